@@ -1,0 +1,30 @@
+"""Errors that a user can act on: each names the argument, file or package and the remedy."""
+
+from __future__ import annotations
+
+
+class GlobularError(Exception):
+    """Base of the library's own errors."""
+
+
+class DataError(GlobularError, ValueError):
+    """A file or data source cannot be used as it is."""
+
+
+class MissingExtraError(GlobularError, ImportError):
+    """An optional package is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(f'{purpose} needs the package {package}; install it with: pip install "globular[{extra}]"')
+
+
+class MemoryBudgetError(GlobularError, MemoryError):
+    """An allocation that is known beforehand not to fit; the message says its size and the alternative."""
+
+
+class UnsupportedPassError(GlobularError, NotImplementedError):
+    """A shard does not offer a pass that an algorithm asked for; the message gives the reason."""
+
+
+class FitInterruptedWarning(UserWarning):
+    """A fit was ended by Ctrl-C or by its time budget; the best state so far was kept."""

@@ -1,0 +1,140 @@
+"""The contract between data and everything that reads it: a source hands out blocks of rows.
+
+A *source* is a table of numbers, `n_rows` × `n_columns`, that may be larger than memory. It is read in two
+ways only: in order, block by block (`blocks`), or by row number (`take`). Every pass over the data starts a
+new `blocks()`, so a source can be read as often as one likes and always gives the same rows in the same
+order. Blocks keep the type in which the values are stored (float16, uint8, ...): whoever computes converts.
+
+Two promises make results independent of where the rows lie. Each block but the last has exactly `max_rows`
+rows, whatever the row groups or parts of the files; and blocks are read-only by agreement, since they may be
+views of a file. They need not be contiguous in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from globular.errors import DataError
+
+Matrix: TypeAlias = NDArray[Any] | sparse.csr_matrix | sparse.csr_array
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows `start` to `stop` (exclusive) of a source, in order and in the source's own dtype."""
+
+    start: int
+    stop: int
+    rows: Matrix
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Anything that hands out rows; see the head of the module for what it promises."""
+
+    @property
+    def name(self) -> str:
+        """How messages call this source: a file name, or `X`."""
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the stored values."""
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether rows come as CSR rather than as an ndarray."""
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the whole of it already lies in memory."""
+
+    def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+        """Give rows `start` to `stop` in order, `max_rows` at a time (the last block may be shorter)."""
+
+    def take(self, indices: NDArray[np.intp]) -> Matrix:
+        """Return the rows with these numbers, in this order; repeats are allowed."""
+
+    def whole(self) -> Matrix:
+        """Return every row in memory; no copy where the rows lie there already."""
+
+
+def check_span(max_rows: int, start: int, stop: int | None, n_rows: int) -> tuple[int, int]:
+    """Validate the arguments of `blocks`; return `start` and `stop` with the default filled in."""
+    if max_rows < 1:
+        raise ValueError(f"max_rows must be at least 1, got {max_rows}")
+    end = n_rows if stop is None else stop
+    if not 0 <= start <= end <= n_rows:
+        raise ValueError(f"rows {start} to {end} do not lie within the {n_rows} rows of the source")
+    return start, end
+
+
+def check_indices(indices: NDArray[np.intp], n_rows: int) -> NDArray[np.intp]:
+    """Validate the argument of `take`: a 1-D array of row numbers, none negative and none beyond the end."""
+    rows = np.asarray(indices)
+    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+        raise ValueError(f"indices must be a 1-D array of integers, got {rows.ndim}-D {rows.dtype}")
+    if rows.size and (rows.min() < 0 or rows.max() >= n_rows):
+        raise IndexError(f"indices must lie between 0 and {n_rows - 1}, got {rows.min()} to {rows.max()}")
+    return rows.astype(np.intp, copy=False)
+
+
+def check_table(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:
+    """Refuse what is not a two-dimensional table of real numbers, with the remedy."""
+    if dtype.kind == "c":
+        raise DataError(f"{name}: Complex data not supported (dtype {dtype}); pass real and imaginary parts as columns")
+    if dtype.kind not in "biuf":
+        raise DataError(f"{name}: values of dtype {dtype} are not numbers; convert them first, e.g. .astype('float32')")
+    if len(shape) != 2:
+        remedy = ".reshape(-1, 1) if each value is a row" if len(shape) < 2 else ".reshape(len(X), -1)"
+        raise DataError(
+            f"{name}: Expected 2D array, got {len(shape)}D array instead (shape {shape}). "
+            f"Reshape your data, e.g. {remedy}."
+        )
+
+
+def check_not_empty(n_rows: int, n_columns: int, name: str) -> None:
+    """Refuse a table without rows or without columns."""
+    for count, what in ((n_rows, "sample(s)"), (n_columns, "feature(s)")):
+        if count == 0:
+            raise DataError(f"{name}: 0 {what} (shape=({n_rows}, {n_columns})) while a minimum of 1 is required.")
+
+
+def regroup(
+    pieces: Iterable[NDArray[Any]], max_rows: int, start: int, stop: int, dtype: np.dtype[Any]
+) -> Iterator[Block]:
+    """Turn consecutive pieces of any length into blocks of `max_rows` rows, holding one block at a time.
+
+    A piece that holds a whole block is passed on as a view; shorter ones are gathered in a fresh array.
+    """
+    position, filled = start, 0
+    gathered: NDArray[Any] | None = None
+    for piece in pieces:
+        used = 0
+        while used < len(piece):
+            size = min(max_rows, stop - position)
+            if gathered is None and len(piece) - used >= size:
+                yield Block(position, position + size, piece[used : used + size].astype(dtype, copy=False))
+                position, used = position + size, used + size
+                continue
+            if gathered is None:
+                gathered = np.empty((size, piece.shape[1]), dtype)
+            n_new = min(size - filled, len(piece) - used)
+            gathered[filled : filled + n_new] = piece[used : used + n_new]
+            filled, used = filled + n_new, used + n_new
+            if filled == size:
+                yield Block(position, position + size, gathered)
+                position, filled, gathered = position + size, 0, None

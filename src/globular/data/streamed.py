@@ -1,0 +1,168 @@
+"""Sources made of segments that are read one after the other: row groups, text chunks, parts of a folder."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+
+from globular.data.blocks import Block, Matrix, Source, check_indices, check_span, regroup
+from globular.errors import DataError
+
+PIECE_BYTES = 1 << 22  # what one read from disk aims at: large enough to be efficient, small beside a block
+
+
+class StreamedSource(ABC):
+    """A dense source in segments; a subclass says how to read rows of one segment.
+
+    `segment_rows` holds the number of rows of each segment, in order.
+    """
+
+    is_sparse = False
+    in_memory = False
+
+    def __init__(self, name: str, segment_rows: ArrayLike, n_columns: int, dtype: np.dtype[Any]) -> None:
+        self.name = name
+        self.n_columns = n_columns
+        self.dtype = dtype
+        # bounds[s] is the first row of segment s, bounds[-1] the number of rows
+        self._bounds = np.concatenate([[0], np.cumsum(segment_rows, dtype=np.int64)]).astype(np.intp)
+
+    @property
+    def n_rows(self) -> int:
+        return int(self._bounds[-1])
+
+    @abstractmethod
+    def _pieces(self, segment: int, first: int, last: int, max_rows: int) -> Iterator[NDArray[Any]]:
+        """Rows `first` to `last` (exclusive) of one segment, counted from its start, in pieces of any length."""
+
+    def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+        """Give rows `start` to `stop` in order, `max_rows` at a time."""
+        first, last = check_span(max_rows, start, stop, self.n_rows)
+        return regroup(self._pieces_between(first, last, max_rows), max_rows, first, last, self.dtype)
+
+    def take(self, indices: NDArray[np.intp]) -> Matrix:
+        """Return these rows in this order; only the segments that hold some of them are read."""
+        wanted = check_indices(indices, self.n_rows)
+        order = np.argsort(wanted, kind="stable")
+        ascending = wanted[order]
+        cuts = np.searchsorted(ascending, self._bounds)
+        rows = np.empty((wanted.size, self.n_columns), self.dtype)
+        for segment in np.flatnonzero(np.diff(cuts)):
+            here = slice(cuts[segment], cuts[segment + 1])
+            rows[order[here]] = self._take_ascending(int(segment), ascending[here] - self._bounds[segment])
+        return rows
+
+    def whole(self) -> Matrix:
+        """Return every row in memory."""
+        rows = np.empty((self.n_rows, self.n_columns), self.dtype)
+        filled = 0
+        for piece in self._pieces_between(0, self.n_rows, self._rows_per_piece()):
+            rows[filled : filled + len(piece)] = piece
+            filled += len(piece)
+        return rows
+
+    def _rows_per_piece(self) -> int:
+        return max(1, PIECE_BYTES // max(1, self.n_columns * self.dtype.itemsize))
+
+    def _pieces_between(self, start: int, stop: int, max_rows: int) -> Iterator[NDArray[Any]]:
+        """Rows `start` to `stop`, walking the segments that they touch."""
+        segment = int(np.searchsorted(self._bounds, start, side="right")) - 1
+        while start < stop:
+            offset, end = int(self._bounds[segment]), int(self._bounds[segment + 1])
+            last = min(stop, end)
+            if start < last:
+                yield from self._pieces(segment, start - offset, last - offset, max_rows)
+            start, segment = last, segment + 1
+
+    def _take_ascending(self, segment: int, rows: NDArray[np.intp]) -> Matrix:
+        """Rows of one segment by ascending number: read from the first to the last of them and pick."""
+        first, last = int(rows[0]), int(rows[-1]) + 1
+        picked = []
+        for piece in self._pieces(segment, first, last, self._rows_per_piece()):
+            low, high = np.searchsorted(rows, [first, first + len(piece)])
+            picked.append(piece[rows[low:high] - first])
+            first += len(piece)
+        return np.concatenate(picked)
+
+
+class ConcatenatedSource(StreamedSource):
+    """Several sources one below the other, e.g. the parts of a folder; all dense or all sparse."""
+
+    def __init__(self, parts: Sequence[Source], name: str | None = None) -> None:
+        if not parts:
+            raise DataError("a concatenated source needs at least one part")
+        head = parts[0]
+        for part in parts[1:]:
+            if part.n_columns != head.n_columns:
+                raise DataError(
+                    f"{part.name}: has {part.n_columns} columns, but {head.name} has {head.n_columns}; "
+                    "all parts need the same columns"
+                )
+            if part.is_sparse != head.is_sparse:
+                raise DataError(
+                    f"{part.name}: is {'sparse' if part.is_sparse else 'dense'}, but {head.name} is not; "
+                    "make all parts dense or all parts sparse"
+                )
+        dtype = np.result_type(*{part.dtype for part in parts})
+        super().__init__(name or head.name, [part.n_rows for part in parts], head.n_columns, dtype)
+        self.parts = tuple(parts)
+        self.column_names: tuple[str, ...] | None = getattr(head, "column_names", None)
+        self.is_sparse = head.is_sparse
+        self.in_memory = all(part.in_memory for part in parts)
+
+    def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+        """Give rows `start` to `stop` in order, `max_rows` at a time, across the borders of parts."""
+        if not self.is_sparse:
+            return super().blocks(max_rows, start, stop)
+        first, last = check_span(max_rows, start, stop, self.n_rows)
+        spans = ((low, min(low + max_rows, last)) for low in range(first, last, max_rows))
+        return (Block(low, high, self._stack_between(low, high)) for low, high in spans)
+
+    def take(self, indices: NDArray[np.intp]) -> Matrix:
+        """Return these rows in this order; each part is asked for its own."""
+        if not self.is_sparse:
+            return super().take(indices)
+        wanted = check_indices(indices, self.n_rows)
+        order = np.argsort(wanted, kind="stable")
+        ascending = wanted[order]
+        cuts = np.searchsorted(ascending, self._bounds)
+        stacked = self._stack(
+            [
+                part.take(ascending[low:high] - offset)
+                for part, low, high, offset in zip(self.parts, cuts, cuts[1:], self._bounds, strict=False)
+            ]
+        )
+        return stacked[np.argsort(order)]
+
+    def whole(self) -> Matrix:
+        """Return every row in memory; a single part is not copied."""
+        if len(self.parts) == 1:
+            return self.parts[0].whole()
+        return self._stack([part.whole() for part in self.parts]) if self.is_sparse else super().whole()
+
+    def _pieces(self, segment: int, first: int, last: int, max_rows: int) -> Iterator[NDArray[Any]]:
+        for block in self.parts[segment].blocks(max_rows, first, last):
+            yield cast(NDArray[Any], block.rows)
+
+    def _take_ascending(self, segment: int, rows: NDArray[np.intp]) -> Matrix:
+        return self.parts[segment].take(rows)
+
+    def _stack_between(self, start: int, stop: int) -> Matrix:
+        """Sparse rows `start` to `stop`, from every part that they touch."""
+        pieces: list[Matrix] = []
+        for part, offset, end in zip(self.parts, self._bounds, self._bounds[1:], strict=False):
+            low, high = max(start, int(offset)), min(stop, int(end))
+            if low < high:
+                blocks = part.blocks(high - low, low - int(offset), high - int(offset))
+                pieces.extend(block.rows for block in blocks)
+        return self._stack(pieces)
+
+    def _stack(self, pieces: list[Matrix]) -> Matrix:
+        """One CSR matrix from CSR pieces, in the dtype of the whole."""
+        joined = pieces[0] if len(pieces) == 1 else sparse.vstack(cast(list[Any], pieces), format="csr")
+        return cast(Matrix, joined.astype(self.dtype, copy=False))

@@ -1,0 +1,188 @@
+"""Read data from files without loading it whole, and write results whole or not at all.
+
+``open_source`` turns a path into a *source*, which every ``fit`` and ``predict`` accepts in place of an array;
+passing the path itself does the same. ``write_array`` is its counterpart for labels and centres.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from globular.data.blocks import Source
+from globular.data.formats import SUFFIXES, open_path
+from globular.errors import DataError, MissingExtraError
+
+__all__ = ["open_source", "supported_formats", "write_array"]
+
+_CSV_VALUES_AT_ONCE = 1 << 18
+
+
+def supported_formats() -> tuple[str, ...]:
+    """Suffixes of the files that :func:`open_source` reads.
+
+    Examples
+    --------
+    >>> from globular.io import supported_formats
+    >>> ".parquet" in supported_formats()
+    True
+    """
+    return SUFFIXES
+
+
+def open_source(path: str | os.PathLike[str], *, columns: Sequence[str] | None = None) -> Source:
+    """Open a table of numbers; its rows are read when they are needed, block by block.
+
+    Parameters
+    ----------
+    path : path
+        One of
+
+        - ``.npy``: memory-mapped, in C or Fortran order;
+        - ``.npz``: the only array, or the one called ``X``, or what ``scipy.sparse.save_npz`` wrote; in memory;
+        - ``.csv``, ``.tsv``: numbers separated by commas or tabs, with or without a line of names. A first line
+          with a word in it holds names, and so does the line ``0,1,2,...`` that pandas writes, if the next one
+          shows by its decimal points that it is of another kind;
+        - ``.parquet``: numeric columns, or one column of equally long lists;
+        - ``.fvecs``, ``.bvecs``, ``.ivecs``: memory-mapped;
+        - ``.h5``, ``.hdf5``: the only two-dimensional dataset; ``file.h5::name`` chooses one of several;
+        - ``.svm``, ``.svmlight``, ``.libsvm``: sparse, labels are ignored; in memory;
+        - a folder of such files, all of one format, taken in the order of their names. Names that begin with
+          ``.`` or ``_`` are skipped.
+    columns : sequence of str, default=None
+        For ``.csv``, ``.tsv`` and ``.parquet``: the columns to read, in this order. ``None`` reads all.
+
+    Returns
+    -------
+    Source
+        With ``n_rows``, ``n_columns``, ``dtype``, and the methods ``blocks``, ``take`` and ``whole``.
+
+    Raises
+    ------
+    globular.errors.DataError
+        If the file is missing, empty, truncated, of another format than its name says, or does not hold a
+        table of real numbers. The message names the file and the remedy. Python objects are never unpickled.
+    globular.errors.MissingExtraError
+        If the format needs a package that is not installed.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib, numpy as np
+    >>> from globular.io import open_source
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "points.npy")
+    ...     np.save(path, np.arange(10, dtype=np.float32).reshape(5, 2))
+    ...     source = open_source(path)
+    ...     print(source.n_rows, source.n_columns, source.dtype)
+    ...     print([len(block.rows) for block in source.blocks(max_rows=2)])
+    5 2 float32
+    [2, 2, 1]
+    """
+    if isinstance(columns, str):
+        raise TypeError(f"columns must be a list of names, got the string {columns!r}; pass [{columns!r}]")
+    return open_path(path, columns)
+
+
+def write_array(path: str | os.PathLike[str], array: ArrayLike) -> None:
+    """Write a one- or two-dimensional array of numbers to a file, whole or not at all.
+
+    An existing file is replaced only once the new one is complete; if anything fails, nothing is left behind.
+
+    Parameters
+    ----------
+    path : path
+        Ends in ``.npy``, ``.csv`` or ``.parquet``.
+    array : array-like of shape (n,) or (n, d)
+        In ``.csv`` a row per line, no header, with as many digits as it takes to read the same numbers back.
+        In ``.parquet`` one column ``value``, of numbers or, for two dimensions, of lists.
+
+    Raises
+    ------
+    globular.errors.DataError
+        If the suffix is another, the array is not of numbers, or the file cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> from globular.io import write_array
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "labels.csv")
+    ...     write_array(path, [3, 1, 2])
+    ...     print(path.read_text().split())
+    ['3', '1', '2']
+    """
+    target = Path(path).expanduser()
+    writer = _WRITERS.get(target.suffix.lower())
+    if writer is None:
+        raise DataError(f"{target}: cannot write this format; use a name that ends in {', '.join(_WRITERS)}")
+    values = np.asarray(array)
+    if values.ndim not in (1, 2) or values.dtype.kind not in "biuf":
+        raise DataError(f"{target}: array must be 1-D or 2-D and numeric, got {values.ndim}-D {values.dtype}")
+    if not target.parent.is_dir():
+        raise DataError(f"{target}: the folder {target.parent} does not exist; create it first")
+    if target.is_dir():
+        raise DataError(f"{target}: is a folder; choose the name of a file")
+    _replace_when_complete(target, writer, values)
+
+
+def _replace_when_complete(
+    target: Path, writer: Callable[[BinaryIO, NDArray[Any]], None], values: NDArray[Any]
+) -> None:
+    """Write beside the target under a name of its own, then rename: readers see the old file or the new one."""
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+    try:
+        with temporary.open("xb") as file:
+            writer(file, values)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except OSError as error:
+        raise DataError(
+            f"{target}: cannot be written ({error.strerror or error}); check the folder and the free space"
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write_npy(file: BinaryIO, values: NDArray[Any]) -> None:
+    np.save(file, values, allow_pickle=False)
+
+
+def _write_csv(file: BinaryIO, values: NDArray[Any]) -> None:
+    """Text with enough digits to give the same numbers again; a few rows at a time."""
+    table = values[:, np.newaxis] if values.ndim == 1 else values
+    if table.dtype.kind in "biu":
+        word = "%d"  # also for bool: True would not read back as a number
+    else:
+        # always with a point or an exponent: a first row 0,1,2 could be taken for names of columns
+        word = {2: "%.4e", 4: "%.8e"}.get(table.dtype.itemsize, "%r")
+        table = table.astype(np.float64) if table.dtype.itemsize > 8 else table
+    line = ",".join([word] * table.shape[1]) + "\n"
+    step = max(1, _CSV_VALUES_AT_ONCE // max(1, table.shape[1]))
+    for start in range(0, len(table), step):
+        some = table[start : start + step]
+        file.write((line * len(some) % tuple(some.ravel().tolist())).encode("ascii"))
+
+
+def _write_parquet(file: BinaryIO, values: NDArray[Any]) -> None:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtraError("pyarrow", "io", "writing .parquet") from error
+    flat = pyarrow.array(np.ascontiguousarray(values).reshape(-1))
+    column = flat if values.ndim == 1 else pyarrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
+    pyarrow.parquet.write_table(pyarrow.table({"value": column}), file, write_page_checksum=True)
+
+
+_WRITERS: dict[str, Callable[[BinaryIO, NDArray[Any]], None]] = {
+    ".npy": _write_npy,
+    ".csv": _write_csv,
+    ".parquet": _write_parquet,
+}

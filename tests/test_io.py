@@ -1,0 +1,618 @@
+"""Files of every format give the rows that were written; broken ones give one clear error."""
+
+from __future__ import annotations
+
+import builtins
+import gzip
+import os
+import pickle
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from scipy import sparse
+from sklearn.datasets import dump_svmlight_file
+
+from globular.data.parquet_files import ParquetSource
+from globular.data.sources import Source
+from globular.errors import DataError, MissingExtraError
+from globular.io import open_source, supported_formats, write_array
+
+RNG = np.random.default_rng(7)
+X = np.round(RNG.random((53, 4)) * 200, 2).astype(np.float32)
+X[X < 40] = 0
+
+
+def write_vecs(path: Path, rows: np.ndarray) -> None:
+    header = np.full((len(rows), 1), rows.shape[1], dtype="<i4").view(np.uint8)
+    path.write_bytes(np.hstack([header, np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), -1)]).tobytes())
+
+
+def write_text(path: Path, rows: np.ndarray, header: str = "") -> None:
+    delimiter = "\t" if path.suffix == ".tsv" else ","
+    np.savetxt(path, rows, fmt="%.9g", delimiter=delimiter, header=header.replace(",", delimiter), comments="")
+
+
+def write_parquet(path: Path, rows: np.ndarray, row_group_size: int = 10) -> None:
+    table = pa.table({f"c{j}": rows[:, j] for j in range(rows.shape[1])})
+    pq.write_table(table, path, row_group_size=row_group_size)
+
+
+def write_lists(path: Path, rows: np.ndarray, fixed: bool) -> None:
+    kind = pa.list_(pa.float32(), rows.shape[1]) if fixed else pa.list_(pa.float32())
+    pq.write_table(pa.table({"v": pa.array(rows.tolist(), type=kind)}), path, row_group_size=10)
+
+
+def write_h5(path: Path, rows: np.ndarray, name: str = "X", chunks: tuple[int, int] | None = None) -> None:
+    with h5py.File(path, "a") as file:
+        file.create_dataset(name, data=rows, chunks=chunks, maxshape=(None, None) if chunks else None)
+
+
+def write_svm(path: Path, rows: np.ndarray) -> None:
+    dump_svmlight_file(rows, np.zeros(len(rows)), str(path), zero_based=False)
+
+
+WRITERS: dict[str, tuple[str, Callable[[Path, np.ndarray], Any]]] = {
+    "npy": ("x.npy", np.save),
+    "npy in Fortran order": ("x.npy", lambda path, rows: np.save(path, np.asfortranarray(rows))),
+    "npz": ("x.npz", np.savez),
+    "npz compressed, X among others": ("x.npz", lambda path, rows: np.savez_compressed(path, X=rows, y=rows[:, 0])),
+    "npz of a csr_matrix": ("x.npz", lambda path, rows: sparse.save_npz(path, sparse.csr_matrix(rows))),
+    "npz of a coo_array": ("x.npz", lambda path, rows: sparse.save_npz(path, sparse.coo_array(rows))),
+    "csv": ("x.csv", write_text),
+    "csv with names": ("X.CSV", lambda path, rows: write_text(path, rows, "a,b,c,d")),
+    "tsv with names": ("x.tsv", lambda path, rows: write_text(path, rows, "a,b,c,d")),
+    "parquet": ("x.parquet", write_parquet),
+    "parquet of fixed-size lists": ("x.parquet", lambda path, rows: write_lists(path, rows, fixed=True)),
+    "parquet of lists": ("x.parquet", lambda path, rows: write_lists(path, rows, fixed=False)),
+    "fvecs": ("x.fvecs", write_vecs),
+    "h5": ("x.h5", write_h5),
+    "h5 in chunks": ("x.hdf5", lambda path, rows: write_h5(path, rows, "group/points", (7, 2))),
+    "svmlight": ("x.svm", write_svm),
+}
+TEXTS = ("csv", "tsv", "svm")
+# each format again as a folder of parts; one of them a single row
+CASES = [pytest.param(name, folder, id=name + " folder" * folder) for name in WRITERS for folder in (False, True)]
+
+
+def write_case(name: str, folder: bool, directory: Path, rows: np.ndarray = X) -> Path:
+    file_name, write = WRITERS[name]
+    if not folder:
+        write(directory / file_name, rows)
+        return directory / file_name
+    parts = directory / "parts"
+    parts.mkdir()
+    for number, part in enumerate(np.split(rows, [20, 21])):
+        write(parts / f"part{number}{Path(file_name).suffix}", part)
+    (parts / "_SUCCESS").touch()
+    (parts / ".part0.crc").touch()
+    return parts
+
+
+def dense(rows: Any) -> np.ndarray:
+    return rows.toarray() if sparse.issparse(rows) else np.asarray(rows)
+
+
+def set_piece_bytes(monkeypatch: pytest.MonkeyPatch, n_bytes: int) -> None:
+    for module in ("streamed", "sources", "text_files", "hdf5_files"):
+        monkeypatch.setattr(f"globular.data.{module}.PIECE_BYTES", n_bytes)
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read a few rows at a time, so that small files have as many borders as large ones."""
+    set_piece_bytes(monkeypatch, 100)
+
+
+@pytest.mark.parametrize(("name", "folder"), CASES)
+def test_file_gives_back_its_rows(name: str, folder: bool, tmp_path: Path) -> None:
+    source = open_source(write_case(name, folder, tmp_path))
+    assert isinstance(source, Source)
+    assert (source.n_rows, source.n_columns) == X.shape
+    assert source.is_sparse == (name.endswith(("csr_matrix", "coo_array")) or name == "svmlight")
+    assert source.dtype == (np.float64 if name.startswith(TEXTS) else np.float32)
+    np.testing.assert_array_equal(dense(source.whole()).astype(np.float32), X)
+    for max_rows in (1, 8, 99):
+        rows = np.concatenate([dense(block.rows) for block in source.blocks(max_rows)])
+        np.testing.assert_array_equal(rows.astype(np.float32), X)
+
+
+@pytest.mark.parametrize(("name", "folder"), CASES)
+def test_file_gives_parts_of_itself(name: str, folder: bool, tmp_path: Path) -> None:
+    source = open_source(write_case(name, folder, tmp_path))
+    for start, stop in ((0, 1), (9, 11), (13, 47), (20, 21), (52, 53), (30, 30)):
+        blocks = list(source.blocks(6, start, stop))
+        assert [block.start for block in blocks] == list(range(start, stop, 6))
+        assert all(block.rows.dtype == source.dtype for block in blocks)
+        for block in blocks:
+            np.testing.assert_array_equal(dense(block.rows).astype(np.float32), X[block.start : block.stop])
+    indices = RNG.integers(0, len(X), size=40)
+    np.testing.assert_array_equal(dense(source.take(indices)).astype(np.float32), X[indices])
+    assert source.take(np.array([], dtype=np.intp)).shape == (0, 4)
+
+
+@pytest.mark.parametrize(("suffix", "dtype"), [(".bvecs", "uint8"), (".ivecs", "int32")])
+def test_integer_vecs_stay_integers(suffix: str, dtype: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x{suffix}"
+    write_vecs(path, X.astype(dtype))
+    source = open_source(path)
+    assert source.dtype == np.dtype(dtype) and not source.in_memory
+    np.testing.assert_array_equal(source.take(np.array([50, 3])), X.astype(dtype)[[50, 3]])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "uint8", "int64", "bool"])
+def test_narrow_types_stay_in_parquet_and_h5(dtype: str, tmp_path: Path) -> None:
+    rows = X.astype(dtype)
+    write_parquet(tmp_path / "x.parquet", rows)
+    write_h5(tmp_path / "x.h5", rows)
+    for path in (tmp_path / "x.parquet", tmp_path / "x.h5"):
+        source = open_source(path)
+        assert source.dtype == np.dtype(dtype)
+        assert next(source.blocks(30)).rows.dtype == np.dtype(dtype)
+        np.testing.assert_array_equal(source.whole(), rows)
+
+
+def test_reading_in_blocks_holds_one_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy reports its arrays to tracemalloc; a mapping is not among them."""
+    set_piece_bytes(monkeypatch, 10_000)
+    rows = np.arange(256_000, dtype=np.float32).reshape(4000, 64)
+    np.save(tmp_path / "x.npy", rows)
+    write_vecs(tmp_path / "x.fvecs", rows)
+    write_h5(tmp_path / "x.h5", rows, chunks=(50, 64))
+    write_parquet(tmp_path / "x.parquet", rows, row_group_size=100)
+    write_array(tmp_path / "x.csv", rows)
+    for suffix in (".npy", ".fvecs", ".h5", ".parquet", ".csv"):
+        path = tmp_path / f"x{suffix}"
+        next(open_source(path).blocks(1))  # imports are not what we measure
+        tracemalloc.start()
+        source = open_source(path)
+        total = sum(float(block.rows.sum(dtype=np.float64)) for block in source.blocks(100))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert total == rows.sum(dtype=np.float64)
+        assert peak < rows.nbytes / 4, suffix
+
+
+def test_parquet_reads_only_the_row_groups_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_source(write_case("parquet", False, tmp_path))
+    read: list[int] = []
+    original = ParquetSource._pieces
+
+    def recorded(self: ParquetSource, segment: int, *rest: int) -> Any:
+        read.append(segment)
+        return original(self, segment, *rest)
+
+    monkeypatch.setattr(ParquetSource, "_pieces", recorded)
+    source.take(np.array([52, 1, 45, 3]))
+    assert read == [0, 4, 5]
+    read.clear()
+    list(source.blocks(100, 12, 25))
+    assert read == [1, 2]
+
+
+def test_columns_choose_and_order(tmp_path: Path) -> None:
+    write_text(tmp_path / "x.csv", X, "a,b,c,d")
+    pq.write_table(pa.table({name: X[:, j] for j, name in enumerate("abcd")}), tmp_path / "x.parquet")
+    for path in (tmp_path / "x.csv", tmp_path / "x.parquet"):
+        source = open_source(path, columns=["d", "b"])
+        np.testing.assert_array_equal(source.whole().astype(np.float32), X[:, [3, 1]])
+        with pytest.raises(DataError, match=r"no column 'z'; it has: a, b, c, d"):
+            open_source(path, columns=["a", "z"])
+        with pytest.raises(TypeError, match=r"columns must be a list of names.*\['d'\]"):
+            open_source(path, columns="d")
+        with pytest.raises(DataError, match="names no column"):
+            open_source(path, columns=[])
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_names_of_columns_are_known_where_the_format_has_them(folder: bool, tmp_path: Path) -> None:
+    for name, expected in (("csv with names", tuple("abcd")), ("parquet", ("c0", "c1", "c2", "c3")), ("csv", None)):
+        directory = tmp_path / name
+        directory.mkdir()
+        assert getattr(open_source(write_case(name, folder, directory)), "column_names", None) == expected
+
+
+def test_columns_need_names(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X)
+    write_text(tmp_path / "x.csv", X)
+    with pytest.raises(DataError, match=r"x\.npy: columns= works only for \.csv, \.tsv, \.parquet"):
+        open_source(tmp_path / "x.npy", columns=["a"])
+    with pytest.raises(DataError, match=r"x\.csv: has no line of column names"):
+        open_source(tmp_path / "x.csv", columns=["a"])
+
+
+# --- text -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1,2\n3,4\n", [[1, 2], [3, 4]]),
+        ("1,2\n3,4", [[1, 2], [3, 4]]),  # no line end after the last row
+        ("1,2\r\n\r\n3,4\r\n", [[1, 2], [3, 4]]),  # Windows, and a blank line
+        ("\ufeffa,b\n1,2\n", [[1, 2]]),  # byte order mark
+        ("\ufeff1,2\n", [[1, 2]]),
+        ("\n\na,b\n1,2\n", [[1, 2]]),
+        ("# a,b\n1,2\n", [[1, 2]]),  # numpy.savetxt's header
+        ('"a","b,c"\n"1","2"\n', [[1, 2]]),
+        ("größe,b\n1e3,-2.5E-1\n", [[1000, -0.25]]),
+        ("0,1,2\n5.5,6.0,7.0\n", [[5.5, 6, 7]]),  # pandas' names of unnamed columns
+        ("0,1,2\n5,6,7\n", [[0, 1, 2], [5, 6, 7]]),  # could be data, so it is
+        ("0,1\n5.5,6.5\n", [[0, 1], [5.5, 6.5]]),
+        ("year,2019,2020\n5,6,7\n", [[5, 6, 7]]),
+        ("x\n1\n\n2\n", [[1], [2]]),
+        (" 1, +2\n nan, inf\n", [[1, 2], [np.nan, np.inf]]),
+    ],
+)
+def test_csv_dialects(text: str, expected: list[list[float]], tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(text, encoding="utf-8", newline="")
+    np.testing.assert_array_equal(open_source(path).whole(), expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "message"),
+    [
+        ("x,city\n1,Oslo\n2,Rome\n", None, r"data row 1: column 'city' holds 'Oslo'.*columns="),
+        ("x,y\n" + "1,2\n" * 90 + "3,four\n", None, r"data row 91: column 'y' holds 'four'"),
+        ("1,2\n3,x\n", None, r"data row 2: column 2 holds 'x'"),
+        ("x,y\n1,\n", None, r"data row 1: column 'y' holds ''.*fill in the missing"),
+        ("1.5,\n2,3\n", None, r"data row 1: column 2 holds ''"),  # a first row, not a header
+        ("NA,2\n2,3\n", None, r"data row 1: column 1 holds 'NA'.*fill in the missing"),
+        ("x,y\n1,2\n1,2,3\n", None, r"data row 2 has 3 fields instead of 2"),
+        ("x,y,z\n1,2,3\n1,2\n", ["x"], r"data row 2 has 2 fields instead of 3"),
+        ("x,y,z\n1,2\n1,2,3,4\n", ["x"], r"data row 1 has 2 fields instead of 3"),
+        ("x,y,z\n1,2\n1,2,3,4\n", None, r"data row 1 has 2 fields instead of 3"),
+        ("x,y\n1,2,3\n1,2,3\n", None, r"data row 1 has 3 fields instead of 2"),
+        ("x,y\n1_0,2\n", None, r"cannot be parsed .*'1_0'"),
+        ("a;b\n1;2\n", None, r"column 'a;b' holds '1;2'"),
+        (",a,b\n0,1,2\n", None, r"first column has no name.*index=False"),
+        (",0,1,2\n0,1.5,2.5,3.5\n", None, r"first column has no name"),
+        ("a,a\n1,2\n", ["a"], r"2 columns are called 'a'"),
+        ("a,b\n", None, r"0 sample"),
+        ("\n\n", None, r"has no rows"),
+        ("1,2\0\n", None, r"not a text file"),
+    ],
+)
+def test_csv_faults_are_located(text: str, columns: list[str] | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(text, encoding="utf-8", newline="")
+    with pytest.raises(DataError, match=rf"x\.csv: {message}|x\.csv: .*{message}"):
+        open_source(path, columns=columns).whole()
+
+
+def test_csv_text_columns_can_be_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes('x,city,y\n1,"Oslo, Norway",2\n3,Malmö,4\n'.encode("latin-1"))
+    source = open_source(path, columns=["y", "x"])
+    np.testing.assert_array_equal(source.whole(), [[2, 1], [4, 3]])
+    path.write_bytes(b'x,note,y\n1,"a, b",2\n3,wait\x85,4\n')  # \x85 is a line end to str.splitlines
+    np.testing.assert_array_equal(open_source(path, columns=["x", "y"]).whole(), [[1, 2], [3, 4]])
+    path.write_text('x,city\n1,"Oslo\nNorway"\n3,Rome\n')
+    with pytest.raises(DataError, match=r"fields instead|line breaks within quotes"):
+        open_source(path, columns=["x"])
+
+
+# --- parquet --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "message"),
+    [
+        ({"x": [1.0], "city": ["Oslo"]}, None, r"'city' \((large_)?string\) does not hold numbers.*columns=\['x'\]"),
+        ({"city": ["Oslo"]}, None, "has no numeric column"),
+        ({"id": [1], "v": [[1.0, 2.0]]}, None, r"'v' holds lists and 1 other.*columns=\['v'\]"),
+        ({"id": [1], "name": ["a"], "v": [[1.0, 2.0]]}, None, r"'name'.*columns=\['v'\]"),
+        ({"v": [[1.0, 2.0], [1.0]]}, None, "lists of length 2 and 1"),
+        ({"v": [[1.0, 2.0], None]}, None, "'v' has missing values"),
+        ({"v": [[1.0, 2.0], [1.0, None]]}, None, "'v' has missing values"),
+        ({"v": [None, [1.0]]}, None, "first row is missing or empty"),
+        ({"x": [1.0, None]}, None, "'x' has missing values"),
+        ({"n": [1, None]}, None, "'n' has missing values"),
+        ({"v": [["a"]]}, None, "'v' .* does not hold numbers"),
+        ({"x": pa.array([], pa.float32())}, None, "0 sample"),
+    ],
+)
+def test_parquet_columns_that_do_not_fit_are_named(
+    table: dict[str, Any], columns: list[str] | None, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table(table), path)
+    with pytest.raises(DataError, match=rf"x\.parquet: .*{message}"):
+        open_source(path, columns=columns).whole()
+
+
+def test_parquet_column_is_chosen_among_text_and_similar_names(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    table = {"id": ["a", "b"], "v": [[1.0, 2.0], [3.0, 4.0]], "v.extra": [7, 8], "__index_level_0__": [0, 1]}
+    pq.write_table(pa.table(table), path)
+    np.testing.assert_array_equal(open_source(path, columns=["v"]).whole(), [[1, 2], [3, 4]])
+    np.testing.assert_array_equal(open_source(path, columns=["v.extra"]).whole(), [[7], [8]])
+
+
+def test_parquet_index_of_pandas_is_not_data(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1.0, 2.0], "__index_level_0__": [10, 20]}), tmp_path / "x.parquet")
+    np.testing.assert_array_equal(open_source(tmp_path / "x.parquet").whole(), [[1], [2]])
+
+
+def test_parquet_damage_inside_is_noticed(tmp_path: Path) -> None:
+    """Files that carry checksums, as ours do, are checked against them."""
+    path = tmp_path / "x.parquet"
+    write_array(path, RNG.random((500, 4)))
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 8] = bytes(8)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"x\.parquet: is corrupt"):
+        open_source(path).whole()
+
+
+def test_parquet_mixed_numbers_get_a_common_type(tmp_path: Path) -> None:
+    table = {"a": pa.array([1, 2], pa.uint8()), "b": pa.array([0.5, 1.5], pa.float32())}
+    pq.write_table(pa.table(table), tmp_path / "x.parquet")
+    source = open_source(tmp_path / "x.parquet")
+    assert source.dtype == np.float32
+    np.testing.assert_array_equal(source.whole(), [[1, 0.5], [2, 1.5]])
+
+
+# --- containers -----------------------------------------------------------------------------------------------
+
+
+def test_h5_dataset_is_selected_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "x.h5"
+    write_h5(path, X, "train")
+    write_h5(path, X[:5] * 2, "deep/test")
+    write_h5(path, np.arange(5), "labels")
+    np.testing.assert_array_equal(open_source(f"{path}::deep/test").whole(), X[:5] * 2)
+    with pytest.raises(DataError, match=r"x\.h5: needs one .* it has: deep/test, train.*::NAME"):
+        open_source(path)
+    with pytest.raises(DataError, match=r"no dataset 'nope'.*deep/test, train"):
+        open_source(f"{path}::nope")
+    with pytest.raises(DataError, match=r"x\.h5::labels: Expected 2D array, got 1D"):
+        open_source(f"{path}::labels")
+
+
+def test_dataset_names_are_for_h5_only(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X)
+    with pytest.raises(DataError, match=r"::X chooses a dataset of \.h5"):
+        open_source(f"{tmp_path / 'x.npy'}::X")
+
+
+def test_npz_with_several_arrays_lists_them(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", train=X, test=X)
+    with pytest.raises(DataError, match=r"x\.npz: needs one array.*train, test"):
+        open_source(tmp_path / "x.npz")
+
+
+def test_npz_with_sparse_indices_out_of_range_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    parts = {"indices": np.array([0, 99]), "indptr": np.array([0, 2]), "data": np.ones(2), "shape": np.array([1, 3])}
+    np.savez(path, format=np.array(b"csr"), **parts)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"x\.npz: is truncated or corrupt"):
+        open_source(path)
+
+
+def test_svmlight_parts_agree_on_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text("1 1:5 2:6\n")
+    (tmp_path / "b.svm").write_text("0,3 4:7 # several labels\n")
+    np.testing.assert_array_equal(open_source(tmp_path).whole().toarray(), [[5, 6, 0, 0], [0, 0, 0, 7]])
+
+
+# --- what is not a table --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "keep"),
+    # a text that ends early is still a text, so for those only the empty one can be known to be wrong
+    [(name, keep) for name in WRITERS for keep in (0, 3, 0.3, 0.6, -2) if keep == 0 or name[:3] not in TEXTS],
+)
+def test_truncated_files_are_refused(name: str, keep: float, tmp_path: Path) -> None:
+    path = write_case(name, False, tmp_path)
+    content = path.read_bytes()
+    path.write_bytes(content[: keep if isinstance(keep, int) else int(len(content) * keep)])
+    with pytest.raises(DataError, match=path.name):
+        open_source(path).whole()
+
+
+@pytest.mark.parametrize("suffix", supported_formats())
+def test_files_of_another_kind_are_refused(suffix: str, tmp_path: Path) -> None:
+    for content in (b"Dear reader, this is\nnot a table of numbers.\n" * 9, gzip.compress(b"1,2\n" * 99), b"\0" * 64):
+        path = tmp_path / f"wrong{suffix}"
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=rf"wrong\{suffix}"):
+            open_source(path).whole()
+
+
+class Bomb:
+    """Says so if anybody unpickles it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.mkdir, (os.environ["GLOBULAR_TEST_BOMB"],))
+
+
+def test_pickles_are_never_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    crater = tmp_path / "crater"
+    monkeypatch.setenv("GLOBULAR_TEST_BOMB", str(crater))
+    objects = np.array([[Bomb(), 1]], dtype=object)
+    np.save(tmp_path / "a.npy", objects)
+    np.savez(tmp_path / "b.npz", X=objects)
+    (tmp_path / "c.npy").write_bytes(pickle.dumps(Bomb()))
+    (tmp_path / "d.npz").write_bytes(pickle.dumps(Bomb()))
+    refusals = {"a.npy": "Python objects", "b.npz": "Python objects", "c.npy": "not a", "d.npz": "not a"}
+    for name, message in refusals.items():
+        with pytest.raises(DataError, match=rf"{name}: .*{message}"):
+            open_source(tmp_path / name)
+    assert not crater.exists()
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.ones(5), "Expected 2D array, got 1D"),
+        (np.ones((2, 2, 2)), "got 3D array"),
+        (np.ones((2, 2), complex), "Complex data not supported"),
+        (np.array([["a"]]), "not numbers"),
+        (np.ones((0, 4)), "0 sample"),
+        (np.ones((4, 0)), "0 feature"),
+    ],
+)
+def test_arrays_of_the_wrong_kind_are_refused(array: np.ndarray, message: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", array)
+    np.savez(tmp_path / "x.npz", X=array)
+    for path in (tmp_path / "x.npy", tmp_path / "x.npz"):
+        with pytest.raises(DataError, match=rf"{path.name}: .*{message}"):
+            open_source(path)
+
+
+def test_vecs_headers_must_agree(tmp_path: Path) -> None:
+    path = tmp_path / "x.fvecs"
+    rows = np.tile(X, (40, 1))
+    write_vecs(path, rows)
+    content = bytearray(path.read_bytes())
+    content[1001 * 20 : 1001 * 20 + 4] = np.int32(3).tobytes()  # a row that the sample on opening does not see
+    path.write_bytes(content)
+    source = open_source(path)
+    assert len(list(source.blocks(1000, 0, 1001))) == 2
+    for read in (source.whole, lambda: source.take(np.array([5, 1001])), lambda: list(source.blocks(100))):
+        with pytest.raises(DataError, match=r"x\.fvecs: row 1001 has length 3, the first row 4"):
+            read()
+    content[-20:-16] = np.int32(9).tobytes()
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="row 2119 has length 9"):
+        open_source(path)
+
+
+def test_unknown_formats_are_told_the_known_ones(tmp_path: Path) -> None:
+    for name in ("x.xlsx", "x", "x.npy.gz"):
+        (tmp_path / name).write_text("?")
+        with pytest.raises(DataError, match=r"is not known; globular reads .*\.npy.*\.parquet.*\.svmlight"):
+            open_source(tmp_path / name)
+    with pytest.raises(DataError, match=r"missing\.npy: no such file"):
+        open_source(tmp_path / "missing.npy")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_files_without_permission_are_named(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X)
+    (tmp_path / "x.npy").chmod(0)
+    with pytest.raises(DataError, match=r"x\.npy: cannot be read"):
+        open_source(tmp_path / "x.npy")
+
+
+def test_folders_hold_one_format_and_the_same_columns(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    with pytest.raises(DataError, match="parts: the folder is empty"):
+        open_source(folder)
+    write_text(folder / "a.csv", X, "p,q,r,s")
+    write_text(folder / "b.csv", X, "p,q,s,r")
+    with pytest.raises(DataError, match=r"b\.csv: its columns are not those of .*a\.csv"):
+        open_source(folder)
+    np.testing.assert_array_equal(
+        open_source(folder, columns=["s"]).whole().astype(np.float32), np.vstack([X[:, 3:], X[:, 2:3]])
+    )
+    write_text(folder / "b.csv", X[:, :2], "p,q")
+    with pytest.raises(DataError, match=r"b\.csv: has 2 columns, but .*a\.csv has 4"):
+        open_source(folder)
+    (folder / "b.csv").unlink()
+    np.save(folder / "c.npy", X)
+    with pytest.raises(DataError, match=r"c\.npy: is not a \.csv file like a\.csv"):
+        open_source(folder)
+    (folder / "c.npy").unlink()
+    (folder / "deeper").mkdir()
+    with pytest.raises(DataError, match=r"deeper: a folder of parts must not hold folders"):
+        open_source(folder)
+
+
+def test_empty_parts_are_skipped_over(tmp_path: Path) -> None:
+    for number, part in enumerate(np.split(X, [0, 9, 9])):
+        write_parquet(tmp_path / f"{number}.parquet", part)
+    source = open_source(tmp_path)
+    np.testing.assert_array_equal(source.whole(), X)
+    np.testing.assert_array_equal(source.take(np.array([9, 8])), X[[9, 8]])
+
+
+@pytest.mark.parametrize(("name", "package"), [("x.parquet", "pyarrow"), ("x.h5", "h5py")])
+def test_missing_extra_is_named(name: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / name).write_bytes(b"anything")
+    real_import = builtins.__import__
+
+    def without_package(module: str, *rest: Any) -> Any:
+        if module.partition(".")[0] == package:
+            raise ImportError(module)
+        return real_import(module, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without_package)
+    with pytest.raises(MissingExtraError, match=rf"{package}.*globular\[io\]"):
+        open_source(tmp_path / name)
+
+
+# --- writing --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".csv", ".parquet"])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64", "float16", "bool"])
+def test_written_arrays_read_back_exactly(suffix: str, dtype: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x{suffix}"
+    values = (RNG.standard_normal((30, 3)) * 1e3).astype(dtype)
+    write_array(path, values)
+    np.testing.assert_array_equal(open_source(path).whole().astype(dtype), values)
+    write_array(path, np.asfortranarray(values)[::2])
+    np.testing.assert_array_equal(open_source(path).whole().astype(dtype), values[::2])
+    write_array(path, values[:, 1])
+    if suffix == ".npy":
+        np.testing.assert_array_equal(np.load(path), values[:, 1])
+    else:
+        np.testing.assert_array_equal(open_source(path).whole().astype(dtype)[:, 0], values[:, 1])
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float16", "float32", "float64", "longdouble"])
+def test_a_first_row_that_counts_is_not_lost_in_csv(dtype: str, tmp_path: Path) -> None:
+    values = np.array([[0, 1, 2], [0.5, 0.25, 7]]).astype(dtype)
+    write_array(tmp_path / "x.csv", values)
+    np.testing.assert_array_equal(open_source(tmp_path / "x.csv").whole(), values)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".csv", ".parquet"])
+def test_failed_write_leaves_the_old_file(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / f"x{suffix}"
+    write_array(path, X)
+    before = path.read_bytes()
+
+    def full_disk(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(DataError, match=rf"x\{suffix}: cannot be written \(No space left"):
+        write_array(path, X * 2)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("x.txt", X, r"use a name that ends in \.npy, \.csv, \.parquet"),
+        ("x.npy", np.ones((2, 2, 2)), "1-D or 2-D"),
+        ("x.npy", np.array(["a"]), "numeric"),
+        ("x.npy", np.array([None]), "numeric"),
+        ("no/such/x.npy", X, "does not exist"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(name: str, array: np.ndarray, message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=message):
+        write_array(tmp_path / name, array)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_written_file_has_the_usual_permissions(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    write_array(tmp_path / "x.npy", X)
+    assert (tmp_path / "x.npy").stat().st_mode == (tmp_path / "plain").stat().st_mode

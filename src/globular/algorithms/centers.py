@@ -1,0 +1,71 @@
+"""The M-step of every hard algorithm: means of the clusters, and a new place for clusters that ran empty."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from globular.backends.protocol import Shard
+from globular.model.statistics import F64, HardStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class CenterUpdate:
+    """The centres after an M-step."""
+
+    centers: F64
+    n_relocated: int
+
+    def shifts(self, old: F64) -> F64:
+        """How far each centre moved, (C,)."""
+        return np.sqrt(np.einsum("ij,ij->i", self.centers - old, self.centers - old))
+
+
+def update_centers(
+    shard: Shard, statistics: HardStatistics, old: F64, *, unit: bool, relocate: bool = True
+) -> CenterUpdate:
+    """Means of the clusters, scaled to unit length if `unit` (spherical k-means).
+
+    A cluster that lost all its weight moves to the row farthest from its own centre, which leaves its old cluster; rows
+    at the same place are used once. So k clusters asked are k clusters given while there are k distinct rows.
+    """
+    sums, counts = statistics.sums, statistics.counts
+    empty = np.flatnonzero(counts <= 0)
+    n_relocated = 0
+    if relocate and len(empty):
+        sums, counts = sums.copy(), counts.copy()
+        n_relocated = _relocate(shard, empty, sums, counts, old)
+    filled = counts > 0
+    centers = old.copy()
+    if unit:
+        lengths = np.sqrt(np.einsum("ij,ij->i", sums, sums))
+        filled &= lengths > 0  # opposite rows may cancel: such a cluster keeps its direction
+        centers[filled] = sums[filled] / lengths[filled, None]
+    else:
+        centers[filled] = sums[filled] / counts[filled, None]
+    return CenterUpdate(centers, n_relocated)
+
+
+def _relocate(shard: Shard, empty: np.ndarray, sums: F64, counts: F64, old: F64) -> int:
+    """Give each empty cluster one far row; returns how many found one. Changes sums and counts in place."""
+    # Duplicates share a place, so look at more rows than are needed; what is missed is found in the next iteration.
+    far = shard.farthest(4 * len(empty) + 16, old)
+    scale = float(np.abs(old).max(initial=0.0)) ** 2 * old.shape[1]
+    taken: set[bytes] = set()
+    waiting = list(empty[::-1])
+    n_relocated = 0
+    for row, distance, weight, label in zip(far.rows, far.squared_distances, far.weights, far.labels, strict=True):
+        place = row.tobytes()
+        if not waiting or distance <= 1e-28 * scale:
+            break
+        if place in taken or counts[label] <= weight * (1 + 1e-12):  # its old cluster would run empty
+            continue
+        taken.add(place)
+        cluster = waiting.pop()
+        sums[label] -= weight * row
+        counts[label] -= weight
+        sums[cluster] = weight * row
+        counts[cluster] = weight
+        n_relocated += 1
+    return n_relocated

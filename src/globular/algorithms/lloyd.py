@@ -1,0 +1,53 @@
+"""Lloyd's algorithm: exact k-means, the yardstick of everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+
+from globular.algorithms.centers import update_centers
+from globular.algorithms.steps import Step
+from globular.backends.protocol import Shard, require
+from globular.model.statistics import F64
+
+
+@dataclass(frozen=True, slots=True)
+class KMeansOptions:
+    """What the exact k-means algorithms have in common."""
+
+    max_iter: int = 300
+    tol: float = 0.0
+    """Stop when the sum of the squared shifts of all centres falls to this."""
+    unit_centers: bool = False
+    """Spherical k-means: centres are kept at unit length."""
+
+
+def lloyd(shard: Shard, centers: F64, options: KMeansOptions) -> Iterator[Step[F64]]:
+    """Assign every row to its closest centre, move every centre to the mean of its rows, repeat.
+
+    The objective Σ w ‖x − μ‖² of a step belongs to the centres before the step's update; it never rises.
+    """
+    require(shard, "hard_pass", "farthest")
+    for iteration in count(1):
+        statistics = shard.hard_pass(centers)
+        update = update_centers(shard, statistics, centers, unit=options.unit_centers)
+        shift = float((update.shifts(centers) ** 2).sum())
+        # labels that a seeding or another run left behind say nothing about this one
+        n_changed = statistics.n_changed if iteration > 1 else shard.n_rows
+        stopped = reason_to_stop(iteration, n_changed + update.n_relocated, shift, options)
+        yield Step(iteration, statistics.objective, statistics.n_distances, n_changed, update.centers, stopped)
+        if stopped:
+            return
+        centers = update.centers
+
+
+def reason_to_stop(iteration: int, n_changed: int, shift: float, options: KMeansOptions) -> str:
+    """Why to stop after this iteration; empty to go on."""
+    if n_changed == 0:
+        return "no label changed"
+    if shift <= options.tol:
+        return "centres moved less than tol"
+    if iteration >= options.max_iter:
+        return "max_iter"
+    return ""

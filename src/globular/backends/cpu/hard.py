@@ -1,0 +1,285 @@
+"""The hard pass: every row to its exactly closest centre, sums per cluster.
+
+Blocks of rows are multiplied with chunks of centres (BLAS, sized so that the scores stay in the second-level cache);
+the scores nominate labels which `kernels.hard` checks exactly. Sums are then taken in cluster order over a counting
+sort of the labels: no buffers per thread, the same bits for any number of threads. Memory beyond the rows: 8 bytes a
+row, the centres once more in the rows' dtype, and one block of scores per thread; never N×C.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, read_only
+from globular.kernels import hard as kernels
+from globular.model.statistics import F64, FarRows, HardStatistics
+from globular.threads import even_ranges, ordered_map, run_all
+
+if TYPE_CHECKING:
+    from globular.backends.cpu.shard import CpuShard
+
+CENTER_CHUNK = 1024
+SCORES_PER_BLOCK = 512 * CENTER_CHUNK
+ROWS_PER_RUN = 16384
+"""Longest run of rows that one task sums; longer clusters are cut, and the pieces added in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreChunk:
+    """Some of the centres, ready for the product with a block of rows."""
+
+    members: NDArray[np.intp]
+    """Their indices, ascending."""
+    factors: Floats
+    """−2 (m − offset)ᵀ, (D, chunk)."""
+    norms: Floats
+    """‖m − offset‖², (chunk,)."""
+    longest: float
+    """The largest ‖m − offset‖."""
+
+
+class CenterProduct:
+    """Centres prepared for nominating by matrix products, and the scratch memory of each thread.
+
+    `members` says which centres go together into one product; by default fixed chunks that suit the cache.
+    """
+
+    def __init__(self, shard: CpuShard, centers: F64, members: list[NDArray[np.intp]] | None = None) -> None:
+        self.rows = shard.rows
+        self.scales = shard.scales
+        self.offset = shard.offset
+        self.centers = np.ascontiguousarray(centers, dtype=np.float64)
+        self.norms: F64 = np.einsum("ij,ij->i", self.centers, self.centers)
+        self.unit = float(np.finfo(self.rows.dtype).eps) / 2
+        self.tiny = float(np.finfo(self.rows.dtype).tiny)
+        if members is None:
+            members = [np.arange(a, b) for a, b in even_ranges(len(centers), CENTER_CHUNK)]
+        self.chunks = [self._chunk(indices) for indices in members]
+        self._scratch = threading.local()
+
+    def _chunk(self, members: NDArray[np.intp]) -> ScoreChunk:
+        shifted = self.centers[members] if self.offset is None else self.centers[members] - self.offset
+        norms = np.einsum("ij,ij->i", shifted, shifted)
+        dtype = self.rows.dtype
+        with np.errstate(over="ignore"):  # kernels see by themselves where scores overflow
+            factors = np.ascontiguousarray((-2.0 * shifted).T, dtype=dtype)
+            return ScoreChunk(members, factors, norms.astype(dtype), float(np.sqrt(norms.max())))
+
+    @property
+    def rows_per_block(self) -> int:
+        """Rows to be handled at once, from the number of centres alone: blocks never depend on threads."""
+        return min(8192, max(512, SCORES_PER_BLOCK // len(self.centers)))
+
+    def nearest(self, rows: KernelRows, seen: KernelRows, scales: F64, best: F64, labels: NDArray[np.int32]) -> None:
+        """Lower `best` and `labels` of some rows by all the centres; see `nominate_and_check`."""
+        lengths = np.empty(len(labels))
+        kernels.row_lengths(seen, lengths)
+        for chunk in self.chunks:
+            scores = self.scores(seen, None, chunk)
+            kernels.nominate_and_check(
+                rows, lengths, scales, scores, chunk.norms, self.centers, self.norms,
+                int(chunk.members[0]), self.unit, self.tiny, best, labels, self._scratch.keys,
+            )  # fmt: skip
+
+    def scores(self, seen: KernelRows, chosen: NDArray[np.intp] | None, chunk: ScoreChunk) -> Floats:
+        """−2 x·(m − offset) of the chosen rows (None: all) with the chunk's centres, in this thread's scratch."""
+        if len(seen) == 3:
+            chosen = np.arange(len(seen[2]) - 1) if chosen is None else chosen
+            out = self._buffer(len(chosen), len(chunk.members))
+            kernels.csr_scores(seen, chosen, chunk.factors, out)
+            return out
+        block = seen[0] if chosen is None else np.take(seen[0], chosen, axis=0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.matmul(block, chunk.factors, out=self._buffer(len(block), len(chunk.members)))
+
+    def _buffer(self, n: int, width: int) -> Floats:
+        size = n * width
+        held = getattr(self._scratch, "scores", None)
+        if held is None or held.size < size:
+            self._scratch.scores = np.empty(size, dtype=self.rows.dtype)
+            key_type = np.int32 if self.rows.dtype == np.float32 else np.int64
+            self._scratch.keys = np.empty(CENTER_CHUNK // kernels.TILE + 1, dtype=key_type)
+        return self._scratch.scores[:size].reshape(n, width)
+
+    def load(self, start: int, stop: int) -> tuple[KernelRows, KernelRows, F64]:
+        """Rows start..stop, the same as the product wants them, and their scales."""
+        rows = self.rows.kernel_rows(start, stop)
+        return rows, self.seen(rows), self.scales[start:stop]
+
+    def seen(self, rows: KernelRows) -> KernelRows:
+        """Rows about the offset, if there is one."""
+        if self.offset is None:
+            return rows
+        return (read_only((rows[0] - self.offset).astype(rows[0].dtype, copy=False)),)
+
+
+def row_offset(shard: CpuShard) -> F64 | None:
+    """What to subtract from rows before squaring them: their mean, where it dwarfs their spread.
+
+    Any value gives the same labels (candidates are checked exactly); a good one keeps the nominations few.
+    """
+    if isinstance(shard.rows, CSRRows) or len(shard.scales) or shard.n_rows == 0:
+        return None
+    sample = shard.rows.gather(np.arange(0, shard.n_rows, -(-shard.n_rows // 1024))).astype(np.float64)
+    mean = sample.mean(axis=0)
+    if mean @ mean <= 4.0 * sample.var(axis=0).sum():
+        return None
+    return mean.astype(shard.rows.dtype).astype(np.float64)
+
+
+def hard_pass(shard: CpuShard, centers: F64, accumulate: bool) -> HardStatistics:
+    """See `Shard.hard_pass`."""
+    product = CenterProduct(shard, centers)
+    labels = shard.labels
+
+    def assign(span: tuple[int, int]) -> tuple[float, int]:
+        start, stop = span
+        rows, seen, scales = product.load(start, stop)
+        best = np.full(stop - start, np.inf)
+        found = np.full(stop - start, -1, dtype=np.int32)
+        product.nearest(rows, seen, scales, best, found)
+        return kernels.settle_block(best, found, shard.weights[start:stop], labels[start:stop])
+
+    objective, n_changed = 0.0, 0
+    spans = even_ranges(shard.n_rows, product.rows_per_block)
+    for block_objective, block_changed in ordered_map(assign, spans, shard.n_threads):
+        objective += block_objective
+        n_changed += block_changed
+    sums, counts = cluster_sums(shard, len(centers)) if accumulate else (np.empty((0, shard.n_columns)), np.empty(0))
+    return HardStatistics(sums, counts, objective, n_changed, shard.n_rows * len(centers))
+
+
+def cluster_sums(shard: CpuShard, n_clusters: int) -> tuple[F64, F64]:
+    """Σ w x and Σ w per label, in cluster order; a cluster's rows are added in row order. O(N·D)."""
+    labels, n = shard.labels, shard.n_rows
+    starts = np.empty(n_clusters + 1, dtype=np.int64)
+    order: NDArray[np.integer] = np.empty(n, dtype=np.int32 if n < 2**31 else np.int64)
+    kernels.group_by_label(labels, starts, order)
+    offset = shard.offset
+    shift = np.zeros(shard.n_columns) if offset is None else offset
+    sums, counts = np.zeros((n_clusters, shard.n_columns)), np.zeros(n_clusters)
+
+    def add_run(run: _Run, sums: F64, counts: F64, base: int) -> None:
+        if isinstance(shard.rows, CSRRows):
+            rows: KernelRows = (shard.rows.data, shard.rows.indices, shard.rows.indptr)
+            gathered = False
+        elif shard.rows.is_direct():
+            rows, gathered = (read_only(shard.rows.array),), False
+        else:
+            rows, gathered = (shard.rows.gather(order[run.begin : run.end]),), True
+        kernels.sum_run(
+            rows, gathered, shard.weights, shard.scales, shift, labels, order,
+            run.begin, run.end, base, sums, counts,
+        )  # fmt: skip
+
+    def whole_clusters(run: _Run) -> None:
+        add_run(run, sums, counts, 0)
+
+    def piece_of_cluster(run: _Run) -> tuple[int, F64, F64]:
+        part, count = np.zeros((1, shard.n_columns)), np.zeros(1)
+        add_run(run, part, count, run.cluster)
+        return run.cluster, part, count
+
+    whole, pieces = _runs(starts)
+    run_all(whole_clusters, whole, shard.n_threads)
+    for cluster, part, count in ordered_map(piece_of_cluster, pieces, shard.n_threads):
+        sums[cluster] += part[0]
+        counts[cluster] += count[0]
+    if offset is not None:
+        sums += counts[:, None] * offset
+    return sums, counts
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    begin: int
+    end: int
+    cluster: int
+    """The cluster that a piece belongs to; −1 for a run of whole clusters."""
+
+
+def _runs(starts: NDArray[np.int64]) -> tuple[list[_Run], list[_Run]]:
+    """Cut the grouped rows into runs of whole clusters, and pieces of clusters too large for one run."""
+    whole, pieces = [], []
+    large = np.flatnonzero(np.diff(starts) > ROWS_PER_RUN)
+    begin = 0
+    for cluster in [*large.tolist(), len(starts) - 1]:
+        end = int(starts[cluster])
+        while begin < end:
+            # the last cluster boundary within reach; every cluster here fits into a run
+            stop = min(end, int(starts[np.searchsorted(starts, begin + ROWS_PER_RUN, side="right") - 1]))
+            whole.append(_Run(begin, stop, -1))
+            begin = stop
+        if cluster < len(starts) - 1:
+            begin = int(starts[cluster + 1])
+            pieces += [_Run(end + a, end + b, cluster) for a, b in even_ranges(begin - end, ROWS_PER_RUN)]
+    return whole, pieces
+
+
+def column_moments(shard: CpuShard) -> tuple[F64, F64]:
+    """See `Shard.column_moments`: weighted mean and variance per column, in two passes, float64."""
+    if isinstance(shard.rows, CSRRows):
+        return _csr_moments(shard, shard.rows)
+    rows = shard.rows
+    total = shard.total_weight
+
+    def block(span: tuple[int, int]) -> tuple[F64, F64]:
+        seen = rows.block(*span).astype(np.float64)
+        weights = shard.weights[slice(*span)] if len(shard.weights) else np.ones(len(seen))
+        return (seen * shard.scales[slice(*span), None] if len(shard.scales) else seen), weights
+
+    def first(span: tuple[int, int]) -> F64:
+        seen, weights = block(span)
+        with np.errstate(over="ignore"):  # callers see infinity and say so
+            return weights @ seen
+
+    spans = even_ranges(shard.n_rows, 4096)
+    mean = sum(ordered_map(first, spans, shard.n_threads), np.zeros(shard.n_columns)) / total
+
+    def second(span: tuple[int, int]) -> F64:
+        seen, weights = block(span)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return weights @ (seen - mean) ** 2
+
+    variance = sum(ordered_map(second, spans, shard.n_threads), np.zeros(shard.n_columns)) / total
+    return mean, variance
+
+
+def _csr_moments(shard: CpuShard, rows: CSRRows) -> tuple[F64, F64]:
+    row_of = np.repeat(np.arange(shard.n_rows), np.diff(rows.indptr))
+    values = rows.data.astype(np.float64) * (shard.scales[row_of] if len(shard.scales) else 1.0)
+    weights = shard.weights[row_of] if len(shard.weights) else np.ones(len(values))
+    mean = np.bincount(rows.indices, weights * values, shard.n_columns) / shard.total_weight
+    squares = np.bincount(rows.indices, weights * values**2, shard.n_columns) / shard.total_weight
+    return mean, np.maximum(squares - mean**2, 0.0)
+
+
+def farthest(shard: CpuShard, n: int, centers: F64) -> FarRows:
+    """See `Shard.farthest`."""
+    centers = np.ascontiguousarray(centers, dtype=np.float64)
+    norms = np.einsum("ij,ij->i", centers, centers)
+
+    def block(span: tuple[int, int]) -> tuple[F64, NDArray[np.intp]]:
+        start, stop = span
+        distances = np.empty(stop - start)
+        rows = shard.rows.kernel_rows(start, stop)
+        kernels.own_distances(rows, shard.scales[start:stop], centers, norms, shard.labels[start:stop], distances)
+        if len(shard.weights):
+            distances[shard.weights[start:stop] == 0] = -1.0
+        chosen = np.argsort(-distances, kind="stable")[:n]
+        return distances[chosen], chosen + start
+
+    found = list(ordered_map(block, even_ranges(shard.n_rows, 8192), shard.n_threads))
+    distances = np.concatenate([np.empty(0), *(d for d, _ in found)])
+    indices = np.concatenate([np.empty(0, dtype=np.intp), *(i for _, i in found)])
+    best = np.argsort(-distances, kind="stable")[:n]
+    best = best[distances[best] >= 0]
+    chosen = indices[best]
+    return FarRows(
+        shard.take(chosen), distances[best], shard.take_weights(chosen), shard.labels[chosen].astype(np.int64)
+    )

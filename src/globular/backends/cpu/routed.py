@@ -1,0 +1,147 @@
+"""The routed pass: every row down a tree of cells to the closest centre of its own cell.
+
+Rows are grouped by the cell they have reached; a group shares its candidates, so each level is a matrix product per
+cell. Products only nominate, as in the hard pass: the child a row goes to is exactly the closest one.
+"""
+
+from __future__ import annotations
+
+import copy
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.backends.cpu.d2 import squared_distances
+from globular.backends.cpu.hard import CENTER_CHUNK, CenterProduct, ScoreChunk, cluster_sums
+from globular.backends.cpu.rows import CSRRows, KernelRows, Rows
+from globular.backends.protocol import Index, Labels, Route
+from globular.kernels.hard import group_by_label
+from globular.model.cells import CellLevel, CellTree
+from globular.model.statistics import F64, CellStatistics
+from globular.threads import even_ranges, ordered_map, run_all
+
+if TYPE_CHECKING:
+    from globular.backends.cpu.shard import CpuShard
+
+ROWS_PER_TASK = 2048
+
+
+def routed_pass(shard: CpuShard, tree: CellTree, route: Route, accumulate: bool) -> CellStatistics:
+    """See `Shard.routed_pass`."""
+    cells = cast(Labels, shard.state.get("cells", np.int32, 0))
+    labels, d2 = shard.labels, squared_distances(shard)
+    n_distances = 0
+    if route == "down":
+        cells[:] = labels
+    elif route == "top":
+        cells[:] = 0
+        for level in tree.levels[:-1]:
+            n_distances += _descend(shard, level, cells, cells, d2).n_distances
+    last = _descend(shard, tree.levels[-1], cells, labels, d2)
+    shard.potential_runs = None
+    weighted = d2 * shard.weights if len(shard.weights) else d2
+    errors = cast(F64, np.bincount(labels, weighted, minlength=len(tree.centers)))
+    sums, counts = np.empty((0, shard.n_columns)), np.empty(0)
+    if accumulate:
+        sums, counts = cluster_sums(shard, len(tree.centers))
+    return CellStatistics(sums, counts, errors, last.n_changed, n_distances + last.n_distances)
+
+
+class _Task(NamedTuple):
+    cell: int
+    begin: int
+    end: int
+
+
+class _Descent(NamedTuple):
+    n_changed: int
+    n_distances: int
+
+
+def _descend(shard: CpuShard, level: CellLevel, cells: Labels, children: Labels, d2: F64) -> _Descent:
+    """Send each row from its cell to the closest child; `children` may be the same array as `cells`."""
+    n_cells = len(level.starts) - 1
+    bounds = np.empty(n_cells + 1, dtype=np.int64)
+    order: NDArray[Any] = np.empty(shard.n_rows, dtype=np.int32 if shard.n_rows < 2**31 else np.int64)
+    group_by_label(cells, bounds, order)
+    sizes = np.diff(level.starts)
+    members = [
+        [np.arange(first + a, first + b) for a, b in even_ranges(size, CENTER_CHUNK)]
+        for first, size in zip(level.starts[:-1].tolist(), sizes.tolist(), strict=True)
+    ]
+    product = CenterProduct(shard, level.centers, [chunk for cell in members for chunk in cell])
+    chunk_ends = np.cumsum([0] + [len(cell) for cell in members])
+    in_cell = [_only(product, product.chunks[a:b]) for a, b in pairwise(chunk_ends)]
+    tasks = [
+        _Task(cell, int(bounds[cell]) + a, int(bounds[cell]) + b)
+        for cell in range(n_cells)
+        for a, b in even_ranges(int(bounds[cell + 1] - bounds[cell]), ROWS_PER_TASK)
+    ]
+
+    def assign(task: _Task) -> int:
+        chosen = order[task.begin : task.end]
+        rows = gather_rows(shard.rows, chosen)
+        scales = shard.scales[chosen] if len(shard.scales) else shard.scales
+        best = np.full(len(chosen), np.inf)
+        found = np.full(len(chosen), -1, dtype=np.int32)
+        local = in_cell[task.cell]
+        local.nearest(rows, local.seen(rows), scales, best, found)
+        n_changed = int(np.count_nonzero(children[chosen] != found))
+        children[chosen] = found
+        d2[chosen] = best
+        return n_changed
+
+    n_changed = sum(ordered_map(assign, tasks, shard.n_threads))
+    return _Descent(n_changed, int(np.diff(bounds) @ sizes))
+
+
+def _only(product: CenterProduct, chunks: list[ScoreChunk]) -> CenterProduct:
+    """The same product with some of its centres; threads keep sharing its scratch memory."""
+    part = copy.copy(product)
+    part.chunks = chunks
+    return part
+
+
+def gather_rows(rows: Rows, chosen: NDArray[np.integer]) -> KernelRows:
+    """Those rows as kernels take them, copied together."""
+    if not isinstance(rows, CSRRows):
+        return (rows.gather(chosen),)
+    begins, lengths = rows.indptr[chosen], rows.indptr[chosen.astype(np.intp) + 1] - rows.indptr[chosen]
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    source = np.arange(indptr[-1]) + np.repeat(begins - indptr[:-1], lengths)
+    return rows.data[source], rows.indices[source], indptr
+
+
+def cell_neighbors(shard: CpuShard, starts: Index, adjacent: Index, n_neighbors: int) -> Labels:
+    """See `LocalShard.cell_neighbors`: one matrix product per cell, float64."""
+    centers = shard.take(np.arange(shard.n_rows))
+    out = np.empty((shard.n_rows, n_neighbors), dtype=np.int32)
+    sizes = np.diff(starts)
+
+    def of_cell(cell: int) -> None:
+        own = np.arange(starts[cell], starts[cell + 1])
+        cells = np.sort(adjacent[cell])
+        if sizes[cells].sum() < n_neighbors:
+            cells = np.arange(len(sizes))
+        others = np.concatenate([np.arange(starts[g], starts[g + 1]) for g in cells])
+        offset = centers[own[0]]
+        a, b = centers[own] - offset, centers[others] - offset
+        distances = np.einsum("ij,ij->i", b, b) - 2.0 * (a @ b.T)
+        distances[np.arange(len(own)), np.searchsorted(others, own)] = -np.inf
+        nearest = _smallest(distances, n_neighbors)
+        out[own] = others[nearest]
+
+    run_all(of_cell, range(len(sizes)), shard.n_threads)
+    return out
+
+
+def _smallest(values: F64, n: int) -> Index:
+    """Columns of the n smallest values of every row, smallest first."""
+    if n < values.shape[1]:
+        columns = np.sort(np.argpartition(values, n - 1, axis=1)[:, :n], axis=1)
+    else:
+        columns = np.broadcast_to(np.arange(values.shape[1]), values.shape)
+    order = np.argsort(np.take_along_axis(values, columns, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(columns, order, axis=1)

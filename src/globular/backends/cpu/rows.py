@@ -1,0 +1,96 @@
+"""Rows in memory as kernels want them: C-contiguous float32 or float64 blocks, or CSR triples.
+
+Arrays of other types (float16, uint8, integers, big-endian, Fortran order) are converted block by block and never
+copied whole. Small integers and float16 become float32 without loss; wider integers become float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from globular.model.statistics import F64
+
+Number = TypeVar("Number", bound=np.generic)
+Floats: TypeAlias = NDArray[np.float32] | NDArray[np.float64]
+KernelRows: TypeAlias = tuple[Any, ...]
+"""(array,) or (data, indices, indptr): see `kernels.rows`."""
+
+
+def read_only(array: NDArray[Number]) -> NDArray[Number]:
+    """A view that cannot be written: kernels are compiled for such rows alone, whatever the user hands over."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def working_dtype(dtype: np.dtype) -> np.dtype:
+    """float32 for whatever fits into it without loss, float64 for the rest."""
+    return np.dtype(np.float32) if np.can_cast(dtype, np.float32) else np.dtype(np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class DenseRows:
+    """A 2-D array of any real dtype."""
+
+    array: NDArray[np.generic]
+
+    @property
+    def dtype(self) -> np.dtype:
+        return working_dtype(self.array.dtype)
+
+    def block(self, start: int, stop: int) -> Floats:
+        """Rows start..stop in the working dtype; a view where that is possible."""
+        return read_only(np.ascontiguousarray(self.array[start:stop], dtype=self.dtype))
+
+    def kernel_rows(self, start: int, stop: int) -> KernelRows:
+        """Rows start..stop as kernels take them."""
+        return (self.block(start, stop),)
+
+    def gather(self, indices: NDArray[np.integer]) -> Floats:
+        """Those rows in the working dtype."""
+        return read_only(np.ascontiguousarray(np.take(self.array, indices, axis=0), dtype=self.dtype))
+
+    def is_direct(self) -> bool:
+        """Whether kernels may index the array itself."""
+        return self.array.dtype == self.dtype and self.array.flags.c_contiguous and self.array.flags.aligned
+
+
+class CSRRows:
+    """A CSR matrix, its indices as int32 and its row pointers as int64 so that kernels have one signature a dtype."""
+
+    __slots__ = ("data", "indices", "indptr", "shape")
+
+    def __init__(self, matrix: sparse.csr_matrix | sparse.csr_array) -> None:
+        if matrix.shape[1] > np.iinfo(np.int32).max:
+            raise ValueError(f"X has {matrix.shape[1]} columns; sparse input may have at most 2**31 - 1")
+        if not matrix.has_canonical_format:
+            matrix = matrix.copy()
+            matrix.sum_duplicates()
+        self.shape: tuple[int, int] = matrix.shape
+        self.data: Floats = read_only(np.ascontiguousarray(matrix.data, dtype=working_dtype(matrix.dtype)))
+        self.indices: NDArray[np.int32] = read_only(np.ascontiguousarray(matrix.indices, dtype=np.int32))
+        self.indptr: NDArray[np.int64] = read_only(np.ascontiguousarray(matrix.indptr, dtype=np.int64))
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.data.dtype
+
+    def kernel_rows(self, start: int, stop: int) -> KernelRows:
+        """Rows start..stop as kernels take them, without a copy (row pointers are not rebased)."""
+        return self.data, self.indices, self.indptr[start : stop + 1]
+
+    def dense(self, indices: NDArray[np.integer]) -> F64:
+        """Those rows as a dense float64 array."""
+        out = np.zeros((len(indices), self.shape[1]))
+        for position, row in enumerate(indices):
+            span = slice(self.indptr[row], self.indptr[row + 1])
+            out[position, self.indices[span]] = self.data[span]
+        return out
+
+
+Rows: TypeAlias = DenseRows | CSRRows

@@ -1,0 +1,182 @@
+"""Rows in memory, passes by numba kernels and BLAS on our own threads: each pass is one module beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from globular.backends.cpu import bounded, d2, hard, routed, soft, truncated
+from globular.backends.cpu.rows import CSRRows, DenseRows, Rows
+from globular.backends.protocol import Index, Labels, Route
+from globular.backends.state import PointState
+from globular.kernels.hard import row_lengths
+from globular.kernels.truncated import random_labels
+from globular.model.cells import CellTree
+from globular.model.gaussian import GaussianParameters
+from globular.model.graph import Graph
+from globular.model.groups import CenterGroups
+from globular.model.search import Search
+from globular.model.statistics import (
+    F64,
+    CellStatistics,
+    FarRows,
+    HardStatistics,
+    PotentialStatistics,
+    SoftStatistics,
+    TruncatedStatistics,
+)
+from globular.threads import even_ranges, ordered_map
+
+_NONE = np.empty(0)
+"""Stands for absent weights or scales in kernel calls: kernels look at its length."""
+
+
+class CpuShard:
+    """A matrix in memory with its weights and per-point state.
+
+    Parameters
+    ----------
+    matrix : 2-D ndarray of any real dtype, or CSR. Never modified, never copied whole (dense).
+    weights : one float64 per row, or None.
+    first_row : number of row 0 in the whole data, for random numbers that do not depend on the split.
+    unit_rows : whether rows count as scaled to unit length (cosine). Rows of zeros stay zero.
+    """
+
+    def __init__(
+        self,
+        matrix: NDArray[np.generic] | sparse.csr_matrix | sparse.csr_array,
+        weights: F64 | None = None,
+        *,
+        unit_rows: bool = False,
+        n_threads: int = 1,
+        state: PointState | None = None,
+        first_row: int = 0,
+    ) -> None:
+        self.rows: Rows = CSRRows(matrix) if sparse.issparse(matrix) else DenseRows(matrix)
+        self.n_rows, self.n_columns = int(matrix.shape[0]), int(matrix.shape[1])
+        self.weights: F64 = _NONE if weights is None else np.ascontiguousarray(weights, dtype=np.float64)
+        self.n_threads = n_threads
+        self.first_row = first_row
+        self.state = PointState(self.n_rows) if state is None else state
+        self.n_seeds = 0
+        """Seeds given since the restart of the d2 state; set it when that state was made by another shard."""
+        self.potential_runs: F64 | None = None
+        self.weight_runs: F64 | None = None
+        self.scales: F64 = _NONE
+        if unit_rows:
+            parts = ordered_map(self._inverse_lengths, even_ranges(self.n_rows, 8192), n_threads)
+            self.scales = np.concatenate([_NONE, *parts])
+
+    def _inverse_lengths(self, span: tuple[int, int]) -> F64:
+        lengths = np.empty(span[1] - span[0])
+        row_lengths(self.rows.kernel_rows(*span), lengths)
+        return np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+
+    @cached_property
+    def total_weight(self) -> float:
+        return float(self.weights.sum()) if len(self.weights) else float(self.n_rows)
+
+    @cached_property
+    def offset(self) -> F64 | None:
+        """What kernels subtract from the rows before squaring them; see `hard.row_offset`."""
+        return hard.row_offset(self)
+
+    @property
+    def passes(self) -> Mapping[str, str]:
+        sparse_reason = "" if isinstance(self.rows, DenseRows) else "X is sparse and this model needs dense rows"
+        return {
+            "hard_pass": "",
+            "bounded_pass": "",
+            "soft_pass": sparse_reason,
+            "truncated_pass": "",
+            "truncated_soft_pass": sparse_reason,
+            "d2_pass": "",
+            "trial_pass": "",
+            "routed_pass": "",
+            "take": "",
+            "farthest": "",
+            "column_moments": "",
+        }
+
+    @property
+    def labels(self) -> Labels:
+        return cast(Labels, self.state.get("labels", np.int32, -1))
+
+    def hard_pass(self, centers: F64, *, accumulate: bool = True) -> HardStatistics:
+        return hard.hard_pass(self, centers, accumulate)
+
+    def bounded_pass(self, centers: F64, groups: CenterGroups, shifts: F64 | None) -> HardStatistics:
+        return bounded.bounded_pass(self, centers, groups, shifts)
+
+    def soft_pass(self, mixture: GaussianParameters) -> SoftStatistics:
+        return soft.soft_pass(self, mixture)
+
+    def truncated_pass(
+        self, centers: F64, graph: Graph, search: Search, *, moved_only: bool = False
+    ) -> TruncatedStatistics[HardStatistics]:
+        return truncated.truncated_pass(self, centers, graph, search, moved_only)
+
+    def truncated_soft_pass(
+        self, mixture: GaussianParameters, graph: Graph, search: Search
+    ) -> TruncatedStatistics[SoftStatistics]:
+        return truncated.truncated_soft_pass(self, mixture, graph, search)
+
+    def scatter_labels(self, n_clusters: int, seed: int) -> None:
+        random_labels(np.uint64(seed), self.first_row, n_clusters, self.labels)
+
+    def relabel(self, names: NDArray[np.int32]) -> None:
+        np.take(names, self.labels, out=self.labels)
+
+    def d2_pass(self, centers: F64, *, restart: bool = False) -> PotentialStatistics:
+        return d2.d2_pass(self, centers, restart)
+
+    def locate(self, masses: F64) -> Index:
+        return d2.locate(self, masses)
+
+    def locate_weight(self, masses: F64) -> Index:
+        return d2.locate_weight(self, masses)
+
+    def trial_pass(self, centers: F64) -> F64:
+        return d2.trial_pass(self, centers)
+
+    def seed_weights(self, n_seeds: int) -> F64:
+        return d2.seed_weights(self, n_seeds)
+
+    def take(self, indices: Index) -> F64:
+        if isinstance(self.rows, DenseRows):
+            rows = self.rows.gather(indices).astype(np.float64)
+        else:
+            rows = self.rows.dense(indices)
+        return rows * self.scales[indices, None] if len(self.scales) else rows
+
+    def take_potential(self, indices: Index) -> F64:
+        return d2.take_potential(self, indices)
+
+    def take_weights(self, indices: Index) -> F64:
+        return self.weights[indices] if len(self.weights) else np.ones(len(indices))
+
+    def routed_pass(self, tree: CellTree, *, route: Route = "top", accumulate: bool = True) -> CellStatistics:
+        return routed.routed_pass(self, tree, route, accumulate)
+
+    def local(self, rows: F64, weights: F64 | None = None) -> CpuShard:
+        with np.errstate(over="ignore"):
+            single = rows.astype(np.float32)
+        # rows that came from float32 go back to it without loss and at twice the speed
+        return CpuShard(single if np.array_equal(single, rows) else rows, weights, n_threads=self.n_threads)
+
+    def cell_seeds(self, starts: Index, quotas: Index, uniforms: F64) -> Index:
+        return d2.cell_seeds(self, starts, quotas, uniforms)
+
+    def cell_neighbors(self, starts: Index, adjacent: Index, n_neighbors: int) -> Labels:
+        return routed.cell_neighbors(self, starts, adjacent, n_neighbors)
+
+    def column_moments(self) -> tuple[F64, F64]:
+        return hard.column_moments(self)
+
+    def farthest(self, n: int, centers: F64) -> FarRows:
+        return hard.farthest(self, n, centers)

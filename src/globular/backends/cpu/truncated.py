@@ -1,0 +1,302 @@
+"""The truncated passes: E-steps over neighbourhoods, at a cost that does not depend on the number of clusters.
+
+Rows are grouped by their closest cluster (counting sort); groups are searched side by side on our threads. The hard
+pass (k-means) keeps a label a row, and K(n) too if C′ > 1; the soft pass (mixtures) keeps K(n). Sums are taken in
+cluster order; the hard pass can return only what moved, so that settled rows cost no second read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.backends.cpu.hard import cluster_sums
+from globular.backends.cpu.routed import gather_rows
+from globular.backends.cpu.rows import CSRRows, DenseRows, Floats, KernelRows
+from globular.kernels import hard as hard_kernels
+from globular.kernels import truncated as kernels
+from globular.model.gaussian import GaussianParameters
+from globular.model.graph import Graph
+from globular.model.search import Search
+from globular.model.statistics import F64, HardStatistics, PairStatistics, SoftStatistics, TruncatedStatistics
+from globular.threads import even_ranges, ordered_map, run_all
+
+if TYPE_CHECKING:
+    from globular.backends.cpu.shard import CpuShard
+
+FEW_COLUMNS = 12
+"""Up to so many columns the search is vectorised over rows."""
+ROWS_AT_ONCE = 256
+ROWS_PER_TASK = 4096
+HASH_SIZE = 1 << 15
+
+
+def truncated_pass(
+    shard: CpuShard, centers: F64, graph: Graph, search: Search, moved_only: bool
+) -> TruncatedStatistics[HardStatistics]:
+    """See `Shard.truncated_pass`."""
+    former = shard.labels.copy()
+    if search.n_candidates == 1:
+        objective, n_distances, pairs = _search_neighborhoods(shard, centers, graph, search)
+    else:
+        members = _members(shard, graph, search.n_candidates)
+        n_distances, pairs = _search_candidates(shard, centers, _NO_MIXTURE, graph, search, members)
+        objective = _settle_hard(shard, centers, members)
+    moved = np.flatnonzero(former != shard.labels)
+    if moved_only:
+        sums, counts = _moved_sums(shard, len(centers), moved, former)
+    else:
+        sums, counts = cluster_sums(shard, len(centers))
+    return TruncatedStatistics(HardStatistics(sums, counts, objective, len(moved), n_distances), pairs)
+
+
+def truncated_soft_pass(
+    shard: CpuShard, mixture: GaussianParameters, graph: Graph, search: Search
+) -> TruncatedStatistics[SoftStatistics]:
+    """See `Shard.truncated_soft_pass`."""
+    members = _members(shard, graph, search.n_candidates)
+    costs = _Costs(mixture)
+    n_distances, pairs = _search_candidates(shard, mixture.means, costs, graph, search, members)
+    shares = np.empty(members.shape)
+    labels = shard.labels
+
+    def settle(span: tuple[int, int]) -> float:
+        part = slice(*span)
+        return kernels.settle_soft(
+            shard.rows.kernel_rows(*span), shard.weights[part], mixture.means, costs.precisions, costs.biases,
+            members[part], shares[part], labels[part],
+        )  # fmt: skip
+
+    bound = sum(ordered_map(settle, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads))
+    counts, sums, scatter = _soft_sums(shard, mixture.means, members, shares, costs.precisions.shape[1])
+    if mixture.covariance_type != "diag":
+        scatter = scatter[:, 0]
+    statistics = SoftStatistics(counts, sums, scatter, float(bound), shard.total_weight, n_distances)
+    return TruncatedStatistics(statistics, pairs)
+
+
+class _Costs:
+    """−2 log p(c, x) = Σ_j precision_cj (x_j − μ_cj)² + bias_c for the families with diagonal covariances."""
+
+    def __init__(self, mixture: GaussianParameters) -> None:
+        C, D = mixture.means.shape
+        variances = np.asarray(mixture.covariances, dtype=np.float64)
+        variances = variances.reshape(C, -1) if variances.ndim else np.full((C, 1), float(variances))
+        self.precisions: F64 = 1.0 / variances
+        log_determinants = np.log(variances).sum(axis=1) * (D if variances.shape[1] == 1 else 1)
+        with np.errstate(divide="ignore"):
+            self.biases: F64 = log_determinants + D * np.log(2 * np.pi) - 2.0 * np.log(mixture.weights)
+        self.by_distance = mixture.covariance_type == "tied_spherical"
+
+
+class _NoMixture:
+    """K-means: the cost is the squared distance."""
+
+    precisions: F64 = np.empty((0, 0))
+    biases: F64 = np.empty(0)
+    by_distance = True
+
+
+_NO_MIXTURE = _NoMixture()
+
+
+def _grouped(shard: CpuShard, n_clusters: int) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
+    starts = np.empty(n_clusters + 1, dtype=np.int64)
+    order: NDArray[np.integer] = np.empty(shard.n_rows, dtype=np.int32 if shard.n_rows < 2**31 else np.int64)
+    hard_kernels.group_by_label(shard.labels, starts, order)
+    return starts, order
+
+
+def _load(shard: CpuShard, chosen: NDArray[np.integer]) -> tuple[KernelRows, bool]:
+    """Rows for a kernel: all of them where they can be used as they lie, else those chosen, gathered."""
+    if isinstance(shard.rows, CSRRows):
+        return (shard.rows.data, shard.rows.indices, shard.rows.indptr), False
+    if shard.rows.is_direct():
+        return (shard.rows.array,), False
+    return gather_rows(shard.rows, chosen), True
+
+
+def _cuts(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Ranges of clusters with about ROWS_PER_TASK rows."""
+    n_clusters = len(starts) - 1
+    first = 0
+    while first < n_clusters:
+        last = int(np.searchsorted(starts, starts[first] + ROWS_PER_TASK, side="right")) - 1
+        last = min(max(last, first + 1), n_clusters)
+        yield first, last
+        first = last
+
+
+def _search_neighborhoods(
+    shard: CpuShard, centers: F64, graph: Graph, search: Search
+) -> tuple[float, int, PairStatistics]:
+    """C′ = 1: tables per group. The closest cluster of every row goes to the labels."""
+    C, D = centers.shape
+    G = graph.shape[1]
+    starts, order = _grouped(shard, C)
+    dtype = shard.rows.dtype
+    quick = centers.astype(dtype)
+    norms = np.einsum("ij,ij->i", centers, centers)
+    few = isinstance(shard.rows, DenseRows) and D <= FEW_COLUMNS
+    labels, seed = shard.labels, np.uint64(search.seed)
+
+    def of_groups(span: tuple[int, int]) -> tuple[float, int, PairStatistics]:
+        first, last = span
+        begin, end = int(starts[first]), int(starts[last])
+        rows, gathered = _load(shard, order[begin:end])
+        width = (last - first) * G * (G - 1) + (end - begin) * search.n_random if search.estimate else 0
+        pairs, sums = np.empty((2, width), dtype=np.int32), np.empty((2, width), dtype=np.float32)
+        table = np.empty((G, G + 1))
+        if few:
+            objective, n_distances, n_pairs = kernels.search_few_columns(
+                rows, gathered, shard.weights, shard.scales, order, starts, first, last, graph, quick, centers,
+                search.n_random, seed, shard.first_row, labels, pairs, sums, table,
+                np.empty((D, ROWS_AT_ONCE), dtype), np.empty((G, ROWS_AT_ONCE), dtype),
+                np.empty(ROWS_AT_ONCE, dtype), np.empty(ROWS_AT_ONCE, np.int32),
+            )  # fmt: skip
+        else:
+            objective, n_distances, n_pairs = kernels.search_neighborhoods(
+                rows, gathered, shard.weights, shard.scales, order, starts, first, last, graph, quick, centers, norms,
+                search.n_random, seed, shard.first_row, labels, pairs, sums, np.empty(G, dtype), table,
+            )  # fmt: skip
+        return objective, n_distances, PairStatistics(pairs[:, :n_pairs], sums[:, :n_pairs])
+
+    objective, n_distances = 0.0, 0
+    found = []
+    for part in ordered_map(of_groups, _cuts(starts), shard.n_threads):
+        objective, n_distances = objective + part[0], n_distances + part[1]
+        found.append(part[2])
+    return objective, n_distances, PairStatistics.join(found)
+
+
+def _members(shard: CpuShard, graph: Graph, n_candidates: int) -> NDArray[np.int32]:
+    """K(n); where it is new or does not fit the labels, the neighbourhood of the label."""
+    members = cast(NDArray[np.int32], shard.state.get("members", np.int32, -1, width=n_candidates))
+    stale = members[:, 0] != shard.labels
+    if stale.any():
+        G = min(n_candidates, graph.shape[1])
+        members[stale, :G] = graph[shard.labels[stale], :G]
+        members[stale, G:] = -1
+    return members
+
+
+def _search_candidates(
+    shard: CpuShard, centers: F64, costs: _Costs | _NoMixture, graph: Graph, search: Search, members: NDArray[np.int32]
+) -> tuple[int, PairStatistics]:
+    """C′ > 1, or soft: K(n) becomes the best of the union of its members' neighbourhoods."""
+    C = len(centers)
+    dtype = shard.rows.dtype
+    quick, norms = centers.astype(dtype), np.einsum("ij,ij->i", centers, centers)
+    precisions, biases = costs.precisions.astype(dtype), costs.biases.astype(dtype)
+    _, order = _grouped(shard, C)
+    width = members.shape[1] * graph.shape[1] + search.n_random
+    held = threading.local()
+
+    def search_span(span: tuple[int, int]) -> tuple[int, list[PairStatistics]]:
+        begin, end = span
+        scratch = _scratch(held, C, members.shape[1], width, dtype, search.estimate)
+        found, n_distances = [], 0
+        while begin < end:
+            rows, gathered = _load(shard, order[begin:end])
+            begin, n, n_held = kernels.search_candidates(
+                rows, gathered, shard.weights, shard.scales, order, begin, end, graph, quick, norms, precisions, biases,
+                search.n_random, np.uint64(search.seed), shard.first_row, members, costs.by_distance,
+                scratch.keys, scratch.pair_sums, scratch.stamps, scratch.former, scratch.costs,
+                scratch.seen, scratch.seen_costs,
+            )  # fmt: skip
+            n_distances += n
+            if search.estimate:
+                pairs, sums = np.empty((2, n_held), dtype=np.int32), np.empty((2, n_held), dtype=np.float32)
+                kernels.drain_pairs(C, scratch.keys, scratch.pair_sums, pairs, sums)
+                found.append(PairStatistics(pairs, sums))
+        return n_distances, found
+
+    n_distances = 0
+    everything: list[PairStatistics] = []
+    for n, found in ordered_map(search_span, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads):
+        n_distances += n
+        everything += found
+    return n_distances, PairStatistics.join(everything)
+
+
+class _Scratch:
+    """Working memory of one thread in one pass."""
+
+    def __init__(self, C: int, C_prime: int, width: int, dtype: np.dtype, estimate: bool) -> None:
+        size = max(HASH_SIZE, 1 << (4 * width).bit_length()) if estimate else 0
+        self.keys = np.full(size, -1, dtype=np.int64)
+        self.pair_sums = np.empty((size, 2))
+        self.stamps = np.zeros(C, dtype=np.int64)
+        self.former = np.empty(C_prime, dtype=np.int32)
+        self.costs: Floats = np.empty(C_prime, dtype=dtype)
+        self.seen = np.empty(width, dtype=np.int32)
+        self.seen_costs: Floats = np.empty(width, dtype=dtype)
+
+
+def _scratch(held: threading.local, C: int, C_prime: int, width: int, dtype: np.dtype, estimate: bool) -> _Scratch:
+    if not hasattr(held, "scratch"):
+        held.scratch = _Scratch(C, C_prime, width, dtype, estimate)
+    return cast(_Scratch, held.scratch)
+
+
+def _settle_hard(shard: CpuShard, centers: F64, members: NDArray[np.int32]) -> float:
+    norms = np.einsum("ij,ij->i", centers, centers)
+    labels = shard.labels
+
+    def settle(span: tuple[int, int]) -> float:
+        part = slice(*span)
+        return kernels.settle_hard(
+            shard.rows.kernel_rows(*span), shard.scales[part], shard.weights[part], centers, norms,
+            members[part], labels[part],
+        )  # fmt: skip
+
+    return float(sum(ordered_map(settle, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads)))
+
+
+def _moved_sums(
+    shard: CpuShard, n_clusters: int, moved: NDArray[np.intp], former: NDArray[np.int32]
+) -> tuple[F64, F64]:
+    """What the moved rows add to their new clusters and take from their old ones."""
+    sides = []
+    for labels in (shard.labels, former):
+        sums, counts = np.zeros((n_clusters, shard.n_columns)), np.zeros(n_clusters)
+        sides.append((labels, moved[np.argsort(labels[moved], kind="stable")], sums, counts))
+
+    def add(side: tuple[NDArray[np.int32], NDArray[np.intp], F64, F64]) -> None:
+        labels, order, sums, counts = side
+        for begin, end in even_ranges(len(order), ROWS_PER_TASK):
+            rows, gathered = _load(shard, order[begin:end])
+            hard_kernels.sum_run(
+                rows, gathered, shard.weights, shard.scales, np.zeros(shard.n_columns), labels, order,
+                begin, end, 0, sums, counts,
+            )  # fmt: skip
+
+    run_all(add, sides, shard.n_threads)
+    return sides[0][2] - sides[1][2], sides[0][3] - sides[1][3]
+
+
+def _soft_sums(
+    shard: CpuShard, centers: F64, members: NDArray[np.int32], shares: F64, width: int
+) -> tuple[F64, F64, F64]:
+    """Counts, sums and scatter of the truncated M-step: the entries of K(n) sorted by cluster."""
+    C, D = centers.shape
+    C_prime = members.shape[1]
+    clusters = np.where(members < 0, C, members).ravel()  # entries without a cluster go behind the last
+    starts = np.empty(C + 2, dtype=np.int64)
+    order = np.empty(clusters.size, dtype=np.int32 if clusters.size < 2**31 else np.int64)
+    hard_kernels.group_by_label(clusters, starts, order)
+    counts, sums, scatter = np.zeros(C), np.zeros((C, D)), np.zeros((C, width))
+    flat = shares.ravel()
+
+    def add(span: tuple[int, int]) -> None:
+        first, last = span
+        entries = order[starts[first] : starts[last]]
+        rows, gathered = _load(shard, entries // C_prime)
+        kernels.sum_shares(rows, gathered, flat, C_prime, order, starts, first, last, centers, counts, sums, scatter)
+
+    run_all(add, _cuts(starts[:-1]), shard.n_threads)
+    return counts, sums, scatter

@@ -1,0 +1,58 @@
+"""Per-point state: named arrays with one entry per row, in memory or in files, and views of a range of rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+
+class PointState:
+    """Named per-point arrays, made when a pass first asks for them.
+
+    `folder` puts them into memory-mapped files there, for data whose state is itself too large for memory.
+    """
+
+    def __init__(self, n_rows: int, folder: Path | None = None) -> None:
+        self.n_rows = n_rows
+        self._folder = folder
+        self._arrays: dict[str, NDArray[np.generic]] = {}
+
+    def get(self, name: str, dtype: DTypeLike, fill: float, width: int | None = None) -> NDArray[np.generic]:
+        """The array of that name; made and filled on first use or when its width changed."""
+        shape = (self.n_rows,) if width is None else (self.n_rows, width)
+        array = self._arrays.get(name)
+        if array is None or array.shape != shape:
+            array = self._allocate(name, shape, np.dtype(dtype))
+            array[...] = fill
+            self._arrays[name] = array
+        return array
+
+    def _allocate(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> NDArray[np.generic]:
+        if self._folder is None or self.n_rows == 0:
+            return np.empty(shape, dtype)
+        return np.memmap(self._folder / f"{name}.state", dtype=dtype, mode="w+", shape=shape)
+
+    def drop(self, name: str) -> None:
+        """Forget an array (it is made anew on next use)."""
+        self._arrays.pop(name, None)
+
+    def view(self, start: int, stop: int) -> PointState:
+        """The state of rows start..stop; writing to it writes to the whole."""
+        return _StateView(self, start, stop)
+
+
+class _StateView(PointState):
+    def __init__(self, whole: PointState, start: int, stop: int) -> None:
+        super().__init__(stop - start)
+        self._whole, self._start, self._stop = whole, start, stop
+
+    def get(self, name: str, dtype: DTypeLike, fill: float, width: int | None = None) -> NDArray[np.generic]:
+        return self._whole.get(name, dtype, fill, width)[self._start : self._stop]
+
+    def drop(self, name: str) -> None:
+        raise RuntimeError("state is dropped on the whole, not on a view")
+
+    def view(self, start: int, stop: int) -> PointState:
+        return self._whole.view(self._start + start, self._start + stop)

@@ -1,0 +1,40 @@
+"""One decorator for every kernel, and the word to the user when the first call has to compile.
+
+Kernels are compiled for the CPU they run on and cached on disk; only the first fit on a machine waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+
+logger = logging.getLogger("globular")
+
+FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
+"""Sums may be reordered and fused; NaN and infinity keep their meaning."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def kernel(function: Function) -> Function:
+    """Compile a function that runs without the GIL, without Python objects and without allocating.
+
+    Reference counting is switched off: it would cost an atomic operation per array and call, and two threads on the
+    same array would fight for the counter. A kernel must therefore not make arrays; scratch memory is an argument.
+    """
+    return numba.njit(function, nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy", _nrt=False)
+
+
+def allocating_kernel(function: Function) -> Function:
+    """The same for the rare kernel that makes an array of its own, outside its loops."""
+    return numba.njit(function, nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
+
+
+def inline(function: Function) -> Function:
+    """The same for small helpers that LLVM shall inline into the kernels that call them."""
+    return numba.njit(
+        function, nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy", _nrt=False, forceinline=True
+    )

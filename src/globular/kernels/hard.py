@@ -1,0 +1,259 @@
+"""Exact nearest centres from a matrix product, and sums per cluster.
+
+The product of a block of rows with the centres gives scores ‖m‖² − 2 x·m in the rows' own precision, fast but rounded,
+and rounded differently by every BLAS. A row's label must not depend on that. So scores only *nominate*: the lowest
+score is checked in the exact difference form in float64, and so is every other centre whose score lies within the
+rounding error of that result. On ordinary data that is hardly more than one exact distance a row, and labels come out
+the same for any block, thread count, split or BLAS.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from globular.kernels.compile import kernel
+from globular.kernels.rows import add_row, order_key, squared_distance, squared_norm
+
+TILE = 64
+"""Scores per running minimum: four AVX-512 registers of float32."""
+
+
+@kernel
+def csr_scores(
+    rows: Any,  # IN  (data, indices, indptr)
+    chosen: Any,  # IN  (m,) rows to multiply
+    factors: Any,  # IN  (D, chunk) −2 mᵀ
+    scores: Any,  # OUT (m, chunk)
+) -> None:
+    """scores = x · factors for the chosen rows. O(nnz · chunk)."""
+    data, indices, indptr = rows
+    m, chunk = scores.shape
+    for row in range(m):
+        for c in range(chunk):
+            scores[row, c] = 0
+        for k in range(indptr[chosen[row]], indptr[chosen[row] + 1]):
+            value, j = data[k], indices[k]
+            for c in range(chunk):
+                scores[row, c] += value * factors[j, c]
+
+
+@kernel
+def tile_minima(
+    scores: Any,  # IN  (n, chunk)
+    i: int,  # IN  row
+    score_norms: Any,  # IN  (chunk,)
+    stretch: Any,  # IN  factor of this row's scores
+    keys: Any,  # OUT (chunk / TILE, rounded up) the lowest order key of each tile
+) -> None:
+    """Running minima over one row of scores. The trip count of the inner loop is constant: it vectorises. O(chunk)."""
+    chunk = scores.shape[1]
+    full = chunk // TILE
+    for t in range(full):
+        first = t * TILE
+        lowest = order_key(score_norms[first] + stretch * scores[i, first])
+        for c in range(TILE):
+            key = order_key(score_norms[first + c] + stretch * scores[i, first + c])
+            lowest = key if key < lowest else lowest
+        keys[t] = lowest
+    if full * TILE < chunk:
+        first = full * TILE
+        lowest = order_key(score_norms[first] + stretch * scores[i, first])
+        for c in range(first, chunk):
+            key = order_key(score_norms[c] + stretch * scores[i, c])
+            lowest = key if key < lowest else lowest
+        keys[full] = lowest
+
+
+@kernel
+def score_slack(
+    length: float,  # IN  ‖x − offset‖
+    reach: float,  # IN  no less than ‖m − offset‖
+    scale: float,  # IN  factor of the row's scores
+    n_columns: int,  # IN
+    unit: float,  # IN  unit round-off of the scores' dtype
+    tiny: float,  # IN  its smallest normal number
+) -> float:
+    """Rounding error of a score, of the conversion to its dtype included; products below `tiny` may count as zero."""
+    return (2.0 * n_columns + 8.0) * (unit * length * reach + tiny * (1.0 + scale)) + 8.0 * unit * reach * reach
+
+
+@kernel
+def scores_may_overflow(
+    reach: float,  # IN  no less than ‖x − offset‖ and ‖m − offset‖
+    scale: float,  # IN  factor of the row's scores
+    tiny: float,  # IN  smallest normal number of the scores' dtype; its inverse is nearly the largest one
+) -> bool:
+    """Whether a score, or the factor, can leave the range of its dtype: such scores nominate nothing."""
+    return not (4.0 * reach * reach * tiny < 1.0 and scale * tiny < 1.0)
+
+
+@kernel
+def check_all(
+    rows: Any,  # IN
+    i: int,  # IN  row
+    scale: float,  # IN  its scale
+    centers: Any,  # IN  (C, D) float64
+    norms: Any,  # IN  (C,) float64
+    first: int,  # IN  centres first … stop − 1 are compared
+    stop: int,  # IN
+    best: Any,  # IN/OUT (n,) squared distance to the closest centre so far
+    labels: Any,  # IN/OUT (n,) its index
+) -> None:
+    """Lower one row by exact distances alone. O(D) or O(nnz) a centre."""
+    for c in range(first, stop):
+        distance = squared_distance(rows, i, scale, centers, c, norms)
+        if labels[i] < 0 or distance < best[i] or (distance == best[i] and c < labels[i]):
+            best[i] = distance
+            labels[i] = c
+
+
+@kernel
+def nominate_and_check(
+    rows: Any,  # IN  the rows themselves
+    lengths: Any,  # IN  (n,) ‖x − offset‖ of the rows that were multiplied
+    scales: Any,  # IN  (n,) row scales or empty
+    scores: Any,  # IN  (n, chunk) −2 x·(m − offset)
+    score_norms: Any,  # IN  (chunk,) ‖m − offset‖² in the scores' dtype
+    centers: Any,  # IN  (C, D) float64
+    norms: Any,  # IN  (C,) ‖m‖² float64
+    first: int,  # IN  index of the chunk's first centre
+    unit: float,  # IN  unit round-off of the scores' dtype
+    tiny: float,  # IN  its smallest normal number
+    best: Any,  # IN/OUT (n,) squared distance to the closest centre so far
+    labels: Any,  # IN/OUT (n,) its index; −1 if none yet
+    keys: Any,  # scratch (≥ chunk / TILE,) integers as wide as a score
+) -> None:
+    """Lower `best` and `labels` by the centres of this chunk; ties go to the lowest index. O(n · chunk)."""
+    n, chunk = scores.shape
+    n_tiles = (chunk + TILE - 1) // TILE
+    n_columns = centers.shape[1]
+    for i in range(n):
+        scale = scales[i] if scales.shape[0] else 1.0
+        stretch = score_norms.dtype.type(scale)
+        tile_minima(scores, i, score_norms, stretch, keys)
+        lowest_tile = 0
+        for t in range(1, n_tiles):
+            if keys[t] < keys[lowest_tile]:
+                lowest_tile = t
+
+        length = scale * lengths[i]
+        if labels[i] < 0:
+            # nothing to compare with yet: the lowest score gives the first exact distance
+            stop = min(chunk, (lowest_tile + 1) * TILE)
+            for c in range(lowest_tile * TILE, stop):
+                if order_key(score_norms[c] + stretch * scores[i, c]) == keys[lowest_tile]:
+                    best[i] = squared_distance(rows, i, scale, centers, first + c, norms)
+                    labels[i] = first + c
+                    break
+
+        # A closer centre has ‖m‖ ≤ ‖x‖ + d, which bounds the rounding error of its score.
+        reach = length + np.sqrt(best[i])
+        if scores_may_overflow(reach, scale, tiny):
+            check_all(rows, i, scale, centers, norms, first, first + chunk, best, labels)
+            continue
+        slack = score_slack(length, reach, scale, n_columns, unit, tiny)
+        limit = order_key(score_norms.dtype.type(best[i] - length * length + slack))
+        for t in range(n_tiles):
+            if keys[t] > limit:
+                continue
+            for c in range(t * TILE, min(chunk, (t + 1) * TILE)):
+                if order_key(score_norms[c] + stretch * scores[i, c]) > limit or first + c == labels[i]:
+                    continue
+                distance = squared_distance(rows, i, scale, centers, first + c, norms)
+                if distance < best[i] or (distance == best[i] and first + c < labels[i]):
+                    best[i] = distance
+                    labels[i] = first + c
+                    reach = length + np.sqrt(distance)
+                    slack = score_slack(length, reach, scale, n_columns, unit, tiny)
+                    limit = order_key(score_norms.dtype.type(distance - length * length + slack))
+
+
+@kernel
+def row_lengths(
+    rows: Any,  # IN
+    out: Any,  # OUT (n,) ‖x‖
+) -> None:
+    """Euclidean length of every row. O(n · D)."""
+    for i in range(out.shape[0]):
+        out[i] = np.sqrt(squared_norm(rows, i))
+
+
+@kernel
+def own_distances(
+    rows: Any,  # IN
+    scales: Any,  # IN  (n,) or empty
+    centers: Any,  # IN  (C, D) float64
+    norms: Any,  # IN  (C,) float64
+    labels: Any,  # IN  (n,)
+    out: Any,  # OUT (n,) ‖x − m_label‖²
+) -> None:
+    """Squared distance of every row to the centre of its label. O(n · D)."""
+    for i in range(labels.shape[0]):
+        scale = scales[i] if scales.shape[0] else 1.0
+        out[i] = squared_distance(rows, i, scale, centers, labels[i], norms)
+
+
+@kernel
+def settle_block(
+    best: Any,  # IN  (n,) squared distances
+    found: Any,  # IN  (n,) new labels
+    weights: Any,  # IN  (n,) or empty
+    labels: Any,  # IN/OUT (n,)
+) -> tuple[float, int]:
+    """Write the new labels; return Σ w d² and the number of labels that changed. O(n)."""
+    objective, n_changed = 0.0, 0
+    for i in range(best.shape[0]):
+        objective += best[i] * (weights[i] if weights.shape[0] else 1.0)
+        if found[i] != labels[i]:
+            n_changed += 1
+            labels[i] = found[i]
+    return objective, n_changed
+
+
+@kernel
+def group_by_label(
+    labels: Any,  # IN  (n,)
+    starts: Any,  # OUT (C + 1,) where each cluster's rows begin in `order`
+    order: Any,  # OUT (n,) rows sorted by label, ascending within a cluster
+) -> None:
+    """Counting sort of the rows by their label. O(n + C)."""
+    starts[:] = 0
+    n_clusters = starts.shape[0] - 1
+    for label in labels:
+        starts[label + 1] += 1
+    for c in range(n_clusters):
+        starts[c + 1] += starts[c]
+    for i in range(labels.shape[0]):
+        c = labels[i]
+        order[starts[c]] = i
+        starts[c] += 1
+    for c in range(n_clusters, 0, -1):
+        starts[c] = starts[c - 1]
+    starts[0] = 0
+
+
+@kernel
+def sum_run(
+    rows: Any,  # IN  the shard's rows, or (gathered) only those of this run
+    gathered: bool,  # IN  whether row k of the run is row k of `rows`, else row order[begin + k]
+    weights: Any,  # IN  (N,) or empty
+    scales: Any,  # IN  (N,) or empty
+    offset: Any,  # IN  (D,) subtracted from dense rows
+    labels: Any,  # IN  (N,)
+    order: Any,  # IN  (N,) rows in cluster order
+    begin: int,  # IN  the run is order[begin:end]
+    end: int,  # IN
+    base: int,  # IN  label that goes to the first row of `sums`
+    sums: Any,  # IN/OUT (·, D) Σ w s (x − offset)
+    counts: Any,  # IN/OUT (·,) Σ w
+) -> None:
+    """Add a run of rows in cluster order to their clusters. O(run · D)."""
+    for k in range(begin, end):
+        i = order[k]
+        weight = weights[i] if weights.shape[0] else 1.0
+        factor = weight * (scales[i] if scales.shape[0] else 1.0)
+        c = labels[i] - base
+        counts[c] += weight
+        add_row(rows, k - begin if gathered else i, factor, offset, sums, c)

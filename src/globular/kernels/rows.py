@@ -1,0 +1,212 @@
+"""Rows inside kernels: one family of kernels for dense and CSR input.
+
+Kernels take rows as a tuple: `(array,)` for a C-contiguous (n, D) block, `(data, indices, indptr)` for CSR rows.
+The helpers below are resolved by the length of that tuple when a kernel is compiled, so nothing is decided at run
+time. All of them work in float64, in the difference form where the rows are dense: identical rows are at distance
+exactly zero, and large offsets cancel before they are squared.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from globular.kernels.compile import FASTMATH
+from globular.kernels.prefetch import prefetch_row
+
+_OPTIONS = {"fastmath": FASTMATH, "nogil": True, "error_model": "numpy", "_nrt": False}
+
+
+def squared_distance(rows: Any, i: int, scale: float, centers: Any, c: int, norms: Any) -> float:
+    """‖scale·x_i − m_c‖²; `norms` holds ‖m_c‖² in float64 (needed for CSR only). O(D) or O(nnz)."""
+    raise NotImplementedError
+
+
+@overload(squared_distance, jit_options=_OPTIONS)
+def _squared_distance(rows: Any, i: Any, scale: Any, centers: Any, c: Any, norms: Any) -> Any:
+    if len(rows) == 1:
+
+        def dense(rows: Any, i: Any, scale: Any, centers: Any, c: Any, norms: Any) -> Any:
+            x = rows[0]
+            total = 0.0
+            for j in range(x.shape[1]):
+                difference = scale * x[i, j] - centers[c, j]
+                total += difference * difference
+            return total
+
+        return dense
+
+    def csr(rows: Any, i: Any, scale: Any, centers: Any, c: Any, norms: Any) -> Any:
+        data, indices, indptr = rows
+        total = 0.0
+        for k in range(indptr[i], indptr[i + 1]):
+            x = scale * data[k]
+            total += x * (x - 2.0 * centers[c, indices[k]])
+        return max(total + norms[c], 0.0)
+
+    return csr
+
+
+def squared_norm(rows: Any, i: int) -> float:
+    """‖x_i‖², unscaled. O(D) or O(nnz)."""
+    raise NotImplementedError
+
+
+@overload(squared_norm, jit_options=_OPTIONS)
+def _squared_norm(rows: Any, i: Any) -> Any:
+    if len(rows) == 1:
+
+        def dense(rows: Any, i: Any) -> Any:
+            x = rows[0]
+            total = 0.0
+            for j in range(x.shape[1]):
+                total += np.float64(x[i, j]) * x[i, j]
+            return total
+
+        return dense
+
+    def csr(rows: Any, i: Any) -> Any:
+        data, _, indptr = rows
+        total = 0.0
+        for k in range(indptr[i], indptr[i + 1]):
+            total += np.float64(data[k]) * data[k]
+        return total
+
+    return csr
+
+
+def add_row(rows: Any, i: int, factor: float, offset: Any, out: Any, c: int) -> None:
+    """out[c] += factor · (x_i − offset); CSR rows know no offset. O(D) or O(nnz)."""
+    raise NotImplementedError
+
+
+@overload(add_row, jit_options=_OPTIONS)
+def _add_row(rows: Any, i: Any, factor: Any, offset: Any, out: Any, c: Any) -> Any:
+    if len(rows) == 1:
+
+        def dense(rows: Any, i: Any, factor: Any, offset: Any, out: Any, c: Any) -> Any:
+            x = rows[0]
+            for j in range(x.shape[1]):
+                out[c, j] += factor * (x[i, j] - offset[j])
+
+        return dense
+
+    def csr(rows: Any, i: Any, factor: Any, offset: Any, out: Any, c: Any) -> Any:
+        data, indices, indptr = rows
+        for k in range(indptr[i], indptr[i + 1]):
+            out[c, indices[k]] += factor * data[k]
+
+    return csr
+
+
+def order_key(value: float) -> int:
+    """An integer that sorts like the float it comes from: minima over integers vectorise, those over floats do not."""
+    raise NotImplementedError
+
+
+@overload(order_key, inline="always")
+def _order_key(value: Any) -> Any:
+    if value == types.float32:
+        shift32, mask32 = np.int32(31), np.int32(0x7FFFFFFF)
+
+        def single(value: Any) -> Any:
+            bits = np.float32(value).view(np.int32)
+            return bits ^ ((bits >> shift32) & mask32)
+
+        return single
+
+    shift64, mask64 = np.int64(63), np.int64(0x7FFFFFFFFFFFFFFF)
+
+    def double(value: Any) -> Any:
+        bits = np.float64(value).view(np.int64)
+        return bits ^ ((bits >> shift64) & mask64)
+
+    return double
+
+
+def quick_distance(rows: Any, i: int, scale: float, centers: Any, c: int, norms: Any) -> float:
+    """`squared_distance` in the rows' own precision, for choosing among candidates; centers and norms in it too.
+
+    CSR rows have no difference form: there the sum stays float64.
+    """
+    raise NotImplementedError
+
+
+@overload(quick_distance, jit_options=_OPTIONS)
+def _quick_distance(rows: Any, i: Any, scale: Any, centers: Any, c: Any, norms: Any) -> Any:
+    if len(rows) == 1:
+
+        def dense(rows: Any, i: Any, scale: Any, centers: Any, c: Any, norms: Any) -> Any:
+            x = rows[0]
+            zero = x.dtype.type(0)
+            total = zero
+            if scale == 1.0:
+                for j in range(x.shape[1]):
+                    difference = x[i, j] - centers[c, j]
+                    total += difference * difference
+            else:
+                stretch = x.dtype.type(scale)
+                for j in range(x.shape[1]):
+                    difference = stretch * x[i, j] - centers[c, j]
+                    total += difference * difference
+            return total
+
+        return dense
+
+    def csr(rows: Any, i: Any, scale: Any, centers: Any, c: Any, norms: Any) -> Any:
+        data, indices, indptr = rows
+        total = 0.0
+        for k in range(indptr[i], indptr[i + 1]):
+            x = scale * data[k]
+            total += x * (x - 2.0 * centers[c, indices[k]])
+        return data.dtype.type(max(total + norms[c], 0.0))
+
+    return csr
+
+
+def quick_mahalanobis(rows: Any, i: int, centers: Any, c: int, precisions: Any) -> float:
+    """Σ_j precision_cj (x_ij − m_cj)² in the rows' own precision, for mixtures of dense rows."""
+    raise NotImplementedError
+
+
+@overload(quick_mahalanobis, jit_options=_OPTIONS)
+def _quick_mahalanobis(rows: Any, i: Any, centers: Any, c: Any, precisions: Any) -> Any:
+    if len(rows) == 1:
+
+        def dense(rows: Any, i: Any, centers: Any, c: Any, precisions: Any) -> Any:
+            x = rows[0]
+            total = x.dtype.type(0)
+            for j in range(x.shape[1]):
+                difference = x[i, j] - centers[c, j]
+                total += difference * difference * precisions[c, j]
+            return total
+
+        return dense
+
+    def csr(rows: Any, i: Any, centers: Any, c: Any, precisions: Any) -> Any:
+        return rows[0].dtype.type(np.nan)  # mixtures of sparse rows are refused before
+
+    return csr
+
+
+def fetch(rows: Any, i: int) -> None:
+    """Ask for a dense row before it is needed; CSR rows are left to the hardware."""
+    raise NotImplementedError
+
+
+@overload(fetch, jit_options=_OPTIONS)
+def _fetch(rows: Any, i: Any) -> Any:
+    if len(rows) == 1:
+
+        def dense(rows: Any, i: Any) -> Any:
+            prefetch_row(rows[0], i)
+
+        return dense
+
+    def csr(rows: Any, i: Any) -> Any:
+        pass
+
+    return csr

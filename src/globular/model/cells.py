@@ -1,0 +1,54 @@
+"""A tree of cells over the centres: each level splits the cells above it, the last level are the centres themselves.
+
+The cells of a level are its centres: level 0 splits the whole space (one parent), the centres of level l are sorted by
+their parent on level l − 1. A row is *routed* down the tree: to the closest centre of level 0, to the closest child of
+that, and so on; that costs the number of children on its way instead of the number of centres.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.model.statistics import F64
+
+
+@dataclass(frozen=True, slots=True)
+class CellLevel:
+    """One level: the children of all the cells above, in the order of their parents. No parent is childless."""
+
+    centers: F64
+    """(K, D)."""
+    starts: NDArray[np.intp]
+    """Cell g of the level above has the children starts[g] … starts[g + 1] − 1, (n_parents + 1,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellTree:
+    """Levels from the top down."""
+
+    levels: tuple[CellLevel, ...]
+
+    @property
+    def centers(self) -> F64:
+        """The centres of the last level."""
+        return self.levels[-1].centers
+
+    def below(self, level: CellLevel) -> CellTree:
+        """This tree with one more level."""
+        return CellTree((*self.levels, level))
+
+    def moved(self, centers: F64) -> CellTree:
+        """This tree with the centres of the last level moved."""
+        return CellTree((*self.levels[:-1], CellLevel(centers, self.levels[-1].starts)))
+
+    def without_empty(self, counts: F64) -> CellTree:
+        """This tree without those cells of the last level that no row is routed to (a childless parent keeps one)."""
+        last = self.levels[-1]
+        keep = counts > 0
+        childless = np.add.reduceat(keep, last.starts[:-1]) == 0
+        keep[last.starts[:-1][childless]] = True
+        starts = np.concatenate([[0], np.cumsum(np.add.reduceat(keep.astype(np.intp), last.starts[:-1]))])
+        return CellTree((*self.levels[:-1], CellLevel(last.centers[keep], starts)))

@@ -1,0 +1,117 @@
+"""Gaussian mixtures: parameters, and their M-step from additive statistics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from globular.model.covariances import FAMILIES, CentralMoments, CovarianceFamily, CovarianceLimits
+from globular.model.statistics import F64, I64, SoftStatistics
+
+_EMPTY = 1e-200
+"""A component with a smaller share of the weight than this keeps its mean and covariance: they are only rounding."""
+_WEIGHT_FLOOR = 10 * float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianParameters:
+    """p(x) = Σ_c π_c N(x; μ_c, Σ_c). Arrays are float64 and not to be written to."""
+
+    weights: F64
+    """π, (C,); sums to one."""
+    means: F64
+    """μ, (C, D)."""
+    covariances: F64
+    """full (C, D, D), tied (D, D), diag (C, D), spherical (C,), tied_spherical ()."""
+    covariance_type: str
+
+    def __post_init__(self) -> None:
+        C, D = self.means.shape
+        expected = self.family.shape(C, D)
+        if self.covariances.shape != expected or self.weights.shape != (C,):
+            raise ValueError(
+                f"weights and covariances have shapes {self.weights.shape} and {self.covariances.shape}; "
+                f"{C} {self.covariance_type} components in {D} columns need {(C,)} and {expected}"
+            )
+
+    @property
+    def family(self) -> CovarianceFamily:
+        return FAMILIES[self.covariance_type]
+
+    @property
+    def n_components(self) -> int:
+        return int(self.means.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        return int(self.means.shape[1])
+
+    @cached_property
+    def factors(self) -> F64:
+        """Factors U of the precisions, U Uᵀ = Σ⁻¹; the shape of the covariances."""
+        return self.family.factors(self.covariances)
+
+    @property
+    def precisions(self) -> F64:
+        """Σ⁻¹; the shape of the covariances."""
+        return self.family.precisions(self.factors)
+
+    @cached_property
+    def log_constants(self) -> F64:
+        """log π_c − ½ log |2π Σ_c|, (C,): log p(c, x) is this minus half the Mahalanobis distance squared."""
+        half = self.family.half_log_determinants(self.factors, *self.means.shape)
+        with np.errstate(divide="ignore"):  # a weight of zero is a component that is not there
+            return np.log(self.weights) + half - 0.5 * self.n_features * np.log(2 * np.pi)
+
+    @cached_property
+    def offset(self) -> F64:
+        """Mean of the mixture, (D,): what passes subtract from rows so that large offsets do not cancel."""
+        return self.weights @ self.means
+
+    def n_parameters(self, *, learned_weights: bool) -> int:
+        """Free parameters, for information criteria."""
+        C, D = self.means.shape
+        return self.family.n_parameters(C, D) + C * D + (C - 1 if learned_weights else 0)
+
+    def sample(self, n_samples: int, random: np.random.RandomState) -> tuple[F64, I64]:
+        """Draw rows, grouped by component, and their components."""
+        counts = random.multinomial(n_samples, self.weights)
+        rows = [
+            self.means[c] + self.family.spread(self.covariances, c, random.standard_normal((count, self.n_features)))
+            for c, count in enumerate(counts)
+            if count
+        ]
+        return np.vstack(rows), np.repeat(np.arange(self.n_components, dtype=np.int64), counts)
+
+
+def isotropic_mixture(means: F64, variance: float, covariance_type: str) -> GaussianParameters:
+    """Equal weights and σ² I around the given means, as a mixture of the given family."""
+    C, D = means.shape
+    covariances = FAMILIES[covariance_type].isotropic(variance, C, D)
+    return GaussianParameters(np.full(C, 1.0 / C), means, covariances, covariance_type)
+
+
+def m_step(
+    mixture: GaussianParameters,
+    statistics: SoftStatistics,
+    limits: CovarianceLimits,
+    *,
+    learned_weights: bool = True,
+) -> GaussianParameters:
+    """Parameters of largest expected log-likelihood, from the sums taken about the means of `mixture`.
+
+    A component without weight keeps its mean and covariance.
+    """
+    counts = statistics.counts
+    filled = counts > _EMPTY * statistics.total_weight
+    shifts = np.where(filled[:, None], statistics.sums / np.where(filled, counts, 1.0)[:, None], 0.0)
+    moments = CentralMoments(counts, shifts, statistics.scatter, filled)
+    covariances = mixture.family.estimate(moments, mixture.covariances, limits)
+    weights = np.full(len(counts), 1.0 / len(counts))
+    if learned_weights:
+        # As in scikit-learn a weight never reaches zero, so that its logarithm exists.
+        weights = counts + _WEIGHT_FLOOR
+        weights = weights / weights.sum()
+    return GaussianParameters(weights, mixture.means + shifts, covariances, mixture.covariance_type)

@@ -1,0 +1,69 @@
+"""The cluster graph: every cluster's neighbourhood G_c, itself first.
+
+Neighbourhoods come from anywhere: drawn at random (the paper's start), from the distances between centres (exhaustive,
+O(C²D)), from hierarchical seeds, or estimated by Eq. 8 from distances that rows had anyway. The estimate needs, for
+pairs (c, c̃), the mean distance to c̃ of the rows closest to c; `PairStatistics` holds its sums, and adds.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.kernels import graph as kernels
+from globular.kernels.hard import group_by_label
+from globular.model.statistics import F64, PairStatistics
+from globular.threads import even_ranges, run_all
+
+Graph: TypeAlias = NDArray[np.int32]
+"""(C, G): row c holds c itself and then its G − 1 neighbours, closest first."""
+
+
+def random_graph(n_clusters: int, n_neighbors: int, rng: np.random.Generator) -> Graph:
+    """Each cluster with n_neighbors − 1 distinct others drawn at random."""
+    G = min(n_neighbors, n_clusters)
+    graph = np.empty((n_clusters, G), dtype=np.int32)
+    graph[:, 0] = np.arange(n_clusters)
+    if n_clusters <= 4 * G:
+        for c in range(n_clusters):
+            graph[c, 1:] = rng.permutation(np.delete(np.arange(n_clusters), c))[: G - 1]
+        return graph
+    graph[:, 1:] = rng.integers(n_clusters, size=(n_clusters, G - 1))
+    while True:  # few rows have a repetition: draw those anew
+        ordered = np.sort(graph, axis=1)
+        bad = np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))
+        if len(bad) == 0:
+            return graph
+        graph[bad, 1:] = rng.integers(n_clusters, size=(len(bad), G - 1))
+
+
+def estimated_graph(graph: Graph, statistics: PairStatistics, n_threads: int) -> Graph:
+    """Neighbourhoods by Eq. 8; where there is no estimate old neighbours stay. O(pairs + C·G²)."""
+    C = len(graph)
+    n = statistics.pairs.shape[1]
+    starts, order = np.empty(C + 1, dtype=np.int64), np.empty(n, dtype=np.int32 if n < 2**31 else np.int64)
+    group_by_label(statistics.pairs[0], starts, order)
+    new_graph = np.empty_like(graph)
+
+    def estimate(span: tuple[int, int]) -> None:
+        kernels.neighbors_from_pairs(
+            *span, graph, order, starts, statistics.pairs[1], statistics.sums, new_graph,
+            np.zeros(C), np.zeros(C), np.empty(C, dtype=np.int32),
+        )  # fmt: skip
+
+    # scratch is C-sized per task: few tasks
+    run_all(estimate, even_ranges(C, -(-C // (2 * n_threads))), n_threads)
+    return new_graph
+
+
+def diverse_graph(centers: F64, candidates: Graph, n_neighbors: int, n_threads: int) -> Graph:
+    """From more neighbours than needed, those that are not closer to a kept neighbour than to c itself."""
+    graph = np.empty((len(centers), min(n_neighbors, candidates.shape[1])), dtype=np.int32)
+
+    def select(span: tuple[int, int]) -> None:
+        kernels.diverse_neighbors(*span, centers, candidates, graph)
+
+    run_all(select, even_ranges(len(centers), 2048), n_threads)
+    return graph

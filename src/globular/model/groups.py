@@ -1,0 +1,52 @@
+"""Groups of centres for yinyang bounds: one lower bound per point and group instead of one per point and centre."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.model.statistics import F64
+
+
+@dataclass(frozen=True, slots=True)
+class CenterGroups:
+    """A partition of the C centres into groups that share a bound."""
+
+    order: NDArray[np.intp]
+    """Centres sorted by group (ascending index within a group), (C,)."""
+    starts: NDArray[np.intp]
+    """Group g is order[starts[g]:starts[g + 1]], (n_groups + 1,)."""
+
+    @property
+    def n_groups(self) -> int:
+        return len(self.starts) - 1
+
+    @classmethod
+    def from_assignment(cls, group_of: NDArray[np.intp], n_groups: int) -> CenterGroups:
+        """Groups from the group number of every centre; empty groups are dropped."""
+        order = np.argsort(group_of, kind="stable").astype(np.intp)
+        sizes = np.bincount(group_of, minlength=n_groups)
+        return cls(order, np.concatenate([[0], np.cumsum(sizes[sizes > 0])]).astype(np.intp))
+
+    @classmethod
+    def by_proximity(cls, centers: F64, n_groups: int, n_steps: int = 5) -> CenterGroups:
+        """Neighbouring centres share a group: a few Lloyd steps over the centres themselves. O(C · n_groups · D)."""
+        n_groups = min(n_groups, len(centers))
+        middles = centers[np.linspace(0, len(centers) - 1, n_groups).astype(np.intp)]
+        offset = centers.mean(axis=0)
+        shifted = centers - offset
+        group_of = np.zeros(len(centers), dtype=np.intp)
+        for _ in range(n_steps):
+            local = middles - offset
+            group_of = ((local**2).sum(axis=1) - 2.0 * shifted @ local.T).argmin(axis=1)
+            sizes = np.bincount(group_of, minlength=n_groups)
+            sums = np.zeros_like(middles)
+            np.add.at(sums, group_of, centers)
+            middles = np.where(sizes[:, None] > 0, sums / np.maximum(sizes, 1)[:, None], middles)
+        return cls.from_assignment(group_of, n_groups)
+
+    def largest_shift(self, shifts: F64) -> F64:
+        """How far the bounds of each group may have shrunk, (n_groups,)."""
+        return np.maximum.reduceat(shifts[self.order], self.starts[:-1])

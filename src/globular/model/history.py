@@ -1,0 +1,150 @@
+"""What a fit has done so far: one small record per iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_REPR_EDGE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One iteration of a fit.
+
+    Attributes
+    ----------
+    iteration : int
+        1 for the first iteration.
+    seconds : float
+        Wall time since the start of the fit.
+    objective : float
+        What the algorithm optimises, over all rows: the sum of squared distances for k-means
+        (falling), the log-likelihood or its lower bound for mixtures (rising).
+    n_distances : int
+        Distances evaluated in this iteration.
+    n_changed : int or None
+        Rows whose label changed in this iteration, where the algorithm knows.
+    quantization_error : float or None
+        Mean squared distance of a row to its closest centre, where the algorithm knows.
+    """
+
+    iteration: int
+    seconds: float
+    objective: float
+    n_distances: int
+    n_changed: int | None = None
+    quantization_error: float | None = None
+
+
+_FIELD_NAMES = tuple(field.name for field in fields(Record))
+
+
+class History(Sequence[Record]):
+    """The records of a fit in order; a read-only sequence for everyone but the fit itself.
+
+    Examples
+    --------
+    >>> from globular.model.history import History, Record
+    >>> history = History()
+    >>> history.append(Record(iteration=1, seconds=0.1, objective=20.0, n_distances=300))
+    >>> history.append(Record(iteration=2, seconds=0.2, objective=10.0, n_distances=600))
+    >>> history[-1].objective
+    10.0
+    >>> history.column("n_distances")
+    array([300, 600])
+    """
+
+    __slots__ = ("_records",)
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self._records: list[Record] = []
+        for record in records:
+            self.append(record)
+
+    def append(self, record: Record) -> None:
+        """Add the record of the iteration that has just ended."""
+        if not isinstance(record, Record):
+            raise TypeError(f"record must be a globular Record, got {type(record).__name__}")
+        self._records.append(record)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> History: ...
+    def __getitem__(self, index: int | slice) -> Record | History:
+        if isinstance(index, slice):
+            return History(self._records[index])
+        return self._records[index]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records)
+
+    def __eq__(self, other: object) -> bool:
+        return self._records == other._records if isinstance(other, History) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # it grows
+
+    def __repr__(self) -> str:
+        if not self._records:
+            return "History(no iterations)"
+        lines = [f"History({len(self)} iterations)", _REPR_HEAD]
+        if len(self) <= 2 * _REPR_EDGE + 1:
+            return "\n".join(lines + [_repr_line(record) for record in self])
+        lines += [_repr_line(record) for record in self[:_REPR_EDGE]]
+        lines.append(f"{'…':>9}")
+        lines += [_repr_line(record) for record in self[-_REPR_EDGE:]]
+        return "\n".join(lines)
+
+    def column(self, name: str) -> NDArray[np.generic]:
+        """Return one field of all records as an array; a value that is not known becomes NaN."""
+        if name not in _FIELD_NAMES:
+            raise ValueError(f"name must be one of {', '.join(_FIELD_NAMES)}; got {name!r}")
+        values = [getattr(record, name) for record in self._records]
+        if any(value is None for value in values):
+            return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+        whole_numbers = name in ("iteration", "n_distances", "n_changed")
+        return np.array(values, dtype=np.int64 if whole_numbers else np.float64)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a DataFrame with one row per iteration (needs pandas)."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("History.to_pandas needs pandas; install it with: pip install pandas") from error
+        return pandas.DataFrame({name: self.column(name) for name in _FIELD_NAMES})
+
+    def to_json_rows(self) -> list[dict[str, int | float | None]]:
+        """Return plain dictionaries of plain Python numbers, one per record."""
+        return [{name: _plain_number(value) for name, value in asdict(record).items()} for record in self._records]
+
+    @classmethod
+    def from_json_rows(cls, rows: Iterable[Mapping[str, int | float | None]]) -> History:
+        """Build a history from what :meth:`to_json_rows` returned; unknown keys are an error."""
+        return cls(Record(**row) for row in rows)  # type: ignore[arg-type]  # the JSON decides the types
+
+
+_REPR_HEAD = f"{'iteration':>9} {'seconds':>10} {'objective':>14} {'n_distances':>14} {'n_changed':>10}"
+
+
+def _repr_line(record: Record) -> str:
+    changed = "" if record.n_changed is None else f"{record.n_changed:,}"
+    return (
+        f"{record.iteration:>9} {record.seconds:>10.3f} {record.objective:>14.7g} "
+        f"{record.n_distances:>14,} {changed:>10}"
+    )
+
+
+def _plain_number(value: int | float | np.generic | None) -> int | float | None:
+    """Strip numpy's scalar types, which the json module does not know."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,165 @@
+"""Additive statistics: what a pass over a shard returns, and all that an M-step needs.
+
+Every record adds (`a + b` is the statistics of both sets of rows together), so many shards are map and add.
+Arrays are float64 whatever the rows are. `n_distances` counts data-to-cluster distances, each pair once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class HardStatistics:
+    """Sums of a hard assignment: each row votes for its closest centre."""
+
+    sums: F64
+    """Σ w x per cluster, (C, D); shape (0, D) when a pass was asked not to accumulate."""
+    counts: F64
+    """Σ w per cluster, (C,)."""
+    objective: float
+    """Σ w ‖x − μ_label‖², at the centres that the pass was given."""
+    n_changed: int
+    """Rows whose label differs from the one before the pass."""
+    n_distances: int
+
+    def __add__(self, other: HardStatistics) -> HardStatistics:
+        return HardStatistics(
+            self.sums + other.sums,
+            self.counts + other.counts,
+            self.objective + other.objective,
+            self.n_changed + other.n_changed,
+            self.n_distances + other.n_distances,
+        )
+
+
+@dataclass(slots=True)
+class SoftStatistics:
+    """Responsibility-weighted sums of a Gaussian mixture's E-step."""
+
+    counts: F64
+    """Σ w q(c), (C,)."""
+    sums: F64
+    """Σ w q(c) (x − μ_c), (C, D): about the means the pass was given, so that nothing cancels."""
+    scatter: F64
+    """Second moment about the same means: Σ w q ‖x−μ‖² (C,), Σ w q (x−μ)² (C, D) or Σ w q (x−μ)(x−μ)ᵀ (C, D, D)."""
+    log_likelihood: float
+    """Σ w log p(x)."""
+    total_weight: float
+    n_distances: int
+
+    def __add__(self, other: SoftStatistics) -> SoftStatistics:
+        return SoftStatistics(
+            self.counts + other.counts,
+            self.sums + other.sums,
+            self.scatter + other.scatter,
+            self.log_likelihood + other.log_likelihood,
+            self.total_weight + other.total_weight,
+            self.n_distances + other.n_distances,
+        )
+
+
+@dataclass(slots=True)
+class PotentialStatistics:
+    """The potential Σ w d² that k-means++ and its relatives draw from."""
+
+    potential: float
+    """Σ w d(x, S)², with d the distance to the closest centre given so far."""
+    n_distances: int
+
+    def __add__(self, other: PotentialStatistics) -> PotentialStatistics:
+        return PotentialStatistics(self.potential + other.potential, self.n_distances + other.n_distances)
+
+
+@dataclass(slots=True)
+class CellStatistics:
+    """Sums of a routed assignment: each row votes for the closest centre of its own cell."""
+
+    sums: F64
+    """Σ w x per centre, (C, D); shape (0, D) when a pass was asked not to accumulate."""
+    counts: F64
+    """Σ w per centre, (C,); shape (0,) when a pass was asked not to accumulate."""
+    errors: F64
+    """Σ w ‖x − μ_label‖² per centre, (C,)."""
+    n_changed: int
+    n_distances: int
+
+    def __add__(self, other: CellStatistics) -> CellStatistics:
+        return CellStatistics(
+            self.sums + other.sums,
+            self.counts + other.counts,
+            self.errors + other.errors,
+            self.n_changed + other.n_changed,
+            self.n_distances + other.n_distances,
+        )
+
+
+@dataclass(slots=True)
+class PairStatistics:
+    """Sums of Eq. 8 as triples; the same pair may occur several times, so adding is joining."""
+
+    pairs: NDArray[np.int32]
+    """(2, n): c, the closest cluster of some rows, and c̃, another one they looked at."""
+    sums: NDArray[np.float32]
+    """(2, n): Σ w d_c̃ and Σ w over those rows."""
+
+    def __add__(self, other: PairStatistics) -> PairStatistics:
+        return PairStatistics(
+            np.concatenate([self.pairs, other.pairs], axis=1), np.concatenate([self.sums, other.sums], axis=1)
+        )
+
+    @classmethod
+    def join(cls, parts: list[PairStatistics]) -> PairStatistics:
+        """All parts in order; the same as adding them one by one."""
+        if not parts:
+            return cls(np.empty((2, 0), dtype=np.int32), np.empty((2, 0), dtype=np.float32))
+        return cls(
+            np.concatenate([part.pairs for part in parts], axis=1),
+            np.concatenate([part.sums for part in parts], axis=1),
+        )
+
+
+Inner = TypeVar("Inner", HardStatistics, SoftStatistics)
+
+
+@dataclass(slots=True)
+class TruncatedStatistics(Generic[Inner]):
+    """Statistics of a truncated E-step, and the distances between clusters that it came across."""
+
+    statistics: Inner
+    pairs: PairStatistics
+
+    def __add__(self, other: TruncatedStatistics[Inner]) -> TruncatedStatistics[Inner]:
+        return TruncatedStatistics(self.statistics + other.statistics, self.pairs + other.pairs)
+
+
+@dataclass(slots=True)
+class FarRows:
+    """Rows far from their own centre, farthest first: the places for clusters that ran empty."""
+
+    rows: F64
+    """(m, D), as the passes see them."""
+    squared_distances: F64
+    weights: F64
+    labels: I64
+
+    def __add__(self, other: FarRows) -> FarRows:
+        squared = np.concatenate([self.squared_distances, other.squared_distances])
+        order = np.argsort(-squared, kind="stable")
+        return FarRows(
+            np.concatenate([self.rows, other.rows])[order],
+            squared[order],
+            np.concatenate([self.weights, other.weights])[order],
+            np.concatenate([self.labels, other.labels])[order],
+        )
+
+    def first(self, n: int) -> FarRows:
+        """The n farthest of them."""
+        return FarRows(self.rows[:n], self.squared_distances[:n], self.weights[:n], self.labels[:n])

@@ -1,0 +1,131 @@
+"""Our own thread pool: fixed blocks, results in a fixed order, BLAS held to one thread inside.
+
+Kernels release the GIL, so plain Python threads scale. Which thread runs a block never matters: blocks do not depend
+on the number of threads and their results are combined in block order, so 1 thread and 2 threads give the same bits.
+(numba's `parallel=True` is not used: its work-queue layer fails when two Python threads enter it.)
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, TypeVar
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_pools: dict[int, ThreadPoolExecutor] = {}
+_pools_lock = threading.Lock()
+# A forked child has the pools' objects but not their threads.
+os.register_at_fork(after_in_child=_pools.clear)
+
+
+def default_threads() -> int:
+    """GLOBULAR_NUM_THREADS if set, else the cores this process may use."""
+    asked = os.environ.get("GLOBULAR_NUM_THREADS", "").strip()
+    if asked:
+        if not asked.isdecimal() or int(asked) < 1:
+            raise ValueError(f"GLOBULAR_NUM_THREADS={asked!r} must be a whole number of at least 1")
+        return int(asked)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def resolve_threads(n_threads: int | None) -> int:
+    """Number of threads to use for a user's `n_threads` (None: all cores; −1 too, as in joblib)."""
+    if n_threads is None or n_threads == -1:
+        return default_threads()
+    if isinstance(n_threads, bool) or not isinstance(n_threads, int | np.integer) or n_threads < 1:
+        raise ValueError(f"n_threads={n_threads!r} must be None, -1 or a whole number of at least 1")
+    return int(n_threads)
+
+
+def _pool(n_threads: int) -> ThreadPoolExecutor:
+    with _pools_lock:
+        if n_threads not in _pools:
+            _pools[n_threads] = ThreadPoolExecutor(n_threads, thread_name_prefix="globular")
+        return _pools[n_threads]
+
+
+class _SingleThreadedBlas:
+    """Hold BLAS to one thread while anybody is inside; nested and concurrent use restores what was there at first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._limiter: Any = None
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            if self._inside == 0:
+                self._limiter = _controller().limit(limits=1, user_api="blas")
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if self._inside == 0:
+                    self._limiter.restore_original_limits()
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    import numpy.linalg  # noqa: F401  (its BLAS must be loaded to be found)
+
+    return ThreadpoolController()
+
+
+single_threaded_blas = _SingleThreadedBlas()
+
+
+def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], n_threads: int) -> Iterator[Result]:
+    """`map` on our threads: results in the order of the items, at most n_threads + 2 of them waiting."""
+    if n_threads == 1:
+        with single_threaded_blas():
+            yield from map(function, items)
+        return
+    pool = _pool(n_threads)
+    waiting: deque[Future[Result]] = deque()
+    with single_threaded_blas():
+        try:
+            for item in items:
+                waiting.append(pool.submit(function, item))
+                if len(waiting) >= n_threads + 2:
+                    yield _first_result(waiting)
+            while waiting:
+                yield _first_result(waiting)
+        finally:
+            for future in waiting:  # an error or Ctrl-C: leave no worker writing behind our back
+                future.cancel()
+            for future in waiting:
+                if not future.cancelled():
+                    future.exception()
+
+
+def _first_result(waiting: deque[Future[Result]]) -> Result:
+    """Wait for the first and take it off; until then it stays where an interrupt will find it."""
+    result = waiting[0].result()
+    waiting.popleft()
+    return result
+
+
+def run_all(function: Callable[[Item], None], items: Iterable[Item], n_threads: int) -> None:
+    """`ordered_map` for functions that only write in place."""
+    for _ in ordered_map(function, items, n_threads):
+        pass
+
+
+def even_ranges(n: int, size: int) -> list[tuple[int, int]]:
+    """(start, stop) of blocks of `size` rows; the last one may be shorter."""
+    return [(start, min(start + size, n)) for start in range(0, n, size)]

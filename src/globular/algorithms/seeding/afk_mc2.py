@@ -1,0 +1,96 @@
+"""AFK-MC²: D² sampling by Markov chains, one pass over the rows for any number of seeds.
+
+The first seed c₁ is a row drawn by weight. Each next one is the last state of a Metropolis chain of length m whose
+proposals come from q(x) = ½ w d(x, c₁)² / Σ w d² + ½ w / Σ w and whose target is D² sampling, π(x) ∝ w d(x, S)²: move
+from x to y with probability min(1, π(y) q(x) / (π(x) q(y))). The weights cancel in that ratio.
+
+Proposals do not depend on the seeds, so those of many chains are drawn at once and kept as a small shard of their own:
+its d2 state holds the distances to all seeds so far, brought up to date by matrix products when the block of chains
+begins, and by each new seed while it lasts. Cost: one pass for q, then O(m C² D).
+
+[Bachem, Lucic, Hassani and Krause 2016]
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from globular.algorithms.seeding.common import first_seed, repeat_rows
+from globular.algorithms.seeding.plus_plus import extend
+from globular.backends.protocol import Index, Shard, require
+from globular.model.statistics import F64
+
+_PROPOSED_NUMBERS = 1 << 21
+"""Size of a block of proposals, rows times columns."""
+_LONGEST_BLOCK = 64
+
+
+def afk_mc2(shard: Shard, n_clusters: int, rng: np.random.Generator, chain_length: int = 200) -> F64:
+    """AFK-MC² seeds.
+
+    A chain that meets nothing but rows equal to seeds cannot give a new one: the rest is then drawn by k-means++.
+    """
+    require(shard, "d2_pass", "take")
+    seeds = np.empty((n_clusters, shard.n_columns))
+    seeds[:1] = first_seed(shard, rng)
+    potential = shard.d2_pass(seeds[:1], restart=True).potential
+    n_seeds = 1
+    n_chains = max(1, min(_LONGEST_BLOCK, _PROPOSED_NUMBERS // (chain_length * shard.n_columns)))
+    while n_seeds < n_clusters and potential > 0:
+        block = min(n_chains, n_clusters - n_seeds)
+        indices = _propose(shard, block * chain_length, potential, rng)
+        given = _run_chains(shard, indices.reshape(block, chain_length), potential, seeds, n_seeds, rng)
+        n_seeds += given
+        if given < block:
+            potential = shard.d2_pass(seeds[1:n_seeds]).potential
+            more = extend(shard, n_seeds, n_clusters - n_seeds, potential, rng)
+            seeds[n_seeds : n_seeds + len(more)] = more
+            n_seeds += len(more)
+            break
+    return repeat_rows(seeds[:n_seeds], n_clusters)
+
+
+def _propose(shard: Shard, n: int, potential: float, rng: np.random.Generator) -> Index:
+    """n rows from q: half by distance to the first seed, half by weight."""
+    by_distance = rng.random(n) < 0.5
+    masses = rng.random(n)
+    indices = np.empty(n, dtype=np.intp)
+    indices[by_distance] = shard.locate(masses[by_distance] * potential)
+    indices[~by_distance] = shard.locate_weight(masses[~by_distance] * shard.total_weight)
+    return indices
+
+
+def _run_chains(
+    shard: Shard, indices: Index, potential: float, seeds: F64, n_seeds: int, rng: np.random.Generator
+) -> int:
+    """Run one chain per row of `indices`, writing a seed each; how many it took until a chain found none."""
+    n_chains, m = indices.shape
+    proposals = shard.take(indices.ravel())
+    tests = rng.random((n_chains, m))
+    local = shard.local(proposals)
+    everyone = np.arange(n_chains * m)
+    local.d2_pass(seeds[:1], restart=True)
+    # q(x) / w(x)
+    q = 0.5 * local.take_potential(everyone) / potential + 0.5 / shard.total_weight
+    if n_seeds > 1:
+        local.d2_pass(seeds[1:n_seeds])
+    for chain in range(n_chains):
+        if chain:
+            local.d2_pass(seeds[n_seeds + chain - 1 : n_seeds + chain])
+        here = slice(chain * m, (chain + 1) * m)
+        squared = local.take_potential(everyone[here])
+        last = _last_state(squared, q[here], tests[chain])
+        if squared[last] == 0.0:
+            return chain
+        seeds[n_seeds + chain] = proposals[chain * m + last]
+    return n_chains
+
+
+def _last_state(squared: F64, q: F64, tests: F64) -> int:
+    """Where a Metropolis chain over these proposals ends: with π/q = d²/q it moves if test · π/q(x) < π/q(y)."""
+    ratios, thresholds = (squared / q).tolist(), tests.tolist()
+    state, current = 0, ratios[0]
+    for t in range(1, len(ratios)):
+        if thresholds[t] * current < ratios[t]:
+            state, current = t, ratios[t]
+    return state

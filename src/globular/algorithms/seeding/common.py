@@ -1,0 +1,28 @@
+"""What several seeding methods share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from globular.backends.protocol import Index, Shard
+from globular.model.statistics import F64
+
+
+def first_seed(shard: Shard, rng: np.random.Generator) -> F64:
+    """One row drawn by weight, (1, D)."""
+    return shard.take(shard.locate_weight(np.array([rng.random() * shard.total_weight])))
+
+
+def evenly_spaced_masses(total: float, n: int, rng: np.random.Generator) -> F64:
+    """n masses at equal distances from a random start: row i is hit n·mass_i/total times on average, ±1."""
+    return (np.arange(n, dtype=np.float64) + rng.random()) * (total / n)
+
+
+def take_squared_distances(shard: Shard, indices: Index) -> F64:
+    """d² of rows of positive weight, as left by the last pass."""
+    return shard.take_potential(indices) / shard.take_weights(indices)
+
+
+def repeat_rows(rows: F64, n: int) -> F64:
+    """The rows, repeated in order until there are n: for data with fewer distinct rows than clusters."""
+    return rows if len(rows) == n else rows[np.arange(n) % len(rows)]

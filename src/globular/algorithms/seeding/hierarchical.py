@@ -1,0 +1,283 @@
+"""Hierarchical seeding: split the rows into about √C cells, and each cell into its share of the C centres.
+
+Cost O(N √C D) instead of the O(N C D) of everything that looks at all the centres, and three things come out of it: the
+centres, a first label for every row (the closest centre of its own cell) and a first neighbourhood for every centre.
+
+*The tree.* Levels of cells from the top down, two for most C, one for very small C, three (cells of cells) from
+200,000 centres on. All levels are made by the same steps:
+1. Quotas: how many children each cell gets, by its error E_g = Σ w ‖x − μ_g‖² (see `_exponent`), at least one, never
+   more than there are distinct rows.
+2. Seeds: k-means++ inside every cell on a sample of rows, the cells side by side.
+3. A few Lloyd steps in which a row may only choose among the children of its own cell.
+
+*What travels.* Rows never leave their shard but for the sample. Steps 1 and 3 are `routed_pass`: each row goes down the
+tree and votes for a centre, and the sums add up over any split of the rows. Step 2 works on rows taken to the
+algorithm's side, some per child and a bounded number of cells at a time. The upper levels take their Lloyd steps on
+their sample alone. So all the rows are read once per upper level, once per Lloyd step of the last level and once for
+the labels, wherever they live.
+
+*The sample.* If there are few rows per child all of them are used. Otherwise half of the sample is drawn by weight and
+half in proportion to the error w·d² that the level above has left, and a row carries the inverse of its chance of being
+drawn: remote groups of few rows are not missed, and the sample still stands for the whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.algorithms.seeding.common import evenly_spaced_masses, repeat_rows, take_squared_distances
+from globular.algorithms.seeding.plus_plus import extend
+from globular.backends.protocol import Index, Labels, Route, Shard, require
+from globular.model.cells import CellLevel, CellTree
+from globular.model.statistics import F64, CellStatistics
+
+FLAT_UP_TO = 24
+"""So few centres are seeded without a tree."""
+THREE_LEVELS_FROM = 200_000
+ROWS_PER_CHILD = 32
+"""Sampled rows per child; all rows are used where there are fewer."""
+UPPER_STEPS = 6
+LAST_STEPS = 3
+ADJACENT_CELLS = 8
+_TAKEN_NUMBERS = 1 << 26
+"""Rows times columns taken to this side at once, in float64: 512 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class HierarchicalSeeds:
+    """Centres with what else the hierarchy knows."""
+
+    centers: NDArray[Any]
+    """(C, D)."""
+    labels: Labels
+    """For each row the closest centre of its own cell, (N,)."""
+    neighbors: Labels
+    """For each centre itself and the closest other centres of its own and adjacent cells, closest first, (C, G)."""
+
+
+def hierarchical(
+    shard: Shard,
+    n_clusters: int,
+    rng: np.random.Generator,
+    n_neighbors: int = 16,
+    *,
+    unit_centers: bool = False,
+) -> HierarchicalSeeds:
+    """Seeds from a tree of cells; `unit_centers` scales means to unit length (cosine)."""
+    require(shard, "routed_pass", "d2_pass", "take")
+    builder = _Builder(shard, rng, unit_centers)
+    sizes = level_sizes(n_clusters)
+    for size in sizes[:-1]:
+        builder.add_upper_level(size)
+    tree = builder.add_last_level(sizes[-1])
+    neighbors = neighbor_graph(shard, tree, min(n_neighbors, n_clusters))
+    return HierarchicalSeeds(tree.centers, shard.labels.copy(), neighbors)
+
+
+def level_sizes(n_clusters: int) -> list[int]:
+    """Number of cells on every level from the top down; the last are the centres."""
+    depth = 1 if n_clusters <= FLAT_UP_TO else 2 if n_clusters < THREE_LEVELS_FROM else 3
+    return [round(n_clusters ** (level / depth)) for level in range(1, depth)] + [n_clusters]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    indices: Index
+    weights: F64
+    """What each row stands for."""
+    is_everything: bool
+
+    def sorted_by(self, cells: Labels, n_cells: int) -> _CellSample:
+        """The sample in the order of its cells."""
+        order = np.argsort(cells, kind="stable")
+        sizes = np.bincount(cells, minlength=n_cells)
+        return _CellSample(self.indices[order], self.weights[order], sizes, _running_starts(sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class _CellSample:
+    indices: Index
+    weights: F64
+    sizes: Index
+    starts: Index
+
+
+class _Builder:
+    """The tree so far, and what the last pass over all the rows said about its cells."""
+
+    def __init__(self, shard: Shard, rng: np.random.Generator, unit_centers: bool) -> None:
+        self.shard = shard
+        self.rng = rng
+        self.unit_centers = unit_centers
+        self.tree = CellTree(())
+        self.errors = np.ones(1)
+        """Σ w d² of every cell of the last level."""
+        self.exponent = 1.0
+
+    def add_upper_level(self, size: int) -> None:
+        """One more level of cells, moved by Lloyd steps on its sample; then all the rows are sent down to it."""
+        sample = self._sample(size * ROWS_PER_CHILD)
+        tree = self.tree.below(self._seed_cells(size, sample))
+        fits = max(1, _TAKEN_NUMBERS // self.shard.n_columns)
+        chosen = slice(None, None, -(-len(sample.indices) // fits))
+        local = self.shard.local(self.shard.take(sample.indices[chosen]), sample.weights[chosen])
+        for step in range(UPPER_STEPS):
+            tree = self._moved(tree, local.routed_pass(tree, route="stay" if step else "top"))
+        statistics = self.shard.routed_pass(tree)
+        self.tree = tree.without_empty(statistics.counts)
+        if len(self.tree.centers) < len(tree.centers):
+            statistics = self.shard.routed_pass(self.tree)
+        self.errors = statistics.errors
+        if len(self.tree.levels) == 1:
+            self.exponent = _exponent(self.shard)
+
+    def add_last_level(self, size: int) -> CellTree:
+        """The centres, moved by Lloyd steps of all the rows inside their cells; leaves the final labels."""
+        sample = self._sample(size * ROWS_PER_CHILD)
+        tree = self.tree.below(self._seed_cells(size, sample))
+        route: Route = "down" if self.tree.levels else "top"
+        for _ in range(LAST_STEPS):
+            tree = self._moved(tree, self.shard.routed_pass(tree, route=route))
+            route = "stay"
+        self.shard.routed_pass(tree, route=route, accumulate=False)
+        return tree
+
+    def _moved(self, tree: CellTree, statistics: CellStatistics) -> CellTree:
+        """Every centre to the mean of its rows; one without rows stays."""
+        occupied = statistics.counts > 0
+        means = statistics.sums / np.where(occupied, statistics.counts, 1.0)[:, None]
+        if self.unit_centers:
+            lengths = np.linalg.norm(means, axis=1)
+            occupied &= lengths > 0
+            means /= np.where(lengths > 0, lengths, 1.0)[:, None]
+        return tree.moved(np.where(occupied[:, None], means, tree.centers))
+
+    def _sample(self, n: int) -> _Sample:
+        """Rows with the weight each of them stands for; sorted by row number."""
+        shard, total = self.shard, self.shard.total_weight
+        if shard.n_rows <= n:
+            weights = shard.take_weights(np.arange(shard.n_rows))
+            return _Sample(np.flatnonzero(weights), weights[weights > 0], True)
+        if not self.tree.levels:
+            indices, counts = np.unique(
+                shard.locate_weight(evenly_spaced_masses(total, n, self.rng)), return_counts=True
+            )
+            return _Sample(indices, counts.astype(np.float64) * (total / n), False)
+        potential = float(self.errors.sum())
+        by_weight = shard.locate_weight(evenly_spaced_masses(total, n - n // 2, self.rng))
+        by_error = shard.locate(evenly_spaced_masses(potential, n // 2, self.rng)) if potential > 0 else by_weight[:0]
+        indices, counts = np.unique(np.concatenate([by_weight, by_error]), return_counts=True)
+        # chance of one draw to hit a row, divided by the row's weight
+        chance = np.full(len(indices), 0.5 / total)
+        if potential > 0:
+            chance += 0.5 * take_squared_distances(shard, indices) / potential
+        return _Sample(indices, counts / (n * chance), False)
+
+    def _seed_cells(self, size: int, sample: _Sample) -> CellLevel:
+        """Quotas and seeds; what one cell cannot use goes to the others."""
+        n_cells = len(self.errors)
+        has_parents = bool(self.tree.levels)
+        parents = self.shard.labels[sample.indices] if has_parents else np.zeros(len(sample.indices), dtype=np.int32)
+        by_cell = sample.sorted_by(parents, n_cells)
+        # a small cell that the sample has missed keeps its own centre as its only child
+        capacities = np.maximum(by_cell.sizes, 1).astype(np.float64)
+        shares = self.errors**self.exponent
+        while True:
+            quotas = apportion(shares, min(size, int(capacities.sum())), capacities)
+            centers, cells = self._draw(by_cell, quotas)
+            found = np.bincount(cells, minlength=n_cells)
+            if (found == quotas).all():
+                break
+            capacities = np.where(found < quotas, found, capacities)
+        if len(centers) < size:
+            centers, cells = self._fill_up(centers, cells, size, sample.is_everything)
+        order = np.argsort(cells, kind="stable")
+        return CellLevel(centers[order], _running_starts(np.bincount(cells, minlength=n_cells)))
+
+    def _draw(self, sample: _CellSample, quotas: Index) -> tuple[F64, Index]:
+        """k-means++ inside every cell: the centres found and their cells; bare cells give their own centre."""
+        bare = np.flatnonzero(sample.sizes == 0)
+        centers, cells = [self.tree.centers[bare] if len(bare) else np.empty((0, self.shard.n_columns))], [bare]
+        wanted = np.where(sample.sizes == 0, 0, quotas)
+        rows_at_once = max(1, _TAKEN_NUMBERS // self.shard.n_columns)
+        first, starts = 0, sample.starts
+        while first < len(quotas):
+            # as many cells as fit, at least one
+            stop = max(first + 1, int(np.searchsorted(starts, starts[first] + rows_at_once, side="right")) - 1)
+            here = slice(starts[first], starts[stop])
+            rows = self.shard.take(sample.indices[here])
+            local = self.shard.local(rows, sample.weights[here])
+            uniforms = self.rng.random(int(wanted[first:stop].sum()))
+            drawn = local.cell_seeds(starts[first : stop + 1] - starts[first], wanted[first:stop], uniforms)
+            centers.append(rows[drawn[drawn >= 0]])
+            cells.append(np.repeat(np.arange(first, stop), wanted[first:stop])[drawn >= 0])
+            first = stop
+        return np.concatenate(centers), np.concatenate(cells)
+
+    def _fill_up(self, centers: F64, cells: Index, size: int, is_everything: bool) -> tuple[F64, Index]:
+        """Centres that the sample could not give: other distinct rows by D² sampling, then repeated ones."""
+        n_found = len(centers)
+        if not is_everything:
+            potential = self.shard.d2_pass(centers, restart=True).potential
+            more = extend(self.shard, n_found, size - n_found, potential, self.rng)
+            centers = np.concatenate([centers, more])
+        centers = repeat_rows(centers, size)
+        if not self.tree.levels:
+            return centers, np.zeros(size, dtype=np.intp)
+        newcomers = self.shard.local(centers[n_found:])
+        newcomers.routed_pass(self.tree, accumulate=False)
+        return centers, np.concatenate([cells, newcomers.labels.astype(np.intp)])
+
+
+def _exponent(shard: Shard) -> float:
+    """The power a of a cell's error that its number of children is proportional to, d / (d + 2) in d dimensions.
+
+    k children lower the error of a cell to about E_g k^(−2/d), so the sum over the cells is lowest for k_g ∝ E_g^a. In
+    an evenly filled space that is the same as splitting by size; on uneven data sparse and wide cells get more. d is
+    the effective dimension (Σ v)² / Σ v² of the column variances v.
+    """
+    _, variance = shard.column_moments()
+    total = float(variance.sum())
+    dimension = total**2 / float(variance @ variance) if total > 0 else 1.0
+    return dimension / (dimension + 2.0)
+
+
+def _running_starts(sizes: Index) -> Index:
+    """Where each of several consecutive ranges begins, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp)
+
+
+def apportion(shares: F64, total: int, capacities: F64) -> Index:
+    """Whole numbers in proportion to the shares by largest remainder, each between 1 (or 0) and its capacity."""
+    least = np.minimum(1.0, capacities)
+    scaled = shares / shares.max() if shares.max() > 0 else np.ones_like(shares)
+    low, high = -600.0, 600.0  # logarithm of the common factor
+    for _ in range(80):
+        middle = 0.5 * (low + high)
+        if np.clip(np.exp(middle) * scaled, least, capacities).sum() > total:
+            high = middle
+        else:
+            low = middle
+    ideal = np.clip(np.exp(low) * scaled, least, capacities)
+    quotas = np.floor(ideal)
+    missing = total - int(quotas.sum())
+    room = np.flatnonzero(quotas < capacities)
+    by_remainder = room[np.argsort(-(ideal - quotas)[room], kind="stable")]
+    quotas[by_remainder[:missing]] += 1
+    return quotas.astype(np.intp)
+
+
+def neighbor_graph(shard: Shard, tree: CellTree, n_neighbors: int) -> Labels:
+    """For each centre the closest ones of its own and of adjacent cells; adjacency comes down from level to level."""
+    adjacent: NDArray[np.intp] = np.zeros((1, 1), dtype=np.intp)
+    neighbors = np.zeros((1, 1), dtype=np.int32)
+    for depth, level in enumerate(tree.levels):
+        is_last = depth == len(tree.levels) - 1
+        n = n_neighbors if is_last else min(ADJACENT_CELLS, len(level.centers))
+        neighbors = shard.local(level.centers).cell_neighbors(level.starts, adjacent, n)
+        adjacent = neighbors.astype(np.intp)
+    return neighbors

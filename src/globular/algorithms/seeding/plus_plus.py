@@ -1,0 +1,90 @@
+"""k-means++: each next seed is a row drawn in proportion to its squared distance to the seeds so far (D² sampling).
+
+Taken literally that is one pass over the rows per seed. Here seeds are drawn in batches, with the same distribution:
+proposals y₁, y₂, … come independently from D² sampling with respect to the seeds S at the start of the batch. With the
+seeds S′ ⊇ S at the time of its turn, a proposal is accepted with probability d(y, S′)² / d(y, S)² ≤ 1. That is
+rejection sampling, so an accepted row is an exact draw from D² sampling with respect to S′. All accepted ones then go
+through a single pass, as a matrix product. A batch is half as long as there are seeds already, so most proposals are
+accepted, and the number of passes grows with the logarithm of the number of seeds (linearly once batches are full).
+
+The greedy variant draws several trials per seed and keeps the one that lowers the potential most, as scikit-learn does;
+there the next draw depends on the whole pass, so it stays one pass per seed.
+
+[Arthur and Vassilvitskii 2007]
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from globular.algorithms.seeding.common import first_seed, repeat_rows, take_squared_distances
+from globular.backends.protocol import Shard, require
+from globular.model.statistics import F64
+
+_LONGEST_BATCH = 1024
+
+
+def plus_plus(shard: Shard, n_clusters: int, rng: np.random.Generator, n_local_trials: int = 1) -> F64:
+    """k-means++ seeds; more than one local trial makes it greedy."""
+    return repeat_rows(distinct_plus_plus(shard, n_clusters, rng, n_local_trials), n_clusters)
+
+
+def distinct_plus_plus(shard: Shard, n_clusters: int, rng: np.random.Generator, n_local_trials: int = 1) -> F64:
+    """As `plus_plus`, but fewer rows rather than repeated ones."""
+    require(shard, "d2_pass", "take")
+    first = first_seed(shard, rng)
+    potential = shard.d2_pass(first, restart=True).potential
+    if n_local_trials == 1:
+        more = extend(shard, 1, n_clusters - 1, potential, rng)
+    else:
+        require(shard, "trial_pass")
+        more = _extend_greedily(shard, n_clusters - 1, potential, n_local_trials, rng)
+    return np.concatenate([first, more])
+
+
+def extend(shard: Shard, n_seeds: int, n_more: int, potential: float, rng: np.random.Generator) -> F64:
+    """Up to `n_more` further seeds by D² sampling, given the shard's d2 state after `n_seeds` seeds.
+
+    Fewer only if no row is left at a positive distance.
+    """
+    found: list[F64] = [np.empty((0, shard.n_columns))]
+    while n_more > 0 and potential > 0:
+        length = min(n_more, max(1, n_seeds // 2), _LONGEST_BATCH)
+        accepted = _draw_batch(shard, length, potential, rng)
+        potential = shard.d2_pass(accepted).potential
+        n_seeds, n_more = n_seeds + len(accepted), n_more - len(accepted)
+        found.append(accepted)
+    return np.concatenate(found)
+
+
+def _draw_batch(shard: Shard, length: int, potential: float, rng: np.random.Generator) -> F64:
+    """Proposals from the current potential, thinned by rejection; the first one always stays."""
+    indices = shard.locate(rng.random(length) * potential)
+    tests = rng.random(length)
+    proposals = shard.take(indices)
+    if length == 1:
+        return proposals
+    before = take_squared_distances(shard, indices)
+    local = shard.local(proposals)
+    everyone = np.arange(length)
+    accepted = [0]
+    closest = before
+    for i in range(1, length):
+        if accepted[-1] == i - 1:  # a new seed since the last look
+            local.d2_pass(proposals[i - 1 : i], restart=i == 1)
+            closest = local.take_potential(everyone)
+        if tests[i] * before[i] < min(closest[i], before[i]):
+            accepted.append(i)
+    return proposals[accepted]
+
+
+def _extend_greedily(shard: Shard, n_more: int, potential: float, n_local_trials: int, rng: np.random.Generator) -> F64:
+    """One pass per seed: of `n_local_trials` D² draws keep the one that leaves the lowest potential."""
+    found: list[F64] = [np.empty((0, shard.n_columns))]
+    while n_more > 0 and potential > 0:
+        trials = shard.take(shard.locate(rng.random(n_local_trials) * potential))
+        best = int(np.argmin(shard.trial_pass(trials)))
+        potential = shard.d2_pass(trials[best : best + 1]).potential
+        found.append(trials[best : best + 1])
+        n_more -= 1
+    return np.concatenate(found)

@@ -1,0 +1,66 @@
+"""Seeding passes in plain NumPy: the oracle of the tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.model.cells import CellTree
+from globular.model.statistics import F64, CellStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class SeedDistances:
+    """Distances of all rows to all seeds given so far."""
+
+    d2: F64
+    """min_s ‖x − m_s‖², (N,)."""
+    seeds: NDArray[np.intp]
+    """The lowest s that attains it."""
+    potential: float
+    """Σ w d²."""
+
+
+def pairwise(rows: F64, centers: F64) -> F64:
+    """‖x − m‖² in the difference form, (N, C)."""
+    return ((rows[:, None, :] - centers[None, :, :]) ** 2).sum(axis=2)
+
+
+def seed_distances(rows: F64, weights: F64, seeds: F64) -> SeedDistances:
+    """What the state of `d2_pass` must be after these seeds, in any batches."""
+    distances = pairwise(rows, seeds)
+    d2 = distances.min(axis=1)
+    return SeedDistances(d2, distances.argmin(axis=1), float(weights @ d2))
+
+
+def trial_potentials(rows: F64, weights: F64, d2: F64, centers: F64) -> F64:
+    """Σ w min(d², ‖x − m‖²) for each trial."""
+    return weights @ np.minimum(d2[:, None], pairwise(rows, centers))
+
+
+def locate(shares: F64, masses: F64) -> NDArray[np.intp]:
+    """Rows at which the running sum of the shares first exceeds each mass."""
+    return np.searchsorted(np.cumsum(shares), masses, side="right")
+
+
+def routed(rows: F64, weights: F64, tree: CellTree) -> tuple[NDArray[np.intp], CellStatistics]:
+    """Labels and statistics of a routed pass from the top of the tree, row by row."""
+    labels = np.zeros(len(rows), dtype=np.intp)
+    d2 = np.empty(len(rows))
+    n_distances = 0
+    for i, row in enumerate(rows):
+        cell = 0
+        for level in tree.levels:
+            children = np.arange(level.starts[cell], level.starts[cell + 1])
+            distances = ((level.centers[children] - row) ** 2).sum(axis=1)
+            n_distances += len(children)
+            cell, d2[i] = int(children[distances.argmin()]), distances.min()
+        labels[i] = cell
+    sums = np.zeros_like(tree.centers)
+    np.add.at(sums, labels, weights[:, None] * rows)
+    counts, errors = np.zeros(len(sums)), np.zeros(len(sums))
+    np.add.at(counts, labels, weights)
+    np.add.at(errors, labels, weights * d2)
+    return labels, CellStatistics(sums, counts, errors, len(rows), n_distances)

@@ -1,0 +1,103 @@
+"""Expectation maximisation for Gaussian mixtures (Dempster, Laird and Rubin 1977), exact.
+
+    repeat:  E-step  q(c | x) = π_c N(x; μ_c, Σ_c) / p(x)             one soft pass, statistics about the old means
+             M-step  π_c, μ_c, Σ_c from Σ q, Σ q x, Σ q x xᵀ
+
+The log-likelihood of a step belongs to the parameters its E-step used, and the step's model is what its M-step made of
+them: the same bookkeeping as scikit-learn's. Starting points are made here too, all of them by passes over the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from globular.algorithms.steps import Step
+from globular.backends.protocol import Shard, require
+from globular.model.covariances import RELATIVE_FLOOR, CovarianceLimits
+from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
+from globular.model.statistics import F64
+
+CONVERGED = "the log-likelihood changed by less than tol"
+_COLD = 1e-3
+"""Variance, relative to that within clusters, at which responsibilities are all but hard assignments."""
+
+
+@dataclass(frozen=True, slots=True)
+class EMOptions:
+    """How to run EM."""
+
+    max_iter: int = 100
+    tol: float = 1e-3
+    """Stop when the mean log-likelihood of a row changes by less."""
+    reg_covar: float = 1e-6
+    """Added to the variances."""
+    relative_floor: float = RELATIVE_FLOOR
+    """No variance falls below this share of the variance of the data."""
+    learned_weights: bool = True
+    """Whether mixing weights are learned; otherwise they are equal."""
+    previous_bound: float = -np.inf
+    """Mean log-likelihood of the fit that this one continues."""
+
+
+def em(shard: Shard, start: GaussianParameters, options: EMOptions) -> Iterator[Step[GaussianParameters]]:
+    """Run EM from `start`; one step per iteration, its objective the log-likelihood Σ w log p(x)."""
+    require(shard, "soft_pass", "column_moments")
+    limits = covariance_limits(shard, options)
+    mixture, bound = start, options.previous_bound
+    for iteration in range(1, options.max_iter + 1):
+        statistics = shard.soft_pass(mixture)
+        mixture = m_step(mixture, statistics, limits, learned_weights=options.learned_weights)
+        before, bound = bound, statistics.log_likelihood / statistics.total_weight
+        stopped = ""
+        if abs(bound - before) < options.tol:
+            stopped = CONVERGED
+        elif iteration == options.max_iter:
+            stopped = "max_iter"
+        yield Step(iteration, statistics.log_likelihood, statistics.n_distances, None, mixture, stopped)
+        if stopped:
+            return
+
+
+def covariance_limits(shard: Shard, options: EMOptions) -> CovarianceLimits:
+    """What keeps the covariances of mixtures for this data invertible."""
+    return CovarianceLimits.for_data(options.reg_covar, *shard.column_moments(), options.relative_floor)
+
+
+def start_from_means(shard: Shard, means: F64, covariance_type: str, options: EMOptions) -> GaussianParameters:
+    """Every row to its closest mean, then an M-step: how a k-means result becomes a mixture.
+
+    The assignment is the E-step of a mixture so cold that it is hard; rows halfway between two means go to both.
+    """
+    require(shard, "hard_pass", "soft_pass", "column_moments")
+    limits = covariance_limits(shard, options)
+    inertia = shard.hard_pass(means, accumulate=False).objective
+    within = inertia / (shard.total_weight * means.shape[1])
+    cold = isotropic_mixture(means, max(_COLD * within, float(limits.smallest.mean())), covariance_type)
+    statistics = shard.soft_pass(cold)
+    return m_step(cold, statistics, limits, learned_weights=options.learned_weights)
+
+
+def start_at_random(
+    shard: Shard, n_components: int, covariance_type: str, options: EMOptions, random: np.random.RandomState
+) -> GaussianParameters:
+    """What random responsibilities lead to: all components near the one Gaussian of all the data.
+
+    Deviation: no N×C table is drawn; averages under uniform random responsibilities scatter about the mean of the data
+    with a third of its covariance per row, and that distribution is drawn from directly.
+    """
+    require(shard, "soft_pass", "column_moments")
+    mean, variance = shard.column_moments()
+    one = isotropic_mixture(mean[None, :], max(float(variance.mean()), 1e-30), covariance_type)
+    one = m_step(one, shard.soft_pass(one), covariance_limits(shard, options))
+    noise = one.family.spread(one.covariances, 0, random.standard_normal((n_components, len(mean))))
+    means = one.means[0] + noise / np.sqrt(3 * shard.n_rows)
+    shape = one.family.shape(n_components, len(mean))
+    return GaussianParameters(
+        np.full(n_components, 1 / n_components),
+        means,
+        np.broadcast_to(one.covariances, shape).copy(),
+        covariance_type,
+    )

@@ -1,0 +1,54 @@
+"""The E-step of Gaussian mixtures, equation by equation: the oracle of `soft_pass`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from globular.model.gaussian import GaussianParameters
+from globular.model.statistics import F64, SoftStatistics
+
+
+def covariance_matrices(mixture: GaussianParameters) -> F64:
+    """Σ_c as D×D matrices, whatever the family."""
+    C, D = mixture.means.shape
+    covariances = mixture.covariances
+    if mixture.covariance_type == "full":
+        return covariances
+    if mixture.covariance_type == "tied":
+        return np.stack([covariances] * C)
+    if mixture.covariance_type == "diag":
+        return np.stack([np.diag(variances) for variances in covariances])
+    return np.stack([variance * np.eye(D) for variance in np.broadcast_to(covariances, (C,))])
+
+
+def log_joint(rows: F64, mixture: GaussianParameters) -> F64:
+    """log π_c − ½ log |2πΣ_c| − ½ (x − μ_c)ᵀ Σ_c⁻¹ (x − μ_c), (N, C)."""
+    joint = np.empty((len(rows), mixture.n_components))
+    for c, covariance in enumerate(covariance_matrices(mixture)):
+        differences = rows - mixture.means[c]
+        mahalanobis = np.sum(differences * np.linalg.solve(covariance, differences.T).T, axis=1)
+        log_determinant = np.linalg.slogdet(2 * np.pi * covariance)[1]
+        joint[:, c] = np.log(mixture.weights[c]) - 0.5 * log_determinant - 0.5 * mahalanobis
+    return joint
+
+
+def posterior(rows: F64, mixture: GaussianParameters) -> tuple[F64, F64]:
+    """p(c | x), (N, C), and log p(x), (N,)."""
+    joint = log_joint(rows, mixture)
+    log_density = np.logaddexp.reduce(joint, axis=1)
+    return np.exp(joint - log_density[:, None]), log_density
+
+
+def soft_pass(rows: F64, weights: F64, mixture: GaussianParameters) -> SoftStatistics:
+    """Statistics of the E-step; `weights` has one entry per row."""
+    q, log_density = posterior(rows, mixture)
+    q = q * weights[:, None]
+    differences = rows[:, None, :] - mixture.means  # (N, C, D)
+    scatter = {
+        "norm": lambda: np.einsum("nc,ncd,ncd->c", q, differences, differences),
+        "columns": lambda: np.einsum("nc,ncd,ncd->cd", q, differences, differences),
+        "outer": lambda: np.einsum("nc,ncd,nce->cde", q, differences, differences),
+    }[mixture.family.scatter]()
+    sums = np.einsum("nc,ncd->cd", q, differences)
+    total = float(weights.sum())
+    return SoftStatistics(q.sum(axis=0), sums, scatter, float(weights @ log_density), total, q.size)

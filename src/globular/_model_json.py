@@ -1,0 +1,136 @@
+"""How single values of an estimator become JSON: plain where JSON has a form, tagged where it has none.
+
+A tagged value is a dictionary with one key that starts with ``$``; arrays are put aside and named there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from globular.model.history import History
+
+_TEXT_KINDS = "OSU"
+_ARRAY_KINDS = "biuf"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayShape:
+    """Stands for an array whose values have not been read."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"array {' × '.join(map(str, self.shape))} {self.dtype}"
+
+
+def encode_fitted(name: str, value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+    """Return the JSON form of a fitted attribute; its arrays are added to `arrays`."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
+    if isinstance(value, np.generic):
+        return encode_fitted(name, value.item(), arrays)
+    if isinstance(value, np.ndarray):
+        return _encode_array(name, value, arrays)
+    if sp.issparse(value):
+        return _encode_sparse(name, value, arrays)
+    if isinstance(value, History):
+        rows = value.to_json_rows()
+        return {"$history": [{key: encode_fitted(key, item, arrays) for key, item in row.items()} for row in rows]}
+    if isinstance(value, list | tuple):
+        items = [encode_fitted(f"{name}.{i}", item, arrays) for i, item in enumerate(value)]
+        return items if isinstance(value, list) else {"$tuple": items}
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {"$dict": {key: encode_fitted(f"{name}.{key}", item, arrays) for key, item in value.items()}}
+    raise TypeError(f"cannot save {name}: a {type(value).__name__} has no data form")
+
+
+def encode_parameter(name: str, value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+    """Return the JSON form of a parameter; of what is not data (a function, a generator) the name only."""
+    own_arrays: dict[str, NDArray[Any]] = {}
+    try:
+        encoded = encode_fitted(name, value, own_arrays)
+    except TypeError:
+        return {"$omitted": getattr(value, "__qualname__", type(value).__name__)}
+    arrays.update(own_arrays)
+    return encoded
+
+
+def omitted_name(value: Any) -> str | None:
+    """Return the name under which :func:`encode_parameter` noted a parameter that it did not store."""
+    return str(value["$omitted"]) if isinstance(value, dict) and "$omitted" in value else None
+
+
+def decode_value(value: Any, arrays: Mapping[str, NDArray[Any]] | None = None) -> Any:
+    """Undo the encoding; without `arrays`, an array becomes its shape and dtype."""
+    if isinstance(value, list):
+        return [decode_value(item, arrays) for item in value]
+    if not isinstance(value, dict):
+        return value
+    tags = [key for key in value if key.startswith("$")]
+    if len(tags) != 1:
+        raise ValueError(f"unknown form of value with keys {sorted(value)}")
+    tag, content = tags[0], value[tags[0]]
+    if tag == "$float":
+        return float(content)
+    if tag == "$history":
+        rows = ({key: decode_value(item) for key, item in row.items()} for row in content)
+        return History.from_json_rows(rows)
+    if tag == "$tuple":
+        return tuple(decode_value(item, arrays) for item in content)
+    if tag == "$dict":
+        return {key: decode_value(item, arrays) for key, item in content.items()}
+    if tag == "$text":
+        return np.array(content, dtype=np.dtype(value["dtype"]))
+    if tag in ("$array", "$csr"):
+        if arrays is None:
+            return ArrayShape(tuple(value["shape"]), value["dtype"])
+        return _decode_array(tag, value, arrays)
+    raise ValueError(f"unknown form of value {tag}")
+
+
+def _encode_array(name: str, value: NDArray[Any], arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    if value.dtype.kind in _TEXT_KINDS:
+        texts = value.tolist()
+        if value.ndim != 1 or not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"cannot save {name}: an array of {value.dtype} that is not one row of texts")
+        return {"$text": texts, "dtype": value.dtype.str}
+    if value.dtype.kind not in _ARRAY_KINDS:
+        raise TypeError(f"cannot save {name}: arrays of {value.dtype} are not supported")
+    # C order and the machine's byte order, because the file holds the bytes as they lie
+    arrays[name] = np.array(value, dtype=value.dtype.newbyteorder("="), order="C", copy=None, subok=False)
+    return {"$array": name, "shape": list(value.shape), "dtype": value.dtype.name}
+
+
+def _encode_sparse(name: str, value: Any, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    csr = value.tocsr()
+    for part in ("data", "indices", "indptr"):
+        _encode_array(f"{name}.{part}", getattr(csr, part), arrays)
+    is_array = isinstance(value, sp.sparray)
+    return {"$csr": name, "shape": list(csr.shape), "dtype": csr.dtype.name, "sparray": is_array}
+
+
+def _decode_array(tag: str, value: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Any:
+    name, shape = value[tag], tuple(value["shape"])
+    if tag == "$csr":
+        parts = tuple(_take(arrays, f"{name}.{part}") for part in ("data", "indices", "indptr"))
+        return (sp.csr_array if value["sparray"] else sp.csr_matrix)(parts, shape=shape)
+    array = _take(arrays, name)
+    if array.shape != shape:
+        raise ValueError(f"array {name} has shape {array.shape}, expected {shape}")
+    return array
+
+
+def _take(arrays: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
+    if name not in arrays:
+        raise ValueError(f"array {name} is missing")
+    return arrays[name]

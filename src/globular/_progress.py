@@ -1,0 +1,208 @@
+"""The progress display: how far a fit is, how long it will still take, and how to say it.
+
+A fit ends at whichever comes first of `max_iter`, `max_time` and convergence, so the estimate is the smallest
+of the three. Convergence is foreseen by a straight line through the logarithm of the last relative changes:
+it says in which iteration they will fall below `tol`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from globular.model.history import Record
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+_TREND_LENGTH = 8
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+@dataclass(slots=True)
+class Forecast:
+    """Follows a fit by its records and estimates what is left of it."""
+
+    max_iter: int | None = None
+    max_time: float | None = None
+    tol: float | None = None
+    n_done: int = 0
+    relative_change: float | None = None
+    _last: Record | None = None
+    _changes: deque[float] = field(default_factory=lambda: deque(maxlen=_TREND_LENGTH))
+    _first_seconds: float = 0.0
+    _pace: float | None = None
+
+    def update(self, record: Record) -> None:
+        """Take in the record of the iteration that has just ended."""
+        if self._last is None or record.iteration <= self._last.iteration:  # the first, or a new start (n_init)
+            self._changes.clear()
+            self.relative_change = None
+            self._first_seconds = record.seconds
+            self.n_done = 0
+        else:
+            scale = max(abs(self._last.objective), np.finfo(float).tiny)
+            self.relative_change = abs(self._last.objective - record.objective) / scale
+            self._changes.append(self.relative_change)
+        self.n_done += 1
+        self._last = record
+        if self.n_done > 1:  # the first iteration also seeds and compiles: it is no measure of the others
+            self._pace = (record.seconds - self._first_seconds) / (self.n_done - 1)
+
+    @property
+    def iterations_left(self) -> float | None:
+        """Iterations still to come by `max_iter` or by the trend, the smaller; None when neither says."""
+        estimates = []
+        if self.max_iter is not None:
+            estimates.append(float(max(self.max_iter - self.n_done, 0)))
+        trend = self._iterations_to_tolerance()
+        if trend is not None:
+            estimates.append(trend)
+        return min(estimates, default=None)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Time still to go: the iterations left at the present pace, and never beyond `max_time`."""
+        if self._last is None:
+            return None
+        estimates = []
+        left = self.iterations_left
+        if left is not None and self._pace is not None:
+            estimates.append(left * self._pace)
+        if self.max_time is not None:
+            estimates.append(max(self.max_time - self._last.seconds, 0.0))
+        return min(estimates, default=None)
+
+    @property
+    def share_done(self) -> float:
+        """Between 0 and 1, for the bar; 0 while nothing is known."""
+        left = self.seconds_left
+        if left is None or self._last is None or self._last.seconds + left <= 0:
+            return 0.0
+        return self._last.seconds / (self._last.seconds + left)
+
+    def _iterations_to_tolerance(self) -> float | None:
+        if not self.tol or len(self._changes) < 3:
+            return None
+        changes = np.maximum(np.array(self._changes), np.finfo(float).tiny)
+        if changes[-1] <= self.tol:  # and still it runs: this algorithm means something else by `tol`
+            return None
+        slope, _ = np.polyfit(np.arange(changes.size), np.log(changes), 1)
+        if slope >= 0:
+            return None
+        return float((math.log(self.tol) - math.log(changes[-1])) / slope)
+
+
+def describe(record: Record, forecast: Forecast, n_rows: int) -> str:
+    """Say in one line what the iteration has brought."""
+    parts = [f"objective {record.objective:.6g}"]
+    if forecast.relative_change is not None:
+        parts.append(f"change {forecast.relative_change:.0e}")
+    if record.n_changed is not None and n_rows > 0:
+        parts.append(f"moved {record.n_changed / n_rows:.1%}")
+    return "  ".join(parts)
+
+
+def format_seconds(seconds: float | None) -> str:
+    """Write a duration as people do: 0.4 s, 12 s, 3 min 05 s, 2 h 07 min."""
+    if seconds is None or not math.isfinite(seconds):
+        return "?"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def _remaining(seconds: float | None) -> str:
+    return "" if seconds is None else f"~{format_seconds(seconds)} left"
+
+
+class Display:
+    """A bar that renews itself in a terminal; elsewhere (a log file) a plain line now and then."""
+
+    def __init__(self, console: Console, title: str, n_rows: int, forecast: Forecast) -> None:
+        self._console = console
+        self._title = title
+        self._n_rows = n_rows
+        self._forecast = forecast
+        self._bar: RichProgress | None = None
+        self._task: TaskID | None = None
+        self._last_line = -math.inf
+        self._last_record: Record | None = None
+        self._start = time.perf_counter()
+
+    def open(self) -> None:
+        """Show the display before the first iteration ends."""
+        if not self._console.is_terminal:
+            return
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.table import Column
+
+        spare = self._console.width - 90  # a narrow terminal has room for the numbers only
+        self._bar = Progress(
+            *((SpinnerColumn(), BarColumn(bar_width=min(30, spare))) if spare >= 5 else ()),
+            TextColumn("{task.description}", markup=False),
+            TextColumn("{task.fields[detail]}", markup=False),
+            TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
+            TextColumn("{task.fields[left]}", markup=False, table_column=Column(no_wrap=True, min_width=10)),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bar.add_task(self._title, total=1.0, detail="starting", left="")
+        atexit.register(self.close)  # a fit that dies must not leave the cursor hidden
+        self._bar.start()
+
+    def show(self, record: Record) -> None:
+        """Show the state after an iteration."""
+        self._last_record = record
+        if self._bar is not None and self._task is not None:
+            left = self._forecast.seconds_left
+            self._bar.update(
+                self._task,
+                completed=self._forecast.share_done,
+                description=self._heading(record),
+                detail=describe(record, self._forecast, self._n_rows),
+                left=_remaining(left),
+            )
+        elif time.perf_counter() - self._last_line >= _SECONDS_BETWEEN_LINES:
+            self._last_line = time.perf_counter()
+            left = self._forecast.seconds_left
+            self._print(f"{self._line(record)}  {format_seconds(record.seconds)} {_remaining(left)}".rstrip())
+
+    def finish(self, reason: str) -> None:
+        """Take the bar away and leave one line that says how it ended."""
+        self.close()
+        elapsed = format_seconds(time.perf_counter() - self._start)
+        if self._last_record is None:
+            self._print(f"{self._title}: {reason}, {elapsed}")
+        else:
+            self._print(f"{self._line(self._last_record)}  {elapsed}, {reason}")
+
+    def close(self) -> None:
+        """Give the terminal back; harmless when it has been given back already."""
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            bar.stop()
+            atexit.unregister(self.close)
+
+    def _heading(self, record: Record) -> str:
+        of = "" if self._forecast.max_iter is None else f"/{self._forecast.max_iter}"
+        return f"{self._title} {record.iteration}{of}"
+
+    def _line(self, record: Record) -> str:
+        return f"{self._heading(record)}  {describe(record, self._forecast, self._n_rows)}"
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)

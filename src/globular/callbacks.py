@@ -1,0 +1,337 @@
+"""Callbacks: watch a fit, save it as it goes, or end it.
+
+An estimator calls them at the start, after every iteration (its fitted attributes are current then) and at
+the end.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from globular._progress import Display, Forecast
+from globular.model.history import Record
+from globular.persistence import check_destination, save
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["Callback", "Checkpoint", "EarlyStopping", "Progress", "TimeBudget", "as_callbacks"]
+
+_HOOKS = ("on_fit_start", "on_iteration", "on_fit_end")
+_DEFAULT_CHECKPOINT_SECONDS = 300.0
+
+
+class Callback:
+    """Base of all callbacks; every method does nothing until a subclass says otherwise.
+
+    Examples
+    --------
+    >>> from globular.callbacks import Callback
+    >>> class Print(Callback):
+    ...     def on_iteration(self, estimator, record):
+    ...         print(record.iteration, record.objective)
+    """
+
+    def on_fit_start(self, estimator: Any, n_rows: int, max_iter: int | None, max_time: float | None) -> None:
+        """Called once before the first iteration."""
+
+    def on_iteration(self, estimator: Any, record: Record) -> bool | None:
+        """Called after each iteration; ``True`` ends the fit with the state it has."""
+        return None
+
+    def on_fit_end(self, estimator: Any, reason: str) -> None:
+        """Called once after the last iteration, also when the fit was interrupted."""
+
+
+class Progress(Callback):
+    """A progress bar with objective, relative change, share of rows that moved, elapsed and remaining time.
+
+    In a terminal it renews itself and leaves one line at the end; elsewhere it prints a plain line every ten
+    seconds. The remaining time is estimated from `max_iter`, `max_time` and the trend of the relative change.
+
+    Parameters
+    ----------
+    console : rich.console.Console, optional
+        Where to draw; standard error by default.
+
+    Examples
+    --------
+    >>> import globular
+    >>> from globular.callbacks import Progress
+    >>> model = globular.KMeans(n_clusters=100, callbacks=[Progress()])
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console
+        self._display: Display | None = None
+        self._forecast = Forecast()
+
+    def on_fit_start(self, estimator: Any, n_rows: int, max_iter: int | None, max_time: float | None) -> None:
+        """Open the display; one that a failed fit has left open is closed first."""
+        self.close()
+        tol = getattr(estimator, "tol", None)
+        tol = float(tol) if isinstance(tol, int | float) and tol > 0 else None
+        self._forecast = Forecast(max_iter=max_iter, max_time=max_time, tol=tol)
+        title = type(estimator).__name__
+        self._display = Display(self.console or _standard_error(), title, n_rows, self._forecast)
+        self._display.open()
+
+    def on_iteration(self, estimator: Any, record: Record) -> None:
+        """Renew the display."""
+        if self._display is None:
+            return
+        try:
+            self._forecast.update(record)
+            self._display.show(record)
+        except BaseException:
+            self.close()
+            raise
+
+    def on_fit_end(self, estimator: Any, reason: str) -> None:
+        """Replace the bar by one line."""
+        display, self._display = self._display, None
+        if display is not None:
+            display.finish(reason)
+
+    def close(self) -> None:
+        """Give the terminal back; for a fit that ended without :meth:`on_fit_end`, otherwise harmless."""
+        display, self._display = self._display, None
+        if display is not None:
+            display.close()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Progress:
+        # sklearn.base.clone copies parameters deeply; a console and a running bar cannot be copied
+        return Progress(console=self.console)
+
+    def __reduce__(self) -> tuple[type[Progress], tuple[()]]:
+        return Progress, ()
+
+
+class Checkpoint(Callback):
+    """Save the model to a folder as the fit goes, and when it ends.
+
+    After a crash, ``globular.load(path)`` gives the last saved state; ``set_params(warm_start=True)`` and
+    ``fit`` go on from there.
+
+    Parameters
+    ----------
+    path : path
+        The model folder, see :func:`globular.save`.
+    every_iterations : int, optional
+        Save after each so many iterations.
+    every_seconds : float, optional
+        Save when so many seconds have passed since the last time. With neither of the two, every 300 seconds.
+    include_labels : bool, default=True
+        ``False`` leaves out ``labels_``, which going on does not need.
+
+    Examples
+    --------
+    >>> import globular
+    >>> from globular.callbacks import Checkpoint
+    >>> model = globular.KMeans(n_clusters=1000, callbacks=[Checkpoint("run-7", every_seconds=60)])
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        every_iterations: int | None = None,
+        every_seconds: float | None = None,
+        *,
+        include_labels: bool = True,
+    ) -> None:
+        _check_positive("every_iterations", every_iterations)
+        _check_positive("every_seconds", every_seconds)
+        self.path = Path(path)
+        self.every_iterations = every_iterations
+        self.every_seconds = every_seconds
+        self.include_labels = include_labels
+        self._n_iterations = 0
+        self._n_unsaved = 0
+        self._last_time = 0.0
+
+    def on_fit_start(self, estimator: Any, n_rows: int, max_iter: int | None, max_time: float | None) -> None:
+        """Check now that the folder can be used, not after an hour."""
+        check_destination(self.path)
+        self._n_iterations = 0
+        self._n_unsaved = 0
+        self._last_time = time.perf_counter()
+
+    def on_iteration(self, estimator: Any, record: Record) -> None:
+        """Save when it is due."""
+        self._n_iterations += 1
+        self._n_unsaved += 1
+        if self._is_due():
+            self._save(estimator)
+
+    def on_fit_end(self, estimator: Any, reason: str) -> None:
+        """Save the final state; a fit that ended before its first iteration leaves nothing behind."""
+        if self._n_iterations:
+            self._save(estimator)
+
+    def _is_due(self) -> bool:
+        if self.every_iterations is not None and self._n_unsaved >= self.every_iterations:
+            return True
+        seconds = self.every_seconds
+        if seconds is None and self.every_iterations is None:
+            seconds = _DEFAULT_CHECKPOINT_SECONDS
+        return seconds is not None and time.perf_counter() - self._last_time >= seconds
+
+    def _save(self, estimator: Any) -> None:
+        save(estimator, self.path, include_labels=self.include_labels)
+        self._n_unsaved = 0
+        self._last_time = time.perf_counter()
+
+
+class EarlyStopping(Callback):
+    """End the fit when the objective has stopped to improve.
+
+    Parameters
+    ----------
+    min_relative_improvement : float, default=1e-4
+        An iteration counts when it betters the best objective so far by more than this share of it.
+    patience : int, default=3
+        So many iterations in a row may fail to count; then the fit ends.
+    direction : {"auto", "min", "max"}, default="auto"
+        Whether a smaller or a larger objective is better; ``"auto"`` takes ``"max"`` for a mixture (an
+        estimator with ``lower_bound_``) and ``"min"`` otherwise.
+
+    Examples
+    --------
+    >>> import globular
+    >>> from globular.callbacks import EarlyStopping
+    >>> model = globular.KMeans(n_clusters=100, callbacks=[EarlyStopping(1e-3, patience=2)])
+    """
+
+    def __init__(self, min_relative_improvement: float = 1e-4, patience: int = 3, *, direction: str = "auto") -> None:
+        if not min_relative_improvement >= 0:
+            raise ValueError(f"min_relative_improvement must be 0 or more, got {min_relative_improvement!r}")
+        _check_positive("patience", patience)
+        if direction not in ("auto", "min", "max"):
+            raise ValueError(f"direction must be 'auto', 'min' or 'max', got {direction!r}")
+        self.min_relative_improvement = min_relative_improvement
+        self.patience = patience
+        self.direction = direction
+        self._best = math.nan
+        self._n_without = 0
+
+    def on_fit_start(self, estimator: Any, n_rows: int, max_iter: int | None, max_time: float | None) -> None:
+        """Forget the last fit."""
+        self._best = math.nan
+        self._n_without = 0
+
+    def on_iteration(self, estimator: Any, record: Record) -> bool:
+        """Compare with the best so far."""
+        if math.isnan(self._best):
+            self._best = record.objective
+            return False
+        rising = self.direction == "max" or (self.direction == "auto" and hasattr(estimator, "lower_bound_"))
+        gain = (record.objective - self._best) * (1 if rising else -1)
+        if gain > self.min_relative_improvement * abs(self._best):
+            self._best = record.objective
+            self._n_without = 0
+        else:
+            self._n_without += 1
+        return self._n_without >= self.patience
+
+
+class TimeBudget(Callback):
+    """End the fit after the first iteration that finishes past the budget.
+
+    Parameters
+    ----------
+    seconds : float
+        Wall time from the start of the fit.
+
+    Examples
+    --------
+    >>> import globular
+    >>> from globular.callbacks import TimeBudget
+    >>> model = globular.KMeans(n_clusters=100, callbacks=[TimeBudget(30)])
+    """
+
+    def __init__(self, seconds: float) -> None:
+        _check_positive("seconds", seconds)
+        self.seconds = seconds
+
+    def on_iteration(self, estimator: Any, record: Record) -> bool:
+        """Look at the record's clock."""
+        return bool(record.seconds >= self.seconds)
+
+
+class _Adapter(Callback):
+    """Makes a callback of a plain function, or of an object that has some of the methods."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def on_fit_start(self, estimator: Any, n_rows: int, max_iter: int | None, max_time: float | None) -> None:
+        if hasattr(self._target, "on_fit_start"):
+            self._target.on_fit_start(estimator, n_rows, max_iter, max_time)
+
+    def on_iteration(self, estimator: Any, record: Record) -> bool:
+        act: Callable[[Any, Record], object] | None = getattr(self._target, "on_iteration", None)
+        if act is None and callable(self._target):
+            act = self._target
+        answer = None if act is None else act(estimator, record)
+        return isinstance(answer, bool | np.bool_) and bool(answer)  # a comparison of numpy numbers counts too
+
+    def on_fit_end(self, estimator: Any, reason: str) -> None:
+        if hasattr(self._target, "on_fit_end"):
+            self._target.on_fit_end(estimator, reason)
+
+
+def as_callbacks(callbacks: object, verbose: int = 0) -> list[Callback]:
+    """Return the estimator's `callbacks` parameter as a list; `verbose` > 0 adds :class:`Progress`.
+
+    Examples
+    --------
+    >>> from globular.callbacks import TimeBudget, as_callbacks
+    >>> as_callbacks(None, verbose=0)
+    []
+    >>> len(as_callbacks([TimeBudget(5), lambda estimator, record: record.objective < 1], verbose=1))
+    3
+    """
+    if callbacks is None:
+        given: list[object] = []
+    elif isinstance(callbacks, Iterable) and not (isinstance(callbacks, str) or _is_callback(callbacks)):
+        given = list(callbacks)
+    else:
+        given = [callbacks]
+    result = [_as_callback(item) for item in given]
+    if verbose > 0 and not any(isinstance(item, Progress) for item in result):
+        result.append(Progress())
+    return result
+
+
+def _as_callback(item: object) -> Callback:
+    if isinstance(item, type):
+        raise TypeError(f"callbacks must be objects, got the class {item.__name__}; write {item.__name__}(...)")
+    if isinstance(item, Callback):
+        return item
+    if _is_callback(item):
+        return _Adapter(item)
+    raise TypeError(
+        "callbacks must be objects with on_fit_start, on_iteration or on_fit_end, or functions of "
+        f"(estimator, record); got {type(item).__name__}"
+    )
+
+
+def _is_callback(item: object) -> bool:
+    return callable(item) or any(callable(getattr(item, hook, None)) for hook in _HOOKS)
+
+
+def _check_positive(name: str, value: float | None) -> None:
+    if value is not None and not (isinstance(value, int | float) and value > 0):
+        raise ValueError(f"{name} must be a positive number, got {value!r}")
+
+
+def _standard_error() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True)

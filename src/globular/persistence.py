@@ -1,0 +1,240 @@
+"""Models on disk: a folder with ``model.safetensors`` (arrays) and ``model.json`` (the rest), no pickle.
+
+Stored are the constructor parameters (``get_params``), except ``callbacks`` and ``verbose``, and every fitted
+attribute (its name ends in an underscore). A parameter that is not data, such as ``init=my_function`` or a
+``numpy.random.Generator``, is stored as its name only: the loaded estimator has the constructor's default
+there, and :func:`load` says so in a warning. The folder is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from globular._model_folder import (
+    FORMAT,
+    FORMAT_VERSION,
+    Arrays,
+    check_destination,
+    existing_folder,
+    is_model,
+    read_arrays,
+    read_document,
+    write_folder,
+)
+from globular._model_json import decode_value, encode_fitted, encode_parameter, omitted_name
+from globular._version import __version__
+from globular.errors import DataError
+from globular.model.history import History, Record
+
+__all__ = ["HistorySummary", "ModelInfo", "check_destination", "is_model", "load", "read_info", "save"]
+
+NOT_STORED = frozenset({"callbacks", "verbose"})
+
+
+@dataclass(frozen=True, slots=True)
+class HistorySummary:
+    """The fit in a few numbers, and its last iterations."""
+
+    n_iterations: int
+    seconds: float
+    first_objective: float
+    last_objective: float
+    n_distances: int
+    tail: tuple[Record, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a model folder says about itself without reading its arrays."""
+
+    class_name: str
+    library_version: str
+    parameters: dict[str, Any]
+    n_clusters: int | None
+    n_features: int | None
+    history: HistorySummary | None
+    created: str
+    attributes: dict[str, Any]
+    omitted: dict[str, str]
+
+
+def save(estimator: Any, path: str | Path, *, overwrite: bool = True, include_labels: bool = True) -> Path:
+    """Write a fitted estimator to a model folder, whole or not at all.
+
+    Parameters
+    ----------
+    estimator : estimator of globular
+        Fitted; :func:`load` rebuilds it from the folder.
+    path : path
+        The folder. An existing model there is replaced (other files in the folder stay); a folder without a
+        model, but with something else in it, is refused.
+    overwrite : bool, default=True
+        ``False`` refuses to replace an existing model.
+    include_labels : bool, default=True
+        ``False`` leaves out ``labels_``, one integer per training row.
+
+    Returns
+    -------
+    Path
+        The folder.
+
+    Examples
+    --------
+    >>> import globular, tempfile
+    >>> model = globular.KMeans(n_clusters=2, random_state=0).fit([[0.0], [1.0], [9.0], [10.0]])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     restored = globular.load(globular.save(model, folder + "/model"))
+    >>> bool((restored.cluster_centers_ == model.cluster_centers_).all())
+    True
+    """
+    target = check_destination(path, overwrite=overwrite)
+    arrays: Arrays = {}
+    document = _describe(estimator, arrays, skip=() if include_labels else ("labels_",))
+    write_folder(document, arrays, target)
+    return target
+
+
+def load(path: str | Path) -> Any:
+    """Read an estimator back from a model folder.
+
+    Examples
+    --------
+    >>> import globular, tempfile
+    >>> model = globular.KMeans(n_clusters=1).fit([[0.0], [1.0]])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     globular.load(globular.save(model, folder + "/model")).n_clusters
+    1
+    """
+    folder = existing_folder(path)
+    document = read_document(folder)
+    estimator_class = _find_class(document["class"], folder)
+    arrays = read_arrays(folder)
+    parameters, omitted = _split_omitted(document["parameters"])
+    with _damage_reported(folder):
+        estimator = estimator_class(**{name: decode_value(v, arrays) for name, v in parameters.items()})
+        for name, value in document["attributes"].items():
+            if not _is_fitted_name(name):
+                raise ValueError(f"{name!r} is not the name of a fitted attribute")
+            setattr(estimator, name, decode_value(value, arrays))
+    if omitted:
+        listed = ", ".join(f"{name}={what}" for name, what in omitted.items())
+        warnings.warn(
+            f"{folder}: saved without {listed} (not data); the loaded model has the default there, "
+            "set it by set_params before fitting again",
+            UserWarning,
+            stacklevel=2,
+        )
+    return estimator
+
+
+def read_info(path: str | Path) -> ModelInfo:
+    """Read what a model folder says about itself; fast whatever the size of the model.
+
+    Examples
+    --------
+    >>> import globular, tempfile
+    >>> from globular.persistence import read_info
+    >>> model = globular.KMeans(n_clusters=1).fit([[0.0], [1.0]])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     read_info(globular.save(model, folder + "/model")).class_name
+    'KMeans'
+    """
+    folder = existing_folder(path)
+    document = read_document(folder)
+    parameters, omitted = _split_omitted(document["parameters"])
+    with _damage_reported(folder):
+        attributes = {name: decode_value(value) for name, value in document["attributes"].items()}
+        return ModelInfo(
+            class_name=document["class"],
+            library_version=str(document.get("library_version", "unknown")),
+            parameters={name: decode_value(value) for name, value in parameters.items()},
+            n_clusters=_count_clusters(attributes),
+            n_features=attributes.get("n_features_in_"),
+            history=_summarise(attributes.pop("history_", None)),
+            created=str(document.get("created", "unknown")),
+            attributes=attributes,
+            omitted=omitted,
+        )
+
+
+def _describe(estimator: Any, arrays: Arrays, skip: tuple[str, ...]) -> dict[str, Any]:
+    """Split an estimator into a JSON document and the arrays it refers to."""
+    class_name = type(estimator).__name__
+    if getattr(importlib.import_module("globular"), class_name, None) is not type(estimator):
+        raise TypeError(f"save stores globular's own estimators; {type(estimator).__module__}.{class_name} is not one")
+    fitted = {
+        name: value for name, value in sorted(vars(estimator).items()) if _is_fitted_name(name) and name not in skip
+    }
+    if not fitted:
+        raise ValueError(f"this {class_name} is not fitted yet; call fit before saving it")
+    parameters = estimator.get_params(deep=False)
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "library_version": __version__,
+        "class": class_name,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "parameters": {
+            name: encode_parameter(f"parameter.{name}", value, arrays)
+            for name, value in parameters.items()
+            if name not in NOT_STORED
+        },
+        "attributes": {name: encode_fitted(name, value, arrays) for name, value in fitted.items()},
+    }
+
+
+def _is_fitted_name(name: str) -> bool:
+    return name.isidentifier() and name.endswith("_") and not name.startswith("_")
+
+
+@contextmanager
+def _damage_reported(folder: Path) -> Iterator[None]:
+    """Turn what a wrong document makes of the decoding into one error that names the folder."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        message = f"{folder}: the model is damaged or does not fit globular {__version__} ({error})"
+        raise DataError(message) from error
+
+
+def _find_class(name: str, folder: Path) -> Any:
+    found = getattr(importlib.import_module("globular"), name, None)
+    if not (isinstance(found, type) and hasattr(found, "get_params")):
+        raise DataError(f"{folder}: globular {__version__} has no estimator {name!r}; a newer version may have")
+    return found
+
+
+def _split_omitted(parameters: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Separate the stored parameters from those of which only the name was stored."""
+    omitted = {name: what for name, value in parameters.items() if (what := omitted_name(value)) is not None}
+    return {name: value for name, value in parameters.items() if name not in omitted}, omitted
+
+
+def _count_clusters(attributes: dict[str, Any]) -> int | None:
+    """Number of rows of the first attribute that has one row per cluster."""
+    for name in ("cluster_centers_", "means_", "weights_"):
+        shape = getattr(attributes.get(name), "shape", ())
+        if shape:
+            return int(shape[0])
+    return None
+
+
+def _summarise(history: object, n_tail: int = 5) -> HistorySummary | None:
+    if not isinstance(history, History) or not history:
+        return None
+    first, last = history[0], history[-1]
+    return HistorySummary(
+        n_iterations=len(history),
+        seconds=last.seconds,
+        first_objective=first.objective,
+        last_objective=last.objective,
+        n_distances=sum(record.n_distances for record in history),
+        tail=tuple(history[-n_tail:]),
+    )

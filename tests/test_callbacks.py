@@ -1,0 +1,316 @@
+"""Callbacks on a small estimator that calls them as the contract says."""
+
+import copy
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from sklearn.base import BaseEstimator, clone
+
+import globular
+from globular._progress import Forecast, format_seconds
+from globular.callbacks import Callback, Checkpoint, EarlyStopping, Progress, TimeBudget, as_callbacks
+from globular.errors import DataError
+from globular.model.history import History, Record
+from globular.persistence import load, read_info
+
+
+class Counting(BaseEstimator):
+    """Runs through given objectives, half a second each by its own clock."""
+
+    def __init__(self, objectives: Any = (8.0, 4.0, 2.0), tol: float = 0.0, callbacks: Any = None, verbose: int = 0):
+        self.objectives = objectives
+        self.tol = tol
+        self.callbacks = callbacks
+        self.verbose = verbose
+
+    def fit(self, X: Any = None) -> "Counting":
+        callbacks = as_callbacks(self.callbacks, self.verbose)
+        self.history_ = History()
+        for callback in callbacks:
+            callback.on_fit_start(self, 100, len(self.objectives), None)
+        reason = "max_iter"
+        for i, objective in enumerate(self.objectives, start=1):
+            record = Record(i, 0.5 * i, objective, 10 * i, n_changed=100 // i)
+            self.history_.append(record)
+            self.cluster_centers_ = np.full((2, 1), float(i))
+            asked = [callback.on_iteration(self, record) for callback in callbacks]  # everyone hears of it
+            if any(asked):
+                reason = "callback"
+                break
+        for callback in callbacks:
+            callback.on_fit_end(self, reason)
+        return self
+
+
+@pytest.fixture(autouse=True)
+def _known_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(globular, "Counting", Counting, raising=False)
+
+
+def n_iterations(*callbacks: Any, objectives: Any = tuple(range(50, 0, -1))) -> int:
+    return len(Counting(objectives, callbacks=list(callbacks)).fit().history_)
+
+
+# --- as_callbacks
+
+
+def test_none_one_and_many() -> None:
+    budget = TimeBudget(1.0)
+    assert as_callbacks(None, 0) == []
+    assert as_callbacks(budget, 0) == [budget]
+    assert as_callbacks((budget, budget), 0) == [budget, budget]
+
+
+def test_verbose_adds_one_progress_and_never_a_second() -> None:
+    assert [type(item) for item in as_callbacks(None, 1)] == [Progress]
+    own = Progress()
+    assert as_callbacks([own], 2) == [own]
+
+
+def test_a_function_is_called_with_each_record_and_true_stops() -> None:
+    seen = []
+
+    def third(estimator: Counting, record: Record) -> bool:
+        seen.append((record.iteration, estimator.cluster_centers_[0, 0]))
+        return record.iteration == 3
+
+    assert n_iterations(third) == 3
+    assert seen == [(1, 1.0), (2, 2.0), (3, 3.0)]  # the fitted attributes are current
+
+
+def test_only_a_truth_value_stops() -> None:
+    assert n_iterations(lambda estimator, record: np.float64(record.iteration) >= 2) == 2
+    assert n_iterations(lambda estimator, record: "a remark") == 50
+
+
+def test_any_object_with_some_of_the_methods_will_do() -> None:
+    class EndOnly:
+        reason = ""
+
+        def on_fit_end(self, estimator: Any, reason: str) -> None:
+            self.reason = reason
+
+    watcher = EndOnly()
+    assert n_iterations(watcher) == 50
+    assert watcher.reason == "max_iter"
+
+
+def test_the_base_class_changes_nothing() -> None:
+    assert n_iterations(Callback()) == 50
+
+
+@pytest.mark.parametrize("wrong", [3, "progress", [TimeBudget(1), None], object()])
+def test_what_is_no_callback_is_named(wrong: object) -> None:
+    with pytest.raises(TypeError, match="callbacks must be objects"):
+        as_callbacks(wrong, 0)
+
+
+def test_a_class_instead_of_an_object_gets_the_remedy() -> None:
+    with pytest.raises(TypeError, match=r"write Progress\(\.\.\.\)"):
+        as_callbacks(Progress, 0)
+
+
+# --- stopping
+
+
+def test_time_budget_ends_after_the_first_iteration_past_it() -> None:
+    assert n_iterations(TimeBudget(1.2)) == 3  # iterations end at 0.5, 1.0, 1.5 s
+
+
+def test_early_stopping_waits_for_its_patience() -> None:
+    flat = [100.0, 50.0, 50.0, 50.0, 50.0, 50.0]
+    assert n_iterations(EarlyStopping(1e-3, patience=2), objectives=flat) == 4
+    assert n_iterations(EarlyStopping(1e-3, patience=3), objectives=flat) == 5
+
+
+def test_early_stopping_starts_anew_after_an_improvement_and_in_every_fit() -> None:
+    stopper = EarlyStopping(1e-3, patience=2)
+    steps = [100.0, 100.0, 50.0, 50.0, 25.0, 25.0, 25.0, 25.0]
+    assert n_iterations(stopper, objectives=steps) == 7
+    assert n_iterations(stopper, objectives=steps) == 7
+
+
+def test_early_stopping_counts_a_worse_objective_as_no_improvement() -> None:
+    assert n_iterations(EarlyStopping(0.0, patience=1), objectives=[10.0, 11.0, 12.0]) == 2
+
+
+def test_early_stopping_knows_that_a_likelihood_rises() -> None:
+    rising = [-10.0, -8.0, -6.0, -4.0, -4.0, -4.0]
+    assert n_iterations(EarlyStopping(1e-3, patience=1, direction="max"), objectives=rising) == 5
+    mixture = Counting(rising, callbacks=EarlyStopping(1e-3, patience=1))
+    mixture.lower_bound_ = 0.0
+    assert len(mixture.fit().history_) == 5
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: TimeBudget(0), "seconds"),
+        (lambda: EarlyStopping(-1.0), "min_relative_improvement"),
+        (lambda: EarlyStopping(patience=0), "patience"),
+        (lambda: EarlyStopping(direction="down"), "direction"),
+        (lambda: Checkpoint("x", every_iterations=0), "every_iterations"),
+        (lambda: Checkpoint("x", every_seconds=-1), "every_seconds"),
+    ],
+)
+def test_a_wrong_argument_is_named(make: Any, name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        make()
+
+
+# --- checkpoint
+
+
+def test_checkpoint_saves_on_the_way_and_at_the_end(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    saved = []
+
+    def look(estimator: Counting, record: Record) -> None:
+        saved.append(read_info(folder).history.n_iterations if folder.exists() else 0)
+
+    Counting([5.0] * 5, callbacks=[Checkpoint(folder, every_iterations=2), look]).fit()
+    assert saved == [0, 2, 2, 4, 4]
+    assert load(folder).cluster_centers_[0, 0] == 5.0
+
+
+def test_checkpoint_by_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(np.arange(0.0, 1000.0, 4.0))
+    monkeypatch.setattr("globular.callbacks.time.perf_counter", lambda: next(clock))
+    written = []
+    monkeypatch.setattr(
+        "globular.callbacks.save",
+        lambda estimator, path, include_labels: written.append(len(estimator.history_)),
+    )
+    # looks at 4, 8, 12 s: due at 12; the save is noted at 16, so it is due again three looks later
+    Counting([1.0] * 7, callbacks=Checkpoint(tmp_path / "run", every_seconds=10)).fit()
+    assert written == [3, 6, 7]
+
+
+def test_checkpoint_refuses_a_foreign_folder_before_the_fit(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(DataError, match="other than a globular model"):
+        Counting(callbacks=Checkpoint(tmp_path)).fit()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_checkpoint_of_a_fit_without_iterations_leaves_nothing(tmp_path: Path) -> None:
+    Counting([], callbacks=Checkpoint(tmp_path / "run")).fit()
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- progress
+
+
+def terminal(width: int = 120) -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=width, legacy_windows=False)
+
+
+def written(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_outside_a_terminal_it_prints_few_plain_lines() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    Counting(tuple(range(500, 0, -1)), callbacks=Progress(console)).fit()
+    text = written(console)
+    assert text.count("\n") == 2  # the first iteration (the others follow within ten seconds) and the end
+    assert "\x1b" not in text and "\r" not in text
+    assert "Counting 500/500" in text and "objective 1" in text and "max_iter" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_in_a_terminal_the_cursor_comes_back(width: int) -> None:
+    console = terminal(width)
+    Counting(callbacks=Progress(console)).fit()
+    text = written(console)
+    assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") > -1
+    assert "objective 2" in text and "moved 33.0%" in text
+
+
+def test_the_terminal_comes_back_when_the_fit_dies_and_another_begins() -> None:
+    console = terminal()
+    progress = Progress(console)
+
+    def interrupt(estimator: Any, record: Record) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Counting(callbacks=[progress, interrupt]).fit()
+    Counting(callbacks=progress).fit()
+    text = written(console)
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 2
+
+
+def test_progress_can_be_cloned_copied_and_pickled_also_while_it_runs() -> None:
+    def duplicate(estimator: Counting, record: Record) -> None:
+        assert isinstance(clone(estimator).callbacks[0], Progress)
+        copy.deepcopy(estimator)
+        pickle.loads(pickle.dumps(estimator.callbacks[0]))
+
+    Counting(callbacks=[Progress(terminal()), duplicate]).fit()
+
+
+# --- the forecast
+
+
+def test_the_forecast_follows_max_iter_at_the_pace_of_all_but_the_first_iteration() -> None:
+    forecast = Forecast(max_iter=10)
+    for i in range(1, 6):
+        forecast.update(Record(i, 100.0 + 2.0 * i, 1000.0 - i, 0))
+    assert forecast.iterations_left == 5
+    assert forecast.seconds_left == pytest.approx(10.0)
+
+
+def test_the_forecast_foresees_convergence_from_the_trend() -> None:
+    forecast = Forecast(max_iter=1000, tol=1e-6)
+    for i in range(1, 12):
+        forecast.update(Record(i, float(i), 1.0 + 0.5**i, 0))  # the change halves each time
+    assert forecast.relative_change is not None
+    halvings = np.log2(forecast.relative_change / 1e-6)
+    assert forecast.iterations_left == pytest.approx(halvings, abs=1.0)
+    assert forecast.seconds_left == pytest.approx(halvings, abs=1.0)  # a second each
+
+
+def test_the_forecast_does_not_trust_a_tolerance_that_has_not_stopped_the_fit() -> None:
+    forecast = Forecast(max_iter=100, tol=0.5)
+    for i in range(1, 12):
+        forecast.update(Record(i, float(i), 1.0 + 0.5**i, 0))
+    assert forecast.iterations_left == 89
+
+
+def test_the_forecast_never_goes_beyond_max_time_and_admits_ignorance() -> None:
+    forecast = Forecast(max_iter=1000, max_time=30.0)
+    for i in range(1, 4):
+        forecast.update(Record(i, 10.0 * i, 1.0, 0))
+    assert forecast.seconds_left == 0.0
+    unknown = Forecast()
+    unknown.update(Record(1, 1.0, 5.0, 0))
+    assert unknown.seconds_left is None and unknown.share_done == 0.0
+
+
+def test_a_new_start_forgets_the_old_trend() -> None:
+    forecast = Forecast(max_iter=5)
+    for i in (1, 2, 3, 4, 5, 1):
+        forecast.update(Record(i, 1.0, 1.0, 0))
+    assert forecast.iterations_left == 4 and forecast.relative_change is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.44, "0.4 s"),
+        (9.99, "10 s"),
+        (59.7, "1 min 00 s"),
+        (185, "3 min 05 s"),
+        (7650, "2 h 07 min"),
+        (None, "?"),
+    ],
+)
+def test_durations_read_naturally(seconds: float | None, text: str) -> None:
+    assert format_seconds(seconds) == text

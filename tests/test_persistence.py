@@ -1,0 +1,369 @@
+"""Models on disk: everything comes back, damage is named, and a model is never half there."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator
+from sklearn.cluster import KMeans as OtherKMeans
+
+import globular
+from globular import _model_folder
+from globular._version import __version__
+from globular.errors import DataError
+from globular.model.history import History, Record
+from globular.persistence import check_destination, is_model, load, read_info, save
+
+
+class Toy(BaseEstimator):
+    """Has one parameter and one attribute of every kind that there is."""
+
+    def __init__(
+        self, n_clusters: int = 8, init: Any = "auto", tol: float = 1e-4, callbacks: Any = None, verbose: int = 0
+    ):
+        self.n_clusters = n_clusters
+        self.init = init
+        self.tol = tol
+        self.callbacks = callbacks
+        self.verbose = verbose
+
+    def fit(self, X: Any = None) -> "Toy":
+        rng = np.random.default_rng(0)
+        self.n_features_in_ = 3
+        self.feature_names_in_ = np.array(["länge", "b", "c"], dtype=object)
+        self.cluster_centers_ = np.asfortranarray(rng.normal(size=(4, 3)).astype(np.float32))
+        self.labels_ = rng.integers(0, 4, 50).astype(np.int32)
+        self.converged_ = np.bool_(True)
+        self.inertia_ = np.float64(0.1)
+        self.n_iter_ = 7
+        self.algorithm_ = "lloyd"
+        self.lower_bound_ = -np.inf
+        self.mask_ = np.array([[True, False]])
+        self.zero_dimensional_ = np.array(2.5)
+        self.no_rows_ = np.zeros((0, 3), np.uint8)
+        self.strided_ = np.arange(10, dtype=np.int64)[::2]
+        self.swapped_ = np.arange(3, dtype=">f8")
+        self.neighbors_ = sp.random_array((4, 4), density=0.5, format="csr", rng=rng)
+        self.nothing_ = None
+        self.nested_ = {"pair": (1, np.arange(2)), "list": [1.5, None]}
+        self.history_ = History([Record(1, 0.1, 9.0, 40, 3), Record(2, 0.2, float("nan"), 80)])
+        self._scratch = object()
+        return self
+
+
+@pytest.fixture(autouse=True)
+def _known_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(globular, "Toy", Toy, raising=False)
+
+
+@pytest.fixture
+def model_folder(tmp_path: Path) -> Path:
+    return save(Toy(n_clusters=4).fit(), tmp_path / "model")
+
+
+def rewrite(folder: Path, change: Any) -> None:
+    document = json.loads((folder / "model.json").read_text())
+    change(document)
+    (folder / "model.json").write_text(json.dumps(document))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+# --- there and back
+
+
+def test_every_attribute_comes_back_with_its_type_and_values(tmp_path: Path) -> None:
+    model = Toy(n_clusters=4).fit()
+    restored = load(save(model, tmp_path / "model"))
+    fitted = {name for name in vars(model) if name.endswith("_")}
+    assert {name for name in vars(restored) if name.endswith("_")} == fitted
+    for name in fitted - {"history_", "neighbors_", "nested_", "swapped_"}:
+        old, new = getattr(model, name), getattr(restored, name)
+        np.testing.assert_array_equal(new, old, err_msg=name)
+        if isinstance(old, np.ndarray):
+            assert new.dtype == old.dtype and new.shape == old.shape and new.flags.writeable, name
+    np.testing.assert_array_equal(restored.swapped_, model.swapped_)
+    assert (restored.neighbors_ != model.neighbors_).nnz == 0 and isinstance(restored.neighbors_, sp.csr_array)
+    assert restored.nested_["pair"][0] == 1 and restored.nested_["list"] == [1.5, None]
+    np.testing.assert_array_equal(restored.nested_["pair"][1], [0, 1])
+    assert restored.history_[0] == model.history_[0] and np.isnan(restored.history_[1].objective)
+    assert restored.converged_ is True and type(restored.n_iter_) is int
+
+
+def test_saving_changes_nothing_in_the_model(tmp_path: Path) -> None:
+    model = Toy(init=np.eye(3)).fit()
+    before = {name: id(value) for name, value in vars(model).items()}
+    save(model, tmp_path / "model")
+    assert {name: id(value) for name, value in vars(model).items()} == before
+
+
+@pytest.mark.parametrize("init", ["random", np.arange(6.0).reshape(2, 3), sp.csr_matrix(np.eye(2)), None, [1, 2]])
+def test_parameters_come_back(tmp_path: Path, init: Any) -> None:
+    restored = load(save(Toy(n_clusters=3, init=init, tol=float("inf")).fit(), tmp_path / "model"))
+    assert restored.n_clusters == 3 and restored.tol == float("inf")
+    assert type(restored.init) is type(init)
+    as_dense = init.toarray() if sp.issparse(init) else init
+    np.testing.assert_array_equal(restored.init.toarray() if sp.issparse(init) else restored.init, as_dense)
+
+
+def test_callbacks_and_verbose_are_not_stored(tmp_path: Path) -> None:
+    restored = load(save(Toy(callbacks=[print], verbose=3).fit(), tmp_path / "model"))
+    assert restored.callbacks is None and restored.verbose == 0
+
+
+def my_start(X: Any, k: int) -> Any:
+    return X[:k]
+
+
+@pytest.mark.parametrize(
+    ("init", "name"), [(my_start, "my_start"), (np.random.default_rng(0), "Generator"), (object(), "object")]
+)
+def test_a_parameter_that_is_not_data_is_noted_and_its_default_comes_back(tmp_path: Path, init: Any, name: str) -> None:
+    folder = save(Toy(init=init).fit(), tmp_path / "model")
+    assert read_info(folder).omitted == {"init": name}
+    with pytest.warns(UserWarning, match=f"init={name}"):
+        restored = load(folder)
+    assert restored.init == "auto"
+
+
+def test_labels_can_be_left_out(tmp_path: Path) -> None:
+    restored = load(save(Toy().fit(), tmp_path / "model", include_labels=False))
+    assert not hasattr(restored, "labels_") and hasattr(restored, "cluster_centers_")
+
+
+def test_the_folder_holds_two_files_that_others_may_read(model_folder: Path) -> None:
+    assert sorted(entry.name for entry in model_folder.iterdir()) == ["model.json", "model.safetensors"]
+    modes = {entry.stat().st_mode for entry in model_folder.iterdir()}
+    assert len(modes) == 1
+    json.loads((model_folder / "model.json").read_text(), parse_constant=pytest.fail)  # no NaN: strict JSON
+
+
+def test_info_tells_without_the_arrays(model_folder: Path) -> None:
+    (model_folder / "model.safetensors").unlink()
+    info = read_info(model_folder)
+    assert (info.class_name, info.library_version) == ("Toy", __version__)
+    assert (info.n_clusters, info.n_features) == (4, 3)
+    assert info.parameters["n_clusters"] == 4 and "callbacks" not in info.parameters
+    assert str(info.attributes["cluster_centers_"]) == "array 4 × 3 float32"
+    assert info.history is not None
+    assert (info.history.n_iterations, info.history.first_objective, info.history.n_distances) == (2, 9.0, 120)
+    assert len(info.history.tail) == 2
+
+
+# --- what cannot be saved
+
+
+def test_only_fitted_estimators_of_the_library_are_saved(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not fitted"):
+        save(Toy(), tmp_path / "model")
+    with pytest.raises(TypeError, match=r"sklearn.*KMeans is not one"):
+        save(OtherKMeans(2, n_init=1).fit([[0.0], [1.0]]), tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("value", [object(), np.array([object()]), np.array([1j]), {1: 2}])
+def test_an_attribute_without_a_data_form_is_named_and_nothing_is_written(tmp_path: Path, value: Any) -> None:
+    model = Toy().fit()
+    model.odd_ = value
+    with pytest.raises(TypeError, match="odd_"):
+        save(model, tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- whole or not at all
+
+
+def test_an_existing_model_is_replaced_and_other_files_stay(model_folder: Path) -> None:
+    (model_folder / "notes.txt").write_text("mine")
+    save(Toy(n_clusters=99).fit(), model_folder)
+    assert load(model_folder).n_clusters == 99
+    assert (model_folder / "notes.txt").read_text() == "mine"
+    assert [entry.name for entry in model_folder.parent.iterdir()] == ["model"]
+
+
+def test_overwrite_false_refuses(model_folder: Path) -> None:
+    before = contents(model_folder)
+    with pytest.raises(DataError, match="already holds a model"):
+        save(Toy().fit(), model_folder, overwrite=False)
+    assert contents(model_folder) == before
+
+
+def test_what_is_not_a_model_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").write_bytes(b"x")
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    before = contents(tmp_path)
+    with pytest.raises(DataError, match="other than a globular model"):
+        save(Toy().fit(), tmp_path / "photos")
+    with pytest.raises(DataError, match="is a file"):
+        save(Toy().fit(), tmp_path / "file")
+    assert contents(tmp_path) == before
+    assert is_model(save(Toy().fit(), tmp_path / "empty"))
+
+
+@pytest.mark.parametrize("broken", ["save_file", "fsync"])
+def test_a_failed_write_leaves_the_old_model_and_no_litter(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    before = contents(model_folder)
+
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("safetensors.numpy.save_file" if broken == "save_file" else "os.fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        save(Toy(n_clusters=99).fit(), model_folder)
+    assert contents(model_folder) == before
+    assert [entry.name for entry in model_folder.parent.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("failing_rename", [1, 2])
+def test_a_failed_rename_puts_the_old_model_back(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch, failing_rename: int
+) -> None:
+    calls = iter(range(1, 100))
+    rename = Path.rename
+
+    def flaky(self: Path, target: Path) -> Path:
+        if next(calls) == failing_rename:
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", flaky)
+    with pytest.raises(KeyboardInterrupt):
+        save(Toy(n_clusters=99).fit(), model_folder)
+    assert load(model_folder).n_clusters == 4
+    assert [entry.name for entry in model_folder.parent.iterdir()] == ["model"]
+
+
+def test_a_swap_cut_short_is_found_by_load_and_mended_by_save(model_folder: Path) -> None:
+    os.rename(model_folder, model_folder.with_name(".model.previous"))  # as a power cut would leave it
+    assert load(model_folder).n_clusters == 4
+    save(Toy(n_clusters=5).fit(), model_folder)
+    assert load(model_folder).n_clusters == 5
+    assert [entry.name for entry in model_folder.parent.iterdir()] == ["model"]
+
+
+def test_a_link_stays_a_link(tmp_path: Path, model_folder: Path) -> None:
+    link = tmp_path / "latest"
+    link.symlink_to(model_folder, target_is_directory=True)
+    save(Toy(n_clusters=6).fit(), link)
+    assert link.is_symlink() and load(model_folder).n_clusters == 6
+
+
+def test_the_destination_can_be_checked_beforehand(tmp_path: Path) -> None:
+    assert check_destination(tmp_path / "a" / "b") == tmp_path / "a" / "b"
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- damage
+
+
+def damage_nothing_there(folder: Path) -> None:
+    (folder / "model.json").unlink()
+
+
+def damage_no_arrays(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+def damage_short_arrays(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def damage_empty_arrays(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"")
+
+
+def damage_short_json(folder: Path) -> None:
+    path = folder / "model.json"
+    path.write_text(path.read_text()[:200])
+
+
+def damage_foreign_json(folder: Path) -> None:
+    (folder / "model.json").write_text('{"layers": 12}')
+
+
+def damage_binary_json(folder: Path) -> None:
+    (folder / "model.json").write_bytes(b"\xff\xfe\x00")
+
+
+def damage_newer(folder: Path) -> None:
+    rewrite(folder, lambda document: document.update(format_version=_model_folder.FORMAT_VERSION + 1))
+
+
+def damage_unknown_class(folder: Path) -> None:
+    rewrite(folder, lambda document: document.update({"class": "DataError"}))
+
+
+def damage_no_section(folder: Path) -> None:
+    rewrite(folder, lambda document: document.pop("attributes"))
+
+
+def damage_unknown_parameter(folder: Path) -> None:
+    rewrite(folder, lambda document: document["parameters"].update(colour="red"))
+
+
+def damage_method_name(folder: Path) -> None:
+    rewrite(folder, lambda document: document["attributes"].update(fit=1))
+
+
+def damage_lost_array(folder: Path) -> None:
+    rewrite(folder, lambda document: document["attributes"]["labels_"].update({"$array": "gone"}))
+
+
+def damage_wrong_shape(folder: Path) -> None:
+    rewrite(folder, lambda document: document["attributes"]["labels_"].update(shape=[3]))
+
+
+def damage_unknown_form(folder: Path) -> None:
+    rewrite(folder, lambda document: document["attributes"].update(labels_={"$pickle": "…"}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (damage_nothing_there, "not a globular model: it has no model.json"),
+        (damage_no_arrays, "model.safetensors is missing"),
+        (damage_short_arrays, "damaged or truncated"),
+        (damage_empty_arrays, "damaged or truncated"),
+        (damage_short_json, "damaged or truncated"),
+        (damage_foreign_json, "not written by globular"),
+        (damage_binary_json, "damaged or truncated"),
+        (damage_newer, "upgrade"),
+        (damage_unknown_class, "no estimator 'DataError'"),
+        (damage_no_section, "section is missing"),
+        (damage_unknown_parameter, "colour"),
+        (damage_method_name, "'fit' is not the name"),
+        (damage_lost_array, "gone is missing"),
+        (damage_wrong_shape, "has shape"),
+        (damage_unknown_form, r"\$pickle"),
+    ],
+)
+def test_damage_is_one_error_that_names_the_folder(model_folder: Path, damage: Any, message: str) -> None:
+    damage(model_folder)
+    with pytest.raises(DataError, match=message) as caught:
+        load(model_folder)
+    assert str(model_folder) in str(caught.value)
+
+
+def test_info_of_a_damaged_document_is_the_same_error(model_folder: Path) -> None:
+    damage_unknown_form(model_folder)
+    with pytest.raises(DataError, match="damaged"):
+        read_info(model_folder)
+
+
+def test_a_missing_folder_and_a_file_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DataError, match="no such model folder"):
+        load(tmp_path / "missing")
+    with pytest.raises(DataError, match="is a file"):
+        load(tmp_path / "file")

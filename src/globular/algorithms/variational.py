@@ -1,0 +1,261 @@
+"""Truncated variational EM (Forster & Lücke 2018): clustering at a cost that does not grow with the clusters.
+
+Every row n keeps a set K(n) of C′ clusters, every cluster c a neighbourhood G_c of G clusters, itself included. An
+E-step looks only at G(n) = ∪_{c ∈ K(n)} G_c, and at a few clusters drawn at random; K(n) becomes the C′ best of them.
+The old K(n) is among the candidates, so the free energy never falls (Prop. 1). Neighbourhoods are found from the
+distances between centres ("exhaustive": X, Alg. 1) or estimated from distances that rows had anyway ("estimated": S,
+Alg. 2, Eq. 8).
+
+C′ = 1 is k-means, C′ = G = C is exact EM; C′ > 1 with hard votes searches wider while only the closest cluster counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Literal
+
+import numpy as np
+
+from globular.algorithms.cells import draw_cells, graph_by_cells, label_by_cells
+from globular.algorithms.centers import update_centers
+from globular.algorithms.steps import Step
+from globular.backends.protocol import Shard, require
+from globular.model.covariances import CovarianceLimits
+from globular.model.gaussian import GaussianParameters, m_step
+from globular.model.graph import Graph, diverse_graph, estimated_graph, random_graph
+from globular.model.search import Search
+from globular.model.statistics import F64, HardStatistics, PairStatistics
+
+Neighborhoods = Literal["estimated", "exhaustive"]
+
+
+@dataclass(frozen=True, slots=True)
+class VariationalOptions:
+    """The letters of the paper, and when to stop."""
+
+    C_prime: int = 1
+    G: int = 5
+    n_random: int = 1
+    neighborhoods: Neighborhoods = "estimated"
+    diverse: bool = False
+    n_warmup: int = 0
+    """E-steps without an M-step before the first iteration, while neighbourhoods form."""
+    max_iter: int = 200
+    tol: float = 1e-4
+    """Stop when the objective has improved by less than this share …"""
+    patience: int = 3
+    """… in so many iterations running."""
+    unit_centers: bool = False
+    relocate_empty: bool = False
+    """Move empty clusters to far rows; else they keep their centre."""
+    n_threads: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class HardModel:
+    """State of variational k-means."""
+
+    centers: F64
+    graph: Graph
+
+
+@dataclass(frozen=True, slots=True)
+class SoftModel:
+    """State of the variational mixture."""
+
+    mixture: GaussianParameters
+    graph: Graph
+
+
+class _Neighborhoods:
+    """Where G_c comes from, and the seeds of the E-steps."""
+
+    def __init__(self, shard: Shard, options: VariationalOptions, rng: np.random.Generator) -> None:
+        self._shard, self._options, self._rng = shard, options, rng
+
+    @property
+    def estimated(self) -> bool:
+        return self._options.neighborhoods == "estimated"
+
+    def start(self, centers: F64, graph: Graph | None) -> Graph:
+        """The first neighbourhoods: given (by seeding), from the centres (X), or drawn at random (S)."""
+        C = len(centers)
+        G = min(self._options.G, C)
+        if not self.estimated:
+            return self.exhaustive(centers)
+        if graph is not None and graph.shape[1] >= G:
+            return np.ascontiguousarray(graph[:, :G])
+        return random_graph(C, G, self._rng)
+
+    def exhaustive(self, centers: F64) -> Graph:
+        """The G nearest centres of every centre. O(C²D)."""
+        C, G = len(centers), min(self._options.G, len(centers))
+        n_wanted = min(C, 3 * G) if self._options.diverse else G
+        found = self._shard.local(centers).cell_neighbors(np.array([0, C]), np.zeros((1, 1), dtype=np.intp), n_wanted)
+        if not self._options.diverse:
+            return found
+        return diverse_graph(centers, found, G, self._options.n_threads)
+
+    def before(self, centers: F64, graph: Graph) -> Graph:
+        """Alg. 1 renews the neighbourhoods before the E-step."""
+        return graph if self.estimated else self.exhaustive(centers)
+
+    def after(self, graph: Graph, pairs: PairStatistics) -> Graph:
+        """Alg. 2 estimates them after it."""
+        return estimated_graph(graph, pairs, self._options.n_threads) if self.estimated else graph
+
+    def search(self, *, last: bool = False) -> Search:
+        """The next E-step's search; the `last` one of a fit draws and estimates nothing."""
+        seed = int(self._rng.integers(2**63))
+        n_random = 0 if last else self._options.n_random
+        return Search(self._options.C_prime, n_random, seed, estimate=self.estimated and not last)
+
+
+def start_rows(
+    shard: Shard, centers: F64, graph: Graph | None, n_neighbors: int, at_random: bool, rng: np.random.Generator
+) -> Graph | None:
+    """First labels, and neighbourhoods if there are none: at random as in the paper, or by way of cells of centres.
+
+    Seeding that knows the neighbourhoods (`graph`) has labelled the rows too.
+    """
+    if at_random:
+        shard.scatter_labels(len(centers), int(rng.integers(2**63)))
+        return None
+    if graph is not None:
+        return graph
+    cells = draw_cells(shard, centers, rng)
+    label_by_cells(shard, centers, cells)
+    return graph_by_cells(shard, centers, cells, n_neighbors)
+
+
+DESCENT_CANDIDATES = 4
+MAX_DESCENT = 20
+
+
+def descend(shard: Shard, centers: F64, graph: Graph, rng: np.random.Generator) -> int:
+    """Label rows without looking at all centres: from the closest cell along the cluster graph, to a minimum of it."""
+    n_distances = label_by_cells(shard, centers, draw_cells(shard, centers, rng))
+    search = Search(min(DESCENT_CANDIDATES, len(centers)), n_random=0, seed=0, estimate=False)
+    for _ in range(MAX_DESCENT):
+        step = shard.truncated_pass(centers, graph, search, moved_only=True).statistics
+        n_distances += step.n_distances
+        if step.n_changed == 0:
+            break
+    return n_distances
+
+
+FULL_SUMS_EVERY = 10
+"""Sums are kept up to date by what moved, and recomputed every so many iterations so that rounding does not drift."""
+
+
+def variational_kmeans(
+    shard: Shard, centers: F64, options: VariationalOptions, rng: np.random.Generator, graph: Graph | None = None
+) -> Iterator[Step[HardModel]]:
+    """var-k-means-X/S (C′ = 1), and wider searches with hard votes (C′ > 1).
+
+    Rows start from `shard.labels`, see `start_rows`. The objective of a step, Σ w ‖x − μ‖² at the centres before its
+    M-step, never rises.
+    """
+    require(shard, "truncated_pass")
+    neighborhoods = _Neighborhoods(shard, options, rng)
+    graph = neighborhoods.start(centers, graph)
+    n_distances = 0
+    for _ in range(options.n_warmup):
+        graph = neighborhoods.before(centers, graph)
+        found = shard.truncated_pass(centers, graph, neighborhoods.search(), moved_only=True)
+        n_distances += found.statistics.n_distances
+        graph = neighborhoods.after(graph, found.pairs)
+
+    totals: HardStatistics | None = None
+    patience = _Patience(options)
+    for iteration in count(1):
+        graph = neighborhoods.before(centers, graph)
+        full = iteration % FULL_SUMS_EVERY == 1 or totals is None
+        found = shard.truncated_pass(centers, graph, neighborhoods.search(), moved_only=not full)
+        step = found.statistics
+        totals = step if full or totals is None else _advance(totals, step)
+        graph = neighborhoods.after(graph, found.pairs)
+        # M-step, Eq. 4 with hard votes
+        update = update_centers(shard, totals, centers, unit=options.unit_centers, relocate=options.relocate_empty)
+        if update.n_relocated:
+            totals = None
+        stopped = patience.reason(
+            iteration, step.objective, settled=iteration > 1 and step.n_changed + update.n_relocated == 0
+        )
+        yield Step(
+            iteration, step.objective, step.n_distances + n_distances, step.n_changed,
+            HardModel(update.centers, graph), stopped,
+        )  # fmt: skip
+        if stopped:
+            return
+        centers, n_distances = update.centers, 0
+
+
+def _advance(totals: HardStatistics, moved: HardStatistics) -> HardStatistics:
+    """Totals after some rows have moved. A cluster that all rows have left has lost its rounding errors as well."""
+    counts = totals.counts + moved.counts
+    emptied = np.abs(counts) <= 1e-9 * np.abs(totals.counts)
+    counts[emptied] = 0.0
+    return HardStatistics(totals.sums + moved.sums, counts, moved.objective, moved.n_changed, moved.n_distances)
+
+
+def variational_mixture(
+    shard: Shard,
+    mixture: GaussianParameters,
+    options: VariationalOptions,
+    rng: np.random.Generator,
+    *,
+    limits: CovarianceLimits,
+    learned_weights: bool = False,
+    graph: Graph | None = None,
+) -> Iterator[Step[SoftModel]]:
+    """var-GMM-X/S: EM with responsibilities restricted to K(n) and renormalised (Eq. 5).
+
+    The objective of a step is the free energy F = Σ w log Σ_{c ∈ K(n)} p(c, x) of Eq. 10 at the parameters before its
+    M-step; it never falls and never exceeds the log-likelihood.
+    """
+    require(shard, "truncated_soft_pass")
+    neighborhoods = _Neighborhoods(shard, options, rng)
+    graph = neighborhoods.start(mixture.means, graph)
+    n_distances = 0
+    for _ in range(options.n_warmup):
+        graph = neighborhoods.before(mixture.means, graph)
+        found = shard.truncated_soft_pass(mixture, graph, neighborhoods.search())
+        n_distances += found.statistics.n_distances
+        graph = neighborhoods.after(graph, found.pairs)
+
+    patience = _Patience(options)
+    for iteration in count(1):
+        graph = neighborhoods.before(mixture.means, graph)
+        found = shard.truncated_soft_pass(mixture, graph, neighborhoods.search())
+        step = found.statistics
+        graph = neighborhoods.after(graph, found.pairs)
+        mixture = m_step(mixture, step, limits, learned_weights=learned_weights)  # Eq. 4
+        stopped = patience.reason(iteration, step.log_likelihood, settled=False)
+        yield Step(
+            iteration, step.log_likelihood, step.n_distances + n_distances, None, SoftModel(mixture, graph), stopped
+        )
+        if stopped:
+            return
+        n_distances = 0
+
+
+class _Patience:
+    """Stop after several iterations of hardly any improvement, or when nothing moved."""
+
+    def __init__(self, options: VariationalOptions) -> None:
+        self._options = options
+        self._last = np.nan
+        self._idle = 0
+
+    def reason(self, iteration: int, objective: float, *, settled: bool) -> str:
+        change = abs(objective - self._last) / max(abs(objective), np.finfo(np.float64).tiny)
+        self._last = objective
+        self._idle = self._idle + 1 if change < self._options.tol or settled else 0
+        if settled and self._options.n_random == 0:
+            return "no label changed"
+        if self._idle >= self._options.patience:
+            return "objective changed less than tol"
+        return "max_iter" if iteration >= self._options.max_iter else ""

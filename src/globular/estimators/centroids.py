@@ -1,0 +1,205 @@
+"""What all k-means estimators share: the course of a fit, and predict, transform and score once there are centres."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from abc import abstractmethod
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics.pairwise import cosine_distances, euclidean_distances
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from globular.algorithms.steps import Step
+from globular.backends.cpu.rows import working_dtype
+from globular.backends.protocol import Labels
+from globular.estimators.inputs import Input, open_input
+from globular.estimators.running import Fit, exhaust
+from globular.model.history import History, Record
+from globular.model.statistics import F64
+
+
+class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
+    """Base of the k-means family: subclasses say which steps to run (`_steps`) and take over a step (`_take_over`)."""
+
+    n_clusters: int
+    metric: str
+    n_init: int | str
+    max_iter: int
+    max_time: float | None
+    random_state: Any
+    n_threads: int | None
+    cluster_centers_: NDArray[np.floating[Any]]
+    labels_: Labels
+    inertia_: float
+
+    @abstractmethod
+    def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[Any]]:
+        """Seed and run the algorithm once; may set attributes that say what was chosen."""
+
+    @abstractmethod
+    def _take_over(self, step: Step[Any], data: Input) -> None:
+        """Set the fitted attributes that a step's model holds, `cluster_centers_` among them."""
+
+    @abstractmethod
+    def _finish(self, data: Input, reason: str) -> int:
+        """Set labels and inertia for the centres as they are handed out; returns the distances it took."""
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Find the clusters.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, data frame, source (see :mod:`globular.io`) or path, of shape (n_samples, n_features)
+            Dense rows of any real type, or sparse ones. A path or source may be larger than memory.
+        y : ignored
+        sample_weight : array of shape (n_samples,), default=None
+            Weight of every row; a row of weight 2 counts as two rows, one of weight 0 as none.
+
+        Returns
+        -------
+        self
+        """
+        exhaust(self.fit_iter(X, y, sample_weight))
+        return self
+
+    def fit_iter(self, X: Any, y: Any = None, sample_weight: Any = None) -> Iterator[Record]:
+        """Fit as a generator: one record per iteration, the fitted attributes current at every yield.
+
+        Leave the loop whenever you like; the attributes stay as they are.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from globular import KMeans
+        >>> X = np.random.default_rng(0).normal(size=(500, 2))
+        >>> model = KMeans(n_clusters=20, random_state=0)
+        >>> for record in model.fit_iter(X):
+        ...     if record.iteration == 3:
+        ...         break
+        >>> model.n_iter_
+        3
+        """
+        self._validate_params()
+        started = time.perf_counter()
+        data = open_input(
+            self, X, sample_weight, reset=True, unit_rows=self.metric == "cosine", n_threads=self.n_threads
+        )
+        if data.n_rows < self.n_clusters:
+            raise ValueError(f"n_samples={data.n_rows} should be >= n_clusters={self.n_clusters}.")
+        return self._run(data, started)
+
+    def _run(self, data: Input, started: float) -> Iterator[Record]:
+        """All runs of a fit, the best of which is kept."""
+        random_state = check_random_state(self.random_state)
+        fit = Fit(self, data.n_rows, max_iter=self.max_iter, max_time=self.max_time, started=started)
+        best: dict[str, Any] | None = None
+        reason = ""
+        for _ in range(1 if self.n_init == "auto" else int(self.n_init)):
+            with fit.guarded():
+                steps = self._steps(data, random_state)
+            reason = yield from fit.follow(steps, partial(self._publish, data), partial(_error_per_row, data))
+            self.stopped_ = reason
+            fit.n_distances += self._finish(data, reason)
+            if best is None or self.inertia_ < best["inertia_"]:
+                best = {name: value for name, value in vars(self).items() if name.endswith("_")}
+            if reason in ("interrupted", "max_time", "callback"):
+                break
+        for name, value in (best or {}).items():
+            setattr(self, name, value)
+        self.n_distances_ = fit.n_distances
+        fit.end(reason)
+        self._warn_if_fewer()
+
+    def _publish(self, data: Input, step: Step[Any], history: History) -> None:
+        self._take_over(step, data)
+        self.labels_ = data.shard.labels
+        self.inertia_ = step.objective
+        self.n_iter_ = step.iteration
+        self.history_ = history
+        self.n_distances_ = int(sum(record.n_distances for record in history))
+
+    def _warn_if_fewer(self) -> None:
+        n_found = len(np.unique(self.labels_))
+        if n_found < self.n_clusters:
+            warnings.warn(
+                f"Number of distinct clusters ({n_found}) found smaller than n_clusters ({self.n_clusters}). "
+                "Possibly X has fewer distinct rows than clusters asked for.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Labels:
+        """Fit, and return the label of every row."""
+        return self.fit(X, sample_weight=sample_weight).labels_
+
+    def predict(self, X: Any) -> Labels:
+        """Index of the closest centre for every row of X (array, sparse matrix, source or path)."""
+        labels, _ = self._assign(X, None)
+        return labels
+
+    def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.floating[Any]]:
+        """Fit, and return the distances of every row to all centres."""
+        return self.fit(X, sample_weight=sample_weight).transform(X)
+
+    def transform(self, X: Any) -> NDArray[np.floating[Any]]:
+        """Distances of every row to all centres, an N × k array (cosine distances if the metric is the cosine)."""
+        check_is_fitted(self)
+        matrix = open_input(self, X, reset=False, n_threads=self.n_threads).matrix
+        if matrix is None:
+            raise ValueError("transform returns N × k distances and needs X in memory; pass it in parts")
+        if self.metric == "cosine":
+            return cosine_distances(matrix, self.cluster_centers_)
+        return _distances(matrix, self._centers())
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Minus the sum of squared distances of the rows to their closest centres (larger is better)."""
+        return -self._assign(X, sample_weight)[1]
+
+    def _open_fitted(self, X: Any, sample_weight: Any = None) -> Input:
+        check_is_fitted(self)
+        unit_rows = self.metric == "cosine"
+        return open_input(self, X, sample_weight, reset=False, unit_rows=unit_rows, n_threads=self.n_threads)
+
+    def _assign(self, X: Any, sample_weight: Any) -> tuple[Labels, float]:
+        data = self._open_fitted(X, sample_weight)
+        statistics = data.shard.hard_pass(self._centers(), accumulate=False)
+        return data.shard.labels, statistics.objective
+
+    def _centers(self) -> F64:
+        return np.ascontiguousarray(self.cluster_centers_, dtype=np.float64)
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.cluster_centers_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def _distances(matrix: Any, centers: F64) -> NDArray[np.floating[Any]]:
+    """Euclidean distances, N × k, in blocks: float64 and about the middle of the centres, so that nothing cancels."""
+    distances = np.empty((matrix.shape[0], len(centers)), dtype=working_dtype(matrix.dtype))
+    offset = 0.0 if sparse.issparse(matrix) else centers.mean(axis=0)  # sparse rows would not stay sparse
+    for start in range(0, len(distances), 4096):
+        block = slice(start, start + 4096)
+        rows = matrix[block].astype(np.float64)
+        rows = rows if sparse.issparse(matrix) else rows - offset
+        distances[block] = euclidean_distances(rows, centers - offset)
+    return distances
+
+
+def _error_per_row(data: Input, step: Step[Any]) -> float:
+    """The quantization error of a step: its objective per unit of weight."""
+    return step.objective / data.shard.total_weight

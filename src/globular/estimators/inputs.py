@@ -1,0 +1,162 @@
+"""From what a user hands over to a shard: validation, weights, and the choice of a backend.
+
+Arrays and sparse matrices are used where they lie; float16, integers and Fortran order are converted block by block
+inside the passes. Files are read whole if they fit comfortably into memory and streamed otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.utils.validation import check_array, validate_data
+
+from globular.backends.cpu import CpuShard
+from globular.backends.cpu.rows import working_dtype
+from globular.backends.protocol import Shard
+from globular.backends.stream import StreamShard
+from globular.data.sources import MemmapSource, Source, as_source
+from globular.errors import DataError
+from globular.model.statistics import F64
+from globular.threads import resolve_threads
+
+logger = logging.getLogger("globular")
+
+REAL_DTYPES = [
+    np.float64, np.float32, np.float16, np.uint8, np.int8, np.uint16, np.int16,
+    np.int32, np.uint32, np.int64, np.uint64, np.bool_,
+]  # fmt: skip
+"""What passes convert by themselves; anything else becomes float64 beforehand."""
+MEMORY_SHARE = 0.25
+"""Files and memory maps up to this share of the machine's memory are read whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Validated input of a fit or a prediction."""
+
+    shard: Shard
+    dtype: np.dtype[Any]
+    """float32 or float64: the type of fitted attributes."""
+    n_rows: int
+    n_columns: int
+    matrix: Any = None
+    """The rows as given, where they lie in memory (for callables that want an array); else None."""
+
+
+def open_input(
+    estimator: Any,
+    X: Any,
+    sample_weight: Any = None,
+    *,
+    reset: bool,
+    unit_rows: bool = False,
+    accept_sparse: bool = True,
+    n_threads: int | None = None,
+) -> Input:
+    """Validate X (and weights) and put a shard over it. `reset` is True in fit, False in predict."""
+    threads = resolve_threads(n_threads)
+    source = _as_streamable(X)
+    if source is not None and not _fits(source):
+        return _open_stream(estimator, source, sample_weight, reset, unit_rows, threads)
+    name = "X"
+    if source is not None:
+        name = source.name
+        X = source.whole()
+    if sparse.issparse(X) and not accept_sparse:
+        raise TypeError(
+            f"{type(estimator).__name__} needs dense rows, X is sparse; reduce its columns first "
+            "(sklearn.decomposition.TruncatedSVD) or pass X.toarray()"
+        )
+    try:
+        with naming("X"):
+            _refuse_lossy(X)
+            matrix = validate_data(
+                estimator, X, accept_sparse="csr", dtype=REAL_DTYPES, reset=reset, ensure_all_finite=True
+            )
+    except ValueError as error:
+        if name == "X":
+            raise
+        raise DataError(f"{name}: {error}") from error
+    weights = check_weights(sample_weight, matrix.shape[0])
+    shard = CpuShard(matrix, weights, unit_rows=unit_rows, n_threads=threads)
+    return Input(shard, working_dtype(matrix.dtype), shard.n_rows, shard.n_columns, matrix)
+
+
+@contextmanager
+def naming(argument: str) -> Iterator[None]:
+    """Put the argument's name before an error that does not tell it."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        if re.search(rf"\b{re.escape(argument)}\b", str(error)):
+            raise
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{argument}: {error}") from None
+
+
+def _refuse_lossy(X: Any) -> None:
+    """Refuse what would be converted without a word into something else: text, dates, masked values."""
+    if isinstance(X, np.ma.MaskedArray):
+        raise TypeError("X is a masked array, and its mask would be lost; pass X.filled(...) or drop the rows")
+    dtype = getattr(X, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype.kind not in "biufcO":
+        raise ValueError(f"X: values of dtype {dtype} are not numbers; convert them first, e.g. .astype('float32')")
+
+
+def _as_streamable(X: Any) -> Source | None:
+    """A source for files and memory maps; None for what already lies in memory."""
+    if isinstance(X, (str, Path)) or (isinstance(X, Source) and not isinstance(X, np.ndarray)):
+        return as_source(X)
+    if isinstance(X, np.memmap) and X.ndim == 2 and X.dtype.kind in "fiub":
+        return MemmapSource(X)
+    return None
+
+
+def _fits(source: Source) -> bool:
+    size = source.n_rows * source.n_columns * source.dtype.itemsize
+    return source.in_memory or source.is_sparse or size <= MEMORY_SHARE * physical_memory()
+
+
+def physical_memory() -> int:
+    """Bytes of memory in this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _open_stream(
+    estimator: Any, source: Source, sample_weight: Any, reset: bool, unit_rows: bool, threads: int
+) -> Input:
+    # scikit-learn's bookkeeping of feature counts, on one row
+    validate_data(estimator, source.take(np.zeros(1, dtype=np.intp)), dtype=REAL_DTYPES, reset=reset)
+    weights = check_weights(sample_weight, source.n_rows)
+    shard = StreamShard(source, weights, unit_rows=unit_rows, n_threads=threads)
+    logger.info("%s: streamed in blocks of %d rows", source.name, shard.rows_per_part)
+    return Input(shard, working_dtype(source.dtype), source.n_rows, source.n_columns)
+
+
+def check_weights(sample_weight: Any, n_rows: int) -> F64 | None:
+    """sample_weight as float64, or None; an error that names it otherwise."""
+    if sample_weight is None:
+        return None
+    if np.isscalar(sample_weight):
+        raise ValueError("sample_weight must have one entry per row of X; leave it out for equal weights")
+    with naming("sample_weight"):
+        weights: NDArray[np.float64] = check_array(
+            sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight"
+        )
+    if weights.shape != (n_rows,):
+        raise ValueError(f"sample_weight.shape == {weights.shape}, expected {(n_rows,)}: one weight per row of X")
+    if (weights < 0).any():
+        raise ValueError("sample_weight has negative entries; weights must be at least 0")
+    if not (weights > 0).any():
+        raise ValueError("sample_weight is zero everywhere; at least one row must count")
+    return weights

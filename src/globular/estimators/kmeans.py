@@ -1,0 +1,170 @@
+"""`KMeans`: the estimator to reach for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from globular.algorithms.lloyd import KMeansOptions, lloyd
+from globular.algorithms.steps import Step
+from globular.algorithms.yinyang import yinyang
+from globular.estimators.centroids import CentroidEstimator
+from globular.estimators.inputs import Input
+from globular.estimators.starts import STARTS, starting_centers
+from globular.model.statistics import F64
+
+logger = logging.getLogger("globular")
+
+ALGORITHMS: dict[str, Callable[..., Iterator[Step[F64]]]] = {"lloyd": lloyd, "yinyang": yinyang}
+
+
+class KMeans(CentroidEstimator):
+    """K-means clustering, exact, for any number of clusters.
+
+    A drop-in for :class:`sklearn.cluster.KMeans` with sample weights everywhere, the cosine metric, seedings that stay
+    cheap for thousands of clusters, streamed input, a history, callbacks, and results that depend on the seed alone:
+    not on the number of threads, nor on how the rows are split.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+        Number of clusters. Clusters that run empty are moved to far rows, so there are `n_clusters` of them whenever
+        there are that many distinct rows.
+    algorithm : {"auto", "lloyd", "yinyang"}, default="auto"
+        "lloyd" compares every row with every centre by matrix products; "yinyang" gives the same labels and skips what
+        its bounds rule out, at the price of one float32 per row and ten clusters. "auto" chooses; see `algorithm_`.
+    init : {"auto", "k-means++", "greedy k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
+callable, default="auto"
+        Starting centres: the name of a seeding (see :mod:`globular.seeding`), an array of shape (n_clusters,
+        n_features) or a function ``(X, n_clusters, random_state) -> array``. "auto" takes greedy k-means++ for few
+        clusters, k-means++ for more and hierarchical seeds for thousands.
+    n_init : int or "auto", default="auto"
+        Number of runs from different seeds, of which the best is kept; "auto" is 1.
+    max_iter : int, default=300
+        Most iterations of one run.
+    tol : float, default=1e-4
+        Stop when the squared shifts of all centres add up to less than `tol` times the mean variance of the columns.
+    max_time : float or None, default=None
+        Seconds after which to stop at the end of the running iteration.
+    metric : {"euclidean", "cosine"}, default="euclidean"
+        "cosine" clusters the rows' directions (spherical k-means); centres have unit length.
+    warm_start : bool, default=False
+        Begin at the centres of the last fit instead of new ones.
+    random_state : int, RandomState or None, default=None
+        Seed of everything random.
+    verbose : int, default=0
+        1 shows a progress bar with the objective and the time left.
+    callbacks : callback, callable or list of them, default=None
+        See :mod:`globular.callbacks`.
+    n_threads : int or None, default=None
+        Threads; None is GLOBULAR_NUM_THREADS or all cores. The result does not depend on it.
+
+    Attributes
+    ----------
+    cluster_centers_ : array of shape (n_clusters, n_features)
+    labels_ : int32 array of shape (n_samples,)
+        Index of the closest centre of every row.
+    inertia_ : float
+        Sum of (weighted) squared distances of the rows to their centres.
+    n_iter_ : int
+    history_ : :class:`globular.model.history.History`
+        One record per iteration of the best run.
+    n_distances_ : int
+        Row-to-centre distances computed in the whole fit, seeding apart.
+    algorithm_, init_ : str
+        What "auto" came to.
+    stopped_ : str
+        Why the best run ended.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from globular import KMeans
+    >>> X = np.array([[1.0, 2], [1, 4], [1, 0], [10, 2], [10, 4], [10, 0]])
+    >>> model = KMeans(n_clusters=2, random_state=0).fit(X)
+    >>> sorted(model.cluster_centers_.tolist())
+    [[1.0, 2.0], [10.0, 2.0]]
+    >>> bool(model.predict([[0.0, 0], [12, 3]])[0] == model.labels_[0])
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "n_clusters": [Interval(Integral, 1, None, closed="left")],
+        "algorithm": [StrOptions({"auto", *ALGORITHMS})],
+        "init": [StrOptions(set(STARTS)), "array-like", callable],
+        "n_init": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "max_time": [None, Interval(Real, 0, None, closed="neither")],
+        "metric": [StrOptions({"euclidean", "cosine"})],
+        "warm_start": ["boolean"],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+        "callbacks": "no_validation",
+        "n_threads": [None, Integral],
+    }
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        algorithm: str = "auto",
+        init: Any = "auto",
+        n_init: int | str = "auto",
+        max_iter: int = 300,
+        tol: float = 1e-4,
+        max_time: float | None = None,
+        metric: str = "euclidean",
+        warm_start: bool = False,
+        random_state: Any = None,
+        verbose: int = 0,
+        callbacks: Any = None,
+        n_threads: int | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.algorithm = algorithm
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.max_time = max_time
+        self.metric = metric
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
+        self.callbacks = callbacks
+        self.n_threads = n_threads
+
+    def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[F64]]:
+        self.algorithm_ = self._choose_algorithm()
+        variance = float(data.shard.column_moments()[1].mean())
+        if not np.isfinite(variance):
+            raise ValueError("X holds values too large: their squares overflow float64; divide X by a constant")
+        options = KMeansOptions(self.max_iter, self.tol * variance, unit_centers=self.metric == "cosine")
+        start = starting_centers(self, data, random_state)
+        self.init_ = start.name
+        return ALGORITHMS[self.algorithm_](data.shard, start.centers, options)
+
+    def _choose_algorithm(self) -> str:
+        if self.algorithm != "auto":
+            return self.algorithm
+        logger.info("algorithm='auto' chose lloyd")
+        return "lloyd"
+
+    def _take_over(self, step: Step[F64], data: Input) -> None:
+        self.cluster_centers_ = step.model.astype(data.dtype)
+
+    def _finish(self, data: Input, reason: str) -> int:
+        if reason == "no label changed" and data.dtype == np.float64:
+            self.labels_ = data.shard.labels.copy()
+            return 0
+        # the last M-step moved the centres, or rounding to float32 did
+        statistics = data.shard.hard_pass(self._centers(), accumulate=False)
+        self.labels_ = data.shard.labels.copy()
+        self.inertia_ = statistics.objective
+        return statistics.n_distances

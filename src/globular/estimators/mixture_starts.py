@@ -1,0 +1,121 @@
+"""Where a Gaussian mixture starts: from a named method, from arrays given by the user, or from both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.utils import check_array
+
+from globular.algorithms import seeding
+from globular.algorithms.em import EMOptions, start_at_random, start_from_means
+from globular.algorithms.lloyd import KMeansOptions, lloyd
+from globular.backends.protocol import Shard
+from globular.estimators.starts import SEEDINGS, automatic
+from globular.model.covariances import FAMILIES
+from globular.model.gaussian import GaussianParameters
+from globular.model.statistics import F64
+
+_KMEANS_ITERATIONS = 300
+_KMEANS_TOLERANCE = 1e-4
+"""As in `KMeans`: shifts of the centres relative to the variance of the columns."""
+
+MeansMethod = Callable[[Shard, int, np.random.Generator], F64]
+
+
+def _kmeans_means(shard: Shard, n_components: int, rng: np.random.Generator) -> F64:
+    """Centres of a k-means clustering."""
+    centers = SEEDINGS[automatic(n_components)](shard, n_components, rng)
+    variance = float(shard.column_moments()[1].mean())
+    for step in lloyd(shard, centers, KMeansOptions(_KMEANS_ITERATIONS, _KMEANS_TOLERANCE * variance)):
+        centers = step.model
+    return centers
+
+
+MEANS_METHODS: dict[str, MeansMethod] = {
+    "kmeans": _kmeans_means,
+    "k-means++": seeding.plus_plus,
+    "random_from_data": seeding.random,
+}
+STARTS = ("random", *MEANS_METHODS)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenStart:
+    """The parts of a start that the user gave, checked; None for the others."""
+
+    weights: F64 | None
+    means: F64 | None
+    covariances: F64 | None
+
+    @classmethod
+    def check(cls, weights: Any, means: Any, precisions: Any, C: int, D: int, covariance_type: str) -> GivenStart:
+        """From `weights_init`, `means_init` and `precisions_init`; an error names the one that is wrong."""
+        family = FAMILIES[covariance_type]
+        covariances = _checked(precisions, family.shape(C, D), "precisions_init")
+        if covariances is not None:
+            covariances = np.asarray(family.from_precisions(covariances))
+        weights = _checked(weights, (C,), "weights_init")
+        if weights is not None:
+            if (weights < 0).any() or abs(weights.sum() - 1) > 1e-6:
+                raise ValueError(
+                    "weights_init must be at least 0 and add up to 1, "
+                    f"got a smallest of {weights.min():.6g} and a sum of {weights.sum():.6g}"
+                )
+            weights = weights / weights.sum()
+        return cls(weights, _checked(means, (C, D), "means_init"), covariances)
+
+    def complete(self, covariance_type: str) -> GaussianParameters | None:
+        """The mixture, if every part was given."""
+        if self.weights is None or self.means is None or self.covariances is None:
+            return None
+        return GaussianParameters(self.weights, self.means, self.covariances, covariance_type)
+
+    def replace(self, mixture: GaussianParameters) -> GaussianParameters:
+        """The mixture with the given parts in place of its own."""
+        return GaussianParameters(
+            mixture.weights if self.weights is None else self.weights,
+            mixture.means if self.means is None else self.means,
+            mixture.covariances if self.covariances is None else self.covariances,
+            mixture.covariance_type,
+        )
+
+
+def starting_mixture(
+    shard: Shard,
+    n_components: int,
+    covariance_type: str,
+    init_params: str,
+    given: GivenStart,
+    options: EMOptions,
+    random_state: np.random.RandomState,
+) -> GaussianParameters:
+    """A start by `init_params`, except for what was given.
+
+    Deviation: where scikit-learn puts single rows ("k-means++", "random_from_data") or k-means labels beside given
+    means, here every row counts for the mean it is closest to, so that weights and covariances belong to the means.
+    """
+    complete = given.complete(covariance_type)
+    if complete is not None:
+        return complete
+    if given.means is not None:
+        found = start_from_means(shard, given.means, covariance_type, options)
+    elif init_params == "random":
+        found = start_at_random(shard, n_components, covariance_type, options, random_state)
+    else:
+        rng = np.random.default_rng(random_state.randint(2**31, size=4))
+        means = MEANS_METHODS[init_params](shard, n_components, rng)
+        found = start_from_means(shard, means, covariance_type, options)
+    return given.replace(found)
+
+
+def _checked(values: Any, shape: tuple[int, ...], name: str) -> F64 | None:
+    if values is None:
+        return None
+    array: F64 = np.asarray(values)
+    if array.shape != shape:
+        raise ValueError(f"{name} has shape {array.shape}, expected {shape}")
+    flat: F64 = check_array(array.reshape(1, -1), dtype=np.float64, input_name=name, copy=True)
+    return flat.reshape(shape)

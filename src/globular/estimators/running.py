@@ -1,0 +1,121 @@
+"""How every estimator runs an algorithm: clock, history, callbacks, time budget, Ctrl-C.
+
+An algorithm is a generator of steps and knows nothing of these. A `Fit` follows it, turns steps into records, keeps the
+estimator's fitted attributes current and decides when to close the generator.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+
+from globular.algorithms.steps import Step
+from globular.callbacks import as_callbacks
+from globular.errors import FitInterruptedWarning
+from globular.model.history import History, Record
+
+Model = TypeVar("Model")
+
+
+class Fit:
+    """One call of `fit`, begun at `started` on the performance counter, ended by `end`."""
+
+    def __init__(
+        self, estimator: Any, n_rows: int, *, max_iter: int | None, max_time: float | None, started: float
+    ) -> None:
+        self.estimator = estimator
+        self.n_rows = n_rows
+        self.max_time = max_time
+        self.n_distances = 0
+        self.interrupted = False
+        self._start = started
+        self._callbacks = as_callbacks(estimator.callbacks, estimator.verbose)
+        for callback in self._callbacks:
+            callback.on_fit_start(estimator, n_rows, max_iter, max_time)
+
+    @property
+    def seconds(self) -> float:
+        """Wall time since the fit began."""
+        return time.perf_counter() - self._start
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Around what comes before the first step: whatever goes wrong there, the callbacks hear of the end."""
+        try:
+            yield
+        except BaseException:
+            self.end("failed")
+            raise
+
+    def follow(
+        self,
+        steps: Iterator[Step[Model]],
+        publish: Callable[[Step[Model], History], None],
+        error_per_row: Callable[[Step[Model]], float | None],
+    ) -> Generator[Record, None, str]:
+        """Yield a record for every step, the attributes set by `publish` before; returns why it ended.
+
+        Ctrl-C after the first step ends the fit with what there is and a warning; before it there is nothing to keep.
+        """
+        history = History()
+        reason = ""
+        while not reason:
+            try:
+                step = next(steps, None)
+                if step is None:
+                    break
+                record = self._record(step, error_per_row(step))
+                history.append(record)
+                publish(step, history)
+                asked = self._asked_to_stop(record)
+                reason = step.stopped or asked
+            except KeyboardInterrupt:
+                if not history:
+                    self.end("interrupted")
+                    raise
+                self.interrupted = True
+                reason = "interrupted"
+                break
+            try:
+                yield record
+            except GeneratorExit:  # the user has left the loop over `fit_iter`
+                self.end("left")
+                raise
+        return reason
+
+    def _record(self, step: Step[Any], quantization_error: float | None) -> Record:
+        self.n_distances += step.n_distances
+        return Record(
+            step.iteration, self.seconds, step.objective, step.n_distances, step.n_changed, quantization_error
+        )
+
+    def _asked_to_stop(self, record: Record) -> str:
+        # every callback sees every record, also when an earlier one asks to stop
+        answers = [callback.on_iteration(self.estimator, record) for callback in self._callbacks]
+        if any(isinstance(answer, (bool, np.bool_)) and answer for answer in answers):
+            return "callback"
+        if self.max_time is not None and self.seconds >= self.max_time:
+            return "max_time"
+        return ""
+
+    def end(self, reason: str) -> None:
+        """Tell the callbacks, and the user if the fit was cut short by Ctrl-C."""
+        for callback in self._callbacks:
+            callback.on_fit_end(self.estimator, reason)
+        if self.interrupted:
+            warnings.warn(
+                "fit was interrupted; the model holds the state of the last finished iteration",
+                FitInterruptedWarning,
+                stacklevel=4,
+            )
+
+
+def exhaust(records: Iterator[Record]) -> None:
+    """Run a fit to its end."""
+    for _ in records:
+        pass

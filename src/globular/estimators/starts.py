@@ -1,0 +1,97 @@
+"""Starting centres of the k-means family: a seeding by name, an array, a callable, or the last fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from sklearn.utils import check_array
+
+from globular.algorithms import seeding
+from globular.backends.protocol import Shard
+from globular.estimators.inputs import Input, naming
+from globular.model.graph import Graph
+from globular.model.statistics import F64
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Centres to start from, how they were come by, and what else is known about them."""
+
+    centers: F64
+    name: str
+    graph: Graph | None = None
+    """Neighbourhoods of the centres, where the seeding knows them. It has labelled the rows then as well."""
+
+
+Seeding = Callable[[Shard, int, np.random.Generator], F64]
+
+
+def _greedy(shard: Shard, n_clusters: int, rng: np.random.Generator) -> F64:
+    return seeding.plus_plus(shard, n_clusters, rng, n_local_trials=2 + int(np.log(n_clusters)))
+
+
+SEEDINGS: dict[str, Seeding] = {
+    "random": seeding.random,
+    "k-means++": seeding.plus_plus,
+    "greedy k-means++": _greedy,
+    "afk-mc2": seeding.afk_mc2,
+    "k-means||": seeding.parallel,
+}
+STARTS = ("auto", *SEEDINGS, "hierarchical")
+
+GREEDY_UP_TO = 64
+PLUS_PLUS_UP_TO = 2000
+NEIGHBORS = 32
+"""Neighbours that hierarchical seeding finds for each centre."""
+
+
+def starting_centers(estimator: Any, data: Input, random_state: np.random.RandomState) -> Start:
+    """The centres for one run of an estimator with `init`, `n_clusters`, `warm_start` and `metric`."""
+    start = _choose(estimator, data, random_state)
+    if estimator.metric != "cosine":
+        return start
+    lengths = np.linalg.norm(start.centers, axis=1, keepdims=True)
+    centers = np.divide(start.centers, lengths, out=start.centers.copy(), where=lengths > 0)
+    return replace(start, centers=centers)
+
+
+def _choose(estimator: Any, data: Input, random_state: np.random.RandomState) -> Start:
+    if estimator.warm_start and hasattr(estimator, "cluster_centers_"):
+        centers = _check(estimator.cluster_centers_, estimator.n_clusters, data, "warm_start centres")
+        return Start(centers, "warm start")
+    init = estimator.init
+    if isinstance(init, str):
+        name = automatic(estimator.n_clusters) if init == "auto" else init
+        rng = np.random.default_rng(random_state.randint(2**31, size=4))
+        if name == "hierarchical":
+            unit = estimator.metric == "cosine"
+            seeds = seeding.hierarchical(data.shard, estimator.n_clusters, rng, NEIGHBORS, unit_centers=unit)
+            return Start(seeds.centers, name, seeds.neighbors)
+        return Start(SEEDINGS[name](data.shard, estimator.n_clusters, rng), name)
+    if callable(init):
+        if data.matrix is None:
+            raise ValueError("init as a callable needs X in memory; pass the name of a seeding or an array instead")
+        centers = init(data.matrix, estimator.n_clusters, random_state=random_state)
+        return Start(_check(centers, estimator.n_clusters, data, "centres returned by init"), "callable")
+    return Start(_check(init, estimator.n_clusters, data, "init"), "array")
+
+
+def automatic(n_clusters: int) -> str:
+    """The seeding for so many clusters: the best one whose cost stays below that of a few Lloyd iterations."""
+    if n_clusters <= GREEDY_UP_TO:
+        return "greedy k-means++"
+    return "k-means++" if n_clusters <= PLUS_PLUS_UP_TO else "hierarchical"
+
+
+def _check(centers: Any, n_clusters: int, data: Input, name: str) -> F64:
+    with naming(name):
+        checked: F64 = check_array(centers, dtype=np.float64, input_name=name, copy=True)
+    if checked.shape != (n_clusters, data.n_columns):
+        raise ValueError(
+            f"the shape of {name} is {checked.shape}, expected (n_clusters, n_features) = "
+            f"{(n_clusters, data.n_columns)}"
+        )
+    return checked

@@ -1,0 +1,214 @@
+"""`VariationalKMeans`: k-means whose iterations do not cost more with more clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from globular.algorithms.steps import Step
+from globular.algorithms.variational import HardModel, VariationalOptions, descend, start_rows, variational_kmeans
+from globular.backends.protocol import Labels
+from globular.estimators.centroids import CentroidEstimator
+from globular.estimators.inputs import Input
+from globular.estimators.starts import STARTS, starting_centers
+from globular.model.graph import Graph
+from globular.model.search import Search
+from globular.threads import resolve_threads
+
+RANDOM_WARMUP = 20
+"""E-steps before the first M-step when rows start in random clusters."""
+
+
+class VariationalKMeans(CentroidEstimator):
+    """K-means by truncated variational EM: each row looks at the neighbourhoods of its own clusters only.
+
+    One iteration computes about ``n_candidates * n_neighbors + n_random`` distances per row, whatever the number of
+    clusters. With ``n_candidates=1`` these are the paper's var-k-means-S (``neighborhoods="estimated"``) and
+    var-k-means-X ("exhaustive"). Larger `n_candidates` search wider; only the closest cluster votes. The objective
+    never rises. See Forster & Lücke, *Can clustering scale sublinearly with its clusters?*, AISTATS 2018.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+    n_candidates : int, default=3
+        C′, the clusters that each row keeps; 1 needs no memory per row but the label.
+    n_neighbors : int, default=10
+        G, the size of a cluster's neighbourhood, itself included.
+    n_random : int, default=1
+        Clusters drawn at random for each row in each iteration, beside the neighbourhoods.
+    neighborhoods : {"estimated", "exhaustive"}, default="estimated"
+        Where neighbourhoods come from: estimated from distances that rows had anyway (Eq. 8), or from all distances
+        between centres, which costs O(C²D) per iteration.
+    diverse : bool, default=False
+        With exhaustive neighbourhoods, skip a neighbour that is closer to a kept neighbour than to the cluster itself.
+    start : {"cells", "random"}, default="cells"
+        First cluster of each row, and first neighbourhoods: by way of about √C cells of centres (or of hierarchical
+        seeds), or drawn at random as in the paper.
+    n_warmup : int or "auto", default="auto"
+        E-steps without an M-step before the first iteration; "auto" is 0, and 20 with ``start="random"``.
+    init, n_init, max_time, metric, warm_start, random_state, verbose, callbacks, n_threads
+        As in :class:`KMeans`.
+    max_iter : int, default=200
+    tol : float, default=1e-4
+        Stop when the objective has improved by less than this share of itself …
+    patience : int, default=3
+        … in so many iterations running.
+    relocate_empty : bool, default=True
+        Move clusters that run empty to far rows, so that there are `n_clusters` of them. Otherwise they keep their
+        centre, as in the paper.
+    exact_labels : bool, default=False
+        End with one exact assignment of all rows (N·C distances), for `labels_` and `inertia_`.
+
+    Attributes
+    ----------
+    cluster_centers_, labels_, inertia_, n_iter_, history_, n_distances_, init_, stopped_
+        As in :class:`KMeans`. Labels are the closest of the clusters that a row has looked at.
+    neighbors_ : int32 array of shape (n_clusters, n_neighbors)
+        The cluster graph: every cluster itself, then its neighbours, closest first.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from globular import VariationalKMeans
+    >>> X = np.random.default_rng(0).normal(size=(2000, 3))
+    >>> model = VariationalKMeans(n_clusters=200, random_state=0).fit(X)
+    >>> model.neighbors_.shape
+    (200, 10)
+    >>> bool(model.n_distances_ / model.n_iter_ < 2000 * 200)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any] | str]] = {
+        "n_clusters": [Interval(Integral, 1, None, closed="left")],
+        "n_candidates": [Interval(Integral, 1, None, closed="left")],
+        "n_neighbors": [Interval(Integral, 1, None, closed="left")],
+        "n_random": [Interval(Integral, 0, 15, closed="both")],
+        "neighborhoods": [StrOptions({"estimated", "exhaustive"})],
+        "diverse": ["boolean"],
+        "start": [StrOptions({"cells", "random"})],
+        "n_warmup": [StrOptions({"auto"}), Interval(Integral, 0, None, closed="left")],
+        "init": [StrOptions(set(STARTS)), "array-like", callable],
+        "n_init": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "patience": [Interval(Integral, 1, None, closed="left")],
+        "max_time": [None, Interval(Real, 0, None, closed="neither")],
+        "metric": [StrOptions({"euclidean", "cosine"})],
+        "relocate_empty": ["boolean"],
+        "exact_labels": ["boolean"],
+        "warm_start": ["boolean"],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+        "callbacks": "no_validation",
+        "n_threads": [None, Integral],
+    }
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        n_candidates: int = 3,
+        n_neighbors: int = 10,
+        n_random: int = 1,
+        neighborhoods: str = "estimated",
+        diverse: bool = False,
+        start: str = "cells",
+        n_warmup: int | str = "auto",
+        init: Any = "auto",
+        n_init: int | str = "auto",
+        max_iter: int = 200,
+        tol: float = 1e-4,
+        patience: int = 3,
+        max_time: float | None = None,
+        metric: str = "euclidean",
+        relocate_empty: bool = True,
+        exact_labels: bool = False,
+        warm_start: bool = False,
+        random_state: Any = None,
+        verbose: int = 0,
+        callbacks: Any = None,
+        n_threads: int | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.n_candidates = n_candidates
+        self.n_neighbors = n_neighbors
+        self.n_random = n_random
+        self.neighborhoods = neighborhoods
+        self.diverse = diverse
+        self.start = start
+        self.n_warmup = n_warmup
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.patience = patience
+        self.max_time = max_time
+        self.metric = metric
+        self.relocate_empty = relocate_empty
+        self.exact_labels = exact_labels
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
+        self.callbacks = callbacks
+        self.n_threads = n_threads
+
+    def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[HardModel]]:
+        chosen = starting_centers(self, data, random_state)
+        self.init_ = chosen.name
+        rng = np.random.default_rng(random_state.randint(2**31, size=4))
+        options = VariationalOptions(
+            C_prime=min(self.n_candidates, self.n_clusters),
+            G=self.n_neighbors,
+            n_random=self.n_random,
+            neighborhoods="exhaustive" if self.neighborhoods == "exhaustive" else "estimated",
+            diverse=self.diverse,
+            n_warmup=self._warmup(),
+            max_iter=self.max_iter,
+            tol=self.tol,
+            patience=self.patience,
+            unit_centers=self.metric == "cosine",
+            relocate_empty=self.relocate_empty,
+            n_threads=resolve_threads(self.n_threads),
+        )
+        graph = start_rows(data.shard, chosen.centers, chosen.graph, self.n_neighbors, self.start == "random", rng)
+        return variational_kmeans(data.shard, chosen.centers, options, rng, graph)
+
+    def _warmup(self) -> int:
+        if isinstance(self.n_warmup, str):
+            return RANDOM_WARMUP if self.start == "random" else 0
+        return self.n_warmup
+
+    def _take_over(self, step: Step[HardModel], data: Input) -> None:
+        self.cluster_centers_ = step.model.centers.astype(data.dtype)
+        self.neighbors_: Graph = step.model.graph
+
+    def _finish(self, data: Input, reason: str) -> int:
+        if self.exact_labels:
+            statistics = data.shard.hard_pass(self._centers(), accumulate=False)
+        else:
+            search = Search(min(self.n_candidates, self.n_clusters), n_random=0, seed=0, estimate=False)
+            found = data.shard.truncated_pass(self._centers(), self.neighbors_, search, moved_only=True)
+            statistics = found.statistics
+        self.labels_ = data.shard.labels.copy()
+        self.inertia_ = statistics.objective
+        return statistics.n_distances
+
+    def predict(self, X: Any, exact: bool = True) -> Labels:
+        """Index of the closest centre for every row of X.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, data frame, source or path
+        exact : bool, default=True
+            False finds it by way of about √k cells of centres and then along the cluster graph: far fewer distances,
+            and now and then the second-closest centre.
+        """
+        if exact:
+            return super().predict(X)
+        data = self._open_fitted(X)
+        descend(data.shard, self._centers(), self.neighbors_, np.random.default_rng(0))
+        return data.shard.labels

@@ -1,0 +1,165 @@
+"""One measured run: a fresh process for the fit, the exact error computed here, the same way for everybody."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial import cKDTree
+from threadpoolctl import threadpool_limits
+
+from globular.benchmarking.adapters import Adapter
+from globular.benchmarking.worker import Job
+
+# Every library reads one of these, most of them when they are imported and never again.
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "GLOBULAR_NUM_THREADS",
+    "RAYON_NUM_THREADS",
+    "LANCE_CPU_THREADS",
+)
+
+_TREE_FEATURES = 8  # up to here a k-d tree finds nearest centres faster than a matrix product
+_TILE_VALUES = 1 << 21  # distances held at a time
+
+
+@dataclass(frozen=True)
+class Run:
+    """Outcome of one run; `error` is the mean squared distance of a row to its nearest centre."""
+
+    status: str
+    seconds: float = math.nan
+    error: float = math.nan
+    peak_mib: float = math.nan
+    message: str = ""
+
+
+def quantization_error(X: NDArray[Any], centers: NDArray[Any], *, threads: int = 1) -> float:
+    """Mean over all rows of the squared distance to the nearest centre.
+
+    The nearest centre is found in float64, the distance itself is summed as a difference, so neither an
+    offset of the data nor float32 input costs digits.
+    """
+    typed = np.asarray(centers, dtype=np.float64)
+    if typed.ndim != 2 or typed.shape[1] != X.shape[1] or not np.isfinite(typed).all():
+        raise ValueError(f"centers must be finite and have {X.shape[1]} columns, got shape {typed.shape}")
+    if X.shape[1] <= _TREE_FEATURES:
+        return _error_by_tree(X, typed, threads)
+    with threadpool_limits(limits=threads, user_api="blas"):
+        return _error_by_products(X, typed)
+
+
+def _error_by_tree(X: NDArray[Any], centers: NDArray[np.float64], threads: int) -> float:
+    """Exact search in a k-d tree over the centres; O(N log C) for few features."""
+    tree, total = cKDTree(centers), 0.0
+    for first in range(0, len(X), 1 << 18):
+        nearest, _ = tree.query(X[first : first + (1 << 18)].astype(np.float64), workers=threads)
+        total += float(np.square(nearest).sum())
+    return total / len(X)
+
+
+def _error_by_products(X: NDArray[Any], centers: NDArray[np.float64]) -> float:
+    """Tiles of rows × centres as matrix products ‖c‖² − 2x·c on centred data; O(N C D)."""
+    shift = X.mean(axis=0, dtype=np.float64)
+    moved = centers - shift
+    # The norms ride along as one more column, which saves a pass over every tile.
+    extended = np.column_stack([-2.0 * moved, np.square(moved).sum(axis=1)])
+    n_columns = min(len(moved), 4096)
+    n_rows = max(1, _TILE_VALUES // n_columns)
+    total = 0.0
+    for first in range(0, len(X), n_rows):
+        rows = X[first : first + n_rows].astype(np.float64) - shift
+        padded = np.column_stack([rows, np.ones(len(rows))])
+        best = np.full(len(rows), np.inf)
+        label = np.zeros(len(rows), dtype=np.intp)
+        for left in range(0, len(moved), n_columns):
+            tile = padded @ extended[left : left + n_columns].T
+            closest = tile.argmin(axis=1)
+            value = tile[np.arange(len(rows)), closest]
+            better = value < best
+            best[better], label[better] = value[better], left + closest[better]
+        total += float(np.square(rows - moved[label]).sum())
+    return total / len(X)
+
+
+def run_once(
+    adapter: Adapter,
+    data: Path,
+    X: NDArray[np.float32],
+    n_clusters: int,
+    *,
+    n_iter: int,
+    threads: int,
+    seed: int,
+    timeout: float,
+    start: Path | None = None,
+) -> Run:
+    """Fit in a fresh process (`data` is X as .npy) and judge the centres; whatever goes wrong is a status."""
+    with tempfile.TemporaryDirectory(prefix="globular-bench-") as folder:
+        job_file, result, centers_file = (Path(folder, name) for name in ("job.json", "result.json", "centers.npy"))
+        started_from = str(start) if start is not None and adapter.accepts_start else None
+        job = Job(adapter.name, str(data), n_clusters, n_iter, threads, seed, str(centers_file), started_from)
+        job_file.write_text(json.dumps(asdict(job)))
+        command = [sys.executable, "-m", "globular.benchmarking.worker", str(job_file), str(result)]
+        environment = process_environment(threads, tune_openblas=adapter.tune_openblas)
+        try:
+            done = subprocess.run(command, env=environment, capture_output=True, timeout=timeout, check=False)
+        except subprocess.TimeoutExpired:
+            return Run("timeout", message=f"not done within {timeout:.0f} s")
+        if done.returncode != 0 or not result.is_file():
+            return Run("failed", message=_last_line(done.stderr) or f"exit code {done.returncode}")
+        return _judged(json.loads(result.read_text()), X, np.load(centers_file), n_clusters, threads)
+
+
+def _judged(
+    timing: dict[str, float | None],
+    X: NDArray[np.float32],
+    centers: NDArray[Any],
+    n_clusters: int,
+    threads: int,
+) -> Run:
+    """The run with its error; centres of a wrong shape or with NaN are a failure of the adapter."""
+    seconds, peak = timing["seconds"], timing["peak_mib"]
+    try:
+        error = quantization_error(X, centers, threads=threads)
+    except ValueError as wrong:
+        return Run("failed", message=str(wrong))
+    message = "" if len(centers) == n_clusters else f"gave {len(centers)} centres"
+    return Run("ok", float(seconds or 0.0), error, math.nan if peak is None else float(peak), message)
+
+
+def process_environment(threads: int, *, tune_openblas: bool) -> dict[str, str]:
+    """This environment with every thread variable set, and OpenBLAS told what the processor can do."""
+    environment = dict(os.environ) | dict.fromkeys(THREAD_VARIABLES, str(threads))
+    core = _openblas_core()
+    if tune_openblas and core is not None:
+        environment.setdefault("OPENBLAS_CORETYPE", core)
+    return environment
+
+
+def _openblas_core() -> str | None:
+    """The newest OpenBLAS core type whose instructions this processor has (Linux on x86 only)."""
+    try:
+        flags = set(Path("/proc/cpuinfo").read_text().split())
+    except OSError:
+        return None
+    if {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= flags:
+        return "SKYLAKEX"
+    return "HASWELL" if {"avx2", "fma"} <= flags else None
+
+
+def _last_line(stream: bytes) -> str:
+    lines = [line.strip() for line in stream.decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""

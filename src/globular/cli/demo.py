@@ -1,0 +1,193 @@
+"""``globular demo``: thousands of clusters on this machine, beside scikit-learn, with pictures."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from globular.cli.shared import available_threads, output, print_next, say
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+    from rich.console import Console
+
+    Array = NDArray[Any]
+
+_SIDE = 45
+_ROWS_PER_CLUSTER = 20
+_ITERATIONS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One method, measured here and now."""
+
+    name: str
+    model: Any
+    seconds: float
+    error: float
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether to print it in bold and draw it in colour."""
+        return self.name.startswith("globular")
+
+
+def demo(
+    folder: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the pictures and the model go.")
+    ] = Path("globular-demo"),
+    side: Annotated[int, typer.Option("--side", min=2, help="The data are side × side clusters on a grid.")] = _SIDE,
+) -> None:
+    """Cluster generated data into thousands of clusters, beside scikit-learn. Takes less than a minute."""
+    from globular.datasets import birch_grid
+    from globular.persistence import check_destination, save
+
+    console = output()
+    check_destination(folder / "model")
+    folder.mkdir(parents=True, exist_ok=True)
+    X = birch_grid(side, _ROWS_PER_CLUSTER, random_state=0).X
+    n_clusters = side * side
+    console.print(
+        f"Data: {len(X):,} rows in the plane, {n_clusters:,} round clusters on a grid. The true centres have a "
+        "mean squared error of 2."
+    )
+    _compile(console, X, n_clusters)
+    results = []
+    for name, make in _methods(n_clusters):
+        console.print(f"Running {name} …")
+        results.append(_measure(name, make(), X))
+    _print_results(console, results)
+    save(results[0].model, folder / "model")
+    for path in _draw(folder, X, results):
+        console.print(f"Written: {path}", markup=False, soft_wrap=True)
+    print_next(console, "globular", "info", folder / "model")
+
+
+def _compile(console: Console, X: Array, n_clusters: int) -> None:
+    """Fit a few rows first, so that the compilation is measured apart from the fit."""
+    import globular
+
+    start = time.perf_counter()
+    n_rows = min(len(X), 5 * n_clusters)
+    with console.status("getting ready (the first time on a machine, kernels are compiled) …"):
+        globular.KMeans(n_clusters=n_clusters, max_iter=2, random_state=0).fit(X[:n_rows])
+    console.print(f"Getting ready took {time.perf_counter() - start:.1f} s (less once the kernels are cached).")
+
+
+def _methods(n_clusters: int) -> list[tuple[str, Callable[[], Any]]]:
+    """What to run: a name, and how to make it. All but the mini-batches may do the same number of iterations."""
+    import sklearn.cluster as peers
+
+    import globular
+    from globular.callbacks import Progress
+
+    def ours(init: str) -> Any:
+        return globular.KMeans(
+            n_clusters=n_clusters,
+            init=init,
+            max_iter=_ITERATIONS,
+            tol=0.0,
+            random_state=0,
+            callbacks=[Progress()],
+        )
+
+    def lloyd() -> Any:
+        return peers.KMeans(n_clusters, n_init=1, max_iter=_ITERATIONS, tol=0.0, random_state=0)
+
+    return [
+        ("globular KMeans", lambda: ours("auto")),
+        ("globular KMeans, greedy k-means++", lambda: ours("greedy k-means++")),
+        ("scikit-learn KMeans", lloyd),
+        ("scikit-learn MiniBatchKMeans", lambda: peers.MiniBatchKMeans(n_clusters, n_init=1, random_state=0)),
+    ]
+
+
+def _measure(name: str, model: Any, X: Array) -> Result:
+    """Seconds of the whole fit with its seeding; the error exactly, over all rows, alike for all."""
+    from globular.benchmarking.measure import quantization_error
+
+    start = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that so few iterations do not converge is no news
+        model.fit(X)
+    seconds = time.perf_counter() - start
+    error = quantization_error(X, model.cluster_centers_, threads=available_threads())
+    return Result(name, model, seconds, error)
+
+
+def _print_results(console: Console, results: list[Result]) -> None:
+    from rich.table import Table
+
+    table = Table(title=f"Measured here with {available_threads()} threads", title_style="bold", box=None)
+    table.add_column("")
+    for heading in ("seconds", "iterations", "mean squared error"):
+        table.add_column(heading, justify="right")
+    for result in results:
+        numbers = (f"{result.seconds:.2f}", str(result.model.n_iter_), f"{result.error:.4f}")
+        table.add_row(result.name, *numbers, style="bold" if result.is_ours else "")
+    console.print()
+    console.print(table)
+    chosen = results[0].model
+    console.print(
+        f"\nSeconds include the seeding; the error is over all rows, and lower is better. globular chose the "
+        f"{chosen.algorithm_} algorithm with {chosen.init_} seeding; greedy k-means++ is the seeding that "
+        f"scikit-learn's KMeans uses. Everybody may do {_ITERATIONS} iterations, except MiniBatchKMeans: it has its "
+        "defaults, and its iterations are passes over the data.\n"
+    )
+
+
+def _draw(folder: Path, X: Array, results: list[Result]) -> list[Path]:
+    """Draw the pictures; without matplotlib say what to install."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        say('no pictures: matplotlib is not installed; pip install "globular[plot]"')
+        return []
+    from globular.plotting import plot_clusters, plot_history, plot_time_quality
+
+    model = results[0].model
+    maps = Figure(figsize=(15, 8), layout="constrained")
+    whole, corner = maps.subplots(1, 2)
+    plot_clusters(X, model.labels_, model.cluster_centers_, ax=whole)
+    plot_clusters(*_corner(X, model.labels_, model.cluster_centers_), ax=corner).set_title("a corner of it")
+    curve = Figure(figsize=(7, 4.2), layout="constrained")
+    plot_history(model, ax=curve.subplots())
+    bars = Figure(figsize=(10, 3.2), layout="constrained")
+    plot_time_quality(
+        [result.name for result in results],
+        [result.seconds for result in results],
+        [result.error for result in results],
+        axes=bars.subplots(1, 2),
+        highlight=[result.name for result in results if result.is_ours],
+    )
+    figures = {"clusters.png": maps, "history.png": curve, "time-quality.png": bars}
+    return [_save_figure(figure, folder / name) for name, figure in figures.items()]
+
+
+def _corner(X: Array, labels: Array, centers: Array) -> tuple[Array, Array, Array]:
+    """The clusters whose centres lie in the lower left part of the plane, and their rows."""
+    import numpy as np
+
+    low, high = X.min(axis=0), X.max(axis=0)
+    inside = np.flatnonzero((centers < low + 0.22 * (high - low)).all(axis=1))
+    rows = np.flatnonzero(np.isin(labels, inside))
+    return X[rows], np.searchsorted(inside, labels[rows]), centers[inside]
+
+
+def _save_figure(figure: Figure, path: Path) -> Path:
+    """Write a picture whole or not at all."""
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        figure.savefig(temporary, format="png", dpi=130)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path

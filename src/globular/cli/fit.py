@@ -1,0 +1,266 @@
+"""``globular fit``: cluster a table and save the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from globular.cli.inputs import open_weighted, split_columns
+from globular.cli.shared import (
+    INTERRUPTED,
+    ColumnsOption,
+    DataArgument,
+    QuietOption,
+    ThreadsOption,
+    check_output_file,
+    output,
+    print_next,
+    print_table,
+    say,
+)
+
+if TYPE_CHECKING:
+    from globular.data.blocks import Source
+    from globular.model.history import Record
+
+
+class ModelKind(StrEnum):
+    """What to fit."""
+
+    kmeans = "kmeans"
+    gmm = "gmm"
+
+
+@dataclass(frozen=True, slots=True)
+class FitOptions:
+    """The options of the command as they were given; None leaves the estimator's default (or, with
+    `resume`, the saved value)."""
+
+    data: str
+    model_folder: Path
+    kind: ModelKind
+    n_clusters: int | None
+    parameters: dict[str, Any]
+    weights: str | None
+    columns: list[str] | None
+    labels: Path | None
+    checkpoint_every: float | None
+    resume: bool
+    quiet: bool
+
+
+def fit(
+    data: DataArgument,
+    model_folder: Annotated[
+        Path, typer.Option("--output", "-o", metavar="MODEL", help="Folder for the model.", show_default=False)
+    ],
+    n_clusters: Annotated[
+        int | None, typer.Option("-k", "--clusters", metavar="N", min=1, help="Number of clusters.")
+    ] = None,
+    model: Annotated[ModelKind, typer.Option("--model", help="k-means or a Gaussian mixture.")] = ModelKind.kmeans,
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithm", help="auto (default), or one by name; see the documentation.")
+    ] = None,
+    init: Annotated[str | None, typer.Option("--init", help="Seeding: auto (default), or one by name.")] = None,
+    metric: Annotated[str | None, typer.Option("--metric", help="euclidean (default) or cosine.")] = None,
+    covariance_type: Annotated[
+        str | None,
+        typer.Option("--covariance-type", help="For --model gmm: tied_spherical, spherical, diag or full."),
+    ] = None,
+    max_iter: Annotated[int | None, typer.Option("--max-iter", help="Most iterations.")] = None,
+    max_time: Annotated[float | None, typer.Option("--max-time", metavar="SECONDS", help="Most seconds.")] = None,
+    tol: Annotated[float | None, typer.Option("--tol", help="Smallest change that is worth going on for.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Same seed, same result.")] = None,
+    threads: ThreadsOption = None,
+    weights: Annotated[
+        str | None,
+        typer.Option("--weights", metavar="FILE|COLUMN", help="A weight per row: a file, or a column of DATA."),
+    ] = None,
+    columns: ColumnsOption = None,
+    labels: Annotated[
+        Path | None, typer.Option("--labels", metavar="FILE", help="Also write the labels (.npy .csv .parquet).")
+    ] = None,
+    checkpoint_every: Annotated[
+        float | None,
+        typer.Option("--checkpoint-every", metavar="SECONDS", help="Save the model as often while it is fitted."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the model in MODEL if there is one; iterations count anew.")
+    ] = False,
+    quiet: QuietOption = False,
+) -> int:
+    """Cluster DATA and save the model.
+
+    Ctrl-C ends the fit and saves what there is; the exit code is then 130.
+    """
+    given = {
+        "algorithm": algorithm,
+        "init": init,
+        "metric": metric,
+        "covariance_type": covariance_type,
+        "max_iter": max_iter,
+        "max_time": max_time,
+        "tol": tol,
+        "random_state": seed,
+        "n_threads": threads,
+    }
+    return run_fit(
+        FitOptions(
+            data=data,
+            model_folder=model_folder,
+            kind=model,
+            n_clusters=n_clusters,
+            parameters={name: value for name, value in given.items() if value is not None},
+            weights=weights,
+            columns=split_columns(columns),
+            labels=labels,
+            checkpoint_every=checkpoint_every,
+            resume=resume,
+            quiet=quiet,
+        )
+    )
+
+
+def run_fit(options: FitOptions) -> int:
+    """Check everything that can be checked before the fit, fit, save, tell."""
+    from globular.callbacks import Callback, Checkpoint, Progress
+    from globular.persistence import check_destination, save
+
+    folder = check_destination(options.model_folder)
+    if options.labels is not None:
+        check_output_file("--labels", options.labels)
+    source, sample_weight = open_weighted(options.data, options.columns, options.weights)
+    resumed = _resumed(options, source) if options.resume else None
+    model = _new_model(options) if resumed is None else resumed
+    warm_start = model.warm_start
+    if resumed is not None:
+        model.set_params(warm_start=True)
+    ending = _Ending()
+    progress = Progress()
+    callbacks: list[Callback | _Ending] = [ending]
+    if options.checkpoint_every is not None:
+        callbacks.append(Checkpoint(folder, every_seconds=options.checkpoint_every, include_labels=False))
+    if not options.quiet:
+        callbacks.append(progress)
+    model.set_params(callbacks=callbacks)
+    try:
+        model.fit(source, sample_weight=sample_weight)
+    except KeyboardInterrupt:
+        if not ending.n_iterations:
+            progress.close()
+            say("no iteration was finished: nothing is saved")
+            raise
+    finally:
+        progress.close()
+    save(model.set_params(warm_start=warm_start), folder)
+    if options.labels is not None:
+        _write_labels(model, source, options.labels)
+    if not options.quiet:
+        _report(model, source, options)
+    return INTERRUPTED if ending.interrupted else 0
+
+
+class _Ending:
+    """Notes how a fit ended; as a callback it sees what `fit` itself does not return."""
+
+    def __init__(self) -> None:
+        self.n_iterations = 0
+        self.reason: str | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """By Ctrl-C: the estimator says so, or it did not get to say anything."""
+        return self.reason is None or "interrupt" in self.reason
+
+    def on_iteration(self, estimator: Any, record: Record) -> None:
+        self.n_iterations += 1
+
+    def on_fit_end(self, estimator: Any, reason: str) -> None:
+        self.reason = reason
+
+
+# --- the model -----------------------------------------------------------------------------------------------
+
+
+def _new_model(options: FitOptions) -> Any:
+    import globular
+
+    if options.n_clusters is None:
+        raise ValueError("-k is missing: say how many clusters, e.g. -k 1000")
+    if options.kind is ModelKind.kmeans:
+        model = globular.KMeans(n_clusters=options.n_clusters)
+    else:
+        model = globular.GaussianMixture(n_components=options.n_clusters)
+    return _set_given(model, options)
+
+
+def _resumed(options: FitOptions, source: Source) -> Any | None:
+    """The saved model, ready to go on; None if there is none yet."""
+    from globular.persistence import is_model, load
+
+    if not is_model(options.model_folder):
+        if not options.quiet:
+            say(f"{options.model_folder} has no model yet: starting from the beginning")
+        return None
+    model = load(options.model_folder)
+    if model.n_features_in_ != source.n_columns:
+        raise ValueError(
+            f"{options.model_folder} was fitted on {model.n_features_in_} columns, {options.data} has "
+            f"{source.n_columns}; leave out --resume to start anew"
+        )
+    expected = "n_clusters" if options.kind is ModelKind.kmeans else "n_components"
+    stored = model.get_params(deep=False).get(expected)
+    if stored is None:
+        raise ValueError(f"{options.model_folder} holds a {type(model).__name__}, not a --model {options.kind}")
+    if options.n_clusters not in (None, stored):
+        raise ValueError(f"{options.model_folder} has {stored} clusters, not {options.n_clusters}; leave out -k")
+    return _set_given(model, options)
+
+
+def _set_given(model: Any, options: FitOptions) -> Any:
+    """Set the parameters that were given; one that this model does not have is an error."""
+    known = model.get_params(deep=False)
+    for name in options.parameters:
+        if name not in known:
+            raise ValueError(f"--{name.replace('_', '-')} does not apply to --model {options.kind}")
+    return model.set_params(**options.parameters)
+
+
+# --- the results ---------------------------------------------------------------------------------------------
+
+
+def _write_labels(model: Any, source: Source, path: Path) -> None:
+    from globular.cli.predict import predict_blocks
+    from globular.io import write_array
+
+    labels = getattr(model, "labels_", None)
+    write_array(path, predict_blocks(model, source) if labels is None else labels)
+
+
+def _report(model: Any, source: Source, options: FitOptions) -> None:
+    console = output()
+    history = model.history_
+    centers = getattr(model, "cluster_centers_", getattr(model, "means_", None))
+    last = history[-1] if history else None
+    error = None if last is None else last.quantization_error
+    print_table(
+        console,
+        f"{type(model).__name__} of {source.name}",
+        [
+            ("rows × columns", f"{source.n_rows:,} × {source.n_columns:,}"),
+            ("clusters", None if centers is None else f"{len(centers):,}"),
+            ("algorithm", getattr(model, "algorithm_", None)),
+            ("objective", None if last is None else f"{last.objective:.8g}"),
+            ("mean squared error", None if error is None else f"{error:.6g}"),
+            ("iterations", getattr(model, "n_iter_", len(history))),
+            ("seconds", None if last is None else f"{last.seconds:.2f}"),
+            ("distances", f"{model.n_distances_:,}"),
+            ("model", options.model_folder),
+            ("labels", options.labels),
+        ],
+    )
+    print_next(console, "globular", "predict", options.model_folder, options.data, "-o", "labels.npy")

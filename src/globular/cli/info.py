@@ -1,0 +1,103 @@
+"""``globular info``: what a model or a data file holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from globular.cli.shared import output, print_next, print_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from globular.model.history import Record
+    from globular.persistence import ModelInfo
+
+
+def info(
+    path: Annotated[
+        str, typer.Argument(metavar="MODEL_OR_DATA", help="A model folder, or a data file.", show_default=False)
+    ],
+) -> None:
+    """Describe a model or a data file."""
+    from globular.persistence import is_model, read_info
+
+    console = output()
+    if is_model(path):
+        _show_model(console, path, read_info(path))
+    else:
+        _show_data(console, path)
+
+
+def _show_model(console: Console, path: str, found: ModelInfo) -> None:
+    print_table(
+        console,
+        f"{found.class_name} in {path}",
+        [
+            ("clusters", None if found.n_clusters is None else f"{found.n_clusters:,}"),
+            ("columns", found.n_features),
+            ("saved", f"{found.created} by globular {found.library_version}"),
+        ],
+    )
+    stored = [(name, _short(value)) for name, value in found.parameters.items()]
+    stored += [(name, f"{what} (not stored)") for name, what in found.omitted.items()]
+    console.print()
+    print_table(console, "parameters", stored)
+    console.print()
+    print_table(console, "fitted", [(name, _short(value)) for name, value in found.attributes.items()])
+    if found.history is not None:
+        console.print()
+        _show_history(console, found.history.n_iterations, found.history.tail)
+
+
+def _show_history(console: Console, n_iterations: int, tail: tuple[Record, ...]) -> None:
+    from rich.table import Table
+
+    title = f"last {len(tail)} of {n_iterations} iterations" if len(tail) < n_iterations else "iterations"
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, header_style="dim")
+    for name in ("iteration", "seconds", "objective", "distances", "rows moved"):
+        table.add_column(name, justify="right")
+    for record in tail:
+        moved = "" if record.n_changed is None else f"{record.n_changed:,}"
+        table.add_row(
+            str(record.iteration),
+            f"{record.seconds:.2f}",
+            f"{record.objective:.8g}",
+            f"{record.n_distances:,}",
+            moved,
+        )
+    console.print(table)
+
+
+def _show_data(console: Console, path: str) -> None:
+    from globular.io import open_source
+
+    source = open_source(path)
+    rows: list[tuple[str, Any]] = [
+        ("rows", f"{source.n_rows:,}"),
+        ("columns", f"{source.n_columns:,}"),
+        ("dtype", f"{source.dtype}{' (sparse)' if source.is_sparse else ''}"),
+    ]
+    if not source.is_sparse:
+        size = source.n_rows * source.n_columns * source.dtype.itemsize
+        rows.append(("size in memory", _megabytes(size)))
+    names = getattr(source, "column_names", None)
+    rows.append(("column names", None if names is None else _short(", ".join(names))))
+    print_table(console, source.name, rows)
+    k = max(1, min(1000, source.n_rows // 20))
+    print_next(console, "globular", "fit", path, "-k", str(k), "-o", "model")
+
+
+def _short(value: object, length: int = 200) -> str:
+    text = str(value)
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _megabytes(n_bytes: int) -> str:
+    size = float(n_bytes)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"

@@ -1,0 +1,90 @@
+"""The command ``globular``: parse, run, and turn every foreseeable failure into one line and an exit code.
+
+Exit codes: 0 done; 2 something about the input or the options, said in one line on standard error; 130 Ctrl-C.
+Set ``GLOBULAR_TRACEBACK=1`` to see the traceback behind such a line.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from globular._version import __version__
+from globular.cli.bench import bench
+from globular.cli.demo import demo
+from globular.cli.fit import fit
+from globular.cli.info import info
+from globular.cli.predict import predict
+from globular.cli.shared import FAILED, INTERRUPTED, say, warnings_as_lines
+from globular.errors import GlobularError
+
+app = typer.Typer(
+    name="globular",
+    epilog="New here? Run: globular demo",
+    add_completion=False,
+    rich_markup_mode="rich",
+)
+app.command()(fit)
+app.command()(predict)
+app.command()(info)
+app.command()(demo)
+app.command()(bench)
+
+# Typer carries its own copy of click in some versions and imports the package in others: ask it for the class.
+_ClickError: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"globular {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Cluster data into thousands to millions of clusters."""
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command with these arguments (default: those of the process) and return its exit code."""
+    command = typer.main.get_command(app)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        with warnings_as_lines():
+            code = command.main(args=given or ["--help"], prog_name="globular", standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    except (_ClickError, GlobularError, ValueError, TypeError, OSError, MemoryError) as error:
+        if os.environ.get("GLOBULAR_TRACEBACK"):
+            raise
+        say(f"error: {_one_line(error)}")
+        return FAILED
+    if code == INTERRUPTED:
+        say("interrupted")
+    return int(code or 0)
+
+
+def _one_line(error: BaseException) -> str:
+    """The message of an error without line breaks; an error without a message gives its name."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    return " ".join(message.split()) or type(error).__name__
+
+
+def main() -> None:
+    """Entry point of the command."""
+    sys.exit(run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""``globular predict``: the cluster of every row."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from globular.cli.inputs import split_columns
+from globular.cli.shared import (
+    ColumnsOption,
+    DataArgument,
+    QuietOption,
+    ThreadsOption,
+    check_output_file,
+    output,
+    rows_per_block,
+    stderr,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from globular.data.blocks import Source
+
+
+def predict(
+    model_folder: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="Folder that globular fit wrote.", show_default=False)
+    ],
+    data: DataArgument,
+    labels: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", help="Labels: .npy, .csv or .parquet.", show_default=False),
+    ],
+    columns: ColumnsOption = None,
+    threads: ThreadsOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Write the cluster of every row of DATA."""
+    from globular.io import open_source, write_array
+    from globular.persistence import load
+
+    check_output_file("-o", labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a missing init function does not matter here
+        model = load(model_folder)
+    source = open_source(data, columns=split_columns(columns))
+    if source.n_columns != model.n_features_in_:
+        raise ValueError(
+            f"{source.name} has {source.n_columns} columns, the model in {model_folder} was fitted on "
+            f"{model.n_features_in_}; choose the same columns with --columns"
+        )
+    if threads is not None:
+        model.set_params(n_threads=threads)
+    write_array(labels, predict_blocks(model, source, show_progress=not quiet))
+    if not quiet:
+        output().print(f"{source.n_rows:,} labels written to {labels}", markup=False, soft_wrap=True)
+
+
+def predict_blocks(model: Any, source: Source, *, show_progress: bool = False) -> NDArray[Any]:
+    """Predict block by block, so that only the labels need room for all rows."""
+    import numpy as np
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = stderr()
+    bar = Progress(
+        TextColumn("predict"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not (show_progress and console.is_terminal),
+    )
+    labels: NDArray[Any] | None = None
+    with bar:
+        task = bar.add_task("predict", total=source.n_rows)
+        for block in source.blocks(rows_per_block(source.n_columns)):
+            found = model.predict(block.rows)
+            if labels is None:
+                labels = np.empty(source.n_rows, dtype=found.dtype)
+            labels[block.start : block.stop] = found
+            bar.update(task, completed=block.stop)
+    return np.empty(0, dtype=np.int32) if labels is None else labels

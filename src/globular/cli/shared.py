@@ -1,0 +1,118 @@
+"""What the commands share: where they write, how they warn, which files they accept as output."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FAILED = 2
+INTERRUPTED = 130
+ARRAY_SUFFIXES = (".npy", ".csv", ".parquet")
+_VALUES_PER_BLOCK = 1 << 22
+
+DataArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="Table of numbers: .npy .npz .csv .tsv .parquet .fvecs .bvecs .h5 .svmlight, or a folder of such.",
+        show_default=False,
+    ),
+]
+ColumnsOption = Annotated[
+    str | None,
+    typer.Option("--columns", metavar="A,B,…", help="Use only these columns (.csv, .tsv, .parquet)."),
+]
+ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, help="Number of threads; all cores by default.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no summary.")]
+
+
+def say(message: str) -> None:
+    """Write one line to standard error under the command's name."""
+    print(f"globular: {message}", file=sys.stderr, flush=True)
+
+
+def output() -> Console:
+    """The console for results: standard output."""
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def stderr() -> Console:
+    """The console for progress: standard error."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def print_next(console: Console, *command: str | Path) -> None:
+    """Print the command to run next, ready to be copied."""
+    text = shlex.join(str(word) for word in command)
+    console.print(f"Next: {text}", markup=False, soft_wrap=True)
+
+
+def print_table(console: Console, title: str, rows: Sequence[tuple[str, Any]]) -> None:
+    """Print names and values in two columns; rows without a value are left out."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title, style="bold"), title_justify="left", show_header=False, box=None)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        if value is not None:
+            table.add_row(Text(name), Text(str(value)))
+    console.print(table)
+
+
+@contextmanager
+def warnings_as_lines() -> Iterator[None]:
+    """Show a user's warnings as lines of the command, and no others; ``python -W`` still has its say."""
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        say(f"warning: {' '.join(str(message).split())}")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        if not sys.warnoptions:
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("default", UserWarning)
+        yield
+
+
+def check_output_file(option: str, path: Path) -> None:
+    """Refuse a file that could not be written, before the work rather than after it."""
+    if path.suffix.lower() not in ARRAY_SUFFIXES:
+        raise ValueError(f"{option} {path}: use a name that ends in {', '.join(ARRAY_SUFFIXES)}")
+    if path.is_dir():
+        raise ValueError(f"{option} {path}: is a folder; choose the name of a file")
+    if not path.expanduser().absolute().parent.is_dir():
+        raise ValueError(f"{option} {path}: the folder {path.parent} does not exist; create it first")
+
+
+def rows_per_block(n_columns: int) -> int:
+    """Rows of a block that takes a few dozen megabytes."""
+    return max(1024, _VALUES_PER_BLOCK // max(n_columns, 1))
+
+
+def available_threads() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

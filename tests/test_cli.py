@@ -1,0 +1,374 @@
+"""The command: what it writes, what it says, and how it fails."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import globular
+from globular._version import __version__
+from globular.cli.main import run
+from globular.datasets import many_blobs
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "points.npy"
+    np.save(path, many_blobs(2000, 20, 3, random_state=0).X)
+    return path
+
+
+@pytest.fixture
+def model_folder(tmp_path: Path, data: Path) -> Path:
+    folder = tmp_path / "model"
+    assert run(["fit", str(data), "-k", "20", "-o", str(folder), "--seed", "0", "-q"]) == 0
+    return folder
+
+
+def command(*arguments: Any) -> int:
+    return run([str(argument) for argument in arguments])
+
+
+def assert_refused(capsys: pytest.CaptureFixture[str], *arguments: Any, says: str) -> None:
+    """One line on standard error, exit code 2, nothing on standard output."""
+    capsys.readouterr()
+    assert command(*arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert re.fullmatch(r"globular: error: [^\n]+\n", printed.err), printed.err
+    assert re.search(says, printed.err), printed.err
+
+
+# --- fit
+
+
+def test_fit_does_what_the_estimator_does(data: Path, tmp_path: Path) -> None:
+    folder, labels = tmp_path / "model", tmp_path / "labels.npy"
+    options = ["--seed", 3, "--max-iter", 7, "--tol", 0.0, "--algorithm", "lloyd", "--threads", 1]
+    assert command("fit", data, "-k", 20, "-o", folder, "--labels", labels, *options) == 0
+    expected = globular.KMeans(n_clusters=20, random_state=3, max_iter=7, tol=0.0, algorithm="lloyd", n_threads=1)
+    expected.fit(np.load(data))
+    model = globular.load(folder)
+    np.testing.assert_array_equal(model.cluster_centers_, expected.cluster_centers_)
+    np.testing.assert_array_equal(np.load(labels), expected.labels_)
+    stored = model.get_params()
+    assert (stored["max_iter"], stored["n_threads"], stored["warm_start"]) == (7, 1, False)
+
+
+def test_fit_reports_and_names_the_next_command(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "my model"
+    assert command("fit", data, "-k", 20, "-o", folder, "--seed", 0) == 0
+    printed = capsys.readouterr()
+    model = globular.load(folder)
+    assert f"{model.history_[-1].objective:.8g}" in printed.out
+    assert f"{model.n_distances_:,}" in printed.out
+    assert f"globular predict '{folder}' {data} -o labels.npy" in printed.out
+    assert "\x1b" not in printed.err and printed.err.count("\n") <= 3  # a log file stays readable
+
+
+def test_quiet_says_nothing(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("fit", data, "-k", 5, "-o", tmp_path / "model", "-q") == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_fit_a_mixture(data: Path, tmp_path: Path) -> None:
+    folder, labels = tmp_path / "model", tmp_path / "labels.csv"
+    options = ["--covariance-type", "diag", "--max-iter", 5, "--labels", labels, "-q"]
+    assert command("fit", data, "-k", 4, "-o", folder, "--model", "gmm", "--seed", 0, *options) == 0
+    model = globular.load(folder)
+    assert model.means_.shape == (4, 3) and model.covariance_type == "diag"
+    np.testing.assert_array_equal(np.loadtxt(labels, dtype=int), model.predict(np.load(data)))
+
+
+def test_cosine_metric_reaches_the_model(data: Path, tmp_path: Path) -> None:
+    assert command("fit", data, "-k", 5, "-o", tmp_path / "m", "--metric", "cosine", "-q") == 0
+    centers = globular.load(tmp_path / "m").cluster_centers_
+    np.testing.assert_allclose(np.linalg.norm(centers, axis=1), 1.0, rtol=1e-5)
+
+
+def test_weights_from_a_file_and_from_a_column_are_the_same(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X, weights = rng.normal(size=(200, 2)).round(3), rng.integers(1, 5, 200).astype(float)
+    np.savetxt(tmp_path / "all.csv", np.column_stack([X, weights]), delimiter=",", header="a,b,w", comments="")
+    np.savetxt(tmp_path / "rows.csv", X, delimiter=",", header="a,b", comments="")
+    np.save(tmp_path / "w.npy", weights)
+    np.savetxt(tmp_path / "w.csv", weights)
+    options = ["-k", 6, "--seed", 0, "-q"]
+    calls = {
+        "file": ["rows.csv", "--weights", tmp_path / "w.npy"],
+        "text": ["rows.csv", "--weights", tmp_path / "w.csv"],
+        "column": ["all.csv", "--weights", "w"],
+        "chosen": ["all.csv", "--weights", "w", "--columns", "a, b"],
+    }
+    for name, (file, *more) in calls.items():
+        assert command("fit", tmp_path / file, *more, "-o", tmp_path / name, *options) == 0
+    expected = globular.KMeans(n_clusters=6, random_state=0).fit(X, sample_weight=weights).cluster_centers_
+    for name in calls:
+        np.testing.assert_array_equal(globular.load(tmp_path / name).cluster_centers_, expected, err_msg=name)
+
+
+def test_checkpoints_are_written_during_the_fit_and_resume_goes_on(data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    start = ["fit", data, "-k", 20, "-o", folder, "--seed", 1, "--tol", 0.0, "-q"]
+    assert command(*start, "--max-iter", 2, "--checkpoint-every", 1e-6) == 0
+    half_way = globular.load(folder)
+    assert command("fit", data, "-o", folder, "--resume", "--max-iter", 300, "-q") == 0
+    resumed = globular.load(folder)
+    assert resumed.history_[0].objective <= half_way.history_[-1].objective
+    whole = globular.KMeans(n_clusters=20, random_state=1, tol=0.0).fit(np.load(data))
+    np.testing.assert_allclose(resumed.inertia_, whole.inertia_, rtol=1e-6)
+    assert resumed.warm_start is False and resumed.max_iter == 300
+
+
+def test_resume_without_a_model_starts(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("fit", data, "-k", 5, "-o", tmp_path / "m", "--resume") == 0
+    assert "starting from the beginning" in capsys.readouterr().err
+    assert_refused(capsys, "fit", data, "-o", tmp_path / "n", "--resume", "-q", says="-k is missing")
+
+
+# --- fit: what is refused, and that nothing is left behind
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["-k", "0"], "-k"),
+        (["-k", "3000"], "2000"),
+        ([], "-k is missing"),
+        (["-k", "5", "--algorithm", "magic"], "algorithm"),
+        (["-k", "5", "--init", "magic"], "init"),
+        (["-k", "5", "--metric", "magic"], "metric"),
+        (["-k", "5", "--covariance-type", "full"], "--covariance-type does not apply to --model kmeans"),
+        (["-k", "5", "--max-iter", "0"], "max_iter"),
+        (["-k", "5", "--columns", "a"], "columns"),
+        (["-k", "5", "--columns", "a,,b"], "empty name"),
+        (["-k", "5", "--weights", "nowhere.npy"], "nowhere.npy"),
+        (["-k", "5", "--labels", "labels.txt"], "ends in .npy"),
+        (["-k", "5", "--labels", "no-such-folder/labels.npy"], "does not exist"),
+        (["-k", "5", "--checkpoint-every", "-1"], "every_seconds"),
+        (["-k", "five"], "-k.*integer"),
+        (["-k", "5", "--no-such-option"], "no-such-option"),
+    ],
+)
+def test_a_wrong_option_is_one_line(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    assert_refused(capsys, "fit", data, "-o", tmp_path / "model", "-q", *arguments, says=says)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["points.npy"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("missing.npy", None, "no such file"),
+        ("notes.docx", b"words", "not known; globular reads"),
+        ("cut.npy", "truncated", "cut.npy"),
+        ("words.csv", b"a,b\nx,y\nz,w\n", "words.csv"),
+        ("nan.npy", np.array([[1.0, np.nan], [2.0, 3.0]]), "NaN"),
+        ("inf.npy", np.array([[1.0, np.inf], [2.0, 3.0]]), "inf"),
+        ("flat.npy", np.arange(5.0), "2D"),
+        ("text.npy", np.array([["a", "b"]]), "not numbers"),
+        ("no-rows.npy", np.zeros((0, 2)), "0 sample"),
+    ],
+)
+def test_bad_data_is_one_line_that_names_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: Any, says: str
+) -> None:
+    path = tmp_path / name
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif isinstance(content, str):
+        np.save(path, np.zeros((100, 2)))
+        path.write_bytes(path.read_bytes()[:-100])
+    elif content is not None:
+        np.save(path, content)
+    fit = ["fit", path, "-k", 1, "-o", tmp_path / "model", "-q"]
+    assert_refused(capsys, *fit, says=says)
+    assert_refused(capsys, *fit, says=re.escape(name))
+    assert not (tmp_path / "model").exists()
+
+
+def test_bad_weights_are_one_line(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fit = ["fit", data, "-k", 5, "-o", tmp_path / "model", "-q", "--weights"]
+    for name, weights, says in (
+        ("short.npy", np.ones(7), "7 weights for 2,000 rows"),
+        ("negative.npy", -np.ones(2000), "egative|weight"),
+        ("zero.npy", np.zeros(2000), "weight"),
+        ("wide.npy", np.ones((2000, 2)), "one column"),
+    ):
+        np.save(tmp_path / name, weights)
+        assert_refused(capsys, *fit, tmp_path / name, says=says)
+    (tmp_path / "broken.npy").write_bytes(b"not numpy")
+    assert_refused(capsys, *fit, tmp_path / "broken.npy", says=r"broken\.npy")
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_foreign_folder_is_refused_before_the_fit(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_refused(capsys, "fit", data, "-k", 5, "-o", tmp_path, says="other than a globular model")
+
+
+def test_resume_refuses_what_does_not_match(
+    model_folder: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "wide.npy", np.zeros((50, 7)))
+    resume = ["-o", model_folder, "--resume", "-q"]
+    assert_refused(capsys, "fit", tmp_path / "wide.npy", *resume, says="3 columns.* has 7")
+    assert_refused(capsys, "fit", data, "-k", 7, *resume, says="has 20 clusters, not 7")
+    assert_refused(capsys, "fit", data, "--model", "gmm", *resume, says="holds a KMeans")
+
+
+# --- predict and info
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".csv", ".parquet"])
+def test_predict_writes_the_models_labels(model_folder: Path, data: Path, tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"labels{suffix}"
+    assert command("predict", model_folder, data, "-o", path, "-q") == 0
+    expected = globular.load(model_folder).predict(np.load(data))
+    written = np.load(path) if suffix == ".npy" else globular.io.open_source(path).whole().ravel()
+    np.testing.assert_array_equal(written, expected)
+
+
+def test_predict_in_many_blocks_is_the_same(
+    model_folder: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("globular.cli.predict.rows_per_block", lambda n_columns: 300)
+    assert command("predict", model_folder, data, "-o", tmp_path / "l.npy", "--threads", 1) == 0
+    expected = globular.load(model_folder).predict(np.load(data))
+    np.testing.assert_array_equal(np.load(tmp_path / "l.npy"), expected)
+
+
+def test_predict_refuses_and_writes_nothing(
+    model_folder: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "wide.npy", np.zeros((5, 7)))
+    np.save(tmp_path / "nan.npy", np.full((5, 3), np.nan))
+    out = tmp_path / "out.npy"
+    assert_refused(capsys, "predict", model_folder, tmp_path / "wide.npy", "-o", out, says="7 columns.*3")
+    assert_refused(capsys, "predict", model_folder, tmp_path / "nan.npy", "-o", out, says="NaN")
+    assert_refused(capsys, "predict", tmp_path / "gone", data, "-o", out, says="no such model folder")
+    assert_refused(capsys, "predict", model_folder, data, "-o", tmp_path / "out.txt", says="ends in .npy")
+    (model_folder / "model.safetensors").write_bytes(b"short")
+    assert_refused(capsys, "predict", model_folder, data, "-o", out, says="damaged or truncated")
+    assert not out.exists()
+
+
+def test_info_of_a_model(model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("info", model_folder) == 0
+    printed = capsys.readouterr().out
+    for expected in ("KMeans", "random_state", __version__, "iterations", "array 20 × 3"):
+        assert expected in printed
+
+
+def test_info_of_data(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("info", data) == 0
+    printed = capsys.readouterr().out
+    for expected in ("2,000", "float32", "24 kB", "globular fit"):
+        assert expected in printed
+    assert_refused(capsys, "info", tmp_path / "missing.npy", says="no such file")
+
+
+# --- demo, bench, the command itself
+
+
+def test_demo_compares_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "demo"
+    assert command("demo", "-o", folder, "--side", 6) == 0
+    printed = capsys.readouterr().out
+    for name in ("clusters.png", "history.png", "time-quality.png"):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+        assert str(folder / name) in printed
+    assert all(name in printed for name in ("globular KMeans", "scikit-learn KMeans", "MiniBatchKMeans"))
+    assert len(globular.load(folder / "model").cluster_centers_) == 36
+    assert sorted(entry.name for entry in folder.iterdir()) == [
+        "clusters.png", "history.png", "model", "time-quality.png",
+    ]  # fmt: skip
+
+
+def test_bench_passes_its_options_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def fake(problems: Any, adapters: Any, **options: Any) -> Path:
+        seen.update(options, problems=list(problems), adapters=list(adapters))
+        (tmp_path / "table.md").write_text("| library | seconds |\n|---|---|\n| globular | 1.5 |\n")
+        options["progress"]("one run")
+        return tmp_path / "results.csv"
+
+    monkeypatch.setattr("globular.benchmarking.run.run_benchmark", fake)
+    options = ["--adapters", "a, b", "--threads", 3, "--repeats", 2, "--iterations", "5,10"]
+    assert command("bench", "--quick", "-o", tmp_path, "birch", *options) == 0
+    seen.pop("progress")
+    assert seen == {
+        "problems": ["birch"], "adapters": ["a", "b"], "threads": 3, "repeats": 2, "n_iter": [5, 10],
+        "quick": True, "output": tmp_path,
+    }  # fmt: skip
+    printed = capsys.readouterr().out
+    assert "one run" in printed and "1.5" in printed and str(tmp_path / "table.md") in printed
+    assert_refused(capsys, "bench", "--iterations", "many", says="whole numbers")
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("--version") == 0
+    assert capsys.readouterr().out == f"globular {__version__}\n"
+    assert command("--help") == 0
+    told = capsys.readouterr()
+    assert "demo" in told.out
+    assert command() == 0
+    assert capsys.readouterr() == told
+    assert_refused(capsys, "fti", says="fti")
+
+
+def test_a_bug_is_not_hidden(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("globular.io.open_source", lambda *a, **k: {}["bug"])
+    with pytest.raises(KeyError):
+        command("info", data)
+
+
+def test_the_traceback_can_be_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOBULAR_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="no such file"):
+        command("info", tmp_path / "missing.npy")
+
+
+def test_help_is_fast_and_loads_nothing_heavy() -> None:
+    code = "import sys; from globular.cli.main import run; run(['--help']); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Usage" in done.stdout
+    assert not {"numba", "sklearn", "scipy", "matplotlib", "pandas"} & set(done.stderr.split())
+
+
+def test_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "globular", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"globular {__version__}\n")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Ctrl-C is sent as a signal")
+def test_ctrl_c_saves_what_there_is_and_exits_with_130(tmp_path: Path) -> None:
+    np.save(tmp_path / "big.npy", np.random.default_rng(0).normal(size=(100_000, 8)).astype(np.float32))
+    arguments = ["fit", "big.npy", "-k", "1000", "-o", "model", "--init", "random", "--algorithm", "lloyd"]
+    arguments += ["--tol", "0", "--max-iter", "100000", "--checkpoint-every", "0.001"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "globular", *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "model" / "model.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors and errors.endswith("globular: interrupted\n")
+    document = json.loads((tmp_path / "model" / "model.json").read_text())
+    assert document["attributes"]["n_iter_"] >= 1 and "labels_" in document["attributes"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["big.npy", "model"]

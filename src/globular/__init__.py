@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from globular.estimators.kmeans import KMeans
     from globular.estimators.mixture import GaussianMixture
     from globular.estimators.variational_kmeans import VariationalKMeans
+    from globular.estimators.variational_mixture import VariationalGaussianMixture
     from globular.persistence import load, save
 
 _HOMES = {
     "KMeans": "globular.estimators.kmeans",
     "VariationalKMeans": "globular.estimators.variational_kmeans",
     "GaussianMixture": "globular.estimators.mixture",
+    "VariationalGaussianMixture": "globular.estimators.variational_mixture",
     "load": "globular.persistence",
     "save": "globular.persistence",
 }
@@ -35,6 +37,7 @@ _MODULES = ("callbacks", "datasets", "io", "plotting", "seeding")
 __all__ = [
     "GaussianMixture",
     "KMeans",
+    "VariationalGaussianMixture",
     "VariationalKMeans",
     "__version__",
     "callbacks",

@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 
 from globular.algorithms.lloyd import KMeansOptions, lloyd
 from globular.backends.protocol import Shard
-from globular.model.cells import CellLevel, CellTree
+from globular.model.cells import CenterCells
 from globular.model.graph import Graph
 from globular.model.statistics import F64
 
 ADJACENT_CELLS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class CenterCells:
-    """About √C cells of neighbouring centres."""
-
-    middles: F64
-    """(cells, D)."""
-    order: NDArray[np.intp]
-    """Centres sorted by cell, (C,)."""
-    starts: NDArray[np.intp]
-    """Cell g is order[starts[g]:starts[g + 1]]; no cell is empty, (cells + 1,)."""
-
-    def tree(self, centers: F64) -> CellTree:
-        """The cells and below them the centres, in the order of `order`."""
-        top = CellLevel(self.middles, np.array([0, len(self.middles)]))
-        return CellTree((top, CellLevel(centers[self.order], self.starts)))
 
 
 def draw_cells(shard: Shard, centers: F64, rng: np.random.Generator, n_steps: int = 3) -> CenterCells:

@@ -35,7 +35,7 @@ def update_centers(
     n_relocated = 0
     if relocate and len(empty):
         sums, counts = sums.copy(), counts.copy()
-        n_relocated = _relocate(shard, empty, sums, counts, old)
+        n_relocated = _relocate(shard, empty, sums, counts, old, unit)
     filled = counts > 0
     centers = old.copy()
     if unit:
@@ -47,7 +47,7 @@ def update_centers(
     return CenterUpdate(centers, n_relocated)
 
 
-def _relocate(shard: Shard, empty: np.ndarray, sums: F64, counts: F64, old: F64) -> int:
+def _relocate(shard: Shard, empty: np.ndarray, sums: F64, counts: F64, old: F64, unit: bool) -> int:
     """Give each empty cluster one far row; returns how many found one. Changes sums and counts in place."""
     # Duplicates share a place, so look at more rows than are needed; what is missed is found in the next iteration.
     far = shard.farthest(4 * len(empty) + 16, old)
@@ -60,6 +60,8 @@ def _relocate(shard: Shard, empty: np.ndarray, sums: F64, counts: F64, old: F64)
         if not waiting or distance <= 1e-28 * scale:
             break
         if place in taken or counts[label] <= weight * (1 + 1e-12):  # its old cluster would run empty
+            continue
+        if unit and not row.any():  # has no direction: equally far from every centre
             continue
         taken.add(place)
         cluster = waiting.pop()

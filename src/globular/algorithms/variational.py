@@ -12,7 +12,7 @@ C′ = 1 is k-means, C′ = G = C is exact EM; C′ > 1 with hard votes searches
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Literal
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from globular.algorithms.cells import draw_cells, graph_by_cells, label_by_cells
 from globular.algorithms.centers import update_centers
+from globular.algorithms.probing import find_labels
 from globular.algorithms.steps import Step
 from globular.backends.protocol import Shard, require
 from globular.model.covariances import CovarianceLimits
@@ -28,6 +29,7 @@ from globular.model.graph import Graph, diverse_graph, estimated_graph, random_g
 from globular.model.search import Search
 from globular.model.statistics import F64, HardStatistics, PairStatistics
 
+CONVERGED = "objective changed less than tol"
 Neighborhoods = Literal["estimated", "exhaustive"]
 
 
@@ -44,7 +46,7 @@ class VariationalOptions:
     """E-steps without an M-step before the first iteration, while neighbourhoods form."""
     max_iter: int = 200
     tol: float = 1e-4
-    """Stop when the objective has improved by less than this share …"""
+    """Stop when the objective has improved by less than this share (k-means), or this much per row (mixtures) …"""
     patience: int = 3
     """… in so many iterations running."""
     unit_centers: bool = False
@@ -123,27 +125,11 @@ def start_rows(
     if at_random:
         shard.scatter_labels(len(centers), int(rng.integers(2**63)))
         return None
-    if graph is not None:
+    if graph is not None and graph.shape[1] >= min(n_neighbors, len(centers)):
         return graph
     cells = draw_cells(shard, centers, rng)
     label_by_cells(shard, centers, cells)
     return graph_by_cells(shard, centers, cells, n_neighbors)
-
-
-DESCENT_CANDIDATES = 4
-MAX_DESCENT = 20
-
-
-def descend(shard: Shard, centers: F64, graph: Graph, rng: np.random.Generator) -> int:
-    """Label rows without looking at all centres: from the closest cell along the cluster graph, to a minimum of it."""
-    n_distances = label_by_cells(shard, centers, draw_cells(shard, centers, rng))
-    search = Search(min(DESCENT_CANDIDATES, len(centers)), n_random=0, seed=0, estimate=False)
-    for _ in range(MAX_DESCENT):
-        step = shard.truncated_pass(centers, graph, search, moved_only=True).statistics
-        n_distances += step.n_distances
-        if step.n_changed == 0:
-            break
-    return n_distances
 
 
 FULL_SUMS_EVERY = 10
@@ -201,15 +187,55 @@ def _advance(totals: HardStatistics, moved: HardStatistics) -> HardStatistics:
     return HardStatistics(totals.sums + moved.sums, counts, moved.objective, moved.n_changed, moved.n_distances)
 
 
-def variational_mixture(
+@dataclass(frozen=True, slots=True)
+class SoftStart:
+    """Where a variational mixture begins; the rows of the shard are labelled to go with it."""
+
+    mixture: GaussianParameters
+    graph: Graph
+    n_distances: int = 0
+    """What it took to get here."""
+
+
+def warm_up_mixture(
     shard: Shard,
     mixture: GaussianParameters,
     options: VariationalOptions,
     rng: np.random.Generator,
     *,
     limits: CovarianceLimits,
-    learned_weights: bool = False,
     graph: Graph | None = None,
+    keep_covariances: bool = False,
+) -> SoftStart:
+    """`n_warmup` E-steps (one at least) at fixed means while neighbourhoods form, then an M-step for σ² alone.
+
+    Rows start from `shard.labels`, see `start_rows`. Only distances count here, so these are hard E-steps, and
+    σ² = Σ w ‖x − μ‖² / (D Σ w) for all components. `keep_covariances` leaves those of `mixture` in place.
+    """
+    require(shard, "truncated_pass")
+    C, D = mixture.means.shape
+    neighborhoods = _Neighborhoods(shard, options, rng)
+    graph = neighborhoods.start(mixture.means, graph)
+    n_distances, objective = 0, 0.0
+    for _ in range(max(1, options.n_warmup)):
+        found = shard.truncated_pass(mixture.means, graph, neighborhoods.search(), moved_only=True)
+        n_distances, objective = n_distances + found.statistics.n_distances, found.statistics.objective
+        graph = neighborhoods.after(graph, found.pairs)
+    if not keep_covariances:
+        variance = objective / (shard.total_weight * D) + limits.reg_covar
+        covariances = mixture.family.isotropic(max(variance, float(limits.smallest.mean())), C, D)
+        mixture = replace(mixture, covariances=covariances)
+    return SoftStart(mixture, graph, n_distances)
+
+
+def variational_mixture(
+    shard: Shard,
+    start: SoftStart,
+    options: VariationalOptions,
+    rng: np.random.Generator,
+    *,
+    limits: CovarianceLimits,
+    learned_weights: bool = False,
 ) -> Iterator[Step[SoftModel]]:
     """var-GMM-X/S: EM with responsibilities restricted to K(n) and renormalised (Eq. 5).
 
@@ -218,16 +244,9 @@ def variational_mixture(
     """
     require(shard, "truncated_soft_pass")
     neighborhoods = _Neighborhoods(shard, options, rng)
-    graph = neighborhoods.start(mixture.means, graph)
-    n_distances = 0
-    for _ in range(options.n_warmup):
-        graph = neighborhoods.before(mixture.means, graph)
-        found = shard.truncated_soft_pass(mixture, graph, neighborhoods.search())
-        n_distances += found.statistics.n_distances
-        graph = neighborhoods.after(graph, found.pairs)
-
-    patience = _Patience(options)
-    for iteration in count(1):
+    mixture, graph, n_distances = start.mixture, start.graph, start.n_distances
+    patience = _Patience(options, shard.total_weight)
+    for iteration in range(1, options.max_iter + 1):
         graph = neighborhoods.before(mixture.means, graph)
         found = shard.truncated_soft_pass(mixture, graph, neighborhoods.search())
         step = found.statistics
@@ -242,20 +261,44 @@ def variational_mixture(
         n_distances = 0
 
 
+MAX_DESCENT = 20
+
+
+def descend_mixture(
+    shard: Shard, mixture: GaussianParameters, graph: Graph, n_candidates: int, rng: np.random.Generator
+) -> int:
+    """Find K(n) of every row without looking at all components: by distance (cells), then on by p(c, x).
+
+    K(n) stays with the shard; returns the distances it took.
+    """
+    n_distances = find_labels(shard, mixture.means, rng)
+    search = Search(min(n_candidates, mixture.n_components), n_random=0, seed=0, estimate=False)
+    bound = -np.inf
+    for _ in range(MAX_DESCENT):
+        step = shard.truncated_soft_pass(mixture, graph, search).statistics
+        n_distances += step.n_distances
+        if step.log_likelihood <= bound:
+            break
+        bound = step.log_likelihood
+    return n_distances
+
+
 class _Patience:
     """Stop after several iterations of hardly any improvement, or when nothing moved."""
 
-    def __init__(self, options: VariationalOptions) -> None:
+    def __init__(self, options: VariationalOptions, unit: float | None = None) -> None:
         self._options = options
+        self._unit = unit
         self._last = np.nan
         self._idle = 0
 
     def reason(self, iteration: int, objective: float, *, settled: bool) -> str:
-        change = abs(objective - self._last) / max(abs(objective), np.finfo(np.float64).tiny)
+        unit = self._unit or max(abs(objective), np.finfo(np.float64).tiny)
+        change = abs(objective - self._last) / unit
         self._last = objective
         self._idle = self._idle + 1 if change < self._options.tol or settled else 0
         if settled and self._options.n_random == 0:
             return "no label changed"
         if self._idle >= self._options.patience:
-            return "objective changed less than tol"
+            return CONVERGED
         return "max_iter" if iteration >= self._options.max_iter else ""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.protocol import Index, LocalShard, Route, Shard, add_up
-from globular.model.cells import CellTree
+from globular.model.cells import CellTree, CenterCells
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
 from globular.model.groups import CenterGroups
@@ -63,6 +63,11 @@ class MappedShard(ABC):
         self, mixture: GaussianParameters, graph: Graph, search: Search
     ) -> TruncatedStatistics[SoftStatistics]:
         return add_up(part.truncated_soft_pass(mixture, graph, search) for part in self.parts())
+
+    def probing_pass(
+        self, centers: F64, cells: CenterCells, n_probes: int, *, accumulate: bool = True
+    ) -> HardStatistics:
+        return add_up(part.probing_pass(centers, cells, n_probes, accumulate=accumulate) for part in self.parts())
 
     def scatter_labels(self, n_clusters: int, seed: int) -> None:
         for part in self.parts():

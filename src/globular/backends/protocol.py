@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.errors import UnsupportedPassError
-from globular.model.cells import CellTree
+from globular.model.cells import CellTree, CenterCells
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
 from globular.model.groups import CenterGroups
@@ -93,6 +93,15 @@ class Shard(Protocol):
         self, mixture: GaussianParameters, graph: Graph, search: Search
     ) -> TruncatedStatistics[SoftStatistics]:
         """Truncated E-step of a mixture with diagonal covariances; `log_likelihood` is the free energy of Eq. 10."""
+        ...
+
+    def probing_pass(
+        self, centers: F64, cells: CenterCells, n_probes: int, *, accumulate: bool = True
+    ) -> HardStatistics:
+        """Every row searches its `n_probes` closest cells of centres and keeps its label if nothing there is closer.
+
+        About N·(cells + n_probes · C / cells) distances.
+        """
         ...
 
     def scatter_labels(self, n_clusters: int, seed: int) -> None:

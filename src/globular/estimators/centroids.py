@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics.pairwise import cosine_distances, euclidean_distances
+from sklearn.metrics.pairwise import cosine_distances
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from globular.algorithms.probing import find_labels
 from globular.algorithms.steps import Step
 from globular.backends.cpu.rows import working_dtype
 from globular.backends.protocol import Labels
@@ -101,22 +102,19 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         """All runs of a fit, the best of which is kept."""
         random_state = check_random_state(self.random_state)
         fit = Fit(self, data.n_rows, max_iter=self.max_iter, max_time=self.max_time, started=started)
-        best: dict[str, Any] | None = None
-        reason = ""
-        for _ in range(1 if self.n_init == "auto" else int(self.n_init)):
-            with fit.guarded():
-                steps = self._steps(data, random_state)
-            reason = yield from fit.follow(steps, partial(self._publish, data), partial(_error_per_row, data))
+
+        def finish(reason: str) -> float:
             self.stopped_ = reason
             fit.n_distances += self._finish(data, reason)
-            if best is None or self.inertia_ < best["inertia_"]:
-                best = {name: value for name, value in vars(self).items() if name.endswith("_")}
-            if reason in ("interrupted", "max_time", "callback"):
-                break
-        for name, value in (best or {}).items():
-            setattr(self, name, value)
-        self.n_distances_ = fit.n_distances
-        fit.end(reason)
+            return -self.inertia_
+
+        yield from fit.best_of(
+            1 if self.n_init == "auto" else int(self.n_init),
+            lambda: self._steps(data, random_state),
+            partial(self._publish, data),
+            finish,
+            partial(_error_per_row, data),
+        )
         self._warn_if_fewer()
 
     def _publish(self, data: Input, step: Step[Any], history: History) -> None:
@@ -141,10 +139,21 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         """Fit, and return the label of every row."""
         return self.fit(X, sample_weight=sample_weight).labels_
 
-    def predict(self, X: Any) -> Labels:
-        """Index of the closest centre for every row of X (array, sparse matrix, source or path)."""
-        labels, _ = self._assign(X, None)
-        return labels
+    def predict(self, X: Any, exact: bool = True) -> Labels:
+        """Index of the closest centre for every row of X.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, data frame, source or path
+        exact : bool, default=True
+            False searches a few of about √k cells of centres instead of all k centres: far fewer distances when there
+            are thousands of clusters, and now and then only the second-closest centre.
+        """
+        if exact:
+            return self._assign(X, None)[0]
+        data = self._open_fitted(X)
+        find_labels(data.shard, self._centers(), np.random.default_rng(0))
+        return data.shard.labels
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.floating[Any]]:
         """Fit, and return the distances of every row to all centres."""
@@ -189,14 +198,23 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
 
 
 def _distances(matrix: Any, centers: F64) -> NDArray[np.floating[Any]]:
-    """Euclidean distances, N × k, in blocks: float64 and about the middle of the centres, so that nothing cancels."""
+    """Euclidean distances, N × k: by products in float64, and by differences where those cancel. N·k distances."""
+    dense = not sparse.issparse(matrix)
     distances = np.empty((matrix.shape[0], len(centers)), dtype=working_dtype(matrix.dtype))
-    offset = 0.0 if sparse.issparse(matrix) else centers.mean(axis=0)  # sparse rows would not stay sparse
+    offset = centers.mean(axis=0) if dense else 0.0  # sparse rows would not stay sparse
+    centers = centers - offset
+    norms = (centers**2).sum(axis=1)
     for start in range(0, len(distances), 4096):
-        block = slice(start, start + 4096)
-        rows = matrix[block].astype(np.float64)
-        rows = rows if sparse.issparse(matrix) else rows - offset
-        distances[block] = euclidean_distances(rows, centers - offset)
+        rows = matrix[start : start + 4096].astype(np.float64)
+        rows = rows - offset if dense else rows
+        lengths = (rows**2).sum(axis=1) if dense else np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
+        scale = lengths[:, None] + norms
+        squared = scale - 2.0 * np.asarray(rows @ centers.T)
+        cancelled = squared < 1e-4 * scale
+        for c in np.flatnonzero(cancelled.any(axis=0)):
+            near = rows[np.flatnonzero(cancelled[:, c])]
+            squared[cancelled[:, c], c] = (((near if dense else near.toarray()) - centers[c]) ** 2).sum(axis=1)
+        distances[start : start + 4096] = np.sqrt(squared)
     return distances
 
 

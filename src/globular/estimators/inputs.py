@@ -160,3 +160,12 @@ def check_weights(sample_weight: Any, n_rows: int) -> F64 | None:
     if not (weights > 0).any():
         raise ValueError("sample_weight is zero everywhere; at least one row must count")
     return weights
+
+
+def mean_variance(data: Input) -> float:
+    """Mean variance of the columns; an error if squares overflow, as no distance can be computed then."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        variance = float(data.shard.column_moments()[1].mean())
+    if not np.isfinite(variance):
+        raise ValueError("X has values too large for float64: their squares overflow; scale X down")
+    return variance

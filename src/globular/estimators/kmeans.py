@@ -4,27 +4,47 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from globular.algorithms.cells import draw_cells, label_by_cells
 from globular.algorithms.lloyd import KMeansOptions, lloyd
+from globular.algorithms.probing import ProbingOptions, label_recall, probing_kmeans
 from globular.algorithms.steps import Step
 from globular.algorithms.yinyang import yinyang
 from globular.estimators.centroids import CentroidEstimator
-from globular.estimators.inputs import Input
+from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.starts import STARTS, starting_centers
 from globular.model.statistics import F64
 
 logger = logging.getLogger("globular")
 
-ALGORITHMS: dict[str, Callable[..., Iterator[Step[F64]]]] = {"lloyd": lloyd, "yinyang": yinyang}
+EXACT: dict[str, Callable[..., Iterator[Step[F64]]]] = {"lloyd": lloyd, "yinyang": yinyang}
+PROBING_FROM = 500
+"""From so many clusters on, "auto" probes; below, exact iterations cost as little and give more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """A point on the time–quality curve of probing k-means."""
+
+    n_probes: int
+    min_gain: float
+
+
+QUALITIES = {
+    "fast": Quality(n_probes=2, min_gain=1e-2),
+    "balanced": Quality(n_probes=2, min_gain=2e-3),
+    "best": Quality(n_probes=4, min_gain=2e-4),
+}
 
 
 class KMeans(CentroidEstimator):
-    """K-means clustering, exact, for any number of clusters.
+    """K-means clustering for any number of clusters.
 
     A drop-in for :class:`sklearn.cluster.KMeans` with sample weights everywhere, the cosine metric, seedings that stay
     cheap for thousands of clusters, streamed input, a history, callbacks, and results that depend on the seed alone:
@@ -35,9 +55,13 @@ class KMeans(CentroidEstimator):
     n_clusters : int, default=8
         Number of clusters. Clusters that run empty are moved to far rows, so there are `n_clusters` of them whenever
         there are that many distinct rows.
-    algorithm : {"auto", "lloyd", "yinyang"}, default="auto"
+    algorithm : {"auto", "lloyd", "yinyang", "probing"}, default="auto"
         "lloyd" compares every row with every centre by matrix products; "yinyang" gives the same labels and skips what
-        its bounds rule out, at the price of one float32 per row and ten clusters. "auto" chooses; see `algorithm_`.
+        its bounds rule out, at the price of a few float32 per row. "probing" compares a row with the centres of a few
+        cells, redrawn in every iteration, at a cost that grows with the square root of the clusters. "auto" takes
+        "lloyd" below 500 clusters and "probing" from there on; see `algorithm_`.
+    quality : {"fast", "balanced", "best"}, default="balanced"
+        For "probing": how widely to search and how long to go on.
     init : {"auto", "k-means++", "greedy k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
 callable, default="auto"
         Starting centres: the name of a seeding (see :mod:`globular.seeding`), an array of shape (n_clusters,
@@ -48,11 +72,14 @@ callable, default="auto"
     max_iter : int, default=300
         Most iterations of one run.
     tol : float, default=1e-4
-        Stop when the squared shifts of all centres add up to less than `tol` times the mean variance of the columns.
+        For the exact algorithms: stop when the squared shifts of all centres add up to less than `tol` times the mean
+        variance of the columns.
     max_time : float or None, default=None
         Seconds after which to stop at the end of the running iteration.
     metric : {"euclidean", "cosine"}, default="euclidean"
         "cosine" clusters the rows' directions (spherical k-means); centres have unit length.
+    exact_labels : bool, default=False
+        End with an exact assignment of all rows (N·k distances) also after "probing".
     warm_start : bool, default=False
         Begin at the centres of the last fit instead of new ones.
     random_state : int, RandomState or None, default=None
@@ -71,6 +98,8 @@ callable, default="auto"
         Index of the closest centre of every row.
     inertia_ : float
         Sum of (weighted) squared distances of the rows to their centres.
+    label_recall_ : float
+        Share of rows (of a random sample of 1,000) whose label is the exactly closest centre; 1 for exact labels.
     n_iter_ : int
     history_ : :class:`globular.model.history.History`
         One record per iteration of the best run.
@@ -95,13 +124,15 @@ callable, default="auto"
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "n_clusters": [Interval(Integral, 1, None, closed="left")],
-        "algorithm": [StrOptions({"auto", *ALGORITHMS})],
+        "algorithm": [StrOptions({"auto", "probing", *EXACT})],
+        "quality": [StrOptions(set(QUALITIES))],
         "init": [StrOptions(set(STARTS)), "array-like", callable],
         "n_init": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
         "max_time": [None, Interval(Real, 0, None, closed="neither")],
         "metric": [StrOptions({"euclidean", "cosine"})],
+        "exact_labels": ["boolean"],
         "warm_start": ["boolean"],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
@@ -114,12 +145,14 @@ callable, default="auto"
         n_clusters: int = 8,
         *,
         algorithm: str = "auto",
+        quality: str = "balanced",
         init: Any = "auto",
         n_init: int | str = "auto",
         max_iter: int = 300,
         tol: float = 1e-4,
         max_time: float | None = None,
         metric: str = "euclidean",
+        exact_labels: bool = False,
         warm_start: bool = False,
         random_state: Any = None,
         verbose: int = 0,
@@ -128,12 +161,14 @@ callable, default="auto"
     ) -> None:
         self.n_clusters = n_clusters
         self.algorithm = algorithm
+        self.quality = quality
         self.init = init
         self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
         self.max_time = max_time
         self.metric = metric
+        self.exact_labels = exact_labels
         self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
@@ -142,29 +177,44 @@ callable, default="auto"
 
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[F64]]:
         self.algorithm_ = self._choose_algorithm()
-        variance = float(data.shard.column_moments()[1].mean())
-        if not np.isfinite(variance):
-            raise ValueError("X holds values too large: their squares overflow float64; divide X by a constant")
-        options = KMeansOptions(self.max_iter, self.tol * variance, unit_centers=self.metric == "cosine")
+        unit = self.metric == "cosine"
+        variance = mean_variance(data)
         start = starting_centers(self, data, random_state)
         self.init_ = start.name
-        return ALGORITHMS[self.algorithm_](data.shard, start.centers, options)
+        if self.algorithm_ in EXACT:
+            options = KMeansOptions(self.max_iter, self.tol * variance, unit_centers=unit)
+            return EXACT[self.algorithm_](data.shard, start.centers, options)
+        rng = np.random.default_rng(random_state.randint(2**31, size=4))
+        if start.graph is None:  # hierarchical seeding has labelled the rows, nothing else has
+            label_by_cells(data.shard, start.centers, draw_cells(data.shard, start.centers, rng))
+        quality = QUALITIES[self.quality]
+        probing = ProbingOptions(quality.n_probes, self.max_iter, quality.min_gain, unit_centers=unit)
+        return probing_kmeans(data.shard, start.centers, probing, rng)
 
     def _choose_algorithm(self) -> str:
         if self.algorithm != "auto":
             return self.algorithm
-        logger.info("algorithm='auto' chose lloyd")
-        return "lloyd"
+        chosen = "lloyd" if self.n_clusters < PROBING_FROM else "probing"
+        logger.info("algorithm='auto' chose %s for %d clusters", chosen, self.n_clusters)
+        return chosen
 
     def _take_over(self, step: Step[F64], data: Input) -> None:
         self.cluster_centers_ = step.model.astype(data.dtype)
 
     def _finish(self, data: Input, reason: str) -> int:
+        self.label_recall_ = 1.0
         if reason == "no label changed" and data.dtype == np.float64:
             self.labels_ = data.shard.labels.copy()
             return 0
         # the last M-step moved the centres, or rounding to float32 did
-        statistics = data.shard.hard_pass(self._centers(), accumulate=False)
+        if self.algorithm_ in EXACT or self.exact_labels:
+            statistics = data.shard.hard_pass(self._centers(), accumulate=False)
+        else:
+            rng = np.random.default_rng(0)
+            cells = draw_cells(data.shard, self._centers(), rng)
+            n_probes = QUALITIES[self.quality].n_probes
+            statistics = data.shard.probing_pass(self._centers(), cells, n_probes, accumulate=False)
+            self.label_recall_ = label_recall(data.shard, self._centers(), rng)
         self.labels_ = data.shard.labels.copy()
         self.inertia_ = statistics.objective
         return statistics.n_distances

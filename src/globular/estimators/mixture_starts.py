@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,18 @@ from sklearn.utils import check_array
 from globular.algorithms import seeding
 from globular.algorithms.em import EMOptions, start_at_random, start_from_means
 from globular.algorithms.lloyd import KMeansOptions, lloyd
+from globular.algorithms.variational import (
+    SoftStart,
+    VariationalOptions,
+    start_rows,
+    variational_kmeans,
+    warm_up_mixture,
+)
 from globular.backends.protocol import Shard
 from globular.estimators.starts import SEEDINGS, automatic
-from globular.model.covariances import FAMILIES
-from globular.model.gaussian import GaussianParameters
+from globular.model.covariances import FAMILIES, CovarianceLimits
+from globular.model.gaussian import GaussianParameters, isotropic_mixture
+from globular.model.graph import Graph
 from globular.model.statistics import F64
 
 _KMEANS_ITERATIONS = 300
@@ -109,6 +117,56 @@ def starting_mixture(
         means = MEANS_METHODS[init_params](shard, n_components, rng)
         found = start_from_means(shard, means, covariance_type, options)
     return given.replace(found)
+
+
+def starting_variational(
+    shard: Shard,
+    n_components: int,
+    covariance_type: str,
+    init_params: str,
+    given: GivenStart,
+    continued: GaussianParameters | None,
+    options: VariationalOptions,
+    limits: CovarianceLimits,
+    rng: np.random.Generator,
+) -> SoftStart:
+    """The same for the variational algorithm: equal weights, one variance, and no pass over all components."""
+    graph: Graph | None = None
+    if continued is not None:
+        mixture = continued
+    else:
+        if given.means is not None:
+            means = given.means
+        elif init_params == "random":
+            mean, variance = shard.column_moments()
+            means = mean + rng.normal(size=(n_components, len(mean))) * np.sqrt(variance / (3 * shard.n_rows))
+        elif init_params == "kmeans":
+            means, graph = _variational_means(shard, n_components, options, rng)
+        else:
+            means = MEANS_METHODS[init_params](shard, n_components, rng)
+        mixture = given.replace(isotropic_mixture(means, 1.0, covariance_type))
+    if graph is None:
+        graph = start_rows(shard, mixture.means, None, options.G, False, rng)
+    kept = continued is not None or given.covariances is not None
+    return warm_up_mixture(shard, mixture, options, rng, limits=limits, graph=graph, keep_covariances=kept)
+
+
+def _variational_means(
+    shard: Shard, n_components: int, options: VariationalOptions, rng: np.random.Generator
+) -> tuple[F64, Graph]:
+    """Centres of a variational k-means clustering, and their neighbourhoods; the rows are labelled."""
+    name = automatic(n_components)
+    graph: Graph | None = None
+    if name == "hierarchical":
+        seeds = seeding.hierarchical(shard, n_components, rng, options.G)
+        centers, graph = seeds.centers, seeds.neighbors
+    else:
+        centers = SEEDINGS[name](shard, n_components, rng)
+    graph = start_rows(shard, centers, graph, options.G, False, rng)
+    hard = replace(options, tol=_KMEANS_TOLERANCE, max_iter=_KMEANS_ITERATIONS, relocate_empty=True)
+    for step in variational_kmeans(shard, centers, hard, rng, graph):
+        centers, graph = step.model.centers, step.model.graph
+    return centers, np.asarray(graph)
 
 
 def _checked(values: Any, shape: tuple[int, ...], name: str) -> F64 | None:

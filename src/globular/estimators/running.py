@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
@@ -43,14 +42,45 @@ class Fit:
         """Wall time since the fit began."""
         return time.perf_counter() - self._start
 
-    @contextmanager
-    def guarded(self) -> Iterator[None]:
-        """Around what comes before the first step: whatever goes wrong there, the callbacks hear of the end."""
+    def best_of(
+        self,
+        n_runs: int,
+        begin: Callable[[], Iterator[Step[Model]]],
+        publish: Callable[[Step[Model], History], None],
+        finish: Callable[[str], float],
+        error_per_row: Callable[[Step[Model]], float | None],
+    ) -> Generator[Record, None, None]:
+        """Follow several runs and leave the estimator with the attributes of the best one.
+
+        `begin` seeds and starts a run, `finish` completes its attributes and returns its score, the higher the better.
+        Whatever happens, the callbacks hear of the end. Ctrl-C keeps what is finished: the last iteration of the first
+        run, or the best run before; if there is nothing yet to keep it is raised again.
+        """
+        best: tuple[float, dict[str, Any]] | None = None
+        reason = "failed"
         try:
-            yield
-        except BaseException:
-            self.end("failed")
+            for _ in range(n_runs):
+                try:
+                    reason = yield from self.follow(begin(), publish, error_per_row)
+                    score = finish(reason)
+                except KeyboardInterrupt:
+                    reason = "interrupted"
+                    if best is None:
+                        raise
+                    self.interrupted = True
+                    break
+                if best is None or score > best[0]:
+                    best = score, {name: value for name, value in vars(self.estimator).items() if name.endswith("_")}
+                if reason in ("interrupted", "max_time", "callback"):
+                    break
+            for name, value in best[1].items() if best else ():
+                setattr(self.estimator, name, value)
+            self.estimator.n_distances_ = self.n_distances
+        except GeneratorExit:  # the user has left the loop over `fit_iter`
+            reason = "left"
             raise
+        finally:
+            self.end(reason)
 
     def follow(
         self,
@@ -58,10 +88,7 @@ class Fit:
         publish: Callable[[Step[Model], History], None],
         error_per_row: Callable[[Step[Model]], float | None],
     ) -> Generator[Record, None, str]:
-        """Yield a record for every step, the attributes set by `publish` before; returns why it ended.
-
-        Ctrl-C after the first step ends the fit with what there is and a warning; before it there is nothing to keep.
-        """
+        """Yield a record for every step, the attributes set by `publish` before; returns why it ended."""
         history = History()
         reason = ""
         while not reason:
@@ -76,16 +103,10 @@ class Fit:
                 reason = step.stopped or asked
             except KeyboardInterrupt:
                 if not history:
-                    self.end("interrupted")
                     raise
                 self.interrupted = True
-                reason = "interrupted"
-                break
-            try:
-                yield record
-            except GeneratorExit:  # the user has left the loop over `fit_iter`
-                self.end("left")
-                raise
+                return "interrupted"
+            yield record
         return reason
 
     def _record(self, step: Step[Any], quantization_error: float | None) -> Record:

@@ -50,33 +50,46 @@ NEIGHBORS = 32
 
 def starting_centers(estimator: Any, data: Input, random_state: np.random.RandomState) -> Start:
     """The centres for one run of an estimator with `init`, `n_clusters`, `warm_start` and `metric`."""
-    start = _choose(estimator, data, random_state)
-    if estimator.metric != "cosine":
+    unit = estimator.metric == "cosine"
+    if estimator.warm_start and hasattr(estimator, "cluster_centers_"):
+        centers = _check(estimator.cluster_centers_, estimator.n_clusters, data, "warm_start centres")
+        start = Start(centers, "warm start")
+    else:
+        start = choose_centers(estimator.init, estimator.n_clusters, data, random_state, unit=unit)
+    if not unit:
         return start
     lengths = np.linalg.norm(start.centers, axis=1, keepdims=True)
-    centers = np.divide(start.centers, lengths, out=start.centers.copy(), where=lengths > 0)
+    centers = np.divide(start.centers, lengths, out=np.zeros_like(start.centers), where=lengths > 0)
+    centers[lengths[:, 0] == 0, 0] = 1.0  # a row of zeros has no direction: any will do
     return replace(start, centers=centers)
 
 
-def _choose(estimator: Any, data: Input, random_state: np.random.RandomState) -> Start:
-    if estimator.warm_start and hasattr(estimator, "cluster_centers_"):
-        centers = _check(estimator.cluster_centers_, estimator.n_clusters, data, "warm_start centres")
-        return Start(centers, "warm start")
-    init = estimator.init
+def choose_centers(
+    init: Any,
+    n_clusters: int,
+    data: Input,
+    random_state: np.random.RandomState,
+    *,
+    unit: bool = False,
+    size_name: str = "n_clusters",
+) -> Start:
+    """Centres by an `init` argument: the name of a seeding, an array or a callable.
+
+    `unit` says that centres shall have unit length, `size_name` what the caller's users know `n_clusters` as.
+    """
     if isinstance(init, str):
-        name = automatic(estimator.n_clusters) if init == "auto" else init
+        name = automatic(n_clusters) if init == "auto" else init
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         if name == "hierarchical":
-            unit = estimator.metric == "cosine"
-            seeds = seeding.hierarchical(data.shard, estimator.n_clusters, rng, NEIGHBORS, unit_centers=unit)
+            seeds = seeding.hierarchical(data.shard, n_clusters, rng, NEIGHBORS, unit_centers=unit)
             return Start(seeds.centers, name, seeds.neighbors)
-        return Start(SEEDINGS[name](data.shard, estimator.n_clusters, rng), name)
+        return Start(SEEDINGS[name](data.shard, n_clusters, rng), name)
     if callable(init):
         if data.matrix is None:
             raise ValueError("init as a callable needs X in memory; pass the name of a seeding or an array instead")
-        centers = init(data.matrix, estimator.n_clusters, random_state=random_state)
-        return Start(_check(centers, estimator.n_clusters, data, "centres returned by init"), "callable")
-    return Start(_check(init, estimator.n_clusters, data, "init"), "array")
+        centers = init(data.matrix, n_clusters, random_state=random_state)
+        return Start(_check(centers, n_clusters, data, "centres returned by init", size_name), "callable")
+    return Start(_check(init, n_clusters, data, "init", size_name), "array")
 
 
 def automatic(n_clusters: int) -> str:
@@ -86,12 +99,12 @@ def automatic(n_clusters: int) -> str:
     return "k-means++" if n_clusters <= PLUS_PLUS_UP_TO else "hierarchical"
 
 
-def _check(centers: Any, n_clusters: int, data: Input, name: str) -> F64:
+def _check(centers: Any, n_clusters: int, data: Input, name: str, size_name: str = "n_clusters") -> F64:
     with naming(name):
         checked: F64 = check_array(centers, dtype=np.float64, input_name=name, copy=True)
     if checked.shape != (n_clusters, data.n_columns):
         raise ValueError(
-            f"the shape of {name} is {checked.shape}, expected (n_clusters, n_features) = "
+            f"the shape of {name} is {checked.shape}, expected ({size_name}, n_features) = "
             f"{(n_clusters, data.n_columns)}"
         )
     return checked

@@ -10,10 +10,9 @@ import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from globular.algorithms.steps import Step
-from globular.algorithms.variational import HardModel, VariationalOptions, descend, start_rows, variational_kmeans
-from globular.backends.protocol import Labels
+from globular.algorithms.variational import HardModel, VariationalOptions, start_rows, variational_kmeans
 from globular.estimators.centroids import CentroidEstimator
-from globular.estimators.inputs import Input
+from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.starts import STARTS, starting_centers
 from globular.model.graph import Graph
 from globular.model.search import Search
@@ -157,6 +156,7 @@ class VariationalKMeans(CentroidEstimator):
         self.n_threads = n_threads
 
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[HardModel]]:
+        mean_variance(data)  # for its check
         chosen = starting_centers(self, data, random_state)
         self.init_ = chosen.name
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
@@ -196,19 +196,3 @@ class VariationalKMeans(CentroidEstimator):
         self.labels_ = data.shard.labels.copy()
         self.inertia_ = statistics.objective
         return statistics.n_distances
-
-    def predict(self, X: Any, exact: bool = True) -> Labels:
-        """Index of the closest centre for every row of X.
-
-        Parameters
-        ----------
-        X : array, CSR matrix, data frame, source or path
-        exact : bool, default=True
-            False finds it by way of about √k cells of centres and then along the cluster graph: far fewer distances,
-            and now and then the second-closest centre.
-        """
-        if exact:
-            return super().predict(X)
-        data = self._open_fitted(X)
-        descend(data.shard, self._centers(), self.neighbors_, np.random.default_rng(0))
-        return data.shard.labels

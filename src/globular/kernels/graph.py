@@ -30,6 +30,8 @@ def neighbors_from_pairs(
         n_touched = 0
         for q in range(starts[c], starts[c + 1]):
             other = second[order[q]]
+            if pair_sums[1, order[q]] <= 0:  # rows of weight zero say nothing
+                continue
             if counts[other] == 0:
                 touched[n_touched] = other
                 n_touched += 1

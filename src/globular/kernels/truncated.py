@@ -423,13 +423,16 @@ def settle_hard(
     for i in range(labels.shape[0]):
         scale = scales[i] if scales.shape[0] else 1.0
         closest = squared_distance(rows, i, scale, centers, members[i, 0], norms)
-        for a in range(1, C_prime):
-            if members[i, a] == labels[i]:
-                stay = squared_distance(rows, i, scale, centers, labels[i], norms)
-                if stay <= closest:
-                    closest = stay
-                    members[i, a] = members[i, 0]
-                    members[i, 0] = labels[i]
+        if members[i, 0] != labels[i]:
+            stay = squared_distance(rows, i, scale, centers, labels[i], norms)
+            if stay <= closest:
+                closest = stay
+                place = C_prime - 1  # rounding may have put the former one out of K(n) altogether
+                for a in range(1, C_prime):
+                    if members[i, a] == labels[i]:
+                        place = a
+                members[i, place] = members[i, 0]
+                members[i, 0] = labels[i]
         labels[i] = members[i, 0]
         objective += closest * (weights[i] if weights.shape[0] else 1.0)
     return objective
@@ -444,11 +447,10 @@ def settle_soft(
     biases: Any,  # IN  (C,) float64
     members: Any,  # IN  (n, C′)
     shares: Any,  # OUT (n, C′) w q(c): Eq. 5, the posterior renormalised over K(n)
-    labels: Any,  # OUT (n,)
-) -> float:
-    """Truncated responsibilities; returns Σ w log Σ_{c∈K(n)} p(c, x), Eq. 10. O(n · C′ · D)."""
+    bounds: Any,  # OUT (n,) log Σ_{c∈K(n)} p(c, x), the terms of Eq. 10
+) -> None:
+    """Truncated responsibilities. O(n · C′ · D)."""
     x = rows[0]
-    bound = 0.0
     n, C_prime = members.shape
     isotropic = precisions.shape[1] == 1
     for i in range(n):
@@ -465,17 +467,14 @@ def settle_soft(
                 total += difference * difference * (1.0 if isotropic else precisions[c, j])
             joint = -0.5 * (total * (precisions[c, 0] if isotropic else 1.0) + biases[c])
             shares[i, a] = joint
-            if joint > largest:
-                largest = joint
-                labels[i] = c
+            largest = max(largest, joint)
         norm = 0.0
         for a in range(C_prime):
             shares[i, a] = np.exp(shares[i, a] - largest)
             norm += shares[i, a]
         for a in range(C_prime):
             shares[i, a] *= weight / norm
-        bound += weight * (largest + np.log(norm))
-    return bound
+        bounds[i] = largest + np.log(norm)
 
 
 @kernel

@@ -52,3 +52,20 @@ class CellTree:
         keep[last.starts[:-1][childless]] = True
         starts = np.concatenate([[0], np.cumsum(np.add.reduceat(keep.astype(np.intp), last.starts[:-1]))])
         return CellTree((*self.levels[:-1], CellLevel(last.centers[keep], starts)))
+
+
+@dataclass(frozen=True, slots=True)
+class CenterCells:
+    """About √C cells of neighbouring centres."""
+
+    middles: F64
+    """(cells, D)."""
+    order: NDArray[np.intp]
+    """Centres sorted by cell, (C,)."""
+    starts: NDArray[np.intp]
+    """Cell g is order[starts[g]:starts[g + 1]]; no cell is empty, (cells + 1,)."""
+
+    def tree(self, centers: F64) -> CellTree:
+        """The cells and below them the centres, in the order of `order`."""
+        top = CellLevel(self.middles, np.array([0, len(self.middles)]))
+        return CellTree((top, CellLevel(centers[self.order], self.starts)))

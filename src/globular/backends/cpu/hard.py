@@ -83,7 +83,7 @@ class CenterProduct:
             scores = self.scores(seen, None, chunk)
             kernels.nominate_and_check(
                 rows, lengths, scales, scores, chunk.norms, self.centers, self.norms,
-                int(chunk.members[0]), self.unit, self.tiny, best, labels, self._scratch.keys,
+                int(chunk.members[0]), self.unit, self.tiny, best, labels, self.keys,
             )  # fmt: skip
 
     def scores(self, seen: KernelRows, chosen: NDArray[np.intp] | None, chunk: ScoreChunk) -> Floats:
@@ -96,6 +96,11 @@ class CenterProduct:
         block = seen[0] if chosen is None else np.take(seen[0], chosen, axis=0)
         with np.errstate(over="ignore", invalid="ignore"):
             return np.matmul(block, chunk.factors, out=self._buffer(len(block), len(chunk.members)))
+
+    @property
+    def keys(self) -> NDArray[np.generic]:
+        """This thread's scratch for tile minima, once it has had scores."""
+        return self._scratch.keys
 
     def _buffer(self, n: int, width: int) -> Floats:
         size = n * width

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from globular.backends.cpu import bounded, d2, hard, routed, soft, truncated
+from globular.backends.cpu import bounded, d2, hard, probed, routed, soft, truncated
 from globular.backends.cpu.rows import CSRRows, DenseRows, Rows
 from globular.backends.protocol import Index, Labels, Route
 from globular.backends.state import PointState
 from globular.kernels.hard import row_lengths
 from globular.kernels.truncated import random_labels
-from globular.model.cells import CellTree
+from globular.model.cells import CellTree, CenterCells
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
 from globular.model.groups import CenterGroups
@@ -94,6 +94,7 @@ class CpuShard:
             "bounded_pass": "",
             "soft_pass": sparse_reason,
             "truncated_pass": "",
+            "probing_pass": "",
             "truncated_soft_pass": sparse_reason,
             "d2_pass": "",
             "trial_pass": "",
@@ -125,6 +126,11 @@ class CpuShard:
         self, mixture: GaussianParameters, graph: Graph, search: Search
     ) -> TruncatedStatistics[SoftStatistics]:
         return truncated.truncated_soft_pass(self, mixture, graph, search)
+
+    def probing_pass(
+        self, centers: F64, cells: CenterCells, n_probes: int, *, accumulate: bool = True
+    ) -> HardStatistics:
+        return probed.probing_pass(self, centers, cells, n_probes, accumulate)
 
     def scatter_labels(self, n_clusters: int, seed: int) -> None:
         random_labels(np.uint64(seed), self.first_row, n_clusters, self.labels)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -61,26 +62,61 @@ def truncated_soft_pass(
     members = _members(shard, graph, search.n_candidates)
     costs = _Costs(mixture)
     n_distances, pairs = _search_candidates(shard, mixture.means, costs, graph, search, members)
-    shares = np.empty(members.shape)
-    labels = shard.labels
-
-    def settle(span: tuple[int, int]) -> float:
-        part = slice(*span)
-        return kernels.settle_soft(
-            shard.rows.kernel_rows(*span), shard.weights[part], mixture.means, costs.precisions, costs.biases,
-            members[part], shares[part], labels[part],
-        )  # fmt: skip
-
-    bound = sum(ordered_map(settle, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads))
+    shard.labels[:] = members[:, 0]
+    shares, bounds = _settle_soft(shard, mixture, costs, members, shard.weights)
+    bound = float(shard.weights @ bounds if len(shard.weights) else bounds.sum())
     counts, sums, scatter = _soft_sums(shard, mixture.means, members, shares, costs.precisions.shape[1])
     if mixture.covariance_type != "diag":
         scatter = scatter[:, 0]
-    statistics = SoftStatistics(counts, sums, scatter, float(bound), shard.total_weight, n_distances)
+    statistics = SoftStatistics(counts, sums, scatter, bound, shard.total_weight, n_distances)
     return TruncatedStatistics(statistics, pairs)
 
 
+@dataclass(frozen=True, slots=True)
+class TruncatedPosterior:
+    """What is known of every row from its K(n) alone."""
+
+    members: NDArray[np.int32]
+    """K(n), the most likely component first, (N, C′); −1 where there is none."""
+    probabilities: F64
+    """The posterior renormalised over K(n), Eq. 5, (N, C′); 0 where there is no member."""
+    log_densities: F64
+    """log Σ_{c∈K(n)} p(c, x) ≤ log p(x), (N,)."""
+
+
+def truncated_posterior(shard: CpuShard, mixture: GaussianParameters, n_candidates: int) -> TruncatedPosterior:
+    """Of the K(n) that the last truncated soft pass has left. O(N · C′ · D)."""
+    members = cast(NDArray[np.int32], shard.state.get("members", np.int32, -1, width=n_candidates))
+    probabilities, log_densities = _settle_soft(shard, mixture, _Costs(mixture), members, np.empty(0))
+    return TruncatedPosterior(members, probabilities, log_densities)
+
+
+def _settle_soft(
+    shard: CpuShard, mixture: GaussianParameters, costs: _Costs, members: NDArray[np.int32], weights: F64
+) -> tuple[F64, F64]:
+    """w q(c) of the members, (N, C′), and the terms of Eq. 10, (N,)."""
+    shares, bounds = np.empty(members.shape), np.empty(len(members))
+
+    def settle(span: tuple[int, int]) -> None:
+        part = slice(*span)
+        kernels.settle_soft(
+            shard.rows.kernel_rows(*span), weights[part], mixture.means, costs.precisions, costs.biases,
+            members[part], shares[part], bounds[part],
+        )  # fmt: skip
+
+    run_all(settle, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads)
+    return shares, bounds
+
+
 class _Costs:
-    """−2 log p(c, x) = Σ_j precision_cj (x_j − μ_cj)² + bias_c for the families with diagonal covariances."""
+    """−2 log p(c, x) = Σ_j precision_cj (x_j − μ_cj)² + bias_c for the families with diagonal covariances.
+
+    The search may compare something simpler that sorts alike: with one variance for all, −2σ² log p(c, x) without its
+    constants, which for equal weights is the squared distance.
+    """
+
+    dtype: np.dtype | None = np.dtype(np.float64)
+    """K(n) is chosen in float64 whatever the rows are: in float32 rounding could lower the free energy."""
 
     def __init__(self, mixture: GaussianParameters) -> None:
         C, D = mixture.means.shape
@@ -89,15 +125,21 @@ class _Costs:
         self.precisions: F64 = 1.0 / variances
         log_determinants = np.log(variances).sum(axis=1) * (D if variances.shape[1] == 1 else 1)
         with np.errstate(divide="ignore"):
-            self.biases: F64 = log_determinants + D * np.log(2 * np.pi) - 2.0 * np.log(mixture.weights)
+            log_weights = np.log(mixture.weights)
+        self.biases: F64 = log_determinants + D * np.log(2 * np.pi) - 2.0 * log_weights
         self.by_distance = mixture.covariance_type == "tied_spherical"
+        self.search_precisions, self.search_biases = self.precisions, self.biases
+        if self.by_distance:
+            self.search_precisions = np.ones((C, 1))
+            self.search_biases = 2.0 * variances[:, 0] * (log_weights.max() - log_weights)
 
 
 class _NoMixture:
-    """K-means: the cost is the squared distance."""
+    """K-means: the cost is the squared distance, in the rows' dtype."""
 
-    precisions: F64 = np.empty((0, 0))
-    biases: F64 = np.empty(0)
+    dtype: np.dtype | None = None
+    search_precisions: F64 = np.empty((0, 0))
+    search_biases: F64 = np.empty(0)
     by_distance = True
 
 
@@ -189,9 +231,9 @@ def _search_candidates(
 ) -> tuple[int, PairStatistics]:
     """C′ > 1, or soft: K(n) becomes the best of the union of its members' neighbourhoods."""
     C = len(centers)
-    dtype = shard.rows.dtype
+    dtype = shard.rows.dtype if costs.dtype is None else costs.dtype
     quick, norms = centers.astype(dtype), np.einsum("ij,ij->i", centers, centers)
-    precisions, biases = costs.precisions.astype(dtype), costs.biases.astype(dtype)
+    precisions, biases = costs.search_precisions.astype(dtype), costs.search_biases.astype(dtype)
     _, order = _grouped(shard, C)
     width = members.shape[1] * graph.shape[1] + search.n_random
     held = threading.local()

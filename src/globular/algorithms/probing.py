@@ -1,0 +1,84 @@
+"""Probing k-means: E-steps that search a few cells of centres, redrawn every time.
+
+Truncated variational EM with another source of candidates. Before every E-step the C centres are clustered into cells
+(random centres as middles, a few Lloyd steps on C points). Each row goes to its closest cells and searches those
+exactly by matrix products; it changes its cluster only for a closer one, so K(n) contains the old cluster and the
+objective never rises (Prop. 1 of Forster & Lücke 2018). An iteration costs N·(cells + probes · C / cells) distances,
+O(N √C D), and they run at the speed of a matrix product. Redrawing the cells matters: the same cells would miss the
+same neighbours again.
+
+Neighbourhood search alone stalls in local minima of the cluster graph when the intrinsic dimension is high; this does
+not, and since cells are cheap to redraw it needs no memory of neighbourhoods at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from globular.algorithms.cells import draw_cells, label_by_cells
+from globular.algorithms.centers import update_centers
+from globular.algorithms.steps import Step
+from globular.backends.protocol import Shard, require
+from globular.model.statistics import F64
+
+
+@dataclass(frozen=True, slots=True)
+class ProbingOptions:
+    """How widely to search, and when to stop."""
+
+    n_probes: int = 2
+    """Cells that each row searches in an E-step."""
+    max_iter: int = 100
+    min_gain: float = 1e-3
+    """Stop when an iteration lowers the objective by less than this share."""
+    unit_centers: bool = False
+
+
+def probing_kmeans(
+    shard: Shard, centers: F64, options: ProbingOptions, rng: np.random.Generator
+) -> Iterator[Step[F64]]:
+    """K-means from labelled rows (by hierarchical seeding or `label_by_cells`)."""
+    require(shard, "probing_pass", "farthest")
+    before = np.inf
+    for iteration in count(1):
+        cells = draw_cells(shard, centers, rng)
+        statistics = shard.probing_pass(centers, cells, options.n_probes)
+        update = update_centers(shard, statistics, centers, unit=options.unit_centers)
+        gain = (before - statistics.objective) / max(statistics.objective, np.finfo(np.float64).tiny)
+        before = statistics.objective
+        stopped = ""
+        if statistics.objective == 0.0 or (gain < options.min_gain and update.n_relocated == 0):
+            stopped = "the objective gained less than min_gain"
+        elif iteration >= options.max_iter:
+            stopped = "max_iter"
+        yield Step(
+            iteration, statistics.objective, statistics.n_distances, statistics.n_changed, update.centers, stopped
+        )
+        if stopped:
+            return
+        centers = update.centers
+
+
+def find_labels(shard: Shard, centers: F64, rng: np.random.Generator, n_probes: int = 4, n_rounds: int = 2) -> int:
+    """Label rows from nothing without looking at all centres; returns the distances it took."""
+    n_distances = label_by_cells(shard, centers, draw_cells(shard, centers, rng))
+    for _ in range(n_rounds):
+        cells = draw_cells(shard, centers, rng)
+        n_distances += shard.probing_pass(centers, cells, n_probes, accumulate=False).n_distances
+    return n_distances
+
+
+def label_recall(shard: Shard, centers: F64, rng: np.random.Generator, n_rows: int = 1000) -> float:
+    """Share of a random sample of rows whose label is a closest centre. O(sample · C · D)."""
+    chosen = np.sort(rng.choice(shard.n_rows, min(n_rows, shard.n_rows), replace=False))
+    rows = shard.take(chosen)
+    sample = shard.local(rows)
+    sample.hard_pass(centers, accumulate=False)
+    labels = shard.labels[chosen]
+    closest = np.linalg.norm(rows - centers[sample.labels], axis=1)
+    own = np.linalg.norm(rows - centers[labels], axis=1)
+    return float(np.mean((sample.labels == labels) | (own <= closest)))

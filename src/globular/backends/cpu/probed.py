@@ -1,0 +1,104 @@
+"""The probing pass: each row searches its p closest cells of centres exactly, by matrix products.
+
+A second source of candidates for truncated E-steps: where neighbourhoods alone stall in local minima of the cluster
+graph, probing frees the rows. Every row keeps what it has unless a centre found is closer: the objective never rises.
+Rounds: in round a each row visits its a-th closest cell, rows grouped by cell, so that no two threads touch a row.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.backends.cpu.hard import CenterProduct, cluster_sums
+from globular.backends.cpu.routed import gather_rows
+from globular.kernels import hard as hard_kernels
+from globular.kernels import probed as kernels
+from globular.model.cells import CenterCells
+from globular.model.statistics import F64, HardStatistics
+from globular.threads import even_ranges, run_all
+
+if TYPE_CHECKING:
+    from globular.backends.cpu.shard import CpuShard
+
+ROWS_PER_TASK = 2048
+
+
+def probing_pass(shard: CpuShard, centers: F64, cells: CenterCells, n_probes: int, accumulate: bool) -> HardStatistics:
+    """See `Shard.probing_pass`."""
+    former = shard.labels.copy()
+    n_probes = min(n_probes, len(cells.middles))
+    visits = _closest_cells(shard, cells.middles, n_probes)
+    members = [cells.order[a:b] for a, b in zip(cells.starts[:-1], cells.starts[1:], strict=True)]
+    product = CenterProduct(shard, centers, members)
+    best = _own_distances(shard, product)
+    n_distances = shard.n_rows * (1 + len(cells.middles))
+    sizes = np.diff(cells.starts)
+    for a in range(n_probes):
+        _visit(shard, product, np.ascontiguousarray(visits[:, a]), best)
+        n_distances += int(sizes[visits[:, a]].sum())
+    objective = float(best @ shard.weights if len(shard.weights) else best.sum())
+    n_changed = int(np.count_nonzero(former != shard.labels))
+    sums, counts = cluster_sums(shard, len(centers)) if accumulate else (np.empty((0, shard.n_columns)), np.empty(0))
+    return HardStatistics(sums, counts, objective, n_changed, n_distances)
+
+
+def _closest_cells(shard: CpuShard, middles: F64, n_probes: int) -> NDArray[np.int32]:
+    """The p closest cells of every row, closest first, (N, p)."""
+    product = CenterProduct(shard, middles, [np.arange(len(middles))])
+    cells = np.empty((shard.n_rows, n_probes), dtype=np.int32)
+
+    def route(span: tuple[int, int]) -> None:
+        _, seen, scales = product.load(*span)
+        scores = product.scores(seen, None, product.chunks[0])
+        scratch = np.empty(n_probes, dtype=shard.rows.dtype)
+        kernels.closest_cells(scores, product.chunks[0].norms, scales, cells[slice(*span)], scratch)
+
+    run_all(route, even_ranges(shard.n_rows, product.rows_per_block), shard.n_threads)
+    return cells
+
+
+def _own_distances(shard: CpuShard, product: CenterProduct) -> F64:
+    best = np.empty(shard.n_rows)
+
+    def measure(span: tuple[int, int]) -> None:
+        part = slice(*span)
+        rows = shard.rows.kernel_rows(*span)
+        hard_kernels.own_distances(
+            rows, shard.scales[part], product.centers, product.norms, shard.labels[part], best[part]
+        )
+
+    run_all(measure, even_ranges(shard.n_rows, 4 * ROWS_PER_TASK), shard.n_threads)
+    return best
+
+
+def _visit(shard: CpuShard, product: CenterProduct, cell_of: NDArray[np.int32], best: F64) -> None:
+    """One round: every row against the centres of one cell."""
+    n_cells = len(product.chunks)
+    starts = np.empty(n_cells + 1, dtype=np.int64)
+    order: NDArray[np.integer] = np.empty(shard.n_rows, dtype=np.int32 if shard.n_rows < 2**31 else np.int64)
+    hard_kernels.group_by_label(cell_of, starts, order)
+    labels = shard.labels
+
+    def search(task: tuple[int, int, int]) -> None:
+        cell, begin, end = task
+        chosen = order[begin:end]
+        chunk = product.chunks[cell]
+        rows = gather_rows(shard.rows, chosen)
+        seen = product.seen(rows)
+        lengths = np.empty(len(chosen))
+        hard_kernels.row_lengths(seen, lengths)
+        scores = product.scores(seen, None, chunk)
+        kernels.check_cell(
+            rows, chosen, lengths, shard.scales, scores, chunk.norms, chunk.members, product.centers, product.norms,
+            best, labels, product.keys,
+        )  # fmt: skip
+
+    tasks = [
+        (cell, int(starts[cell]) + a, int(starts[cell]) + b)
+        for cell in range(n_cells)
+        for a, b in even_ranges(int(starts[cell + 1] - starts[cell]), ROWS_PER_TASK)
+    ]
+    run_all(search, tasks, shard.n_threads)

@@ -1,0 +1,290 @@
+"""`VariationalGaussianMixture`: mixtures whose iterations do not cost more with more components."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy import sparse as scipy_sparse
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from globular.algorithms.em import EMOptions, covariance_limits
+from globular.algorithms.steps import Step
+from globular.algorithms.variational import (
+    SoftModel,
+    VariationalOptions,
+    descend_mixture,
+    start_rows,
+    variational_mixture,
+    warm_up_mixture,
+)
+from globular.backends.cpu import CpuShard
+from globular.backends.cpu.truncated import TruncatedPosterior, truncated_posterior
+from globular.estimators.inputs import Input
+from globular.estimators.mixtures import MixtureEstimator
+from globular.estimators.starts import STARTS, choose_centers
+from globular.estimators.variational_kmeans import RANDOM_WARMUP
+from globular.model.gaussian import GaussianParameters, isotropic_mixture
+from globular.model.graph import Graph
+from globular.model.history import History
+from globular.model.statistics import F64, I64
+from globular.threads import resolve_threads
+
+
+class VariationalGaussianMixture(MixtureEstimator):
+    """Gaussian mixture by truncated variational EM: each row looks at few components, whatever their number.
+
+    Every row keeps `n_candidates` components, every component a neighbourhood of `n_neighbors`; an iteration evaluates
+    at most ``n_candidates * n_neighbors + n_random`` densities per row. Posteriors are exact on the components a row
+    keeps and zero elsewhere, which makes the objective a lower bound of the log-likelihood. With ``reg_covar=0`` it
+    never falls. ``n_candidates = n_neighbors`` is the paper's var-GMM-S (``neighborhoods="estimated"``) and var-GMM-X
+    ("exhaustive"). See Forster & Lücke, *Can clustering scale sublinearly with its clusters?*, AISTATS 2018.
+
+    Parameters
+    ----------
+    n_components : int, default=8
+    n_candidates : int, default=5
+        C′, the components that each row keeps.
+    n_neighbors : int, default=5
+        G, the size of a component's neighbourhood, itself included.
+    n_random : int, default=1
+        Components drawn at random for each row in each iteration, beside the neighbourhoods.
+    neighborhoods : {"estimated", "exhaustive"}, default="estimated"
+        Where neighbourhoods come from: estimated from distances that rows had anyway (Eq. 8), or from all distances
+        between means, which costs O(C²D) per iteration.
+    diverse : bool, default=False
+        With exhaustive neighbourhoods, skip a neighbour that is closer to a kept one than to the component itself.
+    start : {"cells", "random"}, default="cells"
+        First component of each row, and first neighbourhoods: by way of about √C cells of means (or of hierarchical
+        seeds), or drawn at random as in the paper.
+    n_warmup : int or "auto", default="auto"
+        E-steps at the starting means before the first iteration; "auto" is 1, and 20 with ``start="random"``. One is
+        always made: it finds the starting variance.
+    covariance_type : {"tied_spherical", "spherical", "diag"}, default="tied_spherical"
+        One variance for everything (the paper's model), a variance per component, or one per component and column.
+    weights : {"equal", "learned"}, default="equal"
+        Whether components have mixing weights of their own.
+    tol : float, default=1e-3
+        Stop when the mean lower bound of a row has changed by less than this …
+    patience : int, default=3
+        … in so many iterations running.
+    reg_covar : float, default=0
+        Added to the variances. Also with 0 variances stay above 1e-12 of the variance of the data.
+    max_iter : int, default=200
+        Most iterations of one run; 0 leaves the mixture where it starts.
+    init : {"auto", "k-means++", "greedy k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
+callable, default="auto"
+        Starting means: the name of a seeding (see :mod:`globular.seeding`), an array of shape (n_components,
+        n_features) or a function ``(X, n_components, random_state) -> array``.
+    n_init, max_time, random_state, warm_start, verbose, callbacks, n_threads
+        As in :class:`GaussianMixture`.
+
+    Attributes
+    ----------
+    weights_, means_, covariances_, precisions_, precisions_cholesky_, converged_, n_iter_, stopped_
+        As in :class:`GaussianMixture`.
+    lower_bound_ : float
+        Mean free energy of a row (Eq. 10), a lower bound of its log-likelihood, at the parameters the last iteration
+        began with.
+    lower_bounds_ : list of float
+        The same for every iteration of the best run.
+    history_ : :class:`globular.model.history.History`
+        One record per iteration of the best run; objectives are free energies of all rows.
+    n_distances_ : int
+        Densities (or distances) of a row and a component evaluated in the whole fit, seeding and first labels apart.
+    neighbors_ : int32 array of shape (n_components, n_neighbors)
+        The graph of components: every component itself, then its neighbours, closest first.
+    init_ : str
+        What "auto" came to.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from globular import VariationalGaussianMixture
+    >>> X = np.random.default_rng(0).normal(size=(2000, 3))
+    >>> model = VariationalGaussianMixture(n_components=100, random_state=0).fit(X)
+    >>> bool(model.lower_bound_ <= model.score(X) + 1e-3)
+    True
+    >>> model.predict_proba(X, truncated=True, sparse=True).nnz <= 5 * 2000
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any] | str]] = {
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "n_candidates": [Interval(Integral, 1, None, closed="left")],
+        "n_neighbors": [Interval(Integral, 1, None, closed="left")],
+        "n_random": [Interval(Integral, 0, 15, closed="both")],
+        "neighborhoods": [StrOptions({"estimated", "exhaustive"})],
+        "diverse": ["boolean"],
+        "start": [StrOptions({"cells", "random"})],
+        "n_warmup": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "covariance_type": [StrOptions({"tied_spherical", "spherical", "diag"})],
+        "weights": [StrOptions({"equal", "learned"})],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "patience": [Interval(Integral, 1, None, closed="left")],
+        "reg_covar": [Interval(Real, 0, None, closed="left")],
+        "max_iter": [Interval(Integral, 0, None, closed="left")],
+        "max_time": [None, Interval(Real, 0, None, closed="neither")],
+        "n_init": [Interval(Integral, 1, None, closed="left")],
+        "init": [StrOptions(set(STARTS)), "array-like", callable],
+        "random_state": ["random_state"],
+        "warm_start": ["boolean"],
+        "verbose": ["verbose"],
+        "callbacks": "no_validation",
+        "n_threads": [None, Integral],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 8,
+        *,
+        n_candidates: int = 5,
+        n_neighbors: int = 5,
+        n_random: int = 1,
+        neighborhoods: str = "estimated",
+        diverse: bool = False,
+        start: str = "cells",
+        n_warmup: int | str = "auto",
+        covariance_type: str = "tied_spherical",
+        weights: str = "equal",
+        tol: float = 1e-3,
+        patience: int = 3,
+        reg_covar: float = 0.0,
+        max_iter: int = 200,
+        max_time: float | None = None,
+        n_init: int = 1,
+        init: Any = "auto",
+        random_state: Any = None,
+        warm_start: bool = False,
+        verbose: int = 0,
+        callbacks: Any = None,
+        n_threads: int | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.n_candidates = n_candidates
+        self.n_neighbors = n_neighbors
+        self.n_random = n_random
+        self.neighborhoods = neighborhoods
+        self.diverse = diverse
+        self.start = start
+        self.n_warmup = n_warmup
+        self.covariance_type = covariance_type
+        self.weights = weights
+        self.tol = tol
+        self.patience = patience
+        self.reg_covar = reg_covar
+        self.max_iter = max_iter
+        self.max_time = max_time
+        self.n_init = n_init
+        self.init = init
+        self.random_state = random_state
+        self.warm_start = warm_start
+        self.verbose = verbose
+        self.callbacks = callbacks
+        self.n_threads = n_threads
+
+    def _steps(
+        self, data: Input, continued: GaussianParameters | None, random_state: np.random.RandomState
+    ) -> Iterator[Step[SoftModel]]:
+        options = self._options()
+        limits = covariance_limits(data.shard, EMOptions(reg_covar=self.reg_covar))
+        known: Graph | None = None
+        if continued is not None:
+            mixture, self.init_ = continued, "warm start"
+        else:
+            chosen = choose_centers(self.init, self.n_components, data, random_state, size_name="n_components")
+            mixture = isotropic_mixture(chosen.centers, 1.0, self.covariance_type)
+            known, self.init_ = chosen.graph, chosen.name
+        rng = np.random.default_rng(random_state.randint(2**31, size=4))
+        graph = start_rows(data.shard, mixture.means, known, self.n_neighbors, self.start == "random", rng)
+        start = warm_up_mixture(
+            data.shard, mixture, options, rng, limits=limits, graph=graph, keep_covariances=continued is not None
+        )
+        self.neighbors_: Graph = start.graph
+        self._publish_mixture(start.mixture, data, History(), "")
+        learned = self.weights == "learned"
+        return variational_mixture(data.shard, start, options, rng, limits=limits, learned_weights=learned)
+
+    def _options(self) -> VariationalOptions:
+        n_warmup = self.n_warmup
+        if isinstance(n_warmup, str):
+            n_warmup = RANDOM_WARMUP if self.start == "random" else 1
+        return VariationalOptions(
+            C_prime=min(self.n_candidates, self.n_components),
+            G=self.n_neighbors,
+            n_random=self.n_random,
+            neighborhoods="exhaustive" if self.neighborhoods == "exhaustive" else "estimated",
+            diverse=self.diverse,
+            n_warmup=n_warmup,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            patience=self.patience,
+            n_threads=resolve_threads(self.n_threads),
+        )
+
+    def _take_over(self, step: Step[SoftModel]) -> GaussianParameters:
+        self.neighbors_ = step.model.graph
+        return step.model.mixture
+
+    def predict(self, X: Any, exact: bool = True) -> I64:
+        """The most likely component of every row, (n_samples,).
+
+        Parameters
+        ----------
+        X : array, data frame, source or path
+        exact : bool, default=True
+            False finds it by way of about √C cells of means and then along the graph of components: far fewer
+            densities, and now and then the second most likely component.
+        """
+        if exact:
+            return super().predict(X)
+        return self._per_row(X, lambda part, mixture: self._posterior(part, mixture).members[:, 0].astype(np.int64))
+
+    def predict_proba(self, X: Any, truncated: bool = False, sparse: bool = False) -> Any:
+        """The probability of every component given the row, (n_samples, n_components).
+
+        Parameters
+        ----------
+        X : array, data frame, source or path
+        truncated : bool, default=False
+            Only the `n_candidates` most likely components that are found by way of the graph of components have a
+            probability, renormalised to a sum of one; the others have zero.
+        sparse : bool, default=False
+            With `truncated`, a CSR matrix of at most `n_candidates` entries per row instead of an array.
+        """
+        if not truncated:
+            if sparse:
+                raise ValueError("sparse=True needs truncated=True: exact probabilities are nowhere zero")
+            return super().predict_proba(X)
+        parts = self._per_part(X, lambda part, mixture: _as_csr(self._posterior(part, mixture), mixture.n_components))
+        matrix = parts[0] if len(parts) == 1 else scipy_sparse.vstack(parts, format="csr")
+        return matrix if sparse else matrix.toarray()
+
+    def score_samples(self, X: Any, exact: bool = True) -> F64:
+        """The log-likelihood of every row, (n_samples,).
+
+        Parameters
+        ----------
+        X : array, data frame, source or path
+        exact : bool, default=True
+            False gives the lower bound of Eq. 10 from the components that are found by way of the graph.
+        """
+        if exact:
+            return super().score_samples(X)
+        return self._per_row(X, lambda part, mixture: self._posterior(part, mixture).log_densities)
+
+    def _posterior(self, part: CpuShard, mixture: GaussianParameters) -> TruncatedPosterior:
+        n_candidates = min(self.n_candidates, mixture.n_components)
+        descend_mixture(part, mixture, self.neighbors_, n_candidates, np.random.default_rng(0))
+        return truncated_posterior(part, mixture, n_candidates)
+
+
+def _as_csr(posterior: TruncatedPosterior, n_components: int) -> scipy_sparse.csr_matrix:
+    """Entries sorted by component; components whose probability underflows are left out."""
+    rows, places = np.nonzero(posterior.probabilities > 0)
+    entries = posterior.probabilities[rows, places], (rows, posterior.members[rows, places])
+    matrix = scipy_sparse.csr_matrix(entries, shape=(len(posterior.members), n_components))
+    matrix.sort_indices()
+    return matrix

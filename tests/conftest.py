@@ -1,0 +1,31 @@
+"""Fixtures that every test module may use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Callable[[str], Any]:
+    """`real_data("mnist")` is the opened .npz of that data set; the test is skipped where it is not to be had.
+
+    Looked for in the folder GLOBULAR_DATA, else in shared/data beside the checkout.
+    """
+    given = os.environ.get("GLOBULAR_DATA")
+    folder = Path(given) if given else ROOT.parent / "shared" / "data"
+
+    def load(name: str, file: str | None = None) -> Any:
+        path = folder / name / f"{file or name}.npz"
+        if not path.is_file():
+            pytest.skip(f"no {path}; set GLOBULAR_DATA to the folder that holds {name}/{path.name}")
+        return np.load(path)
+
+    return load

@@ -1,0 +1,200 @@
+"""Bad input gets one clear error that names the argument."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.exceptions import NotFittedError
+
+from globular import KMeans
+from globular.errors import DataError
+from globular.estimators import inputs
+from makers import blobs
+
+X = blobs(n=30, D=3)
+
+
+def with_value(value: float) -> Any:
+    rows = X.copy()
+    rows[7, 1] = value
+    return rows
+
+
+TEXT = r"X.*(not numbers|string)"
+BAD_ROWS: dict[str, tuple[Any, str]] = {
+    "NaN": (with_value(np.nan), r"X contains NaN"),
+    "infinity": (with_value(np.inf), r"X contains infinity"),
+    "minus infinity": (with_value(-np.inf), r"X contains infinity"),
+    "NaN in float32": (with_value(np.nan).astype(np.float32), r"X contains NaN"),
+    "infinity in float16": (with_value(np.inf).astype(np.float16), r"X contains infinity"),
+    "NaN in CSR": (sparse.csr_matrix(with_value(np.nan)), r"X contains NaN"),
+    "NaN in a frame": (pd.DataFrame(with_value(np.nan)), r"X contains NaN"),
+    "no rows": (np.empty((0, 3)), r"X.*0 sample|0 sample.*X"),
+    "no columns": (np.empty((5, 0)), r"X.*0 feature|0 feature.*X"),
+    "no rows in CSR": (sparse.csr_matrix((0, 3)), r"X.*0 sample|0 sample.*X"),
+    "an empty list": ([], r"X|Expected 2D array"),
+    "one dimension": (np.arange(5.0), r"X.*2D array|2D array.*X|Reshape your data"),
+    "a number": (np.float64(3.0), r"X.*2D array|2D array.*X|Reshape your data"),
+    "three dimensions": (np.ones((4, 3, 2)), r"X.*dim 3|dim 3.*X|3D"),
+    "strings": (np.array([["a", "b"], ["c", "d"]]), TEXT),
+    "a list of strings": ([["a", "b"], ["c", "d"]], TEXT),
+    "strings that look like numbers": (np.array([["1", "2"], ["3", "4"]]), TEXT),
+    "bytes": (np.array([[b"a", b"b"]]), TEXT),
+    "objects": (np.array([[object(), object()]] * 3), r"X"),
+    "words as objects": (np.array([["a", 1.0], ["b", 2.0]], dtype=object), TEXT),
+    "complex numbers": (X + 1j, r"[Cc]omplex"),
+    "complex numbers in CSR": (sparse.csr_matrix(X + 1j), r"[Cc]omplex"),
+    "dates": (np.full((5, 2), np.datetime64("2026-01-01")), r"X"),
+    "ragged lists": ([[1.0, 2.0], [3.0]], r"X|inhomogeneous"),
+    "a frame with text": (pd.DataFrame({"a": [1.0, 2.0], "b": ["x", "y"]}), r"X|'b'|string"),
+    "None": (None, r"X|NoneType"),
+    "a generator": ((row for row in X), r"X|generator|array"),
+    "a masked array": (np.ma.masked_array(X, mask=X > 0), r"X.*mask"),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:X has feature names")  # of the frames among them
+@pytest.mark.parametrize("name", BAD_ROWS)
+def test_bad_rows(name: str) -> None:
+    given, message = BAD_ROWS[name]
+    with pytest.raises((ValueError, TypeError), match=message):
+        KMeans(1).fit(given)
+    model = KMeans(2).fit(X)
+    for method in (model.predict, model.score, model.transform):
+        with pytest.raises((ValueError, TypeError)):
+            method(given)
+
+
+BAD_WEIGHTS: dict[str, Any] = {
+    "negative": np.r_[-1.0, np.ones(29)],
+    "all zero": np.zeros(30),
+    "NaN": np.r_[np.nan, np.ones(29)],
+    "infinite": np.r_[np.inf, np.ones(29)],
+    "too few": np.ones(29),
+    "too many": np.ones(31),
+    "two-dimensional": np.ones((30, 1)),
+    "a number": 2.0,
+    "a zero-dimensional array": np.array(1.0),
+    "strings": np.array(["a"] * 30),
+    "complex": np.ones(30) + 1j,
+    "objects": np.array([object()] * 30),
+    "a dictionary": {0: 1.0},
+    "empty": [],
+}
+
+
+@pytest.mark.parametrize("name", BAD_WEIGHTS)
+def test_bad_weights(name: str) -> None:
+    with pytest.raises((ValueError, TypeError), match="sample_weight"):
+        KMeans(2).fit(X, sample_weight=BAD_WEIGHTS[name])
+    with pytest.raises((ValueError, TypeError), match="sample_weight"):
+        KMeans(2).fit(X).score(X, sample_weight=BAD_WEIGHTS[name])
+
+
+BAD_PARAMETERS: list[tuple[str, Any]] = [
+    *(("n_clusters", value) for value in (0, -3, 2.5, "2", None, 31)),
+    *(("algorithm", value) for value in ("elkan", "Lloyd", None, 3)),
+    *(("metric", value) for value in ("manhattan", None, 2)),
+    *(("init", value) for value in ("kmeans", None, 5)),
+    *(("n_init", value) for value in (0, -1, 1.5, "many", None)),
+    *(("max_iter", value) for value in (0, -1, 2.5, None)),
+    *(("tol", value) for value in (-1e-9, "small", None, np.nan)),
+    *(("max_time", value) for value in (0, -1.0, "long", np.nan)),
+    *(("n_threads", value) for value in (0, -2, 1.5, "2", True)),
+    *(("random_state", value) for value in (-1, "seed", 1.5)),
+    *(("warm_start", value) for value in ("yes", None)),
+    *(("verbose", value) for value in ("much", -1)),
+    *(("callbacks", value) for value in (5, ["progress"], [None])),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), BAD_PARAMETERS, ids=lambda value: repr(value))
+def test_bad_parameters(name: str, value: Any) -> None:
+    parameters = {"n_clusters": 2, name: value}
+    with pytest.raises((ValueError, TypeError), match=name):
+        KMeans(**parameters).fit(X)
+
+
+BAD_STARTS: dict[str, Any] = {
+    "too few": X[:2],
+    "too many": X[:4],
+    "other columns": X[:3, :2],
+    "one-dimensional": X[0],
+    "NaN": np.full((3, 3), np.nan),
+    "strings": np.full((3, 3), "a"),
+    "three-dimensional": np.ones((3, 3, 1)),
+    "complex": X[:3] + 1j,
+}
+
+
+@pytest.mark.parametrize("as_callable", [False, True], ids=["array", "callable"])
+@pytest.mark.parametrize("name", BAD_STARTS)
+def test_bad_starting_centers(name: str, as_callable: bool) -> None:
+    given = BAD_STARTS[name]
+    init = (lambda X, n_clusters, random_state: given) if as_callable else given
+    with pytest.raises((ValueError, TypeError), match="init"):
+        KMeans(3, init=init).fit(X)
+
+
+def test_more_clusters_than_rows() -> None:
+    with pytest.raises(ValueError, match=r"n_samples=30.*n_clusters=31"):
+        KMeans(31).fit(X)
+
+
+def test_not_fitted() -> None:
+    for method in ("predict", "transform", "score"):
+        with pytest.raises(NotFittedError, match="KMeans"):
+            getattr(KMeans(2), method)(X)
+    with pytest.raises(NotFittedError):
+        KMeans(2).get_feature_names_out()
+
+
+def test_another_number_of_columns() -> None:
+    model = KMeans(2).fit(X)
+    for given in (X[:, :2], sparse.csr_matrix(X[:, :2]), np.hstack([X, X])):
+        for method in (model.predict, model.transform, model.score):
+            with pytest.raises(ValueError, match=r"X has \d features, but KMeans is expecting 3"):
+                method(given)
+
+
+def test_a_failed_fit_leaves_a_fitted_model_as_it_was() -> None:
+    model = KMeans(2, random_state=0).fit(X)
+    centers, labels = model.cluster_centers_.copy(), model.labels_.copy()
+    with pytest.raises(ValueError, match="NaN"):
+        model.fit(with_value(np.nan))
+    with pytest.raises(ValueError, match="sample_weight"):
+        model.fit(X, sample_weight=np.zeros(30))
+    np.testing.assert_array_equal(model.cluster_centers_, centers)
+    np.testing.assert_array_equal(model.labels_, labels)
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["in memory", "streamed"])
+def test_bad_files_are_named(tmp_path: Path, streamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if streamed:
+        monkeypatch.setattr(inputs, "MEMORY_SHARE", 0.0)
+    for name, rows in {"nan.npy": with_value(np.nan), "text.npy": np.array([["a"]]), "flat.npy": X[0]}.items():
+        np.save(tmp_path / name, rows)
+        with pytest.raises(DataError, match=name):
+            KMeans(2).fit(tmp_path / name)
+    with pytest.raises((DataError, FileNotFoundError), match=r"absent\.npy"):
+        KMeans(2).fit(tmp_path / "absent.npy")
+    np.save(tmp_path / "good.npy", X)
+    content = (tmp_path / "good.npy").read_bytes()
+    (tmp_path / "short.npy").write_bytes(content[: len(content) // 2])
+    with pytest.raises(DataError, match=r"short\.npy"):
+        KMeans(2).fit(tmp_path / "short.npy")
+    with pytest.raises(ValueError, match="n_clusters=31"):
+        KMeans(31).fit(tmp_path / "good.npy")
+    with pytest.raises(ValueError, match="3"):
+        KMeans(2).fit(X[:, :2]).predict(tmp_path / "good.npy")
+
+
+def test_an_error_has_no_strange_cause() -> None:
+    with pytest.raises(ValueError) as caught:
+        KMeans(2).fit(with_value(np.nan))
+    assert caught.value.__cause__ is None

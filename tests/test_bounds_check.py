@@ -1,0 +1,78 @@
+"""The kernels with numba's index checks switched on: no access outside an array.
+
+The checks are compiled in, so they need a process and a cache of their own; that costs seconds of compiling.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SMALL = """
+import numpy as np
+from globular.backends.cpu import CpuShard, hard
+from globular.model.groups import CenterGroups
+random = np.random.default_rng(0)
+hard.SCORES_PER_BLOCK, hard.ROWS_PER_RUN = 64, 40
+for n, C, D in [(1, 1, 1), (130, 67, 3), (700, 64, 2)]:
+    rows, centers = random.normal(size=(n, D)), random.normal(size=(C, D))
+    shard = CpuShard(rows, random.uniform(size=n))
+    shard.hard_pass(centers)
+    shard.farthest(5, centers)
+    shard.hard_pass(1e200 * centers)  # scores overflow: every centre is checked
+print("checked")
+"""
+
+LARGE = """
+import warnings
+import numpy as np
+from scipy import sparse
+from globular import KMeans
+random = np.random.default_rng(0)
+dense = random.normal(size=(300, 5))
+thin = np.where(np.abs(dense) > 1, dense, 0)
+matrices = [dense, dense.astype(np.float32), sparse.csr_matrix(thin), sparse.csr_matrix(thin.astype(np.float32))]
+matrices += [np.round(dense).astype(np.uint8), 1e8 + dense, (1e30 * dense).astype(np.float32)]
+warnings.simplefilter("ignore")
+for X in matrices:
+    for algorithm in ("lloyd", "yinyang"):
+        for metric in ("euclidean", "cosine"):
+            for init in ("greedy k-means++", "hierarchical", "afk-mc2", "k-means||", "random"):
+                model = KMeans(70, init=init, algorithm=algorithm, metric=metric, random_state=0)
+                model.fit(X, sample_weight=random.uniform(size=300)).predict(X[:7])
+print("checked")
+"""
+
+
+def run_checked(code: str, cache: Path) -> None:
+    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(cache)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("checked\n")
+
+
+def test_the_check_itself_works(tmp_path: Path) -> None:
+    code = (
+        "import numpy as np\n"
+        "from globular.kernels.hard import settle_block\n"
+        "none = np.empty(0)\n"
+        "settle_block(np.ones(5), np.zeros(2, np.int32), none, np.zeros(2, np.int32))\n"
+        "print('checked')"
+    )
+    with pytest.raises(AssertionError, match="IndexError"):
+        run_checked(code, tmp_path)
+
+
+def test_hard_pass_stays_within_its_arrays(tmp_path: Path) -> None:
+    run_checked(SMALL, tmp_path)
+
+
+@pytest.mark.slow
+def test_whole_fits_stay_within_their_arrays(tmp_path: Path) -> None:
+    run_checked(LARGE, tmp_path)

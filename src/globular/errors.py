@@ -27,4 +27,4 @@ class UnsupportedPassError(GlobularError, NotImplementedError):
 
 
 class FitInterruptedWarning(UserWarning):
-    """A fit was ended by Ctrl-C or by its time budget; the best state so far was kept."""
+    """A fit was ended by Ctrl-C; the best state so far was kept."""

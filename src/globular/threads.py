@@ -25,7 +25,8 @@ Result = TypeVar("Result")
 _pools: dict[int, ThreadPoolExecutor] = {}
 _pools_lock = threading.Lock()
 # A forked child has the pools' objects but not their threads.
-os.register_at_fork(after_in_child=_pools.clear)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pools.clear)
 
 
 def default_threads() -> int:

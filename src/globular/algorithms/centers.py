@@ -15,7 +15,17 @@ class CenterUpdate:
     """The centres after an M-step."""
 
     centers: F64
-    n_relocated: int
+    relocated: tuple[tuple[int, int], ...] = ()
+    """Clusters that had run empty, each with the cluster of the row it was put on."""
+
+    @property
+    def n_relocated(self) -> int:
+        return len(self.relocated)
+
+    @property
+    def rounding(self) -> float:
+        """A sum of squared shifts that is mere rounding of the centres."""
+        return 1e-30 * float(np.vdot(self.centers, self.centers))
 
     def shifts(self, old: F64) -> F64:
         """How far each centre moved, (C,)."""
@@ -23,19 +33,27 @@ class CenterUpdate:
 
 
 def update_centers(
-    shard: Shard, statistics: HardStatistics, old: F64, *, unit: bool, relocate: bool = True
+    shard: Shard,
+    statistics: HardStatistics,
+    old: F64,
+    *,
+    unit: bool,
+    relocate: bool = True,
+    rows_follow: bool = True,
 ) -> CenterUpdate:
     """Means of the clusters, scaled to unit length if `unit` (spherical k-means).
 
     A cluster that lost all its weight moves to the row farthest from its own centre, which leaves its old cluster; rows
     at the same place are used once. So k clusters asked are k clusters given while there are k distinct rows.
+    Where it is not sure that the row finds its new cluster in the next pass (`rows_follow` is False) its old cluster
+    keeps it for now: only then can the objective not rise.
     """
     sums, counts = statistics.sums, statistics.counts
     empty = np.flatnonzero(counts <= 0)
-    n_relocated = 0
+    relocated: list[tuple[int, int]] = []
     if relocate and len(empty):
         sums, counts = sums.copy(), counts.copy()
-        n_relocated = _relocate(shard, empty, sums, counts, old, unit)
+        relocated = _relocate(shard, empty, sums, counts, old, unit, rows_follow)
     filled = counts > 0
     centers = old.copy()
     if unit:
@@ -44,17 +62,19 @@ def update_centers(
         centers[filled] = sums[filled] / lengths[filled, None]
     else:
         centers[filled] = sums[filled] / counts[filled, None]
-    return CenterUpdate(centers, n_relocated)
+    return CenterUpdate(centers, tuple(relocated))
 
 
-def _relocate(shard: Shard, empty: np.ndarray, sums: F64, counts: F64, old: F64, unit: bool) -> int:
-    """Give each empty cluster one far row; returns how many found one. Changes sums and counts in place."""
+def _relocate(
+    shard: Shard, empty: np.ndarray, sums: F64, counts: F64, old: F64, unit: bool, rows_follow: bool
+) -> list[tuple[int, int]]:
+    """Give each empty cluster one far row; returns who found one, and where. Changes sums and counts in place."""
     # Duplicates share a place, so look at more rows than are needed; what is missed is found in the next iteration.
     far = shard.farthest(4 * len(empty) + 16, old)
     scale = float(np.abs(old).max(initial=0.0)) ** 2 * old.shape[1]
     taken: set[bytes] = set()
     waiting = list(empty[::-1])
-    n_relocated = 0
+    relocated: list[tuple[int, int]] = []
     for row, distance, weight, label in zip(far.rows, far.squared_distances, far.weights, far.labels, strict=True):
         place = row.tobytes()
         if not waiting or distance <= 1e-28 * scale:
@@ -65,9 +85,10 @@ def _relocate(shard: Shard, empty: np.ndarray, sums: F64, counts: F64, old: F64,
             continue
         taken.add(place)
         cluster = waiting.pop()
-        sums[label] -= weight * row
-        counts[label] -= weight
+        if rows_follow:
+            sums[label] -= weight * row
+            counts[label] -= weight
         sums[cluster] = weight * row
         counts[cluster] = weight
-        n_relocated += 1
-    return n_relocated
+        relocated.append((int(cluster), int(label)))
+    return relocated

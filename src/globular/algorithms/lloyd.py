@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from globular.algorithms.centers import update_centers
+from globular.algorithms.centers import CenterUpdate, update_centers
 from globular.algorithms.steps import Step
 from globular.backends.protocol import Shard, require
 from globular.model.statistics import F64
@@ -32,21 +32,20 @@ def lloyd(shard: Shard, centers: F64, options: KMeansOptions) -> Iterator[Step[F
     for iteration in count(1):
         statistics = shard.hard_pass(centers)
         update = update_centers(shard, statistics, centers, unit=options.unit_centers)
-        shift = float((update.shifts(centers) ** 2).sum())
         # labels that a seeding or another run left behind say nothing about this one
         n_changed = statistics.n_changed if iteration > 1 else shard.n_rows
-        stopped = reason_to_stop(iteration, n_changed + update.n_relocated, shift, options)
+        stopped = reason_to_stop(iteration, n_changed, update, update.shifts(centers), options)
         yield Step(iteration, statistics.objective, statistics.n_distances, n_changed, update.centers, stopped)
         if stopped:
             return
         centers = update.centers
 
 
-def reason_to_stop(iteration: int, n_changed: int, shift: float, options: KMeansOptions) -> str:
+def reason_to_stop(iteration: int, n_changed: int, update: CenterUpdate, shifts: F64, options: KMeansOptions) -> str:
     """Why to stop after this iteration; empty to go on."""
-    if n_changed == 0:
+    if n_changed + update.n_relocated == 0:
         return "no label changed"
-    if shift <= options.tol:
+    if float((shifts**2).sum()) <= max(options.tol, update.rounding):
         return "centres moved less than tol"
     if iteration >= options.max_iter:
         return "max_iter"

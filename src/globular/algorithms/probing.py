@@ -47,7 +47,7 @@ def probing_kmeans(
     for iteration in count(1):
         cells = draw_cells(shard, centers, rng)
         statistics = shard.probing_pass(centers, cells, options.n_probes)
-        update = update_centers(shard, statistics, centers, unit=options.unit_centers)
+        update = update_centers(shard, statistics, centers, unit=options.unit_centers, rows_follow=False)
         gain = (before - statistics.objective) / max(statistics.objective, np.finfo(np.float64).tiny)
         before = statistics.objective
         stopped = ""

@@ -25,7 +25,7 @@ from globular.algorithms.steps import Step
 from globular.backends.protocol import Shard, require
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
-from globular.model.graph import Graph, diverse_graph, estimated_graph, random_graph
+from globular.model.graph import Graph, diverse_graph, estimated_graph, introduce, random_graph
 from globular.model.search import Search
 from globular.model.statistics import F64, HardStatistics, PairStatistics
 
@@ -155,18 +155,19 @@ def variational_kmeans(
         graph = neighborhoods.after(graph, found.pairs)
 
     totals: HardStatistics | None = None
+    newcomers: tuple[tuple[int, int], ...] = ()
     patience = _Patience(options)
     for iteration in count(1):
-        graph = neighborhoods.before(centers, graph)
+        graph = introduce(neighborhoods.before(centers, graph), newcomers)
         full = iteration % FULL_SUMS_EVERY == 1 or totals is None
         found = shard.truncated_pass(centers, graph, neighborhoods.search(), moved_only=not full)
         step = found.statistics
         totals = step if full or totals is None else _advance(totals, step)
         graph = neighborhoods.after(graph, found.pairs)
         # M-step, Eq. 4 with hard votes
-        update = update_centers(shard, totals, centers, unit=options.unit_centers, relocate=options.relocate_empty)
-        if update.n_relocated:
-            totals = None
+        update = update_centers(
+            shard, totals, centers, unit=options.unit_centers, relocate=options.relocate_empty, rows_follow=False
+        )
         stopped = patience.reason(
             iteration, step.objective, settled=iteration > 1 and step.n_changed + update.n_relocated == 0
         )
@@ -176,7 +177,7 @@ def variational_kmeans(
         )  # fmt: skip
         if stopped:
             return
-        centers, n_distances = update.centers, 0
+        centers, newcomers, n_distances = update.centers, update.relocated, 0
 
 
 def _advance(totals: HardStatistics, moved: HardStatistics) -> HardStatistics:
@@ -262,6 +263,8 @@ def variational_mixture(
 
 
 MAX_DESCENT = 20
+DESCENT_GAIN = 1e-4
+"""Descend until a step gains less than this per row."""
 
 
 def descend_mixture(
@@ -277,7 +280,7 @@ def descend_mixture(
     for _ in range(MAX_DESCENT):
         step = shard.truncated_soft_pass(mixture, graph, search).statistics
         n_distances += step.n_distances
-        if step.log_likelihood <= bound:
+        if step.log_likelihood <= bound + DESCENT_GAIN * shard.total_weight:
             break
         bound = step.log_likelihood
     return n_distances
@@ -293,10 +296,9 @@ class _Patience:
         self._idle = 0
 
     def reason(self, iteration: int, objective: float, *, settled: bool) -> str:
-        unit = self._unit or max(abs(objective), np.finfo(np.float64).tiny)
-        change = abs(objective - self._last) / unit
+        small = abs(objective - self._last) < self._options.tol * (self._unit or abs(objective))
         self._last = objective
-        self._idle = self._idle + 1 if change < self._options.tol or settled else 0
+        self._idle = self._idle + 1 if small or settled else 0
         if settled and self._options.n_random == 0:
             return "no label changed"
         if self._idle >= self._options.patience:

@@ -32,9 +32,7 @@ def yinyang(shard: Shard, centers: F64, options: KMeansOptions, n_groups: int | 
         statistics = shard.bounded_pass(centers, groups, shifts)
         update = update_centers(shard, statistics, centers, unit=options.unit_centers)
         shifts = update.shifts(centers)
-        stopped = reason_to_stop(
-            iteration, statistics.n_changed + update.n_relocated, float((shifts**2).sum()), options
-        )
+        stopped = reason_to_stop(iteration, statistics.n_changed, update, shifts, options)
         yield Step(
             iteration, statistics.objective, statistics.n_distances, statistics.n_changed, update.centers, stopped
         )

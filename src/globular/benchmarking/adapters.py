@@ -99,6 +99,18 @@ def _ours(name: str, algorithm: str, seeding: str | None, settings: str, *, exac
     )
 
 
+def _ours_quality(quality: str) -> Adapter:
+    return Adapter(
+        name=f"globular-{quality}",
+        distribution="globular",
+        module="globular",
+        fit=partial(fits.globular_quality, quality=quality),
+        settings=f'quality="{quality}", its own iterations',
+        ours=True,
+        warm_up_rows=8_192,
+    )
+
+
 def _peer_lloyd(name: str, distribution: str, module: str, algorithm: str, settings: str) -> Adapter:
     fit = partial(fits.sklearn_like, module=module, algorithm=algorithm)
     return Adapter(name, distribution, module.split(".")[0], fit, settings, accepts_start=True, exact=True)
@@ -132,7 +144,10 @@ ADAPTERS: Mapping[str, Adapter] = MappingProxyType(
     {
         adapter.name: adapter
         for adapter in (
-            _ours("globular-auto", "auto", None, "defaults", exact=False),
+            _ours_quality("fast"),
+            _ours_quality("balanced"),
+            _ours_quality("best"),
+            _ours("globular-afkmc2", "lloyd", "afk-mc2", "AFK-MC² seeds, chain 200", exact=True),
             _ours("globular-lloyd", "lloyd", "random", "random rows", exact=True),
             _ours("globular-yinyang", "yinyang", "random", "random rows", exact=True),
             _peer_lloyd("sklearn-lloyd", "scikit-learn", "sklearn.cluster", "lloyd", "random rows"),

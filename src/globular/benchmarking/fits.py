@@ -47,6 +47,21 @@ def globular(
     return np.asarray(cls(n_clusters, **options).fit(X).cluster_centers_)
 
 
+def globular_quality(
+    X: Matrix,
+    n_clusters: int,
+    n_iter: int,
+    threads: int,
+    seed: int,
+    init_centers: Matrix | None = None,
+    *,
+    quality: str,
+) -> NDArray[Any]:
+    # Defaults but for the knob: it decides by itself how long to go on, so n_iter means nothing here.
+    cls = importlib.import_module("globular").KMeans
+    return np.asarray(cls(n_clusters, quality=quality, random_state=seed).fit(X).cluster_centers_)
+
+
 def sklearn_like(
     X: Matrix,
     n_clusters: int,

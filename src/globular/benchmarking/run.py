@@ -24,7 +24,9 @@ _QUICK_RUN_SECONDS = 45.0  # room for a first compilation, which is not timed bu
 _QUICK_GRACE_SECONDS = 15.0  # what a run may take beyond the deadline
 _QUICK_ITERATIONS = 10
 _QUICK_ADAPTERS = (
-    "globular-auto",
+    "globular-fast",
+    "globular-balanced",
+    "globular-best",
     "globular-lloyd",
     "sklearn-lloyd",
     "sklearn-minibatch",

@@ -66,10 +66,13 @@ def fit(
         str | None, typer.Option("--algorithm", help="auto (default), or one by name; see the documentation.")
     ] = None,
     init: Annotated[str | None, typer.Option("--init", help="Seeding: auto (default), or one by name.")] = None,
+    quality: Annotated[
+        str | None, typer.Option("--quality", help="For k-means with many clusters: fast, balanced (default) or best.")
+    ] = None,
     metric: Annotated[str | None, typer.Option("--metric", help="euclidean (default) or cosine.")] = None,
     covariance_type: Annotated[
         str | None,
-        typer.Option("--covariance-type", help="For --model gmm: tied_spherical, spherical, diag or full."),
+        typer.Option("--covariance-type", help="For --model gmm: tied_spherical, spherical, diag, tied or full."),
     ] = None,
     max_iter: Annotated[int | None, typer.Option("--max-iter", help="Most iterations.")] = None,
     max_time: Annotated[float | None, typer.Option("--max-time", metavar="SECONDS", help="Most seconds.")] = None,
@@ -100,6 +103,7 @@ def fit(
     given = {
         "algorithm": algorithm,
         "init": init,
+        "quality": quality,
         "metric": metric,
         "covariance_type": covariance_type,
         "max_iter": max_iter,

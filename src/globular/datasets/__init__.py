@@ -5,7 +5,7 @@ same seed. Rows come in random order, so the first n of them are a fair sample: 
 set of one mixture, draw both at once and cut.
 
 References: the grid is the BIRCH-like set of Forster & Lücke (2018), the two separations are Eq. 15 of
-Verbeek, Nunnink & Vlassis (2003) and footnote 4 of Kurihara, Welling & Vlassis (2006); patches and deformed
+Verbeek, Vlassis & Nunnink (2003) and footnote 4 of Kurihara, Welling & Vlassis (2006); patches and deformed
 digits stand in for the STL10P and INFMNIST sets of Newling & Fleuret (2016).
 """
 

@@ -81,7 +81,7 @@ def open_input(
         with naming("X"):
             _refuse_lossy(X)
             matrix = validate_data(
-                estimator, X, accept_sparse="csr", dtype=REAL_DTYPES, reset=reset, ensure_all_finite=True
+                estimator, X, accept_sparse="csr", dtype=REAL_DTYPES, order="C", reset=reset, ensure_all_finite=True
             )
     except ValueError as error:
         if name == "X":
@@ -128,7 +128,9 @@ def _fits(source: Source) -> bool:
 
 
 def physical_memory() -> int:
-    """Bytes of memory in this machine."""
+    """Bytes of memory in this machine; 8 GiB where the system does not tell."""
+    if not hasattr(os, "sysconf"):
+        return 8 * 2**30
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from globular.algorithms.cells import draw_cells, label_by_cells
+from globular.algorithms.cells import draw_cells
 from globular.algorithms.lloyd import KMeansOptions, lloyd
-from globular.algorithms.probing import ProbingOptions, label_recall, probing_kmeans
+from globular.algorithms.probing import ProbingOptions, find_labels, label_recall, probing_kmeans
 from globular.algorithms.steps import Step
 from globular.algorithms.yinyang import yinyang
 from globular.estimators.centroids import CentroidEstimator
@@ -47,8 +47,8 @@ class KMeans(CentroidEstimator):
     """K-means clustering for any number of clusters.
 
     A drop-in for :class:`sklearn.cluster.KMeans` with sample weights everywhere, the cosine metric, seedings that stay
-    cheap for thousands of clusters, streamed input, a history, callbacks, and results that depend on the seed alone:
-    not on the number of threads, nor on how the rows are split.
+    cheap for thousands of clusters, streamed input, a history, callbacks, and results that depend on the seed and not
+    on the number of threads.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ callable, default="auto"
     ----------
     cluster_centers_ : array of shape (n_clusters, n_features)
     labels_ : int32 array of shape (n_samples,)
-        Index of the closest centre of every row.
+        Index of the closest centre of every row; after "probing", of the closest one that was looked at.
     inertia_ : float
         Sum of (weighted) squared distances of the rows to their centres.
     label_recall_ : float
@@ -186,7 +186,7 @@ callable, default="auto"
             return EXACT[self.algorithm_](data.shard, start.centers, options)
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         if start.graph is None:  # hierarchical seeding has labelled the rows, nothing else has
-            label_by_cells(data.shard, start.centers, draw_cells(data.shard, start.centers, rng))
+            find_labels(data.shard, start.centers, rng, n_rounds=1)
         quality = QUALITIES[self.quality]
         probing = ProbingOptions(quality.n_probes, self.max_iter, quality.min_gain, unit_centers=unit)
         return probing_kmeans(data.shard, start.centers, probing, rng)

@@ -10,8 +10,28 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numba
+from numba.core.event import Listener, register
 
 logger = logging.getLogger("globular")
+
+
+class _CompilationNotice(Listener):
+    """Says once per process that kernels are being compiled (they were not in the cache)."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def on_start(self, event: Any) -> None:
+        dispatcher = event.data["dispatcher"]
+        if not self._said and dispatcher.py_func.__module__.startswith("globular."):
+            self._said = True
+            logger.warning("compiling kernels for this CPU: some seconds, the first time only")
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+register("numba:compile", _CompilationNotice())  # type: ignore[no-untyped-call]
 
 FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
 """Sums may be reordered and fused; NaN and infinity keep their meaning."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import kernel
+from globular.kernels.compile import inline, kernel
 from globular.kernels.rows import add_row, order_key, squared_distance, squared_norm
 
 TILE = 64
@@ -66,7 +66,51 @@ def tile_minima(
         keys[full] = lowest
 
 
-@kernel
+@inline
+def find_in_tile(
+    scores: Any,  # IN  (n, chunk)
+    i: int,  # IN  row
+    score_norms: Any,  # IN  (chunk,)
+    stretch: Any,  # IN
+    tile: int,  # IN
+    key: int,  # IN  one of the tile's order keys
+) -> int:
+    """Position of a key in its tile; the last one if it occurs again. A maximum over integers: it vectorises."""
+    first = tile * TILE
+    position = -1
+    if first + TILE <= scores.shape[1]:
+        for c in range(TILE):
+            here = order_key(score_norms[first + c] + stretch * scores[i, first + c]) == key
+            position = max(position, c if here else -1)
+    else:
+        for c in range(scores.shape[1] - first):
+            here = order_key(score_norms[first + c] + stretch * scores[i, first + c]) == key
+            position = max(position, c if here else -1)
+    return first + position
+
+
+@inline
+def count_in_tile(
+    scores: Any,  # IN  (n, chunk)
+    i: int,  # IN  row
+    score_norms: Any,  # IN  (chunk,)
+    stretch: Any,  # IN
+    tile: int,  # IN
+    limit: int,  # IN  an order key
+) -> int:
+    """How many keys of a tile do not exceed the limit. It vectorises."""
+    first = tile * TILE
+    count = 0
+    if first + TILE <= scores.shape[1]:
+        for c in range(TILE):
+            count += order_key(score_norms[first + c] + stretch * scores[i, first + c]) <= limit
+    else:
+        for c in range(scores.shape[1] - first):
+            count += order_key(score_norms[first + c] + stretch * scores[i, first + c]) <= limit
+    return count
+
+
+@inline
 def score_slack(
     length: float,  # IN  ‖x − offset‖
     reach: float,  # IN  no less than ‖m − offset‖
@@ -79,7 +123,7 @@ def score_slack(
     return (2.0 * n_columns + 8.0) * (unit * length * reach + tiny * (1.0 + scale)) + 8.0 * unit * reach * reach
 
 
-@kernel
+@inline
 def scores_may_overflow(
     reach: float,  # IN  no less than ‖x − offset‖ and ‖m − offset‖
     scale: float,  # IN  factor of the row's scores
@@ -141,12 +185,9 @@ def nominate_and_check(
         length = scale * lengths[i]
         if labels[i] < 0:
             # nothing to compare with yet: the lowest score gives the first exact distance
-            stop = min(chunk, (lowest_tile + 1) * TILE)
-            for c in range(lowest_tile * TILE, stop):
-                if order_key(score_norms[c] + stretch * scores[i, c]) == keys[lowest_tile]:
-                    best[i] = squared_distance(rows, i, scale, centers, first + c, norms)
-                    labels[i] = first + c
-                    break
+            c = find_in_tile(scores, i, score_norms, stretch, lowest_tile, keys[lowest_tile])
+            best[i] = squared_distance(rows, i, scale, centers, first + c, norms)
+            labels[i] = first + c
 
         # A closer centre has ‖m‖ ≤ ‖x‖ + d, which bounds the rounding error of its score.
         reach = length + np.sqrt(best[i])
@@ -158,6 +199,8 @@ def nominate_and_check(
         for t in range(n_tiles):
             if keys[t] > limit:
                 continue
+            if t == (labels[i] - first) // TILE and count_in_tile(scores, i, score_norms, stretch, t, limit) <= 1:
+                continue  # nothing there but the row's own centre
             for c in range(t * TILE, min(chunk, (t + 1) * TILE)):
                 if order_key(score_norms[c] + stretch * scores[i, c]) > limit or first + c == labels[i]:
                     continue

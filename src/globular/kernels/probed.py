@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from globular.kernels.compile import kernel
-from globular.kernels.hard import TILE, tile_minima
+from globular.kernels.hard import TILE, find_in_tile, tile_minima
 from globular.kernels.rows import order_key, squared_distance
+
+HEAT = 16
+"""Cells per heat of the tournament that finds the closest ones."""
 
 
 @kernel
@@ -15,26 +20,41 @@ def closest_cells(
     score_norms: Any,  # IN  (cells,) ‖m − offset‖²
     scales: Any,  # IN  (n,) or empty
     cells: Any,  # OUT (n, p) the p cells of lowest score, lowest first
-    costs: Any,  # scratch (p,) scores' dtype
+    keys: Any,  # scratch (cells rounded up to a multiple of HEAT,) integers as wide as a score
+    winners: Any,  # scratch (cells / HEAT, rounded up) of the same type
 ) -> None:
-    """The p closest cells of every row, up to rounding. O(n · cells)."""
+    """The p closest cells of every row, up to rounding, by a tournament of order keys. O(n · (cells + p · HEAT))."""
     n, n_cells = scores.shape
-    p = cells.shape[1]
+    n_heats = winners.shape[0]
+    last = np.iinfo(keys.dtype).max
+    for g in range(n_cells, keys.shape[0]):
+        keys[g] = last
     for i in range(n):
         stretch = score_norms.dtype.type(scales[i] if scales.shape[0] else 1.0)
-        kept = 0
         for g in range(n_cells):
-            cost = score_norms[g] + stretch * scores[i, g]
-            if kept == p and cost >= costs[p - 1]:
-                continue
-            position = min(kept, p - 1)
-            while position > 0 and costs[position - 1] > cost:
-                costs[position] = costs[position - 1]
-                cells[i, position] = cells[i, position - 1]
-                position -= 1
-            costs[position] = cost
-            cells[i, position] = g
-            kept = min(kept + 1, p)
+            keys[g] = order_key(score_norms[g] + stretch * scores[i, g])
+        for h in range(n_heats):
+            winners[h] = lowest_of_heat(keys, h)
+        for a in range(cells.shape[1]):
+            heat = 0
+            for h in range(1, n_heats):
+                heat = h if winners[h] < winners[heat] else heat
+            for g in range(heat * HEAT, (heat + 1) * HEAT):
+                if keys[g] == winners[heat]:
+                    cells[i, a] = g
+                    keys[g] = last
+                    break
+            winners[heat] = lowest_of_heat(keys, heat)
+
+
+@kernel
+def lowest_of_heat(keys: Any, heat: int) -> int:
+    """The lowest key of a heat. It vectorises."""
+    lowest = keys[heat * HEAT]
+    for g in range(HEAT):
+        key = keys[heat * HEAT + g]
+        lowest = key if key < lowest else lowest
+    return lowest
 
 
 @kernel
@@ -69,11 +89,9 @@ def check_cell(
         limit = order_key(score_norms.dtype.type(best[i] * (1.0 + 1e-5) - length * length * (1.0 - 1e-5)))
         if keys[lowest] > limit:
             continue
-        for c in range(lowest * TILE, min(n_members, (lowest + 1) * TILE)):
-            if order_key(score_norms[c] + stretch * scores[k, c]) == keys[lowest]:
-                if members[c] != labels[i]:
-                    distance = squared_distance(rows, k, scale, centers, members[c], norms)
-                    if distance < best[i]:
-                        best[i] = distance
-                        labels[i] = members[c]
-                break
+        c = members[find_in_tile(scores, k, score_norms, stretch, lowest, keys[lowest])]
+        if c != labels[i]:
+            distance = squared_distance(rows, k, scale, centers, c, norms)
+            if distance < best[i]:
+                best[i] = distance
+                labels[i] = c

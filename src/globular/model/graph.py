@@ -7,6 +7,7 @@ pairs (c, c̃), the mean distance to c̃ of the rows closest to c; `PairStatisti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -66,4 +67,23 @@ def diverse_graph(centers: F64, candidates: Graph, n_neighbors: int, n_threads: 
         kernels.diverse_neighbors(*span, centers, candidates, graph)
 
     run_all(select, even_ranges(len(centers), 2048), n_threads)
+    return graph
+
+
+def introduce(graph: Graph, newcomers: Sequence[tuple[int, int]]) -> Graph:
+    """Make clusters that have moved known at their new place: pairs of a cluster and one whose rows shall look at it.
+
+    The newcomer takes over the other's neighbours, and the last of the other's places. O(newcomers · G).
+    """
+    G = graph.shape[1]
+    if not newcomers or G == 1:
+        return graph
+    graph = graph.copy()
+    places = dict.fromkeys((host for _, host in newcomers), G - 1)
+    for cluster, host in newcomers:
+        others = [host, *(c for c in graph[host] if c not in (cluster, host)), *(c for c in graph[cluster, 1:])]
+        graph[cluster, 1:] = list(dict.fromkeys(c for c in others if c != cluster))[: G - 1]
+        if cluster not in graph[host] and places[host] > 0:
+            graph[host, places[host]] = cluster
+            places[host] -= 1
     return graph

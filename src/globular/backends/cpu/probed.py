@@ -49,12 +49,14 @@ def _closest_cells(shard: CpuShard, middles: F64, n_probes: int) -> NDArray[np.i
     """The p closest cells of every row, closest first, (N, p)."""
     product = CenterProduct(shard, middles, [np.arange(len(middles))])
     cells = np.empty((shard.n_rows, n_probes), dtype=np.int32)
+    key_type = np.int32 if shard.rows.dtype == np.float32 else np.int64
+    n_heats = -(-len(middles) // kernels.HEAT)
 
     def route(span: tuple[int, int]) -> None:
         _, seen, scales = product.load(*span)
         scores = product.scores(seen, None, product.chunks[0])
-        scratch = np.empty(n_probes, dtype=shard.rows.dtype)
-        kernels.closest_cells(scores, product.chunks[0].norms, scales, cells[slice(*span)], scratch)
+        keys, winners = np.empty(n_heats * kernels.HEAT, dtype=key_type), np.empty(n_heats, dtype=key_type)
+        kernels.closest_cells(scores, product.chunks[0].norms, scales, cells[slice(*span)], keys, winners)
 
     run_all(route, even_ranges(shard.n_rows, product.rows_per_block), shard.n_threads)
     return cells

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard
 
 ROWS_PER_TASK = 2048
+NEIGHBOR_ENTRIES = 2**22
+"""Distances between centres held at once by a thread: 32 MB."""
 
 
 def routed_pass(shard: CpuShard, tree: CellTree, route: Route, accumulate: bool) -> CellStatistics:
@@ -115,25 +117,31 @@ def gather_rows(rows: Rows, chosen: NDArray[np.integer]) -> KernelRows:
 
 
 def cell_neighbors(shard: CpuShard, starts: Index, adjacent: Index, n_neighbors: int) -> Labels:
-    """See `LocalShard.cell_neighbors`: one matrix product per cell, float64."""
+    """See `LocalShard.cell_neighbors`: matrix products of blocks of a cell, float64."""
     centers = shard.take(np.arange(shard.n_rows))
     out = np.empty((shard.n_rows, n_neighbors), dtype=np.int32)
     sizes = np.diff(starts)
 
-    def of_cell(cell: int) -> None:
-        own = np.arange(starts[cell], starts[cell + 1])
+    def around(cell: int) -> Index:
+        """The rows to look at from a cell, ascending."""
         cells = np.sort(adjacent[cell])
         if sizes[cells].sum() < n_neighbors:
             cells = np.arange(len(sizes))
-        others = np.concatenate([np.arange(starts[g], starts[g + 1]) for g in cells])
-        offset = centers[own[0]]
+        return np.concatenate([np.arange(starts[g], starts[g + 1]) for g in cells])
+
+    def of_block(task: tuple[int, int, int]) -> None:
+        cell, begin, end = task
+        own, others = np.arange(starts[cell] + begin, starts[cell] + end), around(cell)
+        offset = centers[starts[cell]]
         a, b = centers[own] - offset, centers[others] - offset
         distances = np.einsum("ij,ij->i", b, b) - 2.0 * (a @ b.T)
         distances[np.arange(len(own)), np.searchsorted(others, own)] = -np.inf
         nearest = _smallest(distances, n_neighbors)
         out[own] = others[nearest]
 
-    run_all(of_cell, range(len(sizes)), shard.n_threads)
+    rows_per_block = [max(16, NEIGHBOR_ENTRIES // max(1, len(around(cell)))) for cell in range(len(sizes))]
+    tasks = [(cell, *span) for cell, n in enumerate(rows_per_block) for span in even_ranges(int(sizes[cell]), n)]
+    run_all(of_block, tasks, shard.n_threads)
     return out
 
 

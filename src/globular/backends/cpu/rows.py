@@ -53,7 +53,11 @@ class DenseRows:
 
     def gather(self, indices: NDArray[np.integer]) -> Floats:
         """Those rows in the working dtype."""
-        return read_only(np.ascontiguousarray(np.take(self.array, indices, axis=0), dtype=self.dtype))
+        return read_only(np.ascontiguousarray(self._take(indices), dtype=self.dtype))
+
+    def _take(self, indices: NDArray[np.integer]) -> NDArray[np.generic]:
+        # np.take is the faster one and lets go of the GIL, but would first copy an array of another layout whole
+        return np.take(self.array, indices, axis=0) if self.array.flags.c_contiguous else self.array[indices]
 
     def is_direct(self) -> bool:
         """Whether kernels may index the array itself."""

@@ -1,0 +1,139 @@
+"""One run of a variant of the paper: from given seeds, random first sets, optional E-steps before the first M-step."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+
+from experiments.common import Centers, Rows
+from globular import VariationalGaussianMixture, VariationalKMeans
+
+Kind = Literal["k-means", "GMM"]
+CHAIN_LENGTH = 200
+"""Of the AFK-MC² chains that draw the seeds."""
+NEIGHBORHOODS = {"S": "estimated", "X": "exhaustive"}
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One of the paper's algorithms: var-k-means has C′ = 1, var-GMM has C′ = G."""
+
+    kind: Kind
+    G: int
+    n_random: int = 0
+    n_warmup: int = 0
+    neighborhoods: Literal["S", "X"] = "S"
+    max_iter: int = 200
+    tol: float = 0.0
+    """Stop after three iterations that gain less than this: a share for k-means, per row for mixtures."""
+
+    @property
+    def algorithm(self) -> str:
+        """The paper's name."""
+        return f"var-{self.kind}-{self.neighborhoods}"
+
+    @property
+    def size(self) -> str:
+        """G as the paper writes it, with the random candidates."""
+        return f"{self.G} + {self.n_random}" if self.n_random else str(self.G)
+
+    def least_savings(self, C: int) -> float:
+        """C over the most distances that a row can need in an iteration."""
+        C_prime = 1 if self.kind == "k-means" else self.G
+        return C / min(C, C_prime * self.G + self.n_random)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """An iteration as it ends."""
+
+    iteration: int
+    objective: float
+    """Of the parameters before this iteration's M-step: Σ d² for k-means, the free energy of Eq. 10 for mixtures."""
+    n_distances: int
+    centers: Centers
+    """After the M-step."""
+    variance: float
+    """σ² after the M-step; NaN for k-means, which has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a fit came to."""
+
+    centers: Centers
+    n_iter: int
+    distances_per_iteration: float
+    """Mean over the iterations after the first, which contains the warm-up."""
+    seconds: float
+
+    def savings(self, n_rows: int) -> float:
+        """N·C over the distances of an iteration: the speed-up of Table 2."""
+        return n_rows * len(self.centers) / self.distances_per_iteration
+
+
+def run(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> Run:
+    """Fit to the end."""
+    began = time.perf_counter()
+    counts, last = [], None
+    for last in moments(X, seeds, variant, seed):
+        counts.append(last.n_distances)
+    assert last is not None  # max_iter is at least 1
+    return Run(last.centers, last.iteration, float(np.mean(counts[1:] or counts)), time.perf_counter() - began)
+
+
+def moments(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> Iterator[Moment]:
+    """The iterations of a fit, one after the other."""
+    with warnings.catch_warnings():
+        # Empty clusters keep their centre and max_iter is the usual end here, as in the paper.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        yield from (
+            _of_kmeans(X, seeds, variant, seed) if variant.kind == "k-means" else _of_mixture(X, seeds, variant, seed)
+        )
+
+
+def _of_kmeans(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> Iterator[Moment]:
+    model = VariationalKMeans(
+        len(seeds),
+        n_candidates=1,
+        n_neighbors=variant.G,
+        n_random=variant.n_random,
+        neighborhoods=NEIGHBORHOODS[variant.neighborhoods],
+        start="random",
+        n_warmup=variant.n_warmup,
+        init=seeds,
+        max_iter=variant.max_iter,
+        tol=variant.tol,
+        relocate_empty=False,
+        random_state=seed,
+    )
+    for record in model.fit_iter(X):
+        centers = model.cluster_centers_.astype(np.float64)
+        yield Moment(record.iteration, record.objective, record.n_distances, centers, np.nan)
+
+
+def _of_mixture(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> Iterator[Moment]:
+    model = VariationalGaussianMixture(
+        len(seeds),
+        n_candidates=variant.G,
+        n_neighbors=variant.G,
+        n_random=variant.n_random,
+        neighborhoods=NEIGHBORHOODS[variant.neighborhoods],
+        start="random",
+        n_warmup=max(1, variant.n_warmup),  # σ² needs one E-step
+        covariance_type="tied_spherical",
+        weights="equal",
+        init=seeds,
+        max_iter=variant.max_iter,
+        tol=variant.tol,
+        random_state=seed,
+    )
+    for record in model.fit_iter(X):
+        yield Moment(record.iteration, record.objective, record.n_distances, model.means_, float(model.covariances_))

@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from experiments.common import Centers, Rows
-from globular import VariationalGaussianMixture, VariationalKMeans
+from globular import VariationalKMeans
+from globular.algorithms.em import EMOptions, covariance_limits
+from globular.algorithms.variational import VariationalOptions, start_rows, variational_mixture, warm_up_mixture
+from globular.backends.cpu import CpuShard
+from globular.model.gaussian import isotropic_mixture
+from globular.threads import resolve_threads
 
 Kind = Literal["k-means", "GMM"]
 CHAIN_LENGTH = 200
@@ -33,6 +38,13 @@ class Variant:
     max_iter: int = 200
     tol: float = 0.0
     """Stop after three iterations that gain less than this: a share for k-means, per row for mixtures."""
+
+    first_variance: Literal["data", "seeds"] = "data"
+    """σ² before the first M-step of a mixture: the mean variance of the columns, or that around the seeds.
+
+    The paper does not say. Only the wide start gives its numbers: responsibilities are at first equal over K(n), and
+    the means spread before they settle.
+    """
 
     @property
     def algorithm(self) -> str:
@@ -120,20 +132,25 @@ def _of_kmeans(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> Ite
 
 
 def _of_mixture(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> Iterator[Moment]:
-    model = VariationalGaussianMixture(
-        len(seeds),
-        n_candidates=variant.G,
-        n_neighbors=variant.G,
+    """As `VariationalGaussianMixture` runs it, but for the first σ², which is free here."""
+    shard, rng = CpuShard(X, n_threads=resolve_threads(None)), np.random.default_rng(seed)
+    options = VariationalOptions(
+        C_prime=min(variant.G, len(seeds)),
+        G=variant.G,
         n_random=variant.n_random,
-        neighborhoods=NEIGHBORHOODS[variant.neighborhoods],
-        start="random",
-        n_warmup=max(1, variant.n_warmup),  # σ² needs one E-step
-        covariance_type="tied_spherical",
-        weights="equal",
-        init=seeds,
+        neighborhoods="estimated" if variant.neighborhoods == "S" else "exhaustive",
+        n_warmup=variant.n_warmup,
         max_iter=variant.max_iter,
         tol=variant.tol,
-        random_state=seed,
+        n_threads=shard.n_threads,
     )
-    for record in model.fit_iter(X):
-        yield Moment(record.iteration, record.objective, record.n_distances, model.means_, float(model.covariances_))
+    variances = shard.column_moments()[1]
+    means = np.ascontiguousarray(seeds, dtype=np.float64)
+    mixture = isotropic_mixture(means, float(variances.mean()), "tied_spherical")
+    limits = covariance_limits(shard, EMOptions(reg_covar=0.0))
+    graph = start_rows(shard, means, None, variant.G, True, rng)
+    wide = variant.first_variance == "data"
+    start = warm_up_mixture(shard, mixture, options, rng, limits=limits, graph=graph, keep_covariances=wide)
+    for step in variational_mixture(shard, start, options, rng, limits=limits):
+        found = step.model.mixture
+        yield Moment(step.iteration, step.objective, step.n_distances, found.means, float(found.covariances))

@@ -91,10 +91,12 @@ def _entries(
     *,
     n_random: int = 1,
     n_warmup: int = 20,
-    tol: float = 0.0,
+    hard_tol: float = 0.0,
+    soft_tol: float = 1e-4,
 ) -> tuple[Entry, ...]:
+    tol = {"k-means": hard_tol, "GMM": soft_tol}
     return tuple(
-        Entry(Variant(kind, G, n_random, n_warmup, tol=tol), savings, error, bands.get((kind, G)))
+        Entry(Variant(kind, G, n_random, n_warmup, tol=tol[kind]), savings, error, bands.get((kind, G)))
         for kind, G, savings, error in published
     )
 
@@ -105,7 +107,7 @@ KDD = Problem(
         [("k-means", 2, "100×", 101.8), ("k-means", 5, "40×", 5.8), ("k-means", 20, "10×", 0.3),
          ("GMM", 2, "50× / 55×", 4.2), ("GMM", 5, "8× / 15×", -0.0), ("GMM", 20, "1× / 3.3×", -0.0)],
         {("k-means", 5): Band(3, 9), ("k-means", 20): Band(-1, 1), ("GMM", 5): Band(-0.5, 0.5)},
-        n_random=0, n_warmup=0, tol=1e-5,
+        n_random=0, n_warmup=0, hard_tol=1e-5, soft_tol=1e-3,
     ),
 )  # fmt: skip
 BIRCH_2025 = Problem(
@@ -136,11 +138,11 @@ _SONG: tuple[tuple[Kind, int, str, float], ...] = (
 _STAND_IN = "Stands in for SONG, whose published numbers are beside it; no band."
 GLOVE = Problem(
     "glove50", "glove50 word vectors (for SONG)", 2000, lambda: real_rows("glove50/glove50_200k.npz"),
-    _entries(_SONG, {}, tol=1e-5), 500, _STAND_IN,
+    _entries(_SONG, {}, hard_tol=1e-5, soft_tol=1e-3), 500, _STAND_IN,
 )  # fmt: skip
 SIFT = Problem(
     "sift_photos", "sift_photos descriptors (for SONG)", 2000, lambda: real_rows("sift_photos/sift_photos.npz"),
-    _entries(_SONG, {}, tol=1e-5), 500, _STAND_IN,
+    _entries(_SONG, {}, hard_tol=1e-5, soft_tol=1e-3), 500, _STAND_IN,
 )  # fmt: skip
 
 FULL = Config((KDD, BIRCH_2025, BIRCH_4096, GLOVE, SIFT))

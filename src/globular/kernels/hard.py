@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import inline, kernel
-from globular.kernels.rows import add_row, order_key, squared_distance, squared_norm
+from globular.kernels.rows import add_row, float_bits, squared_distance, squared_norm
 
 TILE = 64
 """Scores per running minimum: four AVX-512 registers of float32."""
@@ -40,28 +40,57 @@ def csr_scores(
 
 
 @kernel
+def thin_scores(
+    x: Any,  # IN  (n, D) with few columns
+    factors: Any,  # IN  (D, chunk)
+    scores: Any,  # OUT (n, chunk)
+) -> None:
+    """scores = x · factors where D is too small for BLAS to pay: up to three columns at a time. O(n · D · chunk)."""
+    n, D = x.shape
+    chunk = factors.shape[1]
+    for i in range(n):
+        if D == 1:
+            a = x[i, 0]
+            for c in range(chunk):
+                scores[i, c] = a * factors[0, c]
+        elif D == 2:
+            a, b = x[i, 0], x[i, 1]
+            for c in range(chunk):
+                scores[i, c] = a * factors[0, c] + b * factors[1, c]
+        else:
+            a, b, d = x[i, 0], x[i, 1], x[i, 2]
+            for c in range(chunk):
+                scores[i, c] = a * factors[0, c] + b * factors[1, c] + d * factors[2, c]
+            for j in range(3, D):
+                a = x[i, j]
+                for c in range(chunk):
+                    scores[i, c] += a * factors[j, c]
+
+
+@kernel
 def tile_minima(
     scores: Any,  # IN  (n, chunk)
     i: int,  # IN  row
     score_norms: Any,  # IN  (chunk,)
     stretch: Any,  # IN  factor of this row's scores
-    keys: Any,  # OUT (chunk / TILE, rounded up) the lowest order key of each tile
+    shift: Any,  # IN  ‖x − offset‖²: makes distances of scores, which are not negative
+    keys: Any,  # OUT (chunk / TILE, rounded up) the lowest key of each tile
 ) -> None:
     """Running minima over one row of scores. The trip count of the inner loop is constant: it vectorises. O(chunk)."""
     chunk = scores.shape[1]
     full = chunk // TILE
     for t in range(full):
         first = t * TILE
-        lowest = order_key(score_norms[first] + stretch * scores[i, first])
+        lowest = float_bits((score_norms[first] + shift) + stretch * scores[i, first])
         for c in range(TILE):
-            key = order_key(score_norms[first + c] + stretch * scores[i, first + c])
+            key = float_bits((score_norms[first + c] + shift) + stretch * scores[i, first + c])
             lowest = key if key < lowest else lowest
         keys[t] = lowest
     if full * TILE < chunk:
         first = full * TILE
-        lowest = order_key(score_norms[first] + stretch * scores[i, first])
+        lowest = float_bits((score_norms[first] + shift) + stretch * scores[i, first])
         for c in range(first, chunk):
-            key = order_key(score_norms[c] + stretch * scores[i, c])
+            key = float_bits((score_norms[c] + shift) + stretch * scores[i, c])
             lowest = key if key < lowest else lowest
         keys[full] = lowest
 
@@ -72,19 +101,20 @@ def find_in_tile(
     i: int,  # IN  row
     score_norms: Any,  # IN  (chunk,)
     stretch: Any,  # IN
+    shift: Any,  # IN
     tile: int,  # IN
-    key: int,  # IN  one of the tile's order keys
+    key: int,  # IN  one of the tile's keys
 ) -> int:
     """Position of a key in its tile; the last one if it occurs again. A maximum over integers: it vectorises."""
     first = tile * TILE
     position = -1
     if first + TILE <= scores.shape[1]:
         for c in range(TILE):
-            here = order_key(score_norms[first + c] + stretch * scores[i, first + c]) == key
+            here = float_bits((score_norms[first + c] + shift) + stretch * scores[i, first + c]) == key
             position = max(position, c if here else -1)
     else:
         for c in range(scores.shape[1] - first):
-            here = order_key(score_norms[first + c] + stretch * scores[i, first + c]) == key
+            here = float_bits((score_norms[first + c] + shift) + stretch * scores[i, first + c]) == key
             position = max(position, c if here else -1)
     return first + position
 
@@ -95,18 +125,19 @@ def count_in_tile(
     i: int,  # IN  row
     score_norms: Any,  # IN  (chunk,)
     stretch: Any,  # IN
+    shift: Any,  # IN
     tile: int,  # IN
-    limit: int,  # IN  an order key
+    limit: int,  # IN  a key
 ) -> int:
     """How many keys of a tile do not exceed the limit. It vectorises."""
     first = tile * TILE
     count = 0
     if first + TILE <= scores.shape[1]:
         for c in range(TILE):
-            count += order_key(score_norms[first + c] + stretch * scores[i, first + c]) <= limit
+            count += float_bits((score_norms[first + c] + shift) + stretch * scores[i, first + c]) <= limit
     else:
         for c in range(scores.shape[1] - first):
-            count += order_key(score_norms[first + c] + stretch * scores[i, first + c]) <= limit
+            count += float_bits((score_norms[first + c] + shift) + stretch * scores[i, first + c]) <= limit
     return count
 
 
@@ -176,16 +207,17 @@ def nominate_and_check(
     for i in range(n):
         scale = scales[i] if scales.shape[0] else 1.0
         stretch = score_norms.dtype.type(scale)
-        tile_minima(scores, i, score_norms, stretch, keys)
+        length = scale * lengths[i]
+        shift = score_norms.dtype.type(length * length)
+        tile_minima(scores, i, score_norms, stretch, shift, keys)
         lowest_tile = 0
         for t in range(1, n_tiles):
             if keys[t] < keys[lowest_tile]:
                 lowest_tile = t
 
-        length = scale * lengths[i]
         if labels[i] < 0:
             # nothing to compare with yet: the lowest score gives the first exact distance
-            c = find_in_tile(scores, i, score_norms, stretch, lowest_tile, keys[lowest_tile])
+            c = find_in_tile(scores, i, score_norms, stretch, shift, lowest_tile, keys[lowest_tile])
             best[i] = squared_distance(rows, i, scale, centers, first + c, norms)
             labels[i] = first + c
 
@@ -195,14 +227,16 @@ def nominate_and_check(
             check_all(rows, i, scale, centers, norms, first, first + chunk, best, labels)
             continue
         slack = score_slack(length, reach, scale, n_columns, unit, tiny)
-        limit = order_key(score_norms.dtype.type(best[i] - length * length + slack))
+        limit = float_bits(score_norms.dtype.type(best[i] + slack))
         for t in range(n_tiles):
             if keys[t] > limit:
                 continue
-            if t == (labels[i] - first) // TILE and count_in_tile(scores, i, score_norms, stretch, t, limit) <= 1:
+            own = labels[i] - first
+            here = 0 <= own - t * TILE < TILE and own < chunk
+            if here and count_in_tile(scores, i, score_norms, stretch, shift, t, limit) <= 1:
                 continue  # nothing there but the row's own centre
             for c in range(t * TILE, min(chunk, (t + 1) * TILE)):
-                if order_key(score_norms[c] + stretch * scores[i, c]) > limit or first + c == labels[i]:
+                if float_bits((score_norms[c] + shift) + stretch * scores[i, c]) > limit or first + c == labels[i]:
                     continue
                 distance = squared_distance(rows, i, scale, centers, first + c, norms)
                 if distance < best[i] or (distance == best[i] and first + c < labels[i]):
@@ -210,7 +244,7 @@ def nominate_and_check(
                     labels[i] = first + c
                     reach = length + np.sqrt(distance)
                     slack = score_slack(length, reach, scale, n_columns, unit, tiny)
-                    limit = order_key(score_norms.dtype.type(distance - length * length + slack))
+                    limit = float_bits(score_norms.dtype.type(distance + slack))
 
 
 @kernel

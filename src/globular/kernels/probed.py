@@ -8,7 +8,7 @@ import numpy as np
 
 from globular.kernels.compile import kernel
 from globular.kernels.hard import TILE, find_in_tile, tile_minima
-from globular.kernels.rows import order_key, squared_distance
+from globular.kernels.rows import float_bits, order_key, squared_distance
 
 HEAT = 16
 """Cells per heat of the tournament that finds the closest ones."""
@@ -79,17 +79,18 @@ def check_cell(
         i = chosen[k]
         scale = scales[i] if scales.shape[0] else 1.0
         stretch = score_norms.dtype.type(scale)
-        tile_minima(scores, k, score_norms, stretch, keys)
+        length = scale * lengths[k]
+        shift = score_norms.dtype.type(length * length)
+        tile_minima(scores, k, score_norms, stretch, shift, keys)
         lowest = 0
         for t in range(1, n_tiles):
             if keys[t] < keys[lowest]:
                 lowest = t
-        length = scale * lengths[k]
         # not worth an exact distance if it is worse by more than rounding can explain
-        limit = order_key(score_norms.dtype.type(best[i] * (1.0 + 1e-5) - length * length * (1.0 - 1e-5)))
+        limit = float_bits(score_norms.dtype.type((best[i] + 1e-5 * length * length) * (1.0 + 1e-5)))
         if keys[lowest] > limit:
             continue
-        c = members[find_in_tile(scores, k, score_norms, stretch, lowest, keys[lowest])]
+        c = members[find_in_tile(scores, k, score_norms, stretch, shift, lowest, keys[lowest])]
         if c != labels[i]:
             distance = squared_distance(rows, k, scale, centers, c, norms)
             if distance < best[i]:

@@ -102,8 +102,32 @@ def _add_row(rows: Any, i: Any, factor: Any, offset: Any, out: Any, c: Any) -> A
     return csr
 
 
+def float_bits(value: float) -> int:
+    """The bits of a float as an integer: sorts like the floats themselves where these are not negative.
+
+    Minima over integers vectorise, those over floats do not. Negative values, which stand for distances of zero that
+    rounding has spoilt, come before all others, in some order.
+    """
+    raise NotImplementedError
+
+
+@overload(float_bits, inline="always")
+def _float_bits(value: Any) -> Any:
+    if value == types.float32:
+
+        def single(value: Any) -> Any:
+            return np.float32(value).view(np.int32)
+
+        return single
+
+    def double(value: Any) -> Any:
+        return np.float64(value).view(np.int64)
+
+    return double
+
+
 def order_key(value: float) -> int:
-    """An integer that sorts like the float it comes from: minima over integers vectorise, those over floats do not."""
+    """An integer that sorts like the float it comes from, of either sign."""
     raise NotImplementedError
 
 

@@ -79,11 +79,12 @@ def introduce(graph: Graph, newcomers: Sequence[tuple[int, int]]) -> Graph:
     if not newcomers or G == 1:
         return graph
     graph = graph.copy()
-    places = dict.fromkeys((host for _, host in newcomers), G - 1)
+    guests: dict[int, list[int]] = {}
     for cluster, host in newcomers:
-        others = [host, *(c for c in graph[host] if c not in (cluster, host)), *(c for c in graph[cluster, 1:])]
+        others = [host, *graph[host, 1:].tolist(), *graph[cluster, 1:].tolist()]
         graph[cluster, 1:] = list(dict.fromkeys(c for c in others if c != cluster))[: G - 1]
-        if cluster not in graph[host] and places[host] > 0:
-            graph[host, places[host]] = cluster
-            places[host] -= 1
+        guests.setdefault(host, []).append(cluster)
+    for host, arrived in guests.items():
+        stay = [c for c in graph[host, 1:].tolist() if c not in arrived]
+        graph[host, 1:] = [*stay[: max(0, G - 1 - len(arrived))], *arrived][: G - 1]
     return graph

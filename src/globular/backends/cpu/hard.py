@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 CENTER_CHUNK = 1024
 SCORES_PER_BLOCK = 512 * CENTER_CHUNK
+THIN = 8
+"""Rows of up to so many columns are multiplied by our own kernel: BLAS would mostly pack and unpack."""
 ROWS_PER_RUN = 16384
 """Longest run of rows that one task sums; longer clusters are cut, and the pieces added in order."""
 
@@ -94,6 +96,10 @@ class CenterProduct:
             kernels.csr_scores(seen, chosen, chunk.factors, out)
             return out
         block = seen[0] if chosen is None else np.take(seen[0], chosen, axis=0)
+        if block.shape[1] <= THIN and block.shape[1] > 0:
+            out = self._buffer(len(block), len(chunk.members))
+            kernels.thin_scores(block, chunk.factors, out)
+            return out
         with np.errstate(over="ignore", invalid="ignore"):
             return np.matmul(block, chunk.factors, out=self._buffer(len(block), len(chunk.members)))
 

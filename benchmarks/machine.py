@@ -1,0 +1,171 @@
+"""How far from the machine? Passes of globular against what the hardware and the peers do in the same run.
+
+    python benchmarks/machine.py [--rounds 5]
+
+Measures, interleaved and best of several: a two-thread sum and sgemm; one Lloyd iteration against scikit-learn's,
+scikit-learn-intelex's and faiss' (mnist, kddbio, sift_photos, BIRCH); one truncated S-pass (C′ = 1, G = 5 + 1) with
+neighbourhoods and M-step against the plain sum and those Lloyd iterations; one probing pass. Data sets that are not
+found are left out and said.
+"""
+
+from __future__ import annotations
+
+import os
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "GLOBULAR_NUM_THREADS"):
+    os.environ.setdefault(variable, "2")  # before anything is imported
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.algorithms.cells import draw_cells
+from globular.algorithms.variational import FULL_SUMS_EVERY
+from globular.backends.cpu import CpuShard
+from globular.benchmarking.problems import find_problem
+from globular.model.graph import estimated_graph
+from globular.model.search import Search
+from globular.threads import even_ranges, run_all
+
+THREADS = 2
+ITERATIONS = 3
+
+
+def best_of(rounds: int, functions: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Fastest wall seconds of each function, the functions taking turns."""
+    seconds = dict.fromkeys(functions, np.inf)
+    for _ in range(rounds):
+        for name, function in functions.items():
+            began = time.perf_counter()
+            function()
+            seconds[name] = min(seconds[name], time.perf_counter() - began)
+    return seconds
+
+
+def peers(X: NDArray[np.float32], centers: NDArray[np.float64]) -> dict[str, Callable[[], float]]:
+    """Seconds per Lloyd iteration of every installed exact peer, from the same centres."""
+    start = centers.astype(np.float32)
+
+    def sklearn_like(module: str) -> Callable[[], float]:
+        import importlib
+
+        cls = importlib.import_module(module).KMeans
+
+        def run() -> float:
+            # the difference of two runs is free of what happens once
+            times = []
+            for n_iter in (1, 1 + ITERATIONS):
+                model = cls(len(start), init=start, n_init=1, max_iter=n_iter, tol=0.0, algorithm="lloyd")
+                began = time.perf_counter()
+                model.fit(X)
+                times.append(time.perf_counter() - began)
+            return (times[1] - times[0]) / ITERATIONS
+
+        return run
+
+    def faiss_run() -> float:
+        import faiss
+
+        faiss.omp_set_num_threads(THREADS)
+        faiss.cvar.distance_compute_blas_threshold = 20
+        index = faiss.IndexFlatL2(X.shape[1])
+        index.add(start)
+        began = time.perf_counter()
+        index.search(X, 1)  # the assignment alone: its M-step comes on top
+        return time.perf_counter() - began
+
+    found: dict[str, Callable[[], float]] = {}
+    for name, module in (("scikit-learn", "sklearn.cluster"), ("scikit-learn-intelex", "sklearnex.cluster")):
+        try:
+            found[name] = sklearn_like(module)
+        except ImportError:
+            print(f"  {name} is not installed")
+    try:
+        import faiss  # noqa: F401
+
+        found["faiss (assignment)"] = faiss_run
+    except ImportError:
+        print("  faiss is not installed")
+    return found
+
+
+def measure(name: str, rounds: int) -> None:
+    """All the figures of one problem."""
+    problem = find_problem(name)
+    if problem.missing_file() is not None:
+        print(f"{name}: {problem.missing_file()} not found")
+        return
+    X, C = problem.load(), problem.n_clusters
+    N, D = X.shape
+    print(f"{name}: {N:,} × {D}, {C:,} clusters")
+    random = np.random.default_rng(0)
+    centers = X[np.sort(random.choice(N, C, replace=False))].astype(np.float64)
+    shard = CpuShard(X, n_threads=THREADS)
+    shard.hard_pass(centers, accumulate=False)
+    cells = draw_cells(shard, centers, random)
+    graph = shard.local(centers).cell_neighbors(np.array([0, C]), np.zeros((1, 1), dtype=np.intp), 5)
+    state = {"graph": graph, "seed": 0, "centers": centers}
+
+    def plain_sum() -> None:
+        run_all(lambda span: X[slice(*span)].sum(), even_ranges(N, -(-N // THREADS)), THREADS)
+
+    def lloyd() -> None:
+        shard.hard_pass(centers)
+
+    def truncated() -> None:
+        """As in an iteration of variational k-means: sums of what moved, all of them every so often."""
+        state["seed"] += 1
+        search = Search(1, n_random=1, seed=state["seed"], estimate=True)
+        full = state["seed"] % FULL_SUMS_EVERY == 0
+        found = shard.truncated_pass(state["centers"], state["graph"], search, moved_only=not full)
+        state["graph"] = estimated_graph(state["graph"], found.pairs, THREADS)
+
+    def probing() -> None:
+        shard.probing_pass(centers, cells, 2)
+
+    seconds = best_of(rounds, {"sum": plain_sum, "lloyd": lloyd})
+    shard.probing_pass(centers, cells, 2)
+    seconds |= best_of(rounds + 3, {"sum": plain_sum, "truncated": truncated, "probing": probing})
+    others = {peer: min(run() for _ in range(max(1, rounds // 2))) for peer, run in peers(X, centers).items()}
+    print(f"  plain sum        {1e3 * seconds['sum']:9.1f} ms  {X.nbytes / seconds['sum'] / 1e9:6.1f} GB/s")
+    flops = 2.0 * N * D * C
+    print(f"  lloyd            {1e3 * seconds['lloyd']:9.1f} ms  {flops / seconds['lloyd'] / 1e9:6.1f} GF/s")
+    for peer, value in others.items():
+        print(f"  {peer:<17}{1e3 * value:9.1f} ms  ours / theirs {seconds['lloyd'] / value:.2f}")
+    fastest = min([seconds["lloyd"], *others.values()])
+    print(
+        f"  S-pass, 5 + 1    {1e3 * seconds['truncated']:9.1f} ms  "
+        f"{seconds['truncated'] / seconds['sum']:.2f} × the sum, {fastest / seconds['truncated']:.0f} × less than the fastest exact iteration"
+    )
+    print(f"  probing, 2 cells {1e3 * seconds['probing']:9.1f} ms  {fastest / seconds['probing']:.1f} × less")
+
+
+def sgemm(rounds: int) -> None:
+    """GF/s of a large float32 product on two threads."""
+    a, b = (np.random.default_rng(0).random((3000, 3000), dtype=np.float32) for _ in range(2))
+    out = np.empty_like(a)
+    seconds = best_of(rounds, {"sgemm": lambda: np.matmul(a, b, out=out)})["sgemm"]
+    print(f"sgemm: {2 * 3000**3 / seconds / 1e9:.0f} GF/s")
+
+
+def main() -> None:
+    """Parse the command line and measure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--problems", nargs="*", default=["mnist-1000", "kddbio-2000", "sift-4096", "glove50-10000", "birch-4096"]
+    )
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    sgemm(options.rounds)
+    for name in options.problems:
+        measure(name, options.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -18,8 +18,10 @@ import numpy as np
 from globular.kernels.compile import inline, kernel
 from globular.kernels.rows import fetch, quick_distance, quick_mahalanobis, squared_distance
 
-AHEAD = 6
+AHEAD = 4
 """How many rows ahead memory is asked for."""
+HORIZON = 4.0
+"""Squared: a random candidate twice as far as the farthest neighbour is no neighbour, and its pair is not listed."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -103,14 +105,16 @@ def search_neighborhoods(
                 fetch(rows, order[k + AHEAD])
             scale = scales[i] if scales.shape[0] else 1.0
             weight = weights[i] if weights.shape[0] else 1.0
-            winner = 0
+            winner, farthest = 0, 0
             for g in range(G):
                 d[g] = quick_distance(rows, r, scale, quick, graph[p, g], norms)
                 if d[g] < d[winner]:
                     winner = g
-            closest = np.float64(d[winner])
+                if d[g] > d[farthest]:
+                    farthest = g
+            horizon = HORIZON * np.float64(d[farthest])
+            closest = squared_distance(rows, r, scale, centers, graph[p, winner], norms)
             if winner != 0:  # only if float64 agrees
-                closest = squared_distance(rows, r, scale, centers, graph[p, winner], norms)
                 stay = squared_distance(rows, r, scale, centers, p, norms)
                 if stay <= closest:
                     closest, winner = stay, 0
@@ -124,8 +128,7 @@ def search_neighborhoods(
                 distance = np.float64(quick_distance(rows, r, scale, quick, other, norms))
                 if distance < closest:
                     distance = squared_distance(rows, r, scale, centers, other, norms)
-                    closest = squared_distance(rows, r, scale, centers, label, norms)
-                if estimate:
+                if estimate and distance < horizon:
                     # the pair (closest, random); or, when the random one wins, (winner, former closest)
                     pairs[0, n_pairs] = other if distance < closest else label
                     pairs[1, n_pairs] = label if distance < closest else other
@@ -168,6 +171,7 @@ def search_few_columns(
     x: Any,  # scratch (D, B) rows' dtype: B rows of a group, columns first
     d: Any,  # scratch (G, B) rows' dtype
     best: Any,  # scratch (B,) rows' dtype
+    farthest: Any,  # scratch (B,) rows' dtype
     winner: Any,  # scratch (B,) int32
 ) -> tuple[float, int, int]:
     """`search_neighborhoods` for few columns: vectorised over the rows of a group instead of over the columns."""
@@ -198,12 +202,14 @@ def search_few_columns(
                         d[g, k] += difference * difference
             for k in range(m):
                 best[k] = d[0, k]
+                farthest[k] = d[0, k]
                 winner[k] = 0
             for g in range(1, G):
                 for k in range(m):
                     closer = d[g, k] < best[k]
                     winner[k] = g if closer else winner[k]
                     best[k] = d[g, k] if closer else best[k]
+                    farthest[k] = d[g, k] if d[g, k] > farthest[k] else farthest[k]
             n_distances += m * G
             if estimate:
                 for g in range(G):
@@ -212,9 +218,8 @@ def search_few_columns(
             for k in range(m):
                 i = order[begin + k]
                 weight = weights[i] if weights.shape[0] else 1.0
-                closest = np.float64(best[k])
+                closest = column_distance(x, k, centers, graph[p, winner[k]])
                 if winner[k] != 0:  # only if float64 agrees
-                    closest = column_distance(x, k, centers, graph[p, winner[k]])
                     stay = column_distance(x, k, centers, p)
                     if stay <= closest:
                         closest = stay
@@ -226,9 +231,7 @@ def search_few_columns(
                         continue
                     n_distances += 1
                     distance = column_distance(x, k, centers, other)
-                    if distance < closest:
-                        closest = column_distance(x, k, centers, label)
-                    if estimate:
+                    if estimate and distance < HORIZON * farthest[k]:
                         pairs[0, n_pairs] = other if distance < closest else label
                         pairs[1, n_pairs] = label if distance < closest else other
                         pair_sums[0, n_pairs] = weight * np.sqrt(np.float32(max(distance, closest)))

@@ -18,6 +18,8 @@ from globular.model.statistics import F64, HardStatistics, SoftStatistics
 from globular.reference.hard import squared_distances
 from globular.reference.soft import log_joint
 
+HORIZON = 4.0
+"""A random candidate at twice the distance of the farthest neighbour is no neighbour."""
 ATTEMPTS = 4
 """Draws for one random candidate before it is given up, because all of them were in the search space already."""
 _MASK = 2**64 - 1
@@ -120,7 +122,8 @@ def neighborhood_pass(
                 n_distances += 1
                 # the pair (closest, random), or (winner, former closest) if the random one wins
                 near, far = (other, best) if d2[n, other] < d2[n, best] else (best, other)
-                pairs.add(near, far, float(np.sqrt(d2[n, far])), weights[n])
+                if d2[n, other] < HORIZON * d2[n, neighborhood].max():  # Deviation: what is too far is not listed
+                    pairs.add(near, far, float(np.sqrt(d2[n, far])), weights[n])
                 best = near
         if best == closest:
             for other in neighborhood:

@@ -198,7 +198,7 @@ def _search_neighborhoods(
                 rows, gathered, shard.weights, shard.scales, order, starts, first, last, graph, quick, centers,
                 search.n_random, seed, shard.first_row, labels, pairs, sums, table,
                 np.empty((D, ROWS_AT_ONCE), dtype), np.empty((G, ROWS_AT_ONCE), dtype),
-                np.empty(ROWS_AT_ONCE, dtype), np.empty(ROWS_AT_ONCE, np.int32),
+                np.empty(ROWS_AT_ONCE, dtype), np.empty(ROWS_AT_ONCE, dtype), np.empty(ROWS_AT_ONCE, np.int32),
             )  # fmt: skip
         else:
             objective, n_distances, n_pairs = kernels.search_neighborhoods(

@@ -26,7 +26,7 @@ from experiments.common import (
 )
 from experiments.forster2018 import HEADING, REPORT, figure2
 from experiments.forster2018.fits import Variant
-from experiments.forster2018.traces import Trace, draw_bounds, draw_errors, final_errors, label, traces
+from experiments.forster2018.traces import Trace, draw_bounds, draw_errors, final_errors, label, plain_ticks, traces
 from globular import datasets
 from globular.errors import DataError
 
@@ -85,7 +85,8 @@ def draw(config: Config, found: Mapping[str, Sequence[Trace]], path: Path) -> No
     panels[1, 0].set_yscale("log")
     panels[0, 0].set_ylabel("log-likelihood (—), free energy (- -) per row")
     panels[1, 0].set_ylabel("quantization error per row")
-    panels[1, -1].legend(fontsize="small")
+    plain_ticks(panels[1, 0].yaxis)
+    panels[1, 0].legend(fontsize="small")
     save_figure(figure, path)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -39,11 +39,11 @@ class Variant:
     tol: float = 0.0
     """Stop after three iterations that gain less than this: a share for k-means, per row for mixtures."""
 
-    first_variance: Literal["data", "seeds"] = "data"
-    """σ² before the first M-step of a mixture: the mean variance of the columns, or that around the seeds.
+    first_variance: Literal["first", "last"] = "first"
+    """Which E-step of the warm-up a mixture's first σ² comes from.
 
-    The paper does not say. Only the wide start gives its numbers: responsibilities are at first equal over K(n), and
-    the means spread before they settle.
+    The paper does not say; the first gives its numbers. Random sets make it wide, so that responsibilities are at first
+    all but equal over K(n), and the means spread before they settle. With all clusters in K(n) the two are the same.
     """
 
     @property
@@ -139,18 +139,21 @@ def _of_mixture(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> It
         G=variant.G,
         n_random=variant.n_random,
         neighborhoods="estimated" if variant.neighborhoods == "S" else "exhaustive",
-        n_warmup=variant.n_warmup,
         max_iter=variant.max_iter,
         tol=variant.tol,
         n_threads=shard.n_threads,
     )
-    variances = shard.column_moments()[1]
     means = np.ascontiguousarray(seeds, dtype=np.float64)
-    mixture = isotropic_mixture(means, float(variances.mean()), "tied_spherical")
+    mixture = isotropic_mixture(means, 1.0, "tied_spherical")  # the warm-up sets σ²
     limits = covariance_limits(shard, EMOptions(reg_covar=0.0))
     graph = start_rows(shard, means, None, variant.G, True, rng)
-    wide = variant.first_variance == "data"
-    start = warm_up_mixture(shard, mixture, options, rng, limits=limits, graph=graph, keep_covariances=wide)
+    n_first = 1 if variant.first_variance == "first" else max(1, variant.n_warmup)
+    start = warm_up_mixture(shard, mixture, replace(options, n_warmup=n_first), rng, limits=limits, graph=graph)
+    if variant.n_warmup > n_first:
+        rest = replace(options, n_warmup=variant.n_warmup - n_first)
+        start = warm_up_mixture(
+            shard, start.mixture, rest, rng, limits=limits, graph=start.graph, keep_covariances=True
+        )
     for step in variational_mixture(shard, start, options, rng, limits=limits):
         found = step.model.mixture
         yield Moment(step.iteration, step.objective, step.n_distances, found.means, float(found.covariances))

@@ -18,6 +18,7 @@ from globular.threads import resolve_threads
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 Curve = NDArray[np.float64]
 COLORS = ("#c9632b", "#c9a227", "#2563a8", "#4b9e73", "#222222")
@@ -110,6 +111,12 @@ def draw_bounds(panel: Axes, variants: Sequence[Variant], found: Mapping[str, Se
         _band(panel, [run.free_energies for run in runs], color, "", style="--")
     panel.set_xlabel("iteration")
     panel.grid(alpha=0.25)
+
+
+def plain_ticks(axis: Axis) -> None:
+    """Label a short logarithmic axis with numbers instead of powers of ten."""
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter("{x:g}")
 
 
 def _band(panel: Axes, curves: Sequence[Curve], color: str, name: str, style: str = "-") -> None:

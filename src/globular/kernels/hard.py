@@ -67,7 +67,7 @@ def thin_scores(
                     scores[i, c] += a * factors[j, c]
 
 
-@kernel
+@inline
 def tile_minima(
     scores: Any,  # IN  (n, chunk)
     i: int,  # IN  row

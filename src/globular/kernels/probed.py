@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import kernel
+from globular.kernels.compile import inline, kernel
 from globular.kernels.hard import TILE, find_in_tile, tile_minima
 from globular.kernels.rows import float_bits, order_key, squared_distance
 
@@ -47,7 +47,7 @@ def closest_cells(
             winners[heat] = lowest_of_heat(keys, heat)
 
 
-@kernel
+@inline
 def lowest_of_heat(keys: Any, heat: int) -> int:
     """The lowest key of a heat. It vectorises."""
     lowest = keys[heat * HEAT]

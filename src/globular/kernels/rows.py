@@ -17,7 +17,7 @@ from numba.extending import overload
 from globular.kernels.compile import FASTMATH
 from globular.kernels.prefetch import prefetch_row
 
-_OPTIONS = {"fastmath": FASTMATH, "nogil": True, "error_model": "numpy", "_nrt": False}
+_OPTIONS = {"fastmath": FASTMATH, "nogil": True, "error_model": "numpy", "_nrt": False, "forceinline": True}
 
 
 def squared_distance(rows: Any, i: int, scale: float, centers: Any, c: int, norms: Any) -> float:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import inline, kernel
+from globular.kernels.prefetch import prefetch_row
 from globular.kernels.rows import fetch, quick_distance, quick_mahalanobis, squared_distance
 
 AHEAD = 4
@@ -92,7 +93,7 @@ def search_neighborhoods(
 
     Returns Σ w d², the number of distances and the number of triples.
     """
-    G = graph.shape[1]
+    n_clusters, G = graph.shape
     objective, n_distances, n_pairs = 0.0, 0, 0
     estimate = pairs.shape[1] > 0
     base = starts[first]
@@ -101,8 +102,12 @@ def search_neighborhoods(
         for k in range(starts[p], starts[p + 1]):
             i = order[k]
             r = k - base if gathered else i
-            if not gathered and k + AHEAD < order.shape[0]:
-                fetch(rows, order[k + AHEAD])
+            if k + AHEAD < order.shape[0]:
+                ahead = order[k + AHEAD]
+                if not gathered:
+                    fetch(rows, ahead)
+                if n_random:
+                    prefetch_row(quick, random_cluster(seed, first_row + ahead, 0, n_clusters))
             scale = scales[i] if scales.shape[0] else 1.0
             weight = weights[i] if weights.shape[0] else 1.0
             winner, farthest = 0, 0

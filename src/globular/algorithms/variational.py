@@ -76,6 +76,7 @@ class _Neighborhoods:
 
     def __init__(self, shard: Shard, options: VariationalOptions, rng: np.random.Generator) -> None:
         self._shard, self._options, self._rng = shard, options, rng
+        self._n_searches = 0
 
     @property
     def estimated(self) -> bool:
@@ -105,14 +106,20 @@ class _Neighborhoods:
         return graph if self.estimated else self.exhaustive(centers)
 
     def after(self, graph: Graph, pairs: PairStatistics) -> Graph:
-        """Alg. 2 estimates them after it."""
-        return estimated_graph(graph, pairs, self._options.n_threads) if self.estimated else graph
+        """Alg. 2 estimates them after it, if that E-step has collected what it takes."""
+        return estimated_graph(graph, pairs, self._options.n_threads) if pairs.pairs.size else graph
 
-    def search(self, *, last: bool = False) -> Search:
-        """The next E-step's search; the `last` one of a fit draws and estimates nothing."""
+    def search(self, n_clusters: int) -> Search:
+        """The next E-step's search.
+
+        Deviation: an estimate costs C·G², a search N·G. With few rows per cluster only every ⌈C·G²/N⌉-th E-step
+        estimates, so that estimating does not come to dominate; that is every one from G² rows per cluster on.
+        """
+        period = -(-n_clusters * min(self._options.G, n_clusters) ** 2 // self._shard.n_rows)
+        estimate = self.estimated and self._n_searches % period == 0
+        self._n_searches += 1
         seed = int(self._rng.integers(2**63))
-        n_random = 0 if last else self._options.n_random
-        return Search(self._options.C_prime, n_random, seed, estimate=self.estimated and not last)
+        return Search(self._options.C_prime, self._options.n_random, seed, estimate)
 
 
 def start_rows(
@@ -150,7 +157,7 @@ def variational_kmeans(
     n_distances = 0
     for _ in range(options.n_warmup):
         graph = neighborhoods.before(centers, graph)
-        found = shard.truncated_pass(centers, graph, neighborhoods.search(), moved_only=True)
+        found = shard.truncated_pass(centers, graph, neighborhoods.search(len(centers)), moved_only=True)
         n_distances += found.statistics.n_distances
         graph = neighborhoods.after(graph, found.pairs)
 
@@ -160,7 +167,7 @@ def variational_kmeans(
     for iteration in count(1):
         graph = introduce(neighborhoods.before(centers, graph), newcomers)
         full = iteration % FULL_SUMS_EVERY == 1 or totals is None
-        found = shard.truncated_pass(centers, graph, neighborhoods.search(), moved_only=not full)
+        found = shard.truncated_pass(centers, graph, neighborhoods.search(len(centers)), moved_only=not full)
         step = found.statistics
         totals = step if full or totals is None else _advance(totals, step)
         graph = neighborhoods.after(graph, found.pairs)
@@ -219,7 +226,7 @@ def warm_up_mixture(
     graph = neighborhoods.start(mixture.means, graph)
     n_distances, objective = 0, 0.0
     for _ in range(max(1, options.n_warmup)):
-        found = shard.truncated_pass(mixture.means, graph, neighborhoods.search(), moved_only=True)
+        found = shard.truncated_pass(mixture.means, graph, neighborhoods.search(mixture.n_components), moved_only=True)
         n_distances, objective = n_distances + found.statistics.n_distances, found.statistics.objective
         graph = neighborhoods.after(graph, found.pairs)
     if not keep_covariances:
@@ -249,7 +256,7 @@ def variational_mixture(
     patience = _Patience(options, shard.total_weight)
     for iteration in range(1, options.max_iter + 1):
         graph = neighborhoods.before(mixture.means, graph)
-        found = shard.truncated_soft_pass(mixture, graph, neighborhoods.search())
+        found = shard.truncated_soft_pass(mixture, graph, neighborhoods.search(mixture.n_components))
         step = found.statistics
         graph = neighborhoods.after(graph, found.pairs)
         mixture = m_step(mixture, step, limits, learned_weights=learned_weights)  # Eq. 4

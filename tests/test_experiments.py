@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 import pytest
-from experiments import common
-from experiments.forster2018 import figure2, figure3, figure_c1, fits, table2, traces
 
+from experiments import common
+from experiments.forster2018 import figure2, figure3, figure_c1, fits, table2, table2_rows, traces
 from globular import KMeans, datasets, seeding
 from globular.errors import DataError
 
@@ -73,16 +73,16 @@ def test_traced_free_energy_rises_and_stays_below_the_likelihood(grid, kind, how
 
 def test_table_keeps_what_was_measured_and_adds_to_it(tmp_path, capsys):
     problem = dataclasses.replace(
-        table2.QUICK.problems[0],
+        table2_rows.QUICK.problems[0],
         n_clusters=36,
-        load=table2._birch(6, 30),
+        load=table2_rows.birch(6, 30),
         entries=(
-            table2.Entry(fits.Variant("k-means", 3, 1, 5, max_iter=15), "9×", 1.5, common.Band(-50, 50)),
-            table2.Entry(fits.Variant("GMM", 2, 1, 5, max_iter=15), least_savings=1000.0),
+            table2_rows.Entry(fits.Variant("k-means", 3, 1, 5, max_iter=15), "9×", 1.5, common.Band(-50, 50)),
+            table2_rows.Entry(fits.Variant("GMM", 2, 1, 5, max_iter=15), least_savings=1000.0),
         ),
         max_iter=15,
     )
-    config = table2.Config((problem,), n_runs=2, only=("k-means",))
+    config = table2_rows.Config((problem,), n_runs=2, only=("k-means",))
     table2.report(config, tmp_path)
     first = common.read_results(tmp_path / "table2.json")
     text = (tmp_path / "report.md").read_text()
@@ -99,7 +99,7 @@ def test_table_keeps_what_was_measured_and_adds_to_it(tmp_path, capsys):
 
 def test_missing_data_is_said_and_not_fatal(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("GLOBULAR_DATA", str(tmp_path / "nowhere"))
-    table2.report(table2.Config((table2.KDD,), n_runs=1), tmp_path)
+    table2.report(table2_rows.Config((table2_rows.KDD,), n_runs=1), tmp_path)
     assert "GLOBULAR_DATA" in capsys.readouterr().out
     assert not (tmp_path / "report.md").exists()
 

@@ -92,8 +92,9 @@ def section(config: Config, found: Mapping[str, Sequence[Trace]], picture: str) 
             f"Mean quantization error (solid, with its standard error) and the run that ends lowest (dotted) over "
             f"{config.n_runs} runs from AFK-MC² seeds; the true centres leave 2 per row. The paper: a few iterations "
             "more than the exact algorithms, only for the smallest G more than a few; X and S differ for very small "
-            "G only; var-k-means-S with G = 2 alone fails. Here G = 3 fails as well; a plain NumPy transcription of "
-            "Alg. 2 does the same (+545, +245, +6 and −2 % for G = 2, 3, 5 and 10 over ten runs).",
+            "G only; var-k-means-S with G = 2 alone fails. Here var-k-means-S fails with G = 3 too, and so does "
+            "var-GMM-S with G = 2 in a part of the runs. For var-k-means-S a plain NumPy transcription of Alg. 2 does "
+            "the same: +545, +245, +6 and −2 % for G = 2, 3, 5 and 10 over ten runs.",
             f"![quantization error by iteration]({picture})",
             markdown_table(head, rows).rstrip(),
             f"*{provenance()}*",

@@ -71,7 +71,7 @@ def draw(config: Config, found: Mapping[str, Sequence[Trace]], path: Path) -> No
     """Bounds above, errors below; a column per algorithm."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(13, 6), layout="constrained")
+    figure = Figure(figsize=(12, 5.4), layout="constrained")
     panels = figure.subplots(2, 4, sharex=True, sharey="row")
     for column, algorithm in enumerate(figure2.ALGORITHMS):
         variants = config.variants(algorithm)
@@ -83,7 +83,7 @@ def draw(config: Config, found: Mapping[str, Sequence[Trace]], path: Path) -> No
     top, bottom = max(ends), np.percentile(ends, 10)
     panels[0, 0].set_ylim(bottom - 2 * (top - bottom) - 0.5, top + 0.2 * (top - bottom) + 0.1)
     panels[1, 0].set_yscale("log")
-    panels[0, 0].set_ylabel("log-likelihood (—), free energy (- -) per row")
+    panels[0, 0].set_ylabel("log-likelihood —, free energy - -")
     panels[1, 0].set_ylabel("quantization error per row")
     plain_ticks(panels[1, 0].yaxis)
     panels[1, 0].legend(fontsize="small")

@@ -39,13 +39,6 @@ class Variant:
     tol: float = 0.0
     """Stop after three iterations that gain less than this: a share for k-means, per row for mixtures."""
 
-    first_variance: Literal["first", "last"] = "first"
-    """Which E-step of the warm-up a mixture's first σ² comes from.
-
-    The paper does not say; the first gives its numbers. Random sets make it wide, so that responsibilities are at first
-    all but equal over K(n), and the means spread before they settle. With all clusters in K(n) the two are the same.
-    """
-
     @property
     def algorithm(self) -> str:
         """The paper's name."""
@@ -132,7 +125,7 @@ def _of_kmeans(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> Ite
 
 
 def _of_mixture(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> Iterator[Moment]:
-    """As `VariationalGaussianMixture` runs it, but for the first σ², which is free here."""
+    """As `VariationalGaussianMixture` runs it; here for its σ² at every step."""
     shard, rng = CpuShard(X, n_threads=resolve_threads(None)), np.random.default_rng(seed)
     options = VariationalOptions(
         C_prime=min(variant.G, len(seeds)),
@@ -147,13 +140,9 @@ def _of_mixture(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> It
     mixture = isotropic_mixture(means, 1.0, "tied_spherical")  # the warm-up sets σ²
     limits = covariance_limits(shard, EMOptions(reg_covar=0.0))
     graph = start_rows(shard, means, None, variant.G, True, rng)
-    n_first = 1 if variant.first_variance == "first" else max(1, variant.n_warmup)
-    start = warm_up_mixture(shard, mixture, replace(options, n_warmup=n_first), rng, limits=limits, graph=graph)
-    if variant.n_warmup > n_first:
-        rest = replace(options, n_warmup=variant.n_warmup - n_first)
-        start = warm_up_mixture(
-            shard, start.mixture, rest, rng, limits=limits, graph=start.graph, keep_covariances=True
-        )
+    start = warm_up_mixture(
+        shard, mixture, replace(options, n_warmup=variant.n_warmup), rng, limits=limits, graph=graph
+    )
     for step in variational_mixture(shard, start, options, rng, limits=limits):
         found = step.model.mixture
         yield Moment(step.iteration, step.objective, step.n_distances, found.means, float(found.covariances))

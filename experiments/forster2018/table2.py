@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from experiments.common import (
-    Band,
     Rows,
     exact_error,
     lloyd_run,
@@ -28,142 +27,16 @@ from experiments.common import (
     percent,
     provenance,
     read_results,
-    real_rows,
     save_figure,
     update_report,
     write_results,
 )
 from experiments.forster2018 import HEADING, REPORT
-from experiments.forster2018.fits import CHAIN_LENGTH, Kind, Variant, run
-from globular import datasets, seeding
+from experiments.forster2018.fits import CHAIN_LENGTH, run
+from experiments.forster2018.table2_rows import FULL, QUICK, Config, Entry, Problem
+from experiments.forster2018.traces import plain_ticks
+from globular import seeding
 from globular.errors import DataError
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One cell pair of the table: a variant, what the paper prints for it, and what we expect to measure."""
-
-    variant: Variant
-    paper_savings: str = "–"
-    paper_error: float | None = None
-    error_band: Band | None = None
-    least_savings: float | None = None
-
-    @property
-    def name(self) -> str:
-        return f"{self.variant.algorithm} G={self.variant.size}"
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A data set with its entries."""
-
-    name: str
-    title: str
-    n_clusters: int
-    load: Callable[[], Rows]
-    entries: tuple[Entry, ...]
-    max_iter: int = 200
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """The whole table."""
-
-    problems: tuple[Problem, ...]
-    n_runs: int = 5
-    only: tuple[str, ...] = field(default=())
-    """Run only the entries whose "problem algorithm G" contains all of these."""
-
-    def wanted(self, problem: Problem) -> list[Entry]:
-        """The entries of a problem to run."""
-        return [entry for entry in problem.entries if all(text in f"{problem.name} {entry.name}" for text in self.only)]
-
-
-def _birch(side: int, n_per_cluster: int = 100) -> Callable[[], Rows]:
-    return lambda: np.asarray(datasets.birch_grid(side, n_per_cluster, random_state=0).X, np.float32)
-
-
-def _entries(
-    published: Sequence[tuple[Kind, int, str, float]],
-    bands: dict[tuple[Kind, int], Band],
-    *,
-    n_random: int = 1,
-    n_warmup: int = 20,
-    hard_tol: float = 0.0,
-    soft_tol: float = 1e-4,
-) -> tuple[Entry, ...]:
-    tol = {"k-means": hard_tol, "GMM": soft_tol}
-    return tuple(
-        Entry(Variant(kind, G, n_random, n_warmup, tol=tol[kind]), savings, error, bands.get((kind, G)))
-        for kind, G, savings, error in published
-    )
-
-
-KDD = Problem(
-    "kdd", "KDD-Cup 2004, protein homology", 200, lambda: real_rows("kddbio/kddbio.npz"),
-    _entries(
-        [("k-means", 2, "100×", 101.8), ("k-means", 5, "40×", 5.8), ("k-means", 20, "10×", 0.3),
-         ("GMM", 2, "50× / 55×", 4.2), ("GMM", 5, "8× / 15×", -0.0), ("GMM", 20, "1× / 3.3×", -0.0)],
-        {("k-means", 5): Band(3, 9), ("k-means", 20): Band(-1, 1), ("GMM", 5): Band(-0.5, 0.5)},
-        n_random=0, n_warmup=0, hard_tol=1e-5, soft_tol=1e-3,
-    ),
-)  # fmt: skip
-BIRCH_2025 = Problem(
-    "birch-2025", "BIRCH 45 × 45", 2025, _birch(45),
-    _entries(
-        [("k-means", 2, "675×", -2.8), ("k-means", 5, "338×", -4.3),
-         ("GMM", 2, "405× / 458×", -4.6), ("GMM", 5, "78× / 143×", -9.1)],
-        {},
-    ),
-)  # fmt: skip
-_WARMUP_NOTE = (
-    "The paper tunes the length of the warm-up on the training error and does not print it; here it is 20 E-steps "
-    "throughout. It matters for var-k-means-S: at C = 4096, two runs, 2 + 1 gave −2.7 % after 60 E-steps and 5 + 1 "
-    "gave −3.0 % after 16; at C = 576, three runs, 5 + 1 gave −6.5 % after 5 and −1.3 % after 20. The first σ² of "
-    "var-GMM-S comes from the first E-step, at random sets; taken after the warm-up it is small, and 5 + 1 at "
-    "C = 4096 came out at −1.2 %."
-)
-BIRCH_4096 = Problem(
-    "birch-4096", "BIRCH 64 × 64", 4096, _birch(64),
-    tuple(
-        replace(entry, least_savings=150.0) if (entry.variant.kind, entry.variant.G) == ("GMM", 5) else entry
-        for entry in _entries(
-            [("k-means", 2, "1365×", -3.7), ("k-means", 5, "683×", -4.0),
-             ("GMM", 2, "819× / 927×", -4.4), ("GMM", 5, "158× / 287×", -11.7)],
-            {("k-means", 5): Band(high=-2), ("GMM", 5): Band(high=-8)},
-        )
-    ),
-    note=_WARMUP_NOTE,
-)  # fmt: skip
-_SONG: tuple[tuple[Kind, int, str, float], ...] = (
-    ("k-means", 2, "667×", 1.0), ("k-means", 5, "333×", 0.5), ("k-means", 10, "182×", 0.2),
-    ("k-means", 20, "95×", 0.1), ("k-means", 50, "39×", 0.0),
-    ("GMM", 2, "400× / 412×", 1.8), ("GMM", 5, "77× / 105×", -0.2), ("GMM", 10, "20× / 40×", -0.3),
-    ("GMM", 20, "5× / 15×", -0.3),
-)  # fmt: skip
-_STAND_IN = "Stands in for SONG, whose published numbers are beside it; no band."
-GLOVE = Problem(
-    "glove50", "glove50 word vectors (for SONG)", 2000, lambda: real_rows("glove50/glove50_200k.npz"),
-    _entries(_SONG, {}, hard_tol=1e-5, soft_tol=1e-3), 500, _STAND_IN,
-)  # fmt: skip
-SIFT = Problem(
-    "sift_photos", "sift_photos descriptors (for SONG)", 2000, lambda: real_rows("sift_photos/sift_photos.npz"),
-    _entries(_SONG, {}, hard_tol=1e-5, soft_tol=1e-3), 500, _STAND_IN,
-)  # fmt: skip
-
-FULL = Config((KDD, BIRCH_2025, BIRCH_4096, GLOVE, SIFT))
-QUICK = Config(
-    (
-        Problem(
-            "birch-256", "BIRCH 16 × 16", 256, _birch(16, 50),
-            tuple(Entry(Variant(kind, G, 1, 10, max_iter=60)) for kind in ("k-means", "GMM") for G in (2, 5)),
-            60, "The small version: nothing published to compare with.",
-        ),
-    ),
-    n_runs=2,
-)  # fmt: skip
 
 
 def measure(config: Config, results: dict[str, Any], keep: Callable[[], None], say: Callable[[str], None]) -> None:
@@ -286,10 +159,13 @@ def _line(entry: Entry, problem: Problem, kept: dict[str, Any]) -> list[str]:
     ]
 
 
+TICKS = (-20, -10, -5, -2, 0, 2, 5, 10, 20, 50, 100, 200)
+
+
 def draw(config: Config, results: dict[str, Any], path: Path) -> None:
     """Savings against error, ours filled and the paper's hollow, one panel per data set."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import SymmetricalLogLocator
+    from matplotlib.ticker import NullLocator
 
     shown = [problem for problem in config.problems if results.get(problem.name, {}).get("entries")]
     figure = Figure(figsize=(3.9 * len(shown), 3.6), layout="constrained")
@@ -313,8 +189,10 @@ def draw(config: Config, results: dict[str, Any], path: Path) -> None:
         panel.axhline(0.0, color="0.5", linewidth=0.8)
         panel.set(xscale="log", xlabel="N·C / distances per iteration", title=problem.name)
         panel.set_yscale("symlog", linthresh=5.0)
-        panel.yaxis.set_major_locator(SymmetricalLogLocator(base=10.0, linthresh=5.0, subs=[1.0, 2.0, 5.0]))
-        panel.yaxis.set_major_formatter("{x:+g}")
+        panel.set_ylim(-20, 200)
+        panel.set_yticks(TICKS, [f"{tick:+d}".replace("-", "−") for tick in TICKS])
+        panel.yaxis.set_minor_locator(NullLocator())
+        plain_ticks(panel.xaxis)
         panel.grid(alpha=0.25)
     axes = figure.axes
     axes[0].set_ylabel("error against Lloyd [%]")

@@ -114,9 +114,12 @@ def draw_bounds(panel: Axes, variants: Sequence[Variant], found: Mapping[str, Se
 
 
 def plain_ticks(axis: Axis) -> None:
-    """Label a short logarithmic axis with numbers instead of powers of ten."""
+    """Label a short logarithmic axis with a few plain numbers instead of powers of ten."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0), numticks=20))
     axis.set_major_formatter("{x:g}")
-    axis.set_minor_formatter("{x:g}")
+    axis.set_minor_locator(NullLocator())
 
 
 def _band(panel: Axes, curves: Sequence[Curve], color: str, name: str, style: str = "-") -> None:

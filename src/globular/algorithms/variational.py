@@ -215,19 +215,25 @@ def warm_up_mixture(
     graph: Graph | None = None,
     keep_covariances: bool = False,
 ) -> SoftStart:
-    """`n_warmup` E-steps (one at least) at fixed means while neighbourhoods form, then an M-step for σ² alone.
+    """`n_warmup` E-steps (one at least) at fixed means while neighbourhoods form, and a first σ².
 
     Rows start from `shard.labels`, see `start_rows`. Only distances count here, so these are hard E-steps, and
     σ² = Σ w ‖x − μ‖² / (D Σ w) for all components. `keep_covariances` leaves those of `mixture` in place.
+
+    Deviation: σ² is that of the first of these E-steps; the paper leaves it open. From random sets it comes out wide, so
+    that responsibilities are all but equal over K(n) at first and means spread before they settle: on BIRCH 64 × 64 this
+    ends 9.5 % below k-means, a σ² taken after the warm-up only 1 % (the paper: 11.7 %). From sets that are good already
+    the two are the same.
     """
     require(shard, "truncated_pass")
     C, D = mixture.means.shape
     neighborhoods = _Neighborhoods(shard, options, rng)
     graph = neighborhoods.start(mixture.means, graph)
-    n_distances, objective = 0, 0.0
-    for _ in range(max(1, options.n_warmup)):
+    n_distances, objective = 0, np.nan
+    for step in range(max(1, options.n_warmup)):
         found = shard.truncated_pass(mixture.means, graph, neighborhoods.search(mixture.n_components), moved_only=True)
-        n_distances, objective = n_distances + found.statistics.n_distances, found.statistics.objective
+        n_distances += found.statistics.n_distances
+        objective = found.statistics.objective if step == 0 else objective
         graph = neighborhoods.after(graph, found.pairs)
     if not keep_covariances:
         variance = objective / (shard.total_weight * D) + limits.reg_covar

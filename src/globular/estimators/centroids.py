@@ -126,7 +126,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         self.n_distances_ = int(sum(record.n_distances for record in history))
 
     def _warn_if_fewer(self) -> None:
-        n_found = len(np.unique(self.labels_))
+        n_found = int(np.count_nonzero(np.bincount(self.labels_, minlength=self.n_clusters)))
         if n_found < self.n_clusters:
             warnings.warn(
                 f"Number of distinct clusters ({n_found}) found smaller than n_clusters ({self.n_clusters}). "

@@ -174,15 +174,15 @@ def search_few_columns(
     pair_sums: Any,  # OUT
     table: Any,  # scratch (G, G + 1) float64
     x: Any,  # scratch (D, B) rows' dtype: B rows of a group, columns first
-    d: Any,  # scratch (G, B) rows' dtype
+    d: Any,  # scratch (G·B,) rows' dtype
     best: Any,  # scratch (B,) rows' dtype
     farthest: Any,  # scratch (B,) rows' dtype
     winner: Any,  # scratch (B,) int32
 ) -> tuple[float, int, int]:
     """`search_neighborhoods` for few columns: vectorised over the rows of a group instead of over the columns."""
     matrix = rows[0]
-    G, B = d.shape
-    D = matrix.shape[1]
+    G = graph.shape[1]
+    D, B = x.shape
     objective, n_distances, n_pairs = 0.0, 0, 0
     estimate = pairs.shape[1] > 0
     base = starts[first]
@@ -196,30 +196,23 @@ def search_few_columns(
                 scale = matrix.dtype.type(scales[i] if scales.shape[0] else 1.0)
                 for j in range(D):
                     x[j, k] = scale * matrix[r, j]
-            for g in range(G):
-                c = graph[p, g]
-                for k in range(m):
-                    d[g, k] = 0
-                for j in range(D):
-                    middle = quick[c, j]
-                    for k in range(m):
-                        difference = x[j, k] - middle
-                        d[g, k] += difference * difference
+            distances_of_columns(x, m, quick, p, d, 0)
             for k in range(m):
-                best[k] = d[0, k]
-                farthest[k] = d[0, k]
                 winner[k] = 0
+                best[k] = d[k]
+                farthest[k] = d[k]
             for g in range(1, G):
+                at = g * m
+                distances_of_columns(x, m, quick, graph[p, g], d, at)
                 for k in range(m):
-                    closer = d[g, k] < best[k]
-                    winner[k] = g if closer else winner[k]
-                    best[k] = d[g, k] if closer else best[k]
-                    farthest[k] = d[g, k] if d[g, k] > farthest[k] else farthest[k]
+                    value = d[at + k]
+                    winner[k] = g if value < best[k] else winner[k]
+                    best[k] = value if value < best[k] else best[k]
+                    farthest[k] = value if value > farthest[k] else farthest[k]
             n_distances += m * G
             if estimate:
-                for g in range(G):
-                    for k in range(m):
-                        d[g, k] = np.sqrt(d[g, k])
+                for q in range(G * m):
+                    d[q] = np.sqrt(d[q])
             for k in range(m):
                 i = order[begin + k]
                 weight = weights[i] if weights.shape[0] else 1.0
@@ -249,10 +242,31 @@ def search_few_columns(
                 if estimate and label == graph[p, winner[k]]:
                     table[winner[k], G] += weight
                     for g in range(G):
-                        table[winner[k], g] += weight * d[g, k]
+                        table[winner[k], g] += weight * d[g * m + k]
         if estimate:
             n_pairs = flush_table(p, graph, table, pairs, pair_sums, n_pairs)
     return objective, n_distances, n_pairs
+
+
+@inline
+def distances_of_columns(x: Any, m: int, centers: Any, c: int, d: Any, at: int) -> None:
+    """d[at + k] = ‖x[:, k] − m_c‖² for k < m, vectorised over k; the first two columns in one go. O(m · D)."""
+    D = x.shape[0]
+    if D == 1:
+        a = centers[c, 0]
+        for k in range(m):
+            first = x[0, k] - a
+            d[at + k] = first * first
+        return
+    a, b = centers[c, 0], centers[c, 1]
+    for k in range(m):
+        first, second = x[0, k] - a, x[1, k] - b
+        d[at + k] = first * first + second * second
+    for j in range(2, D):
+        a = centers[c, j]
+        for k in range(m):
+            first = x[j, k] - a
+            d[at + k] += first * first
 
 
 @inline

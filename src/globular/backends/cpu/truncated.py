@@ -33,6 +33,7 @@ FEW_COLUMNS = 12
 """Up to so many columns the search is vectorised over rows."""
 ROWS_AT_ONCE = 256
 ROWS_PER_TASK = 4096
+"""At least so many rows per task."""
 HASH_SIZE = 1 << 15
 
 
@@ -162,12 +163,18 @@ def _load(shard: CpuShard, chosen: NDArray[np.integer]) -> tuple[KernelRows, boo
     return gather_rows(shard.rows, chosen), True
 
 
+def _rows_per_task(n_rows: int) -> int:
+    """About a hundred tasks: fewer would not balance, more would cost more to hand out. Threads play no part."""
+    return min(1 << 16, max(ROWS_PER_TASK, n_rows // 100))
+
+
 def _cuts(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Ranges of clusters with about ROWS_PER_TASK rows."""
+    """Ranges of clusters with about the rows of one task."""
     n_clusters = len(starts) - 1
+    n_rows = _rows_per_task(int(starts[-1]))
     first = 0
     while first < n_clusters:
-        last = int(np.searchsorted(starts, starts[first] + ROWS_PER_TASK, side="right")) - 1
+        last = int(np.searchsorted(starts, starts[first] + n_rows, side="right")) - 1
         last = min(max(last, first + 1), n_clusters)
         yield first, last
         first = last
@@ -197,7 +204,7 @@ def _search_neighborhoods(
             objective, n_distances, n_pairs = kernels.search_few_columns(
                 rows, gathered, shard.weights, shard.scales, order, starts, first, last, graph, quick, centers,
                 search.n_random, seed, shard.first_row, labels, pairs, sums, table,
-                np.empty((D, ROWS_AT_ONCE), dtype), np.empty((G, ROWS_AT_ONCE), dtype),
+                np.empty((D, ROWS_AT_ONCE), dtype), np.empty(G * ROWS_AT_ONCE, dtype),
                 np.empty(ROWS_AT_ONCE, dtype), np.empty(ROWS_AT_ONCE, dtype), np.empty(ROWS_AT_ONCE, np.int32),
             )  # fmt: skip
         else:

@@ -140,7 +140,8 @@ def measure(name: str, rounds: int) -> None:
     fastest = min([seconds["lloyd"], *others.values()])
     print(
         f"  S-pass, 5 + 1    {1e3 * seconds['truncated']:9.1f} ms  "
-        f"{seconds['truncated'] / seconds['sum']:.2f} × the sum, {fastest / seconds['truncated']:.0f} × less than the fastest exact iteration"
+        f"{seconds['truncated'] / seconds['sum']:.2f} × the sum, "
+        f"{fastest / seconds['truncated']:.0f} × less than the fastest exact iteration"
     )
     print(f"  probing, 2 cells {1e3 * seconds['probing']:9.1f} ms  {fastest / seconds['probing']:.1f} × less")
 

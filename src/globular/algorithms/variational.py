@@ -220,10 +220,10 @@ def warm_up_mixture(
     Rows start from `shard.labels`, see `start_rows`. Only distances count here, so these are hard E-steps, and
     σ² = Σ w ‖x − μ‖² / (D Σ w) for all components. `keep_covariances` leaves those of `mixture` in place.
 
-    Deviation: σ² is that of the first of these E-steps; the paper leaves it open. From random sets it comes out wide, so
-    that responsibilities are all but equal over K(n) at first and means spread before they settle: on BIRCH 64 × 64 this
-    ends 9.5 % below k-means, a σ² taken after the warm-up only 1 % (the paper: 11.7 %). From sets that are good already
-    the two are the same.
+    Deviation: σ² is that of the first of these E-steps; the paper leaves it open. From random sets it comes out wide,
+    so that responsibilities are all but equal over K(n) at first and means spread before they settle: on BIRCH 64 × 64
+    this ends 9.5 % below k-means, a σ² taken after the warm-up only 1 % (the paper: 11.7 %). From sets that are good
+    already the two are the same.
     """
     require(shard, "truncated_pass")
     C, D = mixture.means.shape

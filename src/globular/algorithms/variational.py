@@ -220,10 +220,11 @@ def warm_up_mixture(
     Rows start from `shard.labels`, see `start_rows`. Only distances count here, so these are hard E-steps, and
     σ² = Σ w ‖x − μ‖² / (D Σ w) for all components. `keep_covariances` leaves those of `mixture` in place.
 
-    Deviation: σ² is that of the first of these E-steps; the paper leaves it open. From random sets it comes out wide,
+    Deviation: a single σ² is that of the first of these E-steps; the paper leaves it open. From random sets it is wide,
     so that responsibilities are all but equal over K(n) at first and means spread before they settle: on BIRCH 64 × 64
     this ends 9.5 % below k-means, a σ² taken after the warm-up only 1 % (the paper: 11.7 %). From sets that are good
-    already the two are the same.
+    already the two are the same. Components with variances of their own would swallow their neighbours from a wide
+    start: they begin with the σ² after the warm-up.
     """
     require(shard, "truncated_pass")
     C, D = mixture.means.shape
@@ -233,7 +234,8 @@ def warm_up_mixture(
     for step in range(max(1, options.n_warmup)):
         found = shard.truncated_pass(mixture.means, graph, neighborhoods.search(mixture.n_components), moved_only=True)
         n_distances += found.statistics.n_distances
-        objective = found.statistics.objective if step == 0 else objective
+        if step == 0 or mixture.covariance_type != "tied_spherical":
+            objective = found.statistics.objective
         graph = neighborhoods.after(graph, found.pairs)
     if not keep_covariances:
         variance = objective / (shard.total_weight * D) + limits.reg_covar

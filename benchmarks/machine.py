@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 
+os.environ.setdefault("OPENBLAS_CORETYPE", "SKYLAKEX")  # the OpenBLAS of faiss takes new CPUs for old ones
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "GLOBULAR_NUM_THREADS"):
     os.environ.setdefault(variable, "2")  # before anything is imported
 

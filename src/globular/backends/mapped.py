@@ -86,6 +86,9 @@ class MappedShard(ABC):
     def routed_pass(self, tree: CellTree, *, route: Route = "top", accumulate: bool = True) -> CellStatistics:
         return add_up(part.routed_pass(tree, route=route, accumulate=accumulate) for part in self.parts())
 
+    def label_errors(self, n_clusters: int) -> F64:
+        return np.sum([part.label_errors(n_clusters) for part in self.parts()], axis=0)
+
     def farthest(self, n: int, centers: F64) -> FarRows:
         found: FarRows | None = None
         for part in self.parts():

@@ -100,7 +100,8 @@ class Shard(Protocol):
     ) -> HardStatistics:
         """Every row searches its `n_probes` closest cells of centres and keeps its label if nothing there is closer.
 
-        About N·(cells + n_probes · C / cells) distances.
+        About N·(cells + n_probes · C / cells) distances. Squared distances to the own centre replace those of
+        `d2_pass`, as in `routed_pass`.
         """
         ...
 
@@ -134,6 +135,10 @@ class Shard(Protocol):
 
     def seed_weights(self, n_seeds: int) -> F64:
         """Σ w of the rows closest to each of the seeds given since the restart of the d2 state, (n_seeds,)."""
+        ...
+
+    def label_errors(self, n_clusters: int) -> F64:
+        """Σ w d² per label, with d² as left by the last `d2_pass`, routed or probing pass, (n_clusters,)."""
         ...
 
     def take(self, indices: Index) -> F64:

@@ -120,6 +120,9 @@ class StreamShard(MappedShard):
     def seed_weights(self, n_seeds: int) -> F64:
         return self._per_point.seed_weights(n_seeds)
 
+    def label_errors(self, n_clusters: int) -> F64:
+        return self._per_point.label_errors(n_clusters)
+
     def take(self, indices: Index) -> F64:
         return self._shard(self.source.take(indices), None).take(np.arange(len(indices)))
 

@@ -15,6 +15,7 @@ from globular.algorithms.cells import draw_cells
 from globular.algorithms.lloyd import KMeansOptions, lloyd
 from globular.algorithms.probing import ProbingOptions, find_labels, label_recall, probing_kmeans
 from globular.algorithms.steps import Step
+from globular.algorithms.swaps import swap_seeds
 from globular.algorithms.yinyang import yinyang
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.inputs import Input, mean_variance
@@ -187,9 +188,12 @@ callable, default="auto"
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         if start.graph is None:  # hierarchical seeding has labelled the rows, nothing else has
             find_labels(data.shard, start.centers, rng, n_rounds=1)
+        centers = start.centers
+        if start.is_seeding:  # a start that the user has chosen stays as it is
+            centers = swap_seeds(data.shard, centers, rng, unit_centers=unit).centers
         quality = QUALITIES[self.quality]
         probing = ProbingOptions(quality.n_probes, self.max_iter, quality.min_gain, unit_centers=unit)
-        return probing_kmeans(data.shard, start.centers, probing, rng)
+        return probing_kmeans(data.shard, centers, probing, rng)
 
     def _choose_algorithm(self) -> str:
         if self.algorithm != "auto":

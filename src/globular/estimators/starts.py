@@ -25,6 +25,11 @@ class Start:
     graph: Graph | None = None
     """Neighbourhoods of the centres, where the seeding knows them. It has labelled the rows then as well."""
 
+    @property
+    def is_seeding(self) -> bool:
+        """Whether the centres were drawn from the data, rather than given."""
+        return self.name in STARTS
+
 
 Seeding = Callable[[Shard, int, np.random.Generator], F64]
 

@@ -8,7 +8,7 @@ from globular.algorithms.seeding.common import repeat_rows
 from globular.backends.protocol import Index, Shard, require
 from globular.model.statistics import F64
 
-_BLOCK = 1 << 20
+_BLOCK = 1 << 17
 
 
 def random(shard: Shard, n_clusters: int, rng: np.random.Generator) -> F64:

@@ -186,6 +186,13 @@ def seed_weights(shard: CpuShard, n_seeds: int) -> F64:
     return np.bincount(closest_seeds(shard), weights, minlength=n_seeds).astype(np.float64)
 
 
+def label_errors(shard: CpuShard, n_clusters: int) -> F64:
+    """See `Shard.label_errors`."""
+    d2 = squared_distances(shard)
+    potential = d2 * shard.weights if len(shard.weights) else d2
+    return np.bincount(shard.labels, potential, minlength=n_clusters).astype(np.float64)
+
+
 def take_potential(shard: CpuShard, indices: Index) -> F64:
     """See `Shard.take_potential`."""
     return squared_distances(shard)[indices] * shard.take_weights(indices)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.backends.cpu.d2 import squared_distances
 from globular.backends.cpu.hard import CenterProduct, cluster_sums
 from globular.backends.cpu.routed import gather_rows
 from globular.kernels import hard as hard_kernels
@@ -33,7 +34,8 @@ def probing_pass(shard: CpuShard, centers: F64, cells: CenterCells, n_probes: in
     visits = _closest_cells(shard, cells.middles, n_probes)
     members = [cells.order[a:b] for a, b in zip(cells.starts[:-1], cells.starts[1:], strict=True)]
     product = CenterProduct(shard, centers, members)
-    best = _own_distances(shard, product)
+    best = _own_distances(shard, product, squared_distances(shard))
+    shard.potential_runs = None
     n_distances = shard.n_rows * (1 + len(cells.middles))
     sizes = np.diff(cells.starts)
     for a in range(n_probes):
@@ -62,8 +64,8 @@ def _closest_cells(shard: CpuShard, middles: F64, n_probes: int) -> NDArray[np.i
     return cells
 
 
-def _own_distances(shard: CpuShard, product: CenterProduct) -> F64:
-    best = np.empty(shard.n_rows)
+def _own_distances(shard: CpuShard, product: CenterProduct, best: F64) -> F64:
+    """Squared distances to the labels' centres, written to `best`."""
 
     def measure(span: tuple[int, int]) -> None:
         part = slice(*span)

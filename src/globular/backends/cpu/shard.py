@@ -153,6 +153,9 @@ class CpuShard:
     def seed_weights(self, n_seeds: int) -> F64:
         return d2.seed_weights(self, n_seeds)
 
+    def label_errors(self, n_clusters: int) -> F64:
+        return d2.label_errors(self, n_clusters)
+
     def take(self, indices: Index) -> F64:
         if isinstance(self.rows, DenseRows):
             rows = self.rows.gather(indices).astype(np.float64)

@@ -66,8 +66,8 @@ class KMeans(CentroidEstimator):
     init : {"auto", "k-means++", "greedy k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
 callable, default="auto"
         Starting centres: the name of a seeding (see :mod:`globular.seeding`), an array of shape (n_clusters,
-        n_features) or a function ``(X, n_clusters, random_state) -> array``. "auto" takes greedy k-means++ for few
-        clusters, k-means++ for more and hierarchical seeds for thousands.
+        n_features) or a function ``(X, n_clusters, random_state) -> array``. "auto" takes greedy k-means++ up to
+        64 clusters, k-means++ below 500 and hierarchical seeds from there on.
     n_init : int or "auto", default="auto"
         Number of runs from different seeds, of which the best is kept; "auto" is 1.
     max_iter : int, default=300

@@ -48,8 +48,8 @@ SEEDINGS: dict[str, Seeding] = {
 STARTS = ("auto", *SEEDINGS, "hierarchical")
 
 GREEDY_UP_TO = 64
-PLUS_PLUS_UP_TO = 499
-"""Above, hierarchical seeds and swaps cost less and end as low."""
+PLUS_PLUS_UP_TO = 2000
+"""Above, hierarchical seeds and swaps cost much less; below, k-means++ ends about 1 % lower on uneven data."""
 NEIGHBORS = 32
 """Neighbours that hierarchical seeding finds for each centre."""
 

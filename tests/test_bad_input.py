@@ -11,8 +11,8 @@ import pytest
 from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
-from globular import KMeans
-from globular.errors import DataError
+from globular import GaussianMixture, KMeans
+from globular.errors import DataError, MemoryBudgetError
 from globular.estimators import inputs
 from makers import blobs
 
@@ -198,3 +198,12 @@ def test_an_error_has_no_strange_cause() -> None:
     with pytest.raises(ValueError) as caught:
         KMeans(2).fit(with_value(np.nan))
     assert caught.value.__cause__ is None
+
+
+def test_what_cannot_fit_into_memory_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = np.random.default_rng(0).normal(size=(200, 3))
+    kmeans, mixture = KMeans(20, random_state=0).fit(X), GaussianMixture(3, random_state=0).fit(X)
+    monkeypatch.setattr("globular.estimators.inputs.physical_memory", lambda: 1000)
+    for call in (lambda: KMeans(20).fit(X), lambda: kmeans.transform(X), lambda: mixture.predict_proba(X)):
+        with pytest.raises(MemoryBudgetError, match="GiB"):
+            call()

@@ -22,7 +22,7 @@ from globular.algorithms.probing import find_labels
 from globular.algorithms.steps import Step
 from globular.backends.cpu.rows import working_dtype
 from globular.backends.protocol import Labels
-from globular.estimators.inputs import Input, open_input
+from globular.estimators.inputs import Input, check_allocation, open_input
 from globular.estimators.running import Fit, exhaust
 from globular.model.history import History, Record
 from globular.model.statistics import F64
@@ -96,6 +96,9 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         )
         if data.n_rows < self.n_clusters:
             raise ValueError(f"n_samples={data.n_rows} should be >= n_clusters={self.n_clusters}.")
+        # centres, sums, their copies for the products; labels, orders and distances of the rows
+        n_bytes = 8 * (6 * self.n_clusters * data.n_columns + 4 * data.n_rows)
+        check_allocation(n_bytes, "the fit, beside X,", "take fewer clusters or fewer columns")
         return self._run(data, started)
 
     def _run(self, data: Input, started: float) -> Iterator[Record]:
@@ -165,6 +168,8 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         matrix = open_input(self, X, reset=False, n_threads=self.n_threads).matrix
         if matrix is None:
             raise ValueError("transform returns N × k distances and needs X in memory; pass it in parts")
+        n_bytes = 8 * matrix.shape[0] * len(self.cluster_centers_)
+        check_allocation(n_bytes, "the distances of all rows to all centres", "transform X in parts")
         if self.metric == "cosine":
             return cosine_distances(matrix, self.cluster_centers_)
         return _distances(matrix, self._centers())

@@ -25,7 +25,7 @@ from globular.backends.cpu.rows import working_dtype
 from globular.backends.protocol import Shard
 from globular.backends.stream import StreamShard
 from globular.data.sources import MemmapSource, Source, as_source
-from globular.errors import DataError
+from globular.errors import DataError, MemoryBudgetError
 from globular.model.statistics import F64
 from globular.threads import resolve_threads
 
@@ -162,6 +162,15 @@ def check_weights(sample_weight: Any, n_rows: int) -> F64 | None:
     if not (weights > 0).any():
         raise ValueError("sample_weight is zero everywhere; at least one row must count")
     return weights
+
+
+def check_allocation(n_bytes: int, what: str, alternative: str) -> None:
+    """Refuse what cannot fit into this machine's memory before trying, with its size and what to do instead."""
+    memory = physical_memory()
+    if n_bytes > memory:
+        raise MemoryBudgetError(
+            f"{what} would take {n_bytes / 2**30:,.1f} GiB, this machine has {memory / 2**30:,.1f}; {alternative}"
+        )
 
 
 def mean_variance(data: Input) -> float:

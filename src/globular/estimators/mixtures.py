@@ -23,7 +23,7 @@ from globular.algorithms.steps import Step
 from globular.algorithms.variational import CONVERGED as VARIATIONAL_CONVERGED
 from globular.backends.cpu import CpuShard, soft
 from globular.backends.stream import StreamShard
-from globular.estimators.inputs import Input, open_input
+from globular.estimators.inputs import Input, check_allocation, open_input
 from globular.estimators.running import Fit, exhaust
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import History, Record
@@ -160,6 +160,9 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
 
     def predict_proba(self, X: Any) -> F64:
         """The probability of every component given the row, (n_samples, n_components)."""
+        check_is_fitted(self)
+        n_bytes = 8 * self._open(X, None, reset=False).n_rows * len(self.means_)
+        check_allocation(n_bytes, "the probabilities of all rows and components", "pass X in parts")
         return self._per_row(X, soft.responsibilities)
 
     def score_samples(self, X: Any) -> F64:

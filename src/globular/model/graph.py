@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.kernels import graph as kernels
-from globular.kernels.hard import group_by_label
+from globular.model.groups import group_by
 from globular.model.statistics import F64, PairStatistics
 from globular.threads import even_ranges, run_all
 
@@ -43,9 +43,7 @@ def random_graph(n_clusters: int, n_neighbors: int, rng: np.random.Generator) ->
 def estimated_graph(graph: Graph, statistics: PairStatistics, n_threads: int) -> Graph:
     """Neighbourhoods by Eq. 8; where there is no estimate old neighbours stay. O(pairs + C·G²)."""
     C = len(graph)
-    n = statistics.pairs.shape[1]
-    starts, order = np.empty(C + 1, dtype=np.int64), np.empty(n, dtype=np.int32 if n < 2**31 else np.int64)
-    group_by_label(statistics.pairs[0], starts, order)
+    starts, order = group_by(statistics.pairs[0], C)
     new_graph = np.empty_like(graph)
 
     def estimate(span: tuple[int, int]) -> None:

@@ -1,4 +1,4 @@
-"""Groups of centres for yinyang bounds: one lower bound per point and group instead of one per point and centre."""
+"""Groups: rows (or other things) by their label, and centres that share a yinyang bound."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.kernels.hard import group_by_label
 from globular.model.statistics import F64
+
+
+def group_by(labels: NDArray[np.int32], n_groups: int) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
+    """(starts, order): the members of group g are order[starts[g]:starts[g + 1]], ascending. O(members + groups)."""
+    n = len(labels)
+    starts = np.empty(n_groups + 1, dtype=np.int64)
+    order: NDArray[np.integer] = np.empty(n, dtype=np.int32 if n < 2**31 else np.int64)
+    group_by_label(labels, starts, order)
+    return starts, order
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,9 +111,7 @@ class PairStatistics:
     """(2, n): Σ w d_c̃ and Σ w over those rows."""
 
     def __add__(self, other: PairStatistics) -> PairStatistics:
-        return PairStatistics(
-            np.concatenate([self.pairs, other.pairs], axis=1), np.concatenate([self.sums, other.sums], axis=1)
-        )
+        return PairStatistics.join([self, other])
 
     @classmethod
     def join(cls, parts: list[PairStatistics]) -> PairStatistics:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, read_only
 from globular.kernels import hard as kernels
+from globular.model.groups import group_by
 from globular.model.statistics import F64, FarRows, HardStatistics
 from globular.threads import even_ranges, ordered_map, run_all
 
@@ -167,10 +168,8 @@ def hard_pass(shard: CpuShard, centers: F64, accumulate: bool) -> HardStatistics
 
 def cluster_sums(shard: CpuShard, n_clusters: int) -> tuple[F64, F64]:
     """Σ w x and Σ w per label, in cluster order; a cluster's rows are added in row order. O(N·D)."""
-    labels, n = shard.labels, shard.n_rows
-    starts = np.empty(n_clusters + 1, dtype=np.int64)
-    order: NDArray[np.integer] = np.empty(n, dtype=np.int32 if n < 2**31 else np.int64)
-    kernels.group_by_label(labels, starts, order)
+    labels = shard.labels
+    starts, order = group_by(labels, n_clusters)
     offset = shard.offset
     shift = np.zeros(shard.n_columns) if offset is None else offset
     sums, counts = np.zeros((n_clusters, shard.n_columns)), np.zeros(n_clusters)

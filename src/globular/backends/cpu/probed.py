@@ -18,6 +18,7 @@ from globular.backends.cpu.routed import gather_rows
 from globular.kernels import hard as hard_kernels
 from globular.kernels import probed as kernels
 from globular.model.cells import CenterCells
+from globular.model.groups import group_by
 from globular.model.statistics import F64, HardStatistics
 from globular.threads import even_ranges, run_all
 
@@ -81,9 +82,7 @@ def _own_distances(shard: CpuShard, product: CenterProduct, best: F64) -> F64:
 def _visit(shard: CpuShard, product: CenterProduct, cell_of: NDArray[np.int32], best: F64) -> None:
     """One round: every row against the centres of one cell."""
     n_cells = len(product.chunks)
-    starts = np.empty(n_cells + 1, dtype=np.int64)
-    order: NDArray[np.integer] = np.empty(shard.n_rows, dtype=np.int32 if shard.n_rows < 2**31 else np.int64)
-    hard_kernels.group_by_label(cell_of, starts, order)
+    starts, order = group_by(cell_of, n_cells)
     labels = shard.labels
 
     def search(task: tuple[int, int, int]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,8 @@ from globular.backends.cpu.d2 import squared_distances
 from globular.backends.cpu.hard import CENTER_CHUNK, CenterProduct, ScoreChunk, cluster_sums
 from globular.backends.cpu.rows import CSRRows, KernelRows, Rows
 from globular.backends.protocol import Index, Labels, Route
-from globular.kernels.hard import group_by_label
 from globular.model.cells import CellLevel, CellTree
+from globular.model.groups import group_by
 from globular.model.statistics import F64, CellStatistics
 from globular.threads import even_ranges, ordered_map, run_all
 
@@ -65,9 +65,7 @@ class _Descent(NamedTuple):
 def _descend(shard: CpuShard, level: CellLevel, cells: Labels, children: Labels, d2: F64) -> _Descent:
     """Send each row from its cell to the closest child; `children` may be the same array as `cells`."""
     n_cells = len(level.starts) - 1
-    bounds = np.empty(n_cells + 1, dtype=np.int64)
-    order: NDArray[Any] = np.empty(shard.n_rows, dtype=np.int32 if shard.n_rows < 2**31 else np.int64)
-    group_by_label(cells, bounds, order)
+    bounds, order = group_by(cells, n_cells)
     sizes = np.diff(level.starts)
     members = [
         [np.arange(first + a, first + b) for a, b in even_ranges(size, CENTER_CHUNK)]

@@ -22,6 +22,7 @@ from globular.kernels import hard as hard_kernels
 from globular.kernels import truncated as kernels
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
+from globular.model.groups import group_by
 from globular.model.search import Search
 from globular.model.statistics import F64, HardStatistics, PairStatistics, SoftStatistics, TruncatedStatistics
 from globular.threads import even_ranges, ordered_map, run_all
@@ -147,13 +148,6 @@ class _NoMixture:
 _NO_MIXTURE = _NoMixture()
 
 
-def _grouped(shard: CpuShard, n_clusters: int) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
-    starts = np.empty(n_clusters + 1, dtype=np.int64)
-    order: NDArray[np.integer] = np.empty(shard.n_rows, dtype=np.int32 if shard.n_rows < 2**31 else np.int64)
-    hard_kernels.group_by_label(shard.labels, starts, order)
-    return starts, order
-
-
 def _load(shard: CpuShard, chosen: NDArray[np.integer]) -> tuple[KernelRows, bool]:
     """Rows for a kernel: all of them where they can be used as they lie, else those chosen, gathered."""
     if isinstance(shard.rows, CSRRows):
@@ -186,7 +180,7 @@ def _search_neighborhoods(
     """C′ = 1: tables per group. The closest cluster of every row goes to the labels."""
     C, D = centers.shape
     G = graph.shape[1]
-    starts, order = _grouped(shard, C)
+    starts, order = group_by(shard.labels, C)
     dtype = shard.rows.dtype
     quick = centers.astype(dtype)
     norms = np.einsum("ij,ij->i", centers, centers)
@@ -241,7 +235,7 @@ def _search_candidates(
     dtype = shard.rows.dtype if costs.dtype is None else costs.dtype
     quick, norms = centers.astype(dtype), np.einsum("ij,ij->i", centers, centers)
     precisions, biases = costs.search_precisions.astype(dtype), costs.search_biases.astype(dtype)
-    _, order = _grouped(shard, C)
+    _, order = group_by(shard.labels, C)
     width = members.shape[1] * graph.shape[1] + search.n_random
     held = threading.local()
 
@@ -335,9 +329,7 @@ def _soft_sums(
     C, D = centers.shape
     C_prime = members.shape[1]
     clusters = np.where(members < 0, C, members).ravel()  # entries without a cluster go behind the last
-    starts = np.empty(C + 2, dtype=np.int64)
-    order = np.empty(clusters.size, dtype=np.int32 if clusters.size < 2**31 else np.int64)
-    hard_kernels.group_by_label(clusters, starts, order)
+    starts, order = group_by(clusters, C + 1)
     counts, sums, scatter = np.zeros(C), np.zeros((C, D)), np.zeros((C, width))
     flat = shares.ravel()
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,12 +99,16 @@ class MappedShard(ABC):
             raise ValueError("there are no parts to look for far rows in")
         return found
 
-    def column_moments(self) -> tuple[F64, F64]:
+    @cached_property
+    def _moments(self) -> tuple[F64, F64]:
         found = [(part.total_weight, *part.column_moments()) for part in self.parts() if part.total_weight > 0]
         total = sum(weight for weight, _, _ in found)
         mean = np.sum([weight * mean for weight, mean, _ in found], axis=0) / total
         spread = [weight * (variance + (part_mean - mean) ** 2) for weight, part_mean, variance in found]
         return mean, np.sum(spread, axis=0) / total
+
+    def column_moments(self) -> tuple[F64, F64]:
+        return self._moments
 
     @abstractmethod
     def local(self, rows: F64, weights: F64 | None = None) -> LocalShard:

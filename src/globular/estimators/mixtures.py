@@ -161,9 +161,7 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> F64:
         """The probability of every component given the row, (n_samples, n_components)."""
         check_is_fitted(self)
-        n_bytes = 8 * self._open(X, None, reset=False).n_rows * len(self.means_)
-        check_allocation(n_bytes, "the probabilities of all rows and components", "pass X in parts")
-        return self._per_row(X, soft.responsibilities)
+        return self._per_row(X, soft.responsibilities, n_results=len(self.means_))
 
     def score_samples(self, X: Any) -> F64:
         """The log-likelihood of every row, (n_samples,)."""
@@ -215,15 +213,21 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
     def _n_parameters(self) -> int:
         return self._mixture().n_parameters(learned_weights=self.weights == "learned")
 
-    def _per_part(self, X: Any, function: Callable[[CpuShard, GaussianParameters], Result]) -> list[Result]:
-        """A function of rows, on whatever holds them, one part after the other."""
+    def _per_part(
+        self, X: Any, function: Callable[[CpuShard, GaussianParameters], Result], n_results: int = 1
+    ) -> list[Result]:
+        """A function of rows with so many results for each, on whatever holds them, one part after the other."""
         check_is_fitted(self)
         mixture = self._mixture()
-        return [function(part, mixture) for part in _parts(self._open(X, None, reset=False))]
+        data = self._open(X, None, reset=False)
+        check_allocation(8 * data.n_rows * n_results, f"{n_results} numbers for every row", "pass X in parts")
+        return [function(part, mixture) for part in _parts(data)]
 
-    def _per_row(self, X: Any, function: Callable[[CpuShard, GaussianParameters], Values]) -> Values:
-        """The same for a function with one result per row."""
-        results = self._per_part(X, function)
+    def _per_row(
+        self, X: Any, function: Callable[[CpuShard, GaussianParameters], Values], n_results: int = 1
+    ) -> Values:
+        """The same as one array."""
+        results = self._per_part(X, function, n_results)
         return results[0] if len(results) == 1 else cast(Values, np.concatenate(results))
 
     def _log_likelihood(self, data: Input) -> float:

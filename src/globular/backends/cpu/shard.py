@@ -184,8 +184,12 @@ class CpuShard:
     def cell_neighbors(self, starts: Index, adjacent: Index, n_neighbors: int) -> Labels:
         return routed.cell_neighbors(self, starts, adjacent, n_neighbors)
 
-    def column_moments(self) -> tuple[F64, F64]:
+    @cached_property
+    def _moments(self) -> tuple[F64, F64]:
         return hard.column_moments(self)
+
+    def column_moments(self) -> tuple[F64, F64]:
+        return self._moments
 
     def farthest(self, n: int, centers: F64) -> FarRows:
         return hard.farthest(self, n, centers)

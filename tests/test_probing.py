@@ -16,6 +16,7 @@ from globular.algorithms.cells import draw_cells, graph_by_cells, label_by_cells
 from globular.algorithms.probing import ProbingOptions, find_labels, label_recall, probing_kmeans
 from globular.backends.cpu import CpuShard
 from globular.backends.split import SplitShard
+from globular.model.cells import CenterCells
 from globular.reference import hard, probed
 
 
@@ -96,6 +97,19 @@ def test_probing_all_cells_is_exact() -> None:
     exact.hard_pass(centers, accumulate=False)
     np.testing.assert_array_equal(shard.labels, exact.labels)
     assert label_recall(shard, centers, random) == 1.0
+
+
+def test_a_cell_may_hold_more_centers_than_a_chunk() -> None:
+    """Clumped centres end in one cell; scratch memory must be as wide as the widest one."""
+    random = np.random.default_rng(0)
+    centers = np.concatenate([random.normal(size=(5000, 3)), 1e6 + random.normal(size=(3, 3))])
+    X = random.normal(size=(300, 3))
+    shard, exact = CpuShard(X), CpuShard(X)
+    label_by_cells(shard, centers, draw_cells(shard, centers, random))
+    cells = CenterCells(np.array([[0.0] * 3, [1e6] * 3]), np.arange(5003), np.array([0, 5000, 5003]))
+    shard.probing_pass(centers, cells, 1)
+    exact.hard_pass(centers, accumulate=False)
+    np.testing.assert_array_equal(shard.labels, exact.labels)
 
 
 def test_recall_counts_rows_with_a_wrong_label() -> None:

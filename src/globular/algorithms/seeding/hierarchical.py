@@ -65,16 +65,22 @@ def hierarchical(
     rng: np.random.Generator,
     n_neighbors: int = 16,
     *,
+    n_steps: int = LAST_STEPS,
     unit_centers: bool = False,
 ) -> HierarchicalSeeds:
-    """Seeds from a tree of cells; `unit_centers` scales means to unit length (cosine)."""
+    """Seeds from a tree of cells; `unit_centers` scales means to unit length (cosine).
+
+    `n_steps` Lloyd steps move the centres inside their cells. With `n_neighbors` 0 no neighbours are looked for.
+    """
     require(shard, "routed_pass", "d2_pass", "take")
     builder = _Builder(shard, rng, unit_centers)
     sizes = level_sizes(n_clusters)
     for size in sizes[:-1]:
         builder.add_upper_level(size)
-    tree = builder.add_last_level(sizes[-1])
-    neighbors = neighbor_graph(shard, tree, min(n_neighbors, n_clusters))
+    tree = builder.add_last_level(sizes[-1], n_steps)
+    neighbors = np.empty((n_clusters, 0), dtype=np.int32)
+    if n_neighbors:
+        neighbors = neighbor_graph(shard, tree, min(n_neighbors, n_clusters))
     return HierarchicalSeeds(tree.centers, shard.labels.copy(), neighbors)
 
 
@@ -135,12 +141,12 @@ class _Builder:
         if len(self.tree.levels) == 1:
             self.exponent = _exponent(self.shard)
 
-    def add_last_level(self, size: int) -> CellTree:
+    def add_last_level(self, size: int, n_steps: int) -> CellTree:
         """The centres, moved by Lloyd steps of all the rows inside their cells; leaves the final labels."""
         sample = self._sample(size * ROWS_PER_CHILD)
         tree = self.tree.below(self._seed_cells(size, sample))
         route: Route = "down" if self.tree.levels else "top"
-        for _ in range(LAST_STEPS):
+        for _ in range(n_steps):
             tree = self._moved(tree, self.shard.routed_pass(tree, route=route))
             route = "stay"
         self.shard.routed_pass(tree, route=route, accumulate=False)

@@ -63,6 +63,7 @@ class CenterProduct:
         if members is None:
             members = [np.arange(a, b) for a, b in even_ranges(len(centers), CENTER_CHUNK)]
         self.chunks = [self._chunk(indices) for indices in members]
+        self._n_keys = max(len(chunk.members) for chunk in self.chunks) // kernels.TILE + 1
         self._scratch = threading.local()
 
     def _chunk(self, members: NDArray[np.intp]) -> ScoreChunk:
@@ -115,7 +116,7 @@ class CenterProduct:
         if held is None or held.size < size:
             self._scratch.scores = np.empty(size, dtype=self.rows.dtype)
             key_type = np.int32 if self.rows.dtype == np.float32 else np.int64
-            self._scratch.keys = np.empty(CENTER_CHUNK // kernels.TILE + 1, dtype=key_type)
+            self._scratch.keys = np.empty(self._n_keys, dtype=key_type)
         return self._scratch.scores[:size].reshape(n, width)
 
     def load(self, start: int, stop: int) -> tuple[KernelRows, KernelRows, F64]:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard
 
 ROWS_PER_TASK = 2048
+FEW_NEIGHBORS = 3
+"""So few neighbours are found by minima one after the other."""
 NEIGHBOR_ENTRIES = 2**22
 """Distances between centres held at once by a thread: 32 MB."""
 
@@ -144,7 +146,13 @@ def cell_neighbors(shard: CpuShard, starts: Index, adjacent: Index, n_neighbors:
 
 
 def _smallest(values: F64, n: int) -> Index:
-    """Columns of the n smallest values of every row, smallest first."""
+    """Columns of the n smallest values of every row, smallest first. Few are found by minima; spoils the values."""
+    if n <= FEW_NEIGHBORS:
+        columns = np.empty((len(values), n), dtype=np.intp)
+        for k in range(n):
+            columns[:, k] = values.argmin(axis=1)
+            values[np.arange(len(values)), columns[:, k]] = np.inf
+        return columns
     if n < values.shape[1]:
         columns = np.sort(np.argpartition(values, n - 1, axis=1)[:, :n], axis=1)
     else:

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.backends.cpu.grouped import group_rows, sort_when_it_pays
 from globular.backends.cpu.hard import cluster_sums
 from globular.backends.cpu.routed import gather_rows
 from globular.backends.cpu.rows import CSRRows, DenseRows, Floats, KernelRows
 from globular.kernels import hard as hard_kernels
+from globular.kernels import neighborhoods
 from globular.kernels import truncated as kernels
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
@@ -54,6 +56,8 @@ def truncated_pass(
         sums, counts = _moved_sums(shard, len(centers), moved, former)
     else:
         sums, counts = cluster_sums(shard, len(centers))
+    if search.n_candidates == 1:
+        sort_when_it_pays(shard, len(centers), len(moved))
     return TruncatedStatistics(HardStatistics(sums, counts, objective, len(moved), n_distances), pairs)
 
 
@@ -180,7 +184,8 @@ def _search_neighborhoods(
     """C′ = 1: tables per group. The closest cluster of every row goes to the labels."""
     C, D = centers.shape
     G = graph.shape[1]
-    starts, order = group_by(shard.labels, C)
+    grouping = group_rows(shard, C)
+    starts = grouping.starts
     dtype = shard.rows.dtype
     quick = centers.astype(dtype)
     norms = np.einsum("ij,ij->i", centers, centers)
@@ -190,20 +195,22 @@ def _search_neighborhoods(
     def of_groups(span: tuple[int, int]) -> tuple[float, int, PairStatistics]:
         first, last = span
         begin, end = int(starts[first]), int(starts[last])
-        rows, gathered = _load(shard, order[begin:end])
+        rows, places = grouping.load(begin, end)
+        order = grouping.order[begin:end]
         width = (last - first) * G * (G - 1) + (end - begin) * search.n_random if search.estimate else 0
         pairs, sums = np.empty((2, width), dtype=np.int32), np.empty((2, width), dtype=np.float32)
         table = np.empty((G, G + 1))
         if few:
-            objective, n_distances, n_pairs = kernels.search_few_columns(
-                rows, gathered, shard.weights, shard.scales, order, starts, first, last, graph, quick, centers,
+            objective, n_distances, n_pairs = neighborhoods.search_few_columns(
+                rows, places, order, shard.weights, shard.scales, starts, first, last, graph, quick, centers,
                 search.n_random, seed, shard.first_row, labels, pairs, sums, table,
                 np.empty((D, ROWS_AT_ONCE), dtype), np.empty(G * ROWS_AT_ONCE, dtype),
                 np.empty(ROWS_AT_ONCE, dtype), np.empty(ROWS_AT_ONCE, dtype), np.empty(ROWS_AT_ONCE, np.int32),
+                np.empty(ROWS_AT_ONCE), np.empty(ROWS_AT_ONCE), np.empty(ROWS_AT_ONCE, np.int32),
             )  # fmt: skip
         else:
-            objective, n_distances, n_pairs = kernels.search_neighborhoods(
-                rows, gathered, shard.weights, shard.scales, order, starts, first, last, graph, quick, centers, norms,
+            objective, n_distances, n_pairs = neighborhoods.search_neighborhoods(
+                rows, places, order, shard.weights, shard.scales, starts, first, last, graph, quick, centers, norms,
                 search.n_random, seed, shard.first_row, labels, pairs, sums, np.empty(G, dtype), table,
             )  # fmt: skip
         return objective, n_distances, PairStatistics(pairs[:, :n_pairs], sums[:, :n_pairs])

@@ -1,0 +1,50 @@
+"""Random clusters by hashing: the same for a row on any thread, in any order and in any split of the rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from globular.kernels.compile import inline, kernel
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX2 = np.uint64(0x94D049BB133111EB)
+_S30, _S27, _S31, _S32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)
+
+
+@inline
+def random_cluster(seed: Any, row: Any, draw: Any, n_clusters: int) -> int:
+    """A cluster drawn by hashing (seed, row, draw): the same on any thread and in any split (splitmix64)."""
+    z = seed + _GOLDEN * (np.uint64(row) * np.uint64(64) + np.uint64(draw) + np.uint64(1))
+    z = (z ^ (z >> _S30)) * _MIX1
+    z = (z ^ (z >> _S27)) * _MIX2
+    z = z ^ (z >> _S31)
+    return np.int64(((z >> _S32) * np.uint64(n_clusters)) >> _S32)
+
+
+@inline
+def random_outside(seed: Any, row: int, draw: int, graph: Any, p: int) -> int:
+    """A random cluster that is not in the neighbourhood of p; −1 if a few draws find none. O(G)."""
+    n_clusters, G = graph.shape
+    for attempt in range(4):
+        other = random_cluster(seed, row, 4 * draw + attempt, n_clusters)
+        known = False
+        for g in range(G):
+            known |= graph[p, g] == other
+        if not known:
+            return other
+    return -1
+
+
+@kernel
+def random_labels(
+    seed: Any,  # IN  uint64
+    first_row: int,  # IN  global number of row 0
+    n_clusters: int,  # IN
+    labels: Any,  # OUT (n,)
+) -> None:
+    """A random cluster for every row. O(n)."""
+    for i in range(labels.shape[0]):
+        labels[i] = random_cluster(seed, first_row + i, 63, n_clusters)

@@ -20,13 +20,17 @@ from numpy.typing import NDArray
 
 from globular.errors import UnsupportedPassError
 from globular.model.cells import CellTree, CenterCells
+from globular.model.chunks import ChunkGains, Chunks, GainMeasure, ShareRule, Within
+from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
 from globular.model.groups import CenterGroups
+from globular.model.nested import Batch, NestedSearch, NestedStatistics
 from globular.model.search import Search
 from globular.model.statistics import (
     F64,
     CellStatistics,
+    Claim,
     FarRows,
     HardStatistics,
     PotentialStatistics,
@@ -79,6 +83,13 @@ class Shard(Protocol):
         """Exact E-step of a Gaussian mixture: sums weighted by the responsibilities. N·C distances."""
         ...
 
+    def claim_pass(self, mixture: GaussianParameters, components: Index, rates: F64, seed: int) -> list[Claim]:
+        """Copies of the rows that these components are responsible for, weighted by w·q. N·C distances.
+
+        A component gives the share `rates` of its rows, drawn at random, at so much more weight.
+        """
+        ...
+
     def truncated_pass(
         self, centers: F64, graph: Graph, search: Search, *, moved_only: bool = False
     ) -> TruncatedStatistics[HardStatistics]:
@@ -103,6 +114,18 @@ class Shard(Protocol):
         About N·(cells + n_probes · C / cells) distances. Squared distances to the own centre replace those of
         `d2_pass`, as in `routed_pass`.
         """
+        ...
+
+    def nested_pass(self, centers: F64, origin: F64, batch: Batch, search: NestedSearch) -> NestedStatistics:
+        """Label the rows of a batch, and say how the votes changed; those of other rows stay as they are.
+
+        Sums and squares are taken about `origin`. Exactly the closest centre unless the search has candidates. At most
+        b·C distances for b rows in the batch; with bounds fewer, with candidates about b·√C.
+        """
+        ...
+
+    def pick(self, indices: Index) -> Shard:
+        """These rows (ascending) as a shard of their own, with their weights but without labels or other state."""
         ...
 
     def scatter_labels(self, n_clusters: int, seed: int) -> None:
@@ -139,6 +162,59 @@ class Shard(Protocol):
 
     def label_errors(self, n_clusters: int) -> F64:
         """Σ w d² per label, with d² as left by the last `d2_pass`, routed or probing pass, (n_clusters,)."""
+        ...
+
+    def plant_tree(self, scatter: ScatterKind, leaf_size: int, *, largest: float = np.inf, depth: int = 0) -> int:
+        """Lay a partition tree over the rows and open it to a frontier of cells; returns their number.
+
+        The frontier are the highest nodes of a weight of at most `largest` that are at least `depth` deep. The tree
+        stays while `scatter` and `leaf_size` do: planting again only resets the frontier.
+        """
+        ...
+
+    def cell_pass(
+        self, mixture: GaussianParameters, *, rule: ShareRule = "optimal", within: Within | None = None
+    ) -> SoftStatistics:
+        """E-step over the cells of the frontier, all rows of a cell sharing responsibilities; cells × C densities.
+
+        The same statistics as those of `soft_pass`, with the bound F for the log-likelihood. Weights of the mixture
+        need not add up to one. `within` lets every cell count with the share that a component holds of it.
+        """
+        ...
+
+    def truncated_cell_pass(
+        self, mixture: GaussianParameters, graph: Graph, search: Search
+    ) -> TruncatedStatistics[SoftStatistics]:
+        """The same with few components K(A) per cell, found by neighbourhoods: about cells · C′ · G densities."""
+        ...
+
+    def gain_pass(
+        self, mixture: GaussianParameters, n: int, *, measure: GainMeasure = "bound", truncated: bool = False
+    ) -> ChunkGains:
+        """What replacing each cell with its children would gain per cell added; the n largest.
+
+        Gains stay with the shard, for `expand_chunks`. `truncated` looks only at K(A), which a truncated pass has left.
+        """
+        ...
+
+    def expand_chunks(self, smallest: float) -> int:
+        """Open every cell that gains at least so much (and anything at all) per cell added; the number of cells now."""
+        ...
+
+    def open_rows(self) -> int:
+        """Open every cell down to single rows; returns their number. Takes memory for all rows in float64."""
+        ...
+
+    def claim_chunks(self, mixture: GaussianParameters, components: NDArray[np.integer]) -> list[Chunks]:
+        """The cells that these components are responsible for, weighted by w·q; cells × C densities."""
+        ...
+
+    def forget_members(self) -> None:
+        """Let the next `truncated_cell_pass` find K(A) anew among all components, because they are other ones."""
+        ...
+
+    def take_chunks(self) -> Chunks:
+        """The cells of the frontier."""
         ...
 
     def take(self, indices: Index) -> F64:
@@ -182,6 +258,10 @@ class Shard(Protocol):
 class LocalShard(Shard, Protocol):
     """A C-sized shard made by `local`; its rows are sorted by cell where a method takes `starts`."""
 
+    def chunk_pass(self, chunks: Chunks, mixture: GaussianParameters) -> SoftStatistics:
+        """The `cell_pass` of these cells, few enough for one thread; the rows of the shard have no part in it."""
+        ...
+
     def cell_seeds(self, starts: Index, quotas: Index, uniforms: F64) -> Index:
         """Draw quotas[g] rows by k-means++ inside each cell g, the rows starts[g] … starts[g + 1] − 1.
 
@@ -216,6 +296,8 @@ Statistics = TypeVar(
     FarRows,
     TruncatedStatistics[HardStatistics],
     TruncatedStatistics[SoftStatistics],
+    Chunks,
+    NestedStatistics,
 )
 
 

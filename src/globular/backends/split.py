@@ -2,17 +2,102 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Concatenate
 
 import numpy as np
+from numpy.typing import NDArray
 
-from globular.backends.mapped import MappedShard
-from globular.backends.protocol import Index, Labels, LocalShard, Shard
+from globular.backends.mapped import Arguments, MappedShard, Result, call_part
+from globular.backends.protocol import Index, Labels, LocalShard, Shard, add_up
+from globular.backends.tree import tree_total
+from globular.model.nested import Batch, NestedSearch, NestedStatistics
 from globular.model.statistics import F64
 
 
-class SplitShard(MappedShard):
-    """Shards side by side; row i of the whole is a row of the shard it falls into."""
+def potential_of(part: Shard) -> float:
+    """Σ w d² of a part, as left by its last `d2_pass`."""
+    return float(part.take_potential(np.arange(part.n_rows)).sum())
+
+
+class SideBySide(MappedShard):
+    """Parts that keep their own rows and state; row i of the whole is a row of the part it falls into."""
+
+    n_columns: int
+    _ends: Index
+    """One past the last row of every part."""
+
+    @abstractmethod
+    def _some(self, function: Callable[..., Result], arguments: Mapping[int, tuple[Any, ...]]) -> dict[int, Result]:
+        """A function of a shard on some of the parts, each with arguments of its own."""
+
+    @property
+    @abstractmethod
+    def weights_of_parts(self) -> F64:
+        """Σ w of every part."""
+
+    @property
+    def n_rows(self) -> int:
+        return int(self._ends[-1])
+
+    @property
+    def total_weight(self) -> float:
+        return float(sum(self.weights_of_parts.tolist()))
+
+    def locate(self, masses: F64) -> Index:
+        return self._locate(Shard.locate, masses, np.array(self._each(potential_of)))
+
+    def locate_weight(self, masses: F64) -> Index:
+        return self._locate(Shard.locate_weight, masses, self.weights_of_parts)
+
+    def _locate(self, find: Callable[[Shard, F64], Index], masses: F64, totals: F64) -> Index:
+        """Find the part of each mass from the totals, then the row inside it."""
+        ends = np.cumsum(totals)
+        last = np.flatnonzero(totals > 0)[-1] if (totals > 0).any() else 0
+        owners = np.minimum(np.searchsorted(ends, masses, side="right"), last)
+        wanted = {int(part): masses[owners == part] - (ends[part] - totals[part]) for part in np.unique(owners)}
+        located = np.empty(len(masses), dtype=np.intp)
+        for part, rows in self._some(find, {part: (mine,) for part, mine in wanted.items()}).items():
+            located[owners == part] = rows + self._first_row(part)
+        return located
+
+    def _first_row(self, part: int) -> int:
+        return int(self._ends[part - 1]) if part else 0
+
+    def nested_pass(self, centers: F64, origin: F64, batch: Batch, search: NestedSearch) -> NestedStatistics:
+        wanted = {
+            part: (centers, origin, batch.seen_from(self._first_row(part)), search) for part in range(len(self._ends))
+        }
+        found = self._some(Shard.nested_pass, wanted)
+        return add_up(found[part] for part in sorted(found))
+
+    def pick(self, indices: Index) -> Shard:
+        return self.local(self.take(indices), self.take_weights(indices))
+
+    def seed_weights(self, n_seeds: int) -> F64:
+        return self._add(Shard.seed_weights, n_seeds)
+
+    def take(self, indices: Index) -> F64:
+        return self._collect(Shard.take, indices, np.empty((len(indices), self.n_columns)))
+
+    def take_potential(self, indices: Index) -> F64:
+        return self._collect(Shard.take_potential, indices, np.empty(len(indices)))
+
+    def take_weights(self, indices: Index) -> F64:
+        return self._collect(Shard.take_weights, indices, np.empty(len(indices)))
+
+    def _collect(self, take: Callable[[Shard, Index], NDArray[Any]], indices: Index, out: NDArray[Any]) -> NDArray[Any]:
+        """What `take` says of these rows, each asked of the part that has it."""
+        owners = np.searchsorted(self._ends, indices, side="right")
+        wanted = {int(part): (indices[owners == part] - self._first_row(int(part)),) for part in np.unique(owners)}
+        for part, values in self._some(take, wanted).items():
+            out[owners == part] = values
+        return out
+
+
+class SplitShard(SideBySide):
+    """Shards side by side in this process."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         if not shards:
@@ -22,7 +107,6 @@ class SplitShard(MappedShard):
         self.shards = list(shards)
         self.n_columns = shards[0].n_columns
         self._ends = np.cumsum([shard.n_rows for shard in shards])
-        self.n_rows = int(self._ends[-1])
 
     def parts(self) -> Iterator[Shard]:
         return iter(self.shards)
@@ -32,52 +116,25 @@ class SplitShard(MappedShard):
         return self.shards[0].passes
 
     @property
-    def total_weight(self) -> float:
-        return float(sum(shard.total_weight for shard in self.shards))
+    def weights_of_parts(self) -> F64:
+        return np.array([shard.total_weight for shard in self.shards])
 
     @property
     def labels(self) -> Labels:
         return np.concatenate([shard.labels for shard in self.shards])
 
-    def locate(self, masses: F64) -> Index:
-        everything = [shard.take_potential(np.arange(shard.n_rows)).sum() for shard in self.shards]
-        return self._locate(masses, np.array(everything), lambda shard, local: shard.locate(local))
+    def _join(
+        self,
+        merge: Callable[[Result, Result], Result],
+        function: Callable[Concatenate[Shard, Arguments], Result],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Result:
+        results = (call_part(shard, function, *args, **kwargs) for shard in self.shards)
+        return tree_total(len(self.shards), merge, results)
 
-    def locate_weight(self, masses: F64) -> Index:
-        everything = [shard.total_weight for shard in self.shards]
-        return self._locate(masses, np.array(everything), lambda shard, local: shard.locate_weight(local))
-
-    def _locate(self, masses: F64, totals: F64, find: Callable[[Shard, F64], Index]) -> Index:
-        """Find the shard of each mass from the totals, then the row inside it."""
-        ends = np.cumsum(totals)
-        last = np.flatnonzero(totals > 0)[-1] if (totals > 0).any() else 0
-        owner = np.minimum(np.searchsorted(ends, masses, side="right"), last)
-        found = np.empty(len(masses), dtype=np.intp)
-        for number in np.unique(owner):
-            mine = owner == number
-            first = self._ends[number] - self.shards[number].n_rows
-            found[mine] = first + find(self.shards[number], masses[mine] - (ends[number] - totals[number]))
-        return found
-
-    def seed_weights(self, n_seeds: int) -> F64:
-        return np.sum([shard.seed_weights(n_seeds) for shard in self.shards], axis=0)
-
-    def take(self, indices: Index) -> F64:
-        return self._collect(indices, np.empty((len(indices), self.n_columns)), lambda shard, rows: shard.take(rows))
-
-    def take_potential(self, indices: Index) -> F64:
-        return self._collect(indices, np.empty(len(indices)), lambda shard, rows: shard.take_potential(rows))
-
-    def take_weights(self, indices: Index) -> F64:
-        return self._collect(indices, np.empty(len(indices)), lambda shard, rows: shard.take_weights(rows))
-
-    def _collect(self, indices: Index, out: F64, take: Callable[[Shard, Index], F64]) -> F64:
-        owner = np.searchsorted(self._ends, indices, side="right")
-        for number in np.unique(owner):
-            mine = owner == number
-            first = self._ends[number] - self.shards[number].n_rows
-            out[mine] = take(self.shards[number], indices[mine] - first)
-        return out
+    def _some(self, function: Callable[..., Result], arguments: Mapping[int, tuple[Any, ...]]) -> dict[int, Result]:
+        return {part: call_part(self.shards[part], function, *given) for part, given in arguments.items()}
 
     def local(self, rows: F64, weights: F64 | None = None) -> LocalShard:
         return self.shards[0].local(rows, weights)

@@ -25,13 +25,14 @@ class PointState:
         array = self._arrays.get(name)
         if array is None or array.shape != shape:
             array = self._allocate(name, shape, np.dtype(dtype))
-            array[...] = fill
+            if fill != 0:  # new memory is zero, and costs nothing until it is touched
+                array[...] = fill
             self._arrays[name] = array
         return array
 
     def _allocate(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> NDArray[np.generic]:
         if self._folder is None or self.n_rows == 0:
-            return np.empty(shape, dtype)
+            return np.zeros(shape, dtype)
         return np.memmap(self._folder / f"{name}.state", dtype=dtype, mode="w+", shape=shape)
 
     def drop(self, name: str) -> None:

@@ -7,6 +7,7 @@ row for labels, more for seeding and bounds; in files if `state_folder` is given
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,18 +15,23 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.backends.batches import StreamedBatch
 from globular.backends.cpu import CpuShard
+from globular.backends.cpu.planted import PlantedShard
 from globular.backends.mapped import MappedShard
 from globular.backends.protocol import Index, Labels
 from globular.backends.state import PointState
 from globular.data.blocks import Block, Matrix, Source
+from globular.data.tree import PartitionTree
 from globular.errors import DataError
+from globular.model.covariances import ScatterKind
+from globular.model.nested import Batch, NestedSearch, NestedStatistics
 from globular.model.statistics import F64, PotentialStatistics
 
 PART_BYTES = 128 * 2**20
 
 
-class StreamShard(MappedShard):
+class StreamShard(PlantedShard, MappedShard):
     """A source read anew for every pass."""
 
     def __init__(
@@ -37,8 +43,10 @@ class StreamShard(MappedShard):
         n_threads: int = 1,
         rows_per_part: int | None = None,
         state_folder: Path | None = None,
+        first_row: int = 0,
     ) -> None:
         self.source = source
+        self.first_row = first_row
         self.n_rows, self.n_columns = source.n_rows, source.n_columns
         self.n_threads = n_threads
         self.unit_rows = unit_rows
@@ -47,13 +55,14 @@ class StreamShard(MappedShard):
         self._weights = weights
         self._n_seeds = 0
         self._checked = False
+        self._batch: StreamedBatch | None = None
 
     def parts(self) -> Iterator[CpuShard]:
         with ThreadPoolExecutor(1, thread_name_prefix="globular-read") as reader:
             blocks = self.source.blocks(self.rows_per_part)
-            ahead = reader.submit(next, blocks, None)
+            ahead = reader.submit(_read_next, blocks)
             while (block := ahead.result()) is not None:
-                ahead = reader.submit(next, blocks, None)
+                ahead = reader.submit(_read_next, blocks)
                 yield self._part(block)
         self._checked = True
 
@@ -63,7 +72,7 @@ class StreamShard(MappedShard):
         span = slice(block.start, block.stop)
         part = self._shard(block.rows, None if self._weights is None else self._weights[span])
         part.state = self.state.view(block.start, block.stop)
-        part.first_row = block.start
+        part.first_row = self.first_row + block.start
         part.n_seeds = self._n_seeds
         return part
 
@@ -85,6 +94,7 @@ class StreamShard(MappedShard):
         """The weights and the state of all rows, without the rows."""
         shard = CpuShard(np.empty((self.n_rows, 0), dtype=np.float32), self._weights, n_threads=self.n_threads)
         shard.state = self.state
+        shard.first_row = self.first_row
         shard.n_seeds = self._n_seeds
         return shard
 
@@ -99,6 +109,20 @@ class StreamShard(MappedShard):
     @property
     def labels(self) -> Labels:
         return self._per_point.labels
+
+    def nested_pass(self, centers: F64, origin: F64, batch: Batch, search: NestedSearch) -> NestedStatistics:
+        if self._batch is None:
+            self._batch = StreamedBatch(self)
+        return self._batch.nested_pass(centers, origin, batch, search)
+
+    def part_of(self, rows: Matrix, numbers: Index, state: PointState) -> CpuShard:
+        """A part of the rows with these numbers, which the caller has read and keeps the state of."""
+        part = self._shard(rows, None if self._weights is None else self._weights[numbers])
+        part.state = state
+        return part
+
+    def pick(self, indices: Index) -> CpuShard:
+        return self.part_of(self.source.take(indices), indices, PointState(len(indices)))
 
     def scatter_labels(self, n_clusters: int, seed: int) -> None:
         self._per_point.scatter_labels(n_clusters, seed)
@@ -132,5 +156,39 @@ class StreamShard(MappedShard):
     def take_weights(self, indices: Index) -> F64:
         return self._per_point.take_weights(indices)
 
+    def build_tree(self, kind: ScatterKind, leaf_size: int) -> PartitionTree:
+        return PartitionTree.join([part.build_tree(kind, leaf_size) for part in self.parts()])
+
+    def read_rows(self, numbers: NDArray[np.integer]) -> tuple[F64, F64]:
+        rows = np.asarray(numbers, dtype=np.intp)
+        return self.take(rows), self.take_weights(rows)
+
     def local(self, rows: F64, weights: F64 | None = None) -> CpuShard:
         return self._per_point.local(rows, weights)
+
+
+def _read_next(blocks: Iterator[Block]) -> Block | None:
+    """The next block, in memory.
+
+    A view of a mapped file is read only when it is touched, so it is copied here, on the reading thread; and since
+    pages once touched count as memory of this process, they are given back. (Not those of a mapping that can be
+    written: one of mode "c" has its changes nowhere else.)
+    """
+    block = next(blocks, None)
+    mapping = None if block is None else _mapping_of(block.rows)
+    if block is None or mapping is None:
+        return block
+    rows = np.array(block.rows, order="C")
+    with memoryview(mapping) as view:
+        is_read_only = view.readonly
+    if is_read_only and hasattr(mmap, "MADV_DONTNEED"):
+        mapping.madvise(mmap.MADV_DONTNEED)
+    return Block(block.start, block.stop, rows)
+
+
+def _mapping_of(rows: Matrix) -> mmap.mmap | None:
+    """The mapped file that an array is a view of, if it is one."""
+    base: object = rows
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base if isinstance(base, mmap.mmap) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterator
 from typing import Any, cast
@@ -32,6 +33,10 @@ __all__ = [
     "Source",
     "as_source",
 ]
+
+
+RELEASE_BYTES = 128 * 2**20
+"""How much of a mapped file may lie in this process's memory."""
 
 
 class _SlicedSource:
@@ -95,6 +100,28 @@ class MemmapSource(_SlicedSource):
         title = name or str(getattr(array, "filename", None) or "X")
         check_table(array.shape, array.dtype, title)
         super().__init__(np.asarray(array), title)
+        # pages of a private mapping may hold what its owner has written, and must stay
+        shared = getattr(array, "mode", None) in ("r", "r+", "w+")
+        self._mapping: Any = getattr(array, "_mmap", None) if shared else None
+        self._n_touched = 0
+
+    def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+        """Give rows `start` to `stop` in order, `max_rows` at a time."""
+        return map(self._counted, super().blocks(max_rows, start, stop))
+
+    def _counted(self, block: Block) -> Block:
+        self._touch((block.stop - block.start) * self.n_columns * self.dtype.itemsize)
+        return block
+
+    def _touch(self, n_bytes: int) -> None:
+        """Let go of mapped pages now and then: they would count as this process's memory until somebody needs it.
+
+        The system keeps what it likes of the file; a page that is wanted again is mapped again.
+        """
+        self._n_touched += n_bytes
+        if self._n_touched > RELEASE_BYTES and hasattr(self._mapping, "madvise"):
+            self._n_touched = 0
+            self._mapping.madvise(mmap.MADV_DONTNEED)
 
     def take(self, indices: NDArray[np.intp]) -> Matrix:
         """Return these rows in this order, read in the order of the file so that the disk seeks little."""
@@ -105,6 +132,7 @@ class MemmapSource(_SlicedSource):
         for low in range(0, wanted.size, step):
             some = order[low : low + step]
             rows[some] = self._rows[wanted[some]]
+            self._touch(max(some.size * self.n_columns * self.dtype.itemsize, some.size * mmap.PAGESIZE))
         return rows
 
     def whole(self) -> Matrix:

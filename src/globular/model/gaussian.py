@@ -9,6 +9,7 @@ import numpy as np
 
 from globular.model.covariances import FAMILIES, CentralMoments, CovarianceFamily, CovarianceLimits
 from globular.model.statistics import F64, I64, SoftStatistics
+from globular.threads import single_threaded_blas
 
 _EMPTY = 1e-200
 """A component with a smaller share of the weight than this keeps its mean and covariance: they are only rounding."""
@@ -51,7 +52,8 @@ class GaussianParameters:
     @cached_property
     def factors(self) -> F64:
         """Factors U of the precisions, U Uᵀ = Σ⁻¹; the shape of the covariances."""
-        return self.family.factors(self.covariances)
+        with single_threaded_blas():  # on matrices this small threads only wait for each other
+            return self.family.factors(self.covariances)
 
     @property
     def precisions(self) -> F64:
@@ -69,6 +71,16 @@ class GaussianParameters:
     def offset(self) -> F64:
         """Mean of the mixture, (D,): what passes subtract from rows so that large offsets do not cancel."""
         return self.weights @ self.means
+
+    def component(self, c: int) -> GaussianParameters:
+        """One of the components, its weight as it is."""
+        return GaussianParameters(
+            self.weights[c : c + 1], self.means[c : c + 1], self._covariances_of(c), self.covariance_type
+        )
+
+    def _covariances_of(self, c: int) -> F64:
+        tied = self.covariances.shape == self.family.shape(1, self.n_features)
+        return self.covariances if tied else self.covariances[c : c + 1]
 
     def n_parameters(self, *, learned_weights: bool) -> int:
         """Free parameters, for information criteria."""
@@ -108,7 +120,8 @@ def m_step(
     filled = counts > _EMPTY * statistics.total_weight
     shifts = np.where(filled[:, None], statistics.sums / np.where(filled, counts, 1.0)[:, None], 0.0)
     moments = CentralMoments(counts, shifts, statistics.scatter, filled)
-    covariances = mixture.family.estimate(moments, mixture.covariances, limits)
+    with single_threaded_blas():
+        covariances = mixture.family.estimate(moments, mixture.covariances, limits)
     weights = np.full(len(counts), 1.0 / len(counts))
     if learned_weights:
         # As in scikit-learn a weight never reaches zero, so that its logarithm exists.

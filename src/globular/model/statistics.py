@@ -161,3 +161,18 @@ class FarRows:
     def first(self, n: int) -> FarRows:
         """The n farthest of them."""
         return FarRows(self.rows[:n], self.squared_distances[:n], self.weights[:n], self.labels[:n])
+
+
+@dataclass(slots=True)
+class Claim:
+    """Rows that a component of a mixture is responsible for."""
+
+    rows: F64
+    """(m, D), as the passes see them."""
+    weights: F64
+    """w q(component), (m,)."""
+
+    @classmethod
+    def join(cls, parts: list[Claim]) -> Claim:
+        """All parts in order."""
+        return cls(np.concatenate([part.rows for part in parts]), np.concatenate([part.weights for part in parts]))

@@ -10,20 +10,28 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from globular.backends.cpu import bounded, d2, hard, probed, routed, soft, truncated
-from globular.backends.cpu.rows import CSRRows, DenseRows, Rows
+from globular.backends.cpu import bounded, chunks, claims, d2, hard, nested, probed, routed, soft, truncated
+from globular.backends.cpu.grouped import SortedRows
+from globular.backends.cpu.planted import PlantedShard
+from globular.backends.cpu.rows import CSRRows, DenseRows, Floats, Rows
 from globular.backends.protocol import Index, Labels, Route
 from globular.backends.state import PointState
+from globular.data.tree import PartitionTree
 from globular.kernels.hard import row_lengths
-from globular.kernels.truncated import random_labels
+from globular.kernels.random import random_labels
 from globular.model.cells import CellTree, CenterCells
+from globular.model.chunks import Chunks
+from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
 from globular.model.groups import CenterGroups
+from globular.model.nested import Batch, NestedSearch, NestedStatistics
 from globular.model.search import Search
 from globular.model.statistics import (
     F64,
+    I64,
     CellStatistics,
+    Claim,
     FarRows,
     HardStatistics,
     PotentialStatistics,
@@ -36,12 +44,13 @@ _NONE = np.empty(0)
 """Stands for absent weights or scales in kernel calls: kernels look at its length."""
 
 
-class CpuShard:
+class CpuShard(PlantedShard):
     """A matrix in memory with its weights and per-point state.
 
     Parameters
     ----------
-    matrix : 2-D ndarray of any real dtype, or CSR. Never modified, never copied whole (dense).
+    matrix : 2-D ndarray of any real dtype, or CSR. Never modified. Copied whole only by long truncated fits, and only
+        if it is small (see `grouped`).
     weights : one float64 per row, or None.
     first_row : number of row 0 in the whole data, for random numbers that do not depend on the split.
     unit_rows : whether rows count as scaled to unit length (cosine). Rows of zeros stay zero.
@@ -65,8 +74,13 @@ class CpuShard:
         self.state = PointState(self.n_rows) if state is None else state
         self.n_seeds = 0
         """Seeds given since the restart of the d2 state; set it when that state was made by another shard."""
+        self.batch_rows: tuple[Batch, I64] | None = None
+        """The rows of the last batch: the next one is often the same."""
+        self.factors: Floats | None = None
+        """Memory for the centres as products of sparse batches want them."""
         self.potential_runs: F64 | None = None
         self.weight_runs: F64 | None = None
+        self.sorted_rows: SortedRows | None = None
         self.scales: F64 = _NONE
         if unit_rows:
             parts = ordered_map(self._inverse_lengths, even_ranges(self.n_rows, 8192), n_threads)
@@ -93,9 +107,12 @@ class CpuShard:
             "hard_pass": "",
             "bounded_pass": "",
             "soft_pass": sparse_reason,
+            "claim_pass": sparse_reason,
             "truncated_pass": "",
             "probing_pass": "",
+            "nested_pass": "",
             "truncated_soft_pass": sparse_reason,
+            "cell_pass": sparse_reason,
             "d2_pass": "",
             "trial_pass": "",
             "routed_pass": "",
@@ -117,6 +134,9 @@ class CpuShard:
     def soft_pass(self, mixture: GaussianParameters) -> SoftStatistics:
         return soft.soft_pass(self, mixture)
 
+    def claim_pass(self, mixture: GaussianParameters, components: Index, rates: F64, seed: int) -> list[Claim]:
+        return claims.claim_pass(self, mixture, components, rates, seed)
+
     def truncated_pass(
         self, centers: F64, graph: Graph, search: Search, *, moved_only: bool = False
     ) -> TruncatedStatistics[HardStatistics]:
@@ -131,6 +151,12 @@ class CpuShard:
         self, centers: F64, cells: CenterCells, n_probes: int, *, accumulate: bool = True
     ) -> HardStatistics:
         return probed.probing_pass(self, centers, cells, n_probes, accumulate)
+
+    def nested_pass(self, centers: F64, origin: F64, batch: Batch, search: NestedSearch) -> NestedStatistics:
+        return nested.nested_pass(self, centers, origin, batch, search)
+
+    def pick(self, indices: Index) -> CpuShard:
+        return nested.pick(self, indices)
 
     def scatter_labels(self, n_clusters: int, seed: int) -> None:
         random_labels(np.uint64(seed), self.first_row, n_clusters, self.labels)
@@ -177,6 +203,15 @@ class CpuShard:
             single = rows.astype(np.float32)
         # rows that came from float32 go back to it without loss and at twice the speed
         return CpuShard(single if np.array_equal(single, rows) else rows, weights, n_threads=self.n_threads)
+
+    def build_tree(self, kind: ScatterKind, leaf_size: int) -> PartitionTree:
+        return chunks.build_tree(self, kind, leaf_size)
+
+    def read_rows(self, numbers: NDArray[np.integer]) -> tuple[F64, F64]:
+        return chunks.read_rows(self, numbers)
+
+    def chunk_pass(self, chunks: Chunks, mixture: GaussianParameters) -> SoftStatistics:
+        return claims.chunk_pass(chunks, mixture)
 
     def cell_seeds(self, starts: Index, quotas: Index, uniforms: F64) -> Index:
         return d2.cell_seeds(self, starts, quotas, uniforms)

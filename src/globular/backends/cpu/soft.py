@@ -11,7 +11,7 @@ block and shard makes the same one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ _ABSENT = -1e300
 """Stands for the log-weight of a component of weight zero: −∞ would make NaN in a matrix product."""
 
 Span = tuple[int, int]
+Result = TypeVar("Result")
 
 
 class BlockArithmetic(Protocol):
@@ -267,6 +268,19 @@ def soft_pass(shard: CpuShard, mixture: GaussianParameters) -> SoftStatistics:
     """Sums weighted by the responsibilities. N·C distances; memory: the statistics and a few blocks per thread."""
     evaluator = _Evaluator(shard, mixture)
     return add_up(ordered_map(evaluator.span_statistics, evaluator.spans(), shard.n_threads))
+
+
+def evaluate_blocks(
+    shard: CpuShard, mixture: GaussianParameters, function: Callable[[Span, F64, F64], Result]
+) -> list[Result]:
+    """function(block, rows about the mixture's offset, log p(c, x)) of every block, in order."""
+    evaluator = _Evaluator(shard, mixture)
+
+    def evaluate(block: Span) -> Result:
+        rows = evaluator.shifted(block)
+        return function(block, rows, evaluator.arithmetic.log_joint(rows, evaluator.arithmetic.features(rows)))
+
+    return list(ordered_map(evaluate, even_ranges(shard.n_rows, evaluator.block_rows), shard.n_threads))
 
 
 def score_rows(shard: CpuShard, mixture: GaussianParameters) -> F64:

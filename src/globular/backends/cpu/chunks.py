@@ -1,0 +1,236 @@
+"""Passes over the frontier of a partition tree: E-steps of Chunky EM whose cost is that of the cells, not of the rows.
+
+The functions take a `Frontier`, so they serve rows in memory and streamed rows alike: after the tree is built the rows
+are read only where leaves are opened. Cells go in fixed blocks, nodes before single rows, results in block order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.backends.cpu.chunk_blocks import ChunkBlocks, Moments
+from globular.backends.cpu.rows import DenseRows, Floats
+from globular.data.tree import Children, Frontier, PartitionTree
+from globular.errors import UnsupportedPassError
+from globular.kernels.soft import softmax_rows
+from globular.model.chunks import ChunkGains, Chunks, GainMeasure, ShareRule, Within
+from globular.model.covariances import ScatterKind
+from globular.model.gaussian import GaussianParameters
+from globular.model.statistics import F64, I64, SoftStatistics
+from globular.threads import even_ranges, ordered_map
+
+if TYPE_CHECKING:
+    from globular.backends.cpu.shard import CpuShard
+
+_BLOCK_ENTRIES = 2**16
+"""Numbers in the widest array of a block: half a megabyte, which the cache holds."""
+_MAX_SPANS = 64
+"""Statistics are C-sized; so few of them are added up, whatever the number of blocks."""
+_NONE = np.empty(0)
+
+Span = tuple[int, int]
+GainOfBlock = Callable[[I64], tuple[F64, int]]
+"""From places of nodes to their gains, and the cells that were looked at."""
+
+
+def build_tree(shard: CpuShard, kind: ScatterKind, leaf_size: int) -> PartitionTree:
+    """A tree over the rows of a shard, numbered from `first_row`; takes a copy of the rows while it is built."""
+    if not isinstance(shard.rows, DenseRows):
+        raise UnsupportedPassError(f"cell_pass is not available here: {shard.passes['cell_pass']}")
+    rows: Floats = shard.rows.block(0, shard.n_rows)
+    if len(shard.scales):
+        rows = rows * shard.scales[:, None]
+    elif not rows.flags.owndata or np.shares_memory(rows, shard.rows.array):
+        rows = rows.copy()
+    return PartitionTree.build(
+        rows, shard.weights.copy(), kind, leaf_size, first_row=shard.first_row, n_threads=shard.n_threads
+    )
+
+
+def read_rows(shard: CpuShard, numbers: NDArray[np.integer]) -> tuple[F64, F64]:
+    """Rows by their numbers in the tree, and their weights."""
+    places = np.asarray(numbers, dtype=np.intp) - shard.first_row
+    return shard.take(places), shard.take_weights(places)
+
+
+def cell_pass(
+    frontier: Frontier, mixture: GaussianParameters, rule: ShareRule, within: Within | None, n_threads: int
+) -> SoftStatistics:
+    """See `Shard.cell_pass`."""
+    blocks = ChunkBlocks(mixture, frontier.offset)
+    held = None if within is None else _Held(frontier, within, n_threads)
+
+    def of_span(work: tuple[Chunks, list[Span], int]) -> tuple[Moments, float, float]:
+        chunks, spans, first = work
+        total, bound, weight = blocks.no_moments(), 0.0, 0.0
+        for begin, end in spans:
+            part = chunks.pick(slice(begin, end))
+            weights = part.weights if held is None else held.weights(part, slice(first + begin, first + end))
+            features = blocks.features(part)
+            shares, densities = _shares(blocks, part, features, weights, rule)
+            blocks.add_moments(total, part, features, shares)
+            bound += float(weights @ densities)
+            weight += float(weights.sum())
+        return total, bound, weight
+
+    total, bound, weight = blocks.no_moments(), 0.0, 0.0
+    for moments, part_bound, part_weight in ordered_map(of_span, _work(frontier, blocks.width), n_threads):
+        total, bound, weight = total + moments, bound + part_bound, weight + part_weight
+    n_distances = len(frontier) * mixture.n_components
+    return SoftStatistics(*blocks.statistics(total), bound, weight, n_distances)
+
+
+def _shares(blocks: ChunkBlocks, chunks: Chunks, features: F64, weights: F64, rule: ShareRule) -> tuple[F64, F64]:
+    """w q(c), (B, C), and each chunk's part of the bound per unit weight, (B,)."""
+    joint = blocks.log_joint(chunks, features)
+    densities = np.empty(len(chunks))
+    if rule == "optimal":
+        softmax_rows(joint, weights, densities)  # Eq. 10
+        return joint, densities
+    bare = Chunks(chunks.weights, chunks.means, np.empty((len(chunks), 0)), chunks.kind)
+    posterior = blocks.log_joint(bare, blocks.features(bare))
+    joint -= posterior  # what the scatter takes off
+    softmax_rows(posterior, _NONE, densities)
+    # Eq. 9 with q = p(s | x̄): Σ q (⟨log p(s, x)⟩ − log q) = log p(x̄) + Σ q (⟨log p(s, x)⟩ − log p(s, x̄))
+    densities += np.einsum("ij,ij->i", posterior, joint)
+    posterior *= weights[:, None]
+    return posterior, densities
+
+
+def _work(frontier: Frontier, width: int) -> Iterator[tuple[Chunks, list[Span], int]]:
+    """Blocks of cells, several to a task: (chunks, spans within them, number of their first cell)."""
+    size = min(max(_BLOCK_ENTRIES // width, 64), 4096)
+    first = 0
+    for chunks in frontier.parts():
+        spans = even_ranges(len(chunks), size)
+        per_task = max(1, -(-len(spans) // _MAX_SPANS))
+        for begin, end in even_ranges(len(spans), per_task):
+            yield chunks, spans[begin:end], first
+        first += len(chunks)
+
+
+class _Held:
+    """The share of a component in every cell; the normalisers are kept with the frontier."""
+
+    def __init__(self, frontier: Frontier, within: Within, n_threads: int) -> None:
+        if frontier.densities is None or frontier.densities[0] is not within.mixture:
+            frontier.densities = within.mixture, cell_densities(frontier, within.mixture, n_threads)
+        self.densities = frontier.densities[1]
+        self.blocks = ChunkBlocks(within.mixture.component(within.component), frontier.offset)
+
+    def weights(self, chunks: Chunks, which: slice) -> F64:
+        """w q(component)."""
+        joint = self.blocks.log_joint(chunks, self.blocks.features(chunks))[:, 0]
+        return chunks.weights * np.exp(np.minimum(joint - self.densities[which], 0.0))
+
+
+def cell_densities(frontier: Frontier, mixture: GaussianParameters, n_threads: int) -> F64:
+    """log Σ_c exp ⟨log p(c, x)⟩ of every cell, (M,)."""
+    blocks = ChunkBlocks(mixture, frontier.offset)
+
+    def of_span(work: tuple[Chunks, list[Span], int]) -> F64:
+        chunks, spans, _ = work
+        return np.concatenate([_densities(blocks, chunks.pick(slice(*span)))[1] for span in spans])
+
+    return np.concatenate([_NONE, *ordered_map(of_span, _work(frontier, blocks.width), n_threads)])
+
+
+def _densities(blocks: ChunkBlocks, chunks: Chunks) -> tuple[F64, F64]:
+    """q(c), (B, C), and log Σ_c exp ⟨log p(c, x)⟩, (B,)."""
+    joint, densities = blocks.log_joint(chunks, blocks.features(chunks)), np.empty(len(chunks))
+    softmax_rows(joint, _NONE, densities)
+    return joint, densities
+
+
+def gain_pass(
+    frontier: Frontier, mixture: GaussianParameters, n: int, measure: GainMeasure, n_threads: int
+) -> ChunkGains:
+    """See `Shard.gain_pass`."""
+    blocks = ChunkBlocks(mixture, frontier.offset)
+    gain_of = _bound_gains if measure == "bound" else _changes
+
+    def of_block(places: I64) -> tuple[F64, int]:
+        parents = _densities(blocks, frontier.node_chunks.pick(places))
+        gains, n_cells = np.zeros(len(places)), len(places)
+        if measure == "bound":
+            gains -= frontier.node_chunks.weights[places] * parents[1]
+        for children in frontier.children(places):
+            gains += gain_of(blocks, parents[0], children)
+            n_cells += len(children.chunks)
+        return gains, n_cells
+
+    under = mixture, measure
+    return collect_gains(frontier, under, of_block, n, mixture.n_components, blocks.width, n_threads)
+
+
+def _bound_gains(blocks: ChunkBlocks, parents: F64, children: Children) -> F64:
+    """Σ of the children's parts of F, per parent."""
+    parts = children.chunks.weights * _densities(blocks, children.chunks)[1]
+    return per_parent(children, parts, len(parents))
+
+
+def _changes(blocks: ChunkBlocks, parents: F64, children: Children) -> F64:
+    """Weight whose responsibilities change when a cell is opened: Σ_B w_B ½ Σ_s |q_B(s) − q_A(s)|, per parent."""
+    moved = 0.5 * np.abs(_densities(blocks, children.chunks)[0] - parents[children.parents]).sum(axis=1)
+    return per_parent(children, children.chunks.weights * moved, len(parents))
+
+
+def per_parent(children: Children, values: F64, n_parents: int) -> F64:
+    """Values of children summed by their parents, (n_parents,)."""
+    return np.asarray(np.bincount(children.parents, values, minlength=n_parents), dtype=np.float64)
+
+
+def collect_gains(
+    frontier: Frontier,
+    under: tuple[GaussianParameters, str],
+    of_block: GainOfBlock,
+    n: int,
+    per_cell: int,
+    width: int,
+    n_threads: int,
+) -> ChunkGains:
+    """Gains of all nodes, per cell added, to the frontier; the n largest of them as the answer.
+
+    Nodes without scatter are exact already: their gain is zero without looking. Those known from an earlier pass under
+    the same mixture stay: only what was opened since is looked at.
+    """
+    known = frontier.gains_under
+    if frontier.gains is None or known is None or known[0] is not under[0] or known[1] != under[1]:
+        frontier.gains = np.full(len(frontier.nodes), np.nan)
+    frontier.gains_under = under
+    added = np.maximum(frontier.n_children(np.arange(len(frontier.nodes))) - 1, 1)
+    gains, n_cells = frontier.gains * added, 0
+    unknown = np.flatnonzero(np.isnan(gains))
+    gains[unknown] = 0.0
+    spread = unknown[np.any(frontier.node_chunks.scatter[unknown] != 0.0, axis=1)]
+    size = min(max(_BLOCK_ENTRIES // width, 64), 4096)
+    works = list(_by_children(frontier, spread, size))
+    for places, (found, looked_at) in zip(works, ordered_map(of_block, works, n_threads), strict=True):
+        gains[places] = np.maximum(found, 0.0)  # negative by rounding only
+        n_cells += looked_at
+    frontier.gains = gains / added
+    best = np.argsort(-frontier.gains, kind="stable")[:n]
+    return ChunkGains(frontier.gains[best], added[best], float(gains.sum()), len(frontier), n_cells * per_cell)
+
+
+def _by_children(frontier: Frontier, places: I64, size: int) -> Iterator[I64]:
+    """Places of nodes in blocks with about so many children each."""
+    ends = np.cumsum(frontier.n_children(places))
+    begin = 0
+    while begin < len(places):
+        before = ends[begin - 1] if begin else 0
+        end = max(begin + 1, int(np.searchsorted(ends, before + size, side="right")))
+        yield places[begin:end]
+        begin = end
+
+
+def expand_chunks(frontier: Frontier, smallest: float) -> int:
+    """See `Shard.expand_chunks`."""
+    if frontier.gains is None:
+        raise RuntimeError("expand_chunks opens what a gain_pass has found; run that first")
+    frontier.open(np.flatnonzero((frontier.gains >= smallest) & (frontier.gains > 0.0)))
+    return len(frontier)

@@ -1,0 +1,90 @@
+"""Rows or cells that components of a mixture are responsible for, copied out: what a component can be split on.
+
+Every block is evaluated under all components, and rows with a noticeable share of a wanted component leave with that
+share as their weight. A component that holds many rows gives only a random part of them, weighted up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.backends.cpu.chunk_blocks import ChunkBlocks
+from globular.backends.cpu.soft import Span, evaluate_blocks
+from globular.backends.protocol import Index
+from globular.data.tree import Frontier
+from globular.kernels.soft import softmax_rows
+from globular.model.chunks import Chunks
+from globular.model.gaussian import GaussianParameters
+from globular.model.statistics import F64, Claim, SoftStatistics
+from globular.threads import even_ranges, ordered_map
+
+if TYPE_CHECKING:
+    from globular.backends.cpu.shard import CpuShard
+
+_CELLS_AT_ONCE = 1024
+_NONE = np.empty(0)
+SMALLEST_SHARE = 1e-4
+"""Rows with a smaller responsibility are left out; together they weigh nothing."""
+
+
+def claim_pass(shard: CpuShard, mixture: GaussianParameters, components: Index, rates: F64, seed: int) -> list[Claim]:
+    """See `Shard.claim_pass`."""
+
+    def claim(block: Span, rows: F64, joint: F64) -> list[Claim]:
+        weights = shard.weights[slice(*block)]
+        softmax_rows(joint, weights, np.empty(len(joint)))
+        largest = weights if len(weights) else np.ones(len(joint))
+        # numbers that depend on the row's place in the whole data alone
+        drawn = np.random.default_rng([seed, shard.first_row + block[0]]).random(len(joint))
+        found = []
+        for component, rate in zip(components, rates, strict=True):
+            q = joint[:, component]
+            chosen = np.flatnonzero((q > SMALLEST_SHARE * largest) & (drawn < rate))
+            found.append(Claim(rows[chosen] + mixture.offset, q[chosen] / rate))
+        return found
+
+    parts = evaluate_blocks(shard, mixture, claim)
+    none = Claim(np.empty((0, shard.n_columns)), np.empty(0))
+    return [Claim.join([none, *(part[i] for part in parts)]) for i in range(len(components))]
+
+
+def claim_chunks(
+    frontier: Frontier, mixture: GaussianParameters, components: NDArray[np.integer], n_threads: int
+) -> list[Chunks]:
+    """See `Shard.claim_chunks`."""
+    blocks = ChunkBlocks(mixture, frontier.offset)
+
+    def claim(part: Chunks) -> list[Chunks]:
+        q = blocks.log_joint(part, blocks.features(part))
+        softmax_rows(q, _NONE, np.empty(len(part)))
+        found = []
+        for component in components:
+            chosen = np.flatnonzero(q[:, component] > SMALLEST_SHARE)
+            held, share = part.pick(chosen), q[chosen, component]
+            # the scatter is summed, so that it shrinks with the weight
+            found.append(Chunks(held.weights * share, held.means, held.scatter * share[:, None], held.kind))
+        return found
+
+    spans = [(chunks, span) for chunks in frontier.parts() for span in even_ranges(len(chunks), _CELLS_AT_ONCE)]
+    parts = list(ordered_map(lambda work: claim(work[0].pick(slice(*work[1]))), spans, n_threads))
+    return [Chunks.join([part[i] for part in parts]) for i in range(len(components))]
+
+
+def chunk_pass(chunks: Chunks, mixture: GaussianParameters) -> SoftStatistics:
+    """See `LocalShard.chunk_pass`."""
+    total_weight = float(chunks.weights.sum())
+    offset = chunks.weights @ chunks.means / total_weight if total_weight > 0 else np.zeros(chunks.means.shape[1])
+    blocks = ChunkBlocks(mixture, offset)
+    total, bound = blocks.no_moments(), 0.0
+    for span in even_ranges(len(chunks), _CELLS_AT_ONCE):
+        part = chunks.pick(slice(*span))
+        features = blocks.features(part)
+        q, densities = blocks.log_joint(part, features), np.empty(len(part))
+        softmax_rows(q, part.weights, densities)
+        blocks.add_moments(total, part, features, q)
+        bound += float(part.weights @ densities)
+    n_distances = len(chunks) * mixture.n_components
+    return SoftStatistics(*blocks.statistics(total), bound, total_weight, n_distances)

@@ -1,0 +1,178 @@
+"""Truncated passes over chunks: each cell keeps few components K(A), so a pass costs neither rows nor components.
+
+The search is that of paper 000 with cells for rows: K(A) becomes the best C′ of the neighbourhoods of its components.
+Children inherit K(A), so the bound never falls when a cell is opened. A new frontier starts from the C′ best of all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.backends.cpu.chunk_blocks import ABSENT, ChunkBlocks, packed_precisions
+from globular.backends.cpu.chunks import collect_gains, per_parent
+from globular.data.tree import Frontier
+from globular.kernels import chunks as kernels
+from globular.model.chunks import ChunkGains, Chunks, coarsen, unpack
+from globular.model.gaussian import GaussianParameters
+from globular.model.graph import Graph
+from globular.model.groups import group_by
+from globular.model.search import Search
+from globular.model.statistics import F64, I64, PairStatistics, SoftStatistics, TruncatedStatistics
+from globular.threads import even_ranges, ordered_map, run_all
+
+CELLS_PER_TASK = 1024
+_COMPONENTS_PER_TASK = 64
+
+Members = NDArray[np.int32]
+Span = tuple[int, int]
+
+
+class _Costs:
+    """−2 ⟨log p(c, x)⟩ = ⟨(x − μ)ᵀ Σ⁻¹ (x − μ)⟩ + bias, and the chunks in the form that kernels take."""
+
+    def __init__(self, mixture: GaussianParameters) -> None:
+        self.mixture, self.kind = mixture, mixture.family.scatter
+        self.precisions = packed_precisions(mixture)
+        self.biases = -2.0 * np.maximum(mixture.log_constants, ABSENT)
+
+    def spread(self, chunks: Chunks) -> F64:
+        """Scatter per unit weight, (B, S) or (B, 0)."""
+        if chunks.scatter.shape[1] == 0:
+            return chunks.scatter
+        packed = coarsen(chunks.scatter, chunks.kind, self.kind, chunks.means.shape[1])
+        weights = np.where(chunks.weights > 0, chunks.weights, np.inf)
+        return packed / weights[:, None]
+
+    def share(self, chunks: Chunks, members: Members, owners: I64) -> tuple[F64, F64]:
+        """w q(c) over K(A), (B, C′), and the bound per unit weight, (B,)."""
+        shares, bounds = np.empty((len(chunks), members.shape[1])), np.empty(len(chunks))
+        kernels.share_chunks(
+            chunks.means, self.spread(chunks), chunks.weights, self.mixture.means, self.precisions, self.biases,
+            members, owners, shares, bounds,
+        )  # fmt: skip
+        return shares, bounds
+
+
+def truncated_cell_pass(
+    frontier: Frontier, mixture: GaussianParameters, graph: Graph, search: Search, n_threads: int
+) -> TruncatedStatistics[SoftStatistics]:
+    """See `Shard.truncated_cell_pass`."""
+    costs = _Costs(mixture)
+    C_prime = min(search.n_candidates, mixture.n_components)
+    n_distances = 0
+    if frontier.members is None or frontier.members.shape[1] != C_prime:
+        frontier.members = _best_members(frontier, mixture, C_prime, n_threads)
+        n_distances = len(frontier) * mixture.n_components
+    members = frontier.members
+    found, searched = _search(frontier, costs, graph, search, members, n_threads)
+    shares, bounds = np.empty(members.shape), np.empty(len(members))
+
+    def share(work: tuple[Chunks, Span, int]) -> None:
+        chunks, (begin, end), first = work
+        rows = slice(first + begin, first + end)
+        shares[rows], bounds[rows] = costs.share(chunks.pick(slice(begin, end)), members[rows], np.arange(end - begin))
+
+    run_all(share, _tasks(frontier), n_threads)
+    weights = np.concatenate([part.weights for part in frontier.parts()])
+    counts, sums, scatter = _sum_shares(frontier, costs, members, shares, n_threads)
+    statistics = SoftStatistics(
+        counts, sums, unpack(scatter, costs.kind, mixture.n_features), float(weights @ bounds), float(weights.sum()),
+        n_distances + searched,
+    )  # fmt: skip
+    return TruncatedStatistics(statistics, found)
+
+
+def truncated_gain_pass(frontier: Frontier, mixture: GaussianParameters, n: int, n_threads: int) -> ChunkGains:
+    """Gains in the bound when children keep the components of their parents."""
+    if frontier.members is None:
+        raise RuntimeError("truncated gains need the components of a truncated_cell_pass; run that first")
+    members, costs = frontier.members, _Costs(mixture)
+
+    def of_block(places: I64) -> tuple[F64, int]:
+        held = members[places]
+        nodes = frontier.node_chunks.pick(places)
+        gains = -nodes.weights * costs.share(nodes, held, np.arange(len(places)))[1]
+        n_cells = len(places)
+        for children in frontier.children(places):
+            bounds = costs.share(children.chunks, held, children.parents)[1]
+            gains += per_parent(children, children.chunks.weights * bounds, len(places))
+            n_cells += len(children.chunks)
+        return gains, n_cells
+
+    under = mixture, "bound, truncated"
+    return collect_gains(frontier, under, of_block, n, members.shape[1], members.shape[1], n_threads)
+
+
+def _tasks(frontier: Frontier) -> list[tuple[Chunks, Span, int]]:
+    nodes, rows = frontier.parts()
+    return [
+        (part, span, first)
+        for part, first in ((nodes, 0), (rows, len(nodes)))
+        for span in even_ranges(len(part), CELLS_PER_TASK)
+    ]
+
+
+def _best_members(frontier: Frontier, mixture: GaussianParameters, C_prime: int, n_threads: int) -> Members:
+    """The C′ best of all components for every cell, best first. O(M·C·S), once per frontier."""
+    blocks = ChunkBlocks(mixture, frontier.offset)
+    members = np.empty((len(frontier), C_prime), dtype=np.int32)
+
+    def select(work: tuple[Chunks, Span, int]) -> None:
+        chunks, span, first = work
+        for begin, end in even_ranges(span[1] - span[0], 128):
+            part = chunks.pick(slice(span[0] + begin, span[0] + end))
+            joint = blocks.log_joint(part, blocks.features(part))
+            best = np.argpartition(-joint, C_prime - 1, axis=1)[:, :C_prime]
+            ranks = np.argsort(-np.take_along_axis(joint, best, axis=1), axis=1, kind="stable")
+            rows = slice(first + span[0] + begin, first + span[0] + end)
+            members[rows] = np.take_along_axis(best, ranks, axis=1)
+
+    run_all(select, _tasks(frontier), n_threads)
+    return members
+
+
+def _search(
+    frontier: Frontier, costs: _Costs, graph: Graph, search: Search, members: Members, n_threads: int
+) -> tuple[PairStatistics, int]:
+    """Renew K(A) in place; the pairs for Eq. 8 and the densities it took."""
+    C, C_prime = costs.mixture.n_components, members.shape[1]
+    width = C_prime * graph.shape[1] + search.n_random
+
+    def of_block(work: tuple[Chunks, Span, int]) -> tuple[PairStatistics, int]:
+        chunks, (begin, end), first = work
+        part = chunks.pick(slice(begin, end))
+        n_pairs = width * len(part) if search.estimate else 0
+        pairs, sums = np.empty((2, n_pairs), dtype=np.int32), np.empty((2, n_pairs), dtype=np.float32)
+        n_distances, n_pairs = kernels.search_chunks(
+            part.means, costs.spread(part), part.weights, first + begin, costs.mixture.means, costs.precisions,
+            costs.biases, graph, search.n_random, np.uint64(search.seed), members[first + begin : first + end],
+            pairs, sums, np.zeros(C, dtype=np.int64), np.empty(C_prime, dtype=np.int32), np.empty(C_prime),
+            np.empty(width, dtype=np.int32), np.empty(width),
+        )  # fmt: skip
+        return PairStatistics(pairs[:, :n_pairs], sums[:, :n_pairs]), int(n_distances)
+
+    found = list(ordered_map(of_block, _tasks(frontier), n_threads))
+    return PairStatistics.join([pairs for pairs, _ in found]), sum(n for _, n in found)
+
+
+def _sum_shares(
+    frontier: Frontier, costs: _Costs, members: Members, shares: F64, n_threads: int
+) -> tuple[F64, F64, F64]:
+    """Counts, sums and packed scatter: the entries of K(A) sorted by component."""
+    C, D = costs.mixture.means.shape
+    entries = np.where(members < 0, C, members).ravel()  # entries without a component go behind the last
+    starts, order = group_by(entries, C + 1)
+    counts, sums, scatter = np.zeros(C), np.zeros((C, D)), np.zeros((C, costs.precisions.shape[1]))
+    nodes, rows = frontier.parts()
+    means, spread = np.concatenate([nodes.means, rows.means]), costs.spread(nodes)
+    flat = shares.ravel()
+
+    def add(span: Span) -> None:
+        kernels.sum_chunk_shares(
+            means, spread, flat, members.shape[1], order, starts, *span, costs.mixture.means, counts, sums, scatter,
+            np.empty(D),
+        )  # fmt: skip
+
+    run_all(add, even_ranges(C, _COMPONENTS_PER_TASK), n_threads)
+    return counts, sums, scatter

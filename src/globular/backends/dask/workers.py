@@ -1,0 +1,246 @@
+"""What runs on the workers: they hold parts with their per-point state, and answer requests.
+
+Parts live beside Dask's own data, in the memory of the worker process. A request comes as a call to `serve`, on the
+worker's event loop; the work is done on a thread of its own, so that the worker stays responsive. The last answer that
+changed the state is kept: when another worker dies before all answers have come together, the request is sent again,
+and who has done its part already only repeats what it said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+
+from globular.backends.cpu import CpuShard
+from globular.backends.dask.messages import Answer, Request
+from globular.backends.dask.partitions import FileRows, check_finite, rows_from_chunk, weights_from_chunk
+from globular.backends.mapped import call_part
+from globular.backends.protocol import Labels, Shard
+from globular.backends.stream import StreamShard
+from globular.backends.tree import TreeSum
+from globular.data.blocks import Matrix
+from globular.data.row_range import RowRange
+from globular.model.statistics import F64
+
+BEHIND = -1
+"""The version of a part whose state is not what it should be yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartOptions:
+    """How a part is made from its rows."""
+
+    first_row: int
+    weights: F64 | None
+    """None where the rows have none, or came with their own."""
+    unit_rows: bool
+    n_threads: int | None
+    """None takes the worker's threads."""
+    version: int
+    """What its state counts as: 0 for new data, `BEHIND` for a part that has to catch up first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartInfo:
+    """What the client needs to know about a part."""
+
+    total_weight: float
+    passes: dict[str, str]
+
+
+@dataclass(slots=True)
+class _Part:
+    shard: Shard
+    version: int
+    """The number of changes that its state has seen."""
+
+
+@dataclass(slots=True)
+class _Host:
+    """The parts of one shard on one worker."""
+
+    client_id: str
+    raw: dict[int, tuple[Matrix | RowRange, F64 | None]] = field(default_factory=dict)
+    parts: dict[int, _Part] = field(default_factory=dict)
+    executor: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "globular-pass"))
+    answered: int = 0
+    """Number of the last change that was answered …"""
+    said: Answer = field(default_factory=Answer)
+    """… and the answer."""
+
+    def answer(self, request: Request) -> Answer:
+        """Do the work on the parts that are asked of this worker."""
+        asked = request.route[0].parts
+        before = request.number - 1 if request.work.changes else request.number
+        known = (before, request.number)
+        missing = [i for i in asked if i not in self.parts or not (request.replay or self.parts[i].version in known)]
+        if missing:
+            return Answer(missing=missing)
+        answer = Answer()
+        if request.work.changes and self.answered == request.number and not request.replay:
+            answer = self.said
+        todo = [i for i in asked if request.replay or not request.work.changes or self.parts[i].version == before]
+        found = self._run(request, todo)
+        answer.join(found, request)
+        if request.replay:
+            return Answer()
+        if request.work.changes:
+            self.answered, self.said = request.number, answer
+        return Answer(dict(answer.sums), dict(answer.singles))
+
+    def _run(self, request: Request, todo: list[int]) -> Answer:
+        work = request.work
+        if work.parts is None:
+            function, args, kwargs = pickle.loads(work.payload)
+            arguments = dict.fromkeys(todo, args)
+        else:
+            function, arguments = pickle.loads(work.payload)
+            kwargs = {}
+        answer = Answer()
+        tree = TreeSum[Any](request.n_parts, work.merge) if work.merge is not None else None
+        for number in todo:
+            part = self.parts[number]
+            if number in arguments:
+                result = call_part(part.shard, function, *arguments[number], **kwargs)
+                if tree is None:
+                    answer.singles[number] = result
+                else:
+                    tree.insert(0, number, result)
+            part.version = request.number  # also where the change concerned other parts alone
+        answer.sums = {} if tree is None else tree.nodes
+        return answer
+
+
+_HOSTS: dict[tuple[str, str], _Host] = {}
+"""By worker and shard; several workers may share a process."""
+
+
+def _address() -> str:
+    from distributed import get_worker
+
+    return str(get_worker().address)
+
+
+# --- loading -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RowsInfo:
+    """The shape of a part as it was loaded."""
+
+    n_rows: int
+    n_columns: int
+    dtype: np.dtype[Any]
+
+
+def keep_rows(chunk: Any, weights: Any, key: str, client_id: str, number: int, name: str) -> RowsInfo:
+    """A Dask task: take the rows of a part (and weights that came with them) into this worker's keeping."""
+    rows = chunk.open() if isinstance(chunk, FileRows) else rows_from_chunk(chunk, name)
+    if not isinstance(rows, RowRange):  # those are checked while they are read
+        check_finite(rows, name)
+    info = _describe(rows)
+    given = None if weights is None else weights_from_chunk(weights, info.n_rows, name)
+    host = _HOSTS.setdefault((_address(), key), _Host(client_id))
+    host.raw[number] = (rows, given)
+    return info
+
+
+def _describe(rows: Matrix | RowRange) -> RowsInfo:
+    if isinstance(rows, RowRange):
+        return RowsInfo(rows.n_rows, rows.n_columns, rows.dtype)
+    return RowsInfo(int(rows.shape[0]), int(rows.shape[1]), rows.dtype)
+
+
+async def make_parts(key: str, options: dict[int, PartOptions], dask_worker: Any = None) -> dict[int, PartInfo]:
+    """Lay shards over rows that were loaded before; they start with a fresh state."""
+    host = _HOSTS[dask_worker.address, key]
+
+    def make() -> dict[int, PartInfo]:
+        return {number: _make_part(host, number, given, dask_worker) for number, given in options.items()}
+
+    return await asyncio.get_running_loop().run_in_executor(host.executor, make)
+
+
+def _make_part(host: _Host, number: int, options: PartOptions, worker: Any) -> PartInfo:
+    rows, own_weights = host.raw.pop(number)
+    weights = own_weights if options.weights is None else options.weights
+    n_threads = options.n_threads or worker.state.nthreads
+    shard: CpuShard | StreamShard
+    if isinstance(rows, RowRange):
+        shard = StreamShard(
+            rows, weights, unit_rows=options.unit_rows, n_threads=n_threads, first_row=options.first_row
+        )
+    else:
+        shard = CpuShard(rows, weights, unit_rows=options.unit_rows, n_threads=n_threads, first_row=options.first_row)
+    host.parts[number] = _Part(shard, options.version)
+    return PartInfo(shard.total_weight, dict(shard.passes))
+
+
+async def drop_parts(key: str, dask_worker: Any = None) -> None:
+    """Forget a shard."""
+    host = _HOSTS.pop((dask_worker.address, key), None)
+    if host is not None:
+        host.executor.shutdown(wait=False)
+
+
+async def drop_orphans(client_ids: list[str], dask_worker: Any = None) -> None:
+    """Forget the shards of clients that are gone."""
+    mine = [key for (address, key) in _HOSTS if address == dask_worker.address]
+    for key in mine:
+        if _HOSTS[dask_worker.address, key].client_id not in client_ids:
+            await drop_parts(key, dask_worker)
+
+
+# --- answering -----------------------------------------------------------------------------------------------
+
+
+async def serve(request: Request, dask_worker: Any = None) -> Answer:
+    """Do the own part of a request while the other workers of the route do theirs, and put the answers together."""
+    onward = [asyncio.ensure_future(_pass_on(dask_worker, part)) for part in request.onward()]
+    answer = await _answer(request, dask_worker)
+    for other in onward:
+        answer.join((await other).unpacked(), request)
+    return answer.packed()
+
+
+async def _answer(request: Request, worker: Any) -> Answer:
+    host = _HOSTS.get((worker.address, request.key))
+    if host is None:
+        return Answer(missing=list(request.route[0].parts))
+    try:
+        return await asyncio.get_running_loop().run_in_executor(host.executor, host.answer, request)
+    except Exception as error:  # travels to the client and is raised there
+        return Answer(error=error)
+
+
+async def _pass_on(worker: Any, request: Request) -> Answer:
+    address = request.route[0].address
+    try:
+        reply = await worker.rpc(address).run(function=pickle.dumps(serve), args=pickle.dumps((request,), 5))
+    except OSError:
+        return Answer(lost=[address])
+    if reply["status"] != "OK":
+        return Answer(error=RuntimeError(f"{address}: {reply.get('text', reply)}"))
+    return cast(Answer, reply["result"])
+
+
+# --- what is asked beside the passes of the protocol ---------------------------------------------------------------
+
+
+def nothing(part: Shard) -> None:
+    """Leave a part as it is."""
+
+
+def labels_of(part: Shard) -> Labels:
+    """All labels of a part."""
+    return part.labels
+
+
+def labels_at(part: Shard, rows: Any) -> Labels:
+    """The labels of some rows of a part."""
+    return part.labels[rows]

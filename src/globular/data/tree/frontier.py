@@ -1,0 +1,123 @@
+"""A frontier: the cells that a partition tree is opened into at the moment.
+
+A frontier cuts every way from the root to a row exactly once, so its cells are a partition of the rows. They are nodes
+of the tree, handed out as `Chunks`, and, where a leaf was opened, its single rows. Opening a node replaces it with its
+two children; opening a leaf replaces it with its rows. Per-cell state (the components that a cell keeps) is inherited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.data.tree.partition import PartitionTree
+from globular.model.chunks import Chunks
+from globular.model.gaussian import GaussianParameters
+from globular.model.statistics import F64, I64
+
+ReadRows = Callable[[NDArray[np.integer]], tuple[F64, F64]]
+"""Rows of these numbers, and their weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    """What some nodes would be replaced with."""
+
+    chunks: Chunks
+    parents: I64
+    """For each of the chunks the place of its parent among the nodes asked for; ascending."""
+
+
+class Frontier:
+    """The cells of a tree, at first its root alone."""
+
+    def __init__(self, tree: PartitionTree, read: ReadRows) -> None:
+        self.tree = tree
+        self._read = read
+        self.gains: F64 | None = None
+        """Per node, what opening it would gain for every cell it adds, as left by a pass; NaN where a node is new."""
+        self.gains_under: tuple[GaussianParameters, str] | None = None
+        """The mixture and the measure of these gains."""
+        self.members: NDArray[np.int32] | None = None
+        """Components that each cell keeps, (n_cells, C′), nodes first; inherited by children."""
+        self.densities: tuple[GaussianParameters, F64] | None = None
+        """A mixture and log Σ_c exp ⟨log p(c, x)⟩ of every cell under it, kept by a pass until the frontier changes."""
+        self.reset()
+
+    def reset(self, largest: float = np.inf, depth: int = 0) -> None:
+        """Back to the highest nodes of a weight of at most `largest` and at least `depth` deep."""
+        D = self.tree.means.shape[1]
+        self._set(
+            self.tree.cut(largest, depth), Chunks(np.empty(0), np.empty((0, D)), np.empty((0, 0)), self.tree.kind)
+        )
+        self.members, self.gains, self.gains_under = None, None, None
+
+    def _set(self, nodes: I64, rows: Chunks) -> None:
+        self.nodes = nodes
+        self.node_chunks = self.tree.chunks(nodes)
+        self.row_chunks = rows
+        self.densities = None
+
+    def __len__(self) -> int:
+        return len(self.nodes) + len(self.row_chunks)
+
+    @property
+    def offset(self) -> F64:
+        """Mean of all rows, (D,): what passes subtract so that large offsets do not cancel."""
+        return self.tree.means[0]
+
+    @property
+    def chunks(self) -> Chunks:
+        """All cells: nodes, then single rows."""
+        return self.node_chunks + self.row_chunks
+
+    def parts(self) -> tuple[Chunks, Chunks]:
+        """The same in two: nodes, and rows that have no scatter."""
+        return self.node_chunks, self.row_chunks
+
+    def n_children(self, places: I64) -> I64:
+        """Cells that would take the place of each of these nodes."""
+        nodes = self.nodes[places]
+        return np.where(self.tree.is_leaf(nodes), self.tree.sizes[nodes], 2)
+
+    def children(self, places: I64) -> list[Children]:
+        """Of the nodes at these places of `nodes`: first the nodes below inner ones, then the rows of leaves."""
+        nodes = self.nodes[places]
+        leaves = self.tree.is_leaf(nodes)
+        inner = np.flatnonzero(~leaves)
+        found = [Children(self.tree.chunks(self.tree.children[nodes[inner]].ravel()), np.repeat(inner, 2))]
+        opened = np.flatnonzero(leaves)
+        if len(opened):
+            numbers = np.concatenate([self.tree.rows_of(int(node)) for node in nodes[opened]])
+            rows, weights = self._read(numbers)
+            parents = np.repeat(opened, self.tree.sizes[nodes[opened]])
+            found.append(Children(Chunks(weights, rows, np.empty((len(rows), 0)), self.tree.kind), parents))
+        return [part for part in found if len(part.parents)]
+
+    def open(self, places: I64) -> None:
+        """Replace the nodes at these places with their children."""
+        stay = np.delete(np.arange(len(self.nodes)), places)
+        nodes = self.nodes[places]
+        leaves = self.tree.is_leaf(nodes)
+        inner, opened = places[~leaves], places[leaves]
+        below = self.tree.children[self.nodes[inner]].ravel()
+        rows = self.row_chunks
+        by_row = np.empty(0, dtype=np.int64)
+        for part in self.children(opened):
+            fresh = part.chunks
+            by_row = opened[part.parents]
+            rows = Chunks(
+                np.concatenate([rows.weights, fresh.weights]),
+                np.concatenate([rows.means, fresh.means]),
+                np.empty((len(rows) + len(fresh), 0)),
+                rows.kind,
+            )
+        if self.members is not None:
+            of_rows = np.arange(len(self.nodes), len(self))
+            self.members = self.members[np.concatenate([stay, np.repeat(inner, 2), of_rows, by_row])]
+        if self.gains is not None:
+            self.gains = np.concatenate([self.gains[stay], np.full(len(below), np.nan)])
+        self._set(np.concatenate([self.nodes[stay], below]), rows)

@@ -1,0 +1,309 @@
+"""Kernels of the partition tree: splitting nodes in place, and summing statistics from the leaves up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from globular.kernels.compile import inline, kernel
+
+SAMPLE = 256
+"""Rows of a node from which its first principal component is found."""
+ITERATIONS = 10
+"""Steps of the power iteration: the direction needs to be good, not exact."""
+SETTLED = 1e-4
+"""The iteration ends when the direction turns by less."""
+LOPSIDED = 32
+"""A side with less than this fraction of the rows is too small: split at the median instead."""
+
+
+@inline
+def _weight(weights: Any, i: int) -> float:
+    return weights[i] if weights.shape[0] else 1.0
+
+
+@inline
+def _swap(rows: Any, order: Any, weights: Any, projections: Any, i: int, j: int) -> None:
+    for d in range(rows.shape[1]):
+        rows[i, d], rows[j, d] = rows[j, d], rows[i, d]
+    order[i], order[j] = order[j], order[i]
+    projections[i], projections[j] = projections[j], projections[i]
+    if weights.shape[0]:
+        weights[i], weights[j] = weights[j], weights[i]
+
+
+@inline
+def _project(rows: Any, i: int, center: Any, direction: Any) -> float:
+    total = 0.0
+    for d in range(center.shape[0]):
+        total += (rows[i, d] - center[d]) * direction[d]
+    return total
+
+
+@kernel
+def _sample_mean(rows: Any, weights: Any, begin: int, step: int, n: int, center: Any) -> float:
+    """Weighted mean of a sample to `center`; returns its weight, 0 if none of it counts (the mean is then plain)."""
+    total = 0.0
+    for k in range(n):
+        total += _weight(weights, begin + k * step)
+    center[:] = 0.0
+    for k in range(n):
+        i = begin + k * step
+        share = _weight(weights, i) / total if total > 0.0 else 1.0 / n
+        for d in range(center.shape[0]):
+            center[d] += share * rows[i, d]
+    return total
+
+
+@kernel
+def _farthest_direction(rows: Any, begin: int, step: int, n: int, center: Any, direction: Any) -> bool:
+    """Direction of the sampled row farthest from the centre; whether there is one that is not the centre itself."""
+    largest, farthest = 0.0, begin
+    for k in range(n):
+        squared = 0.0
+        for d in range(center.shape[0]):
+            difference = rows[begin + k * step, d] - center[d]
+            squared += difference * difference
+        if squared > largest:
+            largest, farthest = squared, begin + k * step
+    if largest <= 0.0:
+        return False
+    for d in range(center.shape[0]):
+        direction[d] = (rows[farthest, d] - center[d]) / np.sqrt(largest)
+    return True
+
+
+@kernel
+def principal_direction(
+    rows: Any,  # IN  (N, D)
+    weights: Any,  # IN  (N,) or empty
+    begin: int,  # IN  the node's rows
+    end: int,  # IN
+    center: Any,  # OUT (D,) mean of the sample
+    direction: Any,  # OUT (D,) unit vector
+    turned: Any,  # scratch (D,)
+) -> bool:
+    """First principal component of a sample, by power iteration; False if the sample is a single place. O(S·D)."""
+    n_rows = end - begin
+    step = max(1, n_rows // SAMPLE)
+    n = min(n_rows, SAMPLE)
+    counted = _sample_mean(rows, weights, begin, step, n, center)
+    if not _farthest_direction(rows, begin, step, n, center, direction):
+        return False
+    for _ in range(ITERATIONS):
+        turned[:] = 0.0
+        for k in range(n):
+            i = begin + k * step
+            share = _project(rows, i, center, direction)
+            share *= _weight(weights, i) if counted > 0.0 else 1.0
+            for d in range(center.shape[0]):
+                turned[d] += share * (rows[i, d] - center[d])
+        squared = 0.0
+        for d in range(center.shape[0]):
+            squared += turned[d] * turned[d]
+        if squared <= 0.0:  # the rows that count are a single place, some that do not are elsewhere
+            return True
+        change = 0.0
+        for d in range(center.shape[0]):
+            difference = turned[d] / np.sqrt(squared) - direction[d]
+            change += difference * difference
+            direction[d] = turned[d] / np.sqrt(squared)
+        if change < SETTLED * SETTLED:
+            return True
+    return True
+
+
+@kernel
+def _all_alike(rows: Any, begin: int, end: int, direction: Any) -> bool:
+    """Whether all rows of a node are equal; else the direction to the first that is not."""
+    for i in range(begin + 1, end):
+        squared = 0.0
+        for d in range(rows.shape[1]):
+            direction[d] = np.float64(rows[i, d]) - rows[begin, d]
+            squared += direction[d] * direction[d]
+        if squared > 0.0:
+            for d in range(rows.shape[1]):
+                direction[d] /= np.sqrt(squared)
+            return False
+    return True
+
+
+@kernel
+def _partition(rows: Any, order: Any, weights: Any, projections: Any, begin: int, end: int, cut: float) -> int:
+    """Rows below the cut to the left; returns where the others begin. O(n·D)."""
+    left, right = begin, end - 1
+    while True:
+        while left <= right and projections[left] < cut:
+            left += 1
+        while left <= right and projections[right] >= cut:
+            right -= 1
+        if left > right:
+            return left
+        _swap(rows, order, weights, projections, left, right)
+        left += 1
+        right -= 1
+
+
+@kernel
+def _halve(rows: Any, order: Any, weights: Any, projections: Any, begin: int, end: int) -> int:
+    """Rows with the lower half of the projections to the left, ties as they come: quickselect. O(n·D) on average."""
+    middle = begin + (end - begin) // 2
+    first, last = begin, end - 1
+    while first < last:
+        pivot = projections[first + (last - first) // 2]
+        left, right = first, last
+        while left <= right:
+            while projections[left] < pivot:
+                left += 1
+            while projections[right] > pivot:
+                right -= 1
+            if left <= right:
+                _swap(rows, order, weights, projections, left, right)
+                left += 1
+                right -= 1
+        if middle <= right:
+            last = right
+        elif middle >= left:
+            first = left
+        else:
+            break
+    return middle
+
+
+@kernel
+def split_node(
+    rows: Any,  # IN/OUT (N, D) reordered
+    order: Any,  # IN/OUT (N,) row numbers, reordered alike
+    weights: Any,  # IN/OUT (N,) or empty, reordered alike
+    begin: int,  # IN  the node's rows
+    end: int,  # IN
+    projections: Any,  # scratch (N,) float64
+    center: Any,  # scratch (D,)
+    direction: Any,  # scratch (D,)
+    turned: Any,  # scratch (D,)
+) -> int:
+    """Split a node at the bisector of its first principal component; returns where the second half begins.
+
+    That is `begin` if all rows are alike: there is nothing to split. O(n·D).
+    """
+    found = principal_direction(rows, weights, begin, end, center, direction, turned)
+    if not found and _all_alike(rows, begin, end, direction):
+        return begin
+    total, moment = 0.0, 0.0
+    for i in range(begin, end):
+        projections[i] = _project(rows, i, center, direction)
+        total += _weight(weights, i)
+        moment += _weight(weights, i) * projections[i]
+    cut = moment / total if total > 0.0 else 0.0
+    middle = _partition(rows, order, weights, projections, begin, end, cut)
+    if LOPSIDED * min(middle - begin, end - middle) < end - begin:
+        middle = _halve(rows, order, weights, projections, begin, end)
+    return middle
+
+
+@kernel
+def grow_subtree(
+    rows: Any,  # IN/OUT see `split_node`
+    order: Any,  # IN/OUT
+    weights: Any,  # IN/OUT
+    leaf_size: int,  # IN  nodes of more rows are split
+    starts: Any,  # IN the root's at 0, OUT (capacity,) of all nodes
+    ends: Any,  # the same
+    children: Any,  # OUT (capacity, 2), −1 for leaves
+    projections: Any,  # scratch (N,)
+    center: Any,  # scratch (D,)
+    direction: Any,  # scratch (D,)
+    turned: Any,  # scratch (D,)
+) -> int:
+    """Split a node and its children until all have at most `leaf_size` rows; the number of nodes. O(n·D·log n).
+
+    Children come after their parents. A tree over n rows has at most 2n − 1 nodes.
+    """
+    n_nodes, node = 1, 0
+    while node < n_nodes:
+        children[node, 0] = children[node, 1] = -1
+        begin, end = starts[node], ends[node]
+        if end - begin > leaf_size:
+            middle = split_node(rows, order, weights, begin, end, projections, center, direction, turned)
+            if middle > begin:
+                children[node, 0], children[node, 1] = n_nodes, n_nodes + 1
+                starts[n_nodes], ends[n_nodes] = begin, middle
+                starts[n_nodes + 1], ends[n_nodes + 1] = middle, end
+                n_nodes += 2
+        node += 1
+    return n_nodes
+
+
+@inline
+def _add_square(scatter: Any, node: int, share: float, difference: Any) -> None:
+    """Add share · difference differenceᵀ to a packed scatter of whatever kind."""
+    D, width = difference.shape[0], scatter.shape[1]
+    if width == 1:
+        total = 0.0
+        for d in range(D):
+            total += difference[d] * difference[d]
+        scatter[node, 0] += share * total
+    elif width == D:
+        for d in range(D):
+            scatter[node, d] += share * difference[d] * difference[d]
+    else:
+        place = 0
+        for d in range(D):
+            for e in range(d, D):
+                scatter[node, place] += share * difference[d] * difference[e]
+                place += 1
+
+
+@kernel
+def _sum_rows(
+    rows: Any, weights: Any, begin: int, end: int, node: int, sums: Any, means: Any, scatter: Any, difference: Any
+) -> None:
+    """Statistics of a leaf in two sweeps. Rows that do not count at all have their plain mean. O(n·S)."""
+    D = means.shape[1]
+    total = 0.0
+    for i in range(begin, end):
+        total += _weight(weights, i)
+    sums[node] = total
+    for d in range(D):
+        means[node, d] = rows[begin, d]
+    for i in range(begin, end):
+        share = _weight(weights, i) / total if total > 0.0 else 1.0 / (end - begin)
+        for d in range(D):
+            means[node, d] += share * (rows[i, d] - np.float64(rows[begin, d]))
+    for i in range(begin, end):
+        for d in range(D):
+            difference[d] = rows[i, d] - means[node, d]
+        _add_square(scatter, node, _weight(weights, i), difference)
+
+
+@kernel
+def sum_up(
+    rows: Any,  # IN  (N, D) in the order of the tree
+    weights: Any,  # IN  (N,) or empty
+    starts: Any,  # IN  (n_nodes,)
+    ends: Any,  # IN  (n_nodes,)
+    children: Any,  # IN  (n_nodes, 2)
+    first: int,  # IN  nodes first … last − 1, all of whose children are among them or done
+    last: int,  # IN
+    sums: Any,  # OUT (n_nodes,) Σ w
+    means: Any,  # OUT (n_nodes, D)
+    scatter: Any,  # IN zeros, OUT (n_nodes, S) about the mean
+    difference: Any,  # scratch (D,)
+) -> None:
+    """Statistics from the leaves up: a parent is the sum of its children. O(rows·S + nodes·S)."""
+    D, width = means.shape[1], scatter.shape[1]
+    for node in range(last - 1, first - 1, -1):
+        a, b = children[node, 0], children[node, 1]
+        if a < 0:
+            _sum_rows(rows, weights, starts[node], ends[node], node, sums, means, scatter, difference)
+            continue
+        total = sums[a] + sums[b]
+        sums[node] = total
+        part = sums[b] / total if total > 0.0 else (ends[b] - starts[b]) / (ends[node] - starts[node])
+        for d in range(D):
+            difference[d] = means[b, d] - means[a, d]
+            means[node, d] = means[a, d] + part * difference[d]
+        for s in range(width):
+            scatter[node, s] = scatter[a, s] + scatter[b, s]
+        _add_square(scatter, node, sums[a] * part, difference)

@@ -48,6 +48,48 @@ print("checked")
 """
 
 
+NESTED = """
+import warnings
+import numpy as np
+from scipy import sparse
+from globular import NestedMiniBatchKMeans
+from globular.backends.cpu import nested
+random = np.random.default_rng(0)
+nested.ROWS_PER_BLOCK, nested.ROWS_PER_SUM = 50, 30
+dense = random.normal(size=(300, 5))
+thin = sparse.csr_matrix(np.where(np.abs(dense) > 1, dense, 0))
+warnings.simplefilter("ignore")
+for X in (dense, dense.astype(np.float32), thin, thin.astype(np.float32), 1e8 + dense, (1e30 * dense).astype("f4")):
+    for options in ({"bounds": "elkan"}, {"bounds": "yinyang"}, {"bounds": None}, {"search": "cells"}):
+        for k in (1, 23):
+            model = NestedMiniBatchKMeans(k, batch_size=40, max_iter=5, random_state=0, **options)
+            model.fit(X, sample_weight=random.uniform(size=300))
+print("checked")
+"""
+
+
+CHUNKY = """
+import numpy as np
+from globular.backends.cpu import CpuShard
+from globular.model.gaussian import isotropic_mixture
+from globular.model.graph import random_graph
+from globular.model.search import Search
+random = np.random.default_rng(0)
+for X in (random.normal(size=(300, 3)), np.round(random.normal(size=(90, 1))), np.round(random.normal(size=(90, 2)))):
+    for kind, covariance_type in (("outer", "full"), ("columns", "diag"), ("norm", "spherical")):
+        shard = CpuShard(X, random.uniform(size=len(X)))
+        mixture = isotropic_mixture(random.normal(size=(5, X.shape[1])), 1.0, covariance_type)
+        graph = random_graph(5, 3, random)
+        shard.plant_tree(kind, 4, depth=2)
+        for step in range(5):
+            shard.cell_pass(mixture, rule="centroid")
+            shard.gain_pass(mixture, 3)
+            shard.truncated_cell_pass(mixture, graph, Search(2, 1, step, estimate=True))
+            shard.expand_chunks(shard.gain_pass(mixture, 3, truncated=True).smallest_within(40))
+print("checked")
+"""
+
+
 def run_checked(code: str, cache: Path) -> None:
     environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(cache)}
     done = subprocess.run(
@@ -74,5 +116,15 @@ def test_hard_pass_stays_within_its_arrays(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_nested_passes_stay_within_their_arrays(tmp_path: Path) -> None:
+    run_checked(NESTED, tmp_path)
+
+
+@pytest.mark.slow
 def test_whole_fits_stay_within_their_arrays(tmp_path: Path) -> None:
     run_checked(LARGE, tmp_path)
+
+
+@pytest.mark.slow
+def test_chunky_passes_stay_within_their_arrays(tmp_path: Path) -> None:
+    run_checked(CHUNKY, tmp_path)

@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import (
     parametrize_with_checks,
 )
 
-from globular import GaussianMixture, KMeans
+from globular import GaussianMixture, KMeans, NestedMiniBatchKMeans
 
 # some checks ask for eight clusters of four distinct rows, and are told so
 pytestmark = pytest.mark.filterwarnings("ignore:Number of distinct clusters:sklearn.exceptions.ConvergenceWarning")
@@ -47,6 +47,24 @@ def test_scikit_learn_conventions(estimator: BaseEstimator, check: Callable[[Any
 def test_weights_equal_repetitions_from_given_centers(check: Any, algorithm: str, metric: str) -> None:
     start = np.random.RandomState(0).rand(4, 30)
     check("KMeans", KMeans(4, init=start, algorithm=algorithm, metric=metric, tol=0))
+
+
+@parametrize_with_checks(
+    [NestedMiniBatchKMeans(), NestedMiniBatchKMeans(nested=False, remove_old=False, metric="cosine", batch_size=10)],
+    expected_failed_checks=expected_failures,
+)
+def test_scikit_learn_conventions_of_mini_batches(estimator: BaseEstimator, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+@pytest.mark.parametrize("bounds", ["elkan", "yinyang", None])
+@pytest.mark.parametrize(
+    "check", [check_sample_weight_equivalence_on_dense_data, check_sample_weight_equivalence_on_sparse_data]
+)
+def test_weights_equal_repetitions_in_batches_of_all_rows(check: Any, bounds: str | None, metric: str) -> None:
+    start = np.random.RandomState(0).rand(4, 30)
+    check("NestedMiniBatchKMeans", NestedMiniBatchKMeans(4, init=start, bounds=bounds, metric=metric))
 
 
 @pytest.mark.parametrize("covariance_type", ["full", "diag", "spherical", "tied_spherical"])

@@ -17,36 +17,53 @@ from typing import TYPE_CHECKING, Any
 from globular._version import __version__
 
 if TYPE_CHECKING:
-    from globular import callbacks, datasets, io, plotting, seeding
+    from globular import callbacks, datasets, export, io, plotting, report, seeding
+    from globular.estimators.chunky_mixture import ChunkyGaussianMixture
+    from globular.estimators.infinite_counts import InfiniteMultinomialMixture
+    from globular.estimators.infinite_mixture import InfiniteGaussianMixture
     from globular.estimators.kmeans import KMeans
     from globular.estimators.mixture import GaussianMixture
+    from globular.estimators.nested import NestedMiniBatchKMeans
     from globular.estimators.variational_kmeans import VariationalKMeans
     from globular.estimators.variational_mixture import VariationalGaussianMixture
     from globular.persistence import load, save
+    from globular.selection import select
 
 _HOMES = {
     "KMeans": "globular.estimators.kmeans",
     "VariationalKMeans": "globular.estimators.variational_kmeans",
+    "NestedMiniBatchKMeans": "globular.estimators.nested",
     "GaussianMixture": "globular.estimators.mixture",
     "VariationalGaussianMixture": "globular.estimators.variational_mixture",
+    "ChunkyGaussianMixture": "globular.estimators.chunky_mixture",
+    "InfiniteGaussianMixture": "globular.estimators.infinite_mixture",
+    "InfiniteMultinomialMixture": "globular.estimators.infinite_counts",
     "load": "globular.persistence",
     "save": "globular.persistence",
+    "select": "globular.selection",
 }
-_MODULES = ("callbacks", "datasets", "io", "plotting", "seeding")
+_MODULES = ("callbacks", "datasets", "export", "io", "plotting", "report", "seeding")
 
 __all__ = [
+    "ChunkyGaussianMixture",
     "GaussianMixture",
+    "InfiniteGaussianMixture",
+    "InfiniteMultinomialMixture",
     "KMeans",
+    "NestedMiniBatchKMeans",
     "VariationalGaussianMixture",
     "VariationalKMeans",
     "__version__",
     "callbacks",
     "datasets",
+    "export",
     "io",
     "load",
     "plotting",
+    "report",
     "save",
     "seeding",
+    "select",
 ]
 
 

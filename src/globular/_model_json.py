@@ -39,8 +39,8 @@ def encode_fitted(name: str, value: Any, arrays: dict[str, NDArray[Any]]) -> Any
         return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
     if isinstance(value, np.generic):
         return encode_fitted(name, value.item(), arrays)
-    if isinstance(value, np.ndarray):
-        return _encode_array(name, value, arrays)
+    if isinstance(value, np.ndarray) or hasattr(value, "__array__"):  # labels may still be on workers
+        return _encode_array(name, np.asarray(value), arrays)
     if sp.issparse(value):
         return _encode_sparse(name, value, arrays)
     if isinstance(value, History):

@@ -22,6 +22,7 @@ from globular.algorithms.probing import find_labels
 from globular.algorithms.steps import Step
 from globular.backends.cpu.rows import working_dtype
 from globular.backends.protocol import Labels
+from globular.estimators.distributed import lazily
 from globular.estimators.inputs import Input, check_allocation, open_input
 from globular.estimators.running import Fit, exhaust
 from globular.model.history import History, Record
@@ -142,6 +143,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         """Fit, and return the label of every row."""
         return self.fit(X, sample_weight=sample_weight).labels_
 
+    @lazily
     def predict(self, X: Any, exact: bool = True) -> Labels:
         """Index of the closest centre for every row of X.
 
@@ -153,15 +155,16 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             are thousands of clusters, and now and then only the second-closest centre.
         """
         if exact:
-            return self._assign(X, None)[0]
+            return np.asarray(self._assign(X, None)[0])
         data = self._open_fitted(X)
         find_labels(data.shard, self._centers(), np.random.default_rng(0))
-        return data.shard.labels
+        return np.asarray(data.shard.labels)
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.floating[Any]]:
         """Fit, and return the distances of every row to all centres."""
         return self.fit(X, sample_weight=sample_weight).transform(X)
 
+    @lazily
     def transform(self, X: Any) -> NDArray[np.floating[Any]]:
         """Distances of every row to all centres, an N × k array (cosine distances if the metric is the cosine)."""
         check_is_fitted(self)

@@ -22,10 +22,12 @@ from sklearn.utils.validation import check_array, validate_data
 
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu.rows import working_dtype
+from globular.backends.dask.partitions import is_collection, open_files
 from globular.backends.protocol import Shard
 from globular.backends.stream import StreamShard
 from globular.data.sources import MemmapSource, Source, as_source
 from globular.errors import DataError, MemoryBudgetError
+from globular.estimators.distributed import files_on_workers, is_list_of_paths, open_shard, sample_of
 from globular.model.statistics import F64
 from globular.threads import resolve_threads
 
@@ -64,6 +66,9 @@ def open_input(
     n_threads: int | None = None,
 ) -> Input:
     """Validate X (and weights) and put a shard over it. `reset` is True in fit, False in predict."""
+    distributed = X if is_collection(X) else files_on_workers(X)
+    if distributed is not None:
+        return _open_distributed(estimator, distributed, sample_weight, reset, unit_rows, accept_sparse, n_threads)
     threads = resolve_threads(n_threads)
     source = _as_streamable(X)
     if source is not None and not _fits(source):
@@ -117,6 +122,8 @@ def _as_streamable(X: Any) -> Source | None:
     """A source for files and memory maps; None for what already lies in memory."""
     if isinstance(X, (str, Path)) or (isinstance(X, Source) and not isinstance(X, np.ndarray)):
         return as_source(X)
+    if is_list_of_paths(X):
+        return open_files([str(path) for path in X])
     if isinstance(X, np.memmap) and X.ndim == 2 and X.dtype.kind in "fiub":
         return MemmapSource(X)
     return None
@@ -143,6 +150,24 @@ def _open_stream(
     shard = StreamShard(source, weights, unit_rows=unit_rows, n_threads=threads)
     logger.info("%s: streamed in blocks of %d rows", source.name, shard.rows_per_part)
     return Input(shard, working_dtype(source.dtype), source.n_rows, source.n_columns)
+
+
+def _open_distributed(
+    estimator: Any, X: Any, sample_weight: Any, reset: bool, unit_rows: bool, accept_sparse: bool, n_threads: int | None
+) -> Input:
+    """A shard on Dask workers over a collection or files; weights may be a collection or an array."""
+    sample = sample_of(X, accept_sparse=accept_sparse) if is_collection(X) else X.first_row()
+    with naming("X"):
+        validate_data(estimator, sample, accept_sparse="csr", dtype=REAL_DTYPES, reset=reset)
+    lazy = sample_weight if is_collection(sample_weight) else None
+    n_weights = 0 if lazy is not None or sample_weight is None else len(sample_weight)
+    weights = None if lazy is not None else check_weights(sample_weight, n_weights)
+    shard = open_shard(X, weights, lazy, unit_rows=unit_rows, n_threads=n_threads)
+    if shard.n_rows == 0:
+        raise DataError("X: 0 sample(s) in all partitions together while a minimum of 1 is required.")
+    if not shard.total_weight > 0:
+        raise ValueError("sample_weight is zero everywhere; at least one row must count")
+    return Input(shard, working_dtype(shard.dtype), shard.n_rows, shard.n_columns)
 
 
 def check_weights(sample_weight: Any, n_rows: int) -> F64 | None:

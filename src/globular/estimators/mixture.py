@@ -10,9 +10,12 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from globular.algorithms.chunky import CONVERGED as CHUNKY_CONVERGED
+from globular.algorithms.chunky import ENOUGH, ChunkyModel, ChunkyOptions, chunky
 from globular.algorithms.em import EMOptions, covariance_limits, em
 from globular.algorithms.steps import Step
 from globular.algorithms.variational import SoftModel, VariationalOptions, variational_mixture
+from globular.estimators.chunky_starts import plant, resolved_candidates, resolved_max_cells, starting_chunky
 from globular.estimators.inputs import Input
 from globular.estimators.mixture_starts import STARTS, GivenStart, starting_mixture, starting_variational
 from globular.estimators.mixtures import MixtureEstimator
@@ -23,11 +26,13 @@ from globular.threads import resolve_threads
 
 logger = logging.getLogger("globular")
 
-ALGORITHMS = ("em", "variational")
+ALGORITHMS = ("em", "variational", "chunky")
 SEPARABLE = ("diag", "spherical", "tied_spherical")
 """Covariance types that the variational algorithm knows."""
 VARIATIONAL_FROM = 500
 """Number of components from which "auto" takes the variational algorithm, where it knows the covariance type."""
+CHUNKY_FROM_ROWS, CHUNKY_FROM_COMPONENTS, CHUNKY_UP_TO_COLUMNS = 100_000, 5, 10
+"""From so many rows and components, and up to so many columns, "auto" takes Chunky EM instead of exact EM."""
 N_CANDIDATES, N_NEIGHBORS = 5, 5
 """C′ and G of the variational algorithm; `VariationalGaussianMixture` has them as parameters."""
 
@@ -45,10 +50,13 @@ class GaussianMixture(MixtureEstimator):
     covariance_type : {"full", "tied", "diag", "spherical", "tied_spherical"}, default="full"
         A covariance matrix per component, one for all, variances per component and column, a variance per component,
         or one variance for everything.
-    algorithm : {"auto", "em", "variational"}, default="auto"
+    algorithm : {"auto", "em", "variational", "chunky"}, default="auto"
         "em" is exact; "variational" looks at few components per row, at a cost that does not grow with their number
-        (see :class:`VariationalGaussianMixture`), and knows "diag", "spherical" and "tied_spherical". "auto" takes it
-        for these from 500 components on, and writes its choice to `algorithm_`.
+        (see :class:`VariationalGaussianMixture`), and knows "diag", "spherical" and "tied_spherical"; "chunky" works on
+        cells of rows, at a cost that hardly grows with their number, and on the rows themselves only at the end, to
+        finish where EM would (see :class:`ChunkyGaussianMixture` and its `polish`). "auto" takes
+        "variational" from 500 components on where it knows the covariance type, else "chunky" for 100,000 rows or more
+        in up to 10 columns with 5 components or more, else "em", and writes its choice to `algorithm_`.
     weights : {"learned", "equal"}, default="learned"
         Whether components have mixing weights of their own. "equal" with "tied_spherical" is the model behind k-means.
     tol : float, default=1e-3
@@ -65,7 +73,8 @@ class GaussianMixture(MixtureEstimator):
     init_params : {"kmeans", "k-means++", "random", "random_from_data"}, default="kmeans"
         How to find the starting means: k-means centres, k-means++ seeds, near the mean of all rows, or random rows.
         Rows are then assigned to the closest of them for the starting weights and covariances. (The variational
-        algorithm starts from variational k-means, equal weights and one variance.)
+        algorithm starts from variational k-means, equal weights and one variance; the chunky one does all this on
+        cells.)
     weights_init, means_init, precisions_init : array-like or None, default=None
         Starting parameters, in the shapes of `weights_`, `means_` and `precisions_`.
     random_state : int, RandomState or None, default=None
@@ -90,8 +99,8 @@ class GaussianMixture(MixtureEstimator):
         Whether the best run ended because of `tol`.
     n_iter_ : int
     lower_bound_ : float
-        Mean log-likelihood of a row (weighted), or its lower bound with the variational algorithm, at the parameters
-        the last iteration began with.
+        Mean log-likelihood of a row (weighted), or its lower bound with the other algorithms, at the parameters the
+        last iteration began with.
     lower_bounds_ : list of float
         The same for every iteration of the best run.
     history_ : :class:`globular.model.history.History`
@@ -199,7 +208,7 @@ class GaussianMixture(MixtureEstimator):
     def _steps(
         self, data: Input, continued: GaussianParameters | None, random_state: np.random.RandomState
     ) -> Iterator[Step[Any]]:
-        self.algorithm_ = self._choose_algorithm()
+        self.algorithm_ = self._choose_algorithm(data)
         options = EMOptions(
             self.max_iter,
             self.tol,
@@ -210,6 +219,8 @@ class GaussianMixture(MixtureEstimator):
         given = self._given_start(data)
         if self.algorithm_ == "variational":
             return self._variational_steps(data, continued, given, options, random_state)
+        if self.algorithm_ == "chunky":
+            return self._chunky_steps(data, continued, given, options, random_state)
         start = continued or starting_mixture(
             data.shard, self.n_components, self.covariance_type, self.init_params, given, options, random_state
         )
@@ -240,14 +251,52 @@ class GaussianMixture(MixtureEstimator):
         learned = self.weights == "learned"
         return variational_mixture(data.shard, start, search, rng, limits=limits, learned_weights=learned)
 
-    def _choose_algorithm(self) -> str:
+    def _chunky_steps(
+        self,
+        data: Input,
+        continued: GaussianParameters | None,
+        given: GivenStart,
+        options: EMOptions,
+        random_state: np.random.RandomState,
+    ) -> Iterator[Step[ChunkyModel]]:
+        limits = covariance_limits(data.shard, options)
+        cells = ChunkyOptions(
+            max_iter=self.max_iter,
+            tol=self.tol,
+            max_cells=resolved_max_cells(None, data.n_rows, self.n_components),
+            polish=data.matrix is not None,  # ends where EM would; streamed rows stay on disk
+            C_prime=resolved_candidates("auto", self.n_components),
+            learned_weights=options.learned_weights,
+            previous_bound=options.previous_bound,
+            n_threads=resolve_threads(self.n_threads),
+        )
+        plant(data, self.n_components, self.covariance_type, self.init_params, cells.max_cells)
+        start = continued or starting_chunky(
+            data.shard, self.n_components, self.covariance_type, self.init_params, given, cells, limits, random_state
+        )
+        self._publish_mixture(start, data, History(), "")
+        rng = np.random.default_rng(random_state.randint(2**31, size=4))
+        return chunky(data.shard, start, cells, rng, limits=limits)
+
+    def _choose_algorithm(self, data: Input) -> str:
         if self.algorithm != "auto":
             return self.algorithm
-        many = self.n_components >= VARIATIONAL_FROM and self.covariance_type in SEPARABLE
-        chosen = "variational" if many else "em"
+        chosen = "em"
+        if self.n_components >= VARIATIONAL_FROM and self.covariance_type in SEPARABLE:
+            chosen = "variational"
+        elif (
+            data.n_rows >= CHUNKY_FROM_ROWS
+            and data.n_columns <= CHUNKY_UP_TO_COLUMNS
+            and self.n_components >= CHUNKY_FROM_COMPONENTS
+        ):
+            chosen = "chunky"
         logger.info("algorithm='auto' chose %s", chosen)
         return chosen
 
     def _take_over(self, step: Step[Any]) -> GaussianParameters:
-        model: SoftModel | GaussianParameters = step.model
-        return model.mixture if isinstance(model, SoftModel) else model
+        model: SoftModel | ChunkyModel | GaussianParameters = step.model
+        return model if isinstance(model, GaussianParameters) else model.mixture
+
+    def _publish_mixture(self, mixture: GaussianParameters, data: Input, history: History, stopped: str) -> None:
+        super()._publish_mixture(mixture, data, history, stopped)
+        self.converged_ = self.converged_ or stopped in (CHUNKY_CONVERGED, ENOUGH)

@@ -22,7 +22,8 @@ from globular.algorithms.em import CONVERGED as EM_CONVERGED
 from globular.algorithms.steps import Step
 from globular.algorithms.variational import CONVERGED as VARIATIONAL_CONVERGED
 from globular.backends.cpu import CpuShard, soft
-from globular.backends.stream import StreamShard
+from globular.backends.mapped import MappedShard
+from globular.estimators.distributed import lazily
 from globular.estimators.inputs import Input, check_allocation, open_input
 from globular.estimators.running import Fit, exhaust
 from globular.model.gaussian import GaussianParameters
@@ -154,15 +155,18 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
         """Fit, and return the most likely component of every row."""
         return self.fit(X, sample_weight=sample_weight).predict(X)
 
+    @lazily
     def predict(self, X: Any) -> I64:
         """The most likely component of every row, (n_samples,)."""
         return self._per_row(X, soft.most_likely)
 
+    @lazily
     def predict_proba(self, X: Any) -> F64:
         """The probability of every component given the row, (n_samples, n_components)."""
         check_is_fitted(self)
         return self._per_row(X, soft.responsibilities, n_results=len(self.means_))
 
+    @lazily
     def score_samples(self, X: Any) -> F64:
         """The log-likelihood of every row, (n_samples,)."""
         return self._per_row(X, soft.score_rows)
@@ -221,7 +225,7 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
         mixture = self._mixture()
         data = self._open(X, None, reset=False)
         check_allocation(8 * data.n_rows * n_results, f"{n_results} numbers for every row", "pass X in parts")
-        return [function(part, mixture) for part in _parts(data)]
+        return _for_parts(data, function, mixture)
 
     def _per_row(
         self, X: Any, function: Callable[[CpuShard, GaussianParameters], Values], n_results: int = 1
@@ -231,18 +235,18 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
         return results[0] if len(results) == 1 else cast(Values, np.concatenate(results))
 
     def _log_likelihood(self, data: Input) -> float:
-        mixture = self._mixture()
-        total = 0.0
-        for part in _parts(data):
-            scores = soft.score_rows(part, mixture)
-            total += float(part.weights @ scores if len(part.weights) else scores.sum())
-        return total
+        return sum(_for_parts(data, _sum_of_scores, self._mixture()))
 
 
-def _parts(data: Input) -> Iterator[CpuShard]:
-    """The rows in memory, or one part after the other."""
-    shard = cast(CpuShard | StreamShard, data.shard)
-    if isinstance(shard, StreamShard):
-        yield from shard.parts()
-    else:
-        yield shard
+def _sum_of_scores(part: CpuShard, mixture: GaussianParameters) -> float:
+    scores = soft.score_rows(part, mixture)
+    return float(part.weights @ scores if len(part.weights) else scores.sum())
+
+
+def _for_parts(
+    data: Input, function: Callable[[CpuShard, GaussianParameters], Result], mixture: GaussianParameters
+) -> list[Result]:
+    """A function of rows in memory: those of the input, or one part after the other wherever they are."""
+    if isinstance(data.shard, MappedShard):
+        return data.shard.map_arrays(function, mixture)
+    return [function(cast(CpuShard, data.shard), mixture)]

@@ -22,6 +22,7 @@ from globular.algorithms.variational import (
 )
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu.truncated import TruncatedPosterior, truncated_posterior
+from globular.estimators.distributed import lazily
 from globular.estimators.inputs import Input
 from globular.estimators.mixtures import MixtureEstimator
 from globular.estimators.starts import STARTS, choose_centers
@@ -228,6 +229,7 @@ callable, default="auto"
         self.neighbors_ = step.model.graph
         return step.model.mixture
 
+    @lazily
     def predict(self, X: Any, exact: bool = True) -> I64:
         """The most likely component of every row, (n_samples,).
 
@@ -242,6 +244,7 @@ callable, default="auto"
             return super().predict(X)
         return self._per_row(X, lambda part, mixture: self._posterior(part, mixture).members[:, 0].astype(np.int64))
 
+    @lazily
     def predict_proba(self, X: Any, truncated: bool = False, sparse: bool = False) -> Any:
         """The probability of every component given the row, (n_samples, n_components).
 
@@ -262,6 +265,7 @@ callable, default="auto"
         matrix = parts[0] if len(parts) == 1 else scipy_sparse.vstack(parts, format="csr")
         return matrix if sparse else matrix.toarray()
 
+    @lazily
     def score_samples(self, X: Any, exact: bool = True) -> F64:
         """The log-likelihood of every row, (n_samples,).
 

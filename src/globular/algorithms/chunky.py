@@ -1,0 +1,217 @@
+"""Chunky EM (Verbeek, Vlassis & Nunnink 2003): EM on cells of the data instead of on rows.
+
+The rows are partitioned into cells A, and all rows of a cell share one responsibility
+
+    q_A(s) ∝ p(s) exp ⟨log p(x | s)⟩_A                                                                        (Eq. 10)
+
+which needs the weight, mean and scatter of the cell alone (Eq. 11), and so do the M-step (Eqs. 12–14) and the bound
+F = Σ_A w_A log Σ_s p(s) exp ⟨log p(x | s)⟩_A ≤ log-likelihood. F never falls in an EM step, nor when a cell is split;
+with single rows for cells this is exact EM. Cells are the frontier of a partition tree (`data.tree`):
+
+    plant the tree and open it to a few cells
+    repeat:  EM steps at this partition until F settles
+             open the cell whose children raise F most ("best_first"), or the best share of all cells ("batch")
+    until that hardly raises F any more, or there are cells enough
+    if asked to, open everything to single rows and let EM settle once more
+
+With `C_prime` each cell looks at few components only, found by the neighbourhood search of Forster & Lücke 2018, and an
+iteration costs neither the rows nor the components.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from globular.algorithms.steps import Step
+from globular.backends.protocol import Shard, require
+from globular.model.chunks import ChunkGains, ShareRule, coarsen
+from globular.model.covariances import CovarianceLimits
+from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
+from globular.model.graph import Graph, estimated_graph
+from globular.model.search import Search
+from globular.model.statistics import F64, SoftStatistics
+
+CONVERGED = "opening cells would gain less than refine_tol"
+ENOUGH = "max_cells"
+Refinement = Literal["best_first", "batch"]
+_COLD = 1e-3
+"""Variance, relative to that within clusters, at which responsibilities are all but hard assignments."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkyOptions:
+    """How to run Chunky EM on a frontier that `open_tree` has laid."""
+
+    max_iter: int = 1000
+    """Most EM steps, at all partitions together."""
+    tol: float = 1e-3
+    """EM at a partition ends when F per row changes by less."""
+    refine_tol: float = 0.03
+    """The whole ends when opening all cells would raise F per row by less …"""
+    max_cells: int = 10_000
+    """… or with so many cells."""
+    refine: Refinement = "batch"
+    share: float = 0.25
+    """Cells that "batch" adds at once, relative to those there are."""
+    polish: bool = False
+    """Whether to open all cells to single rows at the end, and go on with what is then exact EM."""
+    rule: ShareRule = "optimal"
+    C_prime: int | None = None
+    """Components that each cell looks at; None for all."""
+    G: int = 5
+    n_random: int = 1
+    learned_weights: bool = True
+    previous_bound: float = -np.inf
+    """F per row of the fit that this one continues."""
+    n_threads: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkyModel:
+    """State of Chunky EM."""
+
+    mixture: GaussianParameters
+    n_cells: int
+    """Cells of the partition that the step's bound belongs to."""
+    graph: Graph | None = None
+    """Neighbourhoods of the components, where cells look at few of them."""
+
+
+def chunky(
+    shard: Shard,
+    start: GaussianParameters,
+    options: ChunkyOptions,
+    rng: np.random.Generator,
+    *,
+    limits: CovarianceLimits,
+) -> Iterator[Step[ChunkyModel]]:
+    """Run Chunky EM from `start`; the objective of a step is F at the parameters and cells its E-step used."""
+    require(shard, "cell_pass")
+    cells = _Cells(shard, start, options, rng)
+    mixture, bound = start, options.previous_bound
+    if options.refine == "batch":
+        cells.open_for(start, options.max_cells // 2)
+    for iteration in range(1, options.max_iter + 1):
+        statistics = cells.e_step(mixture)  # Eq. 10
+        mixture = m_step(mixture, statistics, limits, learned_weights=options.learned_weights)  # Eqs. 12–14
+        before, bound = bound, statistics.log_likelihood / statistics.total_weight
+        model = ChunkyModel(mixture, cells.n_cells, cells.graph)
+        stopped = cells.refine(mixture) if abs(bound - before) < options.tol else ""
+        if not stopped and iteration == options.max_iter:
+            stopped = "max_iter"
+        yield Step(iteration, statistics.log_likelihood, cells.take_distances(), None, model, stopped)
+        if stopped:
+            return
+
+
+class _Cells:
+    """The frontier in the hands of the algorithm: E-steps over it, and its refinement."""
+
+    def __init__(
+        self, shard: Shard, start: GaussianParameters, options: ChunkyOptions, rng: np.random.Generator
+    ) -> None:
+        self._shard, self._options, self._rng = shard, options, rng
+        self._n_distances = 0
+        self._finished = ""
+        self.graph: Graph | None = None
+        if options.C_prime is not None:
+            self.graph = _nearest_means(shard, start.means, options.G)
+        self.n_cells = len(shard.take_chunks()) if options.C_prime is None else self._first_search(start)
+
+    def _first_search(self, start: GaussianParameters) -> int:
+        """K(A) of every cell, before anything is opened."""
+        self.e_step(start)
+        return len(self._shard.take_chunks())
+
+    def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
+        """Responsibilities of all cells, as sums."""
+        options = self._options
+        if options.C_prime is None or self.graph is None:
+            statistics = self._shard.cell_pass(mixture, rule=options.rule)
+        else:
+            search = Search(options.C_prime, options.n_random, int(self._rng.integers(2**63)), estimate=True)
+            found = self._shard.truncated_cell_pass(mixture, self.graph, search)
+            statistics = found.statistics
+            self.graph = estimated_graph(self.graph, found.pairs, options.n_threads)  # Eq. 8 of Forster & Lücke
+        self._n_distances += statistics.n_distances
+        return statistics
+
+    def _gains(self, mixture: GaussianParameters, n: int) -> ChunkGains:
+        found = self._shard.gain_pass(mixture, n, truncated=self._options.C_prime is not None)
+        self._n_distances += found.n_distances
+        return found
+
+    def _hardly(self, found: ChunkGains) -> bool:
+        """Whether nothing to speak of is left to gain.
+
+        Deviation: the paper looks at the gain of the one cell it opens, which shrinks with the number of cells; the
+        gain of opening all of them says how much a finer partition is worth.
+        """
+        return found.total <= self._options.refine_tol * self._shard.total_weight
+
+    def open_for(self, mixture: GaussianParameters, n_cells: int) -> None:
+        """Open about so many cells where this mixture has most to gain, before EM begins.
+
+        Deviation: the paper runs EM to convergence from four cells on. Components that share a cell become alike there
+        and are slow to part again: a good start is better kept until cells are fine enough to tell them apart.
+        """
+        while self.n_cells < n_cells:
+            found = self._gains(mixture, self.n_cells)
+            if self._hardly(found):
+                return
+            more = min(math.ceil(self._options.share * self.n_cells), n_cells - self.n_cells)
+            self.n_cells = self._shard.expand_chunks(found.smallest_within(more))
+
+    def refine(self, mixture: GaussianParameters) -> str:
+        """Open some cells, or say why to stop."""
+        if self._finished:
+            return self._finished
+        reason = self._open_some(mixture)
+        if reason and self._options.polish:
+            self._finished, reason = reason, ""
+            self.n_cells = self._shard.open_rows()
+        return reason
+
+    def _open_some(self, mixture: GaussianParameters) -> str:
+        """Open the best cell, or the best share of them; or say why not."""
+        if self.n_cells >= self._options.max_cells:
+            return ENOUGH
+        more = 1
+        if self._options.refine == "batch":
+            more = min(math.ceil(self._options.share * self.n_cells), self._options.max_cells - self.n_cells)
+        found = self._gains(mixture, more)
+        if self._hardly(found):
+            return CONVERGED
+        self.n_cells = self._shard.expand_chunks(found.smallest_within(more))
+        return ""
+
+    def take_distances(self) -> int:
+        """Densities evaluated since the last call."""
+        n_distances, self._n_distances = self._n_distances, 0
+        return n_distances
+
+
+def _nearest_means(shard: Shard, means: F64, n_neighbors: int) -> Graph:
+    """The components closest to each by their means: the first neighbourhoods. O(C²D), once."""
+    C = len(means)
+    everything = np.zeros((1, 1), dtype=np.intp)
+    return shard.local(means).cell_neighbors(np.array([0, C], dtype=np.intp), everything, min(n_neighbors, C))
+
+
+def start_from_cells(
+    shard: Shard, means: F64, covariance_type: str, limits: CovarianceLimits, *, learned_weights: bool
+) -> GaussianParameters:
+    """Every cell to its closest mean, then an M-step: what `em.start_from_means` does with rows."""
+    require(shard, "cell_pass")
+    cells = shard.take_chunks()
+    D = means.shape[1]
+    apart = shard.local(cells.means, cells.weights).hard_pass(means, accumulate=False).objective
+    inside = float(coarsen(cells.scatter, cells.kind, "norm", D).sum())
+    within = (apart + inside) / (shard.total_weight * D)
+    cold = isotropic_mixture(means, max(_COLD * within, float(limits.smallest.mean())), covariance_type)
+    return m_step(cold, shard.cell_pass(cold), limits, learned_weights=learned_weights)

@@ -1,0 +1,209 @@
+"""Cycles of infinite mixtures: one pass over the data, and the parameters that follow from it (Kurihara 2006).
+
+    q(z_n = i) ∝ exp S_{n,i}, the tail beyond T as one more component                    one pass, Eqs. 6 and 9
+    φ^v, φ^η from counts and sums; components sorted by size                              Eqs. 17 and 18
+
+`Cycles` keeps the books: it counts cycles and evaluations, expands the tree, knows the prior, and says when to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from globular.algorithms.fields import Field
+from globular.algorithms.merges import merge
+from globular.algorithms.splits import Place, SplitRules, Trial, try_splits
+from globular.algorithms.steps import Step
+from globular.model.dirichlet import InfiniteMixture
+from globular.model.observations import Moments, Posterior, Prior
+from globular.model.statistics import F64, I64
+
+Mixture = InfiniteMixture[Posterior]
+
+VANISHED = 1e-3
+"""A component with less weight than this is left to the tail."""
+_ENOUGH = 0.03
+"""Share of the gain over the mixture before that a cycle of an attempt has to add."""
+_REFINE_EVERY = 3
+"""Cycles from one expansion of the tree to the next, as in the paper."""
+
+
+@dataclass(frozen=True, slots=True)
+class InfiniteOptions:
+    """How to run an infinite mixture."""
+
+    alpha: tuple[float, float] = (1.0, 1.0)
+    """Beta(α₁, α₂), the prior of the sticks."""
+    T_max: int = 1000
+    n_candidates: int = 10
+    """Components that one round tries to split."""
+    accept: Literal["all", "best"] = "all"
+    """Whether a round keeps every split that lowers F, or only the best one as in the paper."""
+    smallest: float = 10.0
+    """Weight that every component has to hold when it is split off."""
+    gain: float = 0.02
+    """What a split has to lower F by, per row of the component that it splits."""
+    n_updates: int = 6
+    """Most updates of the children in a trial."""
+    tol: float = 1e-3
+    """F has settled when a cycle lowers it by less than this per row; ε of step 4 is a tenth of that of all rows."""
+    max_iter: int = 1000
+    """Most cycles."""
+    closed: bool = False
+    """Truncation by q(v_T = 1) = 1."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """A mixture between two passes."""
+
+    mixture: Mixture
+    moments: Moments
+    """What the mixture was made from."""
+    tail: float
+    """Σ_n q(z_n > T)."""
+    given_up: F64
+    """Weight of every component when a split of it was last given up; 0 if none was."""
+    arrangement: int
+    """Changes with the components or their order."""
+    F: float = np.inf
+    """Free energy before the last update: an upper bound of that of `mixture`."""
+
+
+class Cycles:
+    """Cycles over the data, and their bookkeeping."""
+
+    def __init__(self, data: Field, prior: Prior, options: InfiniteOptions) -> None:
+        self._data, self.prior, self._options = data, prior, options
+        self._row_constant = prior.row_constant(data.total_weight, *data.column_moments())
+        self._iteration = 0
+        self._n_distances = 0
+        self._n_arrangements = 0
+        self.epsilon = 0.1 * options.tol * data.total_weight
+        self._rules = SplitRules(self.epsilon, options.gain, options.smallest, options.n_updates)
+        self.ended = options.max_iter == 0
+        self.refined = False
+        """Whether the last cycles have changed the tree, so that free energies before and after do not compare."""
+
+    def arrange(self, moments: Moments, tail: float, given_up: F64) -> State:
+        """New components, or a new order of them: the largest first, which no other order betters (section 5)."""
+        self._n_arrangements += 1
+        order = np.arange(len(moments)) if self._options.closed else np.argsort(-moments.counts, kind="stable")
+        return self._state(moments.take(order), tail, given_up[order], self._n_arrangements)
+
+    def _state(self, moments: Moments, tail: float, given_up: F64, arrangement: int, F: float = np.inf) -> State:
+        """The parameters that belong to these responsibilities (Eqs. 17 and 18)."""
+        mixture = InfiniteMixture.update(self.prior, self._options.alpha, moments, tail, closed=self._options.closed)
+        return State(mixture, moments, tail, given_up, arrangement, F)
+
+    def cycle(
+        self, state: State, kept: State | None, tol: float, reason: str = "", *, refine: bool = True
+    ) -> Generator[Step[Mixture], None, State]:
+        """Cycles until F settles; yields them, showing `kept` while it is better. `reason` ends the whole run.
+
+        Against `kept` F counts as settled, too, when a cycle adds little to what has been gained already.
+
+        While the mixture grows the tree is expanded every third cycle.
+        """
+        self.refined = False
+        n_cycles = 0
+        settled = False
+        while not (settled or self.ended):
+            before = state.F
+            state = self._update(state)
+            n_cycles += 1
+            gained = 0.0 if kept is None else kept.F - state.F
+            settled = before - state.F < max(tol * self._data.total_weight, _ENOUGH * (gained - self.epsilon))
+            if refine and n_cycles % _REFINE_EVERY == 0 and not reason and self.refine(state, thorough=False):
+                settled = False
+            self._iteration += 1
+            stopped = reason if settled else ""
+            if not stopped and self._iteration == self._options.max_iter:
+                stopped = "max_iter"
+            self.ended = bool(stopped)
+            shown = kept if kept is not None and kept.F < state.F else state
+            n_distances, self._n_distances = self._n_distances, 0
+            yield Step(self._iteration, -shown.F, n_distances, None, shown.mixture, stopped)
+        return state
+
+    def _update(self, state: State) -> State:
+        """One pass, and the parameters that follow from it."""
+        local = state.mixture.local
+        self._data.arrange(state.arrangement)
+        statistics = self._data.e_step(local)
+        self._n_distances += statistics.n_distances
+        F = state.mixture.free_energy(statistics.log_likelihood + self._row_constant)
+        moments, tail = Moments.from_pass(local, statistics), 0.0
+        if not self._options.closed:
+            tail = float(moments.counts[-1])
+            moments = moments.take(slice(0, -1))
+        if self._options.closed or self._data.truncated:
+            # Deviation: where cells remember components by number, those are sorted from round to round only
+            return self._state(moments, tail, state.given_up, state.arrangement, F)
+        return replace(self.arrange(moments, tail, state.given_up), F=F)
+
+    def compared(self, state: State, attempt: State) -> Generator[Step[Mixture], None, State]:
+        """The state with an F that compares with that of the attempt: one more cycle if the tree has changed."""
+        if not self.refined or self.ended:
+            return state
+        return (yield from self.cycle(replace(state, F=np.inf), attempt, np.inf, refine=False))
+
+    def fit_prior(self, state: State, n_updates: int) -> State:
+        """Turns of fitting the prior to the components and the components to the prior, responsibilities fixed."""
+        for _ in range(n_updates):
+            self.prior = self.prior.fitted(state.mixture.posterior)
+            state = self._state(state.moments, state.tail, state.given_up, state.arrangement)
+        return state
+
+    def with_fitted_prior(self, state: State) -> Generator[Step[Mixture], None, State]:
+        """The state under a prior fitted to it, unless the free energy (in which the tail has a part) would rise.
+
+        Deviation: the paper's prior is given. Where ours follows from the data, its scale is one more parameter that F
+        is minimised over, between rounds so that F compares within them.
+        """
+        before = self.prior
+        changed = self.fit_prior(state, 1)
+        if self.prior is before or self.ended:
+            return state
+        changed = yield from self.cycle(changed, state, np.inf)
+        if changed.F > state.F:
+            self.prior = before
+            return state
+        return changed
+
+    def refine(self, state: State, *, thorough: bool) -> bool:
+        """Expand the tree; whether it has."""
+        n_distances = self._data.refine(state.mixture.local, thorough=thorough)
+        self._n_distances += n_distances
+        self.refined |= n_distances > 0
+        return n_distances > 0
+
+    def trials(self, state: State, candidates: I64) -> list[Trial]:
+        """Step 2: try to split the candidates; the best first."""
+        counts = state.moments.counts
+        behind = state.tail + counts.sum() - np.cumsum(counts)
+        places = [Place(self._options.alpha, float(behind[c])) for c in candidates]
+        shares, n_distances = self._data.shares(state.mixture.local, candidates, counts[candidates])
+        trials = try_splits(shares, candidates, state.moments, places, self.prior, self._rules)
+        self._n_distances += n_distances + sum(trial.n_distances for trial in trials)
+        return sorted(trials, key=lambda trial: -trial.gain)
+
+    def split(self, state: State, trials: list[Trial]) -> State:
+        """Children in the places of their parents; components that have vanished are left to the tail."""
+        stays = state.moments.counts > VANISHED
+        stays[[trial.component for trial in trials]] = False
+        moments, given_up = state.moments.take(stays), state.given_up[stays]
+        for trial in trials:
+            moments = moments.join(trial.children)
+        return self.arrange(moments, state.tail, np.append(given_up, np.zeros(len(moments) - len(given_up))))
+
+    def merged(self, state: State, pairs: list[tuple[int, int]]) -> State:
+        """Pairs of components as one, which is not to be split again at once."""
+        moments = merge(state.moments, pairs)
+        n_stay = len(moments) - len(pairs)
+        stays = np.delete(state.given_up, np.ravel(pairs))
+        return self.arrange(moments, state.tail, np.append(stays, moments.counts[n_stay:]))

@@ -1,0 +1,229 @@
+"""What an infinite mixture is fitted to: rows, or the cells of a partition tree; and a component's share of it.
+
+Both answer an E-step with the same statistics, so one algorithm runs on either. Trials of splits work on the *share* of
+a component, where everything counts in proportion to the component's responsibility for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from globular.backends.protocol import Shard, require
+from globular.model.chunks import Chunks
+from globular.model.covariances import ScatterKind
+from globular.model.gaussian import GaussianParameters
+from globular.model.graph import Graph, estimated_graph
+from globular.model.search import Search
+from globular.model.statistics import F64, I64, SoftStatistics
+
+_MANY_ROWS = 50_000
+"""With fewer rows than this cells are opened for proportionally less."""
+_MOST = 0.9
+"""Share of what all cells would lower F by that those expanded have to make up."""
+_WORTHWHILE = 2
+"""Cells look at C′ components when there are more than so many times as many."""
+_START_DEPTH = 4
+"""The first cells are at least so deep in the tree, as in the paper."""
+
+
+class Share(Protocol):
+    """The part of the data that a component is responsible for."""
+
+    def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
+        """Statistics of the E-step."""
+        ...
+
+
+class Field(Share, Protocol):
+    """All the data."""
+
+    @property
+    def total_weight(self) -> float: ...
+
+    @property
+    def truncated(self) -> bool:
+        """Whether it remembers components by their numbers."""
+        ...
+
+    def arrange(self, arrangement: int) -> None:
+        """Forget what it remembers of components if they are not those of this arrangement."""
+        ...
+
+    def column_moments(self) -> tuple[F64, F64]:
+        """Mean and variance of every column."""
+        ...
+
+    def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> tuple[Sequence[Share], int]:
+        """The shares of some components of `mixture`, which hold so much weight each; and evaluations it took."""
+        ...
+
+    def refine(self, mixture: GaussianParameters, *, thorough: bool) -> int:
+        """Look closer where that lowers F; returns the number of evaluations, 0 if nothing was worth it.
+
+        `thorough` at the end of a fit, otherwise while the mixture grows.
+        """
+        ...
+
+
+class Rows:
+    """VIM and BJ: every row by itself."""
+
+    def __init__(self, shard: Shard, max_rows: int, rng: np.random.Generator) -> None:
+        require(shard, "soft_pass", "claim_pass", "column_moments")
+        self._shard, self._max_rows, self._rng = shard, max_rows, rng
+        self.total_weight = shard.total_weight
+
+    def column_moments(self) -> tuple[F64, F64]:
+        return self._shard.column_moments()
+
+    def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
+        return self._shard.soft_pass(mixture)
+
+    def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> tuple[Sequence[Share], int]:
+        """Deviation: of a component with more than `max_rows` rows a random part stands for all of them.
+
+        Copies of rows stay within bounds so, and a split is accepted by the free energy of all rows anyway.
+        """
+        held = counts * (self._shard.n_rows / self._shard.total_weight)
+        rates = np.minimum(1.0, self._max_rows / np.maximum(held, 1.0))
+        seed = int(self._rng.integers(2**62))
+        claims = self._shard.claim_pass(mixture, components, rates, seed)
+        n_distances = self._shard.n_rows * mixture.n_components
+        return [LocalRows(self._shard, claim.rows, claim.weights) for claim in claims], n_distances
+
+    @property
+    def truncated(self) -> bool:
+        return False
+
+    def arrange(self, arrangement: int) -> None:
+        """Rows remember nothing."""
+
+    def refine(self, mixture: GaussianParameters, *, thorough: bool) -> int:
+        return 0
+
+
+class LocalRows:
+    """Copies of some rows, weighted."""
+
+    def __init__(self, shard: Shard, rows: F64, weights: F64) -> None:
+        self._local = shard.local(rows, weights)
+
+    def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
+        return self._local.soft_pass(mixture)
+
+
+@dataclass(frozen=True, slots=True)
+class CellOptions:
+    """How fine the cells are."""
+
+    leaf_size: int = 16
+    n_cells: int = 1000
+    """Open the tree to about so many cells of even weight at first."""
+    growth_tol: float = 0.2
+    """While the mixture grows, expand cells if that lowers F by this much per row …"""
+    tol: float = 0.02
+    """… and when it has stopped growing, by this much."""
+    most_cells: float = 0.125
+    """When more cells than this share of the rows are wanted, the rows themselves take over."""
+    C_prime: int | None = None
+    """Components that each cell looks at, whatever their number; None for all. Rows never take over then."""
+    G: int = 8
+    """Components in a neighbourhood, where cells look at few of them."""
+    n_threads: int = 1
+
+
+class Cells(Rows):
+    """Fast-VIM: all rows of a cell share their responsibilities (Eqs. 19 to 22).
+
+    Deviation: where so many cells are wanted that they would cost as much as rows do, rows take over, as in VIM.
+    """
+
+    def __init__(
+        self, shard: Shard, scatter: ScatterKind, options: CellOptions, max_rows: int, rng: np.random.Generator
+    ) -> None:
+        super().__init__(shard, max_rows, rng)
+        require(shard, "cell_pass")
+        self._options = options
+        largest = self.total_weight / options.n_cells
+        self.n_cells = shard.plant_tree(scatter, options.leaf_size, largest=largest, depth=_START_DEPTH)
+        self.by_rows = not self.truncated and self.n_cells > options.most_cells * shard.n_rows
+        self._arrangement = 0
+        self._graph: Graph | None = None
+
+    @property
+    def truncated(self) -> bool:
+        return self._options.C_prime is not None
+
+    def arrange(self, arrangement: int) -> None:
+        if self.truncated and arrangement != self._arrangement:
+            self._arrangement, self._graph = arrangement, None
+            self._shard.forget_members()
+
+    def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
+        if self.by_rows:
+            return super().e_step(mixture)
+        if self._is_truncated(mixture):
+            return self._truncated_step(mixture)
+        return self._shard.cell_pass(mixture)
+
+    def _is_truncated(self, mixture: GaussianParameters) -> bool:
+        C_prime = self._options.C_prime
+        return C_prime is not None and mixture.n_components > _WORTHWHILE * C_prime
+
+    def _truncated_step(self, mixture: GaussianParameters) -> SoftStatistics:
+        """Every cell looks at neighbourhoods of its C′ components; the tail is a component like the others here."""
+        options = self._options
+        if self._graph is None:
+            self._graph = nearest_means(self._shard, mixture.means, options.G)
+        seed = int(self._rng.integers(2**63))
+        search = Search(options.C_prime or 1, n_random=1, seed=seed, estimate=True)
+        found = self._shard.truncated_cell_pass(mixture, self._graph, search)
+        self._graph = estimated_graph(self._graph, found.pairs, options.n_threads)
+        return found.statistics
+
+    def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> tuple[Sequence[Share], int]:
+        if self.by_rows:
+            return super().shares(mixture, components, counts)
+        claims = self._shard.claim_chunks(mixture, components)
+        return [CellShare(self._shard, chunks) for chunks in claims], self.n_cells * mixture.n_components
+
+    def refine(self, mixture: GaussianParameters, *, thorough: bool) -> int:
+        """Expand the cells that lower F most: as few as make up most of what all of them would."""
+        if self.by_rows:
+            return 0
+        gains = self._shard.gain_pass(mixture, self.n_cells, truncated=self._is_truncated(mixture))
+        tol = self._options.tol if thorough else self._options.growth_tol
+        tol *= min(1.0, self._shard.n_rows / _MANY_ROWS)  # few rows can afford to be looked at closely
+        if gains.total < tol * self.total_weight:
+            return 0
+        n_expanded = int(np.searchsorted(np.cumsum(gains.gains), _MOST * gains.gains.sum())) + 1
+        most = np.inf if self.truncated else self._options.most_cells * self._shard.n_rows
+        fits = self.n_cells + n_expanded <= most
+        if not fits and not thorough:
+            return 0
+        if fits:
+            self.n_cells = self._shard.expand_chunks(float(gains.gains[:n_expanded][-1]))
+        # a leaf opens into many rows, so that there may be more cells now than were counted on
+        self.by_rows = not fits or self.n_cells > most
+        return gains.n_distances
+
+
+def nearest_means(shard: Shard, means: F64, n_neighbors: int) -> Graph:
+    """The components closest to each by their means. O(C²D)."""
+    C = len(means)
+    together = np.zeros((1, 1), dtype=np.intp)
+    return shard.local(means).cell_neighbors(np.array([0, C], dtype=np.intp), together, min(n_neighbors, C))
+
+
+class CellShare:
+    """Cells, each with the weight that a component has in it."""
+
+    def __init__(self, shard: Shard, chunks: Chunks) -> None:
+        self._chunks, self._local = chunks, shard.local(chunks.means)
+
+    def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
+        return self._local.chunk_pass(self._chunks, mixture)

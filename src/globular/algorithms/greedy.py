@@ -1,0 +1,108 @@
+"""Greedy growth of a mixture (after Verbeek, Vlassis & Kröse 2003), on the cells of a partition tree.
+
+Start with one Gaussian, whose bound is exact on any cells. Then, until there are components enough: try to split some
+components in two, by a few EM steps on the share that the component holds of every cell; keep the split that raises the
+bound most; and let all components settle. A split costs two components, not all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from globular.backends.protocol import Shard, require
+from globular.model.chunks import Within
+from globular.model.covariances import CovarianceLimits
+from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
+from globular.model.statistics import F64
+
+N_TRIED = 10
+"""Components that one round tries to split: those that hold most."""
+PARTIAL_STEPS = 4
+"""EM steps on a pair alone."""
+SETTLING_STEPS = 2
+"""EM steps of all components after each split."""
+N_DIRECTIONS = 16
+"""Draws from a component, the longest of which is the direction of its split."""
+
+
+def grow_mixture(
+    shard: Shard,
+    n_components: int,
+    covariance_type: str,
+    rng: np.random.Generator,
+    *,
+    limits: CovarianceLimits,
+    learned_weights: bool = True,
+) -> GaussianParameters:
+    """A mixture of so many components, grown one by one on the cells that the tree is open to."""
+    require(shard, "cell_pass", "column_moments")
+    mean, variance = shard.column_moments()
+    mixture = isotropic_mixture(mean[None, :], max(float(variance.mean()), 1e-30), covariance_type)
+    mixture = m_step(mixture, shard.cell_pass(mixture), limits)
+    while mixture.n_components < n_components:
+        mixture = _split_best(shard, mixture, rng, limits)
+        for _ in range(SETTLING_STEPS):
+            mixture = m_step(mixture, shard.cell_pass(mixture), limits, learned_weights=learned_weights)
+    return mixture
+
+
+def _split_best(
+    shard: Shard, mixture: GaussianParameters, rng: np.random.Generator, limits: CovarianceLimits
+) -> GaussianParameters:
+    """The mixture with one component split in two."""
+    counts = shard.cell_pass(mixture).counts
+    best_gain, best, chosen = -np.inf, mixture, 0
+    for component in np.argsort(-counts, kind="stable")[:N_TRIED]:
+        within = Within(mixture, int(component))
+        alone = shard.cell_pass(_pick(mixture, [within.component]), within=within).log_likelihood
+        pair = _halves(mixture, within.component, rng)
+        for _ in range(PARTIAL_STEPS):
+            fitted = m_step(pair, shard.cell_pass(pair, within=within), limits)
+            pair = replace(fitted, weights=mixture.weights[within.component] * fitted.weights)
+        gain = shard.cell_pass(pair, within=within).log_likelihood - alone
+        if gain > best_gain:
+            best_gain, best, chosen = gain, pair, within.component
+    return _with_pair(mixture, chosen, best)
+
+
+def _is_tied(mixture: GaussianParameters) -> bool:
+    """Whether all components have one covariance."""
+    return mixture.family.shape(1, mixture.n_features) == mixture.family.shape(2, mixture.n_features)
+
+
+def _pick(mixture: GaussianParameters, components: list[int]) -> GaussianParameters:
+    """Some components, with their weights as they are."""
+    covariances = mixture.covariances if _is_tied(mixture) else mixture.covariances[components]
+    return GaussianParameters(
+        mixture.weights[components], mixture.means[components], covariances, mixture.covariance_type
+    )
+
+
+def _halves(mixture: GaussianParameters, component: int, rng: np.random.Generator) -> GaussianParameters:
+    """Two copies of a component, moved apart along a direction in which it is long."""
+    noise = rng.standard_normal((N_DIRECTIONS, mixture.n_features))
+    noise /= np.linalg.norm(noise, axis=1, keepdims=True)
+    draws = mixture.family.spread(mixture.covariances, component, noise)
+    step: F64 = draws[np.argmax(np.einsum("ij,ij->i", draws, draws))]
+    pair = _pick(mixture, [component, component])
+    return replace(pair, weights=0.5 * pair.weights, means=pair.means + np.stack([step, -step]))
+
+
+def _with_pair(mixture: GaussianParameters, component: int, pair: GaussianParameters) -> GaussianParameters:
+    """The mixture with a pair in place of a component: the first where it was, the second at the end."""
+    weights, means = mixture.weights.copy(), mixture.means.copy()
+    weights[component], means[component] = pair.weights[0], pair.means[0]
+    if _is_tied(mixture):  # one covariance for all: the pair's in proportion to what it holds
+        share = pair.weights.sum() / mixture.weights.sum()
+        covariances = np.asarray((1.0 - share) * mixture.covariances + share * pair.covariances)
+    else:
+        covariances = np.concatenate([mixture.covariances, pair.covariances[1:]])
+        covariances[component] = pair.covariances[0]
+    return GaussianParameters(
+        np.append(weights, pair.weights[1]),
+        np.vstack([means, pair.means[1:]]),
+        covariances,
+        mixture.covariance_type,
+    )

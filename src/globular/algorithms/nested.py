@@ -1,0 +1,239 @@
+"""Nested mini-batch k-means (Newling & Fleuret 2016), and the algorithms between it and its relatives.
+
+A mini-batch that is drawn anew every time profits little from bounds, since most of its rows have never been seen.
+So batches nest: M_t ⊆ M_{t+1}, the first b_t rows of one random order. Every row votes once: before it is used again
+its former vote is taken back. The batch doubles when the centres move much less than their standard error
+(min_j σ̂_C(j) / p(j) > ρ), for then it says nothing new.
+
+| | nested | remove_old | b₀ | bounds |
+|---|---|---|---|---|
+| lloyd | yes | yes | N | none |
+| yinyang | yes | yes | N | yinyang |
+| mbatch (Sculley 2010) | no | no | b | none |
+| mbatch.remove | no | yes | b | none |
+| nmbatch | yes | yes | b₀ | elkan or yinyang |
+| nmbatch.deact | yes | yes | b₀ | none |
+
+Deviation: sse(j) is not summed over the rows of the batch but follows from S, v and Σ w ‖x‖² (`Votes.sse`), so that a
+row whose bounds settle it need not be read at all; bounds change neither labels nor the growth of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Literal
+
+import numpy as np
+
+from globular.algorithms.cells import draw_cells
+from globular.algorithms.steps import Step
+from globular.algorithms.yinyang import default_groups
+from globular.backends.protocol import Shard, require
+from globular.model.groups import CenterGroups
+from globular.model.nested import Batch, Bounds, Candidates, NestedSearch, NestedStatistics, Votes
+from globular.model.statistics import F64
+
+BoundKind = Literal["elkan", "yinyang"]
+TINY = float(np.finfo(np.float64).tiny)
+ROWS_PER_REASSIGNMENT = 10
+"""Batches that do not nest move weak centres each time so many rows per cluster have gone by, as scikit-learn does."""
+
+
+@dataclass(frozen=True, slots=True)
+class NestedOptions:
+    """Which of the algorithms, and when to stop."""
+
+    b0: int
+    rho: float = 100.0
+    nested: bool = True
+    remove_old: bool = True
+    bounds: BoundKind | None = "elkan"
+    n_probes: int = 0
+    """More than 0: rows look at the centres of so many cells only, at a cost of about √k instead of k."""
+    run: int = 1
+    """Rows that stay together in the random order, for data that are read from disk."""
+    max_epochs: float = 100
+    """Stop when as many rows have been visited as this many times the data have."""
+    tol: float = 0.0
+    """More than 0: stop when the squared shifts of all centres add up to this; batches that nest must be full."""
+    max_no_improvement: int | None = None
+    """Stop after so many batches that did not lower the energy; nested ones must be full, and grow otherwise."""
+    min_gain: float = 0.0
+    """Share of the energy by which a batch must lower it to count as an improvement."""
+    reassignment_ratio: float = 0.0
+    """Centres with less than this share of the largest count move to random rows."""
+    unit_centers: bool = False
+    n_threads: int = 1
+    """For what is done beside the passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class NestedModel:
+    """The centres, and whose votes they are the means of."""
+
+    centers: F64
+    votes: Votes
+    batch_size: int
+    n_visits: int
+    """Rows visited so far, each as often as it was."""
+
+
+def nested_kmeans(
+    shard: Shard, centers: F64, options: NestedOptions, rng: np.random.Generator
+) -> Iterator[Step[NestedModel]]:
+    """Alg. 5. The objective of a step is the inertia of all rows as its batch estimates it."""
+    require(shard, "nested_pass")
+    N, weight = shard.n_rows, shard.total_weight
+    votes, bounds = Votes.none(centers), _first_bounds(centers, options)
+    plateau, reassignment = Plateau(options, N), Reassignment(options, len(centers))
+    seed, b, n_visits = int(rng.integers(2**63)), min(options.b0, N), 0
+    for t in count(1):
+        batch = Batch(seed, b, N, options.run)  # M_t
+        search = NestedSearch(bounds, _candidates(shard, centers, options, rng), options.remove_old, restart=t == 1)
+        change = shard.nested_pass(centers, votes.origin, batch, search)  # lines 9–29
+        update = update_centers(votes, change, centers, options)
+        stalled = plateau.after(update.energy, b)
+        # Line 36. Deviation: a batch that has nothing left to improve grows too; with cells, whose noise moves some
+        # centre every time, it might never otherwise.
+        grows = options.nested and b < N and (update.smallest_ratio > options.rho or stalled)
+        old, centers, shifts = centers, update.centers, update.shifts
+        if reassignment.due(batch, grows) and reassignment.move(shard, centers, votes, batch, rng):
+            shifts = shift_lengths(centers, old)
+        bounds = None if bounds is None else bounds.after(shifts)
+        n_visits += change.n_rows
+        stopped = ""
+        if options.nested and batch.is_full and change.n_changed == 0:
+            stopped = "no label changed"
+        elif options.tol > 0 and (batch.is_full or not options.nested) and float(shifts @ shifts) <= options.tol:
+            stopped = "centres moved less than tol"
+        elif stalled and not grows:
+            stopped = "max_no_improvement"
+        elif n_visits >= options.max_epochs * N:
+            stopped = "max_iter"
+        model = NestedModel(centers, votes, change.n_rows, n_visits)
+        yield Step(t, update.energy * weight, change.n_distances, change.n_changed, model, stopped)
+        if stopped:
+            return
+        if grows:
+            b = min(2 * b, N)  # line 37
+        if not options.nested:
+            seed = int(rng.integers(2**63))
+
+
+def one_batch(shard: Shard, centers: F64, votes: Votes, options: NestedOptions, rng: np.random.Generator) -> Update:
+    """All rows of a shard as one batch beside what was voted before: Alg. 4 where the caller brings the batches."""
+    batch = Batch(0, shard.n_rows, shard.n_rows)
+    search = NestedSearch(None, _candidates(shard, centers, options, rng), remove_old=False, restart=True)
+    change = shard.nested_pass(centers, votes.origin, batch, search)
+    return update_centers(votes, change, centers, options)
+
+
+def _first_bounds(centers: F64, options: NestedOptions) -> Bounds | None:
+    k = len(centers)
+    if options.bounds is None or options.n_probes > 0 or not options.nested:
+        return None
+    if options.bounds == "elkan":
+        return Bounds.start(CenterGroups.from_assignment(np.arange(k), k))
+    return Bounds.start(CenterGroups.by_proximity(centers, default_groups(*centers.shape)))
+
+
+def _candidates(shard: Shard, centers: F64, options: NestedOptions, rng: np.random.Generator) -> Candidates | None:
+    """Cells are drawn anew for every batch: the same ones would miss the same neighbours again."""
+    return Candidates(draw_cells(shard, centers, rng), options.n_probes) if options.n_probes > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The M-step of a batch."""
+
+    centers: F64
+    shifts: F64
+    """p(j), (k,)."""
+    energy: float
+    """Mean squared distance to the old centres, per unit of weight."""
+    smallest_ratio: float
+    """min_j σ̂_C(j) / p(j)."""
+
+
+def update_centers(votes: Votes, change: NestedStatistics, old: F64, options: NestedOptions) -> Update:
+    """Lines 30–35: count the votes, move the centres, compare how far they moved with their standard error."""
+    moved = votes.move(change, old, unit=options.unit_centers, n_threads=options.n_threads)
+    p, sse = moved.shifts, moved.sse
+    # votes that nobody takes back hold rows several times: only what the last batch brought tells its energy
+    total, weight = (sse, votes.counts) if options.remove_old else (moved.batch_sse, change.counts)
+    energy = float(total.sum() / max(weight.sum(), TINY))
+    # Eq. 4 with weights: the mean squared distance over the rows less one; p(j) = 0 is an infinite ratio, a cluster of
+    # one row has no σ̂, and neither holds the doubling back
+    counted = (votes.sizes > 1) & (p > 0)
+    variances = sse[counted] / (votes.counts[counted] * (votes.sizes[counted] - 1.0))
+    ratio = float(np.min(np.sqrt(variances) / p[counted], initial=np.inf))
+    return Update(moved.centers, p, energy, ratio)
+
+
+def shift_lengths(new: F64, old: F64) -> F64:
+    """‖c_new(j) − c_old(j)‖, (k,)."""
+    difference = new - old
+    return np.sqrt(np.einsum("ij,ij->i", difference, difference))
+
+
+class Plateau:
+    """Whether the energy has stopped improving.
+
+    Random batches differ, so their energies are smoothed over about an epoch, as scikit-learn does. Nested ones fall
+    until the batch grows, which then starts the count anew: more rows cannot be fitted as closely.
+    """
+
+    def __init__(self, options: NestedOptions, n_rows: int) -> None:
+        self._patience, self._gain = options.max_no_improvement, options.min_gain
+        self._share = 1.0 if options.nested else min(1.0, 2.0 * options.b0 / (n_rows + 1))
+        self._size = 0
+        self._smoothed: float | None = None
+        self._lowest = np.inf
+        self._n_waited = 0
+
+    def after(self, energy: float, size: int) -> bool:
+        """Take note of a batch; True when there were too many without improvement."""
+        if size != self._size:
+            self._size, self._lowest, self._n_waited = size, np.inf, 0
+        before = energy if self._smoothed is None else self._smoothed
+        self._smoothed = before + self._share * (energy - before)
+        if self._smoothed < (1.0 - self._gain) * self._lowest:
+            self._n_waited, self._lowest = 0, self._smoothed
+        else:
+            self._n_waited += 1
+        return self._patience is not None and self._n_waited >= self._patience
+
+
+class Reassignment:
+    """Centres that hardly any row votes for move to random rows of the batch.
+
+    Nested batches do it when they grow, so that it ends with the growth; others every so many rows.
+    """
+
+    def __init__(self, options: NestedOptions, n_clusters: int) -> None:
+        self._options = options
+        self._n_rows, self._wait = 0, ROWS_PER_REASSIGNMENT * n_clusters
+
+    def due(self, batch: Batch, grows: bool) -> bool:
+        """Whether it is time to look for weak centres."""
+        self._n_rows += batch.size
+        return self._options.reassignment_ratio > 0 and (grows if self._options.nested else self._n_rows >= self._wait)
+
+    def move(self, shard: Shard, centers: F64, votes: Votes, batch: Batch, rng: np.random.Generator) -> bool:
+        """Move weak centres in place; rows that had voted for one have not voted then. Whether there were any."""
+        self._n_rows = 0
+        weak = np.flatnonzero(votes.counts < self._options.reassignment_ratio * votes.counts.max())
+        weak = weak[np.argsort(votes.counts[weak], kind="stable")][: batch.size // 2]
+        rows = shard.take(batch.draw(len(weak), rng))
+        if self._options.unit_centers:
+            rows = rows[rows.any(axis=1)]  # a row of zeros has no direction
+        weak = weak[: len(rows)]
+        centers[weak] = rows
+        votes.forget(weak)
+        if self._options.remove_old and len(weak):
+            names = np.arange(len(centers) + 1, dtype=np.int32)
+            names[weak] = names[-1] = -1  # the last entry is where −1 itself points to
+            shard.relabel(names)
+        return len(weak) > 0

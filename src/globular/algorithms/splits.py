@@ -1,0 +1,172 @@
+"""Trials of splits (Kurihara 2006, section 7, step 2): which components would lower the free energy as two?
+
+A trial works on the share of one component, its parent, and changes nothing else: the children share all the mass of
+the parent. With everything else fixed the change of F has four parts: the divergences of the posteriors against that
+of the parent, those of the sticks, what the shorter sticks cost the components behind, and the log-normalisers of the
+share under the children against the parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from globular.algorithms.fields import Share
+from globular.model.covariances import FAMILIES
+from globular.model.gaussian import GaussianParameters, isotropic_mixture
+from globular.model.observations import Moments, Prior
+from globular.model.statistics import F64, I64, SoftStatistics
+from globular.model.sticks import Sticks
+
+_COLD = 1e-3
+"""Variance, relative to that along the principal component, at which responsibilities are all but hard."""
+_STEADY = 1e-3
+"""Children have converged when F changes by less than this per unit of weight."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trial:
+    """A split that was tried."""
+
+    component: int
+    gain: float
+    """By how much F falls; not positive where it rises."""
+    children: Moments
+    """The children that it leaves."""
+    n_distances: int
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRules:
+    """When a split is worth it, and how hard to look."""
+
+    epsilon: float
+    """F has to fall by more than this, …"""
+    gain: float
+    """… and by more than this per row of the parent."""
+    smallest: float
+    """Every child has to hold this much weight."""
+    n_updates: int = 6
+    """Most updates of the children."""
+    n_halvings: int = 3
+    """How often halves are halved again before a split is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a component stands among the sticks."""
+
+    alpha: tuple[float, float]
+    behind: float
+    """Σ_n q(z_n = j) of all components j behind it, the tail included."""
+
+
+def try_splits(
+    shares: Sequence[Share], components: I64, moments: Moments, places: list[Place], prior: Prior, rules: SplitRules
+) -> list[Trial]:
+    """A trial for each of the components."""
+    return [
+        _try_split(share, c, moments.take(slice(c, c + 1)), place, prior, rules)
+        for share, c, place in zip(shares, components.tolist(), places, strict=True)
+    ]
+
+
+def _try_split(share: Share, component: int, parent: Moments, place: Place, prior: Prior, rules: SplitRules) -> Trial:
+    """Steps 2b and 2c: halves at the bisector, then updates of the children alone.
+
+    Deviation: where two halves do not pay, the halves are halved again. A ring of clusters is worth its parts, but not
+    two half rings.
+    """
+    local = _Local(share, place, prior)
+    needed = max(rules.epsilon, rules.gain * float(parent.counts[0]))
+    before = local.free_energy(parent)
+    children = local.updated
+    for _ in range(rules.n_halvings):
+        halves = local.bisect(children)
+        if halves is None or halves.counts.min() < rules.smallest:
+            break
+        F = np.inf
+        for _ in range(rules.n_updates):
+            earlier, F = F, local.free_energy(halves)
+            halves = local.updated
+            if earlier - F < _STEADY * float(parent.counts[0]):
+                break
+        if halves.counts.min() < rules.smallest:
+            break
+        gain = before - F
+        if gain > needed:
+            return Trial(component, gain, halves, local.n_distances)
+        children = halves
+    return Trial(component, 0.0, parent, local.n_distances)
+
+
+class _Local:
+    """Updates of a few components on a share."""
+
+    def __init__(self, share: Share, place: Place, prior: Prior) -> None:
+        self._share, self._place, self._prior = share, place, prior
+        self.n_distances = 0
+        self.updated: Moments
+        """What the pass of the last `free_energy` makes of the components."""
+
+    def free_energy(self, moments: Moments) -> float:
+        """The terms of F that these components have a part in."""
+        moments = moments.take(np.argsort(-moments.counts, kind="stable"))
+        sticks = Sticks.from_counts(self._place.alpha, moments.counts, self._place.behind)
+        posterior = self._prior.update(moments)
+        mixture = posterior.expected_mixture(sticks.log_weights)
+        statistics = self._e_step(mixture)
+        self.updated = Moments.from_pass(mixture, statistics)
+        of_parameters = sticks.divergences().sum() + posterior.divergences().sum()
+        of_those_behind = self._place.behind * sticks.log_rests.sum()
+        return float(of_parameters - of_those_behind - statistics.log_likelihood)
+
+    def bisect(self, moments: Moments) -> Moments | None:
+        """Every component in two, either side of its mean along its principal component; None if one has no width."""
+        metric, means = self._prior.metric, moments.means
+        steps, variances = principal_steps(self._covariances(moments), metric)
+        if not variances.min() > 0:
+            return None
+        # as cold as that, every row goes to the closest of the points one standard deviation out
+        shape = FAMILIES[self._prior.covariance_type].shape(2 * len(means), means.shape[1])
+        covariances = np.broadcast_to(_COLD * float(variances.min()) * metric, shape)
+        ends = np.concatenate([means + steps, means - steps])
+        equal = np.full(len(ends), 1.0 / len(ends))
+        cold = GaussianParameters(equal, ends, covariances, self._prior.covariance_type)
+        return Moments.from_pass(cold, self._e_step(cold))
+
+    def _covariances(self, moments: Moments) -> F64:
+        """Of every component; of families whose own statistics have no second moments, variances."""
+        scatter = moments.scatter
+        if scatter.ndim == 1:
+            closest = isotropic_mixture(moments.means, max(float(scatter.min()), 1e-300) * _COLD, "diag")
+            found = Moments.from_pass(closest, self._e_step(closest))
+            moments, scatter = found, found.scatter
+        return scatter / np.maximum(moments.counts, 1e-300).reshape(-1, *[1] * (scatter.ndim - 1))
+
+    def _e_step(self, mixture: GaussianParameters) -> SoftStatistics:
+        statistics = self._share.e_step(mixture)
+        self.n_distances += statistics.n_distances
+        return statistics
+
+
+def principal_steps(covariances: F64, metric: F64) -> tuple[F64, F64]:
+    """One standard deviation along each principal component, (C, D), and its variance in units of the metric, (C,).
+
+    Deviation: principal components in units of the prior, not of the columns, so that no column drowns the others. Of
+    variances alone it is the widest column.
+    """
+    if covariances.ndim == 3:
+        lower = np.linalg.cholesky(metric)
+        inverse = np.linalg.inv(lower)
+        values, vectors = np.linalg.eigh(inverse @ covariances @ inverse.T)
+        variances = np.maximum(values[:, -1], 0.0)
+        return np.sqrt(variances)[:, None] * (vectors[:, :, -1] @ lower.T), variances
+    ratios = np.maximum(covariances, 0.0) / metric
+    widest = np.argmax(ratios, axis=1)
+    every = np.arange(len(widest))
+    steps = np.zeros_like(covariances)
+    steps[every, widest] = np.sqrt(np.maximum(covariances[every, widest], 0.0))
+    return steps, ratios[every, widest]

@@ -1,0 +1,110 @@
+"""Where Chunky EM starts: a tree over the rows, its first cells, and a mixture found on those cells alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from globular.algorithms.chunky import ChunkyOptions, start_from_cells
+from globular.algorithms.em import EMOptions, start_at_random
+from globular.algorithms.greedy import grow_mixture
+from globular.backends.protocol import Shard, require
+from globular.data.tree.partition import tree_bytes
+from globular.estimators.inputs import Input, check_allocation
+from globular.estimators.mixture_starts import MEANS_METHODS, STARTS, GivenStart
+from globular.model.covariances import FAMILIES, CovarianceLimits
+from globular.model.gaussian import GaussianParameters
+
+CHUNKY_STARTS = (*STARTS, "greedy")
+LEAF_SIZE = 16
+CELLS_PER_COMPONENT = 10
+"""Cells that the tree is opened to at first, for every component …"""
+GROWTH_CELLS_PER_COMPONENT = 100
+"""… and where the mixture is grown on them."""
+FEWEST_CELLS = 10_000
+"""Of `max_cells`, where it is not given …"""
+ROWS_PER_CELL = 10
+"""… or one cell for so many rows, if that is more …"""
+MOST_CELLS_PER_COMPONENT = 40
+"""… or so many for every component."""
+TRUNCATED_FROM = 400
+"""Number of components from which cells look at few of them."""
+N_CANDIDATES = 5
+
+
+def resolved_max_cells(max_cells: int | None, n_rows: int, n_components: int) -> int:
+    """Most cells: as given, or by the rows and the components."""
+    if max_cells is not None:
+        return max_cells
+    return max(FEWEST_CELLS, n_rows // ROWS_PER_CELL, MOST_CELLS_PER_COMPONENT * n_components)
+
+
+def resolved_candidates(n_candidates: int | str | None, n_components: int) -> int | None:
+    """Components per cell, None for all of them."""
+    if n_candidates == "auto":
+        return N_CANDIDATES if n_components >= TRUNCATED_FROM else None
+    if n_candidates is None or isinstance(n_candidates, str) or n_candidates >= n_components:
+        return None
+    return int(n_candidates)
+
+
+def plant(
+    data: Input,
+    n_components: int,
+    covariance_type: str,
+    init: str,
+    max_cells: int,
+    *,
+    leaf_size: int = LEAF_SIZE,
+    depth: int | None = None,
+) -> int:
+    """Lay the tree and open it to its first cells, those of a depth if it is given; the number of cells."""
+    kind = FAMILIES[covariance_type].scatter
+    copied = data.n_rows * data.n_columns * data.dtype.itemsize
+    check_allocation(
+        copied + tree_bytes(data.n_rows, data.n_columns, leaf_size, kind),
+        f"a tree with leaves of {leaf_size} rows and a copy of the rows",
+        "raise leaf_size, take covariance_type='diag' or pass X as a file",
+    )
+    # A mixture that grows on coarse cells settles into them and is slow to leave.
+    per_component = GROWTH_CELLS_PER_COMPONENT if init == "greedy" else CELLS_PER_COMPONENT
+    n_cells = min(per_component * n_components, max_cells)
+    require(data.shard, "cell_pass")
+    if depth is not None:
+        return data.shard.plant_tree(kind, leaf_size, depth=depth)
+    return data.shard.plant_tree(kind, leaf_size, largest=data.shard.total_weight / n_cells)
+
+
+def starting_chunky(
+    shard: Shard,
+    n_components: int,
+    covariance_type: str,
+    init: str,
+    given: GivenStart,
+    options: ChunkyOptions,
+    limits: CovarianceLimits,
+    random_state: np.random.RandomState,
+) -> GaussianParameters:
+    """A start by `init` on the cells, except for what was given: no pass over all rows.
+
+    Where there are fewer cells than components (few rows, many of them alike) means come from the rows.
+    """
+    complete = given.complete(covariance_type)
+    if complete is not None:
+        return complete
+    rng = np.random.default_rng(random_state.randint(2**31, size=4))
+    cells = shard.take_chunks()
+    counted = cells.weights > 0
+    local: Shard = shard
+    if int(counted.sum()) >= n_components:
+        local = shard.local(cells.means[counted], cells.weights[counted])
+    learned = options.learned_weights
+    if given.means is None and init == "greedy":
+        found = grow_mixture(shard, n_components, covariance_type, rng, limits=limits, learned_weights=learned)
+    elif given.means is None and init == "random":
+        found = start_at_random(
+            local, n_components, covariance_type, EMOptions(reg_covar=limits.reg_covar), random_state
+        )
+    else:
+        means = given.means if given.means is not None else MEANS_METHODS[init](local, n_components, rng)
+        found = start_from_cells(shard, means, covariance_type, limits, learned_weights=learned)
+    return given.replace(found)

@@ -1,0 +1,219 @@
+"""What the infinite mixtures share: the course of a fit, and what a fitted one answers."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from globular.algorithms.fields import CellOptions, Cells, Field, Rows
+from globular.algorithms.infinite import (
+    GROWN,
+    SETTLED,
+    InfiniteOptions,
+    Mixture,
+    components_at,
+    infinite,
+    one_component,
+)
+from globular.algorithms.steps import Step
+from globular.backends.cpu import CpuShard, soft
+from globular.backends.stream import StreamShard
+from globular.estimators.distributed import lazily
+from globular.estimators.infinite_priors import stick_prior
+from globular.estimators.inputs import Input, mean_variance
+from globular.estimators.mixture_starts import MEANS_METHODS
+from globular.estimators.mixtures import MixtureEstimator
+from globular.model.covariances import FAMILIES
+from globular.model.gaussian import GaussianParameters
+from globular.model.history import History, Record
+from globular.model.observations import Prior
+from globular.model.statistics import F64, I64
+from globular.threads import even_ranges, resolve_threads, run_all
+
+NESTED_COMPONENTS, FIXED_COMPONENTS = 1000, 20
+"""What `max_components=None` comes to."""
+COPIED_ROWS = 100_000
+"""Rows that the trial of a split copies out, at most."""
+SMALLEST_LEAF, LARGEST_LEAF, MOST_LEAVES = 16, 256, 8192
+_ROWS_AT_ONCE = 4096
+
+
+class InfiniteEstimator(MixtureEstimator):
+    """Base of the infinite mixtures: subclasses make the prior, publish a mixture and rebuild it from attributes."""
+
+    accelerate: bool
+    truncation: str
+    max_components: int | None
+    n_candidates: int | None
+    n_split_candidates: int
+    splits: str
+    min_split_gain: float
+    min_component_weight: float
+    concentration: Any
+    tol: float
+    init_params: str
+    means_init: Any
+
+    weights = "learned"
+
+    @abstractmethod
+    def _prior(self, data: Input) -> Prior:
+        """The prior that the parameters ask for."""
+
+    @abstractmethod
+    def _publish_posterior(self, mixture: Mixture) -> None:
+        """Set the attributes of the components and the sticks."""
+
+    @abstractmethod
+    def _infinite(self) -> Mixture:
+        """The mixture that the attributes hold."""
+
+    def fit_iter(self, X: Any, y: Any = None, sample_weight: Any = None) -> Iterator[Record]:
+        """Fit as a generator: one record per cycle, the fitted attributes current at every yield.
+
+        Leave the loop whenever you like; the attributes stay as they are.
+        """
+        self._validate_params()
+        started = time.perf_counter()
+        data = self._open(X, sample_weight, reset=True)
+        mean_variance(data)  # an error if squares overflow
+        self._check_fit(data)
+        return self._run(data, None, started)
+
+    def _check_fit(self, data: Input) -> None:
+        stick_prior(self.concentration)
+        self._prior(data)
+        if self.n_candidates is not None and not self.accelerate:
+            raise ValueError("n_candidates has a place with accelerate=True only; rows look at all components")
+        if self.means_init is None:
+            return
+        if self.truncation != "fixed":
+            raise ValueError("means_init has a place with truncation='fixed' only; a nested mixture begins with one")
+        shape = np.shape(self.means_init)
+        if shape != (self._largest(data), data.n_columns):
+            raise ValueError(
+                f"means_init has shape {shape}, expected {(self._largest(data), data.n_columns)}: "
+                "one row for each of max_components"
+            )
+
+    def _largest(self, data: Input) -> int:
+        if self.max_components is not None:
+            return self.max_components
+        return NESTED_COMPONENTS if self.truncation == "nested" else min(FIXED_COMPONENTS, data.n_rows)
+
+    def _steps(
+        self, data: Input, continued: GaussianParameters | None, random_state: np.random.RandomState
+    ) -> Iterator[Step[Mixture]]:
+        rng = np.random.default_rng(random_state.randint(2**31, size=4))
+        prior = self._prior(data)
+        closed = self.truncation == "fixed"
+        options = InfiniteOptions(
+            alpha=stick_prior(self.concentration),
+            T_max=self._largest(data),
+            n_candidates=self.n_split_candidates,
+            accept="best" if self.splits == "best" else "all",
+            gain=self.min_split_gain,
+            smallest=self.min_component_weight,
+            tol=self.tol,
+            max_iter=self.max_iter,
+            closed=closed,
+        )
+        field = self._field(data, prior, rng)
+        start = components_at(field, self._means(data, rng), prior) if closed else one_component(field, prior)
+        return infinite(field, prior, start, options, rng)
+
+    def _field(self, data: Input, prior: Prior, rng: np.random.Generator) -> Field:
+        if not self.accelerate:
+            return Rows(data.shard, COPIED_ROWS, rng)
+        # families without second moments of their own take them from the columns when a component is split
+        scatter = FAMILIES[prior.covariance_type].scatter
+        # the deep end of a large tree is never reached: larger leaves save building it
+        leaf_size = min(max(SMALLEST_LEAF, data.n_rows // MOST_LEAVES), LARGEST_LEAF)
+        options = CellOptions(leaf_size=leaf_size, C_prime=self.n_candidates, n_threads=resolve_threads(self.n_threads))
+        return Cells(data.shard, "columns" if scatter == "norm" else scatter, options, COPIED_ROWS, rng)
+
+    def _means(self, data: Input, rng: np.random.Generator) -> F64:
+        if self.means_init is not None:
+            return np.asarray(self.means_init, dtype=np.float64)
+        n = self._largest(data)
+        if n > data.n_rows:
+            raise ValueError(f"n_samples={data.n_rows} should be >= max_components={n} with truncation='fixed'.")
+        return MEANS_METHODS[self.init_params](data.shard, n, rng)
+
+    def _take_over(self, step: Step[Mixture]) -> GaussianParameters:
+        return step.model.local
+
+    def _publish(self, data: Input, step: Step[Mixture], history: History) -> None:
+        self._publish_posterior(step.model)
+        sticks = step.model.sticks
+        self.weights_ = sticks.weights
+        self.remaining_weight_ = sticks.remainder
+        held = sticks.first - sticks.alpha[0]
+        self.n_components_ = int((held >= 1.0).sum()) if sticks.closed else step.model.T
+        self.converged_ = step.stopped in (GROWN, SETTLED)
+        self.n_iter_ = len(history)
+        self.history_ = history
+        self.lower_bounds_ = [record.objective / data.shard.total_weight for record in history]
+        self.lower_bound_ = self.lower_bounds_[-1]
+        self.free_energy_ = -history[-1].objective
+        self.n_distances_ = sum(record.n_distances for record in history)
+
+    @lazily
+    def predict(self, X: Any) -> I64:
+        """The most likely component of every row, (n_samples,).
+
+        A row that is most likely of a component not seen yet gets the closest of those that were.
+        """
+        check_is_fitted(self)
+        infinite_mixture = self._infinite()
+        seen = infinite_mixture.posterior.expected_mixture(infinite_mixture.sticks.log_weights)
+        return self._per_row(X, lambda part, _: soft.most_likely(part, seen))
+
+    @lazily
+    def predict_proba(self, X: Any) -> F64:
+        """The probability of every component given the row (Eq. 6), (n_samples, T).
+
+        What a row lacks to one is the probability that it is of a component not seen yet.
+        """
+        check_is_fitted(self)
+        found = self._per_row(X, soft.responsibilities, n_results=self._T + 1)
+        return found[:, : self._T]
+
+    @lazily
+    def score_samples(self, X: Any) -> F64:
+        """The log predictive density of every row (Eq. 10), (n_samples,)."""
+        check_is_fitted(self)
+        infinite_mixture = self._infinite()
+        return self._per_row(X, lambda part, _: _predictive(part, infinite_mixture))
+
+    @property
+    def _T(self) -> int:
+        return len(self.weights_)
+
+    def _mixture(self) -> GaussianParameters:
+        return self._infinite().local
+
+    def _log_likelihood(self, data: Input) -> float:
+        infinite_mixture = self._infinite()
+        shard = cast(CpuShard | StreamShard, data.shard)
+        total = 0.0
+        for part in shard.parts() if isinstance(shard, StreamShard) else (shard,):
+            scores = _predictive(part, infinite_mixture)
+            total += float(part.weights @ scores if len(part.weights) else scores.sum())
+        return total
+
+
+def _predictive(part: CpuShard, mixture: Mixture) -> F64:
+    """log p(x | X) of every row."""
+    scores = np.empty(part.n_rows)
+
+    def score(block: tuple[int, int]) -> None:
+        scores[slice(*block)] = mixture.log_predictive(part.take(np.arange(*block)))
+
+    run_all(score, even_ranges(part.n_rows, _ROWS_AT_ONCE), part.n_threads)
+    return scores

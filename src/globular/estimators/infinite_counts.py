@@ -1,0 +1,191 @@
+"""`InfiniteMultinomialMixture`: Dirichlet process mixtures of rows of counts."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from operator import index
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from globular.algorithms.infinite import Mixture
+from globular.estimators.infinite_base import InfiniteEstimator
+from globular.estimators.infinite_priors import counts_prior
+from globular.estimators.inputs import Input
+from globular.estimators.mixture_starts import MEANS_METHODS
+from globular.model.counts import CountsPosterior, CountsPrior
+from globular.model.dirichlet import InfiniteMixture
+from globular.model.statistics import F64, I64
+from globular.model.sticks import Sticks
+
+
+class InfiniteMultinomialMixture(InfiniteEstimator):
+    """Mixture of multinomials with a Dirichlet process prior: clusters of documents, baskets, histograms.
+
+    The same algorithms as :class:`InfiniteGaussianMixture`, on rows of counts: how often each of the columns (words,
+    products, topics) occurs. Components are shares of the columns; how long a row is plays no part.
+
+    Parameters
+    ----------
+    smoothing : float or array of shape (n_features,), default=1.0
+        Dirichlet prior of the shares: counts that every component begins with.
+    accelerate, truncation, max_components, n_candidates, n_split_candidates, splits, min_split_gain, \
+min_component_weight, concentration, tol, max_iter, max_time, n_init, init_params, means_init, random_state, verbose, \
+callbacks, n_threads
+        As in :class:`InfiniteGaussianMixture`.
+
+    Attributes
+    ----------
+    means_ : array of shape (T, n_features)
+        Expected share of every column in every component.
+    posterior_ : dict of array
+        "sticks" (T, 2) and "counts" (T, n_features).
+    prior_ : dict
+        The prior, by the same names, and "variance", which only rounding depends on.
+    free_energy_ : float
+        Free energy without the multinomial coefficients of the rows, which no parameter changes.
+    n_components_, weights_, remaining_weight_, lower_bound_, lower_bounds_, n_iter_, converged_, stopped_, history_, \
+n_distances_
+        As in :class:`InfiniteGaussianMixture`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from globular import InfiniteMultinomialMixture
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.concatenate([rng.multinomial(50, p, size=100) for p in ([0.8, 0.1, 0.1], [0.1, 0.1, 0.8])])
+    >>> InfiniteMultinomialMixture(random_state=0).fit(X).n_components_
+    2
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any] | str]] = {
+        "smoothing": [Interval(Real, 0, None, closed="neither"), "array-like"],
+        "accelerate": ["boolean"],
+        "truncation": [StrOptions({"nested", "fixed"})],
+        "max_components": [None, Interval(Integral, 1, None, closed="left")],
+        "n_candidates": [None, Interval(Integral, 1, None, closed="left")],
+        "n_split_candidates": [Interval(Integral, 1, None, closed="left")],
+        "splits": [StrOptions({"all", "best"})],
+        "min_split_gain": [Interval(Real, 0, None, closed="left")],
+        "min_component_weight": [Interval(Real, 0, None, closed="left")],
+        "concentration": [Interval(Real, 0, None, closed="neither"), tuple, list],
+        "tol": [Interval(Real, 0, None, closed="neither")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "max_time": [None, Interval(Real, 0, None, closed="neither")],
+        "n_init": [Interval(Integral, 1, None, closed="left")],
+        "init_params": [StrOptions(set(MEANS_METHODS))],
+        "means_init": ["array-like", None],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+        "callbacks": "no_validation",
+        "n_threads": [None, Integral],
+    }
+
+    covariance_type = "tied_spherical"
+    posterior_: dict[str, F64]
+    prior_: dict[str, Any]
+
+    def __init__(
+        self,
+        *,
+        smoothing: Any = 1.0,
+        accelerate: bool = True,
+        truncation: str = "nested",
+        max_components: int | None = None,
+        n_candidates: int | None = None,
+        n_split_candidates: int = 10,
+        splits: str = "all",
+        min_split_gain: float = 0.02,
+        min_component_weight: float = 10.0,
+        concentration: Any = 1.0,
+        tol: float = 1e-3,
+        max_iter: int = 1000,
+        max_time: float | None = None,
+        n_init: int = 1,
+        init_params: str = "kmeans",
+        means_init: Any = None,
+        random_state: Any = None,
+        verbose: int = 0,
+        callbacks: Any = None,
+        n_threads: int | None = None,
+    ) -> None:
+        self.smoothing = smoothing
+        self.accelerate = accelerate
+        self.truncation = truncation
+        self.max_components = max_components
+        self.n_candidates = n_candidates
+        self.n_split_candidates = n_split_candidates
+        self.splits = splits
+        self.min_split_gain = min_split_gain
+        self.min_component_weight = min_component_weight
+        self.concentration = concentration
+        self.tol = tol
+        self.max_iter = max_iter
+        self.max_time = max_time
+        self.n_init = n_init
+        self.init_params = init_params
+        self.means_init = means_init
+        self.random_state = random_state
+        self.verbose = verbose
+        self.callbacks = callbacks
+        self.n_threads = n_threads
+
+    def _open(self, X: Any, sample_weight: Any, *, reset: bool) -> Input:
+        data = super()._open(X, sample_weight, reset=reset)
+        if data.matrix is not None and data.matrix.size and data.matrix.min() < 0:
+            raise ValueError(
+                f"Negative values in data passed to {type(self).__name__}: X holds counts, which are at least 0"
+            )
+        return data
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = True
+        return tags
+
+    def _prior(self, data: Input) -> CountsPrior:
+        return counts_prior(data.shard, self.smoothing)
+
+    def _publish_posterior(self, mixture: Mixture) -> None:
+        posterior, sticks = mixture.posterior, mixture.sticks
+        assert isinstance(posterior, CountsPosterior)
+        self.means_ = posterior.means
+        self.posterior_ = {"sticks": np.column_stack([sticks.first, sticks.second]), "counts": posterior.a}
+        prior = posterior.prior
+        self.prior_ = {"sticks": np.array(sticks.alpha), "counts": prior.a, "variance": prior.variance}
+
+    def _infinite(self) -> Mixture:
+        p, q = self.prior_, self.posterior_
+        prior = CountsPrior(p["counts"], p["variance"])
+        alpha = (float(p["sticks"][0]), float(p["sticks"][1]))
+        sticks = Sticks(alpha, q["sticks"][:, 0], q["sticks"][:, 1], closed=self.truncation == "fixed")
+        return InfiniteMixture(sticks, CountsPosterior(q["counts"], prior), prior.itself())
+
+    def sample(self, n_samples: int = 1, n_counts: int = 100) -> tuple[F64, I64]:
+        """Draw rows of `n_counts` counts each from the predictive distribution, grouped by component.
+
+        Returns
+        -------
+        X : array of shape (n_samples, n_features)
+        y : array of shape (n_samples,)
+            The component of every row; T stands for one that was not seen yet.
+        """
+        check_is_fitted(self)
+        n_rows = index(n_samples)
+        if n_rows < 1:
+            raise ValueError(f"n_samples={n_samples!r} must be at least 1")
+        random = check_random_state(self.random_state)
+        mixture = self._infinite()
+        shares = np.append(mixture.sticks.weights, mixture.sticks.remainder)
+        counts = random.multinomial(n_rows, shares / shares.sum())
+        labels = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+        a = np.vstack([self.posterior_["counts"], self.prior_["counts"]])
+        rows = [random.multinomial(index(n_counts), random.dirichlet(a[label])) for label in labels]
+        return np.asarray(rows, dtype=np.float64), labels
+
+    def _n_parameters(self) -> int:
+        T, D = self.means_.shape
+        return T * (D - 1) + T - 1

@@ -1,0 +1,274 @@
+"""`InfiniteGaussianMixture`: Dirichlet process mixtures that find the number of their components."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from operator import index
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from globular.algorithms.infinite import Mixture
+from globular.estimators.infinite_base import InfiniteEstimator
+from globular.estimators.infinite_priors import gaussian_prior
+from globular.estimators.inputs import Input
+from globular.estimators.mixture_starts import MEANS_METHODS
+from globular.model.dirichlet import InfiniteMixture
+from globular.model.gaussian import GaussianParameters
+from globular.model.statistics import F64, I64
+from globular.model.sticks import Sticks
+from globular.model.wishart import KINDS, GaussianPosterior, GaussianPrior
+
+
+class InfiniteGaussianMixture(InfiniteEstimator):
+    """Gaussian mixture with a Dirichlet process prior: as many components as the data speak for.
+
+    A variational posterior over an infinite number of components, of which the first T have parameters of their own and
+    the others keep their prior (VIM). T begins at one and grows by splits that lower the free energy. On the cells of a
+    partition tree instead of on rows (``accelerate=True``, Fast-VIM) a fit costs little more than building the tree.
+    ``truncation="fixed"`` is the older truncated family (BJ), to which scikit-learn's ``BayesianGaussianMixture``
+    belongs. See Kurihara, Welling & Vlassis, *Accelerated variational Dirichlet process mixtures*, NIPS 2006.
+
+    Scaling or shifting columns of X does not change the partition, as long as priors are left to their defaults.
+
+    Parameters
+    ----------
+    accelerate : bool, default=True
+        Work on cells of rows, opened where it lowers the free energy; where cells do not help (few rows, many columns)
+        the rows take over. False works on rows throughout.
+    truncation : {"nested", "fixed"}, default="nested"
+        Grow T, with the prior beyond it; or keep T = `max_components`, with nothing beyond it.
+    max_components : int or None, default=None
+        Largest T; None is 1000 for "nested" and 20 for "fixed".
+    covariance_type : {"full", "diag"}, default="full"
+        Gaussian–inverse-Wishart posteriors, or a normal–gamma posterior per column.
+    n_candidates : int or None, default=None
+        With ``accelerate=True``, components that each cell looks at, found by neighbourhoods; a cycle then costs the
+        same for thousands of components as for ten. None looks at all.
+    n_split_candidates : int, default=10
+        Components that a round tries to split, drawn by size.
+    splits : {"all", "best"}, default="all"
+        Keep all splits of a round that lower the free energy, or only the best one, as in the paper.
+    min_split_gain : float, default=0.02
+        What a split has to lower the free energy by, per row of the component: what keeps clusters whole that are not
+        quite Gaussian.
+    min_component_weight : float, default=10
+        Rows (or their weight) that a component must hold to be split off: what keeps outliers in their cluster.
+    concentration : float or pair of float, default=1.0
+        Prior Beta(1, concentration) of the stick lengths, or Beta of the two numbers; larger means more components.
+    mean_prior : array of shape (n_features,) or None, default=None
+        Expected mean of a component; None is the mean of X.
+    mean_precision_prior : float, default=0.01
+        How many rows the knowledge of that mean is worth.
+    degrees_of_freedom_prior : float or None, default=None
+        How many rows the knowledge of the covariance is worth; None is n_features + 2 for "full" and 3 for "diag".
+    covariance_prior : array or None, default=None
+        Scale S₀ of the inverse-Wishart prior, (n_features, n_features) or (n_features,). None is the variance of the
+        columns times the degrees of freedom times a factor that is fitted with the components, so that the free energy
+        is smallest.
+    tol : float, default=1e-3
+        Stop when a cycle lowers the free energy per row by less.
+    max_iter : int, default=1000
+        Most cycles over the data in one run.
+    max_time : float or None, default=None
+        Seconds after which to stop at the end of the running cycle.
+    n_init : int, default=1
+        Number of runs with other random choices, of which the best is kept.
+    init_params : {"kmeans", "k-means++", "random_from_data"}, default="kmeans"
+        Starting means of "fixed".
+    means_init : array of shape (max_components, n_features) or None, default=None
+        Starting means of "fixed" instead; every row begins with the closest.
+    random_state, verbose, callbacks, n_threads
+        As in :class:`GaussianMixture`.
+
+    Attributes
+    ----------
+    n_components_ : int
+        T; with a fixed truncation, the components that hold a row's weight at least.
+    weights_ : array of shape (T,)
+        Expected weights, the largest first ("nested").
+    remaining_weight_ : float
+        Expected weight of all components not seen yet; with `weights_` it sums to one.
+    means_ : array of shape (T, n_features)
+    covariances_, precisions_, precisions_cholesky_ : array
+        Inverse of the expected precision, (T, n_features, n_features) for "full", (T, n_features) for "diag".
+    posterior_ : dict of array
+        Its parameters: "sticks" (T, 2), "mean_precision" (T,), "means", "degrees_of_freedom" (T,) and "scale".
+    prior_ : dict
+        Parameters of the prior, by the same names, as the fit ended with.
+    free_energy_ : float
+        Free energy F at the parameters that the last cycle began with: −F is a lower bound of the log-evidence.
+    lower_bound_ : float
+        −F per row.
+    n_iter_, converged_, stopped_, history_, lower_bounds_, n_distances_
+        As in :class:`GaussianMixture`; objectives are −F.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from globular import InfiniteGaussianMixture
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.concatenate([rng.normal(5 * i, 1, size=(200, 2)) for i in range(3)])
+    >>> model = InfiniteGaussianMixture(random_state=0).fit(X)
+    >>> model.n_components_
+    3
+    >>> bool(abs(model.weights_.sum() + model.remaining_weight_ - 1) < 1e-12)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any] | str]] = {
+        "accelerate": ["boolean"],
+        "truncation": [StrOptions({"nested", "fixed"})],
+        "max_components": [None, Interval(Integral, 1, None, closed="left")],
+        "covariance_type": [StrOptions({"full", "diag"})],
+        "n_candidates": [None, Interval(Integral, 1, None, closed="left")],
+        "n_split_candidates": [Interval(Integral, 1, None, closed="left")],
+        "splits": [StrOptions({"all", "best"})],
+        "min_split_gain": [Interval(Real, 0, None, closed="left")],
+        "min_component_weight": [Interval(Real, 0, None, closed="left")],
+        "concentration": [Interval(Real, 0, None, closed="neither"), tuple, list],
+        "mean_prior": ["array-like", None],
+        "mean_precision_prior": [Interval(Real, 0, None, closed="neither")],
+        "degrees_of_freedom_prior": [None, Interval(Real, 0, None, closed="neither")],
+        "covariance_prior": ["array-like", None],
+        "tol": [Interval(Real, 0, None, closed="neither")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "max_time": [None, Interval(Real, 0, None, closed="neither")],
+        "n_init": [Interval(Integral, 1, None, closed="left")],
+        "init_params": [StrOptions(set(MEANS_METHODS))],
+        "means_init": ["array-like", None],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+        "callbacks": "no_validation",
+        "n_threads": [None, Integral],
+    }
+
+    posterior_: dict[str, F64]
+    prior_: dict[str, Any]
+
+    def __init__(
+        self,
+        *,
+        accelerate: bool = True,
+        truncation: str = "nested",
+        max_components: int | None = None,
+        covariance_type: str = "full",
+        n_candidates: int | None = None,
+        n_split_candidates: int = 10,
+        splits: str = "all",
+        min_split_gain: float = 0.02,
+        min_component_weight: float = 10.0,
+        concentration: Any = 1.0,
+        mean_prior: Any = None,
+        mean_precision_prior: float = 0.01,
+        degrees_of_freedom_prior: float | None = None,
+        covariance_prior: Any = None,
+        tol: float = 1e-3,
+        max_iter: int = 1000,
+        max_time: float | None = None,
+        n_init: int = 1,
+        init_params: str = "kmeans",
+        means_init: Any = None,
+        random_state: Any = None,
+        verbose: int = 0,
+        callbacks: Any = None,
+        n_threads: int | None = None,
+    ) -> None:
+        self.accelerate = accelerate
+        self.truncation = truncation
+        self.max_components = max_components
+        self.covariance_type = covariance_type
+        self.n_candidates = n_candidates
+        self.n_split_candidates = n_split_candidates
+        self.splits = splits
+        self.min_split_gain = min_split_gain
+        self.min_component_weight = min_component_weight
+        self.concentration = concentration
+        self.mean_prior = mean_prior
+        self.mean_precision_prior = mean_precision_prior
+        self.degrees_of_freedom_prior = degrees_of_freedom_prior
+        self.covariance_prior = covariance_prior
+        self.tol = tol
+        self.max_iter = max_iter
+        self.max_time = max_time
+        self.n_init = n_init
+        self.init_params = init_params
+        self.means_init = means_init
+        self.random_state = random_state
+        self.verbose = verbose
+        self.callbacks = callbacks
+        self.n_threads = n_threads
+
+    def _prior(self, data: Input) -> GaussianPrior:
+        return gaussian_prior(
+            data.shard,
+            self.covariance_type,
+            self.mean_prior,
+            float(self.mean_precision_prior),
+            self.degrees_of_freedom_prior,
+            self.covariance_prior,
+        )
+
+    def _publish_posterior(self, mixture: Mixture) -> None:
+        posterior, sticks = mixture.posterior, mixture.sticks
+        assert isinstance(posterior, GaussianPosterior)
+        self.means_ = posterior.m
+        self.covariances_ = posterior.covariances
+        seen = posterior.expected_mixture(sticks.log_weights)
+        self.precisions_cholesky_ = seen.factors
+        self.precisions_ = seen.precisions
+        self.posterior_ = {
+            "sticks": np.column_stack([sticks.first, sticks.second]),
+            "mean_precision": posterior.beta,
+            "means": posterior.m,
+            "degrees_of_freedom": posterior.nu,
+            "scale": posterior.S,
+        }
+        prior = posterior.prior
+        self.prior_ = {
+            "sticks": np.array(sticks.alpha),
+            "mean_precision": prior.beta,
+            "means": prior.m,
+            "degrees_of_freedom": prior.nu,
+            "scale": prior.S,
+        }
+
+    def _infinite(self) -> Mixture:
+        p, q = self.prior_, self.posterior_
+        prior = GaussianPrior(p["mean_precision"], p["means"], p["degrees_of_freedom"], p["scale"])
+        posterior = KINDS[self.covariance_type](
+            q["mean_precision"], q["means"], q["degrees_of_freedom"], q["scale"], prior
+        )
+        alpha = (float(p["sticks"][0]), float(p["sticks"][1]))
+        sticks = Sticks(alpha, q["sticks"][:, 0], q["sticks"][:, 1], closed=self.truncation == "fixed")
+        return InfiniteMixture(sticks, posterior, prior.itself())
+
+    def sample(self, n_samples: int = 1) -> tuple[F64, I64]:
+        """Draw rows from the predictive density, grouped by component.
+
+        Returns
+        -------
+        X : array of shape (n_samples, n_features)
+        y : array of shape (n_samples,)
+            The component of every row; T stands for one that was not seen yet.
+        """
+        check_is_fitted(self)
+        n_rows = index(n_samples)
+        if n_rows < 1:
+            raise ValueError(f"n_samples={n_samples!r} must be at least 1")
+        random = check_random_state(self.random_state)
+        mixture = self._infinite()
+        shares = np.append(mixture.sticks.weights, mixture.sticks.remainder)
+        counts = random.multinomial(n_rows, shares / shares.sum())
+        everything = mixture.posterior.join(mixture.tail)
+        assert isinstance(everything, GaussianPosterior)
+        rows = [everything.draw(c, n, random) for c, n in enumerate(counts) if n]
+        return np.vstack(rows), np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+
+    def _n_parameters(self) -> int:
+        weights = np.full(self._T, 1.0 / self._T)
+        plain = GaussianParameters(weights, self.means_, self.covariances_, self.covariance_type)
+        return plain.n_parameters(learned_weights=True)

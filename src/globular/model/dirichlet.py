@@ -1,0 +1,70 @@
+"""Dirichlet process mixtures: sticks and component posteriors together, and what follows from both (Kurihara 2006)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior
+from globular.model.statistics import F64
+from globular.model.sticks import Sticks
+
+P = TypeVar("P", bound=Posterior)
+
+
+@dataclass(frozen=True, eq=False)
+class InfiniteMixture(Generic[P]):
+    """q(W) of Eq. 4 without the labels: T components of their own, and the prior beyond them."""
+
+    sticks: Sticks
+    posterior: P
+    tail: P
+    """The prior as a posterior: what every component beyond T has."""
+
+    @classmethod
+    def update(
+        cls,
+        prior: Prior,
+        alpha: tuple[float, float],
+        moments: Moments,
+        tail_count: float = 0.0,
+        *,
+        closed: bool = False,
+    ) -> InfiniteMixture[Posterior]:
+        """The parameters of smallest free energy given responsibilities (Eqs. 17 and 18, 20 and 21)."""
+        sticks = Sticks.from_counts(alpha, moments.counts, tail_count, closed=closed)
+        return InfiniteMixture(sticks, prior.update(moments), prior.itself())
+
+    @property
+    def T(self) -> int:
+        return len(self.posterior)
+
+    @cached_property
+    def local(self) -> ExpectedMixture:
+        """exp S_{n,i} of Eq. 7 for i ≤ T, and for the tail (Eq. 9) as one more component unless it is cut off."""
+        if self.sticks.closed:
+            return self.posterior.expected_mixture(self.sticks.log_weights)
+        log_weights = np.append(self.sticks.log_weights, self.sticks.log_tail)
+        return self.posterior.join(self.tail).expected_mixture(log_weights)
+
+    @cached_property
+    def divergence(self) -> float:
+        """The first two terms of Eq. 8: how far the parameters have moved from their priors."""
+        return float(self.sticks.divergences().sum() + self.posterior.divergences().sum())
+
+    def free_energy(self, log_normalisers: float) -> float:
+        """Eqs. 8 and 22, given Σ_n log Σ_i exp S_{n,i}."""
+        return self.divergence - log_normalisers
+
+    def log_predictive(self, rows: F64) -> F64:
+        """log p(x | X), Eq. 10, (N,); the bracket taken under q so that the weights sum to one."""
+        weights, densities = self.sticks.weights, self.posterior.log_predictive(rows)
+        with np.errstate(divide="ignore"):
+            joint = densities + np.log(weights)
+            if not self.sticks.closed:
+                beyond = self.tail.log_predictive(rows) + np.log(self.sticks.remainder)
+                joint = np.hstack([joint, beyond])
+        return np.logaddexp.reduce(joint, axis=1)

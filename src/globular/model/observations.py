@@ -1,0 +1,192 @@
+"""Observation models of infinite mixtures: exponential families with conjugate priors (Kurihara 2006, section 5).
+
+An infinite mixture needs four things of its components, and nothing else in the library asks what they are made of:
+
+- a prior that turns sufficient statistics into posteriors (`Prior.update`, Eqs. 18 and 21);
+- the expected log-likelihood of a row under a posterior (Eq. 16), written as the log-density of a Gaussian, so that the
+  passes of Gaussian mixtures serve all families (`Posterior.expected_mixture`);
+- the divergence of a posterior from the prior (`Posterior.divergences`, Eq. 8);
+- the density of a new row, the parameters integrated out (`Posterior.log_predictive`, Eq. 10).
+
+For Gaussians Eq. 16 is a Gaussian with other constants: E log N(x | μ, Λ) = c − ½ (x − m)ᵀ (ν W) (x − m). For families
+whose sufficient statistic is x itself it is linear in x, and linear functions are Gaussians of one common variance up
+to a term that all components share: mᵀx/σ² = log N(x; m, σ² I) + ‖m‖²/2σ² + ‖x‖²/2σ² + const.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.model.gaussian import GaussianParameters
+from globular.model.statistics import F64, I64, SoftStatistics
+
+_EMPTY = 1e-200
+"""A smaller share of the weight is rounding, and has no mean."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectedMixture(GaussianParameters):
+    """Σ_i exp S_i(x) as a mixture whose weights need not sum to one, and may be too small for a float.
+
+    `weights` are the same weights scaled to a sum of one, for what asks for a mean or an order.
+    """
+
+    log_weights: F64
+    known_factors: F64 | None = None
+    """Factors of the precisions, where whoever made the mixture has them already."""
+
+    @cached_property
+    def factors(self) -> F64:
+        return self.family.factors(self.covariances) if self.known_factors is None else self.known_factors
+
+    @cached_property
+    def log_constants(self) -> F64:
+        half = self.family.half_log_determinants(self.factors, *self.means.shape)
+        return self.log_weights + half - 0.5 * self.n_features * np.log(2 * np.pi)
+
+    @cached_property
+    def log_scale(self) -> float:
+        """log of the sum of the weights: what S has more than the mixture of `weights`."""
+        return float(np.logaddexp.reduce(self.log_weights))
+
+    def component(self, c: int) -> ExpectedMixture:
+        factors = self.known_factors
+        return ExpectedMixture.build(
+            self.log_weights[c : c + 1],
+            self.means[c : c + 1],
+            self._covariances_of(c),
+            self.covariance_type,
+            None if factors is None else factors[c : c + 1],
+        )
+
+    @classmethod
+    def build(
+        cls, log_weights: F64, means: F64, covariances: F64, covariance_type: str, factors: F64 | None = None
+    ) -> ExpectedMixture:
+        """The mixture with `weights` made from their logarithms."""
+        weights = np.exp(log_weights - np.logaddexp.reduce(log_weights))
+        return cls(weights, means, covariances, covariance_type, log_weights, factors)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moments:
+    """Sufficient statistics of C components, about their own means so that nothing cancels."""
+
+    counts: F64
+    """Σ w q, (C,)."""
+    means: F64
+    """Σ w q x / Σ w q, (C, D)."""
+    scatter: F64
+    """Second moment about the means: (C,), (C, D) or (C, D, D), as in `SoftStatistics`."""
+
+    @classmethod
+    def from_pass(cls, mixture: GaussianParameters, statistics: SoftStatistics) -> Moments:
+        """From sums about the means of `mixture`."""
+        counts = statistics.counts
+        filled = counts > _EMPTY * statistics.total_weight
+        shifts = np.where(filled[:, None], statistics.sums / np.where(filled, counts, 1.0)[:, None], 0.0)
+        return cls(counts, mixture.means + shifts, statistics.scatter - _outer(counts, shifts, statistics.scatter.ndim))
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def take(self, components: I64 | NDArray[np.bool_] | slice) -> Moments:
+        """Those components, in that order."""
+        return Moments(self.counts[components], self.means[components], self.scatter[components])
+
+    def join(self, other: Moments) -> Moments:
+        """The components of both."""
+        return Moments(
+            np.concatenate([self.counts, other.counts]),
+            np.concatenate([self.means, other.means]),
+            np.concatenate([self.scatter, other.scatter]),
+        )
+
+    def merged(self, first: I64, second: I64) -> Moments:
+        """What pairs of components hold together."""
+        a, b = self.take(first), self.take(second)
+        counts = a.counts + b.counts
+        share = np.divide(b.counts, counts, out=np.zeros_like(counts), where=counts > 0)
+        apart = b.means - a.means
+        scatter = a.scatter + b.scatter + _outer(a.counts * share, apart, a.scatter.ndim)
+        return Moments(counts, a.means + share[:, None] * apart, scatter)
+
+
+def _outer(counts: F64, shifts: F64, ndim: int) -> F64:
+    """Second moments of weights at some distance: (C,), (C, D) or (C, D, D)."""
+    if ndim == 1:
+        return counts * (shifts**2).sum(axis=1)
+    if ndim == 2:
+        return counts[:, None] * shifts**2
+    return counts[:, None, None] * (shifts[:, :, None] * shifts[:, None, :])
+
+
+class Posterior(ABC):
+    """q_η of several components (Eq. 13)."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def join(self, other: Self) -> Self:
+        """The components of both."""
+
+    @abstractmethod
+    def expected_mixture(self, log_weights: F64) -> ExpectedMixture:
+        """log_weights_i + E[log p(x | η_i)] as a log-density, up to the base measure h(x)."""
+
+    @abstractmethod
+    def divergences(self) -> F64:
+        """KL(q_{η_i} ‖ p_η), (C,)."""
+
+    @abstractmethod
+    def log_evidences(self) -> F64:
+        """log ∫ Π_n p(x_n | η)^q_n p(η) dη of what each component holds, (C,), without base measures."""
+
+    @abstractmethod
+    def log_predictive(self, rows: F64) -> F64:
+        """log ∫ p(x | η) q_i(η) dη, (N, C)."""
+
+    @property
+    @abstractmethod
+    def means(self) -> F64:
+        """E[x] under each component, (C, D)."""
+
+
+class Prior(ABC):
+    """p_η (Eq. 12), with the observation model that it is conjugate to."""
+
+    @property
+    @abstractmethod
+    def covariance_type(self) -> str:
+        """Family of the Gaussians that stand for the expected log-likelihood."""
+
+    @property
+    @abstractmethod
+    def metric(self) -> F64:
+        """What distances between rows are measured in: a covariance, (D, D), variances, (D,), or one for all, ()."""
+
+    @abstractmethod
+    def update(self, moments: Moments) -> Posterior:
+        """Posteriors given sufficient statistics (Eqs. 18 and 21)."""
+
+    @abstractmethod
+    def itself(self) -> Posterior:
+        """The prior as a posterior of one component: what stands for the tail."""
+
+    def fitted(self, posterior: Posterior) -> Self:
+        """The prior of smallest divergence from these posteriors, as far as it may be fitted to them."""
+        return self
+
+    def row_constant(self, total_weight: float, mean: F64, variance: F64) -> float:
+        """Σ w of what the log-density of `expected_mixture` has less than Eq. 16 in every component alike.
+
+        `mean` and `variance` are those of the columns.
+        """
+        return 0.0

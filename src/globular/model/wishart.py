@@ -1,0 +1,287 @@
+"""Gaussians with unknown mean and precision: Gaussian–Wishart (full) and normal–gamma (diag) posteriors.
+
+    q(μ, Λ) = N(μ; m, (β Λ)⁻¹) W(Λ; W, ν),   S = W⁻¹;      one column alone: Λ ~ Gamma(ν/2, S/2)
+
+A Wishart prior of the precision is the inverse-Wishart of the covariance. Both kinds share β, m and ν; they differ in
+what S is, and in how often the digamma of ν occurs.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar, Self
+
+import numpy as np
+from scipy.special import digamma, gammaln
+
+from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior
+from globular.model.statistics import F64
+
+_EPS = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianPosterior(Posterior):
+    """Posteriors of C components, with the prior they came from."""
+
+    beta: F64
+    """(C,): rows' worth of knowledge of the mean."""
+    m: F64
+    """(C, D)."""
+    nu: F64
+    """(C,): degrees of freedom."""
+    S: F64
+    """W⁻¹: (C, D, D) or (C, D)."""
+    prior: GaussianPrior
+
+    covariance_type: ClassVar[str]
+
+    @abstractmethod
+    def draw(self, component: int, n: int, random: np.random.RandomState) -> F64:
+        """Rows from the predictive density of a component."""
+
+    def __len__(self) -> int:
+        return len(self.beta)
+
+    @property
+    def means(self) -> F64:
+        return self.m
+
+    def join(self, other: Self) -> Self:
+        return type(self)(
+            np.concatenate([self.beta, other.beta]),
+            np.concatenate([self.m, other.m]),
+            np.concatenate([self.nu, other.nu]),
+            np.concatenate([self.S, other.S]),
+            self.prior,
+        )
+
+    def expected_mixture(self, log_weights: F64) -> ExpectedMixture:
+        """Eq. 16: precision ν W, and what E[log |Λ|] and E[μ] lack to that Gaussian's own constant."""
+        D = self.m.shape[1]
+        lacking = 0.5 * (self._digammas() - D * np.log(0.5 * self.nu)) - 0.5 * D / self.beta
+        return ExpectedMixture.build(
+            log_weights + lacking, self.m, self.covariances, self.covariance_type, self._factors()
+        )
+
+    @property
+    def covariances(self) -> F64:
+        """(ν W)⁻¹, the inverse of the expected precision."""
+        return self.S / self.nu.reshape(-1, *[1] * (self.S.ndim - 1))
+
+    def divergences(self) -> F64:
+        D = self.m.shape[1]
+        prior = self.prior
+        ratio = prior.beta / self.beta
+        of_means = D * (ratio - 1.0 - np.log(ratio)) + prior.beta * self.nu * self._mahalanobis(prior.m)
+        log_determinants = self._log_determinants()  # of S
+        expected = self._digammas() + D * np.log(2.0) - log_determinants  # E[log |Λ|]
+        of_precisions = (
+            (self.nu - prior.nu) * expected
+            + self.nu * (self.traces(prior.S) - D)
+            - 2.0 * (self._log_gammas(self.nu) - self._log_gammas(np.array([prior.nu])))
+            - D * np.log(2.0) * (self.nu - prior.nu)
+            + self.nu * log_determinants
+            - prior.nu * prior.log_determinant
+        )
+        return 0.5 * (of_means + of_precisions)
+
+    def log_evidences(self) -> F64:
+        """Ratio of the normalisers of posterior and prior."""
+        D, prior = self.m.shape[1], self.prior
+        gammas = self._log_gammas(self.nu) - self._log_gammas(np.array([prior.nu]))
+        determinants = prior.nu * prior.log_determinant - self.nu * self._log_determinants()
+        of_means = D * np.log(prior.beta / self.beta)
+        return gammas + 0.5 * (determinants + of_means - D * np.log(np.pi) * (self.nu - prior.nu))
+
+    def _factors(self) -> F64 | None:
+        """Factors of the expected precisions, if they are at hand."""
+        return None
+
+    @abstractmethod
+    def _digammas(self) -> F64:
+        """E[log |Λ|] − log |2 W|, (C,)."""
+
+    @abstractmethod
+    def _log_gammas(self, nu: F64) -> F64:
+        """log Γ of the normaliser, up to a constant."""
+
+    @abstractmethod
+    def _log_determinants(self) -> F64:
+        """log |S|, (C,)."""
+
+    @abstractmethod
+    def _mahalanobis(self, point: F64) -> F64:
+        """(m − point)ᵀ W (m − point), (C,)."""
+
+    @abstractmethod
+    def traces(self, S: F64) -> F64:
+        """tr S W, (C,)."""
+
+
+class DiagonalPosterior(GaussianPosterior):
+    """A normal–gamma posterior per column."""
+
+    covariance_type = "diag"
+
+    def _digammas(self) -> F64:
+        return self.m.shape[1] * digamma(0.5 * self.nu)
+
+    def _log_gammas(self, nu: F64) -> F64:
+        return self.m.shape[1] * gammaln(0.5 * nu)
+
+    def _log_determinants(self) -> F64:
+        return np.log(self.S).sum(axis=1)
+
+    def _mahalanobis(self, point: F64) -> F64:
+        return ((self.m - point) ** 2 / self.S).sum(axis=1)
+
+    def traces(self, S: F64) -> F64:
+        return (S / self.S).sum(axis=1)
+
+    def log_predictive(self, rows: F64) -> F64:
+        """A product of Student-t densities with ν degrees of freedom, one a column."""
+        found = np.empty((len(rows), len(self)))
+        for c, nu in enumerate(self.nu):
+            scale = self.S[c] * (1.0 + 1.0 / self.beta[c])  # ν times the squared scale of the t density
+            spread = np.log1p((rows - self.m[c]) ** 2 / scale).sum(axis=1)
+            constant = gammaln(0.5 * (nu + 1)) - gammaln(0.5 * nu) - 0.5 * np.log(np.pi * scale)
+            found[:, c] = constant.sum() - 0.5 * (nu + 1) * spread
+        return found
+
+    def draw(self, component: int, n: int, random: np.random.RandomState) -> F64:
+        D = self.m.shape[1]
+        precision = random.chisquare(self.nu[component], size=(n, D)) / self.S[component]
+        spread = np.sqrt((1.0 + 1.0 / self.beta[component]) / precision)
+        return self.m[component] + spread * random.standard_normal((n, D))
+
+
+class MatrixPosterior(GaussianPosterior):
+    """Whole matrices."""
+
+    covariance_type = "full"
+
+    @cached_property
+    def _lower(self) -> F64:
+        return np.asarray(np.linalg.cholesky(self.S), dtype=np.float64)
+
+    @cached_property
+    def _inverse_lower(self) -> F64:
+        # all components in one call: so many small calls of a threaded LAPACK cost more than they compute
+        return np.tril(np.linalg.inv(self._lower))
+
+    def _digammas(self) -> F64:
+        D = self.m.shape[1]
+        return digamma(0.5 * (self.nu[:, None] - np.arange(D))).sum(axis=1)
+
+    def _log_gammas(self, nu: F64) -> F64:
+        D = self.m.shape[1]
+        return gammaln(0.5 * (nu[:, None] - np.arange(D))).sum(axis=1)
+
+    def _log_determinants(self) -> F64:
+        return 2.0 * np.log(np.diagonal(self._lower, axis1=1, axis2=2)).sum(axis=1)
+
+    def _mahalanobis(self, point: F64) -> F64:
+        whitened = np.einsum("cde,ce->cd", self._inverse_lower, self.m - point)
+        return (whitened**2).sum(axis=1)
+
+    def traces(self, S: F64) -> F64:
+        return ((self._inverse_lower @ np.linalg.cholesky(S)) ** 2).sum(axis=(1, 2))
+
+    def _factors(self) -> F64:
+        upper = np.sqrt(self.nu)[:, None, None] * np.swapaxes(self._inverse_lower, 1, 2)
+        return np.ascontiguousarray(upper)
+
+    def log_predictive(self, rows: F64) -> F64:
+        """A Student-t density with ν + 1 − D degrees of freedom."""
+        D = self.m.shape[1]
+        found = np.empty((len(rows), len(self)))
+        log_determinants = self._log_determinants()
+        for c, nu in enumerate(self.nu):
+            ratio = 1.0 + 1.0 / self.beta[c]
+            whitened = (rows - self.m[c]) @ self._inverse_lower[c].T
+            spread = np.log1p((whitened**2).sum(axis=1) / ratio)
+            constant = gammaln(0.5 * (nu + 1)) - gammaln(0.5 * (nu + 1 - D))
+            constant -= 0.5 * (D * np.log(np.pi * ratio) + log_determinants[c])
+            found[:, c] = constant - 0.5 * (nu + 1) * spread
+        return found
+
+    def draw(self, component: int, n: int, random: np.random.RandomState) -> F64:
+        D = self.m.shape[1]
+        degrees = self.nu[component] + 1 - D
+        spread = np.sqrt((1.0 + 1.0 / self.beta[component]) / random.chisquare(degrees, size=(n, 1)))
+        return self.m[component] + spread * (random.standard_normal((n, D)) @ self._lower[component].T)
+
+
+KINDS: dict[str, type[GaussianPosterior]] = {
+    kind.covariance_type: kind for kind in (MatrixPosterior, DiagonalPosterior)
+}
+"""Posteriors by the covariance family of their components."""
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianPrior(Prior):
+    """β₀, m₀, ν₀ and S₀ = W₀⁻¹, (D, D) for full covariances and (D,) for diagonal ones."""
+
+    beta: float
+    m: F64
+    nu: float
+    S: F64
+    least: float | None = None
+    """If S₀ may be scaled to fit the components (empirical Bayes): how small the scale may become, 1 being this one."""
+
+    @property
+    def covariance_type(self) -> str:
+        return self._kind.covariance_type
+
+    @property
+    def metric(self) -> F64:
+        return self.S / self.nu
+
+    @property
+    def _kind(self) -> type[GaussianPosterior]:
+        return DiagonalPosterior if self.S.ndim == 1 else MatrixPosterior
+
+    @cached_property
+    def log_determinant(self) -> float:
+        """log |S₀|."""
+        return float(np.log(self.S).sum() if self.S.ndim == 1 else np.linalg.slogdet(self.S)[1])
+
+    def itself(self) -> GaussianPosterior:
+        return self._kind(np.array([self.beta]), self.m[None, :], np.array([self.nu]), self.S[None], self)
+
+    def fitted(self, posterior: Posterior) -> GaussianPrior:
+        """Σ_i KL(q_i ‖ p) is smallest where the expected precisions have the trace the prior expects, on average."""
+        if self.least is None or not isinstance(posterior, GaussianPosterior):
+            return self
+        traces = float(posterior.nu @ posterior.traces(self.S))
+        scale = max(len(posterior) * self.nu * len(self.m) / traces, self.least)
+        return replace(self, S=scale * self.S, least=self.least / scale)
+
+    def update(self, moments: Moments) -> GaussianPosterior:
+        counts = moments.counts
+        away = moments.means - self.m
+        beta = self.beta + counts
+        pulled = self.beta * counts / beta  # how much the distance from m₀ adds to the scatter
+        if self.S.ndim == 1:
+            S = self.S + np.maximum(moments.scatter, 0.0) + pulled[:, None] * away**2
+        else:
+            S = self.S + moments.scatter + pulled[:, None, None] * (away[:, :, None] * away[:, None, :])
+            S = _with_factors(0.5 * (S + np.swapaxes(S, 1, 2)))
+        return self._kind(beta, self.m + (counts / beta)[:, None] * away, self.nu + counts, S, self)
+
+
+def _with_factors(matrices: F64) -> F64:
+    """The same matrices, their diagonals lifted by units of rounding where a Cholesky factor needs it."""
+    lifted, share = matrices, _EPS * matrices.shape[1]
+    while True:
+        try:
+            np.linalg.cholesky(lifted)
+        except np.linalg.LinAlgError:
+            diagonals = np.diagonal(matrices, axis1=1, axis2=2)
+            lifted = matrices + share * diagonals[:, :, None] * np.eye(matrices.shape[1])
+            share *= 10
+        else:
+            return lifted

@@ -1,0 +1,53 @@
+"""The experiments of Verbeek et al. 2003 in small: they run, and their reports hold what was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments.verbeek2003 import figure1, figure2, fits, speed
+from globular.errors import DataError
+
+
+def test_figure_1(tmp_path: Path) -> None:
+    config = figure1.Config(fits.Problem(N=600, d=4, k=5, c=2.0, n_test=1), depths=(0, 2, 4, 12), n_runs=2)
+    found = figure1.report(config, tmp_path)
+    assert found.shape == (2, 4) and found.min() >= -1e-6  # optimal is never worse
+    assert found[:, -1].max() < 1e-6  # single rows: both rules are the posterior
+    text = (tmp_path / "report.md").read_text()
+    assert "Never worse here: yes" in text and (tmp_path / "figure1.png").is_file()
+
+
+def test_figure_2(tmp_path: Path) -> None:
+    config = figure2.Config(fits.Problem(N=2000, n_test=300), {"N": (2000, 40_000), "c": (2, 3)}, n_runs=1)
+    found = figure2.report(config, tmp_path)
+    assert set(found) == {"N", "c"} and len(found["N"]) == 2
+    assert all(figure2.shortfall(runs) < 1.0 for sweep in found.values() for runs in sweep.values())
+    assert figure2.growth(found["N"]) > 0.5
+    text = (tmp_path / "report.md").read_text()
+    assert "separation" in text and "to the power of" in text and (tmp_path / "figure2.png").is_file()
+
+
+def test_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "QUICK", (speed.Problem("tiny", speed.generated(5000, 4, 2.0), 4, 0.0),))
+    monkeypatch.setattr(speed, "TREE_ROWS", 200_000)
+    monkeypatch.setattr(speed, "MANY_ROWS", 2_000_000)
+    found = speed.report([], tmp_path, quick=True)
+    assert set(found) == {"tiny", "tree", "memory"} and found["tiny"]["loss"] < 1.01 * found["tiny"]["peer_loss"]
+    assert "scikit-learn" in (tmp_path / "report.md").read_text()
+
+
+def test_missing_data_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GLOBULAR_DATA", str(tmp_path))
+    with pytest.raises(DataError, match="GLOBULAR_DATA"):
+        speed.geonames()
+    with pytest.raises(DataError, match="GLOBULAR_DATA"):
+        speed.hipparcos()
+
+
+@pytest.mark.parametrize("module", [figure1, figure2, speed])
+def test_commands_explain_themselves(module: object, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        module.main(["--help"])
+    assert stopped.value.code == 0 and "--quick" in capsys.readouterr().out

@@ -1,0 +1,297 @@
+"""Passes over chunks against their reference, and the theory of the bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy import sparse
+
+from globular.backends.cpu import CpuShard, chunk_blocks
+from globular.backends.cpu.chunks import cell_densities
+from globular.backends.protocol import Shard, require
+from globular.backends.split import SplitShard
+from globular.backends.stream import StreamShard
+from globular.data.sources import as_source
+from globular.errors import UnsupportedPassError
+from globular.model.chunks import Within
+from globular.model.covariances import FAMILIES, CovarianceLimits
+from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
+from globular.model.graph import random_graph
+from globular.model.search import Search
+from globular.model.statistics import F64, SoftStatistics
+from globular.reference import chunks as reference
+from globular.reference import soft
+from makers import blobs, weights_for
+
+TYPES = sorted(FAMILIES)
+LIMITS = CovarianceLimits(1e-6, np.full(3, 1e-12))
+
+
+def mixture_for(rows: F64, covariance_type: str, C: int = 4) -> GaussianParameters:
+    start = isotropic_mixture(rows[:C], float(rows.var()), covariance_type)
+    statistics = soft.soft_pass(rows, np.ones(len(rows)), start)
+    return m_step(start, statistics, CovarianceLimits(1e-6, np.full(rows.shape[1], 1e-12)))
+
+
+def planted(
+    rows: F64, covariance_type: str, weights: F64 | None = None, depth: int = 3, leaf_size: int = 8
+) -> CpuShard:
+    shard = CpuShard(rows, weights)
+    shard.plant_tree(FAMILIES[covariance_type].scatter, leaf_size, depth=depth)
+    return shard
+
+
+def cells_of(shard: CpuShard, rows: F64, weights: F64) -> list[reference.Cell]:
+    """The cells of the frontier as sets of rows; those of opened leaves one by one."""
+    tree = shard.frontier.tree
+    numbers = [tree.rows_of(int(node)) for node in shard.frontier.nodes]
+    held = np.concatenate([np.empty(0, dtype=int), *numbers])
+    numbers += [np.array([row]) for row in np.setdiff1d(np.arange(len(rows)), held)]
+    return [reference.Cell(rows[n], weights[n]) for n in numbers if weights[n].sum() > 0]
+
+
+def assert_equal(ours: SoftStatistics, theirs: SoftStatistics, rtol: float = 1e-9) -> None:
+    for name in ("counts", "sums", "scatter", "log_likelihood", "total_weight"):
+        expected = np.asarray(getattr(theirs, name))
+        atol = rtol * np.abs(expected).max()
+        np.testing.assert_allclose(getattr(ours, name), expected, rtol=rtol, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+@pytest.mark.parametrize("offset", [0.0, 1e8])
+@pytest.mark.parametrize("shrink", [1.0, 1e-7], ids=["ordinary", "tight"])
+@pytest.mark.parametrize("rule", ["optimal", "centroid"])
+def test_cell_pass_is_the_reference(covariance_type: str, offset: float, shrink: float, rule: str) -> None:
+    """`tight` makes components that the expanded square would get wrong; some leaves are opened into rows."""
+    rows = np.round(64 * blobs(n=200, D=3)) / 64
+    mixture = mixture_for(rows, covariance_type)
+    rows = rows + offset
+    mixture = GaussianParameters(mixture.weights, mixture.means + offset, mixture.covariances * shrink, covariance_type)
+    assert (len(chunk_blocks.ChunkBlocks(mixture, rows.mean(axis=0)).tight) == 4) == (shrink < 1)
+    weights = weights_for(200)
+    shard = planted(rows, covariance_type, weights)
+    for _ in range(3):
+        shard.gain_pass(mixture, 1)
+        shard.expand_chunks(float(np.quantile(shard.frontier.gains, 0.7)))
+    assert len(shard.frontier.row_chunks) and len(shard.frontier.nodes)
+    ours = shard.cell_pass(mixture, rule=rule)
+    expected = reference.cell_pass(cells_of(shard, rows, weights), mixture, rule)
+    assert_equal(ours, expected, rtol=1e-6 if offset else 1e-9)  # a mean near 1e8 is good to 1e-8
+    assert ours.n_distances == len(shard.frontier) * 4
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_single_rows_are_the_soft_pass(covariance_type: str) -> None:
+    rows, weights = blobs(n=150, D=3), weights_for(150)
+    mixture = mixture_for(rows, covariance_type)
+    shard = planted(rows, covariance_type, weights)
+    while len(shard.frontier.nodes):
+        shard.frontier.open(np.arange(len(shard.frontier.nodes)))
+    assert_equal(shard.cell_pass(mixture), shard.soft_pass(mixture), rtol=1e-10)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    covariance_type=st.sampled_from(TYPES),
+    rows=arrays(np.float64, st.tuples(st.integers(4, 50), st.integers(1, 3)), elements=st.integers(-9, 9)),
+    seed=st.integers(0, 1000),
+)
+def test_bound_rises_with_every_split_and_never_exceeds_the_likelihood(
+    covariance_type: str, rows: F64, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    mixture = isotropic_mixture(rows[random.choice(len(rows), 3)] + 0.5, float(random.uniform(0.5, 9)), covariance_type)
+    weights = random.integers(0, 3, size=len(rows)) + np.eye(len(rows))[0]
+    shard = planted(rows, covariance_type, weights, depth=0, leaf_size=3)
+    likelihood = shard.soft_pass(mixture).log_likelihood
+    slack = 1e-9 * (abs(likelihood) + weights.sum())
+    bound, counts = -np.inf, 0
+    while True:
+        optimal = shard.cell_pass(mixture).log_likelihood
+        assert bound - slack <= optimal <= likelihood + slack
+        assert shard.cell_pass(mixture, rule="centroid").log_likelihood <= optimal + slack
+        bound, counts = optimal, len(shard.frontier)
+        found = shard.gain_pass(mixture, 1)
+        if found.total <= 0:
+            break
+        assert shard.expand_chunks(float(found.gains[0])) > counts
+        assert shard.cell_pass(mixture).log_likelihood >= bound + found.gains[0] * found.added[0] - slack
+    # Two halves that are alike gain nothing, whatever is below them: only with single rows is the bound surely tight.
+    assert shard.open_rows() == len(rows)
+    assert shard.cell_pass(mixture).log_likelihood == pytest.approx(likelihood, abs=slack)
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_gains_are_differences_of_bounds(covariance_type: str) -> None:
+    rows, weights = blobs(n=200, D=3), weights_for(200)
+    mixture = mixture_for(rows, covariance_type)
+    shard = planted(rows, covariance_type, weights, depth=4, leaf_size=16)
+    before = shard.cell_pass(mixture).log_likelihood
+    found = shard.gain_pass(mixture, 5)
+    assert len(found.gains) == 5 and (np.diff(found.gains) <= 0).all()
+    assert found.n_chunks == len(shard.frontier) and shard.frontier.tree.is_leaf(shard.frontier.nodes).any()
+    shard.expand_chunks(0.0)
+    after = shard.cell_pass(mixture).log_likelihood
+    assert after - before == pytest.approx(found.total, rel=1e-9)
+
+
+def test_change_is_the_weight_that_changes_component() -> None:
+    rows = blobs(n=100, D=3)
+    mixture = mixture_for(rows, "full")
+    shard = planted(rows, "full", depth=0, leaf_size=60)
+    root = np.exp(_joint(shard, mixture) - cell_densities(shard.frontier, mixture, 1)[:, None])
+    change = shard.gain_pass(mixture, 1, measure="change").total
+    shard.expand_chunks(0.0)
+    children = np.exp(_joint(shard, mixture) - cell_densities(shard.frontier, mixture, 1)[:, None])
+    weights = shard.take_chunks().weights
+    assert change == pytest.approx(float(weights @ np.abs(children - root).sum(axis=1)) / 2, rel=1e-9)
+
+
+def _joint(shard: CpuShard, mixture: GaussianParameters) -> F64:
+    blocks = chunk_blocks.ChunkBlocks(mixture, shard.frontier.offset)
+    return blocks.log_joint(shard.take_chunks(), blocks.features(shard.take_chunks()))
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_within_counts_what_the_component_holds(covariance_type: str) -> None:
+    rows, weights = blobs(n=200, D=3), weights_for(200)
+    mixture = mixture_for(rows, covariance_type)
+    pair = mixture_for(rows[50:], covariance_type, C=2)
+    shard = planted(rows, covariance_type, weights)
+    every = shard.cell_pass(mixture)
+    parts = [shard.cell_pass(pair, within=Within(mixture, c)) for c in range(4)]
+    np.testing.assert_allclose([part.total_weight for part in parts], every.counts, rtol=1e-9)
+    total = parts[0] + parts[1] + parts[2] + parts[3]
+    assert_equal(total, shard.cell_pass(pair))
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_weights_may_add_up_to_anything(covariance_type: str) -> None:
+    rows = blobs(n=100, D=3) + 1e6
+    mixture = mixture_for(rows, covariance_type)
+    shard = planted(rows, covariance_type)
+    scaled = GaussianParameters(1e-30 * mixture.weights, mixture.means, mixture.covariances, covariance_type)
+    one, other = shard.cell_pass(mixture), shard.cell_pass(scaled)
+    np.testing.assert_allclose(other.scatter, one.scatter, rtol=1e-6)
+    assert other.log_likelihood == pytest.approx(one.log_likelihood + 100 * np.log(1e-30), rel=1e-9)
+    gone = GaussianParameters(np.array([1.0, 0.0, 0.0, 0.0]), mixture.means, mixture.covariances, covariance_type)
+    np.testing.assert_allclose(shard.cell_pass(gone).counts, [100.0, 0.0, 0.0, 0.0])
+
+
+def test_finer_trees_serve_coarser_families() -> None:
+    rows = blobs(n=100, D=3)
+    shard = CpuShard(rows)
+    shard.plant_tree("outer", 8, depth=3)
+    for covariance_type in TYPES:
+        mixture = mixture_for(rows, covariance_type)
+        expected = planted(rows, covariance_type).cell_pass(mixture)
+        assert_equal(shard.cell_pass(mixture), expected, rtol=1e-12)
+    shard.plant_tree("norm", 8)
+    with pytest.raises(ValueError, match="needs 'columns'"):
+        shard.cell_pass(mixture_for(rows, "diag"))
+
+
+def test_threads_and_shards() -> None:
+    rows, weights = blobs(n=3000, D=3), weights_for(3000)
+    mixture = mixture_for(rows, "full")
+    single, double = CpuShard(rows, weights, n_threads=1), CpuShard(rows, weights, n_threads=2)
+    for shard in (single, double):
+        shard.plant_tree("outer", 4, largest=10.0)
+    one, two = single.cell_pass(mixture), double.cell_pass(mixture)
+    np.testing.assert_array_equal(one.scatter, two.scatter)
+    assert one.log_likelihood == two.log_likelihood
+    assert (single.gain_pass(mixture, 9).gains == double.gain_pass(mixture, 9).gains).all()
+    halves = [CpuShard(rows[:1000], weights[:1000]), CpuShard(rows[1000:], weights[1000:], first_row=1000)]
+    split: Shard = SplitShard(halves)
+    assert split.plant_tree("outer", 4, largest=10.0) == sum(len(half.frontier) for half in halves)
+    assert_equal(split.cell_pass(mixture), halves[0].cell_pass(mixture) + halves[1].cell_pass(mixture))
+    best = split.gain_pass(mixture, 3)
+    gains = np.sort(np.concatenate([half.frontier.gains for half in halves]))[::-1]
+    np.testing.assert_array_equal(best.gains, gains[:3])
+    n_cells = len(split.take_chunks())
+    assert split.expand_chunks(float(best.gains[2])) >= n_cells + 3
+
+
+def test_streamed_rows_are_read_only_where_leaves_are_opened() -> None:
+    rows, weights = blobs(n=500, D=3), weights_for(500)
+    mixture = mixture_for(rows, "diag")
+    stream = StreamShard(as_source(rows), weights, rows_per_part=200)
+    stream.plant_tree("columns", 8, largest=20.0)
+    while stream.gain_pass(mixture, 1).total > 0:
+        stream.expand_chunks(0.0)
+    exact = CpuShard(rows, weights).soft_pass(mixture)
+    assert_equal(stream.cell_pass(mixture), exact)
+
+
+# Truncated -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_all_components_kept_is_the_whole_pass(covariance_type: str) -> None:
+    rows, weights = blobs(n=300, D=3), weights_for(300)
+    mixture = mixture_for(rows, covariance_type)
+    shard = planted(rows, covariance_type, weights)
+    shard.gain_pass(mixture, 1)
+    shard.expand_chunks(0.0)
+    graph = random_graph(4, 4, np.random.default_rng(0))
+    found = shard.truncated_cell_pass(mixture, graph, Search(4, 0, 0, estimate=True))
+    assert_equal(found.statistics, shard.cell_pass(mixture))
+    exact, truncated = shard.gain_pass(mixture, 3), shard.gain_pass(mixture, 3, truncated=True)
+    np.testing.assert_allclose(truncated.gains, exact.gains, rtol=1e-7)
+    assert truncated.total == pytest.approx(exact.total, rel=1e-7)
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_truncated_bound_rises_to_the_best_components(covariance_type: str) -> None:
+    """Searched from bad sets and through splits; K(A) ends as the best C′ where neighbourhoods reach everything."""
+    rows = blobs(n=400, C=12, D=3)
+    mixture = mixture_for(rows, covariance_type, C=12)
+    shard = planted(rows, covariance_type, depth=6)
+    graph = random_graph(12, 4, np.random.default_rng(0))
+    shard.frontier.members = np.tile(np.array([11, 3], dtype=np.int32), (len(shard.frontier), 1))
+    bound = -np.inf
+    for step in range(20):
+        found = shard.truncated_cell_pass(mixture, graph, Search(2, 2, step, estimate=True))
+        assert found.statistics.log_likelihood >= bound - 1e-9 * abs(bound)
+        assert found.statistics.counts.sum() == pytest.approx(400)
+        bound = found.statistics.log_likelihood
+        if step in (3, 6):
+            gains = shard.gain_pass(mixture, 1, truncated=True)
+            shard.expand_chunks(float(gains.gains[0]))
+    joint = _joint(shard, mixture)
+    best = np.sort(joint, axis=1)[:, -2:]
+    held = np.take_along_axis(joint, np.asarray(shard.frontier.members), axis=1)
+    assert (np.isclose(np.sort(held, axis=1), best).all(axis=1)).mean() > 0.9
+    pairs = found.pairs
+    assert (pairs.sums[1] > 0).all() and (pairs.pairs[0] != pairs.pairs[1]).all()
+
+
+def test_first_components_are_the_best_of_all() -> None:
+    rows = blobs(n=400, C=12, D=3)
+    mixture = mixture_for(rows, "full", C=12)
+    shard = planted(rows, "full")
+    graph = np.arange(12, dtype=np.int32)[:, None]  # neighbourhoods of one: the sets stay as they begin
+    found = shard.truncated_cell_pass(mixture, graph, Search(3, 0, 0, estimate=False))
+    joint = _joint(shard, mixture)
+    np.testing.assert_array_equal(shard.frontier.members, np.argsort(-joint, axis=1)[:, :3])
+    expected = shard.take_chunks().weights @ np.logaddexp.reduce(np.sort(joint, axis=1)[:, -3:], axis=1)
+    assert found.statistics.log_likelihood == pytest.approx(float(expected), rel=1e-12)
+
+
+# Refusals ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_done_is_refused() -> None:
+    rows = blobs(n=50, D=3)
+    shard = planted(rows, "full")
+    with pytest.raises(RuntimeError, match="gain_pass"):
+        shard.expand_chunks(0.0)
+    with pytest.raises(RuntimeError, match="truncated_cell_pass"):
+        shard.gain_pass(mixture_for(rows, "full"), 1, truncated=True)
+    with pytest.raises(UnsupportedPassError, match="dense"):
+        require(CpuShard(sparse.csr_array(rows)), "cell_pass")
+    with pytest.raises(UnsupportedPassError, match="dense"):
+        CpuShard(sparse.csr_array(rows)).plant_tree("outer", 4)

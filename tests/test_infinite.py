@@ -1,0 +1,331 @@
+"""Infinite mixtures: what the theory promises of VIM, Fast-VIM and BJ, and the passes and trials they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans as SklearnKMeans
+from sklearn.metrics import adjusted_rand_score
+from sklearn.mixture import BayesianGaussianMixture
+from threadpoolctl import threadpool_limits
+
+from globular.algorithms import fields, merges, splits
+from globular.algorithms.fields import CellOptions, Cells, Field, Rows
+from globular.algorithms.infinite import (
+    GROWN,
+    InfiniteOptions,
+    Mixture,
+    components_at,
+    infinite,
+    one_component,
+)
+from globular.algorithms.steps import Step
+from globular.backends.cpu import CpuShard, soft
+from globular.backends.split import SplitShard
+from globular.model.chunks import Within
+from globular.model.dirichlet import InfiniteMixture
+from globular.model.observations import Moments
+from globular.model.wishart import GaussianPrior
+
+Matrix = NDArray[np.float64]
+KINDS = ["full", "diag"]
+
+
+def blobs(n: int = 600, C: int = 4, D: int = 2, apart: float = 8.0, seed: int = 0) -> tuple[Matrix, NDArray[np.int64]]:
+    """Round clusters around corners of a cube, and the cluster of each row."""
+    random = np.random.default_rng(seed)
+    centers = apart * (np.arange(C)[:, None] >> np.arange(D) & 1)
+    labels = np.arange(n) % C
+    return centers[labels] + random.normal(size=(n, D)), labels
+
+
+def prior_for(rows: Matrix, kind: str = "full", scale: float = 0.05, least: float | None = None) -> GaussianPrior:
+    D = rows.shape[1]
+    nu = D + 2.0 if kind == "full" else 3.0
+    S = scale * nu * rows.var(axis=0)
+    return GaussianPrior(0.01, rows.mean(axis=0), nu, np.diag(S) if kind == "full" else S, least)
+
+
+def on_rows(rows: Matrix, seed: int = 0) -> Rows:
+    return Rows(CpuShard(rows), 100_000, np.random.default_rng(seed))
+
+
+def on_cells(rows: Matrix, kind: str = "full", seed: int = 0) -> Cells:
+    """Cells that stay cells whatever they would gain as rows."""
+    options = CellOptions(n_cells=40, tol=1e-6, most_cells=1e9)
+    scatter = "outer" if kind == "full" else "columns"
+    return Cells(CpuShard(rows), scatter, options, 100_000, np.random.default_rng(seed))
+
+
+def run(data: Field, prior: GaussianPrior, options: InfiniteOptions = InfiniteOptions()) -> list[Step[Mixture]]:  # noqa: B008
+    return list(infinite(data, prior, one_component(data, prior), options, np.random.default_rng(0)))
+
+
+def free_energy(data: Field, mixture: Mixture) -> float:
+    return mixture.free_energy(data.e_step(mixture.local).log_likelihood)
+
+
+# What the theory promises --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("make", [on_rows, on_cells], ids=["rows", "cells"])
+@pytest.mark.parametrize("closed", [False, True], ids=["nested", "closed"])
+def test_free_energy_never_rises_at_a_fixed_truncation(kind: str, make: Callable[..., Field], closed: bool) -> None:
+    rows, _ = blobs(apart=2.5)
+    prior = prior_for(rows, kind)
+    data = make(rows)
+    moments = components_at(data, rows[:7], prior)
+    mixture = InfiniteMixture.update(prior, (1.0, 1.0), moments, closed=closed)
+    energies = []
+    for _ in range(25):
+        statistics = data.e_step(mixture.local)
+        energies.append(mixture.free_energy(statistics.log_likelihood))
+        found, tail = Moments.from_pass(mixture.local, statistics), 0.0
+        if not closed:
+            tail, found = float(found.counts[-1]), found.take(slice(0, -1))
+            found = found.take(np.argsort(-found.counts, kind="stable"))  # reordering is part of a cycle
+        mixture = InfiniteMixture.update(prior, (1.0, 1.0), found, tail, closed=closed)
+    assert (np.diff(energies) <= 1e-9 * abs(energies[0])).all()
+    assert energies[-1] < energies[0] - 1
+
+
+def test_refining_the_tree_never_raises_the_free_energy() -> None:
+    rows, _ = blobs(n=4000, apart=3.0)
+    data = on_cells(rows)
+    prior = prior_for(rows)
+    mixture = InfiniteMixture.update(prior, (1.0, 1.0), components_at(data, rows[:5], prior))
+    energies = [free_energy(data, mixture)]
+    while data.refine(mixture.local, thorough=True):
+        energies.append(free_energy(data, mixture))
+    energies.append(free_energy(on_rows(rows), mixture))
+    assert len(energies) > 3
+    assert (np.diff(energies) <= 1e-9 * abs(energies[0])).all()
+
+
+@pytest.mark.parametrize("make", [on_rows, on_cells], ids=["rows", "cells"])
+def test_families_are_nested(make: Callable[..., Field]) -> None:
+    """After convergence F at T + 1 is at most F at T, and what grows further is never worse."""
+    rows, _ = blobs(C=4)
+    data, prior = make(rows), prior_for(rows)
+    energies = []
+    for T in range(1, 6):
+        steps = run(data, prior, InfiniteOptions(T_max=T, accept="best"))
+        assert steps[-1].model.T <= T
+        energies.append(-steps[-1].objective)
+    assert (np.diff(energies) <= InfiniteOptions().tol * len(rows)).all()  # what counts as converged
+    assert energies[3] < energies[0] - 100
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("make", [on_rows, on_cells], ids=["rows", "cells"])
+def test_shown_objectives_are_monotone_and_the_components_found(kind: str, make: Callable[..., Field]) -> None:
+    rows, labels = blobs(C=6, D=3)
+    steps = run(make(rows), prior_for(rows, kind, least=1e-6))
+    objectives = np.array([step.objective for step in steps])
+    assert (np.diff(objectives) >= -1e-9 * abs(objectives[0])).all()
+    assert [step.stopped for step in steps] == [""] * (len(steps) - 1) + [GROWN]
+    assert [step.iteration for step in steps] == list(range(1, len(steps) + 1))
+    model = steps[-1].model
+    assert model.T == 6
+    assert adjusted_rand_score(labels, soft.most_likely(CpuShard(rows), model.local)) > 0.99
+    assert (np.diff(model.sticks.weights) <= 1e-9).all()  # the largest first
+
+
+def test_a_ring_needs_more_than_two_halves_at_once() -> None:
+    """No split in two lowers F here; halves of halves do."""
+    angles = np.repeat(np.arange(8) * np.pi / 4, 30)
+    rows = 10 * np.stack([np.cos(angles), np.sin(angles)], axis=1) + np.random.default_rng(0).normal(size=(240, 2)) / 2
+    assert run(on_rows(rows), prior_for(rows, least=1e-6))[-1].model.T == 8
+
+
+def test_cells_that_gain_too_much_as_rows_give_way_to_them() -> None:
+    rows, _ = blobs(n=2000, apart=4.0, D=3, C=6)
+    data = Cells(CpuShard(rows), "outer", CellOptions(n_cells=30, tol=1e-9), 100_000, np.random.default_rng(0))
+    assert not data.by_rows
+    steps = run(data, prior_for(rows, least=1e-6))
+    assert data.by_rows
+    exact = run(on_rows(rows), prior_for(rows, least=1e-6))
+    assert steps[-1].objective == pytest.approx(exact[-1].objective, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cells_that_look_at_few_components(kind: str) -> None:
+    """F stays a bound that never rises; a cycle costs C′·G densities a cell, and finds what looking at all finds."""
+    random = np.random.default_rng(0)
+    centers = 12.0 * np.stack(np.meshgrid(np.arange(8), np.arange(8)), axis=-1).reshape(-1, 2)
+    labels = np.arange(6400) % 64
+    rows = centers[labels] + random.normal(size=(6400, 2))
+    options = CellOptions(n_cells=400, C_prime=3, G=6)
+    scatter = "outer" if kind == "full" else "columns"
+    data = Cells(CpuShard(rows), scatter, options, 100_000, np.random.default_rng(0))
+    steps = run(data, prior_for(rows, kind, least=1e-6), InfiniteOptions(n_candidates=50))
+    objectives = np.array([step.objective for step in steps])
+    assert (np.diff(objectives) >= -1e-9 * abs(objectives[0])).all()
+    model = steps[-1].model
+    assert abs(model.T - 64) <= 4 and not data.by_rows
+    assert adjusted_rand_score(labels, soft.most_likely(CpuShard(rows), model.local)) > 0.97
+    # within a round, a pass costs far less than cells × T
+    cheapest = min(step.n_distances for step in steps[-3:])
+    assert cheapest < 0.6 * data.n_cells * model.T
+    assert free_energy(on_rows(rows), model) <= -steps[-1].objective + 1e-6 * abs(steps[-1].objective)
+
+
+@pytest.mark.parametrize("options", [InfiniteOptions(max_iter=3), InfiniteOptions(T_max=2)], ids=["max_iter", "T_max"])
+def test_limits_hold(options: InfiniteOptions) -> None:
+    rows, _ = blobs()
+    steps = run(on_rows(rows), prior_for(rows), options)
+    assert len(steps) <= options.max_iter
+    assert options.T_max >= steps[-1].model.T
+    assert steps[-1].stopped == ("max_iter" if options.max_iter == 3 else GROWN)
+
+
+# As scikit-learn -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("T", [3, 6])
+def test_closed_truncation_agrees_with_scikit_learn(T: int) -> None:
+    """The same priors, start and truncation; scikit-learn leaves the last stick a Beta where BJ has q(v_T = 1) = 1."""
+    rows, _ = blobs(n=240, C=3, apart=6.0)
+    with threadpool_limits(1):
+        start = SklearnKMeans(T, n_init=1, random_state=0).fit(rows)
+        peer = BayesianGaussianMixture(
+            n_components=T,
+            weight_concentration_prior_type="dirichlet_process",
+            weight_concentration_prior=1.0,
+            mean_precision_prior=0.5,
+            mean_prior=rows.mean(axis=0),
+            degrees_of_freedom_prior=5.0,
+            covariance_prior=np.eye(2) * 3,
+            reg_covar=0,
+            tol=1e-10,
+            max_iter=2000,
+            random_state=0,
+        ).fit(rows)
+    prior = GaussianPrior(0.5, rows.mean(axis=0), 5.0, np.eye(2) * 3)
+    data = on_rows(rows)
+    options = InfiniteOptions(alpha=(1.0, 1.0), closed=True, tol=1e-12, max_iter=2000)
+    moments = components_at(data, start.cluster_centers_, prior)
+    model = list(infinite(data, prior, moments, options, np.random.default_rng(0)))[-1].model
+    ours = soft.responsibilities(CpuShard(rows), model.local)
+    np.testing.assert_allclose(ours, peer.predict_proba(rows), atol=0.02)
+    np.testing.assert_array_equal(ours.argmax(axis=1), peer.predict(rows))
+
+
+# Passes, trials, merges ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_claims_are_responsibilities(weighted: bool) -> None:
+    rows, _ = blobs(apart=2.0)
+    weights = np.random.default_rng(0).uniform(size=len(rows)) if weighted else None
+    prior = prior_for(rows)
+    mixture = InfiniteMixture.update(prior, (1.0, 1.0), components_at(on_rows(rows), rows[:3], prior)).local
+    wanted, rates = np.array([2, 0]), np.ones(2)
+    one = CpuShard(rows, weights).claim_pass(mixture, wanted, rates, 0)
+    q = soft.responsibilities(CpuShard(rows), mixture)
+    for claim, component in zip(one, wanted, strict=True):
+        chosen = q[:, component] > 1e-4
+        expected = q[chosen, component] * (weights[chosen] if weights is not None else 1.0)
+        np.testing.assert_allclose(claim.weights, expected, rtol=1e-9)
+        np.testing.assert_allclose(claim.rows, rows[chosen], atol=1e-12)
+    parts = SplitShard([CpuShard(rows[:100], None if weights is None else weights[:100]),
+                        CpuShard(rows[100:], None if weights is None else weights[100:], n_threads=2)])  # fmt: skip
+    for claim, other in zip(one, parts.claim_pass(mixture, wanted, rates, 0), strict=True):
+        np.testing.assert_array_equal(claim.weights, other.weights)
+
+
+def test_a_part_of_the_claims_weighs_as_much_as_all() -> None:
+    rows, _ = blobs(n=20_000, C=1)
+    prior = prior_for(rows)
+    mixture = InfiniteMixture.update(prior, (1.0, 1.0), components_at(on_rows(rows), rows[:1], prior)).local
+    (part,) = CpuShard(rows).claim_pass(mixture, np.array([0]), np.array([0.1]), 7)
+    (again,) = CpuShard(rows, n_threads=2).claim_pass(mixture, np.array([0]), np.array([0.1]), 7)
+    assert 1500 < len(part.weights) < 2500
+    assert part.weights.sum() == pytest.approx(20_000, rel=0.1)
+    np.testing.assert_array_equal(part.rows, again.rows)
+
+
+def test_claimed_cells_weigh_what_the_component_holds() -> None:
+    """E-steps on a component's cells alone are those of `within` on all of them."""
+    rows, _ = blobs(apart=2.0, n=2000)
+    data, prior = on_cells(rows), prior_for(rows)
+    shard = data._shard
+    mixture = InfiniteMixture.update(prior, (1.0, 1.0), components_at(data, rows[:4], prior)).local
+    children = InfiniteMixture.update(prior, (1.0, 1.0), components_at(data, rows[4:6], prior)).local
+    (chunks,) = shard.claim_chunks(mixture, np.array([2]))
+    assert len(chunks) < data.n_cells
+    found, expected = (
+        shard.local(rows[:1]).chunk_pass(chunks, children),
+        shard.cell_pass(children, within=Within(mixture, 2)),
+    )
+    for name in ("counts", "sums", "scatter", "log_likelihood", "total_weight"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=0.01, atol=0.2, err_msg=name)
+    halves = SplitShard([CpuShard(rows[:900]), CpuShard(rows[900:])])
+    halves.plant_tree("outer", 16, largest=50.0)
+    (joined,) = halves.claim_chunks(mixture, np.array([2]))
+    assert joined.weights.sum() == pytest.approx(halves.cell_pass(mixture).counts[2], rel=0.01)
+
+
+@pytest.mark.parametrize("make", [on_rows, on_cells], ids=["rows", "cells"])
+def test_the_gain_of_a_trial_is_what_the_free_energy_falls_by(make: Callable[..., Field]) -> None:
+    """Children in the place of their parent, everything else as it was: F of all the data tells the same."""
+    rows, _ = blobs(C=3, apart=10.0)
+    data, prior = make(rows), prior_for(rows)
+    moments = components_at(data, np.array([[0.0, 0.0], [10.0, 5.0]]), prior)  # the second holds two clusters
+    order = np.argsort(-moments.counts)
+    moments = moments.take(order)
+    before = InfiniteMixture.update(prior, (1.0, 1.0), moments)
+    shares, _ = data.shares(before.local, np.array([0]), moments.counts[:1])
+    place = splits.Place((1.0, 1.0), float(moments.counts[1]))
+    (trial,) = splits.try_splits(shares, np.array([0]), moments, [place], prior, splits.SplitRules(0.0, 0.0, 10.0))
+    assert trial.gain > 50 and len(trial.children) == 2
+    after = InfiniteMixture.update(prior, (1.0, 1.0), trial.children.join(moments.take(slice(1, 2))))
+    fallen = free_energy(data, before) - free_energy(data, after)
+    assert fallen == pytest.approx(trial.gain, rel=0.02)
+
+
+def test_small_children_are_not_split_off() -> None:
+    rows, _ = blobs(C=2, n=100, apart=30.0)
+    data, prior = on_rows(rows), prior_for(rows)
+    few = InfiniteOptions(smallest=60.0)
+    assert run(data, prior)[-1].model.T == 2
+    assert run(data, prior, few)[-1].model.T == 1
+
+
+def test_splits_that_gain_little_are_not_kept() -> None:
+    """A cluster that is not quite Gaussian stays whole unless asked otherwise."""
+    rows = np.random.default_rng(0).uniform(size=(2000, 2))
+    data, prior = on_rows(rows), prior_for(rows, least=1e-6)
+    whole, pieces = (run(data, prior, InfiniteOptions(gain=gain))[-1].model.T for gain in (0.5, 0.0))
+    assert whole == 1 < pieces
+
+
+def test_superfluous_components_are_merged() -> None:
+    rows, labels = blobs(C=2, apart=12.0)
+    data, prior = on_rows(rows), prior_for(rows)
+    halves = rows[labels == 0]
+    means = np.array([halves[halves[:, 0] > 0].mean(axis=0), halves[halves[:, 0] <= 0].mean(axis=0), [12.0, 0.0]])
+    moments = components_at(data, means, prior)
+    pairs = merges.propose_merges(moments, 0.0, prior, (1.0, 1.0))
+    assert pairs == [(0, 1)]
+    steps = list(infinite(data, prior, moments, InfiniteOptions(), np.random.default_rng(0)))
+    assert steps[-1].model.T == 2
+
+
+def test_rows_of_large_components_are_thinned_for_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, _ = blobs(n=3000)
+    copied: list[int] = []
+    original = fields.LocalRows.__init__
+
+    def spy(self: fields.LocalRows, shard: CpuShard, rows: Matrix, weights: Matrix) -> None:
+        copied.append(len(rows))
+        original(self, shard, rows, weights)
+
+    monkeypatch.setattr(fields.LocalRows, "__init__", spy)
+    data = Rows(CpuShard(rows), 300, np.random.default_rng(0))
+    assert run(data, prior_for(rows))[-1].model.T == 4
+    assert max(copied) < 400

@@ -1,0 +1,73 @@
+"""The experiments of Kurihara et al. 2006 in small: they run, and their reports hold what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.kurihara2006 import figure1, figure2, figure3, fits, peers, text
+from globular.errors import DataError
+
+
+def test_figure_1(tmp_path: Path) -> None:
+    found = figure1.report(figure1.QUICK, tmp_path)
+    assert set(found) == {"300", "600"}
+    assert figure1.ratios(found["600"], "Fast-VIM", "BJ") < 1.05
+    written = (tmp_path / "report.md").read_text()
+    assert "23 × faster" in written and (tmp_path / "figure1.png").is_file()
+
+
+def test_figure_2_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = figure2.report(figure2.QUICK, tmp_path)
+    assert set(found) == {"N", "c"} and len(found["N"]) == 2
+    assert all(figure2.ratio(runs) < 1.1 for sweep in found.values() for runs in sweep.values())
+    assert "to the power of" in (tmp_path / "report.md").read_text() and (tmp_path / "figure2.png").is_file()
+    monkeypatch.setattr(figure2, "run", None)  # nothing is fitted again
+    assert figure2.report(figure2.QUICK, tmp_path) == found
+
+
+def test_free_energy_ratio_is_the_papers() -> None:
+    assert fits.energy_ratio(1.759e7, 1.684e7) == pytest.approx(1.0445, abs=1e-4)
+    assert fits.energy_ratio(-90.0, -100.0) == pytest.approx(1.1)  # worse is above one for negative F too
+
+
+def test_projection_goes_back() -> None:
+    X = np.random.default_rng(0).normal(size=(200, 6)) @ np.diag([5.0, 4, 3, 1e-3, 1e-3, 1e-3]) + 7
+    data = figure3.Projection.of(X.astype(np.float32), 3)
+    np.testing.assert_allclose(data.back(data.rows), X, atol=0.02)
+    np.testing.assert_allclose(data.rows.mean(axis=0), 0, atol=1e-3)
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize(("module", "name"), [(figure3, "mnist"), (text, "newsgroups20")])
+def test_real_data_in_small(module: Any, name: str, real_data: Callable[..., Any], tmp_path: Path) -> None:
+    real_data(name, "labels" if name == "newsgroups20" else None)
+    found = module.report(module.QUICK, tmp_path)
+    assert found["Fast-VIM"]["n_components"] > 1
+    assert "free-energy ratio" in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.realdata
+def test_peers_in_small(real_data: Callable[..., Any], tmp_path: Path) -> None:
+    real_data("flowsom_ff")
+    found = peers.report([], tmp_path, quick=True)
+    assert found["s1"]["true"] == 15 and found["flowsom_ff"]["components"] > 1
+    assert "BayesianGaussianMixture" in (tmp_path / "report.md").read_text()
+
+
+def test_missing_data_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GLOBULAR_DATA", str(tmp_path))
+    for load in (lambda: peers.measure_franti("s1"), lambda: text.load(text.QUICK), peers.mnist):
+        with pytest.raises(DataError, match="GLOBULAR_DATA"):
+            load()
+
+
+@pytest.mark.parametrize("module", [figure1, figure2, figure3, text, peers])
+def test_commands_explain_themselves(module: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        module.main(["--help"])
+    assert stopped.value.code == 0 and "--quick" in capsys.readouterr().out

@@ -1,0 +1,314 @@
+"""`InfiniteGaussianMixture` and `InfiniteMultinomialMixture`: parameters, attributes, edge cases, real data."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.metrics import adjusted_rand_score
+from sklearn.utils.estimator_checks import check_sample_weight_equivalence_on_dense_data, parametrize_with_checks
+
+import globular
+from globular import InfiniteGaussianMixture, InfiniteMultinomialMixture
+
+Matrix = NDArray[np.float64]
+
+
+def blobs(n: int = 600, C: int = 4, D: int = 2, apart: float = 8.0, seed: int = 0) -> tuple[Matrix, NDArray[np.int64]]:
+    random = np.random.default_rng(seed)
+    centers = apart * (np.arange(C)[:, None] >> np.arange(D) & 1)
+    labels = np.arange(n) % C
+    return centers[labels] + random.normal(size=(n, D)), labels
+
+
+def documents(n: int = 300, seed: int = 0) -> tuple[Matrix, NDArray[np.int64]]:
+    """Rows of counts from three kinds of documents of different lengths."""
+    random = np.random.default_rng(seed)
+    shares = random.dirichlet(np.full(12, 0.3), size=3)
+    labels = np.arange(n) % 3
+    return np.array([random.multinomial(random.integers(30, 90), shares[c]) for c in labels], dtype=float), labels
+
+
+FACES: list[Any] = [
+    InfiniteGaussianMixture(random_state=0),
+    InfiniteGaussianMixture(random_state=0, accelerate=False, covariance_type="diag"),
+    InfiniteGaussianMixture(random_state=0, truncation="fixed", max_components=8, accelerate=False),
+    InfiniteMultinomialMixture(random_state=0),
+]
+
+
+def data_for(model: Any) -> tuple[Matrix, NDArray[np.int64]]:
+    return documents() if isinstance(model, InfiniteMultinomialMixture) else blobs()
+
+
+# Fits ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", FACES)
+def test_components_are_found_and_attributes_agree(model: Any) -> None:
+    rows, labels = data_for(model)
+    model = clone(model).fit(rows)
+    T = len(model.weights_)
+    if model.truncation == "nested":
+        assert T == model.n_components_ == len(np.unique(labels))
+    else:
+        assert T == 8 >= model.n_components_
+        assert model.remaining_weight_ == 0
+    assert adjusted_rand_score(labels, model.predict(rows)) > 0.95
+    assert model.weights_.sum() + model.remaining_weight_ == pytest.approx(1.0)
+    assert model.converged_ and model.n_iter_ == len(model.history_)
+    assert model.free_energy_ == pytest.approx(-model.lower_bound_ * len(rows))
+    assert model.means_.shape == (T, rows.shape[1])
+    q = model.predict_proba(rows)
+    assert q.shape == (len(rows), T)
+    assert (q.sum(axis=1) <= 1 + 1e-12).all() and (q.sum(axis=1) > 0.5).all()
+    assert model.score(rows) == pytest.approx(model.score_samples(rows).mean())
+    assert model.bic(rows) > model.aic(rows)
+    np.testing.assert_array_equal(model.predict(rows), q.argmax(axis=1))
+
+
+@pytest.mark.parametrize("model", FACES)
+def test_models_survive_pickle_and_folder(model: Any, tmp_path: Path) -> None:
+    rows, _ = data_for(model)
+    model = clone(model).fit(rows)
+    for other in (pickle.loads(pickle.dumps(model)), globular.load(globular.save(model, tmp_path / "model"))):
+        np.testing.assert_array_equal(other.predict_proba(rows), model.predict_proba(rows))
+        np.testing.assert_array_equal(other.score_samples(rows), model.score_samples(rows))
+        assert other.free_energy_ == model.free_energy_
+
+
+@pytest.mark.parametrize("model", FACES)
+def test_samples_are_like_the_data(model: Any) -> None:
+    rows, _ = data_for(model)
+    model = clone(model).fit(rows)
+    drawn, labels = model.sample(500)
+    assert drawn.shape == (500, rows.shape[1]) and labels.max() <= len(model.weights_)
+    shares = np.bincount(labels, minlength=len(model.weights_) + 1)[: len(model.weights_)] / 500
+    np.testing.assert_allclose(shares, model.weights_, atol=0.08)
+    seen = labels < len(model.weights_)
+    assert (model.predict(drawn[seen]) == labels[seen]).mean() > 0.9
+    with pytest.raises(ValueError, match="n_samples"):
+        model.sample(0)
+
+
+@pytest.mark.parametrize("accelerate", [True, False])
+@pytest.mark.parametrize("covariance_type", ["full", "diag"])
+def test_scale_and_shift_do_not_change_the_partition(accelerate: bool, covariance_type: str) -> None:
+    rows, _ = blobs(n=2000, C=6, D=3)
+    model = InfiniteGaussianMixture(accelerate=accelerate, covariance_type=covariance_type, random_state=0)
+    labels = clone(model).fit_predict(rows)
+    assert len(np.unique(labels)) == 6
+    # the tree of cells knows no other units than those of the columns
+    scales = 1.0 if accelerate else np.array([1e-3, 1.0, 1e4])
+    for changed in (rows * 1e-5, rows * 1e7, rows + 1e5, rows * scales - 50):
+        np.testing.assert_array_equal(clone(model).fit_predict(changed), labels)
+
+
+def test_threads_give_the_same_bits() -> None:
+    rows, _ = blobs(n=3000, D=3, C=8)
+    one = InfiniteGaussianMixture(random_state=0, n_threads=1).fit(rows)
+    two = InfiniteGaussianMixture(random_state=0, n_threads=2).fit(rows)
+    np.testing.assert_array_equal(one.means_, two.means_)
+    assert one.history_[-1].objective == two.history_[-1].objective
+
+
+@pytest.mark.parametrize("accelerate", [True, False])
+def test_weights_count_as_repetitions(accelerate: bool) -> None:
+    rows, _ = blobs(n=200, C=3)
+    model = InfiniteGaussianMixture(accelerate=accelerate, random_state=0)
+    weighted = clone(model).fit(np.vstack([rows, rows[:5] + 100]), sample_weight=np.repeat([2.0, 0.0], [200, 5]))
+    repeated = clone(model).fit(np.vstack([rows, rows]))
+    assert weighted.n_components_ == repeated.n_components_ == 3
+    assert weighted.free_energy_ == pytest.approx(repeated.free_energy_, rel=1e-3)
+
+
+def test_float32_and_data_frames() -> None:
+    import pandas as pd
+
+    rows, labels = blobs()
+    model = InfiniteGaussianMixture(random_state=0)
+    assert adjusted_rand_score(clone(model).fit_predict(rows.astype(np.float32)), labels) > 0.99
+    framed = clone(model).fit(pd.DataFrame(rows, columns=["a", "b"]))
+    assert list(framed.feature_names_in_) == ["a", "b"]
+
+
+def test_fit_iter_callbacks_and_limits() -> None:
+    rows, _ = blobs(C=6, D=3)
+    model = InfiniteGaussianMixture(random_state=0)
+    for record in model.fit_iter(rows):
+        if record.iteration == 3:
+            break
+    assert model.n_iter_ == 3 and model.means_.shape[1] == 3
+    asked = InfiniteGaussianMixture(random_state=0, callbacks=lambda model, record: record.iteration == 2).fit(rows)
+    assert asked.stopped_ == "callback" and asked.n_iter_ == 2
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        InfiniteGaussianMixture(random_state=0, max_iter=2).fit(rows)
+    brief = InfiniteGaussianMixture(random_state=0, max_time=1e-9).fit(rows)
+    assert brief.stopped_ == "max_time" and brief.n_iter_ == 1
+
+
+def test_best_of_several_runs() -> None:
+    rows, _ = blobs(apart=3.0)
+    options: dict[str, Any] = {"truncation": "fixed", "max_components": 6, "init_params": "random_from_data"}
+    one = InfiniteGaussianMixture(random_state=0, **options).fit(rows)
+    best = InfiniteGaussianMixture(random_state=0, n_init=4, **options).fit(rows)
+    assert best.free_energy_ <= one.free_energy_
+
+
+def test_paper_splits_and_concentration() -> None:
+    rows, _ = blobs()
+    best = InfiniteGaussianMixture(splits="best", n_split_candidates=3, random_state=0).fit(rows)
+    assert best.n_components_ == 4
+    few = InfiniteGaussianMixture(random_state=0, concentration=1e-3).fit(rows)
+    many = InfiniteGaussianMixture(random_state=0, concentration=(1.0, 50.0)).fit(rows)
+    assert few.remaining_weight_ < many.remaining_weight_
+
+
+def test_given_priors_are_used_as_they_are() -> None:
+    rows, _ = blobs()
+    given: dict[str, Any] = {
+        "mean_prior": [1.0, 2.0], "mean_precision_prior": 0.5, "degrees_of_freedom_prior": 7.0,
+        "covariance_prior": np.eye(2) * 9, "concentration": (2.0, 3.0),
+    }  # fmt: skip
+    model = InfiniteGaussianMixture(random_state=0, **given).fit(rows)
+    np.testing.assert_array_equal(model.prior_["scale"], given["covariance_prior"])
+    np.testing.assert_array_equal(model.prior_["means"], [1.0, 2.0])
+    assert (model.prior_["mean_precision"], model.prior_["degrees_of_freedom"]) == (0.5, 7.0)
+    assert model.posterior_["degrees_of_freedom"].sum() == pytest.approx(7 * model.n_components_ + 600, abs=1)
+    fitted = InfiniteGaussianMixture(random_state=0).fit(rows)
+    assert np.diag(fitted.prior_["scale"])[0] < 4 * rows[:, 0].var()  # smaller than the data: it has been fitted
+
+
+# scikit-learn's conventions -------------------------------------------------------------------------------------------
+
+
+def expected_failures(model: Any) -> dict[str, str]:
+    if isinstance(model, InfiniteMultinomialMixture) or not (model.accelerate or model.truncation == "fixed"):
+        return {}
+    reason = "cells of repeated rows are other cells" if model.accelerate else "repeated rows draw other seeds"
+    return {"check_sample_weight_equivalence_on_dense_data": reason}
+
+
+@parametrize_with_checks(
+    [
+        InfiniteGaussianMixture(),
+        InfiniteGaussianMixture(accelerate=False),
+        InfiniteGaussianMixture(truncation="fixed", max_components=3, accelerate=False),
+        InfiniteMultinomialMixture(),
+    ],
+    expected_failed_checks=expected_failures,
+)
+def test_scikit_learn_conventions(estimator: Any, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+def test_weights_equal_repetitions_from_given_means() -> None:
+    start = np.random.RandomState(0).rand(3, 30)
+    estimator = InfiniteGaussianMixture(truncation="fixed", max_components=3, means_init=start, accelerate=False)
+    check_sample_weight_equivalence_on_dense_data("InfiniteGaussianMixture", estimator)
+
+
+# Edges ---------------------------------------------------------------------------------------------------------------
+
+EDGES: dict[str, Callable[[], Matrix]] = {
+    "one row": lambda: np.array([[1.0, 2.0]]),
+    "two rows": lambda: np.array([[1.0, 2.0], [3.0, 4.0]]),
+    "all alike": lambda: np.full((50, 3), 7.0),
+    "duplicates": lambda: np.repeat(np.array([[0.0, 0.0], [1.0, 5.0], [9.0, 2.0]]), 40, axis=0),
+    "constant column": lambda: np.hstack([blobs()[0], np.full((600, 1), 3.0)]),
+    "collinear": lambda: blobs()[0] @ np.array([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]),
+    "fewer rows than columns": lambda: np.random.default_rng(0).normal(size=(15, 40)),
+    "offset": lambda: blobs()[0] + 1e8,
+    "outlier": lambda: np.vstack([blobs()[0], [[1e9, -1e9]]]),
+    "tiny": lambda: blobs()[0] * 1e-150,
+    "large": lambda: blobs()[0] * 1e140,
+}
+
+
+@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize("accelerate", [True, False])
+@pytest.mark.parametrize("covariance_type", ["full", "diag"])
+def test_edges_never_give_nan(edge: str, accelerate: bool, covariance_type: str) -> None:
+    rows = EDGES[edge]()
+    model = InfiniteGaussianMixture(accelerate=accelerate, covariance_type=covariance_type, random_state=0).fit(rows)
+    for values in (
+        model.weights_,
+        model.means_,
+        model.covariances_,
+        model.predict_proba(rows),
+        model.score_samples(rows),
+    ):
+        assert np.isfinite(values).all()
+    assert np.isfinite(model.free_energy_)
+    if edge == "duplicates":
+        assert model.n_components_ == 3
+    if edge in ("constant column", "offset"):
+        assert model.n_components_ == 4
+
+
+@pytest.mark.parametrize("accelerate", [True, False])
+def test_edges_of_the_fixed_truncation(accelerate: bool) -> None:
+    for edge in ("two rows", "all alike", "duplicates", "constant column", "fewer rows than columns"):
+        rows = EDGES[edge]()
+        model = InfiniteGaussianMixture(truncation="fixed", accelerate=accelerate, random_state=0).fit(rows)
+        assert np.isfinite(model.free_energy_) and np.isfinite(model.means_).all()
+
+
+def test_edges_of_counts() -> None:
+    for rows in (np.zeros((5, 3)), np.eye(4), np.array([[3.0, 0.0]]), np.tile([5.0, 1.0, 0.0], (30, 1))):
+        model = InfiniteMultinomialMixture(random_state=0).fit(rows)
+        assert np.isfinite(model.free_energy_) and np.isfinite(model.score_samples(rows)).all()
+        assert model.n_components_ == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"concentration": (1.0,)}, "concentration"),
+        ({"concentration": [1.0, -2.0]}, "concentration"),
+        ({"mean_prior": [0.0]}, "mean_prior has shape"),
+        ({"mean_prior": [0.0, np.nan]}, "mean_prior"),
+        ({"covariance_prior": np.ones((2, 2))}, "covariance_prior must be positive"),
+        ({"covariance_prior": np.ones(2)}, "covariance_prior has shape"),
+        ({"degrees_of_freedom_prior": 0.5}, "degrees_of_freedom_prior"),
+        ({"means_init": np.zeros((4, 2))}, "truncation='fixed'"),
+        ({"means_init": np.zeros((4, 2)), "truncation": "fixed"}, "means_init has shape"),
+        ({"truncation": "fixed", "max_components": 1000}, "max_components=1000"),
+        ({"n_candidates": 5, "accelerate": False}, "accelerate=True"),
+        ({"tol": 0}, "tol"),
+    ],
+)
+def test_wrong_parameters_are_named(change: dict[str, Any], message: str) -> None:
+    rows, _ = blobs()
+    with pytest.raises(ValueError, match=message):
+        InfiniteGaussianMixture(**change).fit(rows)
+
+
+def test_wrong_input_is_named() -> None:
+    with pytest.raises(ValueError, match="Negative values"):
+        InfiniteMultinomialMixture().fit(np.array([[1.0, -1.0]]))
+    with pytest.raises(ValueError, match="smoothing"):
+        InfiniteMultinomialMixture(smoothing=[1.0, 0.0]).fit(np.ones((3, 2)))
+    with pytest.raises(ValueError, match="overflow"):
+        InfiniteGaussianMixture().fit(np.array([[1e200], [-1e200]]))
+    with pytest.raises(NotFittedError):
+        InfiniteGaussianMixture().predict(np.ones((3, 2)))
+
+
+# Real data -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize("accelerate", [True, False])
+@pytest.mark.parametrize(("name", "n_clusters"), [("s1", 15), ("a1", 20), ("unbalance", 8), ("dim064", 16)])
+def test_true_number_of_clusters(real_data: Callable[..., Any], name: str, n_clusters: int, accelerate: bool) -> None:
+    rows = real_data("franti", name)["X"]
+    model = InfiniteGaussianMixture(accelerate=accelerate, random_state=0).fit(rows)
+    assert abs(model.n_components_ - n_clusters) <= 1

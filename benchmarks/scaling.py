@@ -1,0 +1,263 @@
+"""Beyond one memory and one machine, measured: python benchmarks/scaling.py WHAT [--small]
+
+    overhead   a fit on 2 worker processes against the same fit on 2 threads, and the bytes that travelled
+    bytes      bytes per pass against the formula of docs/scaling.md
+    dask-ml    seconds to the quality of dask-ml's KMeans on the same cluster
+    stream     a directory larger than memory: seconds, and the peak memory of every worker
+    plan       the plan on paper for 10⁹ × 128 and a million clusters; the tree of workers is simulated
+
+Every command prints a table; `--small` finishes in seconds and shows that it works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import resource
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from distributed import Client, LocalCluster
+from sklearn.exceptions import ConvergenceWarning
+
+from globular import KMeans, VariationalKMeans
+from globular.backends.dask import DaskShard
+from globular.backends.dask.messages import Post, halves
+from globular.backends.dask.partitions import collection_partitions
+from globular.estimators import distributed
+from globular.model.search import Search
+
+N_WORKERS, N_PARTITIONS = 2, 8
+
+
+def cluster(memory_limit: str = "auto") -> LocalCluster:
+    """Two processes of one thread."""
+    return LocalCluster(
+        n_workers=N_WORKERS,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address=":0",
+        silence_logs=logging.ERROR,
+        memory_limit=memory_limit,
+    )
+
+
+def mixture_rows(n: int, D: int, C: int, seed: int = 0) -> np.ndarray:
+    """Rows around C places, in float32."""
+    random = np.random.default_rng(seed)
+    places = 4.0 * random.normal(size=(C, D)).astype(np.float32)
+    return places[random.integers(C, size=n)] + random.normal(size=(n, D)).astype(np.float32)
+
+
+def timed(function: Callable[[], Any]) -> tuple[float, Any]:
+    """Wall seconds and the result."""
+    begun = time.perf_counter()
+    result = function()
+    return time.perf_counter() - begun, result
+
+
+def print_rows(title: str, rows: list[tuple[str, str]]) -> None:
+    """A table of two columns."""
+    print(f"\n{title}")
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"  {name:<{width}}  {value}")
+
+
+def overhead(small: bool, rows_wanted: int) -> None:
+    """The same variational fit on threads and on workers, after both have compiled."""
+    n, D, C, n_iter = (40_000, 8, 300, 4) if small else (rows_wanted, 32, 5_000, 12)
+    rows = mixture_rows(n, D, C)
+
+    def model() -> VariationalKMeans:
+        return VariationalKMeans(C, random_state=0, max_iter=n_iter, tol=0, init="hierarchical", n_threads=None)
+
+    VariationalKMeans(20, max_iter=2, random_state=0, init="hierarchical").fit(rows[:2000])
+    cpu = time.process_time()
+    local_seconds, local = timed(lambda: model().set_params(n_threads=2).fit(rows))
+    local_cpu = time.process_time() - cpu
+    with cluster() as workers, Client(workers) as client:
+        X = client.persist(da.from_array(rows, chunks=(-(-n // N_PARTITIONS), D)))
+        VariationalKMeans(20, max_iter=2, random_state=0, init="hierarchical").fit(X[:4000])
+        cpu = time.process_time() + sum(client.run(time.process_time).values())
+        seconds, found = timed(lambda: model().fit(X))
+        cpu = time.process_time() + sum(client.run(time.process_time).values()) - cpu
+    per_iteration = [
+        (fit.history_[-1].seconds - fit.history_[0].seconds) / (len(fit.history_) - 1) for fit in (local, found)
+    ]
+    print_rows(
+        f"overhead: N = {n:,}, D = {D}, C = {C:,}, variational (S), {n_iter} iterations",
+        [
+            ("2 threads, whole fit", f"{local_seconds:.2f} s"),
+            (f"{N_WORKERS} workers, {N_PARTITIONS} partitions, whole fit", f"{seconds:.2f} s"),
+            ("overhead of the whole fit", f"{100 * (seconds / local_seconds - 1):+.1f} %"),
+            ("processor seconds of the whole fit", f"{local_cpu:.1f}, on workers {cpu:.1f} with client and scheduler"),
+            ("2 threads, an iteration", f"{per_iteration[0]:.4f} s"),
+            ("workers, an iteration", f"{per_iteration[1]:.4f} s"),
+            ("overhead of an iteration", f"{100 * (per_iteration[1] / per_iteration[0] - 1):+.1f} %"),
+            ("objective, threads and workers", f"{local.inertia_:.8g}  {found.inertia_:.8g}"),
+        ],
+    )
+
+
+def bytes_per_pass(small: bool) -> None:
+    """What one pass of each kind moves, counted on the links and by formula."""
+    n, D, C, G = (20_000, 8, 300, 10) if small else (500_000, 32, 5_000, 10)
+    rows = mixture_rows(n, D, C)
+    centers = rows[:C].astype(np.float64)
+    graph = np.random.default_rng(0).integers(C, size=(C, G)).astype(np.int32)
+    graph[:, 0] = np.arange(C)
+    with cluster() as workers, Client(workers) as client:
+        shard = DaskShard(client, collection_partitions(da.from_array(rows, chunks=(-(-n // N_PARTITIONS), D))))
+        shard.hard_pass(centers)
+        first = len(shard.traffic.out)
+        assert first == 1
+        shard.truncated_pass(centers, graph, Search(1, 1, 0, False))
+        truncated = shard.traffic.out["truncated_pass"], shard.traffic.back["truncated_pass"]
+        for seed in range(8):
+            shard.truncated_pass(centers, graph, Search(1, 1, seed, False), moved_only=True)
+        before = shard.traffic.back["truncated_pass"]
+        found = shard.truncated_pass(centers, graph, Search(1, 1, 99, False), moved_only=True)
+        moved = shard.traffic.back["truncated_pass"] - before
+        shard.truncated_pass(centers, graph, Search(1, 1, 0, True))
+        pairs = shard.traffic.back["truncated_pass"] - before - moved
+        hard = shard.traffic.out["hard_pass"], shard.traffic.back["hard_pass"]
+    down, up = N_WORKERS * 8 * C * D, N_WORKERS * 8 * C * (D + 1)
+    print_rows(
+        f"bytes on all links: N = {n:,}, D = {D}, C = {C:,}, G = {G}, {N_PARTITIONS} partitions, {N_WORKERS} workers",
+        [
+            ("hard pass, out: counted / formula W·8CD", f"{hard[0]:,} / {down:,}"),
+            ("hard pass, back: counted / formula W·8C(D+1)", f"{hard[1]:,} / {up:,}"),
+            ("truncated pass, out: counted / W·(8CD + 4CG)", f"{truncated[0]:,} / {down + N_WORKERS * 4 * C * G:,}"),
+            ("truncated pass, back: counted / W·8C(D+1)", f"{truncated[1]:,} / {up:,}"),
+            ("truncated pass, what moved, back", f"{moved:,} ({found.statistics.n_changed:,} rows changed)"),
+            ("truncated pass with pairs, back", f"{pairs:,}"),
+        ],
+    )
+
+
+def against_dask_ml(small: bool) -> None:
+    """Both on the same cluster and array; ours must end at least as low."""
+    import dask_ml.cluster
+
+    n, D, C = (20_000, 8, 50) if small else (1_000_000, 16, 1_000)
+    rows = mixture_rows(n, D, 2 * C)
+    with cluster() as workers, Client(workers) as client:
+        X = client.persist(da.from_array(rows, chunks=(-(-n // N_PARTITIONS), D)))
+        KMeans(20, max_iter=2, random_state=0, algorithm="probing", init="hierarchical").fit(X[:4000])
+        seconds, ours = timed(lambda: KMeans(C, random_state=0).fit(X))
+        exact = -ours.score(X)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            theirs_seconds, theirs = timed(
+                lambda: dask_ml.cluster.KMeans(C, init_max_iter=2, max_iter=25, random_state=0).fit(X)
+            )
+        error = KMeans(C, init=theirs.cluster_centers_, max_iter=1).fit(rows[:C])  # a model with their centres
+        error.cluster_centers_ = theirs.cluster_centers_.astype(np.float32)
+        theirs_exact = -error.score(X)
+    print_rows(
+        f"dask-ml: N = {n:,}, D = {D}, C = {C:,}, {N_PARTITIONS} partitions, {N_WORKERS} workers",
+        [
+            ("globular KMeans", f"{seconds:.2f} s, error {exact:.8g}"),
+            ("dask-ml KMeans, 25 iterations", f"{theirs_seconds:.2f} s, error {theirs_exact:.8g}"),
+            ("times as fast", f"{theirs_seconds / seconds:.1f}"),
+            ("our error relative to theirs", f"{100 * (exact / theirs_exact - 1):+.2f} %"),
+        ],
+    )
+
+
+def peak_memory() -> float:
+    """Highest resident size of this process so far, in GB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
+def streamed(small: bool, gigabytes: float, folder: Path | None) -> None:
+    """Write a directory of .npy files, fit it on workers that must stream, and look at their memory."""
+    D, C, n_iter = 128, 1_000, 3
+    gigabytes = 0.25 if small else gigabytes
+    n_files = 8 if small else 32
+    rows_per_file = int(gigabytes * 1e9 / (4 * D * n_files))
+    made = Path(tempfile.mkdtemp(dir=folder))
+    try:
+        for number in range(n_files):
+            np.save(made / f"part-{number:03d}.npy", mixture_rows(rows_per_file, D, C, seed=number))
+        distributed.WORKER_SHARE = 0.0 if small else distributed.WORKER_SHARE  # little data must stream as well
+        with cluster("2GB" if small else "3GB") as workers, Client(workers) as client:
+            model = KMeans(C, algorithm="probing", init="random", max_iter=n_iter, random_state=0)
+            seconds, _ = timed(lambda: model.fit(made))
+            peaks = client.run(peak_memory)
+    finally:
+        shutil.rmtree(made)
+    print_rows(
+        f"streamed: {gigabytes:g} GB in {n_files} files, C = {C:,}, {n_iter} iterations, {N_WORKERS} workers",
+        [
+            ("whole fit", f"{seconds:.1f} s"),
+            ("seconds of every iteration", ", ".join(f"{record.seconds:.1f}" for record in model.history_)),
+            ("peak memory per worker", ", ".join(f"{peak:.2f} GB" for peak in peaks.values())),
+        ],
+    )
+
+
+def tree_of(route: tuple[Post, ...]) -> float:
+    """Steps until all workers of a route have the parameters, when each sends to its two halves one after the other."""
+    if not route:
+        return 0.0
+    arrivals = [position + 1 + tree_of(half[1:]) for position, half in enumerate(halves(route))]
+    return max(arrivals, default=0.0)
+
+
+def plan(small: bool) -> None:
+    """The plan on paper: what each machine holds, what each link carries, how long that takes."""
+    N, D, C, G, W = 10**9, 128, 10**6, 10, 100
+    bandwidth, rate = 1.25e9, 40e9  # bytes per second of 10 Gb/s; flops per core of a probing pass
+    cores = 16
+    down, up = 8.0 * C * D + 4.0 * C * G, 8.0 * C * (D + 1)
+    steps = tree_of(tuple(Post(str(i), (i,)) for i in range(16 if small else W)))
+    distances = N / W * (np.sqrt(C) + 2 * np.sqrt(C))
+    compute = 2 * D * distances / (cores * rate)
+    print_rows(
+        f"plan: N = {N:.0e}, D = {D}, C = {C:.0e}, {W} workers of {cores} cores, 10 Gb/s",
+        [
+            ("rows per worker, float32", f"{4 * N * D / W / 1e9:.1f} GB"),
+            ("state per worker (labels, d², cells)", f"{(4 + 8 + 4) * N / W / 1e9:.2f} GB"),
+            ("parameters and sums per worker", f"{(3 * down + 2 * up) / 1e9:.1f} GB"),
+            ("down or up one link", f"{down / 1e9:.2f} / {up / 1e9:.2f} GB"),
+            ("depth of the tree in sends (simulated)", f"{steps:.0f}"),
+            ("parameters to all workers", f"{steps * down / bandwidth:.1f} s"),
+            ("sums back", f"{steps * up / bandwidth:.1f} s"),
+            ("a probing pass", f"{compute:.1f} s"),
+        ],
+    )
+
+
+def main() -> None:
+    """Run one of the measurements."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["overhead", "bytes", "dask-ml", "stream", "plan", "all"])
+    parser.add_argument("--small", action="store_true", help="finish in seconds")
+    parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the fit of which the overhead is taken")
+    parser.add_argument("--gigabytes", type=float, default=30.0, help="size of the directory that is streamed")
+    parser.add_argument("--folder", type=Path, default=None, help="where to write it")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    runs: dict[str, Callable[[], None]] = {
+        "overhead": lambda: overhead(options.small, options.rows),
+        "bytes": lambda: bytes_per_pass(options.small),
+        "dask-ml": lambda: against_dask_ml(options.small),
+        "stream": lambda: streamed(options.small, options.gigabytes, options.folder),
+        "plan": lambda: plan(options.small),
+    }
+    for name, run in runs.items():
+        if options.what in (name, "all"):
+            run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""What the experiments share: data of a given separation, one prior for all algorithms, and timed fits."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+
+from globular import InfiniteGaussianMixture, datasets
+
+Rows = NDArray[np.floating[Any]]
+Model = TypeVar("Model")
+PRIOR_SCALE = 0.1
+"""Expected covariance of a component, relative to the variance of the columns; the same for every algorithm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A random mixture as in the paper: N rows of D columns from ten Gaussians that are c-separated."""
+
+    N: int = 10_000
+    D: int = 16
+    c: float = 2.0
+    k: int = 10
+
+    def draw(self, seed: int) -> Rows:
+        """One data set."""
+        return datasets.separated_mixture(
+            self.N, self.k, self.D, separation=self.c, definition="kurihara", random_state=seed
+        ).X
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What a fit came to."""
+
+    seconds: float
+    free_energy: float
+    n_components: int
+    n_iter: int
+    n_distances: int
+
+    def as_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def priors(rows: Rows) -> dict[str, Any]:
+    """One prior for all algorithms on these rows, so that their free energies compare."""
+    D = rows.shape[1]
+    nu = D + 2.0
+    return {
+        "mean_precision_prior": 0.01,
+        "degrees_of_freedom_prior": nu,
+        "covariance_prior": np.diag(PRIOR_SCALE * nu * rows.var(axis=0, dtype=np.float64)),
+    }
+
+
+def algorithms(T: int, n_trials: int, splits: str = "best") -> dict[str, dict[str, Any]]:
+    """The three algorithms as parameters of the estimator; splits as in the paper, one a round."""
+    return {
+        "BJ": {"truncation": "fixed", "accelerate": False, "max_components": T, "n_init": n_trials,
+               "init_params": "random_from_data"},
+        "VIM": {"accelerate": False, "max_components": T, "splits": splits},
+        "Fast-VIM": {"accelerate": True, "max_components": T, "splits": splits},
+    }  # fmt: skip
+
+
+def timed(fit: Callable[[], Model]) -> tuple[Model, float]:
+    """What it returns, and the seconds it took."""
+    began = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found = fit()
+    return found, time.perf_counter() - began
+
+
+def run(rows: Rows, parameters: dict[str, Any], seed: int) -> tuple[InfiniteGaussianMixture, Fit]:
+    """One fit."""
+    model = InfiniteGaussianMixture(random_state=seed, **parameters)
+    _, seconds = timed(lambda: model.fit(rows))
+    return model, Fit(seconds, model.free_energy_, model.n_components_, model.n_iter_, model.n_distances_)
+
+
+def warm_up() -> None:
+    """Compile what the fits use, before a clock runs."""
+    rows = Problem(N=600, D=4).draw(0)
+    for parameters in algorithms(4, 1).values():
+        run(rows, parameters, 0)
+
+
+def energy_ratio(a: float, b: float) -> float:
+    """1 + (F_A − F_B) / |F_B|, as the paper defines it."""
+    return 1.0 + (a - b) / abs(b)

@@ -1,0 +1,134 @@
+"""Validation energy against seconds, for the six algorithms.
+
+Every algorithm of a run starts from the same k random rows. The clock runs only while the algorithm does: computing
+the validation energy does not count. All six are settings of one code, so they share its products and its threads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.newling2016.problems import Split
+from globular.algorithms.nested import NestedOptions, nested_kmeans
+from globular.backends.cpu import CpuShard
+from globular.threads import resolve_threads
+
+Floats = NDArray[np.float64]
+SPACING = 1.12
+"""Each measurement is taken when this much more time has gone by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What all curves of an experiment have in common."""
+
+    k: int = 50
+    b0: int = 5_000
+    rho: float = 100.0
+    seconds: float = 30.0
+    """Each run ends by then, or when it has converged."""
+    threads: int = field(default_factory=lambda: resolve_threads(None))
+
+    def options(self, algorithm: str, n_rows: int, rho: float | None = None) -> NestedOptions:
+        """The paper's name of an algorithm as a setting."""
+        common: dict[str, Any] = {
+            "b0": self.b0, "rho": self.rho if rho is None else rho, "max_epochs": np.inf, "n_threads": self.threads,
+        }  # fmt: skip
+        settings: dict[str, dict[str, Any]] = {
+            "lloyd": {"b0": n_rows, "bounds": None},
+            "yinyang": {"b0": n_rows, "bounds": "yinyang"},
+            "mbatch": {"nested": False, "remove_old": False, "bounds": None},
+            "mbatch.remove": {"nested": False, "bounds": None},
+            "nmbatch": {"bounds": "elkan"},
+            "nmbatch.deact": {"bounds": None},
+        }
+        return NestedOptions(**{**common, **settings[algorithm]})
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One run: energies per validation row after so many seconds."""
+
+    seconds: list[float]
+    energies: list[float]
+    n_distances: int
+    n_steps: int
+    batch_size: int
+    stopped: str
+
+    def at(self, times: Floats) -> Floats:
+        """The energy that one would have at these times; NaN before the first measurement."""
+        index = np.searchsorted(self.seconds, times, side="right") - 1
+        return np.where(index >= 0, np.asarray(self.energies)[np.maximum(index, 0)], np.nan)
+
+    def first_within(self, energy: float) -> float:
+        """Seconds until the energy falls to this for good; infinity if it does not."""
+        above = np.flatnonzero(np.asarray(self.energies) > energy)
+        last = int(above[-1]) + 1 if len(above) else 0
+        return self.seconds[last] if last < len(self.seconds) else float("inf")
+
+
+def trace(split: Split, setup: Setup, algorithm: str, seed: int, rho: float | None = None) -> Curve:
+    """One run of one algorithm; the seed decides the shuffle and the starting rows."""
+    rng = np.random.default_rng(seed)
+    train = CpuShard(split.train, n_threads=setup.threads)
+    valid = CpuShard(split.valid, n_threads=setup.threads)
+    start = train.take(np.sort(rng.choice(train.n_rows, setup.k, replace=False)))
+    options = setup.options(algorithm, train.n_rows, rho)
+    steps = nested_kmeans(train, start, options, rng)
+    seconds, energies = [0.0], [_energy(valid, start)]
+    clock, due, n_distances = 0.0, 0.0, 0
+    while True:
+        begun = time.perf_counter()
+        step = next(steps)
+        clock += time.perf_counter() - begun
+        n_distances += step.n_distances
+        over = bool(step.stopped) or clock >= setup.seconds
+        if clock >= due or over:
+            seconds.append(clock)
+            energies.append(_energy(valid, step.model.centers))
+            due = SPACING * clock
+        if over:
+            return Curve(seconds, energies, n_distances, step.iteration, step.model.batch_size, step.stopped)
+
+
+def _energy(valid: CpuShard, centers: Floats) -> float:
+    return valid.hard_pass(centers, accumulate=False).objective / valid.n_rows
+
+
+def warm_up(split: Split, setup: Setup, algorithms: Sequence[str]) -> None:
+    """Compile what will be timed."""
+    small = Split(split.train[: 4 * setup.k], split.valid[:10])
+    for algorithm in algorithms:
+        trace(small, Setup(setup.k, 2 * setup.k, setup.rho, 0.2, setup.threads), algorithm, 0)
+
+
+# ------------------------------------------------------------------------------------------- keeping
+
+
+def to_json(curves: Mapping[str, Sequence[Curve]]) -> dict[str, Any]:
+    """Curves by name as plain data."""
+    fields = ("seconds", "energies", "n_distances", "n_steps", "batch_size", "stopped")
+    return {name: [{key: getattr(curve, key) for key in fields} for curve in runs] for name, runs in curves.items()}
+
+
+def from_json(found: Mapping[str, Any]) -> dict[str, list[Curve]]:
+    """The same back."""
+    return {name: [Curve(**curve) for curve in runs] for name, runs in found.items()}
+
+
+def mean_curve(curves: Sequence[Curve], times: Floats) -> tuple[Floats, Floats]:
+    """Mean and standard deviation over runs at these times."""
+    values = np.array([curve.at(times) for curve in curves])
+    return values.mean(axis=0), values.std(axis=0)
+
+
+def best_energy(curves: Mapping[str, Sequence[Curve]]) -> float:
+    """E*: the lowest validation energy of any run."""
+    return min(min(curve.energies) for runs in curves.values() for curve in runs)

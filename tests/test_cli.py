@@ -196,6 +196,27 @@ def test_bad_data_is_one_line_that_names_the_file(
     assert not (tmp_path / "model").exists()
 
 
+def test_what_it_says_to_do_next_can_be_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where only some of the columns were clustered."""
+    monkeypatch.chdir(tmp_path)
+    rows = np.random.default_rng(0).normal(size=(200, 3)) ** 2
+    np.savetxt("all.csv", rows, delimiter=",", header="a,b,w", comments="")
+    assert command("fit", "all.csv", "-k", 6, "-o", "model", "--weights", "w") == 0
+    proposed = re.findall(r"^(?:Next|or): +globular (.+)$", capsys.readouterr().out, re.MULTILINE)
+    assert [line.split()[0] for line in proposed] == ["predict", "report"]
+    for line in proposed:
+        assert command(*line.split()) == 0
+    assert len(np.load("labels.npy")) == 200 and Path("report.html").is_file()
+
+
+def test_a_wrong_option_leads_to_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused(capsys, "fit", says=r"DATA.*\. See: globular fit --help$")
+    assert_refused(capsys, "fit", "x.npy", "-k", 0, "-o", "m", says=r"-k.*\. See: globular fit --help$")
+    assert_refused(capsys, "fot", says=r"'fit'\? See: globular --help$")
+
+
 def test_bad_weights_are_one_line(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fit = ["fit", data, "-k", 5, "-o", tmp_path / "model", "-q", "--weights"]
     for name, weights, says in (
@@ -291,7 +312,7 @@ def test_demo_compares_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert all(name in printed for name in ("globular KMeans", "scikit-learn KMeans", "MiniBatchKMeans"))
     assert len(globular.load(folder / "model").cluster_centers_) == 36
     assert sorted(entry.name for entry in folder.iterdir()) == [
-        "clusters.png", "history.png", "model", "time-quality.png",
+        "clusters.png", "history.png", "model", "report.html", "time-quality.png",
     ]  # fmt: skip
 
 

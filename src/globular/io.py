@@ -7,7 +7,6 @@ passing the path itself does the same. ``write_array`` is its counterpart for la
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,6 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from globular._files import write_whole
 from globular.data.blocks import Source
 from globular.data.formats import SUFFIXES, open_path
 from globular.errors import DataError, MissingExtraError
@@ -128,26 +128,7 @@ def write_array(path: str | os.PathLike[str], array: ArrayLike) -> None:
         raise DataError(f"{target}: the folder {target.parent} does not exist; create it first")
     if target.is_dir():
         raise DataError(f"{target}: is a folder; choose the name of a file")
-    _replace_when_complete(target, writer, values)
-
-
-def _replace_when_complete(
-    target: Path, writer: Callable[[BinaryIO, NDArray[Any]], None], values: NDArray[Any]
-) -> None:
-    """Write beside the target under a name of its own, then rename: readers see the old file or the new one."""
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
-    try:
-        with temporary.open("xb") as file:
-            writer(file, values)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    except OSError as error:
-        raise DataError(
-            f"{target}: cannot be written ({error.strerror or error}); check the folder and the free space"
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(target, lambda file: writer(file, values))
 
 
 def _write_npy(file: BinaryIO, values: NDArray[Any]) -> None:

@@ -12,19 +12,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from globular.errors import MissingExtraError
+from globular._axes import BLUE, GREY, HUES, INK, new_axes, pyplot, tidy
+from globular._model_plots import plot_curves, plot_graph, plot_mixture, plot_selection
 from globular.model.history import History
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_clusters", "plot_history", "plot_sizes", "plot_time_quality"]
+__all__ = [
+    "plot_clusters",
+    "plot_curves",
+    "plot_graph",
+    "plot_history",
+    "plot_mixture",
+    "plot_selection",
+    "plot_sizes",
+    "plot_time_quality",
+]
 
-_BLUE = "#2563a8"
-_GREY = "#9aa3ad"
-_INK = "#2b2f33"
 _MOST_COLOURED = 20_000  # clusters; beyond, a colour is smaller than a pixel
-_HUES = ("#4c9bd6", "#e8a33d", "#5bb18a", "#c96b8d", "#8f7fc9", "#b5893f", "#6fb3b8", "#d97b5c")
 
 
 def plot_history(history: Any, ax: Axes | None = None) -> Axes:
@@ -54,9 +60,9 @@ def plot_history(history: Any, ax: Axes | None = None) -> Axes:
         raise TypeError(f"history must be a History or a fitted estimator, got {type(history).__name__}")
     if not records:
         raise ValueError("history is empty: there is no iteration to draw")
-    axes = _axes(ax)
+    axes = new_axes(ax)
     seconds, objective = records.column("seconds"), records.column("objective")
-    axes.plot(seconds, objective, color=_BLUE, linewidth=1.8, marker="o", markersize=3.5)
+    axes.plot(seconds, objective, color=BLUE, linewidth=1.8, marker="o", markersize=3.5)
     last = records[-1]
     axes.annotate(
         f"iteration {last.iteration}: {last.objective:.5g}",
@@ -64,12 +70,12 @@ def plot_history(history: Any, ax: Axes | None = None) -> Axes:
         xytext=(0, 10),
         textcoords="offset points",
         ha="right",
-        color=_INK,
+        color=INK,
     )
     axes.set(xlabel="seconds", ylabel="objective", title="Objective during the fit")
     axes.set_xlim(left=0)
     axes.margins(y=0.12)
-    return _tidy(axes)
+    return tidy(axes)
 
 
 def plot_sizes(model_or_labels: Any, ax: Axes | None = None) -> Axes:
@@ -93,7 +99,7 @@ def plot_sizes(model_or_labels: Any, ax: Axes | None = None) -> Axes:
     'rows in the cluster'
     """
     sizes = _cluster_sizes(model_or_labels)
-    axes = _axes(ax)
+    axes = new_axes(ax)
     filled = sizes[sizes > 0]
     n_bins = int(np.clip(np.sqrt(filled.size) * 2, 5, 60))
     if filled.max() >= 20 * np.median(filled):  # a long tail is only seen on a logarithmic axis
@@ -102,13 +108,13 @@ def plot_sizes(model_or_labels: Any, ax: Axes | None = None) -> Axes:
     else:
         width = max(1, int(np.ceil((filled.max() - filled.min() + 1) / n_bins)))  # whole rows: no empty bins
         bins = np.arange(filled.min(), filled.max() + width + 1, width) - 0.5
-    axes.hist(filled, bins=bins.tolist(), color=_BLUE, edgecolor="white", linewidth=0.4)
-    axes.axvline(float(np.median(filled)), color=_INK, linewidth=1, linestyle="--")
+    axes.hist(filled, bins=bins.tolist(), color=BLUE, edgecolor="white", linewidth=0.4)
+    axes.axvline(float(np.median(filled)), color=INK, linewidth=1, linestyle="--")
     empty = int(sizes.size - filled.size)
     title = f"{sizes.size:,} clusters, median {np.median(filled):,.0f} rows"
     axes.set(xlabel="rows in the cluster", ylabel="clusters")
     axes.set_title(title + (f", {empty:,} empty" if empty else ""))
-    return _tidy(axes)
+    return tidy(axes)
 
 
 def plot_clusters(
@@ -157,14 +163,14 @@ def plot_clusters(
         chosen = np.random.default_rng(random_state).choice(len(rows), max_points, replace=False)
         rows, marks = rows[chosen], marks[chosen]
         title += f" ({max_points:,} drawn)"
-    axes = _axes(ax)
+    axes = new_axes(ax)
     point_size = float(np.clip(1e5 / max(len(rows), 1), 0.4, 16))
     axes.scatter(rows[:, 0], rows[:, 1], c=_hues(marks, mids), s=point_size, linewidths=0, rasterized=True)
     center_size = float(np.clip(5e3 / len(mids), 2, 30))
     axes.scatter(mids[:, 0], mids[:, 1], s=center_size, c="black", linewidths=0)
     axes.set_title(title)
     axes.set_aspect("equal", adjustable="box")
-    return _tidy(axes)
+    return tidy(axes)
 
 
 def plot_time_quality(
@@ -181,37 +187,18 @@ def plot_time_quality(
     if not len(names) == len(seconds) == len(errors) > 0:
         raise ValueError("names, seconds and errors must have the same length, at least 1")
     if axes is None:
-        axes = _pyplot().subplots(1, 2, figsize=(10, 0.6 * len(names) + 1.6), layout="constrained")[1]
+        axes = pyplot().subplots(1, 2, figsize=(10, 0.6 * len(names) + 1.6), layout="constrained")[1]
     left, right = axes
     positions = np.arange(len(names))[::-1]
-    colors = [_BLUE if name in highlight else _GREY for name in names]
+    colors = [BLUE if name in highlight else GREY for name in names]
     for panel, values, title in ((left, seconds, "seconds"), (right, errors, "mean squared error")):
         bars = panel.barh(positions, values, color=colors, height=0.62)
-        panel.bar_label(bars, labels=[f"{value:.4g}" for value in values], padding=4, color=_INK)
+        panel.bar_label(bars, labels=[f"{value:.4g}" for value in values], padding=4, color=INK)
         panel.set(title=title, xlim=(0, 1.18 * max(values)))
         panel.set_yticks(positions, names if panel is left else [""] * len(names))
         panel.tick_params(axis="y", length=0)
-        _tidy(panel)
+        tidy(panel)
         panel.grid(False)
-    return axes
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib.pyplot
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "plot", "drawing") from error
-    return matplotlib.pyplot
-
-
-def _axes(ax: Axes | None) -> Axes:
-    return _pyplot().subplots(layout="constrained")[1] if ax is None else ax
-
-
-def _tidy(axes: Axes) -> Axes:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(True, color="#e5e7ea", linewidth=0.6)
-    axes.set_axisbelow(True)
     return axes
 
 
@@ -230,10 +217,10 @@ def _hues(labels: NDArray[Any], centers: NDArray[Any]) -> NDArray[Any]:
     from matplotlib.colors import to_rgba_array
 
     n_clusters = max(len(centers), int(labels.max(initial=0)) + 1)
-    hue = np.random.default_rng(1).integers(0, len(_HUES), n_clusters)
+    hue = np.random.default_rng(1).integers(0, len(HUES), n_clusters)
     if 4 <= len(centers) <= _MOST_COLOURED:
         _recolour(hue, centers)
-    return np.asarray(to_rgba_array(_HUES))[hue[labels]]
+    return np.asarray(to_rgba_array(HUES))[hue[labels]]
 
 
 def _recolour(hue: NDArray[np.int64], centers: NDArray[Any]) -> None:
@@ -247,5 +234,5 @@ def _recolour(hue: NDArray[np.int64], centers: NDArray[Any]) -> None:
     hue[: len(centers)] = -1
     for i in range(len(centers)):
         taken = set(hue[neighbors[start[i] : start[i + 1]]].tolist())
-        free = [color for color in range(len(_HUES)) if color not in taken]
-        hue[i] = free[i % len(free)] if free else i % len(_HUES)  # in turn, so that all colours are used
+        free = [color for color in range(len(HUES)) if color not in taken]
+        hue[i] = free[i % len(free)] if free else i % len(HUES)  # in turn, so that all colours are used

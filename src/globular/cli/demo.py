@@ -1,4 +1,4 @@
-"""``globular demo``: thousands of clusters on this machine, beside scikit-learn, with pictures."""
+"""``globular demo``: thousands of clusters on this machine, beside scikit-learn, with pictures and a report page."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Result:
 
 def demo(
     folder: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the pictures and the model go.")
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the pictures, the page and the model go.")
     ] = Path("globular-demo"),
     side: Annotated[int, typer.Option("--side", min=2, help="The data are side × side clusters on a grid.")] = _SIDE,
 ) -> None:
@@ -66,8 +66,9 @@ def demo(
         results.append(_measure(name, make(), X))
     _print_results(console, results)
     save(results[0].model, folder / "model")
-    for path in _draw(folder, X, results):
+    for path in (*_draw(folder, X, results), _write_page(folder, X, results[0].model)):
         console.print(f"Written: {path}", markup=False, soft_wrap=True)
+    console.print(f"Open {folder / 'report.html'} in a browser: a map of the clusters.", markup=False, soft_wrap=True)
     print_next(console, "globular", "info", folder / "model")
 
 
@@ -161,6 +162,14 @@ def _draw(folder: Path, X: Array, results: list[Result]) -> list[Path]:
     )
     figures = {"clusters.png": maps, "history.png": curve, "time-quality.png": bars}
     return [_save_figure(figure, folder / name) for name, figure in figures.items()]
+
+
+def _write_page(folder: Path, X: Array, model: Any) -> Path:
+    """The report page, with the rows."""
+    from globular.report import write_report
+
+    title = f"{model.n_clusters:,} clusters on a grid"
+    return write_report(model, folder / "report.html", data=X, title=title)
 
 
 def _corner(X: Array, labels: Array, centers: Array) -> tuple[Array, Array, Array]:

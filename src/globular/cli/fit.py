@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from globular.cli.cluster import SchedulerOption, WorkersOption, dask_workers, on_workers
 from globular.cli.inputs import open_weighted, split_columns
 from globular.cli.shared import (
     INTERRUPTED,
@@ -24,6 +25,8 @@ from globular.cli.shared import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from globular.data.blocks import Source
     from globular.model.history import Record
 
@@ -51,6 +54,8 @@ class FitOptions:
     checkpoint_every: float | None
     resume: bool
     quiet: bool
+    scheduler: str | None = None
+    n_workers: int | None = None
 
 
 def fit(
@@ -94,6 +99,8 @@ def fit(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the model in MODEL if there is one; iterations count anew.")
     ] = False,
+    scheduler: SchedulerOption = None,
+    workers: WorkersOption = None,
     quiet: QuietOption = False,
 ) -> int:
     """Cluster DATA and save the model.
@@ -125,12 +132,19 @@ def fit(
             checkpoint_every=checkpoint_every,
             resume=resume,
             quiet=quiet,
+            scheduler=scheduler,
+            n_workers=workers,
         )
     )
 
 
 def run_fit(options: FitOptions) -> int:
     """Check everything that can be checked before the fit, fit, save, tell."""
+    with dask_workers(options.scheduler, options.n_workers) as distributed:
+        return _run_fit(options, distributed)
+
+
+def _run_fit(options: FitOptions, distributed: bool) -> int:
     from globular.callbacks import Callback, Checkpoint, Progress
     from globular.persistence import check_destination, save
 
@@ -138,6 +152,8 @@ def run_fit(options: FitOptions) -> int:
     if options.labels is not None:
         check_output_file("--labels", options.labels)
     source, sample_weight = open_weighted(options.data, options.columns, options.weights)
+    chosen = _chosen_columns(options, source)
+    X = on_workers(options.data, source, chosen) if distributed else source
     resumed = _resumed(options, source) if options.resume else None
     model = _new_model(options) if resumed is None else resumed
     warm_start = model.warm_start
@@ -152,7 +168,7 @@ def run_fit(options: FitOptions) -> int:
         callbacks.append(progress)
     model.set_params(callbacks=callbacks)
     try:
-        model.fit(source, sample_weight=sample_weight)
+        model.fit(X, sample_weight=sample_weight)
     except KeyboardInterrupt:
         if not ending.n_iterations:
             progress.close()
@@ -267,4 +283,13 @@ def _report(model: Any, source: Source, options: FitOptions) -> None:
             ("labels", options.labels),
         ],
     )
-    print_next(console, "globular", "predict", options.model_folder, options.data, "-o", "labels.npy")
+    chosen = _chosen_columns(options, source)
+    columns = [] if chosen is None else ["--columns", ",".join(chosen)]
+    print_next(console, "globular", "predict", options.model_folder, options.data, *columns, "-o", "labels.npy")
+    print_next(console, "globular", "report", options.model_folder, "--data", options.data, *columns, word="or")
+
+
+def _chosen_columns(options: FitOptions, source: Source) -> Sequence[str] | None:
+    """The columns that were clustered, unless these are all that DATA has."""
+    by_column = options.weights is not None and not Path(options.weights).is_file()
+    return options.columns or (getattr(source, "column_names", None) if by_column else None)

@@ -16,9 +16,11 @@ import typer
 from globular._version import __version__
 from globular.cli.bench import bench
 from globular.cli.demo import demo
+from globular.cli.export import export
 from globular.cli.fit import fit
 from globular.cli.info import info
 from globular.cli.predict import predict
+from globular.cli.report import report
 from globular.cli.shared import FAILED, INTERRUPTED, say, warnings_as_lines
 from globular.errors import GlobularError
 
@@ -31,6 +33,8 @@ app = typer.Typer(
 app.command()(fit)
 app.command()(predict)
 app.command()(info)
+app.command()(report)
+app.command()(export)
 app.command()(demo)
 app.command()(bench)
 
@@ -78,6 +82,9 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     message = error.format_message() if hasattr(error, "format_message") else str(error)
+    usage = getattr(error, "ctx", None)
+    if usage is not None:  # an option or argument that click does not like
+        message = f"{message}{'' if message.endswith(('.', '?')) else '.'} See: {usage.command_path} --help"
     return " ".join(message.split()) or type(error).__name__
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from globular.cli.cluster import SchedulerOption, WorkersOption, dask_workers, on_workers
 from globular.cli.inputs import split_columns
 from globular.cli.shared import (
     ColumnsOption,
@@ -37,6 +38,8 @@ def predict(
     ],
     columns: ColumnsOption = None,
     threads: ThreadsOption = None,
+    scheduler: SchedulerOption = None,
+    workers: WorkersOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Write the cluster of every row of DATA."""
@@ -55,7 +58,11 @@ def predict(
         )
     if threads is not None:
         model.set_params(n_threads=threads)
-    write_array(labels, predict_blocks(model, source, show_progress=not quiet))
+    with dask_workers(scheduler, workers) as distributed:
+        if distributed:
+            write_array(labels, model.predict(on_workers(data, source, split_columns(columns))))
+        else:
+            write_array(labels, predict_blocks(model, source, show_progress=not quiet))
     if not quiet:
         output().print(f"{source.n_rows:,} labels written to {labels}", markup=False, soft_wrap=True)
 

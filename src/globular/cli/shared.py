@@ -56,10 +56,10 @@ def stderr() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-def print_next(console: Console, *command: str | Path) -> None:
+def print_next(console: Console, *command: str | Path, word: str = "Next") -> None:
     """Print the command to run next, ready to be copied."""
-    text = shlex.join(str(word) for word in command)
-    console.print(f"Next: {text}", markup=False, soft_wrap=True)
+    text = shlex.join(str(part) for part in command)
+    console.print(f"{word + ':':<5} {text}", markup=False, soft_wrap=True)
 
 
 def print_table(console: Console, title: str, rows: Sequence[tuple[str, Any]]) -> None:
@@ -67,12 +67,13 @@ def print_table(console: Console, title: str, rows: Sequence[tuple[str, Any]]) -
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title, style="bold"), title_justify="left", show_header=False, box=None)
+    table = Table(show_header=False, box=None)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
         if value is not None:
             table.add_row(Text(name), Text(str(value)))
+    console.print(Text(title, style="bold"), soft_wrap=True)  # as a title of the table it would be broken to its width
     console.print(table)
 
 

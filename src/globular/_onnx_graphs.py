@@ -1,0 +1,144 @@
+"""ONNX graphs of k-means models and Gaussian mixtures.
+
+Distances are ‖x‖² − 2 x·μ + ‖μ‖² about the mean of the centres, so that a common offset of the data does not cancel.
+Operators are those of set 17, which runtimes since 2022 know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.model.gaussian import GaussianParameters
+from globular.model.statistics import F64
+
+OPERATORS = 17
+FORMAT = 8
+"""Version of the file format that goes with these operators."""
+
+
+def _onnx(module: str) -> Any:
+    """A module of the onnx package, which is loaded only where it is used."""
+    return import_module(f"onnx.{module}")
+
+
+class Graph:
+    """Nodes and constants in the making. `add` returns the name of a node's result, so that calls nest."""
+
+    def __init__(self, n_features: int, dtype: str) -> None:
+        self.n_features = n_features
+        self.dtype = dtype
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def add(
+        self,
+        operator: str,
+        *inputs: str,
+        name: str = "",
+        axis: int | None = None,
+        axes: list[int] | None = None,
+        keepdims: int | None = None,
+        to: int | None = None,
+    ) -> str:
+        """A node; attributes are those of the operator, as ONNX names them."""
+        result = name or f"t{len(self.nodes)}"
+        given = {"axis": axis, "axes": axes, "keepdims": keepdims, "to": to}
+        attributes = {key: value for key, value in given.items() if value is not None}
+        self.nodes.append(_onnx("helper").make_node(operator, list(inputs), [result], **attributes))
+        return result
+
+    def constant(self, values: Any) -> str:
+        """An array inside the model."""
+        name = f"c{len(self.constants)}"
+        self.constants.append(_onnx("numpy_helper").from_array(np.ascontiguousarray(values), name))
+        return name
+
+    def finish(self, outputs: Sequence[tuple[str, str, tuple[str | int, ...]]]) -> Any:
+        """The model, with outputs given by name, type and shape."""
+        helper, kinds = _onnx("helper"), _onnx("onnx_ml_pb2").TensorProto
+        types = {"float32": kinds.FLOAT, "float64": kinds.DOUBLE, "int64": kinds.INT64}
+        given = helper.make_tensor_value_info("X", types[self.dtype], ["n", self.n_features])
+        results = [helper.make_tensor_value_info(name, types[kind], list(shape)) for name, kind, shape in outputs]
+        graph = helper.make_graph(self.nodes, "globular", [given], results, self.constants)
+        model = helper.make_model(
+            graph, producer_name="globular", opset_imports=[helper.make_opsetid("", OPERATORS)], ir_version=FORMAT
+        )
+        _onnx("checker").check_model(model)
+        return model
+
+
+def kmeans_graph(centers: F64, dtype: str, *, cosine: bool) -> Any:
+    """`label` of the closest centre, and the `distance` to it."""
+    graph = Graph(centers.shape[1], dtype)
+    if cosine:
+        lengths = graph.add("ReduceL2", "X", axes=[1], keepdims=1)
+        tiny = graph.constant(np.array(np.finfo(dtype).tiny, dtype=dtype))
+        rows = graph.add("Div", "X", graph.add("Max", lengths, tiny))
+        similarity = graph.add("MatMul", rows, graph.constant(centers.T.astype(dtype)))
+        graph.add("ArgMax", similarity, axis=1, keepdims=0, name="label")
+        closest = graph.add("ReduceMax", similarity, axes=[1], keepdims=0)
+        graph.add("Sub", graph.constant(np.array(1.0, dtype=dtype)), closest, name="distance")
+    else:
+        offset = centers.mean(axis=0)
+        shifted = centers - offset
+        rows = graph.add("Sub", "X", graph.constant(offset.astype(dtype)))
+        scores = _affine(graph, rows, -2.0 * shifted.T, np.square(shifted).sum(axis=1), dtype)
+        graph.add("ArgMin", scores, axis=1, keepdims=0, name="label")
+        squared = graph.add(
+            "Add",
+            graph.add("ReduceSumSquare", rows, axes=[1], keepdims=0),
+            graph.add("ReduceMin", scores, axes=[1], keepdims=0),
+        )
+        zero = graph.constant(np.array(0.0, dtype=dtype))
+        graph.add("Sqrt", graph.add("Max", squared, zero), name="distance")
+    return graph.finish([("label", "int64", ("n",)), ("distance", dtype, ("n",))])
+
+
+def mixture_graph(mixture: GaussianParameters, dtype: str) -> Any:
+    """The most likely `label`, the `probabilities` of all components, and the `log_likelihood` of a row."""
+    C, D = mixture.means.shape
+    graph = Graph(D, dtype)
+    rows = "X" if dtype == "float64" else graph.add("Cast", "X", to=_onnx("onnx_ml_pb2").TensorProto.DOUBLE)
+    rows = graph.add("Sub", rows, graph.constant(mixture.offset))
+    mahalanobis = _mahalanobis(graph, rows, mixture)
+    halved = graph.add("Mul", mahalanobis, graph.constant(np.array(-0.5)))
+    joint = graph.add("Add", halved, graph.constant(mixture.log_constants))
+    graph.add("ArgMax", joint, axis=1, keepdims=0, name="label")
+    graph.add("Softmax", joint, axis=1, name="probabilities")
+    graph.add("ReduceLogSumExp", joint, axes=[1], keepdims=0, name="log_likelihood")
+    return graph.finish(
+        [("label", "int64", ("n",)), ("probabilities", "float64", ("n", C)), ("log_likelihood", "float64", ("n",))]
+    )
+
+
+def _mahalanobis(graph: Graph, rows: str, mixture: GaussianParameters) -> str:
+    """Squared Mahalanobis distances (n, C), with rows and means about the offset."""
+    C, D = mixture.means.shape
+    means, factors = mixture.means - mixture.offset, mixture.factors
+    if mixture.covariance_type == "full":  # ‖x U_c − μ_c U_c‖², all components in one product
+        stacked = np.transpose(factors, (1, 0, 2)).reshape(D, C * D)
+        moved = np.einsum("cd,cde->ce", means, factors).reshape(-1)
+        whitened = _affine(graph, rows, stacked, -moved, "float64")
+        apart = graph.add("Reshape", whitened, graph.constant(np.array([-1, C, D], dtype=np.int64)))
+        return graph.add("ReduceSumSquare", apart, axes=[2], keepdims=0)
+    if mixture.covariance_type == "tied":
+        rows = graph.add("MatMul", rows, graph.constant(factors))
+        means, precisions = means @ factors, np.ones((C, D))
+    elif mixture.covariance_type == "diag":
+        precisions = mixture.precisions
+    else:  # a variance per component, or one for all
+        precisions = np.broadcast_to(np.reshape(mixture.precisions, (-1, 1)), (C, D))
+    squares = graph.add("MatMul", graph.add("Mul", rows, rows), graph.constant(precisions.T))
+    crossed = _affine(graph, rows, -2.0 * (precisions * means).T, (precisions * means**2).sum(axis=1), "float64")
+    return graph.add("Add", squares, crossed)
+
+
+def _affine(graph: Graph, rows: str, factors: NDArray[Any], constants: NDArray[Any], dtype: str) -> str:
+    """rows · factors + constants."""
+    product = graph.add("MatMul", rows, graph.constant(factors.astype(dtype)))
+    return graph.add("Add", product, graph.constant(constants.astype(dtype)))

@@ -1,0 +1,69 @@
+"""Dask workers for a command: those of a running cluster, or some started for the occasion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from globular.data.blocks import Source
+
+SchedulerOption = Annotated[
+    str | None,
+    typer.Option("--scheduler", metavar="ADDRESS", help="Work on the Dask cluster there; its workers read DATA."),
+]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", metavar="N", min=1, help="Start N Dask worker processes and work on them.")
+]
+
+
+@contextmanager
+def dask_workers(scheduler: str | None, n_workers: int | None) -> Iterator[bool]:
+    """Make a client the current one if either option was given; says whether there is one."""
+    if scheduler is None and n_workers is None:
+        yield False
+        return
+    if scheduler is not None and n_workers is not None:
+        raise ValueError("--scheduler and --workers exclude each other; leave one of them out")
+    try:
+        from distributed import Client
+    except ImportError as error:
+        from globular.errors import MissingExtraError
+
+        raise MissingExtraError("distributed", "dask", "working on Dask workers") from error
+    with ExitStack() as stack:
+        target = stack.enter_context(_local_cluster(n_workers)) if scheduler is None else scheduler
+        try:
+            client = stack.enter_context(Client(target, set_as_default=False, timeout="30s"))
+        except OSError as error:
+            raise ValueError(f"--scheduler {scheduler}: no Dask scheduler answers there ({error})") from error
+        stack.enter_context(client.as_current())
+        yield True
+
+
+def _local_cluster(n_workers: int | None) -> Any:
+    """Worker processes that share this machine's cores."""
+    import logging
+
+    from distributed import LocalCluster
+
+    from globular.cli.shared import available_threads
+
+    return LocalCluster(
+        n_workers=n_workers,
+        threads_per_worker=max(1, available_threads() // (n_workers or 1)),
+        processes=True,
+        dashboard_address=":0",
+        silence_logs=logging.ERROR,
+    )
+
+
+def on_workers(data: str, source: Source, columns: Sequence[str] | None) -> Any:
+    """DATA as files that the workers read, with the columns of `source` where those were chosen."""
+    from globular.backends.dask.partitions import FilesOnWorkers
+
+    chosen = None if columns is None else (getattr(source, "column_names", None) or columns)
+    return FilesOnWorkers.of(data, chosen)

@@ -1,0 +1,58 @@
+"""``globular export``: a model for other programs."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from globular.cli.inputs import split_columns
+from globular.cli.shared import ARRAY_SUFFIXES, ColumnsOption, QuietOption, output
+
+
+def export(
+    model_folder: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="Folder that globular fit wrote.", show_default=False)
+    ],
+    target: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Its name says what: .onnx, .faiss, or the centres as .npy, .csv, .parquet.",
+            show_default=False,
+        ),
+    ],
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="DATA", help="For .faiss: rows to put into the index.")
+    ] = None,
+    columns: ColumnsOption = None,
+    probes: Annotated[int, typer.Option("--probes", min=1, help="For .faiss: lists that a search looks at.")] = 1,
+    quiet: QuietOption = False,
+) -> None:
+    """Write a model as an ONNX file, as a faiss index, or its centres as a table."""
+    from globular._files import check_file
+    from globular.export import FAISS_SUFFIXES, to_faiss_ivf, to_npy, to_onnx, write_faiss
+    from globular.io import open_source
+    from globular.persistence import load
+
+    check_file(target, (*ARRAY_SUFFIXES, ".onnx", *FAISS_SUFFIXES), "an exported model")
+    suffix = target.suffix.lower()
+    if data is not None and suffix not in FAISS_SUFFIXES:
+        raise ValueError(f"--data goes into a faiss index only, not into {suffix}; leave it out")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a missing init function does not matter here
+        model = load(model_folder)
+    if suffix == ".onnx":
+        to_onnx(model, target)
+    elif suffix in FAISS_SUFFIXES:
+        rows = None if data is None else open_source(data, columns=split_columns(columns))
+        write_faiss(to_faiss_ivf(model, rows, n_probes=probes), target)
+    else:
+        to_npy(model, target)
+    if not quiet:
+        size = target.stat().st_size / 1e6
+        output().print(f"Written: {target} ({size:.3g} MB)", markup=False, soft_wrap=True)

@@ -1,0 +1,64 @@
+"""``globular report``: one HTML page about a model."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from globular.cli.inputs import split_columns
+from globular.cli.shared import ColumnsOption, QuietOption, ThreadsOption, output, stderr
+
+
+def report(
+    model_folder: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="Folder that globular fit wrote.", show_default=False)
+    ],
+    page: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page.")] = Path("report.html"),
+    data: Annotated[
+        str | None,
+        typer.Option("--data", metavar="DATA", help="Rows to count and to show, usually those of the fit."),
+    ] = None,
+    columns: ColumnsOption = None,
+    title: Annotated[str | None, typer.Option("--title", help="Headline of the page.")] = None,
+    images: Annotated[
+        str, typer.Option("--images", metavar="HxW", help="Rows as images: auto, none, or the size as 28x28.")
+    ] = "auto",
+    threads: ThreadsOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Write one self-contained HTML page about a model: convergence, sizes, a map of the clusters, their rows."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from globular._files import check_file
+    from globular.io import open_source
+    from globular.persistence import load
+    from globular.report import write_report
+
+    check_file(page, (".html", ".htm"), "a report")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a missing init function does not matter here
+        model = load(model_folder)
+    source = None if data is None else open_source(data, columns=split_columns(columns))
+    if threads is not None:
+        model.set_params(n_threads=threads)
+    console = stderr()
+    bar = Progress(
+        TextColumn("reading rows"), BarColumn(), TimeRemainingColumn(), console=console, transient=True,
+        disable=quiet or source is None or not console.is_terminal,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task("rows", total=0 if source is None else source.n_rows)
+        write_report(
+            model,
+            page,
+            data=source,
+            title=title,
+            images=images,
+            progress=lambda done: bar.update(task, completed=done),
+        )
+    if not quiet:
+        size = page.stat().st_size / 1e6
+        output().print(f"Written: {page} ({size:.2g} MB); open it in a browser", markup=False, soft_wrap=True)

@@ -1,0 +1,402 @@
+"""The report page: its figures are those of the model, it is written whole, and it works in a browser."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.datasets import load_digits
+
+import globular
+from globular.cli.main import run
+from globular.data.sources import as_source
+from globular.datasets import many_blobs
+from globular.errors import DataError
+from globular.model.history import History, Record
+from globular.report import pictures, write_report
+from globular.report.clusters import centers_of, describe_clusters, project
+from globular.report.scan import scan
+from tests.browser import Browser, find_browser
+
+X = many_blobs(600, 12, 5, unevenness=0.8, random_state=0).X
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return globular.KMeans(12, random_state=0).fit(X)
+
+
+def read_data(page: Path) -> dict[str, Any]:
+    """What a page holds, its arrays unpacked."""
+    text = page.read_text(encoding="utf-8")
+    data: dict[str, Any] = json.loads(re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)[0])
+    for name, packed in data.pop("arrays").items():
+        values = np.frombuffer(gzip.decompress(base64.b64decode(packed["bytes"])), dtype="<" + packed["type"])
+        data[name] = values.reshape(packed["shape"])
+    return data
+
+
+def visible_text(page: Path) -> str:
+    """The text of a page without scripts, styles and tags."""
+    text = re.sub(r"<(script|style).*?</\1>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return html.unescape(re.sub(r"<[^>]+>", " ", text))
+
+
+# --- what the page holds
+
+
+def test_sizes_errors_and_rows_are_those_of_the_data(model: Any, tmp_path: Path) -> None:
+    data = read_data(write_report(model, tmp_path / "r.html", data=X))
+    labels = model.predict(X)
+    own = np.square(X - model.cluster_centers_[labels]).sum(axis=1)
+    np.testing.assert_array_equal(data["sizes"], np.bincount(labels, minlength=12))
+    np.testing.assert_allclose(data["errors"], [own[labels == c].mean() for c in range(12)], rtol=1e-5)
+    for c in range(12):
+        inside = np.flatnonzero(labels == c)
+        closest = inside[np.argsort(own[inside], kind="stable")[: data["row_numbers"].shape[1]]]
+        found = data["row_numbers"][c][: len(closest)]
+        np.testing.assert_array_equal(found, closest)
+        np.testing.assert_allclose(data["rows"][c][: len(closest)], X[closest], rtol=1e-6)
+        np.testing.assert_allclose(data["distances"][c][: len(closest)] ** 2, own[closest], rtol=1e-4)
+    np.testing.assert_allclose(data["centers"], model.cluster_centers_, rtol=1e-6)
+
+
+def test_without_data_sizes_come_from_the_labels(model: Any, tmp_path: Path) -> None:
+    data = read_data(write_report(model, tmp_path / "r.html"))
+    np.testing.assert_array_equal(data["sizes"], np.bincount(model.labels_, minlength=12))
+    assert data["rows"].shape[1] == 0 and "errors" not in data and data["n_rows"] == 600
+
+
+def test_a_mixture_shows_its_weights(tmp_path: Path) -> None:
+    mixture = globular.GaussianMixture(4, covariance_type="diag", random_state=0).fit(X)
+    data = read_data(write_report(mixture, tmp_path / "r.html"))
+    np.testing.assert_allclose(data["sizes"], mixture.weights_, rtol=1e-6)
+    np.testing.assert_allclose(data["errors"], mixture.covariances_.sum(axis=1), rtol=1e-5)
+    assert data["size_unit"] == "share" and data["objective"] == "log-likelihood"
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied", "spherical", "tied_spherical"])
+def test_every_covariance_type_has_a_page(covariance_type: str, tmp_path: Path) -> None:
+    mixture = globular.GaussianMixture(3, covariance_type=covariance_type, random_state=0).fit(X)
+    data = read_data(write_report(mixture, tmp_path / "r.html", data=X))
+    assert data["sizes"].sum() == 600 and np.isfinite(data["errors"]).all()
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", [name for name in globular.__all__ if hasattr(getattr(globular, name), "get_params")])
+def test_every_estimator_has_a_page(name: str, tmp_path: Path) -> None:
+    rows = np.abs(X).round() if "Multinomial" in name else X
+    found = getattr(globular, name)(random_state=0, max_iter=5)
+    size = {"n_clusters", "n_components"} & set(found.get_params())
+    found.set_params(**dict.fromkeys(size, 4)).fit(rows)
+    data = read_data(write_report(found, tmp_path / "r.html", data=rows))
+    assert data["sizes"].sum() == 600 and data["n"] == len(centers_of(found))
+    assert read_data(write_report(found, tmp_path / "r.html"))["n"] == data["n"]
+
+
+def test_the_graph_of_the_model_is_shown_where_it_has_one(model: Any, tmp_path: Path) -> None:
+    variational = globular.VariationalKMeans(12, n_neighbors=5, random_state=0).fit(X)
+    data = read_data(write_report(variational, tmp_path / "v.html"))
+    np.testing.assert_array_equal(data["neighbors"], variational.neighbors_[:, 1:])
+    assert data["graph_of_model"]
+    data = read_data(write_report(model, tmp_path / "k.html"))
+    assert not data["graph_of_model"]
+    centers = model.cluster_centers_.astype(float)
+    apart = np.square(centers[:, None] - centers).sum(axis=2)
+    np.fill_diagonal(apart, np.inf)
+    np.testing.assert_array_equal(data["neighbors"][:, 0], apart.argmin(axis=1))
+
+
+def test_the_history_is_on_the_page(model: Any, tmp_path: Path) -> None:
+    page = write_report(model, tmp_path / "r.html", title="A <b>title</b> & {{data}}")
+    data = read_data(page)
+    for name in ("seconds", "objective", "n_distances"):
+        np.testing.assert_array_equal(data[f"history_{name}"], model.history_.column(name))
+    text = visible_text(page)
+    assert "A <b>title</b> & {{data}}" in text
+    for expected in (f"{len(X):,}", f"{model.inertia_ / len(X):.5g}", "n_clusters", "cluster_centers_", "lloyd"):
+        assert expected in text, expected
+
+
+def test_positions_keep_the_order_along_the_axes(model: Any, tmp_path: Path) -> None:
+    data = read_data(write_report(model, tmp_path / "r.html"))
+    clusters = describe_clusters(model, None)
+    for axis in (0, 1):
+        order = np.argsort(clusters.plane.positions[:, axis])
+        assert (np.diff(data["positions"][order, axis].astype(int)) >= 0).all()
+
+
+def test_projection_is_the_plane_of_largest_variance() -> None:
+    random = np.random.default_rng(0)
+    flat = random.normal(size=(40, 2)) @ random.normal(size=(2, 6)) + 1e6
+    plane = project(flat, np.ones(40))
+    assert plane.explained == pytest.approx(1.0)
+    kept = np.square(plane.positions[:, None] - plane.positions).sum(axis=2)
+    np.testing.assert_allclose(kept, np.square(flat[:, None] - flat).sum(axis=2), rtol=1e-4, atol=1e-5)
+    many = random.normal(size=(30, 2000))  # columns beyond what a covariance matrix is made for
+    exact = np.linalg.svd(many - many.mean(axis=0))[1]
+    assert project(many, np.ones(30)).explained == pytest.approx((exact[:2] ** 2).sum() / (exact**2).sum(), rel=0.05)
+
+
+# --- kinds of data
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_few_columns_are_shown_as_they_are(columns: int, tmp_path: Path) -> None:
+    rows = X[:, :columns]
+    data = read_data(write_report(globular.KMeans(6, random_state=0).fit(rows), tmp_path / "r.html", data=rows))
+    assert data["explained"] == 1.0 and data["positions"].max() == 65535
+    span = np.ptp(describe_clusters(globular.KMeans(6, random_state=0).fit(rows), None).plane.positions, axis=0)
+    np.testing.assert_allclose(data["extent"], span / span.max())
+
+
+def test_one_cluster_and_duplicates_and_an_empty_cluster(tmp_path: Path) -> None:
+    one = globular.KMeans(1).fit(X[:1])
+    data = read_data(write_report(one, tmp_path / "r.html", data=X[:1]))
+    assert data["sizes"].tolist() == [1] and data["neighbors"].shape == (1, 0)
+    found = globular.KMeans(2, random_state=0).fit([[0.0], [9.0]])
+    data = read_data(write_report(found, tmp_path / "r.html", data=[[0.0], [0.1], [0.0]]))
+    assert sorted(data["sizes"]) == [0, 3] and np.isfinite(data["errors"]).all()
+
+
+def test_cosine_distances_are_those_of_directions(tmp_path: Path) -> None:
+    found = globular.KMeans(5, metric="cosine", random_state=0).fit(X)
+    data = read_data(write_report(found, tmp_path / "r.html", data=X))
+    total = (data["errors"].astype(float) * data["sizes"]).sum()
+    assert total == pytest.approx(-found.score(X), rel=1e-5)
+
+
+def test_sparse_rows_and_files(tmp_path: Path) -> None:
+    matrix = sparse.random(300, 700, density=0.02, format="csr", random_state=0)
+    found = globular.KMeans(4, random_state=0).fit(matrix)
+    data = read_data(write_report(found, tmp_path / "r.html", data=matrix))
+    assert data["pictures"]["kind"] == "profile" and data["centers"].shape == (4, 512)  # pooled
+    np.save(tmp_path / "x.npy", X)
+    data = read_data(write_report(globular.KMeans(3).fit(X), tmp_path / "f.html", data=tmp_path / "x.npy"))
+    assert data["sizes"].sum() == 600
+
+
+def test_images_are_recognised_by_their_smoothness(tmp_path: Path) -> None:
+    digits = load_digits().data
+    found = globular.KMeans(10, random_state=0).fit(digits)
+    data = read_data(write_report(found, tmp_path / "r.html", data=digits))
+    assert data["pictures"]["image"] == [8, 8, 1] and data["rows"].dtype == np.uint8
+    noise = np.random.default_rng(0).normal(size=(200, 64))
+    found = globular.KMeans(4, random_state=0).fit(noise)
+    assert read_data(write_report(found, tmp_path / "r.html", data=noise))["pictures"]["kind"] == "profile"
+    forced = read_data(write_report(found, tmp_path / "r.html", data=noise, images="4x16"))
+    assert forced["pictures"]["image"] == [4, 16, 1]
+    with pytest.raises(ValueError, match="do not fit 64 columns"):
+        write_report(found, tmp_path / "r.html", data=noise, images="5x5")
+    with pytest.raises(ValueError, match="28x28"):
+        write_report(found, tmp_path / "r.html", data=noise, images="large")
+
+
+def test_what_does_not_fit_is_kept_for_the_largest_clusters(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "_BUDGET", 5 * 4 * 2 * 3)  # three clusters with a centre and a row of five columns
+    data = read_data(write_report(model, tmp_path / "r.html", data=X))
+    assert data["row_numbers"].shape == (3, 1)
+    assert set(data["shown"]) == set(np.argsort(-data["sizes"].astype(int), kind="stable")[:3])
+
+
+def test_scan_finds_the_same_in_blocks_of_any_size(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = scan(model, centers_of(model), as_source(X), 4)
+    monkeypatch.setattr("globular.report.scan._VALUES_PER_BLOCK", 1)
+    seen: list[int] = []
+    parts = scan(model, centers_of(model), as_source(X), 4, seen.append)
+    assert seen[-1] == 600 and len(seen) > 1
+    np.testing.assert_array_equal(whole.rows, parts.rows)
+    np.testing.assert_array_equal(whole.counts, parts.counts)
+
+
+# --- what is refused
+
+
+def test_bad_input_is_refused_and_nothing_is_left(model: Any, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"ends in \.html"):
+        write_report(model, tmp_path / "report.pdf")
+    with pytest.raises(DataError, match="does not exist"):
+        write_report(model, tmp_path / "no" / "report.html")
+    with pytest.raises(DataError, match=r"3 columns.*fitted on 5"):
+        write_report(model, tmp_path / "report.html", data=X[:, :3])
+    with pytest.raises(ValueError, match="not fitted"):
+        write_report(globular.KMeans(3), tmp_path / "report.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_old_page_survives_a_failure(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = write_report(model, tmp_path / "report.html")
+    before = page.read_bytes()
+
+    def full(self: Path, target: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(DataError, match="No space left"):
+        write_report(model, page, title="another")
+    assert page.read_bytes() == before and list(tmp_path.iterdir()) == [page]
+
+
+def test_a_model_without_history_has_a_page(tmp_path: Path) -> None:
+    found = globular.KMeans(3, random_state=0).fit(X)
+    found.history_ = History()
+    assert "3 clusters" in visible_text(write_report(found, tmp_path / "r.html"))
+
+
+def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "x.npy", X)
+    folder, page = tmp_path / "model", tmp_path / "page.html"
+    assert run(["fit", str(tmp_path / "x.npy"), "-k", "12", "-o", str(folder), "--seed", "0", "-q"]) == 0
+    capsys.readouterr()
+    command = ["report", str(folder), "--data", str(tmp_path / "x.npy"), "-o", str(page), "--title", "Mine"]
+    assert run(command) == 0
+    assert str(page) in capsys.readouterr().out
+    assert read_data(page)["sizes"].sum() == 600 and "Mine" in visible_text(page)
+    assert run([*command, "--columns", "a"]) == 2
+    assert run(["report", str(folder), "-o", str(tmp_path / "page.png")]) == 2
+    assert "html" in capsys.readouterr().err
+
+
+# --- in a browser
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    executable = find_browser()
+    if executable is None:
+        pytest.skip("no Chromium on the path; set GLOBULAR_BROWSER to one")
+    found = Browser(executable, tmp_path_factory.mktemp("browser"))
+    yield found
+    found.close()
+
+
+def place_of(browser: Browser, cluster: int) -> tuple[float, float]:
+    """Where a cluster is on the screen."""
+    x, y = browser.evaluate(
+        "(() => { const box = document.getElementById('canvas').getBoundingClientRect(); const m = globularReport.map;"
+        f" return [m.screenX({cluster}) + box.left, m.screenY({cluster}) + box.top]; }})()"
+    )
+    return x, y
+
+
+def shown_cluster(browser: Browser) -> str:
+    """The headline of the panel."""
+    return str(browser.evaluate("(document.querySelector('#panel strong') || {}).textContent"))
+
+
+def synthetic(C: int) -> Any:
+    """A model of many clusters without the fit."""
+    random = np.random.default_rng(0)
+    found = globular.KMeans(C)
+    found.cluster_centers_ = random.normal(size=(C, 8)).astype(np.float32)
+    found.labels_ = random.integers(C, size=4 * C).astype(np.int32)
+    found.inertia_ = 1.0
+    found.n_features_in_ = 8
+    found.history_ = History(Record(i, 0.1 * i, 100.0 / i, 10 * C, C // i, 25.0 / (C * i)) for i in range(1, 9))
+    return found
+
+
+@pytest.mark.parametrize("C", [10, 1000, 100_000])
+def test_page_opens_fast_and_a_click_shows_the_cluster(browser: Browser, C: int, tmp_path: Path) -> None:
+    page = write_report(synthetic(C), tmp_path / "report.html")
+    browser.problems.clear()
+    seconds = browser.open(page)
+    for _ in range(4):  # other work on the machine is not the page's
+        seconds = seconds if seconds < 2.0 else browser.open(page)
+    browser.wait_for("globularReport.data.complete === true")
+    far = browser.evaluate(
+        "(() => { const m = globularReport.map; let best = 0, apart = -1;"
+        " for (let i = 0; i < m.n; i++) { const x = m.screenX(i), y = m.screenY(i);"
+        " const d = Math.hypot(x - m.width / 2, y - m.height / 2);"
+        " if (x > 20 && y > 20 && x < m.width - 60 && y < m.height - 20 && d > apart) { apart = d; best = i; } }"
+        " return best; })()"
+    )
+    x, y = place_of(browser, far)
+    browser.move(x, y)
+    browser.wait_for("!document.getElementById('tip').hidden")
+    browser.click(x, y)
+    chosen = browser.evaluate("globularReport.map.selected")
+    assert chosen >= 0 and shown_cluster(browser) == f"Cluster {chosen:,}"
+    at = place_of(browser, chosen)
+    assert np.hypot(at[0] - x, at[1] - y) < 20  # the one under the pointer, or one that covers it
+    assert browser.evaluate("document.querySelectorAll('#panel .chips button').length") == 6
+    assert browser.problems == []
+    assert seconds < 2.0
+
+
+def test_search_neighbours_zoom_and_the_list(browser: Browser, model: Any, tmp_path: Path) -> None:
+    browser.problems.clear()
+    browser.open(write_report(model, tmp_path / "report.html", data=X))
+    browser.evaluate("document.getElementById('search').focus()")
+    browser.type("7\n")
+    browser.wait_for("globularReport.data.complete === true")
+    assert shown_cluster(browser) == "Cluster 7"
+    text = browser.evaluate("document.getElementById('panel').innerText")
+    sizes = np.bincount(model.predict(X), minlength=12)
+    assert f"{sizes[7]} rows" in text and "centre" in text
+    x, y = place_of(browser, 7)
+    middle = browser.evaluate(
+        "(() => { const b = document.getElementById('canvas').getBoundingClientRect();"
+        " return [b.left + b.width / 2, b.top + b.height / 2]; })()"
+    )
+    np.testing.assert_allclose([x, y], middle, atol=1.0)
+    neighbour = browser.evaluate(
+        "(() => { const b = document.querySelector('#panel .chips button'); b.click(); return b.textContent; })()"
+    )
+    assert shown_cluster(browser) == f"Cluster {neighbour}"
+    browser.click(*place_of(browser, int(neighbour)))  # the map has the focus now: the wheel zooms
+    before = browser.evaluate("globularReport.map.scale")
+    browser.wheel(*place_of(browser, int(neighbour)), -300)
+    browser.wait_for(f"globularReport.map.scale > {before}")
+    first = browser.evaluate("document.querySelector('#extremes tr[data-id]').dataset.id")
+    assert int(first) == int(np.argmax(sizes))
+    browser.evaluate("document.querySelector('#extremes tr[data-id] button').click()")
+    assert shown_cluster(browser) == f"Cluster {first}"
+    browser.evaluate("document.getElementById('search').select()")
+    browser.type("99\n")
+    assert browser.evaluate("document.getElementById('search').classList.contains('unknown')")
+    assert browser.problems == []
+
+
+def test_charts_are_drawn_and_the_page_is_named(browser: Browser, model: Any, tmp_path: Path) -> None:
+    browser.problems.clear()
+    browser.open(write_report(model, tmp_path / "report.html", data=X))
+    for chart in ("convergence", "distances", "sizes", "moved"):
+        assert browser.evaluate(f"Boolean(document.querySelector('#{chart} svg[aria-label]'))"), chart
+    bars = browser.evaluate("document.querySelectorAll('#distances .bar').length")
+    assert bars == len(model.history_)
+    unnamed = browser.evaluate(
+        "[...document.querySelectorAll('button, input, select')].filter((e) => !(e.ariaLabel || e.textContent.trim()"
+        " || e.labels?.length)).length"
+    )
+    assert unnamed == 0
+    assert browser.problems == []
+
+
+def test_images_tables_and_profiles_appear_in_the_panel(browser: Browser, model: Any, tmp_path: Path) -> None:
+    digits = load_digits().data
+    wide = many_blobs(200, 3, 20, random_state=0).X
+    cases = [
+        (globular.KMeans(10, random_state=0).fit(digits), digits, ".images canvas", 7),
+        (globular.KMeans(3, random_state=0).fit(wide), wide, "svg.profile", 7),
+        (model, X, ".rows tr", 6),
+        (globular.KMeans(3, random_state=0).fit(X[:, :2]), X[:, :2], ".rows tr", 8),
+    ]
+    browser.problems.clear()
+    for number, (found, rows, selector, count) in enumerate(cases):
+        browser.open(write_report(found, tmp_path / f"report{number}.html", data=rows))
+        browser.wait_for("globularReport.data.complete === true")
+        browser.evaluate("globularReport.map.select(1)")
+        assert browser.evaluate(f"document.querySelectorAll('#panel {selector}').length") == count, selector
+    assert browser.problems == []

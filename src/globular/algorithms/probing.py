@@ -56,7 +56,7 @@ def probing_kmeans(
         before = statistics.objective
         stopped = ""
         if statistics.objective == 0.0 or (gain < options.min_gain and update.n_relocated == 0):
-            stopped = "the objective gained less than min_gain"
+            stopped = "an iteration gained less than quality asks for"
         elif iteration >= options.max_iter:
             stopped = "max_iter"
         yield Step(

@@ -3,7 +3,7 @@
     python -m experiments.kurihara2006.text [--quick] [-o DIR]
 
 The paper counts the topics of a document by latent Dirichlet allocation. Here topics come from a non-negative
-factorisation of the tf-idf matrix; the shares of a document times a hundred, rounded, are its topic counts. As in the
+factorisation of the tf-idf matrix; the shares of a document times thirty, rounded, are its topic counts. As in the
 paper VIM and Fast-VIM see log(1 + count); the multinomial mixture sees the counts themselves.
 """
 
@@ -31,6 +31,8 @@ from globular.benchmarking.problems import data_folder
 from globular.errors import DataError
 
 CLOSE = Band(high=1.06)
+WORDS = 30.0
+"""Words that every document counts as: topic counts of more would be surer than they are."""
 N_WORDS, N_TOPICS_SHOWN, N_CLUSTERS_SHOWN = 7, 3, 12
 
 
@@ -73,7 +75,7 @@ def load(config: Config) -> Corpus:
     shares = shares * model.components_.sum(axis=1)  # topics in units of words
     totals = shares.sum(axis=1)
     held = totals > 0
-    counts = np.round(100.0 * shares[held] / totals[held, None])
+    counts = np.round(WORDS * shares[held] / totals[held, None])
     words = [[str(vocabulary[i]) for i in np.argsort(-topic)[:N_WORDS]] for topic in model.components_]
     return Corpus(counts.astype(np.float64), groups[held], words)
 

@@ -40,7 +40,7 @@ class InfiniteOptions:
     """Beta(α₁, α₂), the prior of the sticks."""
     T_max: int = 1000
     n_candidates: int = 10
-    """Components that one round tries to split."""
+    """Components that one round tries to split; if it keeps them all, half of the components if these are more."""
     accept: Literal["all", "best"] = "all"
     """Whether a round keeps every split that lowers F, or only the best one as in the paper."""
     smallest: float = 10.0
@@ -200,6 +200,14 @@ class Cycles:
         for trial in trials:
             moments = moments.join(trial.children)
         return self.arrange(moments, state.tail, np.append(given_up, np.zeros(len(moments) - len(given_up))))
+
+    def without_vanished(self, state: State) -> State:
+        """Components that have lost their weight are what the tail is, and left to it."""
+        stays = state.moments.counts > VANISHED
+        if stays.all() or not stays.any():
+            return state
+        arranged = self.arrange(state.moments.take(stays), state.tail, state.given_up[stays])
+        return replace(arranged, F=state.F)
 
     def merged(self, state: State, pairs: list[tuple[int, int]]) -> State:
         """Pairs of components as one, which is not to be split again at once."""

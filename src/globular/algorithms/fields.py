@@ -123,7 +123,7 @@ class CellOptions:
     leaf_size: int = 16
     n_cells: int = 1000
     """Open the tree to about so many cells of even weight at first."""
-    growth_tol: float = 0.2
+    growth_tol: float = 0.05
     """While the mixture grows, expand cells if that lowers F by this much per row …"""
     tol: float = 0.02
     """… and when it has stopped growing, by this much."""

@@ -97,11 +97,12 @@ def _grow(
 
 def _shrink(run: Cycles, state: State, options: InfiniteOptions) -> Generator[Step[Mixture], None, State]:
     """Deviation: merge components that splits have made superfluous; accepted by the free energy as well."""
+    state = run.without_vanished(state)
     pairs = propose_merges(state.moments, state.tail, run.prior, options.alpha)[: options.n_candidates]
     while pairs and not run.ended:
         attempt = yield from run.cycle(run.merged(state, pairs), state, options.tol, refine=False)
         if attempt.F < state.F:
-            state = attempt
+            state = run.without_vanished(attempt)
             pairs = propose_merges(state.moments, state.tail, run.prior, options.alpha)[: options.n_candidates]
         else:
             pairs = pairs[:1] if len(pairs) > 1 else []
@@ -131,7 +132,9 @@ def _draw_candidates(state: State, options: InfiniteOptions, rng: np.random.Gene
     counts = state.moments.counts
     changed = np.abs(counts - state.given_up) > _STALE * state.given_up
     eligible = np.flatnonzero(changed & (counts > VANISHED))
-    n = min(options.n_candidates, len(eligible))
+    # Deviation: with ten at a time, thousands of components would take hundreds of rounds
+    most = options.n_candidates if options.accept == "best" else max(options.n_candidates, len(counts) // 2)
+    n = min(most, len(eligible))
     if n == 0:
         return eligible
     return rng.choice(eligible, size=n, replace=False, p=counts[eligible] / counts[eligible].sum())

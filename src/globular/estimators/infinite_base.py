@@ -37,9 +37,7 @@ from globular.threads import even_ranges, resolve_threads, run_all
 
 NESTED_COMPONENTS, FIXED_COMPONENTS = 1000, 20
 """What `max_components=None` comes to."""
-COPIED_ROWS = 100_000
-"""Rows that the trial of a split copies out, at most."""
-SMALLEST_LEAF, LARGEST_LEAF, MOST_LEAVES = 16, 256, 8192
+SMALLEST_LEAF, LARGEST_LEAF, MOST_LEAVES = 16, 512, 2048
 _ROWS_AT_ONCE = 4096
 
 
@@ -51,6 +49,7 @@ class InfiniteEstimator(MixtureEstimator):
     max_components: int | None
     n_candidates: int | None
     n_split_candidates: int
+    max_trial_rows: int | None
     splits: str
     min_split_gain: float
     min_component_weight: float
@@ -128,14 +127,15 @@ class InfiniteEstimator(MixtureEstimator):
         return infinite(field, prior, start, options, rng)
 
     def _field(self, data: Input, prior: Prior, rng: np.random.Generator) -> Field:
+        max_rows = data.n_rows if self.max_trial_rows is None else self.max_trial_rows
         if not self.accelerate:
-            return Rows(data.shard, COPIED_ROWS, rng)
+            return Rows(data.shard, max_rows, rng)
         # families without second moments of their own take them from the columns when a component is split
         scatter = FAMILIES[prior.covariance_type].scatter
         # the deep end of a large tree is never reached: larger leaves save building it
         leaf_size = min(max(SMALLEST_LEAF, data.n_rows // MOST_LEAVES), LARGEST_LEAF)
         options = CellOptions(leaf_size=leaf_size, C_prime=self.n_candidates, n_threads=resolve_threads(self.n_threads))
-        return Cells(data.shard, "columns" if scatter == "norm" else scatter, options, COPIED_ROWS, rng)
+        return Cells(data.shard, "columns" if scatter == "norm" else scatter, options, max_rows, rng)
 
     def _means(self, data: Input, rng: np.random.Generator) -> F64:
         if self.means_init is not None:

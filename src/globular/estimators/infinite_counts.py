@@ -32,7 +32,7 @@ class InfiniteMultinomialMixture(InfiniteEstimator):
     ----------
     smoothing : float or array of shape (n_features,), default=1.0
         Dirichlet prior of the shares: counts that every component begins with.
-    accelerate, truncation, max_components, n_candidates, n_split_candidates, splits, min_split_gain, \
+    accelerate, truncation, max_components, n_candidates, n_split_candidates, max_trial_rows, splits, min_split_gain, \
 min_component_weight, concentration, tol, max_iter, max_time, n_init, init_params, means_init, random_state, verbose, \
 callbacks, n_threads
         As in :class:`InfiniteGaussianMixture`.
@@ -68,6 +68,7 @@ n_distances_
         "max_components": [None, Interval(Integral, 1, None, closed="left")],
         "n_candidates": [None, Interval(Integral, 1, None, closed="left")],
         "n_split_candidates": [Interval(Integral, 1, None, closed="left")],
+        "max_trial_rows": [None, Interval(Integral, 1, None, closed="left")],
         "splits": [StrOptions({"all", "best"})],
         "min_split_gain": [Interval(Real, 0, None, closed="left")],
         "min_component_weight": [Interval(Real, 0, None, closed="left")],
@@ -97,6 +98,7 @@ n_distances_
         max_components: int | None = None,
         n_candidates: int | None = None,
         n_split_candidates: int = 10,
+        max_trial_rows: int | None = 100_000,
         splits: str = "all",
         min_split_gain: float = 0.02,
         min_component_weight: float = 10.0,
@@ -118,6 +120,7 @@ n_distances_
         self.max_components = max_components
         self.n_candidates = n_candidates
         self.n_split_candidates = n_split_candidates
+        self.max_trial_rows = max_trial_rows
         self.splits = splits
         self.min_split_gain = min_split_gain
         self.min_component_weight = min_component_weight

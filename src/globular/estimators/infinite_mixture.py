@@ -49,7 +49,10 @@ class InfiniteGaussianMixture(InfiniteEstimator):
         With ``accelerate=True``, components that each cell looks at, found by neighbourhoods; a cycle then costs the
         same for thousands of components as for ten. None looks at all.
     n_split_candidates : int, default=10
-        Components that a round tries to split, drawn by size.
+        Components that a round tries to split, drawn by size; with ``splits="all"`` half of them where these are more.
+    max_trial_rows : int or None, default=100_000
+        With ``accelerate=False``, rows of a component that the trial of a split copies out and looks at, drawn at
+        random if it holds more; None is all of them, as in the paper.
     splits : {"all", "best"}, default="all"
         Keep all splits of a round that lower the free energy, or only the best one, as in the paper.
     min_split_gain : float, default=0.02
@@ -67,8 +70,8 @@ class InfiniteGaussianMixture(InfiniteEstimator):
         How many rows the knowledge of the covariance is worth; None is n_features + 2 for "full" and 3 for "diag".
     covariance_prior : array or None, default=None
         Scale S₀ of the inverse-Wishart prior, (n_features, n_features) or (n_features,). None is the variance of the
-        columns times the degrees of freedom times a factor that is fitted with the components, so that the free energy
-        is smallest.
+        columns times the degrees of freedom times factors that are fitted with the components, one a column, so that
+        the free energy is smallest.
     tol : float, default=1e-3
         Stop when a cycle lowers the free energy per row by less.
     max_iter : int, default=1000
@@ -126,6 +129,7 @@ class InfiniteGaussianMixture(InfiniteEstimator):
         "covariance_type": [StrOptions({"full", "diag"})],
         "n_candidates": [None, Interval(Integral, 1, None, closed="left")],
         "n_split_candidates": [Interval(Integral, 1, None, closed="left")],
+        "max_trial_rows": [None, Interval(Integral, 1, None, closed="left")],
         "splits": [StrOptions({"all", "best"})],
         "min_split_gain": [Interval(Real, 0, None, closed="left")],
         "min_component_weight": [Interval(Real, 0, None, closed="left")],
@@ -158,6 +162,7 @@ class InfiniteGaussianMixture(InfiniteEstimator):
         covariance_type: str = "full",
         n_candidates: int | None = None,
         n_split_candidates: int = 10,
+        max_trial_rows: int | None = 100_000,
         splits: str = "all",
         min_split_gain: float = 0.02,
         min_component_weight: float = 10.0,
@@ -183,6 +188,7 @@ class InfiniteGaussianMixture(InfiniteEstimator):
         self.covariance_type = covariance_type
         self.n_candidates = n_candidates
         self.n_split_candidates = n_split_candidates
+        self.max_trial_rows = max_trial_rows
         self.splits = splits
         self.min_split_gain = min_split_gain
         self.min_component_weight = min_component_weight

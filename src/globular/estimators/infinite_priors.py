@@ -46,7 +46,7 @@ def gaussian_prior(
         # a constant column gets a tiny variance of its own
         floor = CovarianceLimits.for_data(0.0, column_means, variances).smallest
         S = nu * np.maximum(variances, floor)
-        return GaussianPrior(mean_precision, m, nu, np.diag(S) if full else S, LEAST_SCALE)
+        return GaussianPrior(mean_precision, m, nu, np.diag(S) if full else S, LEAST_SCALE * S)
     S = _checked(covariance, (D, D) if full else (D,), "covariance_prior")
     positive = np.allclose(S, S.T) and np.linalg.eigvalsh(S)[0] > 0 if full else (S > 0).all()
     if not positive:

@@ -80,7 +80,7 @@ class GaussianPosterior(Posterior):
         expected = self._digammas() + D * np.log(2.0) - log_determinants  # E[log |Λ|]
         of_precisions = (
             (self.nu - prior.nu) * expected
-            + self.nu * (self.traces(prior.S) - D)
+            + self.nu * (self._traces(prior.S) - D)
             - 2.0 * (self._log_gammas(self.nu) - self._log_gammas(np.array([prior.nu])))
             - D * np.log(2.0) * (self.nu - prior.nu)
             + self.nu * log_determinants
@@ -117,7 +117,11 @@ class GaussianPosterior(Posterior):
         """(m − point)ᵀ W (m − point), (C,)."""
 
     @abstractmethod
-    def traces(self, S: F64) -> F64:
+    def expected_precisions(self) -> F64:
+        """The diagonals of ν W, (C, D)."""
+
+    @abstractmethod
+    def _traces(self, S: F64) -> F64:
         """tr S W, (C,)."""
 
 
@@ -138,7 +142,10 @@ class DiagonalPosterior(GaussianPosterior):
     def _mahalanobis(self, point: F64) -> F64:
         return ((self.m - point) ** 2 / self.S).sum(axis=1)
 
-    def traces(self, S: F64) -> F64:
+    def expected_precisions(self) -> F64:
+        return self.nu[:, None] / self.S
+
+    def _traces(self, S: F64) -> F64:
         return (S / self.S).sum(axis=1)
 
     def log_predictive(self, rows: F64) -> F64:
@@ -187,7 +194,10 @@ class MatrixPosterior(GaussianPosterior):
         whitened = np.einsum("cde,ce->cd", self._inverse_lower, self.m - point)
         return (whitened**2).sum(axis=1)
 
-    def traces(self, S: F64) -> F64:
+    def expected_precisions(self) -> F64:
+        return self.nu[:, None] * (self._inverse_lower**2).sum(axis=1)
+
+    def _traces(self, S: F64) -> F64:
         return ((self._inverse_lower @ np.linalg.cholesky(S)) ** 2).sum(axis=(1, 2))
 
     def _factors(self) -> F64:
@@ -229,8 +239,9 @@ class GaussianPrior(Prior):
     m: F64
     nu: float
     S: F64
-    least: float | None = None
-    """If S₀ may be scaled to fit the components (empirical Bayes): how small the scale may become, 1 being this one."""
+    floor: F64 | None = None
+    """If a diagonal S₀ may be fitted to the components (empirical Bayes): how small its entries may become, (D,), in
+    proportion to what they began with."""
 
     @property
     def covariance_type(self) -> str:
@@ -238,7 +249,10 @@ class GaussianPrior(Prior):
 
     @property
     def metric(self) -> F64:
-        return self.S / self.nu
+        """What S₀ began as: fitted to the components it would hide just the columns that they differ in."""
+        if self.floor is None:
+            return self.S / self.nu
+        return self.floor if self.S.ndim == 1 else np.diag(self.floor)
 
     @property
     def _kind(self) -> type[GaussianPosterior]:
@@ -253,12 +267,11 @@ class GaussianPrior(Prior):
         return self._kind(np.array([self.beta]), self.m[None, :], np.array([self.nu]), self.S[None], self)
 
     def fitted(self, posterior: Posterior) -> GaussianPrior:
-        """Σ_i KL(q_i ‖ p) is smallest where the expected precisions have the trace the prior expects, on average."""
-        if self.least is None or not isinstance(posterior, GaussianPosterior):
+        """Σ_i KL(q_i ‖ p) is smallest where the expected precision of every column is what the prior expects."""
+        if self.floor is None or not isinstance(posterior, GaussianPosterior):
             return self
-        traces = float(posterior.nu @ posterior.traces(self.S))
-        scale = max(len(posterior) * self.nu * len(self.m) / traces, self.least)
-        return replace(self, S=scale * self.S, least=self.least / scale)
+        S = np.maximum(len(posterior) * self.nu / posterior.expected_precisions().sum(axis=0), self.floor)
+        return replace(self, S=S if self.S.ndim == 1 else np.diag(S))
 
     def update(self, moments: Moments) -> GaussianPosterior:
         counts = moments.counts

@@ -17,6 +17,7 @@ from sklearn.utils.estimator_checks import check_sample_weight_equivalence_on_de
 
 import globular
 from globular import InfiniteGaussianMixture, InfiniteMultinomialMixture
+from globular.estimators import inputs
 
 Matrix = NDArray[np.float64]
 
@@ -312,3 +313,19 @@ def test_true_number_of_clusters(real_data: Callable[..., Any], name: str, n_clu
     rows = real_data("franti", name)["X"]
     model = InfiniteGaussianMixture(accelerate=accelerate, random_state=0).fit(rows)
     assert abs(model.n_components_ - n_clusters) <= 1
+
+
+# Data larger than memory ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accelerate", [True, False])
+def test_streamed_rows(accelerate: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, labels = blobs(n=3000)
+    np.save(tmp_path / "rows.npy", rows)
+    model = InfiniteGaussianMixture(accelerate=accelerate, random_state=0)
+    expected = clone(model).fit(rows)
+    monkeypatch.setattr(inputs, "MEMORY_SHARE", 0.0)
+    streamed = clone(model).fit(tmp_path / "rows.npy")
+    assert streamed.n_components_ == expected.n_components_ == 4
+    assert streamed.free_energy_ == pytest.approx(expected.free_energy_, rel=1e-6)
+    assert adjusted_rand_score(labels, streamed.predict(tmp_path / "rows.npy")) > 0.99

@@ -38,7 +38,7 @@ class Momentum:
         self._velocity = shift if self._velocity is None else DECAY * self._velocity + shift
         jumped = [cluster for cluster, _ in update.relocated]
         self._velocity[jumped] = 0.0
-        radius, speed = _lengths(shift), _lengths(self._velocity)
+        radius, speed = update.shifts(old), _lengths(self._velocity)
         step = np.divide(REACH * radius, speed, out=np.zeros_like(speed), where=speed > 0)
         centers = means + step[:, None] * self._velocity
         if not self._unit_centers:

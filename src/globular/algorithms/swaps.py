@@ -20,6 +20,7 @@ import numpy as np
 
 from globular.algorithms.cells import draw_cells, graph_by_cells
 from globular.algorithms.centers import update_centers
+from globular.algorithms.seeding.common import effective_dimension
 from globular.backends.protocol import Shard
 from globular.model.cells import CenterCells
 from globular.model.statistics import F64, HardStatistics
@@ -95,6 +96,5 @@ def _swap(shard: Shard, centers: F64, cells: CenterCells, statistics: HardStatis
 
 def _share_of_a_second_center(residuals: F64) -> float:
     """Of the error of a cluster without structure, from the differences of some rows to their centres."""
-    variances = np.einsum("ij,ij->j", residuals, residuals)
-    dimension = variances.sum() ** 2 / max(float(variances @ variances), np.finfo(np.float64).tiny)
-    return float(min(0.5, 2.0 / np.pi / max(dimension, 1.0)))
+    dimension = effective_dimension(np.einsum("ij,ij->j", residuals, residuals))
+    return min(0.5, 2.0 / np.pi / dimension)

@@ -23,6 +23,12 @@ def take_squared_distances(shard: Shard, indices: Index) -> F64:
     return shard.take_potential(indices) / shard.take_weights(indices)
 
 
+def effective_dimension(variances: F64) -> float:
+    """(Σ v)² / Σ v² of columns' variances: how many of them count, from 1 to D; 1 where nothing varies."""
+    total = float(variances.sum())
+    return total**2 / float(variances @ variances) if total > 0 else 1.0
+
+
 def repeat_rows(rows: F64, n: int) -> F64:
     """The rows, repeated in order until there are n: for data with fewer distinct rows than clusters."""
     return rows if len(rows) == n else rows[np.arange(n) % len(rows)]

@@ -29,7 +29,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.algorithms.seeding.common import evenly_spaced_masses, repeat_rows, take_squared_distances
+from globular.algorithms.seeding.common import (
+    effective_dimension,
+    evenly_spaced_masses,
+    repeat_rows,
+    take_squared_distances,
+)
 from globular.algorithms.seeding.plus_plus import extend
 from globular.backends.protocol import Index, Labels, Route, Shard, require
 from globular.model.cells import CellLevel, CellTree
@@ -244,11 +249,10 @@ def _exponent(shard: Shard) -> float:
 
     k children lower the error of a cell to about E_g k^(−2/d), so the sum over the cells is lowest for k_g ∝ E_g^a. In
     an evenly filled space that is the same as splitting by size; on uneven data sparse and wide cells get more. d is
-    the effective dimension (Σ v)² / Σ v² of the column variances v.
+    the effective dimension of the data.
     """
     _, variance = shard.column_moments()
-    total = float(variance.sum())
-    dimension = total**2 / float(variance @ variance) if total > 0 else 1.0
+    dimension = effective_dimension(variance)
     return dimension / (dimension + 2.0)
 
 

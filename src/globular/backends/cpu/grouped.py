@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.routed import gather_rows
-from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, read_only
+from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, load_rows, read_only
 from globular.model.groups import group_by
 from globular.threads import even_ranges, run_all
 
@@ -58,14 +57,11 @@ class Grouping:
 
     def load(self, begin: int, end: int) -> tuple[KernelRows, NDArray[np.integer]]:
         """Rows for a kernel that contain those of order[begin:end], and where they lie."""
-        rows, copied = self.shard.rows, self.shard.sorted_rows
+        copied = self.shard.sorted_rows
         if copied is not None:
             return (read_only(copied.array),), self.places[begin:end]
-        if isinstance(rows, CSRRows):
-            return (rows.data, rows.indices, rows.indptr), self.places[begin:end]
-        if rows.is_direct():
-            return (read_only(rows.array),), self.places[begin:end]
-        return gather_rows(rows, self.order[begin:end]), np.arange(end - begin, dtype=self.order.dtype)
+        rows, gathered = load_rows(self.shard.rows, self.order[begin:end])
+        return rows, np.arange(end - begin, dtype=self.order.dtype) if gathered else self.places[begin:end]
 
 
 def group_rows(shard: CpuShard, n_clusters: int) -> Grouping:

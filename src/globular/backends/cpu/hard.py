@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, read_only
+from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, load_rows, read_only
 from globular.kernels import hard as kernels
 from globular.model.groups import group_by
 from globular.model.statistics import F64, FarRows, HardStatistics
@@ -176,13 +176,7 @@ def cluster_sums(shard: CpuShard, n_clusters: int) -> tuple[F64, F64]:
     sums, counts = np.zeros((n_clusters, shard.n_columns)), np.zeros(n_clusters)
 
     def add_run(run: _Run, sums: F64, counts: F64, base: int) -> None:
-        if isinstance(shard.rows, CSRRows):
-            rows: KernelRows = (shard.rows.data, shard.rows.indices, shard.rows.indptr)
-            gathered = False
-        elif shard.rows.is_direct():
-            rows, gathered = (read_only(shard.rows.array),), False
-        else:
-            rows, gathered = (shard.rows.gather(order[run.begin : run.end]),), True
+        rows, gathered = load_rows(shard.rows, order[run.begin : run.end])
         kernels.sum_run(
             rows, gathered, shard.weights, shard.scales, shift, labels, order,
             run.begin, run.end, base, sums, counts,

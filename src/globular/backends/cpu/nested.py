@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.rows import CSRRows, DenseRows, Floats, KernelRows, Rows, read_only
+from globular.backends.cpu.rows import CSRRows, DenseRows, Floats, KernelRows, Rows, load_rows, read_only
 from globular.backends.protocol import Index, Labels
 from globular.kernels import hard as hard_kernels
 from globular.kernels import nested as kernels
@@ -374,11 +374,8 @@ def _of(values: F64, rows: NDArray[np.integer]) -> F64:
 
 def _in_place(rows: Rows, chosen: I64) -> tuple[KernelRows, I64]:
     """Rows as kernels take them, copied only if they must be converted, and where the chosen ones lie in them."""
-    if isinstance(rows, CSRRows):
-        return (rows.data, rows.indices, rows.indptr), chosen
-    if rows.is_direct():
-        return (read_only(cast(Floats, rows.array)),), chosen
-    return (rows.gather(chosen),), np.arange(len(chosen))
+    loaded, gathered = load_rows(rows, chosen)
+    return loaded, np.arange(len(chosen)) if gathered else chosen
 
 
 def _gather(rows: DenseRows, chosen: I64) -> KernelRows:

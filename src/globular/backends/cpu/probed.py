@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.d2 import squared_distances
 from globular.backends.cpu.hard import CenterProduct, cluster_sums
-from globular.backends.cpu.routed import gather_rows
+from globular.backends.cpu.rows import gather_rows
 from globular.kernels import hard as hard_kernels
 from globular.kernels import probed as kernels
 from globular.model.cells import CenterCells

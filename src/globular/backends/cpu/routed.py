@@ -11,11 +11,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from globular.backends.cpu.d2 import squared_distances
 from globular.backends.cpu.hard import CENTER_CHUNK, CenterProduct, ScoreChunk, cluster_sums
-from globular.backends.cpu.rows import CSRRows, KernelRows, Rows
+from globular.backends.cpu.rows import gather_rows
 from globular.backends.protocol import Index, Labels, Route
 from globular.model.cells import CellLevel, CellTree
 from globular.model.groups import group_by
@@ -104,16 +103,6 @@ def _only(product: CenterProduct, chunks: list[ScoreChunk]) -> CenterProduct:
     part = copy.copy(product)
     part.chunks = chunks
     return part
-
-
-def gather_rows(rows: Rows, chosen: NDArray[np.integer]) -> KernelRows:
-    """Those rows as kernels take them, copied together."""
-    if not isinstance(rows, CSRRows):
-        return (rows.gather(chosen),)
-    begins, lengths = rows.indptr[chosen], rows.indptr[chosen.astype(np.intp) + 1] - rows.indptr[chosen]
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    source = np.arange(indptr[-1]) + np.repeat(begins - indptr[:-1], lengths)
-    return rows.data[source], rows.indices[source], indptr
 
 
 def cell_neighbors(shard: CpuShard, starts: Index, adjacent: Index, n_neighbors: int) -> Labels:

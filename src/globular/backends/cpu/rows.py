@@ -98,3 +98,22 @@ class CSRRows:
 
 
 Rows: TypeAlias = DenseRows | CSRRows
+
+
+def gather_rows(rows: Rows, chosen: NDArray[np.integer]) -> KernelRows:
+    """Those rows as kernels take them, copied together."""
+    if not isinstance(rows, CSRRows):
+        return (rows.gather(chosen),)
+    begins, lengths = rows.indptr[chosen], rows.indptr[chosen.astype(np.intp) + 1] - rows.indptr[chosen]
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    source = np.arange(indptr[-1]) + np.repeat(begins - indptr[:-1], lengths)
+    return rows.data[source], rows.indices[source], indptr
+
+
+def load_rows(rows: Rows, chosen: NDArray[np.integer]) -> tuple[KernelRows, bool]:
+    """Rows for a kernel: all of them where they can be used as they lie, else those chosen, gathered (True)."""
+    if isinstance(rows, CSRRows):
+        return (rows.data, rows.indices, rows.indptr), False
+    if rows.is_direct():
+        return (read_only(rows.array),), False
+    return gather_rows(rows, chosen), True

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.grouped import group_rows, sort_when_it_pays
 from globular.backends.cpu.hard import cluster_sums
-from globular.backends.cpu.routed import gather_rows
-from globular.backends.cpu.rows import CSRRows, DenseRows, Floats, KernelRows
+from globular.backends.cpu.rows import DenseRows, Floats, load_rows
 from globular.kernels import hard as hard_kernels
 from globular.kernels import neighborhoods
 from globular.kernels import truncated as kernels
@@ -152,15 +151,6 @@ class _NoMixture:
 _NO_MIXTURE = _NoMixture()
 
 
-def _load(shard: CpuShard, chosen: NDArray[np.integer]) -> tuple[KernelRows, bool]:
-    """Rows for a kernel: all of them where they can be used as they lie, else those chosen, gathered."""
-    if isinstance(shard.rows, CSRRows):
-        return (shard.rows.data, shard.rows.indices, shard.rows.indptr), False
-    if shard.rows.is_direct():
-        return (shard.rows.array,), False
-    return gather_rows(shard.rows, chosen), True
-
-
 def _rows_per_task(n_rows: int) -> int:
     """About a hundred tasks: fewer would not balance, more would cost more to hand out. Threads play no part."""
     return min(1 << 16, max(ROWS_PER_TASK, n_rows // 100))
@@ -251,7 +241,7 @@ def _search_candidates(
         scratch = _scratch(held, C, members.shape[1], width, dtype, search.estimate)
         found, n_distances = [], 0
         while begin < end:
-            rows, gathered = _load(shard, order[begin:end])
+            rows, gathered = load_rows(shard.rows, order[begin:end])
             begin, n, n_held = kernels.search_candidates(
                 rows, gathered, shard.weights, shard.scales, order, begin, end, graph, quick, norms, precisions, biases,
                 search.n_random, np.uint64(search.seed), shard.first_row, members, costs.by_distance,
@@ -319,7 +309,7 @@ def _moved_sums(
     def add(side: tuple[NDArray[np.int32], NDArray[np.intp], F64, F64]) -> None:
         labels, order, sums, counts = side
         for begin, end in even_ranges(len(order), ROWS_PER_TASK):
-            rows, gathered = _load(shard, order[begin:end])
+            rows, gathered = load_rows(shard.rows, order[begin:end])
             hard_kernels.sum_run(
                 rows, gathered, shard.weights, shard.scales, np.zeros(shard.n_columns), labels, order,
                 begin, end, 0, sums, counts,
@@ -343,7 +333,7 @@ def _soft_sums(
     def add(span: tuple[int, int]) -> None:
         first, last = span
         entries = order[starts[first] : starts[last]]
-        rows, gathered = _load(shard, entries // C_prime)
+        rows, gathered = load_rows(shard.rows, entries // C_prime)
         kernels.sum_shares(rows, gathered, flat, C_prime, order, starts, first, last, centers, counts, sums, scatter)
 
     run_all(add, _cuts(starts[:-1]), shard.n_threads)

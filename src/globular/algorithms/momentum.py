@@ -15,9 +15,12 @@ the objective on which Lloyd stops. With unit centres (cosine) the same holds fo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from globular.algorithms.centers import CenterUpdate
+from globular.backends.protocol import Index
 from globular.model.statistics import F64
 
 DECAY = 0.9
@@ -37,7 +40,7 @@ class Momentum:
         shift = means - old
         self._velocity = shift if self._velocity is None else DECAY * self._velocity + shift
         jumped = [cluster for cluster, _ in update.relocated]
-        self._velocity[jumped] = 0.0
+        self.forget(jumped)
         radius, speed = update.shifts(old), _lengths(self._velocity)
         step = np.divide(REACH * radius, speed, out=np.zeros_like(speed), where=speed > 0)
         centers = means + step[:, None] * self._velocity
@@ -47,6 +50,11 @@ class Momentum:
         # a long step past a unit mean may leave the cap on which the old centre lies
         outside = np.einsum("ij,ij->i", centers, means) < np.einsum("ij,ij->i", old, means)
         return np.where(outside[:, None], means, centers)
+
+    def forget(self, clusters: Sequence[int] | Index) -> None:
+        """These centres have jumped: where they came from says nothing about where they will go."""
+        if self._velocity is not None:
+            self._velocity[clusters] = 0.0
 
 
 def _lengths(vectors: F64) -> F64:

@@ -42,26 +42,35 @@ class ProbingOptions:
 
 
 def probing_kmeans(
-    shard: Shard, centers: F64, options: ProbingOptions, rng: np.random.Generator
+    shard: Shard,
+    centers: F64,
+    options: ProbingOptions,
+    rng: np.random.Generator,
+    *,
+    momentum: Momentum | None = None,
+    before: float = np.inf,
+    outside: float = 0.0,
 ) -> Iterator[Step[F64]]:
-    """K-means from labelled rows (by hierarchical seeding or `label_by_cells`)."""
+    """K-means from labelled rows (by hierarchical seeding or `label_by_cells`).
+
+    `momentum` is how the centres were moving, `before` the objective at the start, where they are known; `outside` an
+    error that the shard does not see.
+    """
     require(shard, "probing_pass", "farthest")
-    before = np.inf
-    momentum = Momentum(unit_centers=options.unit_centers)
+    momentum = momentum or Momentum(unit_centers=options.unit_centers)
     for iteration in count(1):
         cells = draw_cells(shard, centers, rng)
         statistics = shard.probing_pass(centers, cells, options.n_probes)
         update = update_centers(shard, statistics, centers, unit=options.unit_centers, rows_follow=False)
-        gain = (before - statistics.objective) / max(statistics.objective, np.finfo(np.float64).tiny)
-        before = statistics.objective
+        objective = statistics.objective + outside
+        gain = (before - objective) / max(objective, np.finfo(np.float64).tiny)
+        before = objective
         stopped = ""
-        if statistics.objective == 0.0 or (gain < options.min_gain and update.n_relocated == 0):
+        if objective == 0.0 or (gain < options.min_gain and update.n_relocated == 0):
             stopped = "an iteration gained less than quality asks for"
         elif iteration >= options.max_iter:
             stopped = "max_iter"
-        yield Step(
-            iteration, statistics.objective, statistics.n_distances, statistics.n_changed, update.centers, stopped
-        )
+        yield Step(iteration, objective, statistics.n_distances, statistics.n_changed, update.centers, stopped)
         if stopped:
             return
         centers = momentum.beyond(centers, update)

@@ -171,6 +171,12 @@ class MappedShard(ABC):
     def scatter_labels(self, n_clusters: int, seed: int) -> None:
         self._each(Shard.scatter_labels, n_clusters, seed)
 
+    def label_by_seeds(self) -> None:
+        self._each(Shard.label_by_seeds)
+
+    def label_sums(self, n_clusters: int) -> HardStatistics:
+        return self._add(Shard.label_sums, n_clusters)
+
     def relabel(self, names: NDArray[np.int32]) -> None:
         self._each(Shard.relabel, names)
 

@@ -37,6 +37,7 @@ from globular.model.statistics import (
     SoftStatistics,
     TruncatedStatistics,
 )
+from globular.model.subspace import Subspace
 
 Index = NDArray[np.intp]
 Labels = NDArray[np.int32]
@@ -130,6 +131,18 @@ class Shard(Protocol):
 
     def scatter_labels(self, n_clusters: int, seed: int) -> None:
         """Put every row into a random cluster: the paper's start."""
+        ...
+
+    def label_by_seeds(self) -> None:
+        """Give every row the number of its closest seed, as left by `d2_pass`, for a label."""
+        ...
+
+    def label_sums(self, n_clusters: int) -> HardStatistics:
+        """Sums of the rows as they are labelled; no distance is looked at, and the objective is 0."""
+        ...
+
+    def within(self, subspace: Subspace) -> Shard:
+        """The rows' coordinates in a subspace, held in memory; labels and all other per-point state are shared."""
         ...
 
     def relabel(self, names: NDArray[np.int32]) -> None:

@@ -12,8 +12,12 @@ from numpy.typing import NDArray
 from globular.backends.mapped import Arguments, MappedShard, Result, call_part
 from globular.backends.protocol import Index, Labels, LocalShard, Shard, add_up
 from globular.backends.tree import tree_total
+from globular.errors import UnsupportedPassError
 from globular.model.nested import Batch, NestedSearch, NestedStatistics
 from globular.model.statistics import F64
+from globular.model.subspace import Subspace
+
+IN_PARTS = "the rows lie in several parts, each of which would have to keep a second copy"
 
 
 def potential_of(part: Shard) -> float:
@@ -75,6 +79,9 @@ class SideBySide(MappedShard):
     def pick(self, indices: Index) -> Shard:
         return self.local(self.take(indices), self.take_weights(indices))
 
+    def within(self, subspace: Subspace) -> Shard:
+        raise UnsupportedPassError(f"within is not available here: {IN_PARTS}")
+
     def seed_weights(self, n_seeds: int) -> F64:
         return self._add(Shard.seed_weights, n_seeds)
 
@@ -113,7 +120,7 @@ class SplitShard(SideBySide):
 
     @property
     def passes(self) -> Mapping[str, str]:
-        return self.shards[0].passes
+        return {**self.shards[0].passes, "within": IN_PARTS}
 
     @property
     def weights_of_parts(self) -> F64:

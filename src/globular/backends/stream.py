@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from globular.backends.batches import StreamedBatch
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu.planted import PlantedShard
+from globular.backends.cpu.projected import write_coordinates
+from globular.backends.cpu.rows import working_dtype
 from globular.backends.mapped import MappedShard
 from globular.backends.protocol import Index, Labels
 from globular.backends.state import PointState
@@ -27,6 +29,7 @@ from globular.errors import DataError
 from globular.model.covariances import ScatterKind
 from globular.model.nested import Batch, NestedSearch, NestedStatistics
 from globular.model.statistics import F64, PotentialStatistics
+from globular.model.subspace import Subspace
 
 PART_BYTES = 128 * 2**20
 
@@ -123,6 +126,19 @@ class StreamShard(PlantedShard, MappedShard):
 
     def pick(self, indices: Index) -> CpuShard:
         return self.part_of(self.source.take(indices), indices, PointState(len(indices)))
+
+    def within(self, subspace: Subspace) -> CpuShard:
+        coordinates = np.empty((self.n_rows, subspace.dimension), dtype=working_dtype(self.source.dtype))
+        begin = 0
+        for part in self.parts():
+            write_coordinates(part, subspace, coordinates[begin : begin + part.n_rows])
+            begin += part.n_rows
+        shard = CpuShard(coordinates, self._weights, n_threads=self.n_threads, state=self.state)
+        shard.first_row = self.first_row
+        return shard
+
+    def label_by_seeds(self) -> None:
+        self._per_point.label_by_seeds()
 
     def scatter_labels(self, n_clusters: int, seed: int) -> None:
         self._per_point.scatter_labels(n_clusters, seed)

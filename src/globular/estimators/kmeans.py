@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -15,6 +15,7 @@ from globular.algorithms.cells import draw_cells
 from globular.algorithms.lloyd import KMeansOptions, lloyd
 from globular.algorithms.probing import ProbingOptions, find_labels, label_recall, probing_kmeans
 from globular.algorithms.steps import Step
+from globular.algorithms.subspace import enter_subspace, kmeans_from_subspace
 from globular.algorithms.swaps import swap_seeds
 from globular.algorithms.yinyang import yinyang
 from globular.estimators.centroids import CentroidEstimator
@@ -67,7 +68,8 @@ class KMeans(CentroidEstimator):
 callable, default="auto"
         Starting centres: the name of a seeding (see :mod:`globular.seeding`), an array of shape (n_clusters,
         n_features) or a function ``(X, n_clusters, random_state) -> array``. "auto" takes greedy k-means++ up to
-        64 clusters, k-means++ up to 2,000 and hierarchical seeds above.
+        64 clusters, k-means++ up to 500 and hierarchical seeds above; "probing" then begins in a subspace of the
+        columns where that pays.
     n_init : int or "auto", default="auto"
         Number of runs from different seeds, of which the best is kept; "auto" is 1.
     max_iter : int, default=300
@@ -106,6 +108,8 @@ callable, default="auto"
         One record per iteration of the best run.
     n_distances_ : int
         Row-to-centre distances computed in the whole fit, seeding apart.
+    subspace_dimension_ : int
+        Number of directions in which "probing" began; `n_features` where it began in the whole space.
     algorithm_, init_ : str
         What "auto" came to.
     stopped_ : str
@@ -178,22 +182,42 @@ callable, default="auto"
 
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[F64]]:
         self.algorithm_ = self._choose_algorithm()
-        unit = self.metric == "cosine"
         variance = mean_variance(data)
-        start = starting_centers(self, data, random_state, rough=self.algorithm_ == "probing")
-        self.init_ = start.name
-        if self.algorithm_ in EXACT:
-            options = KMeansOptions(self.max_iter, self.tol * variance, unit_centers=unit)
-            return EXACT[self.algorithm_](data.shard, start.centers, options)
-        rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        if not start.labelled:
-            find_labels(data.shard, start.centers, rng, n_rounds=1)
-        centers = start.centers
-        if start.is_seeding:  # a start that the user has chosen stays as it is
-            centers = swap_seeds(data.shard, centers, rng, unit_centers=unit).centers
+        if self.algorithm_ not in EXACT:
+            return self._probing_steps(data, random_state)
+        start = starting_centers(self, data, random_state)
+        self.init_, self.subspace_dimension_ = start.name, data.n_columns
+        options = KMeansOptions(self.max_iter, self.tol * variance, unit_centers=self.metric == "cosine")
+        return EXACT[self.algorithm_](data.shard, start.centers, options)
+
+    def _probing_steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[F64]]:
+        """From seeds or given centres to labelled rows, swaps, and the iterations."""
+        unit = self.metric == "cosine"
         quality = QUALITIES[self.quality]
-        probing = ProbingOptions(quality.n_probes, self.max_iter, quality.min_gain, unit_centers=unit)
-        return probing_kmeans(data.shard, centers, probing, rng)
+        options = ProbingOptions(quality.n_probes, self.max_iter, quality.min_gain, unit_centers=unit)
+        rng = np.random.default_rng(random_state.randint(2**31, size=4))
+        inside = None
+        if self._may_choose_start():
+            inside = enter_subspace(data.shard, self.n_clusters, rng, unit_centers=unit)
+        seen = data if inside is None else replace(data, shard=inside.shard, n_columns=inside.shard.n_columns)
+        self.subspace_dimension_ = seen.n_columns
+        start = starting_centers(self, seen, random_state, rough=True)
+        self.init_ = start.name
+        if not start.labelled:
+            find_labels(seen.shard, start.centers, rng, n_rounds=1)
+        centers, momentum = start.centers, None
+        if start.is_seeding:  # a start that the user has chosen stays as it is
+            swapped = swap_seeds(seen.shard, centers, rng, unit_centers=unit)
+            centers, momentum = swapped.centers, swapped.momentum
+        if inside is None:
+            return probing_kmeans(data.shard, centers, options, rng, momentum=momentum)
+        logger.info("begins in %d of %d dimensions", inside.subspace.dimension, data.n_columns)
+        return kmeans_from_subspace(data.shard, inside, centers, options, rng, momentum=momentum)
+
+    def _may_choose_start(self) -> bool:
+        """Whether neither a named seeding nor centres are asked for."""
+        continues = self.warm_start and hasattr(self, "cluster_centers_")
+        return isinstance(self.init, str) and self.init == "auto" and not continues
 
     def _choose_algorithm(self) -> str:
         if self.algorithm != "auto":

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, load_rows, read_only
 from globular.kernels import hard as kernels
+from globular.kernels.moments import add_moments
 from globular.model.groups import group_by
 from globular.model.statistics import F64, FarRows, HardStatistics
 from globular.threads import even_ranges, ordered_map, run_all
@@ -227,32 +228,23 @@ def _runs(starts: NDArray[np.int64]) -> tuple[list[_Run], list[_Run]]:
 
 
 def column_moments(shard: CpuShard) -> tuple[F64, F64]:
-    """See `Shard.column_moments`: weighted mean and variance per column, in two passes, float64."""
+    """See `Shard.column_moments`: weighted mean and variance per column, in one pass about a sample's mean, float64."""
     if isinstance(shard.rows, CSRRows):
         return _csr_moments(shard, shard.rows)
-    rows = shard.rows
-    total = shard.total_weight
+    rows, total = shard.rows, shard.total_weight
+    sample = shard.take(np.arange(0, shard.n_rows, -(-shard.n_rows // 256)))
+    # a constant column is to have the variance zero, not what rounding its mean leaves
+    shift = np.where((sample == sample[0]).all(axis=0), sample[0], sample.mean(axis=0))
 
-    def block(span: tuple[int, int]) -> tuple[F64, F64]:
-        seen = rows.block(*span).astype(np.float64)
-        weights = shard.weights[slice(*span)] if len(shard.weights) else np.ones(len(seen))
-        return (seen * shard.scales[slice(*span), None] if len(shard.scales) else seen), weights
-
-    def first(span: tuple[int, int]) -> F64:
-        seen, weights = block(span)
-        with np.errstate(over="ignore"):  # callers see infinity and say so
-            return weights @ seen
+    def moments(span: tuple[int, int]) -> F64:
+        part, out = slice(*span), np.zeros((2, shard.n_columns))
+        add_moments(rows.block(*span), shard.scales[part], shard.weights[part], shift, out[0], out[1])
+        return out
 
     spans = even_ranges(shard.n_rows, 4096)
-    mean = sum(ordered_map(first, spans, shard.n_threads), np.zeros(shard.n_columns)) / total
-
-    def second(span: tuple[int, int]) -> F64:
-        seen, weights = block(span)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return weights @ (seen - mean) ** 2
-
-    variance = sum(ordered_map(second, spans, shard.n_threads), np.zeros(shard.n_columns)) / total
-    return mean, variance
+    first, second = sum(ordered_map(moments, spans, shard.n_threads), np.zeros((2, shard.n_columns))) / total
+    with np.errstate(over="ignore", invalid="ignore"):  # callers see infinity or NaN and say so
+        return shift + first, np.maximum(second - first**2, 0.0)
 
 
 def _csr_moments(shard: CpuShard, rows: CSRRows) -> tuple[F64, F64]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from globular.backends.cpu import bounded, chunks, claims, d2, hard, nested, probed, routed, soft, truncated
+from globular.backends.cpu import bounded, chunks, claims, d2, hard, nested, probed, projected, routed, soft, truncated
 from globular.backends.cpu.grouped import SortedRows
 from globular.backends.cpu.planted import PlantedShard
 from globular.backends.cpu.rows import CSRRows, DenseRows, Floats, Rows
@@ -38,6 +38,7 @@ from globular.model.statistics import (
     SoftStatistics,
     TruncatedStatistics,
 )
+from globular.model.subspace import Subspace
 from globular.threads import even_ranges, ordered_map
 
 _NONE = np.empty(0)
@@ -119,6 +120,7 @@ class CpuShard(PlantedShard):
             "take": "",
             "farthest": "",
             "column_moments": "",
+            "within": sparse_reason,
         }
 
     @property
@@ -160,6 +162,18 @@ class CpuShard(PlantedShard):
 
     def scatter_labels(self, n_clusters: int, seed: int) -> None:
         random_labels(np.uint64(seed), self.first_row, n_clusters, self.labels)
+
+    def label_by_seeds(self) -> None:
+        self.labels[:] = d2.closest_seeds(self)
+
+    def label_sums(self, n_clusters: int) -> HardStatistics:
+        return HardStatistics(*hard.cluster_sums(self, n_clusters), 0.0, 0, 0)
+
+    def within(self, subspace: Subspace) -> CpuShard:
+        coordinates = np.empty((self.n_rows, subspace.dimension), dtype=self.rows.dtype)
+        projected.write_coordinates(self, subspace, coordinates)
+        weights = self.weights if len(self.weights) else None
+        return CpuShard(coordinates, weights, n_threads=self.n_threads, state=self.state, first_row=self.first_row)
 
     def relabel(self, names: NDArray[np.int32]) -> None:
         np.take(names, self.labels, out=self.labels)

@@ -22,7 +22,7 @@ from globular.backends.dask.partitions import Partition
 from globular.backends.dask.workers import labels_at, labels_of
 from globular.backends.mapped import Arguments, Result
 from globular.backends.protocol import Labels, Shard
-from globular.backends.split import SideBySide
+from globular.backends.split import IN_PARTS, SideBySide
 from globular.model.statistics import F64
 from globular.threads import resolve_threads
 
@@ -64,7 +64,7 @@ class DaskShard(SideBySide):
         merged: dict[str, str] = {}
         for info in self.crew.infos:
             merged |= {name: reason for name, reason in info.passes.items() if reason or name not in merged}
-        return merged
+        return {**merged, "within": IN_PARTS}
 
     @property
     def weights_of_parts(self) -> F64:

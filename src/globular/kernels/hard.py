@@ -334,3 +334,20 @@ def sum_run(
         c = labels[i] - base
         counts[c] += weight
         add_row(rows, k - begin if gathered else i, factor, offset, sums, c)
+
+
+@kernel
+def sum_block(
+    rows: Any,  # IN
+    weights: Any,  # IN  (n,) or empty
+    scales: Any,  # IN  (n,) or empty
+    offset: Any,  # IN  (D,) subtracted from dense rows
+    labels: Any,  # IN  (n,)
+    sums: Any,  # IN/OUT (C, D) Σ w s (x − offset)
+    counts: Any,  # IN/OUT (C,) Σ w
+) -> None:
+    """Add rows to their clusters as they come. O(n · D)."""
+    for i in range(labels.shape[0]):
+        weight = weights[i] if weights.shape[0] else 1.0
+        counts[labels[i]] += weight
+        add_row(rows, i, weight * (scales[i] if scales.shape[0] else 1.0), offset, sums, labels[i])

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, load_rows, read_only
+from globular.backends.cpu.rows import CSRRows, DenseRows, Floats, KernelRows, load_rows, read_only
 from globular.kernels import hard as kernels
+from globular.kernels import thin
 from globular.kernels.moments import add_moments
 from globular.model.groups import group_by
 from globular.model.statistics import F64, FarRows, HardStatistics
@@ -29,6 +30,8 @@ CENTER_CHUNK = 1024
 SCORES_PER_BLOCK = 512 * CENTER_CHUNK
 THIN = 8
 """Rows of up to so many columns are multiplied by our own kernel: BLAS would mostly pack and unpack."""
+FEW_SUMS = 1 << 16
+"""Sums of so many numbers (clusters × columns) stay in the second-level cache."""
 ROWS_PER_RUN = 16384
 """Longest run of rows that one task sums; longer clusters are cut, and the pieces added in order."""
 
@@ -84,11 +87,25 @@ class CenterProduct:
         """Lower `best` and `labels` of some rows by all the centres; see `nominate_and_check`."""
         lengths = np.empty(len(labels))
         kernels.row_lengths(seen, lengths)
+        if len(seen) == 1 and 0 < seen[0].shape[1] <= THIN:
+            self._nearest_of_thin(rows, seen, lengths, scales, best, labels)
+            return
         for chunk in self.chunks:
             scores = self.scores(seen, None, chunk)
             kernels.nominate_and_check(
                 rows, lengths, scales, scores, chunk.norms, self.centers, self.norms,
                 int(chunk.members[0]), self.unit, self.tiny, best, labels, self.keys,
+            )  # fmt: skip
+
+    def _nearest_of_thin(
+        self, rows: KernelRows, seen: KernelRows, lengths: F64, scales: F64, best: F64, labels: NDArray[np.int32]
+    ) -> None:
+        lanes = np.empty((thin.STATE + self.centers.shape[1], thin.LANES), dtype=self.rows.dtype)
+        nearest = np.empty(thin.LANES, dtype=np.int32)
+        for chunk in self.chunks:
+            thin.nearest_of_thin(
+                rows, seen[0], lengths, scales, chunk.factors, chunk.norms, self.centers, self.norms,
+                int(chunk.members[0]), self.unit, self.tiny, best, labels, lanes, nearest,
             )  # fmt: skip
 
     def scores(self, seen: KernelRows, chosen: NDArray[np.intp] | None, chunk: ScoreChunk) -> Floats:
@@ -169,7 +186,36 @@ def hard_pass(shard: CpuShard, centers: F64, accumulate: bool) -> HardStatistics
 
 
 def cluster_sums(shard: CpuShard, n_clusters: int) -> tuple[F64, F64]:
-    """Σ w x and Σ w per label, in cluster order; a cluster's rows are added in row order. O(N·D)."""
+    """Σ w x and Σ w per label, the same bits for any number of threads. O(N·D)."""
+    if n_clusters * shard.n_columns <= FEW_SUMS and isinstance(shard.rows, DenseRows):
+        return _sums_by_block(shard, n_clusters)
+    return _sums_in_cluster_order(shard, n_clusters)
+
+
+def _sums_by_block(shard: CpuShard, n_clusters: int) -> tuple[F64, F64]:
+    """Few sums: every block of rows has its own, added in the order of the blocks; rows are read as they lie."""
+    rows, offset = shard.rows, shard.offset
+    shift = np.zeros(shard.n_columns) if offset is None else offset
+
+    def add_block(span: tuple[int, int]) -> tuple[F64, F64]:
+        part = slice(*span)
+        sums, counts = np.zeros((n_clusters, shard.n_columns)), np.zeros(n_clusters)
+        kernels.sum_block(
+            rows.kernel_rows(*span), shard.weights[part], shard.scales[part], shift, shard.labels[part], sums, counts
+        )
+        return sums, counts
+
+    total, count = np.zeros((n_clusters, shard.n_columns)), np.zeros(n_clusters)
+    for sums, counts in ordered_map(
+        add_block, even_ranges(shard.n_rows, max(ROWS_PER_RUN, 8 * n_clusters)), shard.n_threads
+    ):
+        total += sums
+        count += counts
+    return (total if offset is None else total + count[:, None] * offset), count
+
+
+def _sums_in_cluster_order(shard: CpuShard, n_clusters: int) -> tuple[F64, F64]:
+    """Many sums: rows are taken in the order of their clusters, so that every sum is written once."""
     labels = shard.labels
     starts, order = group_by(labels, n_clusters)
     offset = shard.offset

@@ -508,9 +508,9 @@ def test_ctrl_c_ends_with_the_state_so_far_and_a_warning(algorithm: str) -> None
 
 
 def test_ctrl_c_in_the_middle_of_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    from globular.kernels import hard as kernels
+    from globular.kernels import thin as kernels
 
-    plain, calls = kernels.nominate_and_check, []
+    plain, calls = kernels.nearest_of_thin, []
 
     def interrupted(*args: Any) -> None:
         calls.append(1)
@@ -518,7 +518,7 @@ def test_ctrl_c_in_the_middle_of_a_pass(monkeypatch: pytest.MonkeyPatch) -> None
             raise KeyboardInterrupt
         plain(*args)
 
-    monkeypatch.setattr(kernels, "nominate_and_check", interrupted)
+    monkeypatch.setattr(kernels, "nearest_of_thin", interrupted)
     start = X_SMALL[:12]
     with pytest.warns(FitInterruptedWarning):
         model = KMeans(12, init=start, algorithm="lloyd", tol=0, n_threads=1).fit(X_SMALL)

@@ -22,6 +22,26 @@ STATE = 3
 
 
 @inline
+def fill_lanes(
+    lanes: Any,  # OUT (3 + D, LANES)
+    nearest: Any,  # OUT (LANES,)
+    seen: Any,  # IN  (n, D) rows about the offset
+    scales: Any,  # IN  (n,) or empty
+    base: int,  # IN  the row of the first lane; behind the last row it is repeated
+) -> None:
+    """A group of rows, one to a lane, with nothing found yet."""
+    n, n_columns = seen.shape
+    for r in range(LANES):
+        i = min(base + r, n - 1)
+        stretch = lanes.dtype.type(scales[i] if scales.shape[0] else 1.0)
+        for j in range(n_columns):
+            lanes[STATE + j, r] = stretch * seen[i, j]
+        lanes[1, r] = np.inf
+        lanes[2, r] = np.inf
+        nearest[r] = 0
+
+
+@inline
 def lower_lanes(
     lanes: Any,  # IN/OUT (3 + D, LANES) score, lowest, second lowest; then the columns of the rows
     nearest: Any,  # IN/OUT (LANES,) the centre of the lowest score
@@ -84,20 +104,11 @@ def nearest_of_thin(
     """Lower `best` and `labels` by the centres of this chunk; ties go to the lowest index. O(n · chunk · D)."""
     n, n_columns = seen.shape
     chunk = factors.shape[1]
-    largest = lanes.dtype.type(np.inf)
     for base in range(0, n, LANES):
-        width = min(LANES, n - base)
-        for r in range(LANES):
-            i = base + min(r, width - 1)
-            stretch = lanes.dtype.type(scales[i] if scales.shape[0] else 1.0)
-            for j in range(n_columns):
-                lanes[STATE + j, r] = stretch * seen[i, j]
-            lanes[1, r] = largest
-            lanes[2, r] = largest
-            nearest[r] = 0
+        fill_lanes(lanes, nearest, seen, scales, base)
         for c in range(chunk):
             lower_lanes(lanes, nearest, factors, c, score_norms[c])
-        for r in range(width):
+        for r in range(min(LANES, n - base)):
             i = base + r
             scale = scales[i] if scales.shape[0] else 1.0
             length = scale * lengths[i]
@@ -112,3 +123,41 @@ def nearest_of_thin(
             is_safe = lanes[2, r] > best[i] + slack + 4.0 * unit * length * length - length * length
             if scores_may_overflow(reach, scale, tiny) or (chunk > 1 and not is_safe):
                 check_all(rows, i, scale, centers, norms, first, first + chunk, best, labels)
+
+
+@kernel
+def check_cell_of_thin(
+    rows: Any,  # IN  the rows of a task, gathered
+    seen: Any,  # IN  (n, D) the same about the offset
+    chosen: Any,  # IN  (n,) their numbers in the shard
+    lengths: Any,  # IN  (n,) ‖x − offset‖
+    scales: Any,  # IN  (n,) or empty
+    factors: Any,  # IN  (D, members) −2 (m − offset)ᵀ
+    score_norms: Any,  # IN  (members,)
+    members: Any,  # IN  centres of the cell
+    centers: Any,  # IN  (C, D) float64
+    norms: Any,  # IN  (C,) float64
+    best: Any,  # IN/OUT (N,) squared distance to the label's centre
+    labels: Any,  # IN/OUT (N,)
+    lanes: Any,  # scratch (3 + D, LANES) in the scores' dtype
+    nearest: Any,  # scratch (LANES,) int32
+) -> None:
+    """The same as `probed.check_cell`: the lowest score wins if it is closer in float64. O(n · members · D)."""
+    n = seen.shape[0]
+    for base in range(0, n, LANES):
+        fill_lanes(lanes, nearest, seen, scales, base)
+        for c in range(factors.shape[1]):
+            lower_lanes(lanes, nearest, factors, c, score_norms[c])
+        for r in range(min(LANES, n - base)):
+            k = base + r
+            i = chosen[k]
+            scale = scales[k] if scales.shape[0] else 1.0
+            square = (scale * lengths[k]) ** 2
+            # not worth an exact distance if it is worse by more than rounding can explain
+            c = members[nearest[r]]
+            if c == labels[i] or lanes[1, r] + square > (best[i] + 1e-5 * square) * (1.0 + 1e-5):
+                continue
+            distance = squared_distance(rows, k, scale, centers, c, norms)
+            if distance < best[i]:
+                best[i] = distance
+                labels[i] = c

@@ -79,6 +79,16 @@ class CenterProduct:
             return ScoreChunk(members, factors, norms.astype(dtype), float(np.sqrt(norms.max())))
 
     @property
+    def is_thin(self) -> bool:
+        """Whether rows are dense and have few columns."""
+        return not isinstance(self.rows, CSRRows) and 0 < self.centers.shape[1] <= THIN
+
+    def lanes(self) -> tuple[Floats, NDArray[np.int32]]:
+        """Scratch for the kernels of thin rows."""
+        shape = (thin.STATE + self.centers.shape[1], thin.LANES)
+        return np.empty(shape, dtype=self.rows.dtype), np.empty(thin.LANES, dtype=np.int32)
+
+    @property
     def rows_per_block(self) -> int:
         """Rows to be handled at once, from the number of centres alone: blocks never depend on threads."""
         return min(8192, max(512, SCORES_PER_BLOCK // len(self.centers)))
@@ -87,7 +97,7 @@ class CenterProduct:
         """Lower `best` and `labels` of some rows by all the centres; see `nominate_and_check`."""
         lengths = np.empty(len(labels))
         kernels.row_lengths(seen, lengths)
-        if len(seen) == 1 and 0 < seen[0].shape[1] <= THIN:
+        if self.is_thin:
             self._nearest_of_thin(rows, seen, lengths, scales, best, labels)
             return
         for chunk in self.chunks:
@@ -100,8 +110,7 @@ class CenterProduct:
     def _nearest_of_thin(
         self, rows: KernelRows, seen: KernelRows, lengths: F64, scales: F64, best: F64, labels: NDArray[np.int32]
     ) -> None:
-        lanes = np.empty((thin.STATE + self.centers.shape[1], thin.LANES), dtype=self.rows.dtype)
-        nearest = np.empty(thin.LANES, dtype=np.int32)
+        lanes, nearest = self.lanes()
         for chunk in self.chunks:
             thin.nearest_of_thin(
                 rows, seen[0], lengths, scales, chunk.factors, chunk.norms, self.centers, self.norms,
@@ -116,7 +125,7 @@ class CenterProduct:
             kernels.csr_scores(seen, chosen, chunk.factors, out)
             return out
         block = seen[0] if chosen is None else np.take(seen[0], chosen, axis=0)
-        if block.shape[1] <= THIN and block.shape[1] > 0:
+        if self.is_thin:
             out = self._buffer(len(block), len(chunk.members))
             kernels.thin_scores(block, chunk.factors, out)
             return out

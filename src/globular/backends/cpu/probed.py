@@ -17,6 +17,7 @@ from globular.backends.cpu.hard import CenterProduct, cluster_sums
 from globular.backends.cpu.rows import gather_rows
 from globular.kernels import hard as hard_kernels
 from globular.kernels import probed as kernels
+from globular.kernels import thin
 from globular.model.cells import CenterCells
 from globular.model.groups import group_by
 from globular.model.statistics import F64, HardStatistics
@@ -93,6 +94,13 @@ def _visit(shard: CpuShard, product: CenterProduct, cell_of: NDArray[np.int32], 
         seen = product.seen(rows)
         lengths = np.empty(len(chosen))
         hard_kernels.row_lengths(seen, lengths)
+        if product.is_thin:
+            scales = shard.scales[chosen] if len(shard.scales) else shard.scales
+            thin.check_cell_of_thin(
+                rows, seen[0], chosen, lengths, scales, chunk.factors, chunk.norms, chunk.members,
+                product.centers, product.norms, best, labels, *product.lanes(),
+            )  # fmt: skip
+            return
         scores = product.scores(seen, None, chunk)
         kernels.check_cell(
             rows, chosen, lengths, shard.scales, scores, chunk.norms, chunk.members, product.centers, product.norms,

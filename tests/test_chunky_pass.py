@@ -73,14 +73,27 @@ def test_cell_pass_is_the_reference(covariance_type: str, offset: float, shrink:
     assert (len(chunk_blocks.ChunkBlocks(mixture, rows.mean(axis=0)).tight) == 4) == (shrink < 1)
     weights = weights_for(200)
     shard = planted(rows, covariance_type, weights)
-    for _ in range(3):
-        shard.gain_pass(mixture, 1)
-        shard.expand_chunks(float(np.quantile(shard.frontier.gains, 0.7)))
+    for _ in range(4):
+        shard.frontier.open(np.arange(0, len(shard.frontier.nodes), 3))
     assert len(shard.frontier.row_chunks) and len(shard.frontier.nodes)
     ours = shard.cell_pass(mixture, rule=rule)
     expected = reference.cell_pass(cells_of(shard, rows, weights), mixture, rule)
     assert_equal(ours, expected, rtol=1e-6 if offset else 1e-9)  # a mean near 1e8 is good to 1e-8
     assert ours.n_distances == len(shard.frontier) * 4
+
+
+@pytest.mark.parametrize("rule", ["optimal", "centroid"])
+@pytest.mark.parametrize("covariance_type", ["full", "tied"])
+def test_many_columns_without_packed_products(covariance_type: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From some number of columns on matrices are applied to differences: the same sums."""
+    rows, weights = blobs(n=200, D=5), weights_for(200)
+    mixture = mixture_for(rows, covariance_type)
+    shard = planted(rows, covariance_type, weights)
+    shard.frontier.open(np.arange(0, len(shard.frontier.nodes), 3))
+    packed = shard.cell_pass(mixture, rule=rule)
+    monkeypatch.setattr(chunk_blocks, "WIDE", 5)
+    assert chunk_blocks.ChunkBlocks(mixture, rows.mean(axis=0)).wide
+    assert_equal(shard.cell_pass(mixture, rule=rule), packed)
 
 
 @pytest.mark.parametrize("covariance_type", TYPES)

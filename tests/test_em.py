@@ -15,7 +15,7 @@ from sklearn.mixture import GaussianMixture as SklearnMixture
 from threadpoolctl import threadpool_limits
 
 from globular.algorithms.em import EMOptions, em, start_at_random, start_from_means
-from globular.backends.cpu import soft
+from globular.backends.cpu import chunk_blocks, soft
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.protocol import add_up
 from globular.errors import UnsupportedPassError
@@ -102,7 +102,7 @@ def test_many_blocks_in_few_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = blobs(n=2_000)
     mixture = mixture_for(rows, "spherical")
     whole = soft.soft_pass(CpuShard(rows), mixture)
-    monkeypatch.setattr(soft, "_BLOCK_ENTRIES", 1)  # blocks of 128 rows
+    monkeypatch.setattr(chunk_blocks, "_BLOCK_ENTRIES", 1)  # blocks of 32 rows
     monkeypatch.setattr(soft, "_MAX_SPANS", 3)
     assert_statistics_equal(soft.soft_pass(CpuShard(rows, n_threads=2), mixture), whole, rtol=1e-12)
 

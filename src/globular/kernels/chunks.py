@@ -21,7 +21,7 @@ def chunk_features(
     offset: Any,  # IN  (D,)
     weights: Any,  # IN  (B,)
     scatter: Any,  # IN  (B, S) summed, or (B, 0) for single rows
-    features: Any,  # OUT (B, D + S + 1): x about the offset, packed xxᵀ + scatter / w, 1
+    features: Any,  # OUT (B, D + S + 1): x about the offset, packed xxᵀ + scatter / w, 1; S = 0 leaves those out
 ) -> None:
     """The features in which log-densities are linear. Chunks of weight zero have no scatter. O(B·S)."""
     D = means.shape[1]
@@ -37,7 +37,7 @@ def chunk_features(
             for d in range(D):
                 total += features[i, d] * features[i, d]
             features[i, D] = total
-        else:
+        elif S:
             place = D
             for d in range(D):
                 for e in range(d, D):

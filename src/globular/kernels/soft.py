@@ -75,41 +75,47 @@ def _largest(row: Any) -> Any:
 
 @kernel
 def direct_joint(
-    rows: Any,  # IN  (B, D)
-    means: Any,  # IN  (T, D)
-    precisions: Any,  # IN  (T, D)
+    features: Any,  # IN  (B, ≥ D) means of chunks about the offset, and whatever follows
+    spread: Any,  # IN  (B, S) their scatter per unit weight, or (B, 0)
+    means: Any,  # IN  (T, D) about the offset
+    precisions: Any,  # IN  (T, S), S = 1 or D
     constants: Any,  # IN  (T,)
     components: Any,  # IN  (T,) columns of `joint`
     joint: Any,  # OUT (B, C), those columns only
 ) -> None:
-    """log p(c, x) of the listed components from differences, which lose nothing. O(B T D)."""
-    D = rows.shape[1]
-    for i in range(len(rows)):
+    """⟨log p(c, x)⟩ of the listed components from differences, which lose nothing. O(B T D)."""
+    D, last = means.shape[1], precisions.shape[1] - 1
+    for i in range(len(features)):
         for t in range(len(components)):
             total = 0.0
             for d in range(D):
-                difference = rows[i, d] - means[t, d]
-                total += precisions[t, d] * difference * difference
+                difference = features[i, d] - means[t, d]
+                total += precisions[t, min(d, last)] * difference * difference
+            for s in range(spread.shape[1]):
+                total += precisions[t, s] * spread[i, s]
             joint[i, components[t]] = constants[t] - 0.5 * total
 
 
 @kernel
 def direct_moments(
-    rows: Any,  # IN  (B, D)
-    responsibilities: Any,  # IN  (B, C)
+    features: Any,  # IN  (B, ≥ D) as above
+    spread: Any,  # IN  (B, S) or (B, 0)
+    shares: Any,  # IN  (B, C) w q(c)
     means: Any,  # IN  (T, D)
-    components: Any,  # IN  (T,) columns of `responsibilities`
+    components: Any,  # IN  (T,) columns of `shares`
     sums: Any,  # IN/OUT (T, D), added to
-    scatter: Any,  # IN/OUT (T, D), added to
+    scatter: Any,  # IN/OUT (T, S), added to; S = 1 or D
 ) -> None:
     """First and second moments of the listed components about their means, from differences. O(B T D)."""
-    D = rows.shape[1]
+    D, last = means.shape[1], scatter.shape[1] - 1
     for t in range(len(components)):
-        for i in range(len(rows)):
-            q = responsibilities[i, components[t]]
+        for i in range(len(features)):
+            q = shares[i, components[t]]
             if q == 0.0:
                 continue
             for d in range(D):
-                difference = rows[i, d] - means[t, d]
+                difference = features[i, d] - means[t, d]
                 sums[t, d] += q * difference
-                scatter[t, d] += q * difference * difference
+                scatter[t, min(d, last)] += q * difference * difference
+            for s in range(spread.shape[1]):
+                scatter[t, s] += q * spread[i, s]

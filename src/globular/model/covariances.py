@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dtrtri
 
 from globular.model.statistics import F64
 
@@ -191,8 +191,8 @@ class _Matrices(CovarianceFamily):
     def factors(self, covariances: F64) -> F64:
         D = covariances.shape[-1]
         lower = np.linalg.cholesky(covariances).reshape(-1, D, D)
-        identity = np.eye(D)
-        inverse = [solve_triangular(matrix, identity, lower=True).T for matrix in lower]
+        # the transpose of a matrix in C order is the same memory in Fortran order: no copy on the way to LAPACK
+        inverse = [dtrtri(matrix.T)[0] for matrix in lower]
         return np.ascontiguousarray(np.stack(inverse).reshape(covariances.shape))
 
     def precisions(self, factors: F64) -> F64:
@@ -225,9 +225,9 @@ class Full(_Matrices):
 
     def estimate(self, moments: CentralMoments, previous: F64, limits: CovarianceLimits) -> F64:
         covariances = np.array(previous, dtype=np.float64)
-        for c in np.flatnonzero(moments.filled):
-            second = moments.scatter[c] / moments.counts[c]
-            covariances[c] = _limited_matrix(second - np.outer(moments.shifts[c], moments.shifts[c]), limits)
+        filled, shifts = moments.filled, moments.shifts[moments.filled]
+        second = moments.scatter[filled] / moments.counts[filled, None, None]
+        covariances[filled] = _limited_matrices(second - shifts[:, :, None] * shifts[:, None, :], limits)
         return covariances
 
     def spread(self, covariances: F64, component: int, noise: F64) -> F64:
@@ -247,7 +247,7 @@ class Tied(_Matrices):
 
     def estimate(self, moments: CentralMoments, previous: F64, limits: CovarianceLimits) -> F64:
         moved = (moments.shifts * moments.counts[:, None]).T @ moments.shifts
-        return _limited_matrix((moments.scatter.sum(axis=0) - moved) / moments.counts.sum(), limits)
+        return _limited_matrices(((moments.scatter.sum(axis=0) - moved) / moments.counts.sum())[None], limits)[0]
 
     def spread(self, covariances: F64, component: int, noise: F64) -> F64:
         return noise @ np.linalg.cholesky(covariances).T
@@ -263,12 +263,19 @@ def _limited(variances: F64, reg_covar: float, smallest: F64) -> F64:
     return np.maximum(np.maximum(variances, 0.0) + reg_covar, smallest)
 
 
-def _limited_matrix(covariance: F64, limits: CovarianceLimits) -> F64:
-    """`covariance` + reg_covar I, its eigenvalues relative to F lifted to one if that is needed."""
-    covariance = (covariance + covariance.T) / 2
-    covariance[np.diag_indices_from(covariance)] += limits.reg_covar
-    if _positive(covariance - np.diag(limits.smallest)):
-        return covariance
+def _limited_matrices(covariances: F64, limits: CovarianceLimits) -> F64:
+    """Each + reg_covar I, eigenvalues relative to F lifted to one where that is needed."""
+    limited = (covariances + np.swapaxes(covariances, -1, -2)) / 2 + limits.reg_covar * np.eye(covariances.shape[-1])
+    floor = np.diag(limits.smallest)
+    if not _positive(limited - floor):  # one of them is not; which one?
+        for c, covariance in enumerate(limited):
+            if not _positive(covariance - floor):
+                limited[c] = _lifted(covariance, limits)
+    return limited
+
+
+def _lifted(covariance: F64, limits: CovarianceLimits) -> F64:
+    """The closest matrix whose eigenvalues relative to F are at least one."""
     units = np.sqrt(np.outer(limits.smallest, limits.smallest))
     values, vectors = np.linalg.eigh(covariance / units)
     floor = max(1.0, _EPS * len(values) * values[-1])
@@ -276,14 +283,14 @@ def _limited_matrix(covariance: F64, limits: CovarianceLimits) -> F64:
         lifted = (vectors * np.maximum(values, floor)) @ vectors.T
         lifted = (lifted + lifted.T) / 2 * units
         if _positive(lifted):
-            return lifted
+            return np.asarray(lifted)
         floor *= 10  # a spread of eigenvalues beyond float64: narrow it until the matrix has a factor
 
 
-def _positive(matrix: F64) -> bool:
-    """Whether the matrix has a Cholesky factor."""
+def _positive(matrices: F64) -> bool:
+    """Whether every one of the matrices has a Cholesky factor."""
     try:
-        np.linalg.cholesky(matrix)
+        np.linalg.cholesky(matrices)
     except np.linalg.LinAlgError:
         return False
     return True

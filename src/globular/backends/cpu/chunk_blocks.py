@@ -1,9 +1,10 @@
-"""Arithmetic of a Gaussian mixture on a block of chunks: one matrix product each way, for every covariance family.
+"""Arithmetic of a Gaussian mixture on a block of chunks or rows: one matrix product each way, for every family.
 
 With φ = (x̄, packed x̄x̄ᵀ + S_A / w_A, 1) the expected log-joint ⟨log p(c, x)⟩_A of a chunk is φ · θ_c (Eq. 11), and the
-responsibilities times φ are the moments of the M-step (Eqs. 12–14). Everything is taken about the mean of the data;
-where the expanded square would still cancel (components that are tight, flat or far out) the part of the chunk's mean
-is computed from differences instead, as in `soft`. The part of the scatter has nothing to cancel with.
+responsibilities times φ are the moments of the M-step (Eqs. 12–14). A row is a chunk without scatter. Everything is
+taken about an offset near the mean of the data; where the expanded square would still cancel (components that are
+tight, flat or far out) the part of the chunk's mean is computed from differences instead. The part of the scatter has
+nothing to cancel with.
 """
 
 from __future__ import annotations
@@ -13,14 +14,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from globular.kernels.chunks import chunk_features
-from globular.model.chunks import Chunks, coarsen, pack, unpack
+from globular.kernels.soft import direct_joint, direct_moments, softmax_rows
+from globular.model.chunks import Chunks, ShareRule, coarsen, pack, unpack
 from globular.model.gaussian import GaussianParameters
-from globular.model.statistics import F64
+from globular.model.statistics import F64, SoftStatistics
 
+_BLOCK_ENTRIES = 2**17
+"""Numbers in the widest array of a block: a megabyte, which the cache holds."""
+_NONE = np.empty(0)
 CANCELLATION_LIMIT = 1e6
 """Largest size of the terms of the expanded square: it loses as many digits, here 6 of 16."""
+WIDE = 40
+"""Columns from which covariance matrices are all applied to differences: products of that size need no packing, and the
+packed moments of a block would not fit the cache."""
 ABSENT = -1e300
 """Stands for the log-weight of a component of weight zero: −∞ would make NaN in a matrix product."""
+
+
+def block_size(width: int) -> int:
+    """Chunks or rows that go together, `width` numbers each; nothing but the mixture decides it."""
+    return min(max(_BLOCK_ENTRIES // width, 32), 4096)
 
 
 @dataclass(slots=True)
@@ -30,12 +43,19 @@ class Moments:
     raw: F64
     """Of the features, (C, D + S + 1)."""
     tight_sums: F64
+    """Of the tight components, about their means, (T, D) …"""
     tight_scatter: F64
+    """… and (T, S), matrices not packed."""
+    bound: float = 0.0
+    weight: float = 0.0
 
-    def __add__(self, other: Moments) -> Moments:
-        return Moments(
-            self.raw + other.raw, self.tight_sums + other.tight_sums, self.tight_scatter + other.tight_scatter
-        )
+    def add(self, other: Moments) -> None:
+        """Add those of other blocks."""
+        self.raw += other.raw
+        self.tight_sums += other.tight_sums
+        self.tight_scatter += other.tight_scatter
+        self.bound += other.bound
+        self.weight += other.weight
 
 
 class ChunkBlocks:
@@ -47,14 +67,26 @@ class ChunkBlocks:
         self.means = mixture.means - offset
         self.constants = np.maximum(mixture.log_constants, ABSENT)
         self.precisions = packed_precisions(mixture)
-        matrices = np.broadcast_to(mixture.precisions, (C, D, D)) if self.kind == "outer" else self.precisions
-        pulls = np.einsum("cde,ce->cd", matrices, self.means) if self.kind == "outer" else matrices * self.means
-        remoteness = np.einsum("cd,cd->c", pulls, self.means)
-        self.coefficients = np.hstack([pulls, -0.5 * self.precisions, (self.constants - 0.5 * remoteness)[:, None]])
-        self.tight = np.flatnonzero(self._largest_terms(mixture) > CANCELLATION_LIMIT)
-        factors = np.broadcast_to(mixture.factors, (C, D, D)) if self.kind == "outer" else np.sqrt(self.precisions)
-        self.tight_factors = factors[self.tight]
+        self.wide = self.kind == "outer" and D >= WIDE
+        if self.wide:
+            self.coefficients, self.tight = np.zeros((C, D + 1)), np.arange(C)
+        else:
+            self.coefficients = self._coefficients(mixture)
+            self.tight = np.flatnonzero(self._largest_terms(mixture) > CANCELLATION_LIMIT)
+        self._tight_means, self._tight_constants = self.means[self.tight], self.constants[self.tight]
+        self._tight_precisions = self.precisions[self.tight]
+        self._tight_factors = np.broadcast_to(mixture.factors, (C, D, D))[self.tight] if self.kind == "outer" else _NONE
         self.width = max(self.coefficients.shape)
+
+    def _coefficients(self, mixture: GaussianParameters) -> F64:
+        """θ, (C, D + S + 1)."""
+        C, D = self.means.shape
+        if self.kind == "outer":
+            pulls = np.einsum("cde,ce->cd", np.broadcast_to(mixture.precisions, (C, D, D)), self.means)
+        else:
+            pulls = self.precisions * self.means
+        remoteness = np.einsum("cd,cd->c", pulls, self.means)
+        return np.hstack([pulls, -0.5 * self.precisions, (self.constants - 0.5 * remoteness)[:, None]])
 
     def _largest_terms(self, mixture: GaussianParameters) -> F64:
         """Size of the terms of the expanded square, for rows as far out as the mean or a typical row, (C,)."""
@@ -90,14 +122,19 @@ class ChunkBlocks:
     def log_joint(self, chunks: Chunks, features: F64) -> F64:
         """⟨log p(c, x)⟩ over each chunk, (B, C)."""
         joint = features @ self.coefficients.T
-        if len(self.tight):
-            spread = self._spread(chunks)
-            for component, factor in zip(self.tight, self.tight_factors, strict=True):
-                differences = features[:, : chunks.means.shape[1]] - self.means[component]
-                whitened = differences @ factor if self.kind == "outer" else differences * factor
-                squared = np.einsum("ij,ij->i", whitened, whitened)
-                squared += np.maximum(spread @ self.precisions[component, : spread.shape[1]], 0.0)
-                joint[:, component] = self.constants[component] - 0.5 * squared
+        if not len(self.tight):
+            return joint
+        spread = self._spread(chunks)
+        if self.kind != "outer":
+            direct_joint(
+                features, spread, self._tight_means, self._tight_precisions, self._tight_constants, self.tight, joint
+            )
+            return joint
+        for place, component in enumerate(self.tight):
+            whitened = (features[:, : self.means.shape[1]] - self.means[component]) @ self._tight_factors[place]
+            squared = np.einsum("ij,ij->i", whitened, whitened)
+            squared += np.maximum(spread @ self.precisions[component, : spread.shape[1]], 0.0)
+            joint[:, component] = self.constants[component] - 0.5 * squared
         return joint
 
     def _spread(self, chunks: Chunks) -> F64:
@@ -106,45 +143,74 @@ class ChunkBlocks:
         return np.where(chunks.weights[:, None] > 0, self.scatter(chunks) / weights, 0.0)
 
     def no_moments(self) -> Moments:
-        D, S = self.means.shape[1], self.precisions.shape[1]
-        return Moments(np.zeros_like(self.coefficients), np.zeros((len(self.tight), D)), np.zeros((len(self.tight), S)))
+        T, D = self._tight_means.shape
+        shape = (T, D, D) if self.kind == "outer" else (T, self.precisions.shape[1])
+        return Moments(np.zeros_like(self.coefficients), np.zeros((T, D)), np.zeros(shape))
 
-    def add_moments(self, total: Moments, chunks: Chunks, features: F64, shares: F64) -> None:
-        """Add a block, given w q(c) of its chunks."""
+    def e_step(self, total: Moments, chunks: Chunks, weights: F64 | None = None, rule: ShareRule = "optimal") -> None:
+        """Add a block of chunks, which count by their own weights unless others are given."""
+        weights = chunks.weights if weights is None else weights
+        features = self.features(chunks)
+        shares, densities = self._shares(chunks, features, weights, rule)
         total.raw += shares.T @ features
         if len(self.tight):
-            spread = self._spread(chunks)
-            for place, component in enumerate(self.tight):
-                share = shares[:, component]
-                differences = features[:, : chunks.means.shape[1]] - self.means[component]
-                total.tight_sums[place] += share @ differences
-                second = self._weighted_square(differences, share)
-                second[: spread.shape[1]] += share @ spread
-                total.tight_scatter[place] += second
+            self._add_tight(total, features, self._spread(chunks), shares)
+        total.bound += float(weights @ densities)
+        total.weight += float(weights.sum())
 
-    def _weighted_square(self, differences: F64, share: F64) -> F64:
-        """Σ share · packed square, (S,)."""
-        if self.kind == "outer":
-            return pack(((differences * share[:, None]).T @ differences)[None])[0]
-        squares = share @ differences**2
-        return squares if self.kind == "columns" else squares.sum(keepdims=True)
+    def _add_tight(self, total: Moments, features: F64, spread: F64, shares: F64) -> None:
+        """Moments of the tight components, from differences."""
+        sums, scatter = total.tight_sums, total.tight_scatter
+        if self.kind != "outer":
+            direct_moments(features, spread, shares, self._tight_means, self.tight, sums, scatter)
+            return
+        D = self.means.shape[1]
+        for place, component in enumerate(self.tight):
+            share = shares[:, component]
+            differences = features[:, :D] - self.means[component]
+            sums[place] += share @ differences
+            if spread.shape[1]:
+                scatter[place] += unpack((share @ spread)[None], self.kind, D)[0]
+            held = np.flatnonzero(share)  # far components hold few: the others underflow to zero
+            if 2 * len(held) < len(share):
+                differences, share = differences[held], share[held]
+            differences *= np.sqrt(share)[:, None]
+            scatter[place] += differences.T @ differences
 
-    def statistics(self, total: Moments) -> tuple[F64, F64, F64]:
-        """counts, sums and scatter about the means, as in `SoftStatistics`."""
+    def _shares(self, chunks: Chunks, features: F64, weights: F64, rule: ShareRule) -> tuple[F64, F64]:
+        """w q(c), (B, C), and each chunk's part of the bound per unit weight, (B,)."""
+        joint = self.log_joint(chunks, features)
+        densities = np.empty(len(chunks))
+        if rule == "optimal":
+            softmax_rows(joint, weights, densities)  # Eq. 10
+            return joint, densities
+        bare = Chunks(chunks.weights, chunks.means, np.empty((len(chunks), 0)), chunks.kind)
+        posterior = self.log_joint(bare, self.features(bare))
+        joint -= posterior  # what the scatter takes off
+        softmax_rows(posterior, _NONE, densities)
+        # Eq. 9 with q = p(s | x̄): Σ q (⟨log p(s, x)⟩ − log q) = log p(x̄) + Σ q (⟨log p(s, x)⟩ − log p(s, x̄))
+        densities += np.einsum("ij,ij->i", posterior, joint)
+        posterior *= weights[:, None]
+        return posterior, densities
+
+    def statistics(self, total: Moments, n_chunks: int) -> SoftStatistics:
+        """What the moments of so many chunks say about the means of the mixture."""
         D = self.means.shape[1]
         first, second, counts = total.raw[:, :D], total.raw[:, D:-1], total.raw[:, -1].copy()
         sums = first - counts[:, None] * self.means
         # Σ (x − μ)(x − μ)ᵀ = Σ x xᵀ − μ (Σ x)ᵀ − (Σ (x − μ)) μᵀ
-        if self.kind == "outer":
+        if self.wide:
+            scatter = np.empty((len(counts), D, D))
+        elif self.kind == "outer":
             crossed = self.means[:, :, None] * first[:, None, :] + sums[:, :, None] * self.means[:, None, :]
-            scatter = second - pack(crossed)
+            scatter = unpack(second - pack(crossed), self.kind, D)
         else:
             crossed = self.means * (first + sums)
-            scatter = second - (crossed.sum(axis=1, keepdims=True) if self.kind == "norm" else crossed)
+            scatter = np.maximum(second - (crossed.sum(axis=1, keepdims=True) if self.kind == "norm" else crossed), 0.0)
         sums[self.tight], scatter[self.tight] = total.tight_sums, total.tight_scatter
-        if self.kind != "outer":
-            scatter = np.maximum(scatter, 0.0)
-        return counts, sums, unpack(scatter, self.kind, D)
+        if self.kind == "norm":
+            scatter = scatter[:, 0]
+        return SoftStatistics(counts, sums, scatter, total.bound, total.weight, n_chunks * len(counts))
 
 
 def packed_precisions(mixture: GaussianParameters) -> F64:

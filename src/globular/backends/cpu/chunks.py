@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.chunk_blocks import ChunkBlocks, Moments
+from globular.backends.cpu.chunk_blocks import ChunkBlocks, Moments, block_size
 from globular.backends.cpu.rows import DenseRows, Floats
 from globular.data.tree import Children, Frontier, PartitionTree
 from globular.errors import UnsupportedPassError
@@ -26,8 +26,6 @@ from globular.threads import even_ranges, ordered_map
 if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard
 
-_BLOCK_ENTRIES = 2**16
-"""Numbers in the widest array of a block: half a megabyte, which the cache holds."""
 _MAX_SPANS = 64
 """Statistics are C-sized; so few of them are added up, whatever the number of blocks."""
 _NONE = np.empty(0)
@@ -64,46 +62,24 @@ def cell_pass(
     blocks = ChunkBlocks(mixture, frontier.offset)
     held = None if within is None else _Held(frontier, within, n_threads)
 
-    def of_span(work: tuple[Chunks, list[Span], int]) -> tuple[Moments, float, float]:
+    def of_span(work: tuple[Chunks, list[Span], int]) -> Moments:
         chunks, spans, first = work
-        total, bound, weight = blocks.no_moments(), 0.0, 0.0
+        total = blocks.no_moments()
         for begin, end in spans:
             part = chunks.pick(slice(begin, end))
-            weights = part.weights if held is None else held.weights(part, slice(first + begin, first + end))
-            features = blocks.features(part)
-            shares, densities = _shares(blocks, part, features, weights, rule)
-            blocks.add_moments(total, part, features, shares)
-            bound += float(weights @ densities)
-            weight += float(weights.sum())
-        return total, bound, weight
+            weights = None if held is None else held.weights(part, slice(first + begin, first + end))
+            blocks.e_step(total, part, weights, rule)
+        return total
 
-    total, bound, weight = blocks.no_moments(), 0.0, 0.0
-    for moments, part_bound, part_weight in ordered_map(of_span, _work(frontier, blocks.width), n_threads):
-        total, bound, weight = total + moments, bound + part_bound, weight + part_weight
-    n_distances = len(frontier) * mixture.n_components
-    return SoftStatistics(*blocks.statistics(total), bound, weight, n_distances)
-
-
-def _shares(blocks: ChunkBlocks, chunks: Chunks, features: F64, weights: F64, rule: ShareRule) -> tuple[F64, F64]:
-    """w q(c), (B, C), and each chunk's part of the bound per unit weight, (B,)."""
-    joint = blocks.log_joint(chunks, features)
-    densities = np.empty(len(chunks))
-    if rule == "optimal":
-        softmax_rows(joint, weights, densities)  # Eq. 10
-        return joint, densities
-    bare = Chunks(chunks.weights, chunks.means, np.empty((len(chunks), 0)), chunks.kind)
-    posterior = blocks.log_joint(bare, blocks.features(bare))
-    joint -= posterior  # what the scatter takes off
-    softmax_rows(posterior, _NONE, densities)
-    # Eq. 9 with q = p(s | x̄): Σ q (⟨log p(s, x)⟩ − log q) = log p(x̄) + Σ q (⟨log p(s, x)⟩ − log p(s, x̄))
-    densities += np.einsum("ij,ij->i", posterior, joint)
-    posterior *= weights[:, None]
-    return posterior, densities
+    total = blocks.no_moments()
+    for moments in ordered_map(of_span, _work(frontier, blocks.width), n_threads):
+        total.add(moments)
+    return blocks.statistics(total, len(frontier))
 
 
 def _work(frontier: Frontier, width: int) -> Iterator[tuple[Chunks, list[Span], int]]:
     """Blocks of cells, several to a task: (chunks, spans within them, number of their first cell)."""
-    size = min(max(_BLOCK_ENTRIES // width, 64), 4096)
+    size = block_size(width)
     first = 0
     for chunks in frontier.parts():
         spans = even_ranges(len(chunks), size)
@@ -207,8 +183,7 @@ def collect_gains(
     unknown = np.flatnonzero(np.isnan(gains))
     gains[unknown] = 0.0
     spread = unknown[np.any(frontier.node_chunks.scatter[unknown] != 0.0, axis=1)]
-    size = min(max(_BLOCK_ENTRIES // width, 64), 4096)
-    works = list(_by_children(frontier, spread, size))
+    works = list(_by_children(frontier, spread, block_size(width)))
     for places, (found, looked_at) in zip(works, ordered_map(of_block, works, n_threads), strict=True):
         gains[places] = np.maximum(found, 0.0)  # negative by rounding only
         n_cells += looked_at

@@ -43,7 +43,7 @@ def claim_pass(shard: CpuShard, mixture: GaussianParameters, components: Index, 
         for component, rate in zip(components, rates, strict=True):
             q = joint[:, component]
             chosen = np.flatnonzero((q > SMALLEST_SHARE * largest) & (drawn < rate))
-            found.append(Claim(rows[chosen] + mixture.offset, q[chosen] / rate))
+            found.append(Claim(rows[chosen], q[chosen] / rate))
         return found
 
     parts = evaluate_blocks(shard, mixture, claim)
@@ -78,13 +78,7 @@ def chunk_pass(chunks: Chunks, mixture: GaussianParameters) -> SoftStatistics:
     total_weight = float(chunks.weights.sum())
     offset = chunks.weights @ chunks.means / total_weight if total_weight > 0 else np.zeros(chunks.means.shape[1])
     blocks = ChunkBlocks(mixture, offset)
-    total, bound = blocks.no_moments(), 0.0
+    total = blocks.no_moments()
     for span in even_ranges(len(chunks), _CELLS_AT_ONCE):
-        part = chunks.pick(slice(*span))
-        features = blocks.features(part)
-        q, densities = blocks.log_joint(part, features), np.empty(len(part))
-        softmax_rows(q, part.weights, densities)
-        blocks.add_moments(total, part, features, q)
-        bound += float(part.weights @ densities)
-    n_distances = len(chunks) * mixture.n_components
-    return SoftStatistics(*blocks.statistics(total), bound, total_weight, n_distances)
+        blocks.e_step(total, chunks.pick(slice(*span)))
+    return blocks.statistics(total, len(chunks))

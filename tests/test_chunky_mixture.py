@@ -17,10 +17,11 @@ from sklearn.utils.estimator_checks import check_sample_weight_equivalence_on_de
 
 import globular
 from globular import ChunkyGaussianMixture, GaussianMixture
+from globular.algorithms.chunky import CONVERGED, ENOUGH, POLISHED
 from globular.data.sources import as_source
 from globular.datasets import separated_mixture
 from globular.errors import MemoryBudgetError
-from globular.estimators import inputs, mixture
+from globular.estimators import chunky_starts, inputs, mixture
 from globular.estimators.chunky_starts import CHUNKY_STARTS, resolved_candidates, resolved_max_cells
 from globular.model.covariances import FAMILIES
 from globular.model.statistics import F64
@@ -61,7 +62,7 @@ def test_attributes(covariance_type: str, dtype: type, weights: str) -> None:
 def test_exact_em_finds_little_to_improve(init: str, refine: str) -> None:
     """From every start: EM on all rows, begun where Chunky EM ended, gains less than a per cent."""
     X = two_dimensional()
-    model = ChunkyGaussianMixture(6, init=init, refine=refine, random_state=0, max_cells=200).fit(X)
+    model = ChunkyGaussianMixture(6, init=init, refine=refine, tol=1e-4, random_state=0, max_cells=200).fit(X)
     assert model.n_cells_ <= 400
     polished = GaussianMixture(
         6, weights_init=model.weights_, means_init=model.means_, precisions_init=model.precisions_
@@ -90,7 +91,7 @@ def test_polished_mixtures_are_fixed_points_of_em() -> None:
     X = two_dimensional(4000, separation=1.0)
     rough = ChunkyGaussianMixture(6, max_cells=60, tol=1e-6, random_state=0).fit(X)
     model = ChunkyGaussianMixture(6, max_cells=60, tol=1e-6, polish=True, random_state=0).fit(X)
-    assert model.n_cells_ == 4000 and model.converged_ and model.stopped_ == rough.stopped_
+    assert model.n_cells_ == 4000 and model.converged_ and model.stopped_ == POLISHED
     assert (np.diff(model.lower_bounds_) >= -1e-9).all()
     assert model.lower_bound_ == pytest.approx(model.score(X), abs=1e-5)  # exact, one step behind
     again = GaussianMixture(
@@ -99,6 +100,27 @@ def test_polished_mixtures_are_fixed_points_of_em() -> None:
     ).fit(X)  # fmt: skip
     assert again.n_iter_ <= 2 and again.score(X) == pytest.approx(model.score(X), abs=1e-5)
     assert model.score(X) > rough.score(X)
+
+
+def test_polishes_where_cells_are_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself only with the number of cells left to us, and only if they do not reach `refine_tol`."""
+    X = two_dimensional(4000, separation=1.0)
+    enough = ChunkyGaussianMixture(6, random_state=0).fit(X)
+    assert enough.stopped_ == CONVERGED and enough.n_cells_ < 4000
+    monkeypatch.setattr(chunky_starts, "FEWEST_CELLS", 60)
+    monkeypatch.setattr(chunky_starts, "MOST_CELLS_PER_COMPONENT", 10)
+    monkeypatch.setattr(chunky_starts, "ROWS_PER_CELL", 100)
+    too_few = ChunkyGaussianMixture(6, random_state=0).fit(X)
+    assert too_few.stopped_ == POLISHED and too_few.n_cells_ == 4000 and too_few.converged_
+    assert ChunkyGaussianMixture(6, max_cells=60, random_state=0).fit(X).stopped_ == ENOUGH
+    assert ChunkyGaussianMixture(6, polish=False, random_state=0).fit(X).stopped_ == ENOUGH
+
+
+def test_polishes_with_few_components_per_row() -> None:
+    X = two_dimensional(3000)
+    model = ChunkyGaussianMixture(6, n_candidates=3, polish=True, random_state=0).fit(X)
+    assert model.stopped_ == POLISHED and model.n_cells_ == 3000
+    assert model.lower_bound_ == pytest.approx(model.score(X), abs=0.01)
 
 
 def test_threads_and_seeds() -> None:
@@ -154,7 +176,9 @@ def test_streamed_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs, "MEMORY_SHARE", 0.0)
     streamed = ChunkyGaussianMixture(4, random_state=0).fit(as_source(tmp_path / "rows.npy"))
     with pytest.raises(ValueError, match="polish=False"):
-        ChunkyGaussianMixture(4, polish=True).fit(as_source(tmp_path / "rows.npy"))
+        ChunkyGaussianMixture(4, n_candidates=2, polish=True).fit(as_source(tmp_path / "rows.npy"))
+    polished = ChunkyGaussianMixture(4, polish=True, random_state=0).fit(as_source(tmp_path / "rows.npy"))
+    assert polished.n_cells_ == 3000 and polished.stopped_ == POLISHED
     assert GaussianMixture(4, algorithm="chunky", random_state=0).fit(as_source(tmp_path / "rows.npy")).converged_
     held = ChunkyGaussianMixture(4, random_state=0).fit(X)
     assert streamed.lower_bound_ == pytest.approx(held.lower_bound_, rel=0.01)
@@ -297,7 +321,7 @@ def test_gaussian_mixture_takes_it_for_many_rows_in_few_columns(
 
 
 def test_defaults_follow_the_data() -> None:
-    assert resolved_max_cells(None, 1000, 2) == 10_000
+    assert resolved_max_cells(None, 5000, 2) == 1000
     assert resolved_max_cells(None, 10**6, 50) == 100_000
     assert resolved_max_cells(None, 10**4, 1000) == 40_000
     assert resolved_max_cells(77, 10**6, 1000) == 77

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
-from globular.backends.cpu import CpuShard, chunk_blocks
+from globular.backends.cpu import CpuShard, chunk_blocks, chunks
 from globular.backends.cpu.chunks import cell_densities
 from globular.backends.protocol import Shard, require
 from globular.backends.split import SplitShard
@@ -149,6 +149,29 @@ def test_gains_are_differences_of_bounds(covariance_type: str) -> None:
     shard.expand_chunks(0.0)
     after = shard.cell_pass(mixture).log_likelihood
     assert after - before == pytest.approx(found.total, rel=1e-9)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_gap_is_what_single_rows_would_gain(weighted: bool) -> None:
+    """Exact where all rows of the cells are looked at, close where some are; the truncated one with all components."""
+    rows = blobs(n=3000, C=6, D=3)
+    mixture = mixture_for(rows, "full")
+    weights = weights_for(3000) if weighted else np.ones(3000)
+    for largest, tolerance in ((chunks.SAMPLED_ROWS, 1e-9), (100, 0.2)):
+        shard = CpuShard(rows, weights)
+        shard.plant_tree("outer", 4)
+        while (shard.frontier.tree.sizes[shard.frontier.nodes] > largest).any():
+            shard.frontier.open(np.flatnonzero(shard.frontier.tree.sizes[shard.frontier.nodes] > largest))
+        gap = shard.soft_pass(mixture).log_likelihood - shard.cell_pass(mixture).log_likelihood
+        found = shard.gap_pass(mixture)
+        assert gap > 1 and found.total == pytest.approx(gap, rel=tolerance)
+        assert found.n_distances <= 4 * (1 + chunks.SAMPLED_ROWS) * len(shard.frontier)
+        graph = np.tile(np.arange(4, dtype=np.int32), (4, 1))
+        shard.truncated_cell_pass(mixture, graph, Search(4, 0, 0, estimate=False))
+        if largest == chunks.SAMPLED_ROWS:
+            assert shard.gap_pass(mixture, truncated=True).total == pytest.approx(gap, rel=1e-9)
+    shard.open_rows()
+    assert shard.gap_pass(mixture).total == 0.0
 
 
 def test_change_is_the_weight_that_changes_component() -> None:

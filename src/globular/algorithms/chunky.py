@@ -11,8 +11,12 @@ with single rows for cells this is exact EM. Cells are the frontier of a partiti
     plant the tree and open it to a few cells
     repeat:  EM steps at this partition until F settles
              open the cell whose children raise F most ("best_first"), or the best share of all cells ("batch")
-    until that hardly raises F any more, or there are cells enough
-    if asked to, open everything to single rows and let EM settle once more
+    until F is close to the log-likelihood, or there are cells enough
+    if cells were not enough to come close to the log-likelihood (or always, if asked to), let EM settle on the rows
+
+How much can be lost? Where F is largest at θ_F and the log-likelihood L at θ*, L(θ_F) ≥ F(θ_F) ≥ F(θ*), so that θ_F is
+at most the gap L(θ*) − F(θ*) worse than EM. The gap is what `refine_tol` limits, in nats per row, whatever the units of
+the data.
 
 With `C_prime` each cell looks at few components only, found by the neighbourhood search of Forster & Lücke 2018, and an
 iteration costs neither the rows nor the components.
@@ -36,9 +40,19 @@ from globular.model.graph import Graph, estimated_graph
 from globular.model.search import Search
 from globular.model.statistics import F64, SoftStatistics
 
-CONVERGED = "opening cells would gain less than refine_tol"
+CONVERGED = "the bound is within refine_tol of the log-likelihood"
 ENOUGH = "max_cells"
+STUCK = "opening cells gains nothing"
+POLISHED = "EM on single rows changed the log-likelihood by less than tol"
+SETTLED = (CONVERGED, ENOUGH, STUCK, POLISHED)
+"""Reasons to stop at which EM had settled."""
 Refinement = Literal["best_first", "batch"]
+Polishing = Literal["never", "needed", "always"]
+_POLISHED_AFTER: dict[Polishing, tuple[str, ...]] = {
+    "never": (),
+    "needed": (ENOUGH, STUCK),
+    "always": (ENOUGH, STUCK, CONVERGED),
+}
 _COLD = 1e-3
 """Variance, relative to that within clusters, at which responsibilities are all but hard assignments."""
 
@@ -52,14 +66,14 @@ class ChunkyOptions:
     tol: float = 1e-3
     """EM at a partition ends when F per row changes by less."""
     refine_tol: float = 0.03
-    """The whole ends when opening all cells would raise F per row by less …"""
+    """The whole ends when F per row is so close to the log-likelihood, as a sample has it …"""
     max_cells: int = 10_000
     """… or with so many cells."""
     refine: Refinement = "batch"
     share: float = 0.25
     """Cells that "batch" adds at once, relative to those there are."""
-    polish: bool = False
-    """Whether to open all cells to single rows at the end, and go on with what is then exact EM."""
+    polish: Polishing = "never"
+    """Whether to go on with exact EM at the end: if `max_cells` came before `refine_tol` ("needed"), or in any case."""
     rule: ShareRule = "optimal"
     C_prime: int | None = None
     """Components that each cell looks at; None for all."""
@@ -91,7 +105,7 @@ def chunky(
     limits: CovarianceLimits,
 ) -> Iterator[Step[ChunkyModel]]:
     """Run Chunky EM from `start`; the objective of a step is F at the parameters and cells its E-step used."""
-    require(shard, "cell_pass")
+    require(shard, "cell_pass", "soft_pass")
     cells = _Cells(shard, start, options, rng)
     mixture, bound = start, options.previous_bound
     if options.refine == "batch":
@@ -117,7 +131,7 @@ class _Cells:
     ) -> None:
         self._shard, self._options, self._rng = shard, options, rng
         self._n_distances = 0
-        self._finished = ""
+        self._on_rows = False
         self.graph: Graph | None = None
         if options.C_prime is not None:
             self.graph = _nearest_means(shard, start.means, options.G)
@@ -132,7 +146,7 @@ class _Cells:
         """Responsibilities of all cells, as sums."""
         options = self._options
         if options.C_prime is None or self.graph is None:
-            statistics = self._shard.cell_pass(mixture, rule=options.rule)
+            statistics = self._full_e_step(mixture)
         else:
             search = Search(options.C_prime, options.n_random, int(self._rng.integers(2**63)), estimate=True)
             found = self._shard.truncated_cell_pass(mixture, self.graph, search)
@@ -141,18 +155,33 @@ class _Cells:
         self._n_distances += statistics.n_distances
         return statistics
 
+    def _full_e_step(self, mixture: GaussianParameters) -> SoftStatistics:
+        """Under all components, on cells or on rows."""
+        if self._on_rows:
+            return self._shard.soft_pass(mixture)
+        return self._shard.cell_pass(mixture, rule=self._options.rule)
+
     def _gains(self, mixture: GaussianParameters, n: int) -> ChunkGains:
         found = self._shard.gain_pass(mixture, n, truncated=self._options.C_prime is not None)
         self._n_distances += found.n_distances
         return found
 
     def _hardly(self, found: ChunkGains) -> bool:
-        """Whether nothing to speak of is left to gain.
+        """Whether opening all cells would raise F too little for the gap to be worth a look.
 
-        Deviation: the paper looks at the gain of the one cell it opens, which shrinks with the number of cells; the
-        gain of opening all of them says how much a finer partition is worth.
+        To halve cells in D ≥ 2 dimensions takes 1 − 2^(−2/D) off the gap to the log-likelihood, at most a half.
         """
-        return found.total <= self._options.refine_tol * self._shard.total_weight
+        return 2.0 * found.total <= self._options.refine_tol * self._shard.total_weight
+
+    def _is_tight(self, mixture: GaussianParameters) -> bool:
+        """Whether F is as close to the log-likelihood as asked for.
+
+        Deviation: the paper stops when opening the best cell hardly raises F, which shrinks with the number of cells;
+        its other proposal, a sampled approximation of the gap (Section 4.2), says what can be lost.
+        """
+        gap = self._shard.gap_pass(mixture, truncated=self._options.C_prime is not None)
+        self._n_distances += gap.n_distances
+        return gap.total <= self._options.refine_tol * self._shard.total_weight
 
     def open_for(self, mixture: GaussianParameters, n_cells: int) -> None:
         """Open about so many cells where this mixture has most to gain, before EM begins.
@@ -168,14 +197,17 @@ class _Cells:
             self.n_cells = self._shard.expand_chunks(found.smallest_within(more))
 
     def refine(self, mixture: GaussianParameters) -> str:
-        """Open some cells, or say why to stop."""
-        if self._finished:
-            return self._finished
+        """Open some cells, go over to the rows, or say why to stop."""
+        if self._on_rows:
+            return POLISHED
         reason = self._open_some(mixture)
-        if reason and self._options.polish:
-            self._finished, reason = reason, ""
+        if reason not in _POLISHED_AFTER[self._options.polish]:
+            return reason
+        self._on_rows = True
+        self.n_cells = self._shard.n_rows
+        if self._options.C_prime is not None:  # rows take over the components of their cells
             self.n_cells = self._shard.open_rows()
-        return reason
+        return ""
 
     def _open_some(self, mixture: GaussianParameters) -> str:
         """Open the best cell, or the best share of them; or say why not."""
@@ -185,10 +217,10 @@ class _Cells:
         if self._options.refine == "batch":
             more = min(math.ceil(self._options.share * self.n_cells), self._options.max_cells - self.n_cells)
         found = self._gains(mixture, more)
-        if self._hardly(found):
+        if self._hardly(found) and self._is_tight(mixture):
             return CONVERGED
-        self.n_cells = self._shard.expand_chunks(found.smallest_within(more))
-        return ""
+        before, self.n_cells = self.n_cells, self._shard.expand_chunks(found.smallest_within(more))
+        return "" if self.n_cells > before else STUCK
 
     def take_distances(self) -> int:
         """Densities evaluated since the last call."""

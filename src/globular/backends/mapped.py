@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from globular.backends.protocol import Index, LocalShard, Route, Shard
 from globular.model.cells import CellTree, CenterCells
-from globular.model.chunks import ChunkGains, Chunks, GainMeasure, ShareRule, Within
+from globular.model.chunks import BoundGap, ChunkGains, Chunks, GainMeasure, ShareRule, Within
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
@@ -209,6 +209,9 @@ class MappedShard(ABC):
         self, mixture: GaussianParameters, n: int, *, measure: GainMeasure = "bound", truncated: bool = False
     ) -> ChunkGains:
         return self._join(LargestOf(n), Shard.gain_pass, mixture, n, measure=measure, truncated=truncated)
+
+    def gap_pass(self, mixture: GaussianParameters, *, truncated: bool = False) -> BoundGap:
+        return self._add(Shard.gap_pass, mixture, truncated=truncated)
 
     def expand_chunks(self, smallest: float) -> int:
         return self._add(Shard.expand_chunks, smallest)

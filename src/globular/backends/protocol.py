@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from globular.errors import UnsupportedPassError
 from globular.model.cells import CellTree, CenterCells
-from globular.model.chunks import ChunkGains, Chunks, GainMeasure, ShareRule, Within
+from globular.model.chunks import BoundGap, ChunkGains, Chunks, GainMeasure, ShareRule, Within
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
@@ -210,12 +210,16 @@ class Shard(Protocol):
         """
         ...
 
+    def gap_pass(self, mixture: GaussianParameters, *, truncated: bool = False) -> BoundGap:
+        """By how much single rows for cells would raise the bound, estimated from a few rows of every cell."""
+        ...
+
     def expand_chunks(self, smallest: float) -> int:
         """Open every cell that gains at least so much (and anything at all) per cell added; the number of cells now."""
         ...
 
     def open_rows(self) -> int:
-        """Open every cell down to single rows; returns their number. Takes memory for all rows in float64."""
+        """Open every cell down to single rows, for truncated passes; their number. Memory for all rows in float64."""
         ...
 
     def claim_chunks(self, mixture: GaussianParameters, components: NDArray[np.integer]) -> list[Chunks]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from globular.algorithms.chunky import CONVERGED, ENOUGH, ChunkyModel, ChunkyOptions, chunky
+from globular.algorithms.chunky import SETTLED, ChunkyModel, ChunkyOptions, Polishing, chunky
 from globular.algorithms.em import EMOptions, covariance_limits
 from globular.algorithms.steps import Step
 from globular.estimators.chunky_starts import (
@@ -46,13 +46,15 @@ class ChunkyGaussianMixture(MixtureEstimator):
         How cells are opened whenever EM has settled: the best part of them at once, or the single best as in the
         paper. "batch" also opens cells for the starting mixture, before the first EM step.
     refine_tol : float, default=0.03
-        Stop when opening all cells would raise the bound of a row by less.
+        Stop when the bound of a row is closer than this to its log-likelihood, in nats, as some rows of every cell have
+        it. No more can be lost against EM, and mostly much less is.
     max_cells : int or None, default=None
-        Stop when there are about so many cells; None is 10,000, a tenth of the rows or 40 for every component,
-        whichever is most.
-    polish : bool, default=False
-        Whether to finish on single rows: exact EM, begun where the cells ended. It costs a few passes over all rows and
-        ends where EM would; worth it where data are of many dimensions, or clusters very uneven.
+        Stop when there are about so many cells; None is a tenth of the rows, 40 for every component or 1,000, whichever
+        is most.
+    polish : {"auto", True, False}, default="auto"
+        Whether to finish on single rows: exact EM, begun where the cells ended, which costs passes over all rows and
+        ends where EM would. "auto" does so if the cells of ``max_cells=None`` are not enough to reach `refine_tol`:
+        more than a few columns, much overlap, very uneven clusters.
     responsibilities : {"optimal", "centroid"}, default="optimal"
         Those of the largest bound, or the posterior at the mean of the cell (Moore 1999), for comparison: with them
         the bound may fall.
@@ -135,7 +137,7 @@ class ChunkyGaussianMixture(MixtureEstimator):
         "refine": [StrOptions({"batch", "best_first"})],
         "refine_tol": [Interval(Real, 0, None, closed="left")],
         "max_cells": [None, Interval(Integral, 1, None, closed="left")],
-        "polish": ["boolean"],
+        "polish": ["boolean", StrOptions({"auto"})],
         "responsibilities": [StrOptions({"optimal", "centroid"})],
         "leaf_size": [Interval(Integral, 1, None, closed="left")],
         "initial_depth": [None, Interval(Integral, 0, 60, closed="both")],
@@ -166,7 +168,7 @@ class ChunkyGaussianMixture(MixtureEstimator):
         refine: str = "batch",
         refine_tol: float = 0.03,
         max_cells: int | None = None,
-        polish: bool = False,
+        polish: bool | str = "auto",
         responsibilities: str = "optimal",
         leaf_size: int = LEAF_SIZE,
         initial_depth: int | None = None,
@@ -220,8 +222,9 @@ class ChunkyGaussianMixture(MixtureEstimator):
             raise ValueError("weights_init has no place with weights='equal'; leave one of them out")
         if self.responsibilities == "centroid" and self.n_candidates not in (None, "auto"):
             raise ValueError("responsibilities='centroid' looks at all components; set n_candidates=None")
-        if self.polish and data.matrix is None:
-            raise ValueError("polish=True needs the rows in memory, X is streamed; set polish=False")
+        truncated = resolved_candidates(self.n_candidates, self.n_components) is not None
+        if self.polish is True and truncated and data.matrix is None:
+            raise ValueError("polish=True with n_candidates needs the rows in memory, X is streamed; set polish=False")
         self._given_start(data)
 
     def _given_start(self, data: Input) -> GivenStart:
@@ -264,20 +267,27 @@ class ChunkyGaussianMixture(MixtureEstimator):
 
     def _options(self, data: Input, continued: GaussianParameters | None) -> ChunkyOptions:
         all_components = self.responsibilities == "centroid"
+        C_prime = None if all_components else resolved_candidates(self.n_candidates, self.n_components)
         return ChunkyOptions(
             max_iter=self.max_iter,
             tol=self.tol,
             refine_tol=self.refine_tol,
             max_cells=resolved_max_cells(self.max_cells, data.n_rows, self.n_components),
             refine="best_first" if self.refine == "best_first" else "batch",
-            polish=self.polish,
+            polish=self._polishing(data, C_prime),
             rule="centroid" if self.responsibilities == "centroid" else "optimal",
-            C_prime=None if all_components else resolved_candidates(self.n_candidates, self.n_components),
+            C_prime=C_prime,
             G=self.n_neighbors,
             learned_weights=self.weights == "learned",
             previous_bound=self.lower_bound_ if continued else -np.inf,
             n_threads=resolve_threads(self.n_threads),
         )
+
+    def _polishing(self, data: Input, C_prime: int | None) -> Polishing:
+        if self.polish != "auto":
+            return "always" if self.polish else "never"
+        # a limit that the user set is meant; rows with few components each need memory
+        return "needed" if self.max_cells is None and (C_prime is None or data.matrix is not None) else "never"
 
     def _take_over(self, step: Step[ChunkyModel]) -> GaussianParameters:
         self.n_cells_ = step.model.n_cells
@@ -285,4 +295,4 @@ class ChunkyGaussianMixture(MixtureEstimator):
 
     def _publish_mixture(self, mixture: GaussianParameters, data: Input, history: History, stopped: str) -> None:
         super()._publish_mixture(mixture, data, history, stopped)
-        self.converged_ = stopped in (CONVERGED, ENOUGH)
+        self.converged_ = stopped in SETTLED

@@ -20,12 +20,12 @@ CELLS_PER_COMPONENT = 10
 """Cells that the tree is opened to at first, for every component …"""
 GROWTH_CELLS_PER_COMPONENT = 100
 """… and where the mixture is grown on them."""
-FEWEST_CELLS = 10_000
-"""Of `max_cells`, where it is not given …"""
 ROWS_PER_CELL = 10
-"""… or one cell for so many rows, if that is more …"""
+"""`max_cells`, where it is not given, is one cell for so many rows: with more of them cells save too little …"""
 MOST_CELLS_PER_COMPONENT = 40
-"""… or so many for every component."""
+"""… or so many for every component …"""
+FEWEST_CELLS = 1000
+"""… or this, whichever is most."""
 TRUNCATED_FROM = 400
 """Number of components from which cells look at few of them."""
 N_CANDIDATES = 5
@@ -35,7 +35,7 @@ def resolved_max_cells(max_cells: int | None, n_rows: int, n_components: int) ->
     """Most cells: as given, or by the rows and the components."""
     if max_cells is not None:
         return max_cells
-    return max(FEWEST_CELLS, n_rows // ROWS_PER_CELL, MOST_CELLS_PER_COMPONENT * n_components)
+    return max(n_rows // ROWS_PER_CELL, MOST_CELLS_PER_COMPONENT * n_components, FEWEST_CELLS)
 
 
 def resolved_candidates(n_candidates: int | str | None, n_components: int) -> int | None:

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from globular.algorithms.chunky import CONVERGED as CHUNKY_CONVERGED
-from globular.algorithms.chunky import ENOUGH, ChunkyModel, ChunkyOptions, chunky
+from globular.algorithms.chunky import SETTLED, ChunkyModel, ChunkyOptions, chunky
 from globular.algorithms.em import EMOptions, covariance_limits, em
 from globular.algorithms.steps import Step
 from globular.algorithms.variational import SoftModel, VariationalOptions, variational_mixture
@@ -260,12 +259,14 @@ class GaussianMixture(MixtureEstimator):
         random_state: np.random.RandomState,
     ) -> Iterator[Step[ChunkyModel]]:
         limits = covariance_limits(data.shard, options)
+        C_prime = resolved_candidates("auto", self.n_components)
         cells = ChunkyOptions(
             max_iter=self.max_iter,
             tol=self.tol,
             max_cells=resolved_max_cells(None, data.n_rows, self.n_components),
-            polish=data.matrix is not None,  # ends where EM would; streamed rows stay on disk
-            C_prime=resolved_candidates("auto", self.n_components),
+            # ends where EM would; only rows with few components each need memory that streamed rows have not
+            polish="always" if C_prime is None or data.matrix is not None else "never",
+            C_prime=C_prime,
             learned_weights=options.learned_weights,
             previous_bound=options.previous_bound,
             n_threads=resolve_threads(self.n_threads),
@@ -299,4 +300,4 @@ class GaussianMixture(MixtureEstimator):
 
     def _publish_mixture(self, mixture: GaussianParameters, data: Input, history: History, stopped: str) -> None:
         super()._publish_mixture(mixture, data, history, stopped)
-        self.converged_ = self.converged_ or stopped in (CHUNKY_CONVERGED, ENOUGH)
+        self.converged_ = self.converged_ or stopped in SETTLED

@@ -155,3 +155,14 @@ class ChunkGains:
             return np.inf
         fitting = int(np.searchsorted(np.cumsum(self.added), n_cells, side="right"))
         return float(self.gains[max(fitting, 1) - 1])
+
+
+@dataclass(frozen=True, slots=True)
+class BoundGap:
+    """How far the bound is below the log-likelihood, as a sample of the rows has it."""
+
+    total: float
+    n_distances: int
+
+    def __add__(self, other: BoundGap) -> BoundGap:
+        return BoundGap(self.total + other.total, self.n_distances + other.n_distances)

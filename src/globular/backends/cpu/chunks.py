@@ -17,7 +17,7 @@ from globular.backends.cpu.rows import DenseRows, Floats
 from globular.data.tree import Children, Frontier, PartitionTree
 from globular.errors import UnsupportedPassError
 from globular.kernels.soft import softmax_rows
-from globular.model.chunks import ChunkGains, Chunks, GainMeasure, ShareRule, Within
+from globular.model.chunks import BoundGap, ChunkGains, Chunks, GainMeasure, ShareRule, Within
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _MAX_SPANS = 64
 """Statistics are C-sized; so few of them are added up, whatever the number of blocks."""
+SAMPLED_ROWS = 4
+"""Rows of a cell from which the gap between its part of the bound and its log-likelihood is estimated."""
 _NONE = np.empty(0)
 
 Span = tuple[int, int]
@@ -127,37 +129,80 @@ def gain_pass(
 ) -> ChunkGains:
     """See `Shard.gain_pass`."""
     blocks = ChunkBlocks(mixture, frontier.offset)
-    gain_of = _bound_gains if measure == "bound" else _changes
-
-    def of_block(places: I64) -> tuple[F64, int]:
-        parents = _densities(blocks, frontier.node_chunks.pick(places))
-        gains, n_cells = np.zeros(len(places)), len(places)
-        if measure == "bound":
-            gains -= frontier.node_chunks.weights[places] * parents[1]
-        for children in frontier.children(places):
-            gains += gain_of(blocks, parents[0], children)
-            n_cells += len(children.chunks)
-        return gains, n_cells
-
+    of_block = _GAINS[measure]
     under = mixture, measure
-    return collect_gains(frontier, under, of_block, n, mixture.n_components, blocks.width, n_threads)
+    return collect_gains(
+        frontier, under, lambda places: of_block(frontier, blocks, places), n, mixture.n_components, blocks.width,
+        n_threads,
+    )  # fmt: skip
 
 
-def _bound_gains(blocks: ChunkBlocks, parents: F64, children: Children) -> F64:
-    """Σ of the children's parts of F, per parent."""
-    parts = children.chunks.weights * _densities(blocks, children.chunks)[1]
-    return per_parent(children, parts, len(parents))
+def _bound_gains(frontier: Frontier, blocks: ChunkBlocks, places: I64) -> tuple[F64, int]:
+    """Children's parts of F minus their parents'."""
+    nodes = frontier.node_chunks.pick(places)
+    gains, n_cells = -nodes.weights * _densities(blocks, nodes)[1], len(places)
+    for children in frontier.children(places):
+        parts = children.chunks.weights * _densities(blocks, children.chunks)[1]
+        gains += per_parent(children, parts, len(places))
+        n_cells += len(children.chunks)
+    return gains, n_cells
 
 
-def _changes(blocks: ChunkBlocks, parents: F64, children: Children) -> F64:
-    """Weight whose responsibilities change when a cell is opened: Σ_B w_B ½ Σ_s |q_B(s) − q_A(s)|, per parent."""
-    moved = 0.5 * np.abs(_densities(blocks, children.chunks)[0] - parents[children.parents]).sum(axis=1)
-    return per_parent(children, children.chunks.weights * moved, len(parents))
+def _changes(frontier: Frontier, blocks: ChunkBlocks, places: I64) -> tuple[F64, int]:
+    """Weight whose responsibilities change when a cell is opened: Σ_B w_B ½ Σ_s |q_B(s) − q_A(s)|."""
+    parents = _densities(blocks, frontier.node_chunks.pick(places))[0]
+    gains, n_cells = np.zeros(len(places)), len(places)
+    for children in frontier.children(places):
+        moved = 0.5 * np.abs(_densities(blocks, children.chunks)[0] - parents[children.parents]).sum(axis=1)
+        gains += per_parent(children, children.chunks.weights * moved, len(places))
+        n_cells += len(children.chunks)
+    return gains, n_cells
+
+
+_GAINS: dict[GainMeasure, Callable[[Frontier, ChunkBlocks, I64], tuple[F64, int]]] = {
+    "bound": _bound_gains,
+    "change": _changes,
+}
 
 
 def per_parent(children: Children, values: F64, n_parents: int) -> F64:
     """Values of children summed by their parents, (n_parents,)."""
     return np.asarray(np.bincount(children.parents, values, minlength=n_parents), dtype=np.float64)
+
+
+def gap_pass(frontier: Frontier, mixture: GaussianParameters, n_threads: int) -> BoundGap:
+    """See `Shard.gap_pass`."""
+    blocks = ChunkBlocks(mixture, frontier.offset)
+
+    def of_block(places: I64) -> BoundGap:
+        nodes, rows = frontier.node_chunks.pick(places), frontier.sample(places, SAMPLED_ROWS)
+        expected = blocks.log_joint(nodes, blocks.features(nodes))
+        found = blocks.log_joint(rows.chunks, blocks.features(rows.chunks))
+        shares, bounds, densities = expected.copy(), np.empty(len(nodes)), np.empty(len(found))
+        softmax_rows(shares, _NONE, bounds)
+        # D(q_A ‖ p(s | x)) = Σ_s q_A(s) (⟨log p(s, x)⟩_A − log p(s, x)) − log Σ_s exp ⟨log p(s, x)⟩_A + log p(x); the
+        # sum is zero in the mean over the cell, and keeps the estimate from varying.
+        divergences = np.einsum("ij,ij->i", shares[rows.parents], expected[rows.parents] - found)
+        softmax_rows(found, _NONE, densities)
+        divergences += densities - bounds[rows.parents]
+        total = float(nodes.weights @ mean_of_sample(rows, divergences, len(nodes)))
+        return BoundGap(total, (len(nodes) + len(rows.chunks)) * mixture.n_components)
+
+    return collect_gaps(frontier, of_block, blocks.width, n_threads)
+
+
+def mean_of_sample(rows: Children, values: F64, n_parents: int) -> F64:
+    """Weighted mean of values of rows, by cell, (n_parents,)."""
+    counted = per_parent(rows, rows.chunks.weights, n_parents)
+    return per_parent(rows, rows.chunks.weights * values, n_parents) / np.where(counted > 0, counted, 1.0)
+
+
+def collect_gaps(frontier: Frontier, of_block: Callable[[I64], BoundGap], width: int, n_threads: int) -> BoundGap:
+    """The sum over all nodes; cells without scatter have no gap."""
+    spread = np.flatnonzero(np.any(frontier.node_chunks.scatter != 0.0, axis=1))
+    spans = even_ranges(len(spread), max(1, block_size(width) // SAMPLED_ROWS))
+    found = ordered_map(of_block, [spread[begin:end] for begin, end in spans], n_threads)
+    return sum(found, BoundGap(0.0, 0))
 
 
 def collect_gains(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu import chunks, claims, truncated_chunks
 from globular.data.tree import Frontier, PartitionTree
-from globular.model.chunks import ChunkGains, Chunks, GainMeasure, ShareRule, Within
+from globular.model.chunks import BoundGap, ChunkGains, Chunks, GainMeasure, ShareRule, Within
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
@@ -61,6 +61,11 @@ class PlantedShard(ABC):
         if truncated:
             return truncated_chunks.truncated_gain_pass(self.frontier, mixture, n, self.n_threads)
         return chunks.gain_pass(self.frontier, mixture, n, measure, self.n_threads)
+
+    def gap_pass(self, mixture: GaussianParameters, *, truncated: bool = False) -> BoundGap:
+        if truncated:
+            return truncated_chunks.truncated_gap_pass(self.frontier, mixture, self.n_threads)
+        return chunks.gap_pass(self.frontier, mixture, self.n_threads)
 
     def expand_chunks(self, smallest: float) -> int:
         return chunks.expand_chunks(self.frontier, smallest)

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.chunk_blocks import ABSENT, ChunkBlocks, packed_precisions
-from globular.backends.cpu.chunks import collect_gains, per_parent
+from globular.backends.cpu.chunks import SAMPLED_ROWS, collect_gains, collect_gaps, mean_of_sample, per_parent
 from globular.data.tree import Frontier
 from globular.kernels import chunks as kernels
-from globular.model.chunks import ChunkGains, Chunks, coarsen, unpack
+from globular.model.chunks import BoundGap, ChunkGains, Chunks, coarsen, unpack
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
 from globular.model.groups import group_by
@@ -85,9 +85,7 @@ def truncated_cell_pass(
 
 def truncated_gain_pass(frontier: Frontier, mixture: GaussianParameters, n: int, n_threads: int) -> ChunkGains:
     """Gains in the bound when children keep the components of their parents."""
-    if frontier.members is None:
-        raise RuntimeError("truncated gains need the components of a truncated_cell_pass; run that first")
-    members, costs = frontier.members, _Costs(mixture)
+    members, costs = _members(frontier), _Costs(mixture)
 
     def of_block(places: I64) -> tuple[F64, int]:
         held = members[places]
@@ -102,6 +100,27 @@ def truncated_gain_pass(frontier: Frontier, mixture: GaussianParameters, n: int,
 
     under = mixture, "bound, truncated"
     return collect_gains(frontier, under, of_block, n, members.shape[1], members.shape[1], n_threads)
+
+
+def truncated_gap_pass(frontier: Frontier, mixture: GaussianParameters, n_threads: int) -> BoundGap:
+    """How far the truncated bound is below that of single rows, each with the components of its cell."""
+    members, costs = _members(frontier), _Costs(mixture)
+
+    def of_block(places: I64) -> BoundGap:
+        held, nodes = members[places], frontier.node_chunks.pick(places)
+        rows = frontier.sample(places, SAMPLED_ROWS)
+        of_nodes = costs.share(nodes, held, np.arange(len(places)))[1]
+        of_rows = costs.share(rows.chunks, held, rows.parents)[1]
+        total = float(nodes.weights @ (mean_of_sample(rows, of_rows, len(nodes)) - of_nodes))
+        return BoundGap(total, (len(nodes) + len(rows.chunks)) * members.shape[1])
+
+    return collect_gaps(frontier, of_block, members.shape[1], n_threads)
+
+
+def _members(frontier: Frontier) -> Members:
+    if frontier.members is None:
+        raise RuntimeError("truncated gains need the components of a truncated_cell_pass; run that first")
+    return frontier.members
 
 
 def _tasks(frontier: Frontier) -> list[tuple[Chunks, Span, int]]:

@@ -97,6 +97,17 @@ class Frontier:
             found.append(Children(Chunks(weights, rows, np.empty((len(rows), 0)), self.tree.kind), parents))
         return [part for part in found if len(part.parents)]
 
+    def sample(self, places: I64, n: int) -> Children:
+        """Of the nodes at these places up to n rows each, evenly spaced: neighbours in the tree lie side by side."""
+        nodes = self.nodes[places]
+        sizes = self.tree.sizes[nodes]
+        taken = np.minimum(sizes, n)
+        parents = np.repeat(np.arange(len(places)), taken)
+        ranks = np.arange(len(parents)) - np.repeat(np.cumsum(taken) - taken, taken)
+        positions = self.tree.starts[nodes][parents] + (2 * ranks + 1) * sizes[parents] // (2 * taken[parents])
+        rows, weights = self._read(self.tree.order[positions])
+        return Children(Chunks(weights, rows, np.empty((len(rows), 0)), self.tree.kind), parents)
+
     def open(self, places: I64) -> None:
         """Replace the nodes at these places with their children."""
         stay = np.delete(np.arange(len(self.nodes)), places)

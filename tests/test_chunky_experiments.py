@@ -24,7 +24,7 @@ def test_figure_2(tmp_path: Path) -> None:
     found = figure2.report(config, tmp_path)
     assert set(found) == {"N", "c"} and len(found["N"]) == 2
     assert all(figure2.shortfall(runs) < 1.0 for sweep in found.values() for runs in sweep.values())
-    assert figure2.growth(found["N"]) > 0.5
+    assert figure2.growth(found["N"], "operations").exponent > 0.5
     text = (tmp_path / "report.md").read_text()
     assert "separation" in text and "to the power of" in text and (tmp_path / "figure2.png").is_file()
 

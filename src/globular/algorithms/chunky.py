@@ -59,7 +59,7 @@ _COLD = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class ChunkyOptions:
-    """How to run Chunky EM on a frontier that `open_tree` has laid."""
+    """How to run Chunky EM on a frontier that `plant_tree` has laid."""
 
     max_iter: int = 1000
     """Most EM steps, at all partitions together."""

@@ -11,7 +11,7 @@ from globular.backends.protocol import Shard, require
 from globular.data.tree.partition import tree_bytes
 from globular.estimators.inputs import Input, check_allocation
 from globular.estimators.mixture_starts import MEANS_METHODS, STARTS, GivenStart
-from globular.model.covariances import FAMILIES, CovarianceLimits
+from globular.model.covariances import FAMILIES, CovarianceLimits, ScatterKind
 from globular.model.gaussian import GaussianParameters
 
 CHUNKY_STARTS = (*STARTS, "greedy")
@@ -29,6 +29,8 @@ FEWEST_CELLS = 1000
 TRUNCATED_FROM = 400
 """Number of components from which cells look at few of them."""
 N_CANDIDATES = 5
+WORKING_BYTES = 2**26
+"""Blocks of cells and of statistics in the hands of the threads, and what compiled kernels take."""
 
 
 def resolved_max_cells(max_cells: int | None, n_rows: int, n_components: int) -> int:
@@ -47,6 +49,11 @@ def resolved_candidates(n_candidates: int | str | None, n_components: int) -> in
     return int(n_candidates)
 
 
+def chunky_bytes(n_rows: int, n_columns: int, itemsize: int, leaf_size: int, kind: ScatterKind) -> int:
+    """Most memory that a fit takes beyond the rows: the tree, a copy of the rows while it is built, blocks of cells."""
+    return tree_bytes(n_rows, n_columns, leaf_size, kind) + n_rows * n_columns * itemsize + WORKING_BYTES
+
+
 def plant(
     data: Input,
     n_components: int,
@@ -59,9 +66,8 @@ def plant(
 ) -> int:
     """Lay the tree and open it to its first cells, those of a depth if it is given; the number of cells."""
     kind = FAMILIES[covariance_type].scatter
-    copied = data.n_rows * data.n_columns * data.dtype.itemsize
     check_allocation(
-        copied + tree_bytes(data.n_rows, data.n_columns, leaf_size, kind),
+        chunky_bytes(data.n_rows, data.n_columns, data.dtype.itemsize, leaf_size, kind),
         f"a tree with leaves of {leaf_size} rows and a copy of the rows",
         "raise leaf_size, take covariance_type='diag' or pass X as a file",
     )

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _MAX_SPANS = 64
 """Statistics are C-sized; so few of them are added up, whatever the number of blocks."""
-SAMPLED_ROWS = 4
-"""Rows of a cell from which the gap between its part of the bound and its log-likelihood is estimated."""
+SAMPLED_ROWS, SAMPLED_CELLS = 4, 8192
+"""So many rows of a cell, and at most of so many cells, tell how far the bound is below the log-likelihood."""
 _NONE = np.empty(0)
 
 Span = tuple[int, int]
@@ -174,8 +174,8 @@ def gap_pass(frontier: Frontier, mixture: GaussianParameters, n_threads: int) ->
     """See `Shard.gap_pass`."""
     blocks = ChunkBlocks(mixture, frontier.offset)
 
-    def of_block(places: I64) -> BoundGap:
-        nodes, rows = frontier.node_chunks.pick(places), frontier.sample(places, SAMPLED_ROWS)
+    def of_block(places: I64, rows: Children) -> float:
+        nodes = frontier.node_chunks.pick(places)
         expected = blocks.log_joint(nodes, blocks.features(nodes))
         found = blocks.log_joint(rows.chunks, blocks.features(rows.chunks))
         shares, bounds, densities = expected.copy(), np.empty(len(nodes)), np.empty(len(found))
@@ -185,10 +185,9 @@ def gap_pass(frontier: Frontier, mixture: GaussianParameters, n_threads: int) ->
         divergences = np.einsum("ij,ij->i", shares[rows.parents], expected[rows.parents] - found)
         softmax_rows(found, _NONE, densities)
         divergences += densities - bounds[rows.parents]
-        total = float(nodes.weights @ mean_of_sample(rows, divergences, len(nodes)))
-        return BoundGap(total, (len(nodes) + len(rows.chunks)) * mixture.n_components)
+        return float(nodes.weights @ mean_of_sample(rows, divergences, len(nodes)))
 
-    return collect_gaps(frontier, of_block, blocks.width, n_threads)
+    return sampled_gap(frontier, of_block, mixture.n_components, blocks.width, n_threads)
 
 
 def mean_of_sample(rows: Children, values: F64, n_parents: int) -> F64:
@@ -197,12 +196,29 @@ def mean_of_sample(rows: Children, values: F64, n_parents: int) -> F64:
     return per_parent(rows, rows.chunks.weights * values, n_parents) / np.where(counted > 0, counted, 1.0)
 
 
-def collect_gaps(frontier: Frontier, of_block: Callable[[I64], BoundGap], width: int, n_threads: int) -> BoundGap:
-    """The sum over all nodes; cells without scatter have no gap."""
+def sampled_gap(
+    frontier: Frontier, of_block: Callable[[I64, Children], float], per_cell: int, width: int, n_threads: int
+) -> BoundGap:
+    """Gaps from places of nodes and some of their rows, summed up. All rows are read at once: they may be on disk.
+
+    Cells without scatter have no gap. Of very many cells some stand for the others, by their weight.
+    """
     spread = np.flatnonzero(np.any(frontier.node_chunks.scatter != 0.0, axis=1))
-    spans = even_ranges(len(spread), max(1, block_size(width) // SAMPLED_ROWS))
-    found = ordered_map(of_block, [spread[begin:end] for begin, end in spans], n_threads)
-    return sum(found, BoundGap(0.0, 0))
+    if not len(spread):
+        return BoundGap(0.0, 0)
+    chosen = spread[:: -(-len(spread) // SAMPLED_CELLS)]
+    rows = frontier.sample(chosen, SAMPLED_ROWS)
+
+    def of_span(span: Span) -> float:
+        begin, end = span
+        held = slice(*np.searchsorted(rows.parents, span))
+        return of_block(chosen[begin:end], Children(rows.chunks.pick(held), rows.parents[held] - begin))
+
+    spans = even_ranges(len(chosen), max(1, block_size(width) // SAMPLED_ROWS))
+    total = sum(ordered_map(of_span, spans, n_threads))
+    weights = frontier.node_chunks.weights
+    share = weights[chosen].sum() / weights[spread].sum() if weights[chosen].sum() > 0 else 1.0
+    return BoundGap(total / share, (len(chosen) + len(rows.chunks)) * per_cell)
 
 
 def collect_gains(

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.chunk_blocks import ABSENT, ChunkBlocks, packed_precisions
-from globular.backends.cpu.chunks import SAMPLED_ROWS, collect_gains, collect_gaps, mean_of_sample, per_parent
-from globular.data.tree import Frontier
+from globular.backends.cpu.chunks import collect_gains, mean_of_sample, per_parent, sampled_gap
+from globular.data.tree import Children, Frontier
 from globular.kernels import chunks as kernels
 from globular.model.chunks import BoundGap, ChunkGains, Chunks, coarsen, unpack
 from globular.model.gaussian import GaussianParameters
@@ -106,15 +106,13 @@ def truncated_gap_pass(frontier: Frontier, mixture: GaussianParameters, n_thread
     """How far the truncated bound is below that of single rows, each with the components of its cell."""
     members, costs = _members(frontier), _Costs(mixture)
 
-    def of_block(places: I64) -> BoundGap:
+    def of_block(places: I64, rows: Children) -> float:
         held, nodes = members[places], frontier.node_chunks.pick(places)
-        rows = frontier.sample(places, SAMPLED_ROWS)
         of_nodes = costs.share(nodes, held, np.arange(len(places)))[1]
         of_rows = costs.share(rows.chunks, held, rows.parents)[1]
-        total = float(nodes.weights @ (mean_of_sample(rows, of_rows, len(nodes)) - of_nodes))
-        return BoundGap(total, (len(nodes) + len(rows.chunks)) * members.shape[1])
+        return float(nodes.weights @ mean_of_sample(rows, of_rows - of_nodes[rows.parents], len(nodes)))
 
-    return collect_gaps(frontier, of_block, members.shape[1], n_threads)
+    return sampled_gap(frontier, of_block, members.shape[1], members.shape[1], n_threads)
 
 
 def _members(frontier: Frontier) -> Members:

@@ -204,6 +204,12 @@ class _Builder:
         self.projections = np.empty(n)
 
     def tree(self, first_row: int) -> PartitionTree:
+        nodes, spans = self._nodes()
+        order = self.order if first_row == 0 else self.order.astype(np.int64) + first_row
+        return PartitionTree(order, nodes.starts, nodes.ends, nodes.children, *self._sums(nodes, spans), self.kind)
+
+    def _nodes(self) -> tuple[_Nodes, list[tuple[int, int]]]:
+        """All nodes, and the spans in which statistics are summed up: the subtrees side by side, then the top."""
         top = self._split_top()
         roots = np.flatnonzero(top.children[:, 0] < 0)
         subtrees = list(ordered_map(lambda root: self._grow(top, int(root)), roots, self.n_threads))
@@ -221,11 +227,7 @@ class _Builder:
             np.concatenate([top.ends, *(subtree.ends[1:] for subtree in subtrees)]),
             np.concatenate([top.children, *(children[1:] for children in renumbered)]),
         )
-        order = self.order if first_row == 0 else self.order.astype(np.int64) + first_row
-        spans = [*zip(before[:-1].tolist(), before[1:].tolist(), strict=True)]
-        return PartitionTree(
-            order, nodes.starts, nodes.ends, nodes.children, *self._sums(nodes, spans, len(top.starts)), self.kind
-        )
+        return nodes, [*zip(before[:-1].tolist(), before[1:].tolist(), strict=True), (0, len(top.starts))]
 
     def _split_top(self) -> _Nodes:
         """The root, the nodes too large for one task and their children, level by level."""
@@ -263,8 +265,8 @@ class _Builder:
         )  # fmt: skip
         return _Nodes(starts[:n_nodes].copy(), ends[:n_nodes].copy(), children[:n_nodes].copy())
 
-    def _sums(self, nodes: _Nodes, spans: list[tuple[int, int]], n_top: int) -> tuple[F64, F64, F64]:
-        """Weights, means and scatter: of the subtrees side by side, then of the top."""
+    def _sums(self, nodes: _Nodes, spans: list[tuple[int, int]]) -> tuple[F64, F64, F64]:
+        """Weights, means and scatter, the last span after all the others."""
         n_nodes, D = len(nodes.starts), self.rows.shape[1]
         weights, means = np.empty(n_nodes), np.empty((n_nodes, D))
         scatter = np.zeros((n_nodes, packed_width(self.kind, D)))
@@ -275,6 +277,6 @@ class _Builder:
                 weights, means, scatter, np.empty(D),
             )  # fmt: skip
 
-        run_all(add, spans, self.n_threads)
-        add((0, n_top))
+        run_all(add, spans[:-1], self.n_threads)
+        add(spans[-1])
         return weights, means, scatter

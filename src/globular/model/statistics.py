@@ -7,7 +7,7 @@ Arrays are float64 whatever the rows are. `n_distances` counts data-to-cluster d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,27 +101,54 @@ class CellStatistics:
         )
 
 
-@dataclass(slots=True)
 class PairStatistics:
-    """Sums of Eq. 8 as triples; the same pair may occur several times, so adding is joining."""
+    """Sums of Eq. 8 as triples; the same pair may occur several times, so adding is joining.
 
-    pairs: NDArray[np.int32]
-    """(2, n): c, the closest cluster of some rows, and c̃, another one they looked at."""
-    sums: NDArray[np.float32]
-    """(2, n): Σ w d_c̃ and Σ w over those rows."""
+    Joining is put off until somebody looks: the triples of many parts are copied once, not at every sum on the way.
+    """
+
+    __slots__ = ("_joined", "pieces")
+
+    def __init__(self, pairs: NDArray[np.int32], sums: NDArray[np.float32]) -> None:
+        self.pieces: list[tuple[NDArray[Any], ...]] = [(*pairs, *sums)]
+        """c, c̃, Σ w d and Σ w of every part, perhaps in narrower types."""
+        self._joined: tuple[NDArray[np.int32], NDArray[np.float32]] | None = (pairs, sums)
+
+    @property
+    def pairs(self) -> NDArray[np.int32]:
+        """(2, n): c, the closest cluster of some rows, and c̃, another one they looked at."""
+        return self._whole()[0]
+
+    @property
+    def sums(self) -> NDArray[np.float32]:
+        """(2, n): Σ w d_c̃ and Σ w over those rows."""
+        return self._whole()[1]
+
+    def _whole(self) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        if self._joined is None:
+            n = sum(len(piece[0]) for piece in self.pieces)
+            pairs, sums = np.empty((2, n), dtype=np.int32), np.empty((2, n), dtype=np.float32)
+            for row, values in zip((*pairs, *sums), zip(*self.pieces, strict=True), strict=True):
+                np.concatenate(values, out=row)
+            self._joined, self.pieces = (pairs, sums), [(*pairs, *sums)]
+        return self._joined
 
     def __add__(self, other: PairStatistics) -> PairStatistics:
-        return PairStatistics.join([self, other])
+        return PairStatistics.of_pieces(self.pieces + other.pieces)
+
+    @classmethod
+    def of_pieces(cls, pieces: list[tuple[NDArray[Any], ...]]) -> PairStatistics:
+        """All of them in order."""
+        found = cls(np.empty((2, 0), dtype=np.int32), np.empty((2, 0), dtype=np.float32))
+        found.pieces, found._joined = pieces or found.pieces, None
+        return found
 
     @classmethod
     def join(cls, parts: list[PairStatistics]) -> PairStatistics:
-        """All parts in order; the same as adding them one by one."""
-        if not parts:
-            return cls(np.empty((2, 0), dtype=np.int32), np.empty((2, 0), dtype=np.float32))
-        return cls(
-            np.concatenate([part.pairs for part in parts], axis=1),
-            np.concatenate([part.sums for part in parts], axis=1),
-        )
+        """The same as adding them one by one, but joined at once."""
+        joined = cls.of_pieces([piece for part in parts for piece in part.pieces])
+        joined._whole()
+        return joined
 
 
 Inner = TypeVar("Inner", HardStatistics, SoftStatistics)

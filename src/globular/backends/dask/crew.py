@@ -36,6 +36,7 @@ from globular.backends.dask.workers import (
     keep_rows,
     make_parts,
     nothing,
+    pass_on,
     serve,
 )
 from globular.backends.protocol import Shard
@@ -46,6 +47,8 @@ logger = logging.getLogger("globular")
 
 POLL_SECONDS = 1.0
 """How often to look whether all workers are still there while they work."""
+REACH_SECONDS = 3.0
+"""How long to try whether this process can connect to a worker."""
 PATIENCE_SECONDS = 120.0
 """How long to wait for a worker, and for parts to be loaded on workers that keep dying, before giving up."""
 MAX_ATTEMPTS = 30
@@ -77,6 +80,7 @@ class Crew:
         self.ends: NDArray[np.intp] = np.empty(0, dtype=np.intp)
         self._clean_up()
         threads = self._wait_for_workers()
+        self._direct = client.sync(self._reaches, min(threads))
         self.owners = share_out([part.n_rows for part in self.partitions], threads)
         weakref.finalize(self, _release, client, self.key)
         self._settle(set(range(len(self.partitions))))
@@ -128,12 +132,7 @@ class Crew:
 
     async def _exchange(self, requests: list[Request]) -> list[Answer]:
         """Send requests at the same time; a worker that the scheduler has given up is lost, whatever it may do."""
-        calls = [
-            asyncio.ensure_future(
-                self.client.run(serve, request, workers=[request.route[0].address], on_error="return")
-            )
-            for request in requests
-        ]
+        calls = [asyncio.ensure_future(self._call(request)) for request in requests]
         pending = set(calls)
         while pending:
             _, pending = await asyncio.wait(pending, timeout=POLL_SECONDS)
@@ -144,7 +143,27 @@ class Crew:
                     for call in pending:
                         call.cancel()
                     return [Answer(lost=gone) for _ in requests]
-        return [_as_answer(request, call.result()) for request, call in zip(requests, calls, strict=True)]
+        return [call.result() for call in calls]
+
+    async def _call(self, request: Request) -> Answer:
+        if self._direct:
+            return await pass_on(self.client.rpc, request)
+        address = request.route[0].address
+        reply = await self.client.run(serve, request, workers=[address], on_error="return")
+        found = reply.get(address, OSError())
+        if isinstance(found, OSError):
+            return Answer(lost=[address])
+        return Answer(error=found) if isinstance(found, BaseException) else found
+
+    async def _reaches(self, address: str) -> bool:
+        """Whether a worker can be spoken to without the scheduler, through whose hands all answers would go."""
+        if self.client.direct_to_workers is False:
+            return False
+        try:
+            await asyncio.wait_for(self.client.rpc(address).identity(), REACH_SECONDS)
+        except (OSError, TimeoutError):
+            return False
+        return True
 
     # --- loading and repairing -----------------------------------------------------------------------------------
 
@@ -319,14 +338,6 @@ def share_out(sizes: Sequence[int | None], threads: dict[str, int]) -> list[str]
     shares = np.cumsum([threads[address] for address in addresses]) / sum(threads.values())
     middles = (np.cumsum(weights) - weights / 2) / weights.sum()
     return [addresses[i] for i in np.searchsorted(shares, middles).clip(max=len(addresses) - 1)]
-
-
-def _as_answer(request: Request, reply: dict[str, Any]) -> Answer:
-    address = request.route[0].address
-    found = reply.get(address, OSError())
-    if isinstance(found, OSError):
-        return Answer(lost=[address])
-    return Answer(error=found) if isinstance(found, BaseException) else found
 
 
 def _client_ids(dask_scheduler: Any = None) -> list[str]:

@@ -1,6 +1,7 @@
 """What travels: a request goes down a tree of workers, its answers come back up, added on the way.
 
-Sums of which few rows are not zero (what moved in an iteration) travel as those rows.
+Sums of which few rows are not zero (what moved in an iteration) travel as those rows, pairs of clusters in the
+narrowest types that hold them; what arrives has the same bits.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.tree import Node, TreeSum
+from globular.model.statistics import PairStatistics
 
 Merge = Callable[[Any, Any], Any]
 
@@ -146,35 +148,62 @@ class SparseRows:
     indices: NDArray[np.int32]
     rows: NDArray[np.float64]
 
+    def unpacked(self) -> NDArray[np.float64]:
+        matrix = np.zeros(self.shape)
+        matrix[self.indices] = self.rows
+        return matrix
+
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class PackedPairs:
+    """Pieces of pair statistics, each row of them in the narrowest type that holds its numbers."""
+
+    pieces: list[tuple[NDArray[Any], ...]]
+    """c, c̃, Σ w d and Σ w."""
+
+    def unpacked(self) -> PairStatistics:
+        return PairStatistics.of_pieces(self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
     """A dataclass taken apart."""
 
     kind: type
     values: list[Any]
 
+    def unpacked(self) -> Any:
+        return self.kind(*map(unpack, self.values))
+
 
 def pack(value: Any) -> Any:
-    """Statistics with sparse rows in place of matrices that are mostly zero; bits are kept."""
+    """Statistics in a form that takes fewer bytes; `unpack` restores every bit."""
     if isinstance(value, np.ndarray) and value.ndim == 2 and value.dtype == np.float64:
         occupied = np.ascontiguousarray(value).view(np.int64).any(axis=1)
         indices = np.flatnonzero(occupied).astype(np.int32)
         return SparseRows(value.shape, indices, value[indices]) if 2 * len(indices) < len(value) else value
+    if isinstance(value, PairStatistics):
+        return PackedPairs([tuple(map(narrowed, piece)) for piece in value.pieces])
     if is_dataclass(value) and not isinstance(value, type):
-        return _Record(type(value), [pack(getattr(value, item.name)) for item in fields(value)])
+        return Record(type(value), [pack(getattr(value, item.name)) for item in fields(value)])
     return value
 
 
 def unpack(value: Any) -> Any:
     """The inverse of `pack`."""
-    if isinstance(value, SparseRows):
-        matrix = np.zeros(value.shape)
-        matrix[value.indices] = value.rows
-        return matrix
-    if isinstance(value, _Record):
-        return value.kind(*map(unpack, value.values))
-    return value
+    return value.unpacked() if isinstance(value, SparseRows | PackedPairs | Record) else value
+
+
+def narrowed(values: NDArray[Any]) -> NDArray[Any]:
+    """Numbers that are all whole and small in one or two bytes each, others as they are."""
+    if values.dtype.kind == "f" and (values[:100] % 1).any():
+        return values
+    least, largest = values.min(initial=0), values.max(initial=0)
+    for kind in (np.uint8, np.uint16):
+        if least >= 0 and largest <= np.iinfo(kind).max:
+            small = values.astype(kind)
+            return small if values.dtype.kind != "f" or np.array_equal(small, values) else values
+    return values
 
 
 def size_of(value: Any) -> int:
@@ -183,8 +212,10 @@ def size_of(value: Any) -> int:
         return int(value.nbytes)
     if isinstance(value, SparseRows):
         return int(value.indices.nbytes + value.rows.nbytes)
-    if isinstance(value, _Record):
-        return sum(map(size_of, value.values))
+    if isinstance(value, PackedPairs):
+        return size_of(value.pieces)
+    if isinstance(value, Record):
+        return size_of(value.values)
     if isinstance(value, list | tuple):
         return sum(map(size_of, value))
     if is_dataclass(value) and not isinstance(value, type):

@@ -201,7 +201,7 @@ async def drop_orphans(client_ids: list[str], dask_worker: Any = None) -> None:
 
 async def serve(request: Request, dask_worker: Any = None) -> Answer:
     """Do the own part of a request while the other workers of the route do theirs, and put the answers together."""
-    onward = [asyncio.ensure_future(_pass_on(dask_worker, part)) for part in request.onward()]
+    onward = [asyncio.ensure_future(pass_on(dask_worker.rpc, part)) for part in request.onward()]
     answer = await _answer(request, dask_worker)
     for other in onward:
         answer.join((await other).unpacked(), request)
@@ -218,10 +218,11 @@ async def _answer(request: Request, worker: Any) -> Answer:
         return Answer(error=error)
 
 
-async def _pass_on(worker: Any, request: Request) -> Answer:
+async def pass_on(rpc: Any, request: Request) -> Answer:
+    """Have the first worker of a request's route serve it; `rpc` are the connections of a worker or a client."""
     address = request.route[0].address
     try:
-        reply = await worker.rpc(address).run(function=pickle.dumps(serve), args=pickle.dumps((request,), 5))
+        reply = await rpc(address).run(function=pickle.dumps(serve), args=pickle.dumps((request,), 5))
     except OSError:
         return Answer(lost=[address])
     if reply["status"] != "OK":

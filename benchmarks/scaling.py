@@ -13,12 +13,16 @@ from __future__ import annotations
 
 import argparse
 import logging
+import multiprocessing
 import resource
 import shutil
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +32,13 @@ from distributed import Client, LocalCluster
 from sklearn.exceptions import ConvergenceWarning
 
 from globular import KMeans, VariationalKMeans
+from globular.algorithms.lloyd import KMeansOptions, lloyd
 from globular.backends.dask import DaskShard
 from globular.backends.dask.messages import Post, halves
 from globular.backends.dask.partitions import collection_partitions
 from globular.estimators import distributed
 from globular.model.search import Search
+from globular.seeding import kmeans_plus_plus
 
 N_WORKERS, N_PARTITIONS = 2, 8
 
@@ -50,10 +56,12 @@ def cluster(memory_limit: str = "auto") -> LocalCluster:
 
 
 def mixture_rows(n: int, D: int, C: int, seed: int = 0) -> np.ndarray:
-    """Rows around C places, in float32."""
-    random = np.random.default_rng(seed)
-    places = 4.0 * random.normal(size=(C, D)).astype(np.float32)
-    return places[random.integers(C, size=n)] + random.normal(size=(n, D)).astype(np.float32)
+    """Rows around C places, which are the same for every seed, in float32."""
+    random = np.random.default_rng([1, seed])
+    places = 4.0 * np.random.default_rng(0).normal(size=(C, D)).astype(np.float32)
+    rows = random.standard_normal(size=(n, D), dtype=np.float32)
+    rows += places[random.integers(C, size=n)]
+    return rows
 
 
 def timed(function: Callable[[], Any]) -> tuple[float, Any]:
@@ -77,7 +85,9 @@ def overhead(small: bool, rows_wanted: int, n_candidates: int) -> None:
     rows = mixture_rows(n, D, C)
 
     def fit(X: Any, n_threads: int | None) -> tuple[float, VariationalKMeans]:
-        model = VariationalKMeans(C, n_candidates=n_candidates, init="hierarchical", random_state=0, n_threads=n_threads)
+        model = VariationalKMeans(
+            C, n_candidates=n_candidates, init="hierarchical", random_state=0, n_threads=n_threads
+        )
         return timed(lambda: model.set_params(max_iter=n_iter, tol=0).fit(X))
 
     with cluster() as workers, Client(workers) as client:
@@ -95,7 +105,10 @@ def overhead(small: bool, rows_wanted: int, n_candidates: int) -> None:
         f"overhead: N = {n:,}, D = {D}, C = {C:,}, C' = {n_candidates}, variational (S), {n_iter} iterations",
         [
             ("2 threads, whole fits", ", ".join(f"{seconds:.2f}" for seconds in here) + " s"),
-            (f"{N_WORKERS} workers, {N_PARTITIONS} partitions", ", ".join(f"{seconds:.2f}" for seconds in there) + " s"),
+            (
+                f"{N_WORKERS} workers, {N_PARTITIONS} partitions",
+                ", ".join(f"{seconds:.2f}" for seconds in there) + " s",
+            ),
             ("overhead of the whole fit", f"{100 * (min(there) / min(here) - 1):+.1f} %"),
             ("2 threads, an iteration", f"{iterations[0]:.4f} s"),
             ("workers, an iteration", f"{iterations[1]:.4f} s"),
@@ -142,32 +155,76 @@ def bytes_per_pass(small: bool) -> None:
     )
 
 
+def iterations_to(shard: DaskShard, seeds: np.ndarray, error: float, at_most: int = 60) -> int:
+    """How many exact Lloyd iterations lead from seeds to an error; dask-ml's are such."""
+    for step in lloyd(shard, seeds.astype(np.float64), KMeansOptions(max_iter=at_most + 1, tol=0)):
+        if step.objective <= error:  # at the centres that it began with
+            return step.iteration - 1
+    return at_most
+
+
 def against_dask_ml(small: bool) -> None:
-    """Both on the same cluster and array; ours must end at least as low."""
+    """Both on the same cluster and array, each until it has the quality at which the other ends."""
     import dask_ml.cluster
+    from dask_ml.cluster.k_means import k_init
 
     n, D, C = (20_000, 8, 50) if small else (1_000_000, 16, 1_000)
     rows = mixture_rows(n, D, 2 * C)
     with cluster() as workers, Client(workers) as client:
         X = client.persist(da.from_array(rows, chunks=(-(-n // N_PARTITIONS), D)))
-        KMeans(20, max_iter=2, random_state=0, algorithm="probing", init="hierarchical").fit(X[:4000])
-        seconds, ours = timed(lambda: KMeans(C, random_state=0).fit(X))
-        exact = -ours.score(X)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            theirs_seconds, theirs = timed(
-                lambda: dask_ml.cluster.KMeans(C, init_max_iter=2, max_iter=25, random_state=0).fit(X)
-            )
-        error = KMeans(C, init=theirs.cluster_centers_, max_iter=1).fit(rows[:C])  # a model with their centres
-        error.cluster_centers_ = theirs.cluster_centers_.astype(np.float32)
-        theirs_exact = -error.score(X)
+        shard = DaskShard(client, collection_partitions(X))
+        for K in (20, 100):  # everything is compiled
+            KMeans(K, max_iter=2, random_state=0, algorithm="probing").fit(X[:4000])
+        dask_ml.cluster.KMeans(20, init=rows[:20], max_iter=1).fit(X[:4000])
+
+        def theirs(start: np.ndarray, n_iter: int) -> tuple[float, float]:
+            model = dask_ml.cluster.KMeans(C, init=start, max_iter=n_iter, tol=0)
+            seconds, _ = timed(lambda: model.fit(X))
+            return seconds, shard.hard_pass(model.cluster_centers_.astype(np.float64), accumulate=False).objective
+
+        seconds, ours = min(
+            (timed(lambda: KMeans(C, random_state=0).fit(X)) for _ in range(2)), key=lambda pair: pair[0]
+        )
+        error = -ours.score(X)
+        # of their defaults, two candidates a round would leave all but 40 of the seeds to chance
+        seeding_seconds, seeds = timed(
+            lambda: k_init(X, C, random_state=0, oversampling_factor=C, max_iter=5, n_init="auto")
+        )
+        n_equal = iterations_to(shard, seeds, error)
+        equal_seconds, equal_error = theirs(seeds, n_equal)
+        long_seconds, long_error = theirs(seeds, 25)
+        patient = KMeans(C, random_state=0, tol=0, max_iter=200).fit(X)
+        reached = next((record for record in patient.history_ if record.objective <= long_error), None)
+        same = kmeans_plus_plus(X, C, random_state=0)
+        same_seconds, from_same = timed(lambda: KMeans(C, init=same, random_state=0).fit(X))
+        same_error = -from_same.score(X)
+        n_same = iterations_to(shard, same, same_error)
+        their_same_seconds, their_same_error = theirs(same, n_same)
     print_rows(
         f"dask-ml: N = {n:,}, D = {D}, C = {C:,}, {N_PARTITIONS} partitions, {N_WORKERS} workers",
         [
-            ("globular KMeans", f"{seconds:.2f} s, error {exact:.8g}"),
-            ("dask-ml KMeans, 25 iterations", f"{theirs_seconds:.2f} s, error {theirs_exact:.8g}"),
-            ("times as fast", f"{theirs_seconds / seconds:.1f}"),
-            ("our error relative to theirs", f"{100 * (exact / theirs_exact - 1):+.2f} %"),
+            ("globular KMeans, defaults", f"{seconds:.2f} s, error {error:.6g}"),
+            (
+                "dask-ml KMeans to that error",
+                f"{seeding_seconds:.1f} s seeding + {equal_seconds:.1f} s for {n_equal} iterations, "
+                f"error {equal_error:.6g}",
+            ),
+            ("  times as long", f"{(seeding_seconds + equal_seconds) / seconds:.1f}"),
+            ("dask-ml KMeans, 25 iterations", f"{seeding_seconds + long_seconds:.1f} s, error {long_error:.6g}"),
+            (
+                "globular KMeans, tol=0, to that error",
+                "not reached" if reached is None else f"{reached.seconds:.2f} s, iteration {reached.iteration}",
+            ),
+            (
+                "  times as long",
+                "–" if reached is None else f"{(seeding_seconds + long_seconds) / reached.seconds:.1f}",
+            ),
+            ("from the same seeds, globular", f"{same_seconds:.2f} s, error {same_error:.6g}"),
+            (
+                "from the same seeds, dask-ml",
+                f"{their_same_seconds:.1f} s for {n_same} iterations, error {their_same_error:.6g}",
+            ),
+            ("  times as long", f"{their_same_seconds / same_seconds:.1f}"),
         ],
     )
 
@@ -177,8 +234,37 @@ def peak_memory() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
+@dataclass(frozen=True)
+class StreamedFit:
+    """A fit of files, and what it took."""
+
+    seconds: float
+    iterations: list[float]
+    error: float
+    peaks: list[float]
+
+    def lines(self, name: str, gigabytes: float) -> list[tuple[str, str]]:
+        """For the table."""
+        speed = ", ".join(f"{1000 * gigabytes / seconds:.0f}" for seconds in self.iterations)
+        return [
+            (f"{name}, whole fit", f"{self.seconds:.1f} s, error {self.error:.8g}"),
+            (f"{name}, seconds of an iteration", ", ".join(f"{seconds:.1f}" for seconds in self.iterations)),
+            (f"{name}, MB/s", speed),
+            (f"{name}, peak memory of a process", ", ".join(f"{peak:.2f} GB" for peak in self.peaks)),
+        ]
+
+
+def fit_files(folder: Path, n_clusters: int, n_iter: int) -> StreamedFit:
+    """Few iterations of k-means; where depends on whether there is a client."""
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    model = KMeans(n_clusters, algorithm="probing", init="random", max_iter=n_iter, tol=0, random_state=0)
+    seconds, _ = timed(lambda: model.fit(folder))
+    times = [record.seconds for record in model.history_]
+    return StreamedFit(seconds, [b - a for a, b in pairwise(times)], model.inertia_, [peak_memory()])
+
+
 def streamed(small: bool, gigabytes: float, folder: Path | None) -> None:
-    """Write a directory of .npy files, fit it on workers that must stream, and look at their memory."""
+    """Write a directory of .npy files; fit it on workers that must stream, then in one process without Dask."""
     D, C, n_iter = 128, 1_000, 3
     gigabytes = 0.25 if small else gigabytes
     n_files = 8 if small else 32
@@ -189,18 +275,14 @@ def streamed(small: bool, gigabytes: float, folder: Path | None) -> None:
             np.save(made / f"part-{number:03d}.npy", mixture_rows(rows_per_file, D, C, seed=number))
         distributed.WORKER_SHARE = 0.0 if small else distributed.WORKER_SHARE  # little data must stream as well
         with cluster("2GB" if small else "3GB") as workers, Client(workers) as client:
-            model = KMeans(C, algorithm="probing", init="random", max_iter=n_iter, random_state=0)
-            seconds, _ = timed(lambda: model.fit(made))
-            peaks = client.run(peak_memory)
+            there = replace(fit_files(made, C, n_iter), peaks=list(client.run(peak_memory).values()))
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:  # for a peak of its own
+            here = alone.submit(fit_files, made, C, n_iter).result()
     finally:
         shutil.rmtree(made)
     print_rows(
-        f"streamed: {gigabytes:g} GB in {n_files} files, C = {C:,}, {n_iter} iterations, {N_WORKERS} workers",
-        [
-            ("whole fit", f"{seconds:.1f} s"),
-            ("seconds of every iteration", ", ".join(f"{record.seconds:.1f}" for record in model.history_)),
-            ("peak memory per worker", ", ".join(f"{peak:.2f} GB" for peak in peaks.values())),
-        ],
+        f"streamed: {gigabytes:g} GB in {n_files} files, D = {D}, C = {C:,}, probing, {n_iter} iterations",
+        there.lines(f"{N_WORKERS} workers", gigabytes) + here.lines("one process, 2 threads", gigabytes),
     )
 
 

@@ -100,17 +100,14 @@ def on_arrays(part: Shard, function: Callable[..., Result], *args: Any) -> list[
 
 
 class MappedShard(ABC):
-    """The passes over `parts()`; what is answered from per-point state alone is left to the subclasses."""
-
-    @abstractmethod
-    def parts(self) -> Iterator[Shard]:
-        """The parts in row order, with rows, weights and per-point state."""
+    """The passes; what is answered from per-point state alone is left to the subclasses."""
 
     @property
     @abstractmethod
     def passes(self) -> Mapping[str, str]:
         """See `Shard.passes`."""
 
+    @abstractmethod
     def _each(
         self,
         function: Callable[Concatenate[Shard, Arguments], Result],
@@ -118,8 +115,8 @@ class MappedShard(ABC):
         **kwargs: Arguments.kwargs,
     ) -> list[Result]:
         """What a pass, or another function of a shard, returns for every part in order."""
-        return [call_part(part, function, *args, **kwargs) for part in self.parts()]
 
+    @abstractmethod
     def _join(
         self,
         merge: Callable[[Result, Result], Result],
@@ -127,8 +124,7 @@ class MappedShard(ABC):
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> Result:
-        """The same put together by `merge`, here from the first part to the last: one sum is held, not many."""
-        return reduce(merge, (call_part(part, function, *args, **kwargs) for part in self.parts()))
+        """The same put together by `merge`."""
 
     def _add(
         self, function: Callable[Concatenate[Shard, Arguments], Sum], *args: Arguments.args, **kwargs: Arguments.kwargs
@@ -250,3 +246,29 @@ class MappedShard(ABC):
     @abstractmethod
     def take(self, indices: Index) -> F64:
         """See `Shard.take`."""
+
+
+class PartsInTurn(MappedShard):
+    """Parts that are at hand one after the other."""
+
+    @abstractmethod
+    def parts(self) -> Iterator[Shard]:
+        """The parts in row order, with rows, weights and per-point state."""
+
+    def _each(
+        self,
+        function: Callable[Concatenate[Shard, Arguments], Result],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> list[Result]:
+        return [call_part(part, function, *args, **kwargs) for part in self.parts()]
+
+    def _join(
+        self,
+        merge: Callable[[Result, Result], Result],
+        function: Callable[Concatenate[Shard, Arguments], Result],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Result:
+        # from the first part to the last: one sum is held, not many
+        return reduce(merge, (call_part(part, function, *args, **kwargs) for part in self.parts()))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import add
 from typing import Any, Concatenate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.mapped import Arguments, MappedShard, Result, call_part
-from globular.backends.protocol import Index, Labels, LocalShard, Shard, add_up
+from globular.backends.mapped import Arguments, MappedShard, PartsInTurn, Result, call_part
+from globular.backends.protocol import Index, Labels, LocalShard, Shard
 from globular.backends.tree import tree_total
 from globular.errors import UnsupportedPassError
 from globular.model.nested import Batch, NestedSearch, NestedStatistics
@@ -35,6 +36,15 @@ class SideBySide(MappedShard):
     @abstractmethod
     def _some(self, function: Callable[..., Result], arguments: Mapping[int, tuple[Any, ...]]) -> dict[int, Result]:
         """A function of a shard on some of the parts, each with arguments of its own."""
+
+    @abstractmethod
+    def _join_own(
+        self,
+        merge: Callable[[Result, Result], Result],
+        function: Callable[..., Result],
+        arguments: Sequence[tuple[Any, ...]],
+    ) -> Result:
+        """`_join` with arguments of its own for every part."""
 
     @property
     @abstractmethod
@@ -70,11 +80,8 @@ class SideBySide(MappedShard):
         return int(self._ends[part - 1]) if part else 0
 
     def nested_pass(self, centers: F64, origin: F64, batch: Batch, search: NestedSearch) -> NestedStatistics:
-        wanted = {
-            part: (centers, origin, batch.seen_from(self._first_row(part)), search) for part in range(len(self._ends))
-        }
-        found = self._some(Shard.nested_pass, wanted)
-        return add_up(found[part] for part in sorted(found))
+        batches = [batch.seen_from(self._first_row(part)) for part in range(len(self._ends))]
+        return self._join_own(add, Shard.nested_pass, [(centers, origin, seen, search) for seen in batches])
 
     def pick(self, indices: Index) -> Shard:
         return self.local(self.take(indices), self.take_weights(indices))
@@ -103,7 +110,7 @@ class SideBySide(MappedShard):
         return out
 
 
-class SplitShard(SideBySide):
+class SplitShard(SideBySide, PartsInTurn):
     """Shards side by side in this process."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
@@ -142,6 +149,15 @@ class SplitShard(SideBySide):
 
     def _some(self, function: Callable[..., Result], arguments: Mapping[int, tuple[Any, ...]]) -> dict[int, Result]:
         return {part: call_part(self.shards[part], function, *given) for part, given in arguments.items()}
+
+    def _join_own(
+        self,
+        merge: Callable[[Result, Result], Result],
+        function: Callable[..., Result],
+        arguments: Sequence[tuple[Any, ...]],
+    ) -> Result:
+        results = (call_part(shard, function, *own) for shard, own in zip(self.shards, arguments, strict=True))
+        return tree_total(len(self.shards), merge, results)
 
     def local(self, rows: F64, weights: F64 | None = None) -> LocalShard:
         return self.shards[0].local(rows, weights)

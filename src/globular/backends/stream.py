@@ -20,7 +20,7 @@ from globular.backends.cpu import CpuShard
 from globular.backends.cpu.planted import PlantedShard
 from globular.backends.cpu.projected import write_coordinates
 from globular.backends.cpu.rows import working_dtype
-from globular.backends.mapped import MappedShard
+from globular.backends.mapped import PartsInTurn
 from globular.backends.protocol import Index, Labels
 from globular.backends.state import PointState
 from globular.data.blocks import Block, Matrix, Source
@@ -34,7 +34,7 @@ from globular.model.subspace import Subspace
 PART_BYTES = 128 * 2**20
 
 
-class StreamShard(PlantedShard, MappedShard):
+class StreamShard(PlantedShard, PartsInTurn):
     """A source read anew for every pass."""
 
     def __init__(

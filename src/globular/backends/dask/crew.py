@@ -101,6 +101,13 @@ class Crew:
         """A function of a shard for some parts, with arguments of their own."""
         return self._ask(Work.for_some(function, arguments), {}).singles if arguments else {}
 
+    def total_of(
+        self, merge: Callable[[Any, Any], Any], function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
+    ) -> Any:
+        """`total` with arguments of its own for every part."""
+        (total,) = self._ask(Work.for_some(function, dict(enumerate(arguments)), merge), {}).sums.values()
+        return total
+
     def _ask(self, work: Work, kwargs: dict[str, Any]) -> Answer:
         if work.changes:
             self.log.append(work, kwargs)  # first: a pass that was begun may have been done by some

@@ -6,14 +6,19 @@ narrowest types that hold them; what arrives has the same bits.
 
 from __future__ import annotations
 
+import io
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, cast
+from functools import cache
+from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.tree import Node, TreeSum
+from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import PairStatistics
 
 Merge = Callable[[Any, Any], Any]
@@ -51,15 +56,47 @@ class Work:
         return cls(function.__name__, _dumps((function, args, kwargs)), merge)
 
     @classmethod
-    def for_some(cls, function: Callable[..., Any], arguments: dict[int, tuple[Any, ...]]) -> Work:
+    def for_some(
+        cls, function: Callable[..., Any], arguments: dict[int, tuple[Any, ...]], merge: Merge | None = None
+    ) -> Work:
         """Arguments of its own for each of these parts."""
-        return cls(function.__name__, _dumps((function, arguments)), None, frozenset(arguments))
+        return cls(function.__name__, _dumps((function, arguments)), merge, frozenset(arguments))
 
 
 def _dumps(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    _pickler()(buffer).dump(value)
+    return buffer.getvalue()
+
+
+@cache
+def _pickler() -> type:
     import cloudpickle  # comes with Dask
 
-    return cast(bytes, cloudpickle.dumps(value))
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, GaussianParameters):
+                name = _NAMES.setdefault(obj, uuid.uuid4().hex)
+                return same_mixture, (name, type(obj), vars(obj))
+            return super().reducer_override(obj)
+
+    return Pickler
+
+
+_NAMES: WeakKeyDictionary[GaussianParameters, str] = WeakKeyDictionary()
+"""Of mixtures that were sent …"""
+_MIXTURES: WeakValueDictionary[str, GaussianParameters] = WeakValueDictionary()
+"""… and of those that arrived here."""
+
+
+def same_mixture(name: str, kind: type[GaussianParameters], attributes: dict[str, Any]) -> GaussianParameters:
+    """The mixture that was sent by this name: one object as long as it is in use, however often it is sent.
+
+    What was computed for a mixture is kept for that very object, so a copy would have it computed again.
+    """
+    mixture = object.__new__(kind)
+    vars(mixture).update(attributes)
+    return _MIXTURES.setdefault(name, mixture)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ depend on the number of workers and equal those of a split into the same parts b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, cast
 
 import numpy as np
@@ -82,9 +82,6 @@ class DaskShard(SideBySide):
         """The labels of all rows, brought here."""
         return np.concatenate(self._each(labels_of))
 
-    def parts(self) -> Iterator[Shard]:
-        raise NotImplementedError("the parts are on workers; a pass reaches them by `_add`, `_join` or `_each`")
-
     def _each(
         self,
         function: Callable[Concatenate[Shard, Arguments], Result],
@@ -104,6 +101,14 @@ class DaskShard(SideBySide):
 
     def _some(self, function: Callable[..., Result], arguments: Mapping[int, tuple[Any, ...]]) -> dict[int, Result]:
         return self.crew.some(function, dict(arguments))
+
+    def _join_own(
+        self,
+        merge: Callable[[Result, Result], Result],
+        function: Callable[..., Result],
+        arguments: Sequence[tuple[Any, ...]],
+    ) -> Result:
+        return self.crew.total_of(merge, function, arguments)
 
     def local(self, rows: F64, weights: F64 | None = None) -> CpuShard:
         return CpuShard(np.empty((0, self.n_columns)), n_threads=self.n_threads).local(rows, weights)

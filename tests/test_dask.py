@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import logging
 import os
 import signal
@@ -34,6 +35,7 @@ from globular.backends.protocol import Shard, require
 from globular.backends.split import SplitShard
 from globular.callbacks import Checkpoint
 from globular.errors import DataError
+from globular.model.statistics import PairStatistics
 from makers import Rows, blobs, weights_for
 
 pytest.importorskip("distributed", reason='needs Dask: pip install "globular[dask]"')
@@ -43,6 +45,7 @@ from distributed import Client, LocalCluster
 
 from globular.backends.dask import DaskShard
 from globular.backends.dask import crew as crew_module
+from globular.backends.dask.messages import pack, size_of, unpack
 from globular.backends.dask.partitions import collection_partitions
 from globular.estimators import distributed as face
 
@@ -223,6 +226,11 @@ def test_data_frames(current: Client) -> None:
     np.testing.assert_array_equal(model.predict(filtered).compute(scheduler=current), local.predict(kept))
     with pytest.raises(ValueError, match="sample_weight"):
         KMeans(2).fit(lazy, sample_weight=weights[:-1])
+    own = KMeans(8, init=rows[:8], max_iter=4, algorithm="lloyd").fit(lazy, sample_weight=lazy.a.abs())
+    same = KMeans(8, init=rows[:8], max_iter=4, algorithm="lloyd").fit(frame, sample_weight=frame.a.abs())
+    np.testing.assert_array_equal(own.labels_, same.labels_)
+    with pytest.raises(DataError, match=r"not numbers: kind; drop"):
+        KMeans(2).fit(lazy.assign(kind="x"))
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -249,6 +257,25 @@ def test_answers_for_every_row_are_lazy(current: Client) -> None:
     assert kmeans.score(X) == pytest.approx(kmeans.score(rows), rel=1e-6)
     assert mixture.score(X) == pytest.approx(mixture.score(rows), rel=1e-6)
     assert mixture.bic(X) == pytest.approx(mixture.bic(rows), rel=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", ["lloyd", "probing", "variational", "nested", "em", "var-gmm", "chunky", "infinite"])
+def test_partitions_of_any_size(name: str, current: Client) -> None:
+    """A single row, nearly all rows, none: those without rows change nothing."""
+    rows = blobs(N, C=20, D=D)
+    found = MODELS[name]().fit(as_dask(rows, [0, 0, 1, 1, 1191, 1191, 1193, N, N]))
+    assert fitted_arrays(found) == fitted_arrays(MODELS[name]().fit(as_dask(rows, [0, 1, 1191, 1193, N])))
+    few = rows[:60]
+    assert MODELS[name]().fit(as_dask(few, [0, 0, *range(61), 60])).n_iter_ > 0  # more partitions than rows
+
+
+def test_no_rows_at_all(current: Client) -> None:
+    with pytest.raises(DataError, match="0 sample"):
+        KMeans(2).fit(da.zeros((0, 3)))
+    nothing_left = as_dask(blobs(N, D=D))
+    with pytest.raises(DataError, match="0 sample"):
+        KMeans(2).fit(nothing_left[nothing_left[:, 0] > 1e9])  # known only once it is computed
 
 
 def test_public_seeding(current: Client) -> None:
@@ -367,6 +394,32 @@ def test_few_changed_sums_travel_as_few_rows(client: Client) -> None:
     assert shard.traffic.back["truncated_pass"] < 2 * (8 * C + 200)
 
 
+def test_pairs_keep_their_bits_on_the_way() -> None:
+    random = np.random.default_rng(0)
+    for C, largest in ((200, 3), (60_000, 300), (70_000, 70_000)):
+        pairs = random.integers(C, size=(2, 500)).astype(np.int32)
+        sums = np.stack([random.random(500), random.integers(largest, size=500)]).astype(np.float32)
+        one, other = PairStatistics(pairs[:, :200], sums[:, :200]), PairStatistics(pairs[:, 200:], sums[:, 200:])
+        packed = pack(one + other)
+        assert (size_of(packed) < 16 * 500) == (C < 2**16)
+        np.testing.assert_array_equal(unpack(packed).pairs, pairs)
+        np.testing.assert_array_equal(unpack(packed).sums, sums)
+        assert unpack(packed).pairs.dtype == np.int32 and unpack(packed).sums.dtype == np.float32
+    fractions = np.array([[1.0] * 200 + [0.5]], dtype=np.float32).repeat(2, axis=0)
+    np.testing.assert_array_equal(unpack(pack(PairStatistics(pairs[:, :201], fractions))).sums, fractions)
+
+
+def test_workers_that_only_the_scheduler_reaches(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = blobs(N, C=20, D=D)
+    shard = DaskShard(client, collection_partitions(as_dask(rows)))
+    assert shard.crew._direct
+    direct = shard.hard_pass(rows[:30])
+    monkeypatch.setattr(client, "direct_to_workers", False)
+    shard = DaskShard(client, collection_partitions(as_dask(rows)))
+    assert not shard.crew._direct
+    assert shard.hard_pass(rows[:30]).sums.tobytes() == direct.sums.tobytes()
+
+
 def test_workers_forget_what_is_no_longer_needed(client: Client) -> None:
     from globular.backends.dask import workers
 
@@ -412,6 +465,52 @@ def test_a_killed_worker_changes_nothing(fragile: Client) -> None:
                 if record.iteration == 3:
                     kill_one(client)
             assert fitted_arrays(model) == fitted_arrays(expected), name
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("init", ["k-means||", "hierarchical", "afk-mc2"])
+def test_a_worker_killed_while_seeds_are_drawn(init: str, fragile: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    fragile.wait_for_workers(3, timeout=60)  # those that were killed before have come back
+    rows = blobs(N, C=20, D=D)
+    model = KMeans(40, init=init, algorithm="probing", random_state=0, max_iter=2)
+    with fragile.as_current():
+        expected = fitted_arrays(model.fit(as_dask(rows)))
+        send, seen = crew_module.Crew._send, []
+
+        def send_and_kill(crew: Any, work: Any, *args: Any, **kwargs: Any) -> Any:
+            seen.append(work.name)
+            if len(seen) == 5:
+                kill_one(fragile)
+            return send(crew, work, *args, **kwargs)
+
+        monkeypatch.setattr(crew_module.Crew, "_send", send_and_kill)
+        assert fitted_arrays(model.fit(as_dask(rows))) == expected
+    assert "probing_pass" not in seen[:5]
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", ["lloyd", "variational"])
+def test_an_interrupted_fit_leaves_a_usable_model(name: str, current: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while workers are at a pass: the last finished iteration stays, and the next fit is not disturbed."""
+    rows = blobs(N, C=20, D=D)
+    expected = fitted_arrays(MODELS[name]().fit(as_dask(rows)))
+    exchange, passes = crew_module.Crew._exchange, []
+
+    async def interrupted(crew: Any, requests: Any) -> Any:
+        passes.append(requests[0].work.name)
+        if passes.count(passes[-1]) == 4 and passes[-1] in ("hard_pass", "truncated_pass"):
+            _thread.interrupt_main()  # as Ctrl-C does; the request is on its way all the same
+        return await exchange(crew, requests)
+
+    model = MODELS[name]()
+    with monkeypatch.context() as patch:
+        patch.setattr(crew_module.Crew, "_exchange", interrupted)
+        with pytest.warns(globular.errors.FitInterruptedWarning):
+            model.fit(as_dask(rows))
+    assert 0 < model.n_iter_ <= 4
+    assert model.labels_.shape == (N,) and model.labels_.min() >= 0
+    np.testing.assert_array_equal(model.predict(as_dask(rows)).compute(scheduler=current), model.predict(rows))
+    assert fitted_arrays(model.fit(as_dask(rows))) == expected
 
 
 def bump(part: Shard, by: int) -> int:

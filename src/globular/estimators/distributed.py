@@ -25,7 +25,7 @@ from globular.backends.dask.partitions import (
     rows_from_chunk,
     streamed,
 )
-from globular.errors import MissingExtraError
+from globular.errors import DataError, MissingExtraError
 from globular.model.statistics import F64
 
 logger = logging.getLogger("globular")
@@ -66,6 +66,12 @@ def is_list_of_paths(X: Any) -> bool:
 def sample_of(X: Any, *, accept_sparse: bool) -> Any:
     """One row that has the columns and types of a collection, for validation."""
     if is_frame(X):
+        words = [str(name) for name, dtype in X.dtypes.items() if getattr(dtype, "kind", "O") not in "biuf"]
+        if words:
+            raise DataError(
+                f"X: columns that are not numbers: {', '.join(words)}; drop or encode them first, e.g. "
+                'X.select_dtypes("number")'
+            )
         return X._meta_nonempty.iloc[:1]
     if sparse.issparse(X._meta) and not accept_sparse:
         raise TypeError("X is a Dask array of sparse chunks, and this estimator needs dense rows")

@@ -37,6 +37,7 @@ from globular.backends.dask.workers import (
     make_parts,
     nothing,
     pass_on,
+    renumber_rows,
     serve,
 )
 from globular.backends.protocol import Shard
@@ -83,7 +84,7 @@ class Crew:
         self._direct = client.sync(self._reaches, min(threads))
         self.owners = share_out([part.n_rows for part in self.partitions], threads)
         weakref.finalize(self, _release, client, self.key)
-        self._settle(set(range(len(self.partitions))))
+        self._settle()
 
     # --- asking --------------------------------------------------------------------------------------------------
 
@@ -197,13 +198,14 @@ class Crew:
             if caught_up.lost or caught_up.missing:
                 return  # the next attempt begins again
 
-    def _settle(self, waiting: set[int]) -> None:
-        """Load these parts on their workers, or on others where those are gone, until all are there."""
+    def _settle(self, lost: set[int] | None = None) -> None:
+        """Load these parts, or all, on their workers, or on others where those are gone, until all are there."""
         give_up = time.monotonic() + PATIENCE_SECONDS
         while True:
             threads = self._wait_for_workers()
-            self._reassign([number for number in sorted(waiting) if self.owners[number] not in threads], threads)
-            if self._load(sorted(waiting)) and self._make(sorted(waiting)):
+            waiting = sorted(range(len(self.partitions)) if lost is None else lost)
+            self._reassign([number for number in waiting if self.owners[number] not in threads], threads)
+            if self._load(waiting) and self._make(range(len(self.partitions)) if lost is None else waiting):
                 return
             if time.monotonic() > give_up:
                 raise GlobularError("workers were lost while the data were loaded; give them more memory or less data")
@@ -250,11 +252,20 @@ class Crew:
             return self._explain(failed[0])
         infos = dict(zip(numbers, self.client.gather(futures), strict=True))
         if not self.rows:
-            self.rows = [infos[number] for number in numbers]
+            self.rows = self._without_empty([infos[number] for number in numbers])
             self._check_rows()
         elif any(infos[number].n_rows != self.rows[number].n_rows for number in numbers):
             raise DataError("X: a partition that was made again has another number of rows; its source has changed")
         return True
+
+    def _without_empty(self, rows: list[RowsInfo]) -> list[RowsInfo]:
+        """Leave out partitions without rows, which no pass could do anything with; one stays in any case."""
+        kept = [number for number, info in enumerate(rows) if info.n_rows] or [0]
+        if len(kept) < len(rows):
+            self.partitions = [self.partitions[number] for number in kept]
+            self.owners = [self.owners[number] for number in kept]
+            self.client.run(renumber_rows, self.key, kept, on_error="ignore")  # a worker that dies now is missed later
+        return [rows[number] for number in kept]
 
     def _explain(self, future: Any) -> bool:
         """Raise what a loading task has raised; False if it was its worker that died."""
@@ -282,7 +293,7 @@ class Crew:
                 f"sample_weight.shape == {self._weights.shape}, expected ({self.ends[-1]},): one weight per row of X"
             )
 
-    def _make(self, numbers: list[int]) -> bool:
+    def _make(self, numbers: Sequence[int]) -> bool:
         """Have shards laid over loaded rows; False if a worker died over it."""
         options = {number: self._options(number) for number in numbers}
         infos: dict[int, PartInfo] = {}

@@ -156,6 +156,13 @@ def _describe(rows: Matrix | RowRange) -> RowsInfo:
     return RowsInfo(int(rows.shape[0]), int(rows.shape[1]), rows.dtype)
 
 
+async def renumber_rows(key: str, kept: list[int], dask_worker: Any = None) -> None:
+    """Keep these of the loaded rows, numbered in this order."""
+    host = _HOSTS.get((dask_worker.address, key))
+    if host is not None:
+        host.raw = {number: host.raw[old] for number, old in enumerate(kept) if old in host.raw}
+
+
 async def make_parts(key: str, options: dict[int, PartOptions], dask_worker: Any = None) -> dict[int, PartInfo]:
     """Lay shards over rows that were loaded before; they start with a fresh state."""
     host = _HOSTS[dask_worker.address, key]

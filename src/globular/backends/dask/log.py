@@ -22,6 +22,7 @@ _TOUCHED: dict[str, frozenset[str]] = {
     "hard_pass": frozenset({"labels"}),
     "scatter_labels": frozenset({"labels"}),
     "relabel": frozenset({"labels"}),
+    "label_by_seeds": frozenset({"labels", "d2", "seeds"}),
     "bounded_pass": frozenset({"labels", "yinyang"}),
     "truncated_pass": frozenset({"labels", "members"}),
     "truncated_soft_pass": frozenset({"labels", "members"}),

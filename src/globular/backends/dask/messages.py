@@ -25,9 +25,9 @@ Merge = Callable[[Any, Any], Any]
 
 STATELESS = frozenset(
     {
-        "soft_pass", "claim_pass", "trial_pass", "locate", "locate_weight", "seed_weights", "label_errors", "take",
-        "take_potential", "take_weights", "column_moments", "farthest", "weighted_moments", "potential_of",
-        "labels_of", "labels_at", "on_arrays",
+        "soft_pass", "claim_pass", "trial_pass", "locate", "locate_weight", "seed_weights", "label_errors",
+        "label_sums", "take", "take_potential", "take_weights", "column_moments", "farthest", "weighted_moments",
+        "potential_of", "labels_of", "labels_at", "on_arrays",
     }
 )  # fmt: skip
 """What leaves the per-point state as it is. Any other pass is taken to change it, which is always safe."""

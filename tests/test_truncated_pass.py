@@ -16,6 +16,7 @@ from globular.backends.split import SplitShard
 from globular.backends.stream import StreamShard
 from globular.data.sources import as_source
 from globular.errors import UnsupportedPassError
+from globular.kernels import few_columns
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph, random_graph
 from globular.model.search import Search
@@ -324,7 +325,7 @@ def set_labels(shard: Shard, labels: np.ndarray) -> None:
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several tasks, and hash tables that run full, also on little data."""
     monkeypatch.setattr(truncated, "ROWS_PER_TASK", 16)
-    monkeypatch.setattr(truncated, "ROWS_AT_ONCE", 4)
+    monkeypatch.setattr(few_columns, "ROWS_AT_ONCE", few_columns.LANES)
     monkeypatch.setattr(truncated, "HASH_SIZE", 64)
 
 

@@ -37,7 +37,9 @@ def neighbors_from_pairs(
                 n_touched += 1
             sums[other] += pair_sums[0, order[q]]
             counts[other] += pair_sums[1, order[q]]
-        n_kept = smallest_means(c, touched, n_touched, sums, counts, new_graph)
+        for k in range(n_touched):
+            sums[touched[k]] /= counts[touched[k]]
+        n_kept = smallest_means(c, touched, n_touched, sums, new_graph)
         for g in range(G):
             known = n_kept == G
             for k in range(n_kept):
@@ -51,21 +53,20 @@ def neighbors_from_pairs(
 
 
 @inline
-def smallest_means(c: int, touched: Any, n_touched: int, sums: Any, counts: Any, out: Any) -> int:
+def smallest_means(c: int, touched: Any, n_touched: int, means: Any, out: Any) -> int:
     """out[c] = c, then the clusters of smallest mean, ascending (ties: lower index); how many there are."""
     G = out.shape[1]
     out[c, 0] = c
     n_kept = 1
     for k in range(n_touched):
         other = touched[k]
-        if other == c:
+        mean = means[other]
+        if other == c or (n_kept == G and (G == 1 or mean > means[out[c, G - 1]])):
             continue
-        mean = sums[other] / counts[other]
         position = n_kept
         while position > 1:
             rival = out[c, position - 1]
-            rival_mean = sums[rival] / counts[rival]
-            if not (mean < rival_mean or (mean == rival_mean and other < rival)):
+            if not (mean < means[rival] or (mean == means[rival] and other < rival)):
                 break
             if position < G:
                 out[c, position] = rival

@@ -191,6 +191,40 @@ def _quick_distance(rows: Any, i: Any, scale: Any, centers: Any, c: Any, norms: 
     return csr
 
 
+def quick_distances(rows: Any, i: int, scale: float, centers: Any, graph: Any, p: int, norms: Any, d: Any) -> None:
+    """d[g] = `quick_distance` to the neighbour graph[p, g], for g ≥ 1. O(G · D) or O(G · nnz)."""
+    raise NotImplementedError
+
+
+@overload(quick_distances, jit_options=_OPTIONS)
+def _quick_distances(rows: Any, i: Any, scale: Any, centers: Any, graph: Any, p: Any, norms: Any, d: Any) -> Any:
+    if len(rows) == 1:
+
+        def dense(rows: Any, i: Any, scale: Any, centers: Any, graph: Any, p: Any, norms: Any, d: Any) -> Any:
+            x, G = rows[0], graph.shape[1]
+            stretch = x.dtype.type(scale)
+            for g in range(1, G - 3, 4):  # four at once: a row is read once for all of them
+                a, b, c, e = graph[p, g], graph[p, g + 1], graph[p, g + 2], graph[p, g + 3]
+                total_a = total_b = total_c = total_e = x.dtype.type(0)
+                for j in range(x.shape[1]):
+                    value = stretch * x[i, j]
+                    total_a += (value - centers[a, j]) * (value - centers[a, j])
+                    total_b += (value - centers[b, j]) * (value - centers[b, j])
+                    total_c += (value - centers[c, j]) * (value - centers[c, j])
+                    total_e += (value - centers[e, j]) * (value - centers[e, j])
+                d[g], d[g + 1], d[g + 2], d[g + 3] = total_a, total_b, total_c, total_e
+            for g in range(1 + (G - 1) // 4 * 4, G):
+                d[g] = quick_distance(rows, i, scale, centers, graph[p, g], norms)
+
+        return dense
+
+    def csr(rows: Any, i: Any, scale: Any, centers: Any, graph: Any, p: Any, norms: Any, d: Any) -> Any:
+        for g in range(1, graph.shape[1]):
+            d[g] = quick_distance(rows, i, scale, centers, graph[p, g], norms)
+
+    return csr
+
+
 def quick_mahalanobis(rows: Any, i: int, centers: Any, c: int, precisions: Any) -> float:
     """Σ_j precision_cj (x_ij − m_cj)² in the rows' own precision, for mixtures of dense rows."""
     raise NotImplementedError

@@ -1,13 +1,14 @@
 """Rows in groups by their cluster: where each group begins, and where its rows lie.
 
-Rows of a cluster lie anywhere in X, and fetching them one by one takes as long as all the arithmetic of a truncated
-E-step. Once few rows change their cluster any more, the rows are copied together in cluster order, up to `SORT_UP_TO`
-bytes of them; the passes then read memory almost from front to back. Row numbers, and with them labels, weights and
-random candidates, stay what they are.
+Groups stay with the shard; the next pass moves only the rows whose label has changed. Rows of a cluster lie anywhere in
+X, and fetching them one by one takes as long as all the arithmetic of a truncated E-step. Once few rows change their
+cluster any more, the rows are copied together in cluster order, up to `SORT_UP_TO` bytes of them; the passes then read
+memory almost from front to back. Row numbers, and with them labels, weights and random candidates, stay what they are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,20 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, load_rows, read_only
+from globular.kernels import grouped as kernels
 from globular.model.groups import group_by
-from globular.threads import even_ranges, run_all
+from globular.threads import even_ranges, ordered_map, run_all
 
 if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard
 
 SORT_UP_TO = 1 << 30
 """Largest copy of the rows, in bytes. A fixed limit: the same fit takes the same steps on any machine."""
-SHORTEST_ROW = 64
-"""Shorter rows share cache lines with others: copying them together gains little."""
 SETTLED = 8
 """Rows are sorted once only one in so many changes its cluster in a pass …"""
 STALE = 4
 """… and sorted again when one in so many has changed it since."""
+TASKS_PER_THREAD = 4
+ROWS_PER_TASK = 4096
+"""At least so many rows per task: handing one out costs as much as a thousand rows."""
 _ROWS_PER_COPY = 8192
 
 
@@ -37,60 +40,105 @@ class SortedRows:
     """A copy of the rows in the order of their clusters."""
 
     array: Floats
-    numbers: NDArray[np.integer]
-    """The row number of each of them."""
     n_moved: int = 0
     """Changes of cluster since."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Grouping:
-    """All rows of a shard by their label; within a group in the order in which they lie."""
+    """All rows of a shard by their label; within a group those that came last are last."""
 
-    shard: CpuShard
     starts: NDArray[np.int64]
     """Group g is order[starts[g]:starts[g + 1]], (C + 1,)."""
-    order: NDArray[np.integer]
-    """Row numbers."""
-    places: NDArray[np.integer]
-    """Where the rows lie in what `load` gives, unless it has to gather them."""
+    members: NDArray[np.integer]
+    """(1 or 2, N): row numbers, and the rows' places in the sorted copy if there is one."""
+    copied: SortedRows | None = None
 
-    def load(self, begin: int, end: int) -> tuple[KernelRows, NDArray[np.integer]]:
+    @property
+    def order(self) -> NDArray[np.integer]:
+        """Row numbers."""
+        return self.members[0]
+
+    def load(self, shard: CpuShard, begin: int, end: int) -> tuple[KernelRows, NDArray[np.integer]]:
         """Rows for a kernel that contain those of order[begin:end], and where they lie."""
-        copied = self.shard.sorted_rows
-        if copied is not None:
-            return (read_only(copied.array),), self.places[begin:end]
-        rows, gathered = load_rows(self.shard.rows, self.order[begin:end])
-        return rows, np.arange(end - begin, dtype=self.order.dtype) if gathered else self.places[begin:end]
+        places = self.members[-1, begin:end]
+        if self.copied is not None:
+            return (read_only(self.copied.array),), places
+        rows, gathered = load_rows(shard.rows, places)
+        return rows, np.arange(end - begin, dtype=places.dtype) if gathered else places
+
+    def tasks(self, n_threads: int) -> Iterator[tuple[int, int]]:
+        """Ranges of groups, a few per thread: for results that do not depend on how groups are put together."""
+        return cut_groups(self.starts, max(ROWS_PER_TASK, int(self.starts[-1]) // (TASKS_PER_THREAD * n_threads)))
+
+
+def cut_groups(starts: NDArray[np.int64], n_rows: int) -> Iterator[tuple[int, int]]:
+    """Ranges of groups with about so many rows each."""
+    n_groups = len(starts) - 1
+    first = 0
+    while first < n_groups:
+        last = int(np.searchsorted(starts, starts[first] + n_rows, side="right")) - 1
+        last = min(max(last, first + 1), n_groups)
+        yield first, last
+        first = last
 
 
 def group_rows(shard: CpuShard, n_clusters: int) -> Grouping:
     """Group by `shard.labels`. O(N)."""
-    copied = shard.sorted_rows
-    if copied is None:
-        starts, order = group_by(shard.labels, n_clusters)
-        return Grouping(shard, starts, order, order)
-    starts, places = group_by(shard.labels[copied.numbers], n_clusters)
-    return Grouping(shard, starts, copied.numbers[places], places)
+    held = shard.grouping
+    if held is not None and len(held.starts) == n_clusters + 1:
+        _regroup(shard, held)
+        return held
+    starts, order = group_by(shard.labels, n_clusters)
+    shard.grouping = Grouping(starts, order[None])
+    return shard.grouping
+
+
+def _regroup(shard: CpuShard, held: Grouping) -> None:
+    """Move the rows whose label has changed to their new groups. O(N), from front to back."""
+    labels, starts, members = shard.labels, held.starts, held.members
+    n_clusters = len(starts) - 1
+    n_stayed = np.empty(n_clusters, dtype=np.int64)
+
+    def part(span: tuple[int, int]) -> NDArray[np.integer]:
+        movers = np.empty((len(members), starts[span[1]] - starts[span[0]]), dtype=members.dtype)
+        n_movers = kernels.part_movers(labels, starts, *span, members, n_stayed, movers)
+        return movers[:, :n_movers]
+
+    movers = np.concatenate(list(ordered_map(part, held.tasks(shard.n_threads), shard.n_threads)), axis=1)
+    if movers.shape[1] == 0:
+        return
+    arrival_starts, order = group_by(labels[movers[0]], n_clusters)
+    arrivals = np.ascontiguousarray(movers[:, order])
+    sizes = n_stayed + np.diff(arrival_starts)
+    new_starts, new_members = np.concatenate([[0], np.cumsum(sizes)]), np.empty_like(members)
+
+    def join(span: tuple[int, int]) -> None:
+        kernels.join_groups(starts, n_stayed, members, arrival_starts, arrivals, new_starts, *span, new_members)
+
+    run_all(join, held.tasks(shard.n_threads), shard.n_threads)
+    held.starts, held.members = new_starts, new_members
 
 
 def sort_when_it_pays(shard: CpuShard, n_clusters: int, n_moved: int) -> None:
     """Copy the rows together by cluster if they have settled, or anew if the copy is no longer in order."""
-    rows, copied = shard.rows, shard.sorted_rows
-    if isinstance(rows, CSRRows) or not rows.is_direct():
+    rows, held = shard.rows, shard.grouping
+    if isinstance(rows, CSRRows) or not rows.is_direct() or held is None:
         return
+    copied = held.copied
     if copied is not None:
         copied.n_moved += n_moved
     stale = copied is not None and copied.n_moved * STALE > shard.n_rows
-    row_bytes = rows.dtype.itemsize * shard.n_columns
-    fits = row_bytes >= SHORTEST_ROW and row_bytes * shard.n_rows <= SORT_UP_TO
+    fits = rows.dtype.itemsize * shard.n_columns * shard.n_rows <= SORT_UP_TO
     if not fits or n_moved * SETTLED > shard.n_rows or (copied is not None and not stale):
         return
-    _, order = group_by(shard.labels, n_clusters)
+    held = group_rows(shard, n_clusters)
+    order = held.order.copy()
     array: Floats = np.empty((shard.n_rows, shard.n_columns), dtype=rows.dtype) if copied is None else copied.array
 
     def copy(span: tuple[int, int]) -> None:
         np.take(rows.array, order[slice(*span)], axis=0, out=array[slice(*span)], mode="clip")
 
     run_all(copy, even_ranges(shard.n_rows, _ROWS_PER_COPY), shard.n_threads)
-    shard.sorted_rows = SortedRows(array, order)
+    held.members = np.stack([order, np.arange(shard.n_rows, dtype=order.dtype)])
+    held.copied = SortedRows(array)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from globular.backends.cpu import bounded, chunks, claims, d2, hard, nested, probed, projected, routed, soft, truncated
-from globular.backends.cpu.grouped import SortedRows
+from globular.backends.cpu.grouped import Grouping
 from globular.backends.cpu.planted import PlantedShard
 from globular.backends.cpu.rows import CSRRows, DenseRows, Floats, Rows
 from globular.backends.protocol import Index, Labels, Route
@@ -81,7 +81,8 @@ class CpuShard(PlantedShard):
         """Memory for the centres as products of sparse batches want them."""
         self.potential_runs: F64 | None = None
         self.weight_runs: F64 | None = None
-        self.sorted_rows: SortedRows | None = None
+        self.grouping: Grouping | None = None
+        """Rows by their label as of the last truncated pass."""
         self.scales: F64 = _NONE
         if unit_rows:
             parts = ordered_map(self._inverse_lengths, even_ranges(self.n_rows, 8192), n_threads)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.grouped import group_rows, sort_when_it_pays
+from globular.backends.cpu.grouped import ROWS_PER_TASK, cut_groups, group_rows, sort_when_it_pays
 from globular.backends.cpu.hard import cluster_sums
 from globular.backends.cpu.rows import DenseRows, Floats, load_rows
+from globular.kernels import few_columns, neighborhoods
 from globular.kernels import hard as hard_kernels
-from globular.kernels import neighborhoods
 from globular.kernels import truncated as kernels
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 FEW_COLUMNS = 12
 """Up to so many columns the search is vectorised over rows."""
-ROWS_AT_ONCE = 256
-ROWS_PER_TASK = 4096
-"""At least so many rows per task."""
 HASH_SIZE = 1 << 15
 
 
@@ -156,18 +153,6 @@ def _rows_per_task(n_rows: int) -> int:
     return min(1 << 16, max(ROWS_PER_TASK, n_rows // 100))
 
 
-def _cuts(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Ranges of clusters with about the rows of one task."""
-    n_clusters = len(starts) - 1
-    n_rows = _rows_per_task(int(starts[-1]))
-    first = 0
-    while first < n_clusters:
-        last = int(np.searchsorted(starts, starts[first] + n_rows, side="right")) - 1
-        last = min(max(last, first + 1), n_clusters)
-        yield first, last
-        first = last
-
-
 def _search_neighborhoods(
     shard: CpuShard, centers: F64, graph: Graph, search: Search
 ) -> tuple[float, int, PairStatistics]:
@@ -181,36 +166,31 @@ def _search_neighborhoods(
     norms = np.einsum("ij,ij->i", centers, centers)
     few = isinstance(shard.rows, DenseRows) and D <= FEW_COLUMNS
     labels, seed = shard.labels, np.uint64(search.seed)
+    errors = np.zeros(C)
 
-    def of_groups(span: tuple[int, int]) -> tuple[float, int, PairStatistics]:
+    def of_groups(span: tuple[int, int]) -> tuple[int, PairStatistics]:
         first, last = span
         begin, end = int(starts[first]), int(starts[last])
-        rows, places = grouping.load(begin, end)
+        rows, places = grouping.load(shard, begin, end)
         order = grouping.order[begin:end]
         width = (last - first) * G * (G - 1) + (end - begin) * search.n_random if search.estimate else 0
         pairs, sums = np.empty((2, width), dtype=np.int32), np.empty((2, width), dtype=np.float32)
         table = np.empty((G, G + 1))
         if few:
-            objective, n_distances, n_pairs = neighborhoods.search_few_columns(
+            n_distances, n_pairs = few_columns.search_few_columns(
                 rows, places, order, shard.weights, shard.scales, starts, first, last, graph, quick, centers,
-                search.n_random, seed, shard.first_row, labels, pairs, sums, table,
-                np.empty((D, ROWS_AT_ONCE), dtype), np.empty(G * ROWS_AT_ONCE, dtype),
-                np.empty(ROWS_AT_ONCE, dtype), np.empty(ROWS_AT_ONCE, dtype), np.empty(ROWS_AT_ONCE, np.int32),
-                np.empty(ROWS_AT_ONCE), np.empty(ROWS_AT_ONCE), np.empty(ROWS_AT_ONCE, np.int32),
+                search.n_random, seed, shard.first_row, labels, errors, pairs, sums,
+                few_columns.Batch.make(D, G, dtype), table,
             )  # fmt: skip
         else:
-            objective, n_distances, n_pairs = neighborhoods.search_neighborhoods(
+            n_distances, n_pairs = neighborhoods.search_neighborhoods(
                 rows, places, order, shard.weights, shard.scales, starts, first, last, graph, quick, centers, norms,
-                search.n_random, seed, shard.first_row, labels, pairs, sums, np.empty(G, dtype), table,
+                search.n_random, seed, shard.first_row, labels, errors, pairs, sums, np.empty(G, dtype), table,
             )  # fmt: skip
-        return objective, n_distances, PairStatistics(pairs[:, :n_pairs], sums[:, :n_pairs])
+        return n_distances, PairStatistics(pairs[:, :n_pairs], sums[:, :n_pairs])
 
-    objective, n_distances = 0.0, 0
-    found = []
-    for part in ordered_map(of_groups, _cuts(starts), shard.n_threads):
-        objective, n_distances = objective + part[0], n_distances + part[1]
-        found.append(part[2])
-    return objective, n_distances, PairStatistics.join(found)
+    found = list(ordered_map(of_groups, grouping.tasks(shard.n_threads), shard.n_threads))
+    return float(errors.sum()), sum(n for n, _ in found), PairStatistics.join([pairs for _, pairs in found])
 
 
 def _members(shard: CpuShard, graph: Graph, n_candidates: int) -> NDArray[np.int32]:
@@ -316,7 +296,10 @@ def _moved_sums(
             )  # fmt: skip
 
     run_all(add, sides, shard.n_threads)
-    return sides[0][2] - sides[1][2], sides[0][3] - sides[1][3]
+    (_, _, sums, counts), (_, left, left_sums, left_counts) = sides
+    losers = np.unique(former[left])  # only they: the rest of these arrays has never been touched
+    sums[losers] -= left_sums[losers]
+    return sums, counts - left_counts
 
 
 def _soft_sums(
@@ -336,5 +319,5 @@ def _soft_sums(
         rows, gathered = load_rows(shard.rows, entries // C_prime)
         kernels.sum_shares(rows, gathered, flat, C_prime, order, starts, first, last, centers, counts, sums, scatter)
 
-    run_all(add, _cuts(starts[:-1]), shard.n_threads)
+    run_all(add, cut_groups(starts[:-1], _rows_per_task(len(order))), shard.n_threads)
     return counts, sums, scatter

@@ -54,14 +54,12 @@ def update_centers(
     if relocate and len(empty):
         sums, counts = sums.copy(), counts.copy()
         relocated = _relocate(shard, empty, sums, counts, old, unit, rows_follow)
-    filled = counts > 0
-    centers = old.copy()
+    filled, divisors = counts > 0, counts
     if unit:
-        lengths = np.sqrt(np.einsum("ij,ij->i", sums, sums))
-        filled &= lengths > 0  # opposite rows may cancel: such a cluster keeps its direction
-        centers[filled] = sums[filled] / lengths[filled, None]
-    else:
-        centers[filled] = sums[filled] / counts[filled, None]
+        divisors = np.sqrt(np.einsum("ij,ij->i", sums, sums))
+        filled &= divisors > 0  # opposite rows may cancel: such a cluster keeps its direction
+    centers = sums / np.where(filled, divisors, 1.0)[:, None]
+    centers[~filled] = old[~filled]
     return CenterUpdate(centers, tuple(relocated))
 
 

@@ -188,11 +188,15 @@ def variational_kmeans(
 
 
 def _advance(totals: HardStatistics, moved: HardStatistics) -> HardStatistics:
-    """Totals after some rows have moved. A cluster that all rows have left has lost its rounding errors as well."""
+    """Totals after some rows have moved; the sums are updated in place.
+
+    A cluster that all rows have left has lost its rounding errors as well.
+    """
     counts = totals.counts + moved.counts
     emptied = np.abs(counts) <= 1e-9 * np.abs(totals.counts)
     counts[emptied] = 0.0
-    return HardStatistics(totals.sums + moved.sums, counts, moved.objective, moved.n_changed, moved.n_distances)
+    totals.sums += moved.sums
+    return HardStatistics(totals.sums, counts, moved.objective, moved.n_changed, moved.n_distances)
 
 
 @dataclass(frozen=True, slots=True)

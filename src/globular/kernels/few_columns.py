@@ -70,14 +70,15 @@ def search_few_columns(
     first_row: int,  # IN
     labels: Any,  # OUT
     errors: Any,  # OUT
+    moved: Any,  # OUT
     pairs: Any,  # OUT
     pair_sums: Any,  # OUT
     batch: Any,  # scratch, a Batch
     table: Any,  # scratch (G, G + 1) float64
-) -> tuple[int, int]:
+) -> tuple[int, int, int]:
     """C′ = 1, few columns. O(rows · (G + n_random) · D)."""
     G = graph.shape[1]
-    n_distances, n_pairs = 0, 0
+    n_distances, n_pairs, n_moved = 0, 0, 0
     estimate = pairs.shape[1] > 0
     base, size = starts[first], batch.x.shape[1]
     for p in range(first, last):
@@ -119,12 +120,14 @@ def search_few_columns(
             for k in range(width):
                 objective += batch.weight[k] * batch.exact[k]
             for k in range(m):
-                if batch.label[k] != p:  # few: the others keep theirs
+                if batch.label[k] != p:
                     labels[order[begin + k]] = batch.label[k]
+                    moved[0, n_moved], moved[1, n_moved] = order[begin + k], p
+                    n_moved += 1
         errors[p] = objective
         if estimate:
             n_pairs = flush_table(p, graph, table, pairs, pair_sums, n_pairs)
-    return n_distances, n_pairs
+    return n_distances, n_pairs, n_moved
 
 
 @inline

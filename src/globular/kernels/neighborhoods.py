@@ -44,17 +44,18 @@ def search_neighborhoods(
     first_row: int,  # IN  global number of row 0
     labels: Any,  # OUT (N,)
     errors: Any,  # OUT (C,) Σ w d² of the rows of each group
+    moved: Any,  # OUT (2, n) rows that have changed their cluster, and the cluster they have left
     pairs: Any,  # OUT (2, ·) int32: c and c̃ of the triples; width 0 when no estimates are wanted
     pair_sums: Any,  # OUT (2, ·) float32: Σ w d and Σ w
     d: Any,  # scratch (G,) rows' dtype
     table: Any,  # scratch (G, G + 1) float64: Σ w d by winner and candidate, Σ w by winner
-) -> tuple[int, int]:
+) -> tuple[int, int, int]:
     """C′ = 1: the closest of the group's neighbours and of `n_random` others. O(rows · (G + n_random) · D).
 
-    Returns the number of distances and the number of triples.
+    Returns the numbers of distances, of triples and of rows that have moved.
     """
     n_clusters, G = graph.shape
-    n_distances, n_pairs = 0, 0
+    n_distances, n_pairs, n_moved = 0, 0, 0
     estimate = pairs.shape[1] > 0
     base = starts[first]
     for p in range(first, last):
@@ -104,7 +105,10 @@ def search_neighborhoods(
                     n_pairs += distance < horizon
                 if wins:
                     closest, label = distance, other
-            labels[i] = label
+            if label != p:
+                labels[i] = label
+                moved[0, n_moved], moved[1, n_moved] = i, p
+                n_moved += 1
             objective += weight * closest
             if estimate and label == graph[p, winner]:
                 table[winner, G] += weight
@@ -113,7 +117,7 @@ def search_neighborhoods(
         errors[p] = objective
         if estimate:
             n_pairs = flush_table(p, graph, table, pairs, pair_sums, n_pairs)
-    return n_distances, n_pairs
+    return n_distances, n_pairs, n_moved
 
 
 @inline

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import inline, kernel
+from globular.kernels.neighborhoods import AHEAD
 from globular.kernels.random import random_cluster
-from globular.kernels.rows import quick_distance, quick_mahalanobis, squared_distance
+from globular.kernels.rows import add_row, fetch, quick_distance, quick_mahalanobis, squared_distance
 
 _GOLDEN, _S32 = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
 
@@ -259,3 +260,27 @@ def sum_shares(
                     scatter[c, j] += share * difference * difference
             if isotropic:
                 scatter[c, 0] += share * total
+
+
+@kernel
+def sum_moved(
+    rows: Any,  # IN  all rows, or (gathered) those of `numbers`
+    gathered: bool,  # IN
+    weights: Any,  # IN  (N,) or empty
+    scales: Any,  # IN  (N,) or empty
+    origin: Any,  # IN  (D,) zeros
+    labels: Any,  # IN  (n,) ascending
+    numbers: Any,  # IN  (n,) row numbers
+    sign: float,  # IN
+    sums: Any,  # IN/OUT (C, D) Σ ± w s x
+    counts: Any,  # IN/OUT (C,) Σ ± w
+) -> None:
+    """Add rows to their clusters, or take them out. O(n · D)."""
+    for k in range(numbers.shape[0]):
+        i = numbers[k]
+        if k + AHEAD < numbers.shape[0] and not gathered:
+            fetch(rows, numbers[k + AHEAD])
+        weight = sign * (weights[i] if weights.shape[0] else 1.0)
+        factor = weight * (scales[i] if scales.shape[0] else 1.0)
+        counts[labels[k]] += weight
+        add_row(rows, k if gathered else i, factor, origin, sums, labels[k])

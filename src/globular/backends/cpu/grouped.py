@@ -52,6 +52,8 @@ class Grouping:
     """Group g is order[starts[g]:starts[g + 1]], (C + 1,)."""
     members: NDArray[np.integer]
     """(1 or 2, N): row numbers, and the rows' places in the sorted copy if there is one."""
+    spare: NDArray[np.integer] | None = None
+    """Memory for the next `members`: fresh memory would cost as much as the regrouping."""
     copied: SortedRows | None = None
 
     @property
@@ -110,14 +112,14 @@ def _regroup(shard: CpuShard, held: Grouping) -> None:
         return
     arrival_starts, order = group_by(labels[movers[0]], n_clusters)
     arrivals = np.ascontiguousarray(movers[:, order])
-    sizes = n_stayed + np.diff(arrival_starts)
-    new_starts, new_members = np.concatenate([[0], np.cumsum(sizes)]), np.empty_like(members)
+    new_starts = np.concatenate([[0], np.cumsum(n_stayed + np.diff(arrival_starts))])
+    new_members = np.empty_like(members) if held.spare is None else held.spare
 
     def join(span: tuple[int, int]) -> None:
         kernels.join_groups(starts, n_stayed, members, arrival_starts, arrivals, new_starts, *span, new_members)
 
     run_all(join, held.tasks(shard.n_threads), shard.n_threads)
-    held.starts, held.members = new_starts, new_members
+    held.starts, held.members, held.spare = new_starts, new_members, members
 
 
 def sort_when_it_pays(shard: CpuShard, n_clusters: int, n_moved: int) -> None:
@@ -141,4 +143,4 @@ def sort_when_it_pays(shard: CpuShard, n_clusters: int, n_moved: int) -> None:
 
     run_all(copy, even_ranges(shard.n_rows, _ROWS_PER_COPY), shard.n_threads)
     held.members = np.stack([order, np.arange(shard.n_rows, dtype=order.dtype)])
-    held.copied = SortedRows(array)
+    held.copied, held.spare = SortedRows(array), None

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.grouped import ROWS_PER_TASK, cut_groups, group_rows, sort_when_it_pays
+from globular.backends.cpu.grouped import ROWS_PER_TASK, TASKS_PER_THREAD, cut_groups, group_rows, sort_when_it_pays
 from globular.backends.cpu.hard import cluster_sums
 from globular.backends.cpu.rows import DenseRows, Floats, load_rows
 from globular.kernels import few_columns, neighborhoods
-from globular.kernels import hard as hard_kernels
 from globular.kernels import truncated as kernels
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
@@ -40,21 +39,18 @@ def truncated_pass(
     shard: CpuShard, centers: F64, graph: Graph, search: Search, moved_only: bool
 ) -> TruncatedStatistics[HardStatistics]:
     """See `Shard.truncated_pass`."""
-    former = shard.labels.copy()
     if search.n_candidates == 1:
-        objective, n_distances, pairs = _search_neighborhoods(shard, centers, graph, search)
+        objective, n_distances, pairs, moved = _search_neighborhoods(shard, centers, graph, search)
+        sort_when_it_pays(shard, len(centers), moved.shape[1])
     else:
+        former = shard.labels.copy()
         members = _members(shard, graph, search.n_candidates)
         n_distances, pairs = _search_candidates(shard, centers, _NO_MIXTURE, graph, search, members)
         objective = _settle_hard(shard, centers, members)
-    moved = np.flatnonzero(former != shard.labels)
-    if moved_only:
-        sums, counts = _moved_sums(shard, len(centers), moved, former)
-    else:
-        sums, counts = cluster_sums(shard, len(centers))
-    if search.n_candidates == 1:
-        sort_when_it_pays(shard, len(centers), len(moved))
-    return TruncatedStatistics(HardStatistics(sums, counts, objective, len(moved), n_distances), pairs)
+        changed = np.flatnonzero(former != shard.labels)
+        moved = np.stack([changed, former[changed]]).astype(former.dtype if shard.n_rows < 2**31 else np.int64)
+    sums, counts = _moved_sums(shard, len(centers), moved) if moved_only else cluster_sums(shard, len(centers))
+    return TruncatedStatistics(HardStatistics(sums, counts, objective, moved.shape[1], n_distances), pairs)
 
 
 def truncated_soft_pass(
@@ -155,8 +151,11 @@ def _rows_per_task(n_rows: int) -> int:
 
 def _search_neighborhoods(
     shard: CpuShard, centers: F64, graph: Graph, search: Search
-) -> tuple[float, int, PairStatistics]:
-    """C′ = 1: tables per group. The closest cluster of every row goes to the labels."""
+) -> tuple[float, int, PairStatistics, NDArray[np.integer]]:
+    """C′ = 1: tables per group. The closest cluster of every row goes to the labels.
+
+    Returns the objective, the number of distances, what Eq. 8 needs, and the rows that moved with what they left.
+    """
     C, D = centers.shape
     G = graph.shape[1]
     grouping = group_rows(shard, C)
@@ -168,29 +167,31 @@ def _search_neighborhoods(
     labels, seed = shard.labels, np.uint64(search.seed)
     errors = np.zeros(C)
 
-    def of_groups(span: tuple[int, int]) -> tuple[int, PairStatistics]:
+    def of_groups(span: tuple[int, int]) -> tuple[int, PairStatistics, NDArray[np.integer]]:
         first, last = span
         begin, end = int(starts[first]), int(starts[last])
         rows, places = grouping.load(shard, begin, end)
         order = grouping.order[begin:end]
         width = (last - first) * G * (G - 1) + (end - begin) * search.n_random if search.estimate else 0
         pairs, sums = np.empty((2, width), dtype=np.int32), np.empty((2, width), dtype=np.float32)
-        table = np.empty((G, G + 1))
+        table, moved = np.empty((G, G + 1)), np.empty((2, end - begin), dtype=order.dtype)
         if few:
-            n_distances, n_pairs = few_columns.search_few_columns(
+            n_distances, n_pairs, n_moved = few_columns.search_few_columns(
                 rows, places, order, shard.weights, shard.scales, starts, first, last, graph, quick, centers,
-                search.n_random, seed, shard.first_row, labels, errors, pairs, sums,
+                search.n_random, seed, shard.first_row, labels, errors, moved, pairs, sums,
                 few_columns.Batch.make(D, G, dtype), table,
             )  # fmt: skip
         else:
-            n_distances, n_pairs = neighborhoods.search_neighborhoods(
+            n_distances, n_pairs, n_moved = neighborhoods.search_neighborhoods(
                 rows, places, order, shard.weights, shard.scales, starts, first, last, graph, quick, centers, norms,
-                search.n_random, seed, shard.first_row, labels, errors, pairs, sums, np.empty(G, dtype), table,
+                search.n_random, seed, shard.first_row, labels, errors, moved, pairs, sums, np.empty(G, dtype), table,
             )  # fmt: skip
-        return n_distances, PairStatistics(pairs[:, :n_pairs], sums[:, :n_pairs])
+        return n_distances, PairStatistics(pairs[:, :n_pairs], sums[:, :n_pairs]), moved[:, :n_moved]
 
     found = list(ordered_map(of_groups, grouping.tasks(shard.n_threads), shard.n_threads))
-    return float(errors.sum()), sum(n for n, _ in found), PairStatistics.join([pairs for _, pairs in found])
+    n_distances = sum(n for n, _, _ in found)
+    pairs = PairStatistics.join([pairs for _, pairs, _ in found])
+    return float(errors.sum()), n_distances, pairs, np.concatenate([moved for _, _, moved in found], axis=1)
 
 
 def _members(shard: CpuShard, graph: Graph, n_candidates: int) -> NDArray[np.int32]:
@@ -277,29 +278,28 @@ def _settle_hard(shard: CpuShard, centers: F64, members: NDArray[np.int32]) -> f
     return float(sum(ordered_map(settle, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads)))
 
 
-def _moved_sums(
-    shard: CpuShard, n_clusters: int, moved: NDArray[np.intp], former: NDArray[np.int32]
-) -> tuple[F64, F64]:
-    """What the moved rows add to their new clusters and take from their old ones."""
+def _moved_sums(shard: CpuShard, n_clusters: int, moved: NDArray[np.integer]) -> tuple[F64, F64]:
+    """What the moved rows (and what they have left) add to their new clusters and take from their old ones."""
+    numbers, old = moved
+    sums, counts = np.zeros((n_clusters, shard.n_columns)), np.zeros(n_clusters)
+    origin = np.zeros(shard.n_columns)
     sides = []
-    for labels in (shard.labels, former):
-        sums, counts = np.zeros((n_clusters, shard.n_columns)), np.zeros(n_clusters)
-        sides.append((labels, moved[np.argsort(labels[moved], kind="stable")], sums, counts))
+    for labels, sign in ((shard.labels[numbers], 1.0), (old, -1.0)):
+        order = np.argsort(labels, kind="stable")
+        sides.append((labels[order], numbers[order], sign))
 
-    def add(side: tuple[NDArray[np.int32], NDArray[np.intp], F64, F64]) -> None:
-        labels, order, sums, counts = side
-        for begin, end in even_ranges(len(order), ROWS_PER_TASK):
-            rows, gathered = load_rows(shard.rows, order[begin:end])
-            hard_kernels.sum_run(
-                rows, gathered, shard.weights, shard.scales, np.zeros(shard.n_columns), labels, order,
-                begin, end, 0, sums, counts,
-            )  # fmt: skip
+    def add(clusters: tuple[int, int]) -> None:
+        for labels, numbers, sign in sides:
+            part = slice(*np.searchsorted(labels, clusters))
+            rows, gathered = load_rows(shard.rows, numbers[part])
+            kernels.sum_moved(
+                rows, gathered, shard.weights, shard.scales, origin, labels[part], numbers[part], sign, sums, counts
+            )
 
-    run_all(add, sides, shard.n_threads)
-    (_, _, sums, counts), (_, left, left_sums, left_counts) = sides
-    losers = np.unique(former[left])  # only they: the rest of these arrays has never been touched
-    sums[losers] -= left_sums[losers]
-    return sums, counts - left_counts
+    # a cluster is in one task, so the number of tasks makes no difference
+    n_tasks = min(TASKS_PER_THREAD * shard.n_threads, 1 + len(numbers) // ROWS_PER_TASK)
+    run_all(add, even_ranges(n_clusters, -(-n_clusters // n_tasks)), shard.n_threads)
+    return sums, counts
 
 
 def _soft_sums(

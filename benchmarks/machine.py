@@ -4,8 +4,8 @@
 
 Measures, interleaved and best of several: a two-thread sum and sgemm; one Lloyd iteration against scikit-learn's,
 scikit-learn-intelex's and faiss' (mnist, kddbio, sift_photos, BIRCH); one iteration of variational k-means-S (C′ = 1,
-G = 5 + 1: E-step, neighbourhoods, M-step) against the plain sum and those Lloyd iterations; one probing pass. Data sets that are not
-found are left out and said.
+G = 5 + 1: E-step, neighbourhoods, M-step) against the plain sum and those Lloyd iterations; one probing pass. Data sets
+that are not found are left out and said.
 """
 
 from __future__ import annotations

@@ -362,7 +362,7 @@ def test_auto_chooses_bounds_by_their_memory(monkeypatch: pytest.MonkeyPatch, ca
         with caplog.at_level(logging.INFO, logger="globular"):
             chosen[memory] = NestedMiniBatchKMeans(50, max_iter=1, random_state=0).fit(X).bounds_
     assert list(chosen.values()) == ["elkan", "yinyang", None]
-    assert "bounds: elkan, up to 0 MiB for 2000 rows" in caplog.text
+    assert "bounds='elkan' of all rows: up to 0.4 MiB" in caplog.text
     assert NestedMiniBatchKMeans(50, max_iter=1, random_state=0).fit(X[:, :3]).bounds_ is None
     monkeypatch.setattr(face, "physical_memory", lambda: 2**40)
     assert NestedMiniBatchKMeans(50, max_iter=1, random_state=0).fit(X[:, :3]).bounds_ == "yinyang"

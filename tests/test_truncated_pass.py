@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from globular.backends.cpu import CpuShard, truncated
+from globular.backends.cpu import CpuShard, grouped, truncated
 from globular.backends.protocol import Shard, require
 from globular.backends.split import SplitShard
 from globular.backends.stream import StreamShard
@@ -325,6 +325,7 @@ def set_labels(shard: Shard, labels: np.ndarray) -> None:
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several tasks, and hash tables that run full, also on little data."""
     monkeypatch.setattr(truncated, "ROWS_PER_TASK", 16)
+    monkeypatch.setattr(grouped, "ROWS_PER_TASK", 16)
     monkeypatch.setattr(few_columns, "ROWS_AT_ONCE", few_columns.LANES)
     monkeypatch.setattr(truncated, "HASH_SIZE", 64)
 
@@ -353,6 +354,36 @@ def test_hard_pass_in_any_layout(form: str, C_prime: int, unit_rows: bool) -> No
         assert found.statistics.objective == pytest.approx(expected.statistics.objective, rel=1e-12)
         assert found.statistics.n_distances == expected.statistics.n_distances
         check_pairs(found.pairs, dense_pairs(expected.pairs, len(centers)))
+
+
+@pytest.mark.parametrize("D", [FEW, MANY], ids=["few columns", "many columns"])
+@pytest.mark.parametrize("form", ["float32", "uint8", "csr64"])
+@pytest.mark.usefixtures("small_tasks")
+def test_groups_kept_between_passes_are_those_made_anew(form: str, D: int) -> None:
+    # groups of 1 to 150 rows: some in several batches, others many to a batch
+    matrix, centers, graph, labels = problem(form, D, C=12, G=3, n=500)
+    labels = np.minimum(labels, 2 * (labels % 3)).astype(np.int32)
+    random = np.random.default_rng(0)
+    kept = CpuShard(matrix, n_threads=2)
+    kept.labels[:] = labels
+    for seed in range(12):
+        if seed == 5:  # somebody else moves rows too
+            kept.labels[::7] = random.integers(12, size=len(kept.labels[::7]))
+        anew = CpuShard(matrix)
+        anew.labels[:] = kept.labels
+        search = Search(1, n_random=1, seed=seed, estimate=True)
+        expected = anew.truncated_pass(centers, graph, search, moved_only=seed % 2 == 0)
+        found = kept.truncated_pass(centers, graph, search, moved_only=seed % 2 == 0)
+        np.testing.assert_array_equal(kept.labels, anew.labels)
+        assert found.statistics.n_changed == expected.statistics.n_changed
+        assert found.statistics.n_distances == expected.statistics.n_distances
+        assert found.statistics.objective == pytest.approx(expected.statistics.objective, rel=1e-12)
+        np.testing.assert_allclose(found.statistics.sums, expected.statistics.sums, rtol=1e-10, atol=1e-8)
+        np.testing.assert_allclose(found.statistics.counts, expected.statistics.counts, atol=1e-12)
+        check_pairs(found.pairs, dense_pairs(expected.pairs, 12))
+        centers = centers + 0.05 * random.normal(size=centers.shape) * centers.std()
+    if form == "float32":
+        assert kept.grouping is not None and kept.grouping.copied is not None  # rows were sorted on the way
 
 
 @pytest.mark.parametrize("covariance_type", TYPES)

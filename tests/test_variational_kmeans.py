@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
+import re
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import globular
 from globular import KMeans, VariationalKMeans
+from globular.backends.cpu import memory
 from globular.data.sources import as_source
 from globular.estimators import inputs
 from globular.estimators.starts import STARTS
@@ -240,6 +244,34 @@ def test_clone_pickle_save_and_load(tmp_path: Path) -> None:
         for exact in (False, True):
             np.testing.assert_array_equal(copy.predict(X, exact=exact), model.predict(X, exact=exact))
         np.testing.assert_array_equal(copy.neighbors_, model.neighbors_)
+
+
+@pytest.mark.parametrize(
+    ("D", "C", "options"),
+    [
+        (8, 2000, {"n_candidates": 1, "n_neighbors": 5}),
+        (40, 300, {"n_candidates": 1, "n_neighbors": 5}),
+        (2, 2000, {"n_candidates": 1, "n_neighbors": 10, "start": "random", "init": "random"}),
+        (8, 2000, {"n_candidates": 3, "n_neighbors": 10}),
+    ],
+    ids=["seeds by cells", "wide rows", "random start", "several candidates"],
+)
+def test_memory_is_said_beforehand_and_kept(
+    D: int, C: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(memory, "SMALL_THINGS", 1 << 20)
+    X = np.random.default_rng(0).normal(size=(20_000, D)).astype(np.float32)
+    model = VariationalKMeans(C, max_iter=4, random_state=0, n_threads=2, **options).fit(X)  # compiled, imported
+    with caplog.at_level(logging.INFO, logger="globular"):
+        tracemalloc.start()
+        try:
+            model.fit(X)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    said = re.search(r"the fit, beside X: up to ([\d.]+) MiB", caplog.text)
+    assert said is not None
+    assert peak <= float(said[1]) * 2**20 < 5 * peak
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@
     python -m experiments.forster2018.table2 [--quick] [--only TEXT …] [--runs N] [-o DIR]
 
 KDD runs without random candidates and without warm-up, as in the paper; BIRCH and SONG with one random candidate per
-row and 20 E-steps before the first M-step. SONG is not to be had: glove50 and sift_photos stand in for it, with its
-numbers beside theirs. Rows run one by one and are kept, so `--only` adds to what is there.
+row and E-steps before the first M-step, 20 of them for SONG, tuned as in the paper for BIRCH (`birch_warmup`). SONG is
+not to be had: glove50 and sift_photos stand in for it, with its numbers beside theirs. Rows run one by one and are
+kept, so `--only` adds to what is there.
 """
 
 from __future__ import annotations

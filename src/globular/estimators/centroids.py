@@ -99,8 +99,14 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             raise ValueError(f"n_samples={data.n_rows} should be >= n_clusters={self.n_clusters}.")
         # centres, sums, their copies for the products; labels, orders and distances of the rows
         n_bytes = 8 * (6 * self.n_clusters * data.n_columns + 4 * data.n_rows)
-        check_allocation(n_bytes, "the fit, beside X,", "take fewer clusters or fewer columns")
+        check_allocation(
+            n_bytes, "the fit, beside X", "take fewer clusters or fewer columns", at_most=self._most_bytes(data)
+        )
         return self._run(data, started)
+
+    def _most_bytes(self, data: Input) -> int | None:
+        """The most memory that a fit takes beside X, where that is known."""
+        return None
 
     def _run(self, data: Input, started: float) -> Iterator[Record]:
         """All runs of a fit, the best of which is kept."""

@@ -189,13 +189,17 @@ def check_weights(sample_weight: Any, n_rows: int) -> F64 | None:
     return weights
 
 
-def check_allocation(n_bytes: int, what: str, alternative: str) -> None:
-    """Refuse what cannot fit into this machine's memory before trying, with its size and what to do instead."""
+def check_allocation(n_bytes: int, what: str, alternative: str, *, at_most: int | None = None) -> None:
+    """Say beforehand how much memory something takes; refuse what cannot fit into this machine, and say what can.
+
+    `n_bytes` is sure to be needed. Where more may be, `at_most` is what is said.
+    """
     memory = physical_memory()
     if n_bytes > memory:
         raise MemoryBudgetError(
             f"{what} would take {n_bytes / 2**30:,.1f} GiB, this machine has {memory / 2**30:,.1f}; {alternative}"
         )
+    logger.info("%s: up to %.1f MiB", what, (n_bytes if at_most is None else at_most) / 2**20)
 
 
 def mean_variance(data: Input) -> float:

@@ -301,7 +301,6 @@ callable, default="auto"
             chosen = next((kind for kind in wanted if sizes[kind] <= budget), "none")
         size = sizes.get(chosen, 0)
         check_allocation(size, f"bounds={chosen!r} of all rows", "take bounds='yinyang' or bounds=None")
-        logger.info("bounds: %s, up to %.0f MiB for %d rows", chosen, size / 2**20, n_rows)
         return {"elkan": "elkan", "yinyang": "yinyang"}.get(chosen)  # type: ignore[return-value]
 
     def _batch_size(self, n_rows: int) -> int:

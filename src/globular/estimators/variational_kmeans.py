@@ -11,6 +11,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from globular.algorithms.steps import Step
 from globular.algorithms.variational import HardModel, VariationalOptions, start_rows, variational_kmeans
+from globular.backends.cpu.memory import variational_bytes
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.starts import STARTS, starting_centers
@@ -176,6 +177,12 @@ class VariationalKMeans(CentroidEstimator):
         )
         graph = start_rows(data.shard, chosen.centers, chosen.graph, self.n_neighbors, self.start == "random", rng)
         return variational_kmeans(data.shard, chosen.centers, options, rng, graph)
+
+    def _most_bytes(self, data: Input) -> int:
+        return variational_bytes(
+            data.n_rows, data.n_columns, self.n_clusters, self.n_neighbors, min(self.n_candidates, self.n_clusters),
+            self.n_random, itemsize=data.dtype.itemsize, n_threads=resolve_threads(self.n_threads),
+        )  # fmt: skip
 
     def _warmup(self) -> int:
         if isinstance(self.n_warmup, str):

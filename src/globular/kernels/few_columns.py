@@ -1,9 +1,10 @@
-"""`search_neighborhoods` for rows of few columns: vectorised over the rows of a group instead of over the columns.
+"""`search_neighborhoods` for rows of few columns: vectorised over rows instead of over the columns.
 
-A batch of rows of one group lies in scratch memory, columns first. What happens to every row is a loop over the batch
-that touches few arrays, so that the compiler turns it into vectors (it gives up where it would have to prove many
-arrays apart); what happens to few rows, which leave the group or meet a random candidate nearby, is left to loops over
-those. Batches are filled up to whole vectors by rows of weight zero.
+A batch of rows, of one group or of several that follow each other, lies in scratch memory, columns first, and so do the
+centres that each of them looks at. What happens to every row is a loop over the batch that touches few arrays, so that
+the compiler turns it into vectors (it gives up where it would have to prove many arrays apart); what happens to few
+rows, which leave their group or meet a random candidate nearby, is left to loops over those. The last batch is filled
+up to whole vectors by rows of weight zero.
 """
 
 from __future__ import annotations
@@ -23,11 +24,16 @@ LANES = 16
 
 
 class Batch(NamedTuple):
-    """Scratch memory for up to `ROWS_AT_ONCE` rows of one group."""
+    """Scratch memory for up to `ROWS_AT_ONCE` rows."""
 
     x: NDArray[np.floating]
     """The rows as the passes see them, (D, rows)."""
     weight: NDArray[np.float64]
+    group: NDArray[np.int32]
+    own: NDArray[np.float64]
+    """The centre of their group, (D, rows)."""
+    around: NDArray[np.floating]
+    """The centres of its neighbours in the rows' dtype, (G · D, rows)."""
     d: NDArray[np.floating]
     """Squared distances to the neighbours, (G, rows)."""
     closest: NDArray[np.floating]
@@ -45,10 +51,11 @@ class Batch(NamedTuple):
 
     @classmethod
     def make(cls, D: int, G: int, dtype: np.dtype) -> Batch:
-        B = ROWS_AT_ONCE
+        B, single = ROWS_AT_ONCE, np.int32
         return cls(
-            np.zeros((D, B), dtype), np.zeros(B), np.zeros((G, B), dtype), np.zeros(B, dtype), np.zeros(B, dtype),
-            np.zeros(B, np.int32), np.zeros(B, np.int32), np.zeros(B, dtype), np.zeros(B, np.int32), np.zeros(B),
+            np.zeros((D, B), dtype), np.zeros(B), np.zeros(B, single), np.zeros((D, B)), np.zeros((G * D, B), dtype),
+            np.zeros((G, B), dtype), np.zeros(B, dtype), np.zeros(B, dtype), np.zeros(B, single), np.zeros(B, single),
+            np.zeros(B, dtype), np.zeros(B, single), np.zeros(B),
         )  # fmt: skip
 
 
@@ -77,56 +84,58 @@ def search_few_columns(
     table: Any,  # scratch (G, G + 1) float64
 ) -> tuple[int, int, int]:
     """C′ = 1, few columns. O(rows · (G + n_random) · D)."""
-    G = graph.shape[1]
-    n_distances, n_pairs, n_moved = 0, 0, 0
+    n, size, base = order.shape[0], batch.x.shape[1], starts[first]
+    n_distances, n_pairs, n_moved = n * graph.shape[1], 0, 0
     estimate = pairs.shape[1] > 0
-    base, size = starts[first], batch.x.shape[1]
-    for p in range(first, last):
-        objective = 0.0
-        if estimate:
-            table[:, :] = 0
-        for begin in range(starts[p] - base, starts[p + 1] - base, size):
-            m = min(size, starts[p + 1] - base - begin)
-            width = (m + LANES - 1) & -LANES
-            load_batch(rows[0], places, order, scales, weights, begin, m, width, batch)
-            compare_neighbors(batch, width, quick, graph, p)
-            n_distances += m * G
-            settle_own(batch, width, centers, p)
-            settle_winners(batch, m, centers, graph, p)
-            for t in range(n_random):
-                draw_randoms(batch, m, width, quick, seed, first_row, order, begin, t)
-                for k in range(m):
-                    # all neighbours are nearer than this: what is beyond is no neighbour, and of no use as one
-                    if batch.near[k] > HORIZON * batch.farthest[k]:
-                        n_distances += 1
-                        continue
-                    other = random_outside(seed, first_row + order[begin + k], t, graph, p)
-                    if other < 0:
-                        continue
-                    n_distances += 1
-                    distance = column_distance(batch.x, k, centers, other)
-                    closest, label = batch.exact[k], batch.label[k]
-                    wins = distance < closest
-                    if estimate and distance < HORIZON * batch.farthest[k]:
-                        pairs[0, n_pairs] = other if wins else label
-                        pairs[1, n_pairs] = label if wins else other
-                        pair_sums[0, n_pairs] = batch.weight[k] * np.sqrt(np.float32(max(distance, closest)))
-                        pair_sums[1, n_pairs] = batch.weight[k]
-                        n_pairs += 1
-                    if wins:
-                        batch.exact[k], batch.label[k] = distance, other
-            if estimate:
-                add_to_table(batch, m, width, graph, p, table)
-            for k in range(width):
-                objective += batch.weight[k] * batch.exact[k]
+    table[:, :] = 0
+    at, next_at = first, first
+    for begin in range(0, n, size):
+        m = min(size, n - begin)
+        width = (m + LANES - 1) & -LANES
+        load_batch(rows[0], places, order, scales, weights, begin, m, width, batch)
+        next_at = spread_groups(starts, at, base + begin, m, graph, quick, centers, batch)
+        compare_neighbors(batch, width)
+        settle_own(batch, width)
+        settle_winners(batch, m, centers, graph)
+        for t in range(n_random):
+            draw_randoms(batch, m, width, quick, seed, first_row, order, begin, t)
             for k in range(m):
-                if batch.label[k] != p:
-                    labels[order[begin + k]] = batch.label[k]
-                    moved[0, n_moved], moved[1, n_moved] = order[begin + k], p
-                    n_moved += 1
-        errors[p] = objective
+                # all neighbours are nearer than this: what is beyond is no neighbour, and of no use as one
+                if batch.near[k] > HORIZON * batch.farthest[k]:
+                    n_distances += 1
+                    continue
+                other = random_outside(seed, first_row + order[begin + k], t, graph, batch.group[k])
+                if other < 0:
+                    continue
+                n_distances += 1
+                distance = column_distance(batch.x, k, centers, other)
+                closest, label = batch.exact[k], batch.label[k]
+                wins = distance < closest
+                if estimate and distance < HORIZON * batch.farthest[k]:
+                    pairs[0, n_pairs] = other if wins else label
+                    pairs[1, n_pairs] = label if wins else other
+                    pair_sums[0, n_pairs] = batch.weight[k] * np.sqrt(np.float32(max(distance, closest)))
+                    pair_sums[1, n_pairs] = batch.weight[k]
+                    n_pairs += 1
+                if wins:
+                    batch.exact[k], batch.label[k] = distance, other
         if estimate:
-            n_pairs = flush_table(p, graph, table, pairs, pair_sums, n_pairs)
+            root_distances(batch, width)
+        end = 0
+        for p in range(at, next_at + 1):
+            k, end = end, min(m, starts[p + 1] - base - begin)
+            errors[p] += sum_errors(batch, k, end)
+            if estimate:
+                add_to_table(batch, k, end, graph, p, table)
+                if starts[p + 1] == base + begin + end:  # the group is complete
+                    n_pairs = flush_table(p, graph, table, pairs, pair_sums, n_pairs)
+                    table[:, :] = 0
+        for k in range(m):
+            if batch.label[k] != batch.group[k]:
+                labels[order[begin + k]] = batch.label[k]
+                moved[0, n_moved], moved[1, n_moved] = base + begin + k, batch.group[k]
+                n_moved += 1
+        at = next_at
     return n_distances, n_pairs, n_moved
 
 
@@ -155,11 +164,40 @@ def load_batch(
 
 
 @inline
-def compare_neighbors(batch: Any, width: int, quick: Any, graph: Any, p: int) -> None:
-    """Squared distances to all of G_p, the closest and the farthest of it. O(width · G · D)."""
+def spread_groups(starts: Any, at: int, begin: int, m: int, graph: Any, quick: Any, centers: Any, batch: Any) -> int:
+    """group, own and around of the m rows from place `begin` on, the first of group `at` or later. O(m · G · D).
+
+    Returns the last group that has rows among them.
+    """
+    D, G = batch.x.shape[0], graph.shape[1]
+    group, own, around = batch.group, batch.own, batch.around
+    p, k = at, 0
+    while True:
+        end = min(m, starts[p + 1] - begin)
+        begin_at, end_at = np.uint64(k), np.uint64(end)
+        for q in range(begin_at, end_at):
+            group[q] = p
+        for j in range(D):
+            center = centers[p, j]
+            for q in range(begin_at, end_at):
+                own[j, q] = center
+        for g in range(G):
+            for j in range(D):
+                value = quick[graph[p, g], j]
+                for q in range(begin_at, end_at):
+                    around[g * D + j, q] = value
+        k = end
+        if k == m:
+            return p
+        p += 1
+
+
+@inline
+def compare_neighbors(batch: Any, width: int) -> None:
+    """Squared distances to all neighbours, the closest and the farthest of them. O(width · G · D)."""
     d, closest, farthest, winner = batch.d, batch.closest, batch.farthest, batch.winner
-    for g in range(graph.shape[1]):
-        distances_of_columns(batch.x, width, quick, graph[p, g], d, g)
+    for g in range(d.shape[0]):
+        distances_of_columns(batch.x, width, batch.around, d, g)
         if g == 0:
             for k in range(width):
                 closest[k] = d[0, k]
@@ -178,30 +216,30 @@ def compare_neighbors(batch: Any, width: int, quick: Any, graph: Any, p: int) ->
 
 
 @inline
-def settle_own(batch: Any, width: int, centers: Any, p: int) -> None:
+def settle_own(batch: Any, width: int) -> None:
     """What a row has if it stays, in float64. O(width · D)."""
-    x, exact, label = batch.x, batch.exact, batch.label
+    x, own, exact, label, group = batch.x, batch.own, batch.exact, batch.label, batch.group
     for k in range(width):
-        label[k] = p
+        label[k] = group[k]
     for k in range(width):
         exact[k] = 0.0
     for j in range(x.shape[0]):
-        center = centers[p, j]
         for k in range(width):
-            difference = x[j, k] - center
+            difference = x[j, k] - own[j, k]
             exact[k] += difference * difference
 
 
 @inline
-def settle_winners(batch: Any, m: int, centers: Any, graph: Any, p: int) -> None:
+def settle_winners(batch: Any, m: int, centers: Any, graph: Any) -> None:
     """Rows that are closer to a neighbour leave for it, but only if float64 agrees. O(m), and O(D) for each of them."""
     winner, exact, label = batch.winner, batch.exact, batch.label
     for k in range(m):
         if winner[k] != 0:
-            distance = column_distance(batch.x, k, centers, graph[p, winner[k]])
+            other = graph[batch.group[k], winner[k]]
+            distance = column_distance(batch.x, k, centers, other)
             if distance < exact[k]:
                 exact[k] = distance
-                label[k] = graph[p, winner[k]]
+                label[k] = other
             else:
                 winner[k] = 0
 
@@ -224,44 +262,62 @@ def draw_randoms(
 
 
 @inline
-def add_to_table(batch: Any, m: int, width: int, graph: Any, p: int, table: Any) -> None:
-    """Σ w d by winner and candidate, for rows that have not left for a random cluster. O(width · G)."""
+def sum_errors(batch: Any, begin: int, end: int) -> float:
+    """Σ w d² over some of the rows. O(rows)."""
+    weight, exact = batch.weight, batch.exact
+    total = 0.0
+    for k in range(np.uint64(begin), np.uint64(end)):
+        total += weight[k] * exact[k]
+    return total
+
+
+@inline
+def root_distances(batch: Any, width: int) -> None:
+    """Distances instead of their squares. O(width · G)."""
+    d = batch.d
+    for g in range(d.shape[0]):
+        for k in range(width):
+            d[g, k] = np.sqrt(d[g, k])
+
+
+@inline
+def add_to_table(batch: Any, begin: int, end: int, graph: Any, p: int, table: Any) -> None:
+    """Σ w d by winner and candidate over rows of group p that have not left for a random cluster. O(rows · G)."""
     d, weight, winner, label = batch.d, batch.weight, batch.winner, batch.label
     G = graph.shape[1]
+    first, last = np.uint64(begin), np.uint64(end)
     stayed = 0.0
-    for k in range(width):
+    for k in range(first, last):
         stayed += weight[k] if label[k] == p else 0.0
     table[0, G] += stayed
     for g in range(1, G):
         total = 0.0
-        for k in range(width):
-            total += weight[k] * np.sqrt(d[g, k]) if label[k] == p else 0.0
+        for k in range(first, last):
+            total += weight[k] * d[g, k] if label[k] == p else 0.0
         table[0, g] += total
-    for k in range(m):
+    for k in range(first, last):
         if winner[k] != 0 and label[k] == graph[p, winner[k]]:
             table[winner[k], G] += weight[k]
             for g in range(G):
-                table[winner[k], g] += weight[k] * np.sqrt(d[g, k])
+                table[winner[k], g] += weight[k] * d[g, k]
 
 
 @inline
-def distances_of_columns(x: Any, width: int, centers: Any, c: int, d: Any, g: int) -> None:
-    """d[g, k] = ‖x[:, k] − m_c‖² for k < width; the first two columns in one go. O(width · D)."""
+def distances_of_columns(x: Any, width: int, around: Any, d: Any, g: int) -> None:
+    """d[g, k] = ‖x[:, k] − its g-th neighbour‖² for k < width; the first two columns in one go. O(width · D)."""
     D = x.shape[0]
     if D == 1:
-        a = centers[c, 0]
         for k in range(width):
-            first = x[0, k] - a
+            first = x[0, k] - around[g, k]
             d[g, k] = first * first
         return
-    a, b = centers[c, 0], centers[c, 1]
+    at = g * D
     for k in range(width):
-        first, second = x[0, k] - a, x[1, k] - b
+        first, second = x[0, k] - around[at, k], x[1, k] - around[at + 1, k]
         d[g, k] = first * first + second * second
     for j in range(2, D):
-        a = centers[c, j]
         for k in range(width):
-            first = x[j, k] - a
+            first = x[j, k] - around[at + j, k]
             d[g, k] += first * first
 
 

@@ -44,7 +44,7 @@ def search_neighborhoods(
     first_row: int,  # IN  global number of row 0
     labels: Any,  # OUT (N,)
     errors: Any,  # OUT (C,) Σ w d² of the rows of each group
-    moved: Any,  # OUT (2, n) rows that have changed their cluster, and the cluster they have left
+    moved: Any,  # OUT (2, n) places in the order of all groups of rows that change their cluster, and which they leave
     pairs: Any,  # OUT (2, ·) int32: c and c̃ of the triples; width 0 when no estimates are wanted
     pair_sums: Any,  # OUT (2, ·) float32: Σ w d and Σ w
     d: Any,  # scratch (G,) rows' dtype
@@ -107,7 +107,7 @@ def search_neighborhoods(
                     closest, label = distance, other
             if label != p:
                 labels[i] = label
-                moved[0, n_moved], moved[1, n_moved] = i, p
+                moved[0, n_moved], moved[1, n_moved] = base + k, p
                 n_moved += 1
             objective += weight * closest
             if estimate and label == graph[p, winner]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, load_rows, read_only
 from globular.kernels import grouped as kernels
 from globular.model.groups import group_by
-from globular.threads import even_ranges, ordered_map, run_all
+from globular.threads import even_ranges, run_all
 
 if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard
@@ -29,7 +29,7 @@ SETTLED = 8
 """Rows are sorted once only one in so many changes its cluster in a pass …"""
 STALE = 4
 """… and sorted again when one in so many has changed it since."""
-TASKS_PER_THREAD = 4
+TASKS = 16
 ROWS_PER_TASK = 4096
 """At least so many rows per task: handing one out costs as much as a thousand rows."""
 _ROWS_PER_COPY = 8192
@@ -48,6 +48,8 @@ class SortedRows:
 class Grouping:
     """All rows of a shard by their label; within a group those that came last are last."""
 
+    labels: NDArray[np.int32]
+    """The labels that it goes with, (N,)."""
     starts: NDArray[np.int64]
     """Group g is order[starts[g]:starts[g + 1]], (C + 1,)."""
     members: NDArray[np.integer]
@@ -69,9 +71,10 @@ class Grouping:
         rows, gathered = load_rows(shard.rows, places)
         return rows, np.arange(end - begin, dtype=places.dtype) if gathered else places
 
-    def tasks(self, n_threads: int) -> Iterator[tuple[int, int]]:
-        """Ranges of groups, a few per thread: for results that do not depend on how groups are put together."""
-        return cut_groups(self.starts, max(ROWS_PER_TASK, int(self.starts[-1]) // (TASKS_PER_THREAD * n_threads)))
+    def tasks(self) -> Iterator[tuple[int, int]]:
+        """Ranges of groups, a dozen or more. Threads play no part."""
+        n_rows = int(self.starts[-1])
+        return cut_groups(self.starts, min(1 << 16, max(ROWS_PER_TASK, n_rows // TASKS)))
 
 
 def cut_groups(starts: NDArray[np.int64], n_rows: int) -> Iterator[tuple[int, int]]:
@@ -86,46 +89,45 @@ def cut_groups(starts: NDArray[np.int64], n_rows: int) -> Iterator[tuple[int, in
 
 
 def group_rows(shard: CpuShard, n_clusters: int) -> Grouping:
-    """Group by `shard.labels`. O(N)."""
+    """Group by `shard.labels`: as the last pass has left them, or anew if somebody has changed labels since. O(N)."""
     held = shard.grouping
-    if held is not None and len(held.starts) == n_clusters + 1:
-        _regroup(shard, held)
-        return held
-    starts, order = group_by(shard.labels, n_clusters)
-    shard.grouping = Grouping(starts, order[None])
-    return shard.grouping
+    if held is None or len(held.starts) != n_clusters + 1 or not np.array_equal(held.labels, shard.labels):
+        starts, order = group_by(shard.labels, n_clusters)
+        shard.grouping = held = Grouping(shard.labels.copy(), starts, order[None])
+    return held
 
 
-def _regroup(shard: CpuShard, held: Grouping) -> None:
-    """Move the rows whose label has changed to their new groups. O(N), from front to back."""
-    labels, starts, members = shard.labels, held.starts, held.members
+def move_rows(shard: CpuShard, held: Grouping, moved: NDArray[np.integer]) -> NDArray[np.integer]:
+    """Bring the groups up to date; returns the numbers of the rows that moved. O(N), from front to back.
+
+    `moved` holds their places in the groups, ascending, and the clusters they have left; labels are new already.
+    """
+    (left, old), starts, members = moved, held.starts, held.members
     n_clusters = len(starts) - 1
-    n_stayed = np.empty(n_clusters, dtype=np.int64)
-
-    def part(span: tuple[int, int]) -> NDArray[np.integer]:
-        movers = np.empty((len(members), starts[span[1]] - starts[span[0]]), dtype=members.dtype)
-        n_movers = kernels.part_movers(labels, starts, *span, members, n_stayed, movers)
-        return movers[:, :n_movers]
-
-    movers = np.concatenate(list(ordered_map(part, held.tasks(shard.n_threads), shard.n_threads)), axis=1)
-    if movers.shape[1] == 0:
-        return
-    arrival_starts, order = group_by(labels[movers[0]], n_clusters)
-    arrivals = np.ascontiguousarray(movers[:, order])
-    new_starts = np.concatenate([[0], np.cumsum(n_stayed + np.diff(arrival_starts))])
+    numbers = members[0, left]
+    if len(left) == 0:
+        return numbers
+    held.labels[numbers] = new = shard.labels[numbers]
+    arrival_starts, order = group_by(new, n_clusters)
+    arrivals = members[:, left[order]]
+    left_starts = np.concatenate([[0], np.cumsum(np.bincount(old, minlength=n_clusters))])
+    new_starts = starts - left_starts + arrival_starts
     new_members = np.empty_like(members) if held.spare is None else held.spare
 
     def join(span: tuple[int, int]) -> None:
-        kernels.join_groups(starts, n_stayed, members, arrival_starts, arrivals, new_starts, *span, new_members)
+        kernels.join_groups(
+            starts, members, left_starts, left, arrival_starts, arrivals, new_starts, *span, new_members
+        )
 
-    run_all(join, held.tasks(shard.n_threads), shard.n_threads)
+    run_all(join, held.tasks(), shard.n_threads)
     held.starts, held.members, held.spare = new_starts, new_members, members
+    return numbers
 
 
-def sort_when_it_pays(shard: CpuShard, n_clusters: int, n_moved: int) -> None:
+def sort_when_it_pays(shard: CpuShard, held: Grouping, n_moved: int) -> None:
     """Copy the rows together by cluster if they have settled, or anew if the copy is no longer in order."""
-    rows, held = shard.rows, shard.grouping
-    if isinstance(rows, CSRRows) or not rows.is_direct() or held is None:
+    rows = shard.rows
+    if isinstance(rows, CSRRows) or not rows.is_direct():
         return
     copied = held.copied
     if copied is not None:
@@ -134,7 +136,6 @@ def sort_when_it_pays(shard: CpuShard, n_clusters: int, n_moved: int) -> None:
     fits = rows.dtype.itemsize * shard.n_columns * shard.n_rows <= SORT_UP_TO
     if not fits or n_moved * SETTLED > shard.n_rows or (copied is not None and not stale):
         return
-    held = group_rows(shard, n_clusters)
     order = held.order.copy()
     array: Floats = np.empty((shard.n_rows, shard.n_columns), dtype=rows.dtype) if copied is None else copied.array
 

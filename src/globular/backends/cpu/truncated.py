@@ -8,14 +8,20 @@ cluster order; the hard pass can return only what moved, so that settled rows co
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.grouped import ROWS_PER_TASK, TASKS_PER_THREAD, cut_groups, group_rows, sort_when_it_pays
+from globular.backends.cpu.grouped import (
+    ROWS_PER_TASK,
+    TASKS,
+    cut_groups,
+    group_rows,
+    move_rows,
+    sort_when_it_pays,
+)
 from globular.backends.cpu.hard import cluster_sums
 from globular.backends.cpu.rows import DenseRows, Floats, load_rows
 from globular.kernels import few_columns, neighborhoods
@@ -41,7 +47,6 @@ def truncated_pass(
     """See `Shard.truncated_pass`."""
     if search.n_candidates == 1:
         objective, n_distances, pairs, moved = _search_neighborhoods(shard, centers, graph, search)
-        sort_when_it_pays(shard, len(centers), moved.shape[1])
     else:
         former = shard.labels.copy()
         members = _members(shard, graph, search.n_candidates)
@@ -188,10 +193,13 @@ def _search_neighborhoods(
             )  # fmt: skip
         return n_distances, PairStatistics(pairs[:, :n_pairs], sums[:, :n_pairs]), moved[:, :n_moved]
 
-    found = list(ordered_map(of_groups, grouping.tasks(shard.n_threads), shard.n_threads))
+    found = list(ordered_map(of_groups, grouping.tasks(), shard.n_threads))
     n_distances = sum(n for n, _, _ in found)
     pairs = PairStatistics.join([pairs for _, pairs, _ in found])
-    return float(errors.sum()), n_distances, pairs, np.concatenate([moved for _, _, moved in found], axis=1)
+    moved = np.concatenate([moved for _, _, moved in found], axis=1)
+    moved[0] = move_rows(shard, grouping, moved)
+    sort_when_it_pays(shard, grouping, moved.shape[1])
+    return float(errors.sum()), n_distances, pairs, moved
 
 
 def _members(shard: CpuShard, graph: Graph, n_candidates: int) -> NDArray[np.int32]:
@@ -296,8 +304,7 @@ def _moved_sums(shard: CpuShard, n_clusters: int, moved: NDArray[np.integer]) ->
                 rows, gathered, shard.weights, shard.scales, origin, labels[part], numbers[part], sign, sums, counts
             )
 
-    # a cluster is in one task, so the number of tasks makes no difference
-    n_tasks = min(TASKS_PER_THREAD * shard.n_threads, 1 + len(numbers) // ROWS_PER_TASK)
+    n_tasks = min(TASKS, 1 + len(numbers) // ROWS_PER_TASK)
     run_all(add, even_ranges(n_clusters, -(-n_clusters // n_tasks)), shard.n_threads)
     return sums, counts
 

@@ -2,10 +2,10 @@
 
     python benchmarks/machine.py [--rounds 5]
 
-Measures, interleaved and best of several: a two-thread sum and sgemm; one Lloyd iteration against scikit-learn's,
-scikit-learn-intelex's and faiss' (mnist, kddbio, sift_photos, BIRCH); one iteration of variational k-means-S (C′ = 1,
-G = 5 + 1: E-step, neighbourhoods, M-step) against the plain sum and those Lloyd iterations; one probing pass. Data sets
-that are not found are left out and said.
+Measures, interleaved and best of several: the hottest kernels of a probing pass beside a copy and sgemm; one Lloyd
+iteration against scikit-learn's, scikit-learn-intelex's and faiss' (mnist, kddbio, sift_photos, BIRCH); one iteration
+of variational k-means-S (C′ = 1, G = 5 + 1: E-step, neighbourhoods, M-step) against a plain sum of the rows and those
+Lloyd iterations; one probing pass. Data sets that are not found are left out and said.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from numpy.typing import NDArray
 from globular.algorithms.cells import draw_cells
 from globular.algorithms.variational import VariationalOptions, variational_kmeans
 from globular.backends.cpu import CpuShard
+from globular.backends.cpu.hard import CenterProduct
+from globular.backends.cpu.rows import gather_rows
 from globular.benchmarking.problems import find_problem
+from globular.kernels.probed import check_cell
 from globular.threads import even_ranges, run_all
 
 THREADS = 2
@@ -148,12 +151,58 @@ def measure(name: str, rounds: int) -> None:
     print(f"  probing, 2 cells {1e3 * seconds['probing']:9.1f} ms  {fastest / seconds['probing']:.1f} × less")
 
 
-def sgemm(rounds: int) -> None:
-    """GF/s of a large float32 product on two threads."""
-    a, b = (np.random.default_rng(0).random((3000, 3000), dtype=np.float32) for _ in range(2))
+def hottest_kernels(rounds: int, n: int = 2048, D: int = 64, members: int = 64, n_tasks: int = 64) -> None:
+    """The three parts of a probing pass that take most of it, on two threads, against a large sgemm and a copy."""
+    random = np.random.default_rng(0)
+    a, b = (random.random((3000, 3000), dtype=np.float32) for _ in range(2))
     out = np.empty_like(a)
-    seconds = best_of(rounds, {"sgemm": lambda: np.matmul(a, b, out=out)})["sgemm"]
-    print(f"sgemm: {2 * 3000**3 / seconds / 1e9:.0f} GF/s")
+    X = random.normal(size=(n * n_tasks, D)).astype(np.float32)
+    copy, order = np.empty_like(X), random.permutation(len(X)).reshape(n_tasks, n)
+    shard = CpuShard(X)
+    product = CenterProduct(shard, X[:members].astype(np.float64))
+    chunk, best = product.chunks[0], np.zeros(len(X))
+    labels, lengths = np.zeros(len(X), dtype=np.int32), np.sqrt(np.einsum("ij,ij->i", X, X, dtype=np.float64))
+    scores = [np.array(product.scores(gather_rows(shard.rows, order[t]), None, chunk)) for t in range(2)]
+
+    def multiply(task: int) -> None:
+        product.scores((X[task * n : (task + 1) * n],), None, chunk)
+
+    def check(task: int) -> None:
+        rows = (X[task * n : (task + 1) * n],)
+        product.scores((X[:1],), None, chunk)  # this thread's scratch
+        check_cell(
+            rows, order[task], lengths, shard.scales, scores[task % 2], chunk.norms, chunk.members,
+            product.centers, product.norms, best, labels, product.keys,
+        )  # fmt: skip
+
+    def on_threads(function: Callable[[int], None]) -> Callable[[], None]:
+        return lambda: run_all(function, range(n_tasks), THREADS)
+
+    def copy_task(task: int) -> None:
+        copy[task * n : (task + 1) * n] = X[task * n : (task + 1) * n]
+
+    check(0)
+    seconds = best_of(
+        3 * rounds,
+        {
+            "sgemm": lambda: np.matmul(a, b, out=out),
+            "copy": on_threads(copy_task),
+            "product": on_threads(multiply),
+            "check": on_threads(check),
+            "gather": on_threads(lambda task: np.take(X, order[task], axis=0)),
+        },
+    )
+    sgemm, flops = 2e-9 * 3000**3 / seconds["sgemm"], 2e-9 * X.size * members
+    read = 1e-9 * 4 * len(X) * members
+    bandwidth = 2e-9 * X.nbytes / seconds["copy"]
+    print(f"sgemm {sgemm:.0f} GF/s, copy {bandwidth:.1f} GB/s (read and written)")
+    print(
+        f"  product of rows and cells  {flops / seconds['product']:6.0f} GF/s, {flops / seconds['product'] / sgemm:.0%}"
+    )
+    print(f"  lowest score and check     {read / seconds['check']:6.1f} GB/s of scores, from cache")
+    print(
+        f"  gather of rows by cell     {2e-9 * X.nbytes / seconds['gather']:6.1f} GB/s, of the copy's {bandwidth:.1f}"
+    )
 
 
 def main() -> None:
@@ -165,7 +214,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    sgemm(options.rounds)
+    hottest_kernels(options.rounds)
     for name in options.problems:
         measure(name, options.rounds)
 

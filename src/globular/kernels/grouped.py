@@ -26,7 +26,21 @@ def join_groups(
 ) -> None:
     """Each group again: who stayed, then who arrived. O(rows)."""
     for a in range(members.shape[0]):
-        for c in range(first, last):
+        c = first
+        while c < last:
+            same = c  # groups that nobody left or joined move as one
+            while (
+                same < last
+                and left_starts[same] == left_starts[same + 1]
+                and arrival_starts[same] == arrival_starts[same + 1]
+            ):
+                same += 1
+            to, k = new_starts[c], starts[c]
+            for i in range(starts[same] - k):
+                new_members[a, to + i] = members[a, k + i]
+            if same == last:
+                break
+            c = same
             to, k = new_starts[c], starts[c]
             for q in range(left_starts[c], left_starts[c + 1] + 1):
                 end = left[q] if q < left_starts[c + 1] else starts[c + 1]
@@ -37,3 +51,4 @@ def join_groups(
             for q in range(arrival_starts[c], arrival_starts[c + 1]):
                 new_members[a, to] = arrivals[a, q]
                 to += 1
+            c += 1

@@ -25,8 +25,9 @@ from globular.algorithms.infinite import (
 from globular.algorithms.steps import Step
 from globular.backends.cpu import CpuShard, soft
 from globular.backends.split import SplitShard
-from globular.model.chunks import Within
+from globular.model.chunks import Chunks, Within
 from globular.model.dirichlet import InfiniteMixture
+from globular.model.gaussian import isotropic_mixture
 from globular.model.observations import Moments
 from globular.model.wishart import GaussianPrior
 
@@ -237,6 +238,70 @@ def test_claims_are_responsibilities(weighted: bool) -> None:
                         CpuShard(rows[100:], None if weights is None else weights[100:], n_threads=2)])  # fmt: skip
     for claim, other in zip(one, parts.claim_pass(mixture, wanted, rates, 0), strict=True):
         np.testing.assert_array_equal(claim.weights, other.weights)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "tied_spherical"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rows_that_remember_their_components_lose_nothing_that_matters(kind: str, weighted: bool) -> None:
+    rows, _ = blobs(n=900, C=8, D=3, apart=9.0)
+    weights = np.random.default_rng(0).uniform(size=len(rows)) if weighted else None
+    shard, other = CpuShard(rows, weights), CpuShard(rows, weights, n_threads=2)
+    means = np.vstack([rows[:8], [[40.0, 0.0, 0.0]]])
+    mixture = isotropic_mixture(means, 1.5, kind)
+    for step, renew in enumerate([True, False, False]):
+        exact, found = shard.soft_pass(mixture), shard.kept_pass(mixture, renew=renew)
+        assert (found.n_distances < 0.3 * exact.n_distances) is not renew
+        assert found.log_likelihood <= exact.log_likelihood + 1e-9 * abs(exact.log_likelihood)
+        for name in ("counts", "sums", "scatter", "log_likelihood", "total_weight"):
+            np.testing.assert_allclose(getattr(found, name), getattr(exact, name), atol=1e-3, rtol=1e-5, err_msg=name)
+            np.testing.assert_array_equal(
+                getattr(other.kept_pass(mixture, renew=renew), name), getattr(found, name), err_msg=name
+            )
+        wanted, rates = np.array([5, 0]), np.ones(2)
+        for kept, all_rows in zip(
+            shard.claim_pass(mixture, wanted, rates, 0, kept=True),
+            shard.claim_pass(mixture, wanted, rates, 0),
+            strict=True,
+        ):
+            np.testing.assert_allclose(kept.rows, all_rows.rows, atol=1e-12)
+            np.testing.assert_allclose(kept.weights, all_rows.weights, rtol=1e-5)
+        mixture = isotropic_mixture(means + 0.05 * (step + 1), 1.4, kind)
+
+
+def test_rows_that_need_most_components_remember_none() -> None:
+    rows, _ = blobs(apart=0.5)
+    shard = CpuShard(rows)
+    mixture = isotropic_mixture(rows[:5], 1.0, "full")
+    for renew in (True, False):
+        found, exact = shard.kept_pass(mixture, renew=renew), shard.soft_pass(mixture)
+        np.testing.assert_array_equal(found.sums, exact.sums)
+        assert found.n_distances == exact.n_distances
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_share_of_rows_has_the_e_step_of_all_rows(kind: str) -> None:
+    rows, _ = blobs(apart=2.0, D=3)
+    weights = np.random.default_rng(0).uniform(size=len(rows))
+    mixture = isotropic_mixture(rows[:3], 1.0, kind)
+    chunks = Chunks(weights, rows, np.empty((len(rows), 0)), "outer")
+    found, exact = CpuShard(rows[:0]).chunk_pass(chunks, mixture), CpuShard(rows, weights).soft_pass(mixture)
+    for name in ("counts", "sums", "scatter", "log_likelihood", "total_weight", "n_distances"):
+        np.testing.assert_allclose(getattr(found, name), getattr(exact, name), rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+def test_rows_take_over_with_the_components_that_matter() -> None:
+    """The objective stays monotone, the components sorted, and the result that of all pairs."""
+    rows, _ = blobs(n=3000, apart=6.0, D=4, C=12)
+    data = Cells(CpuShard(rows), "outer", CellOptions(n_cells=30, most_cells=1e-3), 100_000, np.random.default_rng(0))
+    assert data.by_rows and data.truncated
+    steps = run(data, prior_for(rows, least=1e-6))
+    exact = run(on_rows(rows), prior_for(rows, least=1e-6))
+    objectives = np.array([step.objective for step in steps])
+    assert (np.diff(objectives) >= -1e-9 * abs(objectives[0])).all()
+    assert steps[-1].model.T == exact[-1].model.T == 12
+    assert steps[-1].objective == pytest.approx(exact[-1].objective, rel=1e-5)
+    assert (np.diff(steps[-1].model.sticks.weights) <= 1e-9).all()
+    assert sum(step.n_distances for step in steps) < sum(step.n_distances for step in exact)
 
 
 def test_a_part_of_the_claims_weighs_as_much_as_all() -> None:

@@ -118,6 +118,9 @@ class Cycles:
             n_cycles += 1
             gained = 0.0 if kept is None else kept.F - state.F
             settled = before - state.F < max(tol * self._data.total_weight, _ENOUGH * (gained - self.epsilon))
+            if settled and np.isfinite(tol) and not self._data.complete:
+                self._data.look_again()
+                settled = False
             if refine and n_cycles % _REFINE_EVERY == 0 and not reason and self.refine(state, thorough=False):
                 settled = False
             self._iteration += 1
@@ -125,6 +128,8 @@ class Cycles:
             if not stopped and self._iteration == self._options.max_iter:
                 stopped = "max_iter"
             self.ended = bool(stopped)
+            if stopped and not self._options.closed:
+                state = replace(self.arrange(state.moments, state.tail, state.given_up), F=state.F)
             shown = kept if kept is not None and kept.F < state.F else state
             n_distances, self._n_distances = self._n_distances, 0
             yield Step(self._iteration, -shown.F, n_distances, None, shown.mixture, stopped)
@@ -188,7 +193,9 @@ class Cycles:
         behind = state.tail + counts.sum() - np.cumsum(counts)
         places = [Place(self._options.alpha, float(behind[c])) for c in candidates]
         shares, n_distances = self._data.shares(state.mixture.local, candidates, counts[candidates])
-        trials = try_splits(shares, candidates, state.moments, places, self.prior, self._rules)
+        trials = try_splits(
+            shares, candidates, state.moments, places, self.prior, self._rules, self._data.trial_threads
+        )
         self._n_distances += n_distances + sum(trial.n_distances for trial in trials)
         return sorted(trials, key=lambda trial: -trial.gain)
 

@@ -18,7 +18,7 @@ from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph, estimated_graph
 from globular.model.search import Search
-from globular.model.statistics import F64, I64, SoftStatistics
+from globular.model.statistics import F64, I64, Claim, SoftStatistics
 
 _MANY_ROWS = 50_000
 """With fewer rows than this cells are opened for proportionally less."""
@@ -26,6 +26,8 @@ _MOST = 0.9
 """Share of what all cells would lower F by that those expanded have to make up."""
 _WORTHWHILE = 2
 """Cells look at C′ components when there are more than so many times as many."""
+_LOOK_EVERY = 8
+"""Passes over the components that matter to a row from one over all components to the next."""
 _START_DEPTH = 4
 """The first cells are at least so deep in the tree, as in the paper."""
 
@@ -47,6 +49,20 @@ class Field(Share, Protocol):
     @property
     def truncated(self) -> bool:
         """Whether it remembers components by their numbers."""
+        ...
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last E-step has looked at all components that the next one would look at."""
+        ...
+
+    def look_again(self) -> None:
+        """Let the next E-step look at all components."""
+        ...
+
+    @property
+    def trial_threads(self) -> int:
+        """Trials of splits to run side by side."""
         ...
 
     def arrange(self, arrangement: int) -> None:
@@ -88,22 +104,64 @@ class Rows:
 
         Copies of rows stay within bounds so, and a split is accepted by the free energy of all rows anyway.
         """
-        held = counts * (self._shard.n_rows / self._shard.total_weight)
-        rates = np.minimum(1.0, self._max_rows / np.maximum(held, 1.0))
-        seed = int(self._rng.integers(2**62))
-        claims = self._shard.claim_pass(mixture, components, rates, seed)
+        claims = self._claims(mixture, components, counts, kept=False)
         n_distances = self._shard.n_rows * mixture.n_components
         return [LocalRows(self._shard, claim.rows, claim.weights) for claim in claims], n_distances
 
-    @property
-    def truncated(self) -> bool:
-        return False
+    def _claims(self, mixture: GaussianParameters, components: I64, counts: F64, *, kept: bool) -> list[Claim]:
+        held = counts * (self._shard.n_rows / self._shard.total_weight)
+        rates = np.minimum(1.0, self._max_rows / np.maximum(held, 1.0))
+        return self._shard.claim_pass(mixture, components, rates, int(self._rng.integers(2**62)), kept=kept)
+
+    truncated = False
+    complete = True
+    trial_threads = 1  # every pass of a trial has all threads
 
     def arrange(self, arrangement: int) -> None:
         """Rows remember nothing."""
 
+    def look_again(self) -> None:
+        """They always look at all."""
+
     def refine(self, mixture: GaussianParameters, *, thorough: bool) -> int:
         return 0
+
+
+class KeptRows(Rows):
+    """Rows of Fast-VIM: between two looks at all components a row looks only at those that mattered to it.
+
+    Deviation: that leaves out responsibilities below e^−16, which F counts against itself; it has settled only when a
+    look at all components says so.
+    """
+
+    def __init__(self, shard: Shard, max_rows: int, rng: np.random.Generator) -> None:
+        super().__init__(shard, max_rows, rng)
+        self.truncated = not shard.passes.get("kept_pass", "not known")
+        self._n_kept, self._arrangement, self._T = 0, 0, 0
+
+    def arrange(self, arrangement: int) -> None:
+        if arrangement != self._arrangement:
+            self._arrangement = arrangement
+            self.look_again()
+
+    def look_again(self) -> None:
+        self._n_kept = _LOOK_EVERY
+
+    def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
+        if not self.truncated:
+            return super().e_step(mixture)
+        look = self._n_kept == _LOOK_EVERY or mixture.n_components != self._T
+        statistics = self._shard.kept_pass(mixture, renew=look)
+        self._n_kept, self._T = 0 if look else self._n_kept + 1, mixture.n_components
+        self.complete = statistics.n_distances >= self._shard.n_rows * mixture.n_components
+        return statistics
+
+    def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> tuple[Sequence[Share], int]:
+        claims = self._claims(mixture, components, counts, kept=self.truncated)
+        n_distances = 0 if self.truncated else self._shard.n_rows * mixture.n_components
+        kind = mixture.family.scatter
+        rows = [Chunks(claim.weights, claim.rows, np.empty((len(claim.rows), 0)), kind) for claim in claims]
+        return [CellShare(self._shard, chunks) for chunks in rows], n_distances
 
 
 class LocalRows:
@@ -136,7 +194,7 @@ class CellOptions:
     n_threads: int = 1
 
 
-class Cells(Rows):
+class Cells:
     """Fast-VIM: all rows of a cell share their responsibilities (Eqs. 19 to 22).
 
     Deviation: where so many cells are wanted that they would cost as much as rows do, rows take over, as in VIM.
@@ -145,27 +203,41 @@ class Cells(Rows):
     def __init__(
         self, shard: Shard, scatter: ScatterKind, options: CellOptions, max_rows: int, rng: np.random.Generator
     ) -> None:
-        super().__init__(shard, max_rows, rng)
         require(shard, "cell_pass")
-        self._options = options
+        self._shard, self._options, self._rng = shard, options, rng
+        self._rows = KeptRows(shard, max_rows, rng)
+        self.total_weight = shard.total_weight
+        self.trial_threads = options.n_threads
         largest = self.total_weight / options.n_cells
         self.n_cells = shard.plant_tree(scatter, options.leaf_size, largest=largest, depth=_START_DEPTH)
-        self.by_rows = not self.truncated and self.n_cells > options.most_cells * shard.n_rows
+        self.by_rows = options.C_prime is None and self.n_cells > options.most_cells * shard.n_rows
         self._arrangement = 0
         self._graph: Graph | None = None
 
+    def column_moments(self) -> tuple[F64, F64]:
+        return self._shard.column_moments()
+
     @property
     def truncated(self) -> bool:
-        return self._options.C_prime is not None
+        return self._rows.truncated if self.by_rows else self._options.C_prime is not None
+
+    @property
+    def complete(self) -> bool:
+        return not self.by_rows or self._rows.complete
+
+    def look_again(self) -> None:
+        self._rows.look_again()
 
     def arrange(self, arrangement: int) -> None:
-        if self.truncated and arrangement != self._arrangement:
+        if self.by_rows:
+            self._rows.arrange(arrangement)
+        elif self.truncated and arrangement != self._arrangement:
             self._arrangement, self._graph = arrangement, None
             self._shard.forget_members()
 
     def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
         if self.by_rows:
-            return super().e_step(mixture)
+            return self._rows.e_step(mixture)
         if self._is_truncated(mixture):
             return self._truncated_step(mixture)
         return self._shard.cell_pass(mixture)
@@ -187,7 +259,7 @@ class Cells(Rows):
 
     def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> tuple[Sequence[Share], int]:
         if self.by_rows:
-            return super().shares(mixture, components, counts)
+            return self._rows.shares(mixture, components, counts)
         claims = self._shard.claim_chunks(mixture, components)
         return [CellShare(self._shard, chunks) for chunks in claims], self.n_cells * mixture.n_components
 
@@ -201,7 +273,7 @@ class Cells(Rows):
         if gains.total < tol * self.total_weight:
             return 0
         n_expanded = int(np.searchsorted(np.cumsum(gains.gains), _MOST * gains.gains.sum())) + 1
-        most = np.inf if self.truncated else self._options.most_cells * self._shard.n_rows
+        most = np.inf if self._options.C_prime is not None else self._options.most_cells * self._shard.n_rows
         fits = self.n_cells + n_expanded <= most
         if not fits and not thorough:
             return 0
@@ -223,7 +295,7 @@ class CellShare:
     """Cells, each with the weight that a component has in it."""
 
     def __init__(self, shard: Shard, chunks: Chunks) -> None:
-        self._chunks, self._local = chunks, shard.local(chunks.means)
+        self._chunks, self._local = chunks, shard.local(chunks.means[:0])
 
     def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
         return self._local.chunk_pass(self._chunks, mixture)

@@ -19,6 +19,7 @@ from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.observations import Moments, Prior
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.model.sticks import Sticks
+from globular.threads import ordered_map
 
 _COLD = 1e-3
 """Variance, relative to that along the principal component, at which responsibilities are all but hard."""
@@ -64,13 +65,22 @@ class Place:
 
 
 def try_splits(
-    shares: Sequence[Share], components: I64, moments: Moments, places: list[Place], prior: Prior, rules: SplitRules
+    shares: Sequence[Share],
+    components: I64,
+    moments: Moments,
+    places: list[Place],
+    prior: Prior,
+    rules: SplitRules,
+    n_threads: int = 1,
 ) -> list[Trial]:
-    """A trial for each of the components."""
-    return [
-        _try_split(share, c, moments.take(slice(c, c + 1)), place, prior, rules)
-        for share, c, place in zip(shares, components.tolist(), places, strict=True)
-    ]
+    """A trial for each of the components; side by side where shares take one thread each."""
+
+    def attempt(work: tuple[Share, int, Place]) -> Trial:
+        share, c, place = work
+        return _try_split(share, c, moments.take(slice(c, c + 1)), place, prior, rules)
+
+    works = list(zip(shares, components.tolist(), places, strict=True))
+    return list(ordered_map(attempt, works, n_threads))
 
 
 def _try_split(share: Share, component: int, parent: Moments, place: Place, prior: Prior, rules: SplitRules) -> Trial:

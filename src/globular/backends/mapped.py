@@ -145,8 +145,13 @@ class MappedShard(ABC):
     def soft_pass(self, mixture: GaussianParameters) -> SoftStatistics:
         return self._add(Shard.soft_pass, mixture)
 
-    def claim_pass(self, mixture: GaussianParameters, components: Index, rates: F64, seed: int) -> list[Claim]:
-        of_parts = self._each(Shard.claim_pass, mixture, components, rates, seed)
+    def kept_pass(self, mixture: GaussianParameters, *, renew: bool) -> SoftStatistics:
+        return self._add(Shard.kept_pass, mixture, renew=renew)
+
+    def claim_pass(
+        self, mixture: GaussianParameters, components: Index, rates: F64, seed: int, *, kept: bool = False
+    ) -> list[Claim]:
+        of_parts = self._each(Shard.claim_pass, mixture, components, rates, seed, kept=kept)
         return [Claim.join([claims[i] for claims in of_parts]) for i in range(len(components))]
 
     def truncated_pass(

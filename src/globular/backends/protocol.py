@@ -84,10 +84,20 @@ class Shard(Protocol):
         """Exact E-step of a Gaussian mixture: sums weighted by the responsibilities. N·C distances."""
         ...
 
-    def claim_pass(self, mixture: GaussianParameters, components: Index, rates: F64, seed: int) -> list[Claim]:
+    def kept_pass(self, mixture: GaussianParameters, *, renew: bool) -> SoftStatistics:
+        """E-step over the pairs of rows and components that mattered when all were looked at last; `renew` does so.
+
+        N·C distances for that, else one a pair. The log-likelihood is a bound of it from below.
+        """
+        ...
+
+    def claim_pass(
+        self, mixture: GaussianParameters, components: Index, rates: F64, seed: int, *, kept: bool = False
+    ) -> list[Claim]:
         """Copies of the rows that these components are responsible for, weighted by w·q. N·C distances.
 
-        A component gives the share `rates` of its rows, drawn at random, at so much more weight.
+        A component gives the share `rates` of its rows, drawn at random, at so much more weight. `kept` looks only at
+        the pairs that the last `kept_pass` has left.
         """
         ...
 

@@ -103,7 +103,8 @@ class StreamShard(PlantedShard, PartsInTurn):
 
     @property
     def passes(self) -> Mapping[str, str]:
-        return self._shard(self.source.take(np.zeros(1, dtype=np.intp)), None).passes
+        known = self._shard(self.source.take(np.zeros(1, dtype=np.intp)), None).passes
+        return {**known, "kept_pass": "rows that are read anew remember nothing"}
 
     @property
     def total_weight(self) -> float:

@@ -8,6 +8,7 @@ row ("outer"). Packed second moments make every Gaussian log-density linear in t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -30,9 +31,15 @@ def packed_width(kind: ScatterKind, D: int) -> int:
     return {"norm": 1, "columns": D, "outer": D * (D + 1) // 2}[kind]
 
 
+@cache
+def upper_triangle(D: int) -> tuple[I64, I64]:
+    """Rows and columns of the entries that are stored of a matrix. Small mixtures ask for nothing as often."""
+    return np.triu_indices(D)
+
+
 def pack(matrices: F64) -> F64:
     """The upper triangles of symmetric matrices, (M, D, D) → (M, D(D+1)/2)."""
-    rows, columns = np.triu_indices(matrices.shape[-1])
+    rows, columns = upper_triangle(matrices.shape[-1])
     return np.ascontiguousarray(matrices[:, rows, columns])
 
 
@@ -42,7 +49,7 @@ def unpack(packed: F64, kind: ScatterKind, D: int) -> F64:
         return packed[:, 0]
     if kind == "columns":
         return packed
-    rows, columns = np.triu_indices(D)
+    rows, columns = upper_triangle(D)
     matrices = np.empty((len(packed), D, D))
     matrices[:, rows, columns] = packed
     matrices[:, columns, rows] = packed
@@ -56,7 +63,7 @@ def coarsen(packed: F64, kind: ScatterKind, wanted: ScatterKind, D: int) -> F64:
     if FINENESS.index(wanted) > FINENESS.index(kind):
         raise ValueError(f"the tree holds scatter of kind {kind!r}, this mixture needs {wanted!r}")
     if kind == "outer":
-        rows, columns = np.triu_indices(D)
+        rows, columns = upper_triangle(D)
         packed = packed[:, rows == columns]
     return packed if wanted == "columns" else packed.sum(axis=1, keepdims=True)
 

@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.chunk_blocks import ChunkBlocks
+from globular.backends.cpu.kept import Pairs, pair_joint
 from globular.backends.cpu.soft import Span, evaluate_blocks
 from globular.backends.protocol import Index
 from globular.data.tree import Frontier
 from globular.kernels.soft import softmax_rows
 from globular.model.chunks import Chunks
 from globular.model.gaussian import GaussianParameters
-from globular.model.statistics import F64, Claim, SoftStatistics
+from globular.model.statistics import F64, Claim
 from globular.threads import even_ranges, ordered_map
 
 if TYPE_CHECKING:
@@ -30,8 +31,12 @@ SMALLEST_SHARE = 1e-4
 """Rows with a smaller responsibility are left out; together they weigh nothing."""
 
 
-def claim_pass(shard: CpuShard, mixture: GaussianParameters, components: Index, rates: F64, seed: int) -> list[Claim]:
+def claim_pass(
+    shard: CpuShard, mixture: GaussianParameters, components: Index, rates: F64, seed: int, kept: bool = False
+) -> list[Claim]:
     """See `Shard.claim_pass`."""
+    if kept and shard.pairs is not None:
+        return _claim_pairs(shard, shard.pairs, mixture, components, rates, seed)
 
     def claim(block: Span, rows: F64, joint: F64) -> list[Claim]:
         weights = shard.weights[slice(*block)]
@@ -49,6 +54,21 @@ def claim_pass(shard: CpuShard, mixture: GaussianParameters, components: Index, 
     parts = evaluate_blocks(shard, mixture, claim)
     none = Claim(np.empty((0, shard.n_columns)), np.empty(0))
     return [Claim.join([none, *(part[i] for part in parts)]) for i in range(len(components))]
+
+
+def _claim_pairs(
+    shard: CpuShard, pairs: Pairs, mixture: GaussianParameters, components: Index, rates: F64, seed: int
+) -> list[Claim]:
+    """The same from pairs that were kept."""
+    q, _ = pairs.normalise(pair_joint(shard, pairs, mixture))
+    drawn = np.random.default_rng([seed, shard.first_row]).random(shard.n_rows)
+    found = []
+    for component, rate in zip(components, rates, strict=True):
+        held = pairs.of(int(component))
+        held = held[(q[held] > SMALLEST_SHARE) & (drawn[pairs.rows[held]] < rate)]
+        rows = pairs.rows[held]
+        found.append(Claim(shard.take(rows), q[held] * shard.take_weights(rows) / rate))
+    return found
 
 
 def claim_chunks(
@@ -71,14 +91,3 @@ def claim_chunks(
     spans = [(chunks, span) for chunks in frontier.parts() for span in even_ranges(len(chunks), _CELLS_AT_ONCE)]
     parts = list(ordered_map(lambda work: claim(work[0].pick(slice(*work[1]))), spans, n_threads))
     return [Chunks.join([part[i] for part in parts]) for i in range(len(components))]
-
-
-def chunk_pass(chunks: Chunks, mixture: GaussianParameters) -> SoftStatistics:
-    """See `LocalShard.chunk_pass`."""
-    total_weight = float(chunks.weights.sum())
-    offset = chunks.weights @ chunks.means / total_weight if total_weight > 0 else np.zeros(chunks.means.shape[1])
-    blocks = ChunkBlocks(mixture, offset)
-    total = blocks.no_moments()
-    for span in even_ranges(len(chunks), _CELLS_AT_ONCE):
-        blocks.e_step(total, chunks.pick(slice(*span)))
-    return blocks.statistics(total, len(chunks))

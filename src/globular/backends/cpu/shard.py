@@ -10,8 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from globular.backends.cpu import bounded, chunks, claims, d2, hard, nested, probed, projected, routed, soft, truncated
+from globular.backends.cpu import (
+    bounded,
+    chunks,
+    claims,
+    d2,
+    direct,
+    hard,
+    kept,
+    nested,
+    probed,
+    projected,
+    routed,
+    soft,
+    truncated,
+)
 from globular.backends.cpu.grouped import Grouping
+from globular.backends.cpu.kept import Pairs
 from globular.backends.cpu.planted import PlantedShard
 from globular.backends.cpu.rows import CSRRows, DenseRows, Floats, Rows
 from globular.backends.protocol import Index, Labels, Route
@@ -83,6 +98,8 @@ class CpuShard(PlantedShard):
         self.weight_runs: F64 | None = None
         self.grouping: Grouping | None = None
         """Rows by their label as of the last truncated pass."""
+        self.pairs: Pairs | None = None
+        """Rows with the components that matter to them, as the last `kept_pass` that looked at all has left them."""
         self.scales: F64 = _NONE
         if unit_rows:
             parts = ordered_map(self._inverse_lengths, even_ranges(self.n_rows, 8192), n_threads)
@@ -110,6 +127,7 @@ class CpuShard(PlantedShard):
             "bounded_pass": "",
             "soft_pass": sparse_reason,
             "claim_pass": sparse_reason,
+            "kept_pass": sparse_reason,
             "truncated_pass": "",
             "probing_pass": "",
             "nested_pass": "",
@@ -137,8 +155,13 @@ class CpuShard(PlantedShard):
     def soft_pass(self, mixture: GaussianParameters) -> SoftStatistics:
         return soft.soft_pass(self, mixture)
 
-    def claim_pass(self, mixture: GaussianParameters, components: Index, rates: F64, seed: int) -> list[Claim]:
-        return claims.claim_pass(self, mixture, components, rates, seed)
+    def kept_pass(self, mixture: GaussianParameters, *, renew: bool) -> SoftStatistics:
+        return kept.kept_pass(self, mixture, renew)
+
+    def claim_pass(
+        self, mixture: GaussianParameters, components: Index, rates: F64, seed: int, *, kept: bool = False
+    ) -> list[Claim]:
+        return claims.claim_pass(self, mixture, components, rates, seed, kept)
 
     def truncated_pass(
         self, centers: F64, graph: Graph, search: Search, *, moved_only: bool = False
@@ -226,7 +249,7 @@ class CpuShard(PlantedShard):
         return chunks.read_rows(self, numbers)
 
     def chunk_pass(self, chunks: Chunks, mixture: GaussianParameters) -> SoftStatistics:
-        return claims.chunk_pass(chunks, mixture)
+        return direct.direct_pass(chunks, mixture)
 
     def cell_seeds(self, starts: Index, quotas: Index, uniforms: F64) -> Index:
         return d2.cell_seeds(self, starts, quotas, uniforms)

@@ -110,20 +110,18 @@ class Cycles:
         While the mixture grows the tree is expanded every third cycle.
         """
         self.refined = False
-        n_cycles = 0
         settled = False
         while not (settled or self.ended):
             before = state.F
             state = self._update(state)
-            n_cycles += 1
             gained = 0.0 if kept is None else kept.F - state.F
             settled = before - state.F < max(tol * self._data.total_weight, _ENOUGH * (gained - self.epsilon))
             if settled and np.isfinite(tol) and not self._data.complete:
                 self._data.look_again()
                 settled = False
-            if refine and n_cycles % _REFINE_EVERY == 0 and not reason and self.refine(state, thorough=False):
-                settled = False
             self._iteration += 1
+            if refine and self._iteration % _REFINE_EVERY == 0 and not reason and self.refine(state, thorough=False):
+                settled = False
             stopped = reason if settled else ""
             if not stopped and self._iteration == self._options.max_iter:
                 stopped = "max_iter"
@@ -174,7 +172,7 @@ class Cycles:
         changed = self.fit_prior(state, 1)
         if self.prior is before or self.ended:
             return state
-        changed = yield from self.cycle(changed, state, np.inf)
+        changed = yield from self.cycle(changed, state, np.inf, refine=False)
         if changed.F > state.F:
             self.prior = before
             return state
@@ -194,7 +192,7 @@ class Cycles:
         places = [Place(self._options.alpha, float(behind[c])) for c in candidates]
         shares, n_distances = self._data.shares(state.mixture.local, candidates, counts[candidates])
         trials = try_splits(
-            shares, candidates, state.moments, places, self.prior, self._rules, self._data.trial_threads
+            shares, candidates, state.moments, places, self.prior, self._rules, self._data.trial_threads(shares)
         )
         self._n_distances += n_distances + sum(trial.n_distances for trial in trials)
         return sorted(trials, key=lambda trial: -trial.gain)

@@ -28,6 +28,8 @@ _WORTHWHILE = 2
 """Cells look at C′ components when there are more than so many times as many."""
 _LOOK_EVERY = 8
 """Passes over the components that matter to a row from one over all components to the next."""
+_SMALL = 2**20
+"""Shares with fewer numbers than that in the squares of their chunks are small."""
 _START_DEPTH = 4
 """The first cells are at least so deep in the tree, as in the paper."""
 
@@ -60,9 +62,8 @@ class Field(Share, Protocol):
         """Let the next E-step look at all components."""
         ...
 
-    @property
-    def trial_threads(self) -> int:
-        """Trials of splits to run side by side."""
+    def trial_threads(self, shares: Sequence[Share]) -> int:
+        """How many trials of splits on these shares to run side by side."""
         ...
 
     def arrange(self, arrangement: int) -> None:
@@ -115,7 +116,10 @@ class Rows:
 
     truncated = False
     complete = True
-    trial_threads = 1  # every pass of a trial has all threads
+
+    def trial_threads(self, shares: Sequence[Share]) -> int:
+        """Every pass of a trial has all threads."""
+        return 1
 
     def arrange(self, arrangement: int) -> None:
         """Rows remember nothing."""
@@ -181,9 +185,9 @@ class CellOptions:
     leaf_size: int = 16
     n_cells: int = 1000
     """Open the tree to about so many cells of even weight at first."""
-    growth_tol: float = 0.05
+    growth_tol: float = 0.01
     """While the mixture grows, expand cells if that lowers F by this much per row …"""
-    tol: float = 0.02
+    tol: float = 0.005
     """… and when it has stopped growing, by this much."""
     most_cells: float = 0.125
     """When more cells than this share of the rows are wanted, the rows themselves take over."""
@@ -207,7 +211,6 @@ class Cells:
         self._shard, self._options, self._rng = shard, options, rng
         self._rows = KeptRows(shard, max_rows, rng)
         self.total_weight = shard.total_weight
-        self.trial_threads = options.n_threads
         largest = self.total_weight / options.n_cells
         self.n_cells = shard.plant_tree(scatter, options.leaf_size, largest=largest, depth=_START_DEPTH)
         self.by_rows = options.C_prime is None and self.n_cells > options.most_cells * shard.n_rows
@@ -263,6 +266,11 @@ class Cells:
         claims = self._shard.claim_chunks(mixture, components)
         return [CellShare(self._shard, chunks) for chunks in claims], self.n_cells * mixture.n_components
 
+    def trial_threads(self, shares: Sequence[Share]) -> int:
+        """Small shares are over before another thread has started."""
+        sizes = [share.size for share in shares if isinstance(share, CellShare)]
+        return self._options.n_threads if sum(sizes) > _SMALL * len(sizes) else 1
+
     def refine(self, mixture: GaussianParameters, *, thorough: bool) -> int:
         """Expand the cells that lower F most: as few as make up most of what all of them would."""
         if self.by_rows:
@@ -296,6 +304,7 @@ class CellShare:
 
     def __init__(self, shard: Shard, chunks: Chunks) -> None:
         self._chunks, self._local = chunks, shard.local(chunks.means[:0])
+        self.size = len(chunks) * chunks.means.shape[1] ** 2
 
     def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
         return self._local.chunk_pass(self._chunks, mixture)

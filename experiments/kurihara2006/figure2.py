@@ -73,9 +73,13 @@ def measure(config: Config, names: Sequence[str], found: dict[str, Any], keep: C
                 keep()
 
 
-def speedup(runs: Sequence[Mapping[str, Mapping[str, float]]]) -> float:
-    """Median over the runs."""
-    return float(np.median([entry["VIM"]["seconds"] / entry["Fast-VIM"]["seconds"] for entry in runs]))
+def speedup(runs: Sequence[Mapping[str, Mapping[str, float]]], *, planted: bool = True) -> float:
+    """Median over the runs; `planted` begins to count when the tree is there, in both after the first cycle."""
+
+    def seconds(fit: Mapping[str, float]) -> float:
+        return fit["seconds"] - (fit["start_seconds"] if planted else 0.0)
+
+    return float(np.median([seconds(entry["VIM"]) / seconds(entry["Fast-VIM"]) for entry in runs]))
 
 
 def ratio(runs: Sequence[Mapping[str, Mapping[str, float]]]) -> float:
@@ -97,18 +101,23 @@ def section(config: Config, found: Mapping[str, Any]) -> str:
     parts = [
         "## Fig. 2: Fast-VIM against VIM",
         f"{base.k} Gaussians; N = {base.N:,}, D = {base.D} and c = {base.c:g} unless varied; {config.n_runs} data sets "
-        "each. VIM tries splits on all rows of a component, as in the paper. Medians of speed-ups (the tree included), "
-        "means of free-energy ratios 1 + (F − F′)/|F′|.",
+        "each. VIM tries splits on all rows of a component, as in the paper. Medians of times and speed-ups, means of "
+        "free-energy ratios 1 + (F − F′)/|F′|. The paper's input is *already stored in a kd-tree*: so is the first "
+        "speed-up, counted for both from the end of the first cycle on. The second counts everything from the rows on; "
+        "since the tree takes O(N log N) and VIM O(N), that one levels off as N grows.",
     ]
     for name, sweep in found.items():
-        head = (LABELS[name], "VIM", "Fast-VIM", "speed-up", "free-energy ratio", "components (VIM, Fast-VIM)")
+        head = (
+            LABELS[name], "VIM", "Fast-VIM", "of which tree", "speed-up given the tree", "with the tree",
+            "free-energy ratio", "components (VIM, Fast-VIM)",
+        )  # fmt: skip
         rows = []
         for value, runs in sweep.items():
             seconds = [f"{np.median([e[n]['seconds'] for e in runs]):.2f} s" for n in ("VIM", "Fast-VIM")]
             sizes = [f"{np.median([e[n]['n_components'] for e in runs]):g}" for n in ("VIM", "Fast-VIM")]
-            rows.append(
-                [f"{float(value):,g}", *seconds, f"{speedup(runs):.1f} ×", f"{ratio(runs):.4f}", ", ".join(sizes)]
-            )
+            tree = f"{np.median([e['Fast-VIM']['start_seconds'] for e in runs]):.2f} s"
+            gains = [f"{speedup(runs, planted=planted):.1f} ×" for planted in (True, False)]
+            rows.append([f"{float(value):,g}", *seconds, tree, *gains, f"{ratio(runs):.4f}", ", ".join(sizes)])
         parts.append(markdown_table(head, rows).rstrip())
     if "N" in found and len(found["N"]) > 1:
         slope = growth(found["N"])
@@ -118,7 +127,7 @@ def section(config: Config, found: Mapping[str, Any]) -> str:
         if float(last) >= 1e6:
             gained = speedup(runs)
             text += f" At a million rows it is {gained:.0f} × ({AT_A_MILLION.text('{:g} ×')} asked for: "
-            text += f"{AT_A_MILLION.verdict(gained)}; the paper: 154 ×)."
+            text += f"{AT_A_MILLION.verdict(gained)}; the paper: 154 ×), with the tree {speedup(runs, planted=False):.0f} ×."
         parts.append(text)
     return "\n\n".join([*parts, "![Fig. 2](figure2.png)", f"*{provenance()}*"])
 
@@ -132,7 +141,8 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
     for column, (name, sweep) in enumerate(found.items()):
         values = [float(value) for value in sweep]
         above, below = axes[:, column]
-        above.plot(values, [speedup(runs) for runs in sweep.values()], "o-")
+        above.plot(values, [speedup(runs) for runs in sweep.values()], "o-", label="given the tree")
+        above.plot(values, [speedup(runs, planted=False) for runs in sweep.values()], "s:", label="with the tree")
         below.plot(values, [ratio(runs) for runs in sweep.values()], "o-", color="tab:red")
         below.axhline(1.0, color="grey", linewidth=0.8)
         for axis in (above, below):
@@ -141,6 +151,7 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
                 axis.set_xscale("log")
         above.set_yscale("log" if name == "N" else "linear")
         below.ticklabel_format(axis="y", useOffset=False)
+    axes[0, 0].legend()
     axes[0, 0].set_ylabel("speed-up over VIM")
     axes[1, 0].set_ylabel("free-energy ratio")
     save_figure(figure, path)

@@ -43,6 +43,8 @@ class Fit:
     """What a fit came to."""
 
     seconds: float
+    start_seconds: float
+    """Of these, until the first cycle is done: checking the rows, their moments, the tree."""
     free_energy: float
     n_components: int
     n_iter: int
@@ -90,7 +92,8 @@ def run(rows: Rows, parameters: dict[str, Any], seed: int) -> tuple[InfiniteGaus
     """One fit."""
     model = InfiniteGaussianMixture(random_state=seed, **parameters)
     _, seconds = timed(lambda: model.fit(rows))
-    return model, Fit(seconds, model.free_energy_, model.n_components_, model.n_iter_, model.n_distances_)
+    started = model.history_[0].seconds
+    return model, Fit(seconds, started, model.free_energy_, model.n_components_, model.n_iter_, model.n_distances_)
 
 
 def warm_up() -> None:

@@ -345,7 +345,7 @@ def test_the_gain_of_a_trial_is_what_the_free_energy_falls_by(make: Callable[...
     order = np.argsort(-moments.counts)
     moments = moments.take(order)
     before = InfiniteMixture.update(prior, (1.0, 1.0), moments)
-    shares, _ = data.shares(before.local, np.array([0]), moments.counts[:1])
+    shares = data.shares(before.local, np.array([0]), moments.counts[:1]).shares
     place = splits.Place((1.0, 1.0), float(moments.counts[1]))
     (trial,) = splits.try_splits(shares, np.array([0]), moments, [place], prior, splits.SplitRules(0.0, 0.0, 10.0))
     assert trial.gain > 50 and len(trial.children) == 2

@@ -127,7 +127,8 @@ def section(config: Config, found: Mapping[str, Any]) -> str:
         if float(last) >= 1e6:
             gained = speedup(runs)
             text += f" At a million rows it is {gained:.0f} × ({AT_A_MILLION.text('{:g} ×')} asked for: "
-            text += f"{AT_A_MILLION.verdict(gained)}; the paper: 154 ×), with the tree {speedup(runs, planted=False):.0f} ×."
+            text += f"{AT_A_MILLION.verdict(gained)}; the paper: 154 ×), "
+            text += f"with the tree {speedup(runs, planted=False):.0f} ×."
         parts.append(text)
     return "\n\n".join([*parts, "![Fig. 2](figure2.png)", f"*{provenance()}*"])
 

@@ -86,6 +86,7 @@ class Cycles:
         self.epsilon = 0.1 * options.tol * data.total_weight
         self._rules = SplitRules(self.epsilon, options.gain, options.smallest, options.n_updates)
         self.ended = options.max_iter == 0
+        self._opened = False
         self.refined = False
         """Whether the last cycles have changed the tree, so that free energies before and after do not compare."""
 
@@ -109,7 +110,7 @@ class Cycles:
 
         While the mixture grows the tree is expanded every third cycle.
         """
-        self.refined = False
+        self.refined, self._opened = self._opened, False
         settled = False
         while not (settled or self.ended):
             before = state.F
@@ -190,11 +191,11 @@ class Cycles:
         counts = state.moments.counts
         behind = state.tail + counts.sum() - np.cumsum(counts)
         places = [Place(self._options.alpha, float(behind[c])) for c in candidates]
-        shares, n_distances = self._data.shares(state.mixture.local, candidates, counts[candidates])
-        trials = try_splits(
-            shares, candidates, state.moments, places, self.prior, self._rules, self._data.trial_threads(shares)
-        )
-        self._n_distances += n_distances + sum(trial.n_distances for trial in trials)
+        found = self._data.shares(state.mixture.local, candidates, counts[candidates])
+        n_threads = self._data.trial_threads(found.shares)
+        trials = try_splits(found.shares, candidates, state.moments, places, self.prior, self._rules, n_threads)
+        self._n_distances += found.n_distances + sum(trial.n_distances for trial in trials)
+        self._opened |= found.refined
         return sorted(trials, key=lambda trial: -trial.gain)
 
     def split(self, state: State, trials: list[Trial]) -> State:

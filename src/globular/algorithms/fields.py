@@ -30,6 +30,8 @@ _LOOK_EVERY = 8
 """Passes over the components that matter to a row from one over all components to the next."""
 _SMALL = 2**20
 """Shares with fewer numbers than that in the squares of their chunks are small."""
+_LEAST_CELLS = 16
+"""Cells that a component needs to be tried, if it has the rows."""
 _START_DEPTH = 4
 """The first cells are at least so deep in the tree, as in the paper."""
 
@@ -40,6 +42,17 @@ class Share(Protocol):
     def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
         """Statistics of the E-step."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The shares of some components."""
+
+    shares: Sequence[Share]
+    n_distances: int
+    """Evaluations that it took."""
+    refined: bool = False
+    """Whether the data were opened for it, so that free energies before and after do not compare."""
 
 
 class Field(Share, Protocol):
@@ -74,8 +87,8 @@ class Field(Share, Protocol):
         """Mean and variance of every column."""
         ...
 
-    def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> tuple[Sequence[Share], int]:
-        """The shares of some components of `mixture`, which hold so much weight each; and evaluations it took."""
+    def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> Shares:
+        """The shares of some components of `mixture`, which hold so much weight each."""
         ...
 
     def refine(self, mixture: GaussianParameters, *, thorough: bool) -> int:
@@ -100,14 +113,14 @@ class Rows:
     def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
         return self._shard.soft_pass(mixture)
 
-    def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> tuple[Sequence[Share], int]:
+    def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> Shares:
         """Deviation: of a component with more than `max_rows` rows a random part stands for all of them.
 
         Copies of rows stay within bounds so, and a split is accepted by the free energy of all rows anyway.
         """
         claims = self._claims(mixture, components, counts, kept=False)
         n_distances = self._shard.n_rows * mixture.n_components
-        return [LocalRows(self._shard, claim.rows, claim.weights) for claim in claims], n_distances
+        return Shares([LocalRows(self._shard, claim.rows, claim.weights) for claim in claims], n_distances)
 
     def _claims(self, mixture: GaussianParameters, components: I64, counts: F64, *, kept: bool) -> list[Claim]:
         held = counts * (self._shard.n_rows / self._shard.total_weight)
@@ -160,12 +173,13 @@ class KeptRows(Rows):
         self.complete = statistics.n_distances >= self._shard.n_rows * mixture.n_components
         return statistics
 
-    def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> tuple[Sequence[Share], int]:
-        claims = self._claims(mixture, components, counts, kept=self.truncated)
-        n_distances = 0 if self.truncated else self._shard.n_rows * mixture.n_components
+    def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> Shares:
+        kept = self.truncated and mixture.n_components == self._T
+        claims = self._claims(mixture, components, counts, kept=kept)
+        n_distances = 0 if kept else self._shard.n_rows * mixture.n_components
         kind = mixture.family.scatter
         rows = [Chunks(claim.weights, claim.rows, np.empty((len(claim.rows), 0)), kind) for claim in claims]
-        return [CellShare(self._shard, chunks) for chunks in rows], n_distances
+        return Shares([CellShare(self._shard, chunks) for chunks in rows], n_distances)
 
 
 class LocalRows:
@@ -260,11 +274,19 @@ class Cells:
         self._graph = estimated_graph(self._graph, found.pairs, options.n_threads)
         return found.statistics
 
-    def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> tuple[Sequence[Share], int]:
+    def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> Shares:
         if self.by_rows:
             return self._rows.shares(mixture, components, counts)
+        before, n_distances = self.n_cells, self.n_cells * mixture.n_components
         claims = self._shard.claim_chunks(mixture, components)
-        return [CellShare(self._shard, chunks) for chunks in claims], self.n_cells * mixture.n_components
+        few = np.array([len(chunks) < _LEAST_CELLS for chunks in claims])
+        if few.any():
+            # Step 2a: what is one cell to all components may be two clusters
+            self.n_cells = self._shard.open_claimed(mixture, components[few], _LEAST_CELLS)
+        if self.n_cells > before:
+            n_distances += self.n_cells * mixture.n_components
+            claims = self._shard.claim_chunks(mixture, components)
+        return Shares([CellShare(self._shard, chunks) for chunks in claims], n_distances, self.n_cells > before)
 
     def trial_threads(self, shares: Sequence[Share]) -> int:
         """Small shares are over before another thread has started."""

@@ -224,6 +224,9 @@ class MappedShard(ABC):
         of_parts = self._each(Shard.claim_chunks, mixture, components)
         return [Chunks.join([claims[i] for claims in of_parts]) for i in range(len(components))]
 
+    def open_claimed(self, mixture: GaussianParameters, components: NDArray[np.integer], least: int) -> int:
+        return self._add(Shard.open_claimed, mixture, components, least)
+
     def forget_members(self) -> None:
         self._each(Shard.forget_members)
 

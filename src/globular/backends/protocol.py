@@ -236,6 +236,13 @@ class Shard(Protocol):
         """The cells that these components are responsible for, weighted by w·q; cells × C densities."""
         ...
 
+    def open_claimed(self, mixture: GaussianParameters, components: NDArray[np.integer], least: int) -> int:
+        """Open the cells that these components hold most of until each has `least`, where it has rows for so many.
+
+        Returns the number of cells now. cells × C densities, or none where cells remember their components.
+        """
+        ...
+
     def forget_members(self) -> None:
         """Let the next `truncated_cell_pass` find K(A) anew among all components, because they are other ones."""
         ...

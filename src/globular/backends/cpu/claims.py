@@ -91,3 +91,38 @@ def claim_chunks(
     spans = [(chunks, span) for chunks in frontier.parts() for span in even_ranges(len(chunks), _CELLS_AT_ONCE)]
     parts = list(ordered_map(lambda work: claim(work[0].pick(slice(*work[1]))), spans, n_threads))
     return [Chunks.join([part[i] for part in parts]) for i in range(len(components))]
+
+
+def open_claimed(
+    frontier: Frontier, mixture: GaussianParameters, components: NDArray[np.integer], least: int, n_threads: int
+) -> int:
+    """See `Shard.open_claimed`."""
+    holders = _holders(frontier, mixture, n_threads)
+    n_cells = np.bincount(holders, minlength=mixture.n_components)
+    wanted = np.zeros(mixture.n_components, dtype=bool)
+    wanted[components] = True
+    holders = holders[: len(frontier.nodes)]
+    while True:
+        short = wanted & (n_cells < least)
+        places = np.flatnonzero(short[holders] & (frontier.node_chunks.scatter != 0.0).any(axis=1))
+        if not len(places):
+            return len(frontier)
+        n_cells += np.bincount(holders[places], frontier.n_children(places) - 1, minlength=mixture.n_components).astype(
+            np.int64
+        )
+        inner = places[~frontier.tree.is_leaf(frontier.nodes[places])]
+        holders = np.concatenate([np.delete(holders, places), np.repeat(holders[inner], 2)])  # the order of `open`
+        frontier.open(places)
+
+
+def _holders(frontier: Frontier, mixture: GaussianParameters, n_threads: int) -> NDArray[np.integer]:
+    """The component of largest responsibility for every cell, (n_cells,)."""
+    if frontier.members is not None:
+        return np.maximum(frontier.members[:, 0], 0)
+    blocks = ChunkBlocks(mixture, frontier.offset)
+
+    def find(part: Chunks) -> NDArray[np.integer]:
+        return np.asarray(blocks.log_joint(part, blocks.features(part)).argmax(axis=1))
+
+    spans = [(chunks, span) for chunks in frontier.parts() for span in even_ranges(len(chunks), _CELLS_AT_ONCE)]
+    return np.concatenate(list(ordered_map(lambda work: find(work[0].pick(slice(*work[1]))), spans, n_threads)))

@@ -78,6 +78,9 @@ class PlantedShard(ABC):
     def claim_chunks(self, mixture: GaussianParameters, components: NDArray[np.integer]) -> list[Chunks]:
         return claims.claim_chunks(self.frontier, mixture, components, self.n_threads)
 
+    def open_claimed(self, mixture: GaussianParameters, components: NDArray[np.integer], least: int) -> int:
+        return claims.open_claimed(self.frontier, mixture, components, least, self.n_threads)
+
     def forget_members(self) -> None:
         self.frontier.members = None
 

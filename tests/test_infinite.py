@@ -13,6 +13,7 @@ from sklearn.mixture import BayesianGaussianMixture
 from threadpoolctl import threadpool_limits
 
 from globular.algorithms import fields, merges, splits
+from globular.algorithms.cycles import Cycles
 from globular.algorithms.fields import CellOptions, Cells, Field, Rows
 from globular.algorithms.infinite import (
     GROWN,
@@ -29,6 +30,7 @@ from globular.model.chunks import Chunks, Within
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.gaussian import isotropic_mixture
 from globular.model.observations import Moments
+from globular.model.search import Search
 from globular.model.wishart import GaussianPrior
 
 Matrix = NDArray[np.float64]
@@ -266,6 +268,51 @@ def test_rows_that_remember_their_components_lose_nothing_that_matters(kind: str
             np.testing.assert_allclose(kept.rows, all_rows.rows, atol=1e-12)
             np.testing.assert_allclose(kept.weights, all_rows.weights, rtol=1e-5)
         mixture = isotropic_mixture(means + 0.05 * (step + 1), 1.4, kind)
+
+
+def test_a_cycle_costs_the_same_a_cell_for_a_thousand_components() -> None:
+    """From the true means: F never rises, no weight is lost, F of all rows is lower, and T is not in the cost."""
+    per_cell = {}
+    for side in (12, 34):
+        T = side * side
+        centers = 9.0 * np.stack(np.meshgrid(np.arange(side), np.arange(side)), axis=-1).reshape(-1, 2)
+        rows = centers[np.arange(20 * T) % T] + np.random.default_rng(0).normal(size=(20 * T, 2))
+        options = CellOptions(leaf_size=8, n_cells=4 * T, C_prime=4, G=6)
+        data = Cells(CpuShard(rows, n_threads=2), "outer", options, 100_000, np.random.default_rng(0))
+        prior = prior_for(rows, scale=1e-3)
+        cycles = Cycles(data, prior, InfiniteOptions(T_max=T, max_iter=6))
+        state = cycles.arrange(components_at(data, centers, prior), 0.0, np.zeros(T))
+        steps = list(cycles.cycle(state, None, 0.0, refine=False))
+        objectives = np.array([step.objective for step in steps])
+        assert (np.diff(objectives) >= -1e-9 * abs(objectives[0])).all() and objectives[-1] > objectives[0]
+        model = steps[-1].model
+        assert model.sticks.weights.sum() + model.sticks.remainder == pytest.approx(1.0, abs=1e-12)
+        held = model.sticks.first - model.sticks.alpha[0]
+        assert held.sum() == pytest.approx(len(rows), rel=1e-3)
+        assert free_energy(on_rows(rows), model) <= -objectives[-1] + 1e-9 * abs(objectives[-1])
+        per_cell[side] = steps[-1].n_distances / data.n_cells
+    assert per_cell[34] < 1.2 * per_cell[12]
+    assert per_cell[34] < 4 * 6 + 2
+
+
+@pytest.mark.parametrize("C_prime", [None, 2])
+def test_cells_of_components_that_are_tried_are_opened(C_prime: int | None) -> None:
+    rows, _ = blobs(n=4000, C=8, D=3)
+    shard = CpuShard(rows)
+    n_before = shard.plant_tree("outer", 8, largest=600.0)
+    mixture = isotropic_mixture(rows[:8], 1.0, "full")
+    if C_prime:
+        graph = fields.nearest_means(shard, mixture.means, 4)
+        shard.truncated_cell_pass(mixture, graph, Search(C_prime, 0, 0, estimate=False))
+    bound = shard.cell_pass(mixture).log_likelihood
+    n_cells = shard.open_claimed(mixture, np.array([3, 5]), 40)
+    claims = shard.claim_chunks(mixture, np.arange(8))
+    assert n_cells > n_before and n_cells < n_before + 4 * 80
+    assert min(len(claims[3]), len(claims[5])) >= 30 > len(claims[0])
+    after = shard.cell_pass(mixture)
+    assert after.log_likelihood >= bound and after.total_weight == pytest.approx(4000)
+    assert shard.open_claimed(mixture, np.array([3, 5]), 10) == n_cells  # they have enough now
+    assert shard.open_claimed(mixture, np.arange(8), 10_000) == 4000  # all rows, and no more
 
 
 def test_rows_that_need_most_components_remember_none() -> None:

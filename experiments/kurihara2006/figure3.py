@@ -1,15 +1,16 @@
 """Fig. 3: MNIST in 50 principal components, VIM and Fast-VIM, and the mean images of the clusters.
 
-    python -m experiments.kurihara2006.figure3 [--quick] [-o DIR]
+    python -m experiments.kurihara2006.figure3 [--quick] [--limit SECONDS] [-o DIR]
 
-The full run takes the first 60,000 digits; --quick takes 2,000 of them and 10 components of the images.
+The full run takes the first 60,000 digits; --quick takes 2,000 of them and 10 components of the images. VIM may be cut
+off after some time; the report says so.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ class Config:
     n_rows: int = 60_000
     n_features: int = 50
     max_components: int = 200
+    limit: float | None = None
+    """Seconds after which VIM is cut off."""
 
 
 FULL = Config()
@@ -77,10 +80,10 @@ def measure(config: Config) -> tuple[dict[str, Any], dict[str, InfiniteGaussianM
     shared = priors(data.rows)
     found: dict[str, Any] = {}
     models: dict[str, InfiniteGaussianMixture] = {}
-    for name, parameters in algorithms(config.max_components, 1, splits="all").items():
-        if name != "BJ":
-            models[name], fit = run(data.rows, parameters | shared, 0)
-            found[name] = fit.as_dict()
+    both = algorithms(config.max_components, 1, splits="all")
+    for name, limit in (("Fast-VIM", None), ("VIM", config.limit)):
+        models[name], fit = run(data.rows, both[name] | shared | {"max_time": limit}, 0)
+        found[name] = fit.as_dict() | {"cut_off": models[name].stopped_ == "max_time"}
     return found, models, data
 
 
@@ -88,9 +91,12 @@ def section(config: Config, found: dict[str, Any]) -> str:
     """The numbers beside those of the paper."""
     paper = {"VIM": ("88", "72,037 s", "1.684e7"), "Fast-VIM": ("96", "3,379 s", "1.759e7")}
     rows = [
-        [name, f"{entry['n_components']}", f"{entry['seconds']:.1f} s", f"{entry['free_energy']:.4g}", *paper[name]]
+        [
+            name, f"{entry['n_components']}", f"{entry['seconds']:.1f} s" + (", cut off" if entry["cut_off"] else ""),
+            f"{entry['free_energy']:.5g}", *paper[name],
+        ]
         for name, entry in found.items()
-    ]
+    ]  # fmt: skip
     head = ("", "clusters", "time", "F", "paper: clusters", "paper: time", "paper: F")
     speedup = found["VIM"]["seconds"] / found["Fast-VIM"]["seconds"]
     ratio = energy_ratio(found["Fast-VIM"]["free_energy"], found["VIM"]["free_energy"])
@@ -138,8 +144,10 @@ def report(config: Config, folder: Path) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report."""
-    chosen = parser("MNIST by VIM and Fast-VIM", REPORT).parse_args(arguments)
-    report(QUICK if chosen.quick else FULL, chosen.output)
+    made = parser("MNIST by VIM and Fast-VIM", REPORT)
+    made.add_argument("--limit", type=float, default=None, help="seconds after which VIM is cut off")
+    chosen = made.parse_args(arguments)
+    report(replace(QUICK if chosen.quick else FULL, limit=chosen.limit), chosen.output)
     return 0
 
 

@@ -27,7 +27,7 @@ _MOST = 0.9
 _WORTHWHILE = 2
 """Cells look at C′ components when there are more than so many times as many."""
 _LOOK_EVERY = 8
-"""Passes over the components that matter to a row from one over all components to the next."""
+"""Passes over the components that matter to a row from the first look at all of them to the second."""
 _SMALL = 2**20
 """Shares with fewer numbers than that in the squares of their chunks are small."""
 _LEAST_CELLS = 16
@@ -154,22 +154,28 @@ class KeptRows(Rows):
     def __init__(self, shard: Shard, max_rows: int, rng: np.random.Generator) -> None:
         super().__init__(shard, max_rows, rng)
         self.truncated = not shard.passes.get("kept_pass", "not known")
-        self._n_kept, self._arrangement, self._T = 0, 0, 0
+        self._arrangement, self._T = 0, 0
+        self._n_left, self._interval = 0, _LOOK_EVERY
 
     def arrange(self, arrangement: int) -> None:
         if arrangement != self._arrangement:
-            self._arrangement = arrangement
+            self._arrangement, self._interval = arrangement, _LOOK_EVERY
             self.look_again()
 
     def look_again(self) -> None:
-        self._n_kept = _LOOK_EVERY
+        self._n_left = 0
 
     def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
         if not self.truncated:
             return super().e_step(mixture)
-        look = self._n_kept == _LOOK_EVERY or mixture.n_components != self._T
+        look = self._n_left == 0 or mixture.n_components != self._T
         statistics = self._shard.kept_pass(mixture, renew=look)
-        self._n_kept, self._T = 0 if look else self._n_kept + 1, mixture.n_components
+        self._T = mixture.n_components
+        if look:
+            # the longer the same components move about, the less they move
+            self._n_left, self._interval = self._interval, 2 * self._interval
+        else:
+            self._n_left -= 1
         self.complete = statistics.n_distances >= self._shard.n_rows * mixture.n_components
         return statistics
 

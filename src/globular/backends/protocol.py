@@ -237,7 +237,7 @@ class Shard(Protocol):
         ...
 
     def open_claimed(self, mixture: GaussianParameters, components: NDArray[np.integer], least: int) -> int:
-        """Open the cells that these components hold most of until each has `least`, where it has rows for so many.
+        """Open the cells that these components hold most of until each has about `least`, if it has so many rows.
 
         Returns the number of cells now. cells × C densities, or none where cells remember their components.
         """

@@ -53,9 +53,10 @@ import warnings
 import numpy as np
 from scipy import sparse
 from globular import NestedMiniBatchKMeans
-from globular.backends.cpu import nested
+from globular.backends.cpu import center_scores, votes
 random = np.random.default_rng(0)
-nested.ROWS_PER_BLOCK, nested.ROWS_PER_SUM = 50, 30
+center_scores.ROWS_PER_BLOCK = 50
+votes.ROWS_PER_SUM = 30
 dense = random.normal(size=(300, 5))
 thin = sparse.csr_matrix(np.where(np.abs(dense) > 1, dense, 0))
 warnings.simplefilter("ignore")

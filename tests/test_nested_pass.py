@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from globular.backends.cpu import CpuShard, nested
+from globular.backends.cpu import CpuShard, center_scores
+from globular.backends.cpu import votes as cpu_votes
 from globular.backends.split import SplitShard
 from globular.backends.stream import StreamShard
 from globular.data.sources import ArraySource
 from globular.model.cells import CenterCells
 from globular.model.groups import CenterGroups
-from globular.model.nested import Batch, Bounds, Candidates, NestedSearch, Votes
+from globular.model.nested import Batch, Bounds, Candidates, NestedSearch
+from globular.model.votes import Votes
 from globular.reference import hard as reference
 from makers import FORMS, Rows, blobs, in_form, weights_for
 
@@ -57,7 +59,8 @@ def walk(
         size = sizes[t] if sizes else min(len(rows), 20 * 2 ** (t // 2))
         batch = Batch(7, size, len(rows))
         found = shard.nested_pass(centers, votes.origin, batch, NestedSearch(bounds, restart=t == 0))
-        votes.move(found, centers, unit=False)
+        votes.centers = centers
+        votes.move(found, unit=False)
         chosen = batch.rows(len(rows))
         assert found.n_rows == len(chosen) == size
         np.testing.assert_array_equal(shard.labels[chosen], reference.closest_centers(rows[chosen], centers))
@@ -122,17 +125,9 @@ def test_orders_look_random() -> None:
     assert 40 < np.median(halves) < 60 and halves.std() < 8
 
 
-@pytest.fixture(params=["direct", "products"])
-def way_of_sparse_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sparse rows compute single distances only beside many more centres than tests have, unless told otherwise."""
-    if request.param == "direct":
-        monkeypatch.setitem(nested.DIRECT_SHARE, "sparse", 0.5)
-
-
 @pytest.mark.parametrize("kind", ["none", "elkan", "yinyang"])
 @pytest.mark.parametrize("unit_rows", [False, True], ids=["euclidean", "cosine"])
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.usefixtures("way_of_sparse_rows")
 def test_every_form_of_rows(form: str, unit_rows: bool, kind: str) -> None:
     matrix = in_form(blobs(n=150, D=4), form)
     start = reference.as_seen(matrix, unit_rows=unit_rows)[::9].copy()
@@ -151,9 +146,7 @@ def test_lattices_full_of_ties_and_duplicate_centers(
         path.append(path[-1] + random.integers(-1, 2, size=(C, D)) * random.integers(0, 2, size=(C, 1)) / 2.0)
     rows = random.integers(-2, 3, size=(n, D)).astype(random.choice([np.float32, np.float64]))
     matrix = in_form(rows.astype(np.float64), "csr64") if sparse else rows
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(nested.DIRECT_SHARE, "sparse", random.choice([0.0, 0.5]))
-        walk(matrix, path, kind, sizes=sorted(random.integers(1, n + 1, size=7).tolist()))
+    walk(matrix, path, kind, sizes=sorted(random.integers(1, n + 1, size=7).tolist()))
 
 
 @pytest.mark.parametrize("kind", ["elkan", "yinyang"])
@@ -204,8 +197,8 @@ def test_bounds_save_distances_as_centers_settle() -> None:
 
 @pytest.mark.parametrize("kind", ["none", "elkan", "yinyang"])
 def test_same_bits_for_any_number_of_threads(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nested, "ROWS_PER_BLOCK", 64)
-    monkeypatch.setattr(nested, "ROWS_PER_SUM", 50)
+    monkeypatch.setattr(center_scores, "ROWS_PER_BLOCK", 64)
+    monkeypatch.setattr(cpu_votes, "ROWS_PER_SUM", 50)
     rows = blobs(n=1000, C=5, D=6)
     found = []
     for n_threads in (1, 2, 3):
@@ -224,7 +217,7 @@ def test_same_bits_for_any_number_of_threads(kind: str, monkeypatch: pytest.Monk
 def test_large_and_small_clusters_are_summed_alike(
     n_clusters: int, rows_per_sum: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nested, "ROWS_PER_SUM", rows_per_sum)
+    monkeypatch.setattr(cpu_votes, "ROWS_PER_SUM", rows_per_sum)
     walk(blobs(n=200, D=3), wander(blobs(n=n_clusters, D=3, seed=1), 4, 0.5), "elkan", weights=weights_for(200))
 
 
@@ -260,7 +253,8 @@ def test_votes_without_removal_count_every_visit() -> None:
     shard, search = CpuShard(rows), NestedSearch(remove_old=False)
     votes = Votes.none(rows[:5])
     for _ in range(3):
-        votes.move(shard.nested_pass(rows[:5], votes.origin, Batch(0, 100, 100), search), rows[:5], unit=False)
+        votes.centers = rows[:5]
+        votes.move(shard.nested_pass(rows[:5], votes.origin, Batch(0, 100, 100), search), unit=False)
     assert votes.counts.sum() == 300
     member = shard.labels[:, None] == np.arange(5)
     np.testing.assert_allclose(votes.sums, 3 * member.T @ (rows - votes.origin), rtol=1e-12, atol=1e-9)
@@ -284,7 +278,7 @@ def test_candidates_never_lose_a_closer_centre_that_a_row_had(form: str) -> None
         found = shard.nested_pass(
             centers, votes.origin, batch, NestedSearch(None, Candidates(cells, n_probes), restart=t == 0)
         )
-        votes.move(found, centers, unit=False)
+        votes.move(found, unit=False)
         check_votes(votes, rows[chosen], np.ones(400), shard.labels[chosen])
         squared = ((rows[chosen] - centers[shard.labels[chosen]]) ** 2).sum(axis=1)
         assert (squared <= before).all()

@@ -32,8 +32,9 @@ from globular.algorithms.steps import Step
 from globular.algorithms.yinyang import default_groups
 from globular.backends.protocol import Shard, require
 from globular.model.groups import CenterGroups
-from globular.model.nested import Batch, Bounds, Candidates, NestedSearch, NestedStatistics, Votes
+from globular.model.nested import Batch, Bounds, Candidates, NestedSearch, NestedStatistics
 from globular.model.statistics import F64
+from globular.model.votes import AnyVotes, ColumnVotes, Votes
 
 BoundKind = Literal["elkan", "yinyang"]
 TINY = float(np.finfo(np.float64).tiny)
@@ -71,13 +72,17 @@ class NestedOptions:
 
 @dataclass(frozen=True, slots=True)
 class NestedModel:
-    """The centres, and whose votes they are the means of."""
+    """Votes, and the centres that are their means. Good until the next step, which changes the votes in place."""
 
-    centers: F64
-    votes: Votes
+    votes: AnyVotes
     batch_size: int
     n_visits: int
     """Rows visited so far, each as often as it was."""
+
+    @property
+    def centers(self) -> F64:
+        """The centres, (k, D)."""
+        return self.votes.dense_centers()
 
 
 def nested_kmeans(
@@ -86,21 +91,21 @@ def nested_kmeans(
     """Alg. 5. The objective of a step is the inertia of all rows as its batch estimates it."""
     require(shard, "nested_pass")
     N, weight = shard.n_rows, shard.total_weight
-    votes, bounds = Votes.none(centers), _first_bounds(centers, options)
+    votes, bounds = _first_votes(shard, centers, options), _first_bounds(centers, options)
     plateau, reassignment = Plateau(options, N), Reassignment(options, len(centers))
     seed, b, n_visits = int(rng.integers(2**63)), min(options.b0, N), 0
     for t in count(1):
         batch = Batch(seed, b, N, options.run)  # M_t
-        search = NestedSearch(bounds, _candidates(shard, centers, options, rng), options.remove_old, restart=t == 1)
-        change = shard.nested_pass(centers, votes.origin, batch, search)  # lines 9–29
-        update = update_centers(votes, change, centers, options)
+        search = NestedSearch(bounds, _candidates(shard, votes, options, rng), options.remove_old, restart=t == 1)
+        change = shard.nested_pass(votes.centers, votes.origin, batch, search)  # lines 9–29
+        update = update_centers(votes, change, options)
         stalled = plateau.after(update.energy, b)
         # Line 36. Deviation: a batch that has nothing left to improve grows too; with cells, whose noise moves some
         # centre every time, it might never otherwise.
         grows = options.nested and b < N and (update.smallest_ratio > options.rho or stalled)
-        old, centers, shifts = centers, update.centers, update.shifts
-        if reassignment.due(batch, grows) and reassignment.move(shard, centers, votes, batch, rng):
-            shifts = shift_lengths(centers, old)
+        shifts = update.shifts
+        if reassignment.due(batch, grows):
+            shifts = shifts + reassignment.move(shard, votes, batch, rng)
         bounds = None if bounds is None else bounds.after(shifts)
         n_visits += change.n_rows
         stopped = ""
@@ -112,7 +117,7 @@ def nested_kmeans(
             stopped = "max_no_improvement"
         elif n_visits >= options.max_epochs * N:
             stopped = "max_iter"
-        model = NestedModel(centers, votes, change.n_rows, n_visits)
+        model = NestedModel(votes, change.n_rows, n_visits)
         yield Step(t, update.energy * weight, change.n_distances, change.n_changed, model, stopped)
         if stopped:
             return
@@ -122,12 +127,19 @@ def nested_kmeans(
             seed = int(rng.integers(2**63))
 
 
-def one_batch(shard: Shard, centers: F64, votes: Votes, options: NestedOptions, rng: np.random.Generator) -> Update:
+def one_batch(shard: Shard, votes: Votes, options: NestedOptions, rng: np.random.Generator) -> Update:
     """All rows of a shard as one batch beside what was voted before: Alg. 4 where the caller brings the batches."""
     batch = Batch(0, shard.n_rows, shard.n_rows)
-    search = NestedSearch(None, _candidates(shard, centers, options, rng), remove_old=False, restart=True)
-    change = shard.nested_pass(centers, votes.origin, batch, search)
-    return update_centers(votes, change, centers, options)
+    search = NestedSearch(None, _candidates(shard, votes, options, rng), remove_old=False, restart=True)
+    change = shard.nested_pass(votes.centers, votes.origin, batch, search)
+    return update_centers(votes, change, options)
+
+
+def _first_votes(shard: Shard, centers: F64, options: NestedOptions) -> AnyVotes:
+    """Sparse rows in memory vote column by column; cells, and centres of unit length, need them as rows."""
+    if shard.casts_ballots and options.n_probes == 0 and not options.unit_centers:
+        return ColumnVotes.none(centers, options.n_threads)
+    return Votes.none(centers)
 
 
 def _first_bounds(centers: F64, options: NestedOptions) -> Bounds | None:
@@ -139,16 +151,17 @@ def _first_bounds(centers: F64, options: NestedOptions) -> Bounds | None:
     return Bounds.start(CenterGroups.by_proximity(centers, default_groups(*centers.shape)))
 
 
-def _candidates(shard: Shard, centers: F64, options: NestedOptions, rng: np.random.Generator) -> Candidates | None:
+def _candidates(shard: Shard, votes: AnyVotes, options: NestedOptions, rng: np.random.Generator) -> Candidates | None:
     """Cells are drawn anew for every batch: the same ones would miss the same neighbours again."""
-    return Candidates(draw_cells(shard, centers, rng), options.n_probes) if options.n_probes > 0 else None
+    if options.n_probes == 0:
+        return None
+    return Candidates(draw_cells(shard, votes.dense_centers(), rng), options.n_probes)
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
     """The M-step of a batch."""
 
-    centers: F64
     shifts: F64
     """p(j), (k,)."""
     energy: float
@@ -157,9 +170,9 @@ class Update:
     """min_j σ̂_C(j) / p(j)."""
 
 
-def update_centers(votes: Votes, change: NestedStatistics, old: F64, options: NestedOptions) -> Update:
+def update_centers(votes: AnyVotes, change: NestedStatistics, options: NestedOptions) -> Update:
     """Lines 30–35: count the votes, move the centres, compare how far they moved with their standard error."""
-    moved = votes.move(change, old, unit=options.unit_centers, n_threads=options.n_threads)
+    moved = votes.move(change, unit=options.unit_centers, n_threads=options.n_threads)
     p, sse = moved.shifts, moved.sse
     # votes that nobody takes back hold rows several times: only what the last batch brought tells its energy
     total, weight = (sse, votes.counts) if options.remove_old else (moved.batch_sse, change.counts)
@@ -169,13 +182,7 @@ def update_centers(votes: Votes, change: NestedStatistics, old: F64, options: Ne
     counted = (votes.sizes > 1) & (p > 0)
     variances = sse[counted] / (votes.counts[counted] * (votes.sizes[counted] - 1.0))
     ratio = float(np.min(np.sqrt(variances) / p[counted], initial=np.inf))
-    return Update(moved.centers, p, energy, ratio)
-
-
-def shift_lengths(new: F64, old: F64) -> F64:
-    """‖c_new(j) − c_old(j)‖, (k,)."""
-    difference = new - old
-    return np.sqrt(np.einsum("ij,ij->i", difference, difference))
+    return Update(p, energy, ratio)
 
 
 class Plateau:
@@ -221,8 +228,8 @@ class Reassignment:
         self._n_rows += batch.size
         return self._options.reassignment_ratio > 0 and (grows if self._options.nested else self._n_rows >= self._wait)
 
-    def move(self, shard: Shard, centers: F64, votes: Votes, batch: Batch, rng: np.random.Generator) -> bool:
-        """Move weak centres in place; rows that had voted for one have not voted then. Whether there were any."""
+    def move(self, shard: Shard, votes: AnyVotes, batch: Batch, rng: np.random.Generator) -> F64:
+        """Move weak centres; rows that had voted for one have not voted then. Returns how far each centre moved."""
         self._n_rows = 0
         weak = np.flatnonzero(votes.counts < self._options.reassignment_ratio * votes.counts.max())
         weak = weak[np.argsort(votes.counts[weak], kind="stable")][: batch.size // 2]
@@ -230,10 +237,8 @@ class Reassignment:
         if self._options.unit_centers:
             rows = rows[rows.any(axis=1)]  # a row of zeros has no direction
         weak = weak[: len(rows)]
-        centers[weak] = rows
-        votes.forget(weak)
         if self._options.remove_old and len(weak):
-            names = np.arange(len(centers) + 1, dtype=np.int32)
+            names = np.arange(len(votes.counts) + 1, dtype=np.int32)
             names[weak] = names[-1] = -1  # the last entry is where −1 itself points to
             shard.relabel(names)
-        return len(weak) > 0
+        return votes.place(weak, rows)

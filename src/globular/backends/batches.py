@@ -20,6 +20,7 @@ from globular.backends.protocol import add_up
 from globular.backends.state import PointState
 from globular.data.blocks import Matrix
 from globular.errors import DataError
+from globular.model.columns import ColumnMeans
 from globular.model.nested import Batch, NestedSearch, NestedStatistics
 from globular.model.statistics import F64, I64
 from globular.threads import even_ranges
@@ -50,7 +51,9 @@ class StreamedBatch:
         self._pieces: list[Piece] = []
         self._held_bytes = 0
 
-    def nested_pass(self, centers: F64, origin: F64, batch: Batch, search: NestedSearch) -> NestedStatistics:
+    def nested_pass(
+        self, centers: F64 | ColumnMeans, origin: F64, batch: Batch, search: NestedSearch
+    ) -> NestedStatistics:
         """See `Shard.nested_pass`."""
         labels = self.shard.labels
         if search.restart:

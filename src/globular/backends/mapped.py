@@ -107,6 +107,11 @@ class MappedShard(ABC):
     def passes(self) -> Mapping[str, str]:
         """See `Shard.passes`."""
 
+    @property
+    def casts_ballots(self) -> bool:
+        """See `Shard.casts_ballots`: ballots would hold the rows of all parts."""
+        return False
+
     @abstractmethod
     def _each(
         self,

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from globular.errors import UnsupportedPassError
 from globular.model.cells import CellTree, CenterCells
 from globular.model.chunks import BoundGap, ChunkGains, Chunks, GainMeasure, ShareRule, Within
+from globular.model.columns import ColumnMeans
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
@@ -62,6 +63,11 @@ class Shard(Protocol):
     @property
     def passes(self) -> Mapping[str, str]:
         """Every pass of this protocol → "" if offered, else the reason why not."""
+        ...
+
+    @property
+    def casts_ballots(self) -> bool:
+        """Whether nested passes take centres that are kept column by column: rows are sparse, and here in memory."""
         ...
 
     @property
@@ -127,9 +133,12 @@ class Shard(Protocol):
         """
         ...
 
-    def nested_pass(self, centers: F64, origin: F64, batch: Batch, search: NestedSearch) -> NestedStatistics:
+    def nested_pass(
+        self, centers: F64 | ColumnMeans, origin: F64, batch: Batch, search: NestedSearch
+    ) -> NestedStatistics:
         """Label the rows of a batch, and say how the votes changed; those of other rows stay as they are.
 
+        Centres by column (see `casts_ballots`) are answered by ballots about zero, all others by sums.
         Sums and squares are taken about `origin`. Exactly the closest centre unless the search has candidates. At most
         b·C distances for b rows in the batch; with bounds fewer, with candidates about b·√C.
         """

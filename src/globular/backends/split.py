@@ -14,6 +14,7 @@ from globular.backends.mapped import Arguments, MappedShard, PartsInTurn, Result
 from globular.backends.protocol import Index, Labels, LocalShard, Shard
 from globular.backends.tree import tree_total
 from globular.errors import UnsupportedPassError
+from globular.model.columns import ColumnMeans
 from globular.model.nested import Batch, NestedSearch, NestedStatistics
 from globular.model.statistics import F64
 from globular.model.subspace import Subspace
@@ -79,7 +80,9 @@ class SideBySide(MappedShard):
     def _first_row(self, part: int) -> int:
         return int(self._ends[part - 1]) if part else 0
 
-    def nested_pass(self, centers: F64, origin: F64, batch: Batch, search: NestedSearch) -> NestedStatistics:
+    def nested_pass(
+        self, centers: F64 | ColumnMeans, origin: F64, batch: Batch, search: NestedSearch
+    ) -> NestedStatistics:
         batches = [batch.seen_from(self._first_row(part)) for part in range(len(self._ends))]
         return self._join_own(add, Shard.nested_pass, [(centers, origin, seen, search) for seen in batches])
 

@@ -26,6 +26,7 @@ from globular.backends.state import PointState
 from globular.data.blocks import Block, Matrix, Source
 from globular.data.tree import PartitionTree
 from globular.errors import DataError
+from globular.model.columns import ColumnMeans
 from globular.model.covariances import ScatterKind
 from globular.model.nested import Batch, NestedSearch, NestedStatistics
 from globular.model.statistics import F64, PotentialStatistics
@@ -114,7 +115,9 @@ class StreamShard(PlantedShard, PartsInTurn):
     def labels(self) -> Labels:
         return self._per_point.labels
 
-    def nested_pass(self, centers: F64, origin: F64, batch: Batch, search: NestedSearch) -> NestedStatistics:
+    def nested_pass(
+        self, centers: F64 | ColumnMeans, origin: F64, batch: Batch, search: NestedSearch
+    ) -> NestedStatistics:
         if self._batch is None:
             self._batch = StreamedBatch(self)
         return self._batch.nested_pass(centers, origin, batch, search)

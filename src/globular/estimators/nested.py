@@ -32,8 +32,8 @@ from globular.estimators.inputs import (
 from globular.estimators.running import Fit
 from globular.estimators.starts import STARTS, Start, starting_centers
 from globular.model.history import History, Record
-from globular.model.nested import Batch, Votes
-from globular.model.statistics import F64
+from globular.model.nested import Batch
+from globular.model.votes import AnyVotes, Votes
 from globular.threads import resolve_threads
 
 logger = logging.getLogger("globular")
@@ -251,15 +251,14 @@ callable, default="auto"
         if first:
             if data.n_rows < self.n_clusters:
                 raise ValueError(f"n_samples={data.n_rows} should be >= n_clusters={self.n_clusters}.")
-            centers = self._start(data, data.n_rows, random_state).centers
-            votes = Votes.none(centers)
+            votes = Votes.none(self._start(data, data.n_rows, random_state).centers)
             self.n_steps_ = 0
         else:
-            centers, votes = self._centers(), Votes.resumed(self._centers(), self.sums_, self.counts_)
+            votes = Votes.resumed(self._centers(), self.sums_, self.counts_)
         options = replace(self._options(data, 0.0), b0=data.n_rows, nested=False, remove_old=False)
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        update = one_batch(data.shard, centers, votes, options, rng)
-        self._take_votes(update.centers, votes, data)
+        update = one_batch(data.shard, votes, options, rng)
+        self._take_votes(votes, data)
         self.n_steps_ += 1
         self.batch_size_ = data.n_rows
         self.inertia_ = update.energy * data.shard.total_weight
@@ -417,10 +416,10 @@ callable, default="auto"
             del self.labels_
 
     def _take_over(self, step: Step[NestedModel], data: Input) -> None:
-        self._take_votes(step.model.centers, step.model.votes, data)
+        self._take_votes(step.model.votes, data)
 
-    def _take_votes(self, centers: F64, votes: Votes, data: Input) -> None:
-        self.cluster_centers_ = centers.astype(data.dtype)
+    def _take_votes(self, votes: AnyVotes, data: Input) -> None:
+        self.cluster_centers_ = votes.dense_centers().astype(data.dtype)
         self.counts_ = votes.counts
         self.sums_ = votes.whole_sums()
 

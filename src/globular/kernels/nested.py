@@ -1,6 +1,6 @@
-"""Nested mini-batches: a random order that is never stored, bounds that settled rows pass without being read, votes.
+"""Nested mini-batches: labels from scores, and bounds that settled rows pass without being read.
 
-Bounds. Of every row of the batch we keep an upper bound on the distance to its own centre, and per group of centres a
+Of every row of the batch we keep an upper bound on the distance to its own centre, and per group of centres a
 lower bound on the distance to every centre of the group but its own; with groups of one centre these are Elkan's, with
 larger ones yinyang's. Bounds are not loosened in every pass. They are kept relative to the *drift*, the length of the
 path that a centre has gone since the start (for a group: the sum of its largest steps), so that one subtraction brings
@@ -19,48 +19,11 @@ import numpy as np
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.hard import scores_may_overflow
-from globular.kernels.prefetch import prefetch_row
-from globular.kernels.rows import add_row, fetch, float_bits, squared_distance, squared_norm
+from globular.kernels.rows import fetch, float_bits, squared_distance
 
 SAFETY = 2.0**-22
 TINY, LARGEST = 2.0**-126, 2.0**127
 """Within these, float32 rounds with a relative error below the safety."""
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX2 = np.uint64(0x94D049BB133111EB)
-_S30, _S27, _S31, _ONE = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(1)
-ROUNDS = 6
-AHEAD = 8
-"""How many entries ahead the factors of a sparse row are asked for."""
-
-
-@kernel
-def random_order(
-    seed: Any,  # IN  uint64, names the order
-    n: int,  # IN  how many things are ordered
-    first: int,  # IN  position of the first one wanted
-    half: Any,  # IN  uint64; 2^(2 half) is at least n
-    out: Any,  # OUT (m,) what comes at positions first … first + m − 1
-) -> None:
-    """A part of a random order of 0 … n − 1, from its number alone. O(m).
-
-    A Feistel network permutes 2^(2 half) numbers; one that falls beyond n is sent through it again until it does not.
-    """
-    mask = (_ONE << half) - _ONE
-    for k in range(out.shape[0]):
-        x = np.uint64(first + k)
-        while True:
-            left, right = x >> half, x & mask
-            for r in range(ROUNDS):
-                z = seed + _GOLDEN * (right * np.uint64(ROUNDS) + np.uint64(r) + _ONE)
-                z = (z ^ (z >> _S30)) * _MIX1
-                z = (z ^ (z >> _S27)) * _MIX2
-                left, right = right, left ^ ((z ^ (z >> _S31)) & mask)
-            x = (left << half) | right
-            if x < np.uint64(n):
-                break
-        out[k] = np.int64(x)
 
 
 @inline
@@ -73,13 +36,6 @@ def stored_lower(bound: float, drift: float) -> Any:
 def stored_upper(bound: float, drift: float) -> Any:
     """An upper bound as it is kept: relative to the drift, rounded up."""
     return np.float32(max(bound - drift, -LARGEST) + (bound + drift) * SAFETY + TINY)
-
-
-@inline
-def distance_error(share: float, length: float, squared: float) -> float:
-    """Rounding error of a squared distance between rows of that length and a centre."""
-    reach = 2.0 * length + np.sqrt(squared)
-    return share * reach * reach
 
 
 @kernel
@@ -125,14 +81,13 @@ def search_few(
     drift: Any,  # IN  (C,)
     group_drift: Any,  # IN  (groups,)
     most: int,  # IN  rows with more candidates than this are left to the product
-    share: float,  # IN  rounding of sparse distances; 0 for dense rows, whose error is left to the safety
     upper: Any,  # IN/OUT (N,)
     lower: Any,  # IN/OUT (N, groups)
     best: Any,  # scratch (n,) squared distance to the own centre
     labels: Any,  # IN/OUT (n,)
     wide: Any,  # OUT (m,) positions left to the product
 ) -> tuple[int, int]:
-    """Alg. 1 for rows with few candidates; how many are left, and distances computed. O(D) a distance."""
+    """Alg. 1 for dense rows with few candidates; how many are left, and distances computed. O(D) a distance."""
     n_groups = group_drift.shape[0]
     n_wide, n_distances = 0, 0
     for k in range(active.shape[0]):
@@ -146,11 +101,9 @@ def search_few(
             continue
         scale = scales[r] if scales.shape[0] else 1.0
         squared = squared_distance(rows, at[i], scale, centers, c, norms)
-        length = scale * np.sqrt(squared_norm(rows, at[i])) if share > 0.0 else 0.0
-        error = distance_error(share, length, squared)
         best[i] = squared
         n_distances += 1
-        limit = np.sqrt(squared + error) * (1.0 + SAFETY)
+        limit = np.sqrt(squared) * (1.0 + SAFETY)
         n_candidates = 0
         for g in range(n_groups):
             if lower[r, g] - group_drift[g] <= limit:
@@ -174,67 +127,16 @@ def search_few(
                     if former == g:
                         other = min(other, best[i])
                     else:
-                        below = np.sqrt(max(best[i] - error, 0.0))
-                        lower[r, former] = min(lower[r, former], stored_lower(below, group_drift[former]))
+                        below = stored_lower(np.sqrt(best[i]), group_drift[former])
+                        lower[r, former] = min(lower[r, former], below)
                     best[i] = squared
                     labels[i] = m
-                    error = distance_error(share, length, squared)
-                    limit = np.sqrt(squared + error) * (1.0 + SAFETY)
+                    limit = np.sqrt(squared) * (1.0 + SAFETY)
                 else:
                     other = min(other, squared)
-            below = np.inf
-            if other < np.inf:
-                below = np.sqrt(max(other - distance_error(share, length, other), 0.0))
-            lower[r, g] = stored_lower(below, group_drift[g])
-        upper[r] = stored_upper(np.sqrt(best[i] + error), drift[labels[i]])
+            lower[r, g] = stored_lower(np.sqrt(other), group_drift[g])
+        upper[r] = stored_upper(np.sqrt(best[i]), drift[labels[i]])
     return n_wide, n_distances
-
-
-@kernel
-def transposed_factors(
-    centers: Any,  # IN  (C, D) float64
-    begin: int,  # IN  columns begin … end − 1
-    end: int,  # IN
-    factors: Any,  # OUT (D, ≥ C) −2 mᵀ; further entries are left as they are
-    norms: Any,  # OUT (C,) the squared length of these columns
-) -> None:
-    """The centres as sparse products want them: all entries of a column side by side. O(C · columns)."""
-    C = centers.shape[0]
-    norms[:] = 0.0
-    for first in range(begin, end, 16):
-        for c in range(C):
-            total = 0.0
-            for j in range(first, min(first + 16, end)):
-                value = centers[c, j]
-                total += value * value
-                factors[j, c] = -2.0 * value
-            norms[c] += total
-
-
-@kernel
-def csr_products(
-    rows: Any,  # IN  (data, indices, indptr)
-    at: Any,  # IN  (n,) which rows
-    factors: Any,  # IN  (D, width)
-    scores: Any,  # OUT (n, width) x · factors
-    lengths: Any,  # OUT (n,) ‖x‖
-) -> None:
-    """Products of sparse rows with all centres; a width of whole vectors is the fastest. O(nnz · width)."""
-    n, width = scores.shape
-    for i in range(n):
-        begin, end = rows[2][at[i]], rows[2][at[i] + 1]
-        for k in range(begin, min(begin + AHEAD, end)):
-            prefetch_row(factors, rows[1][k])
-        for c in range(width):
-            scores[i, c] = 0
-        total = 0.0
-        for k in range(begin, end):
-            value, j = rows[0][k], rows[1][k]
-            total += np.float64(value) * value
-            for c in range(width):
-                scores[i, c] += value * factors[j, c]
-            prefetch_row(factors, rows[1][min(k + AHEAD, end - 1)])
-        lengths[i] = np.sqrt(total)
 
 
 @inline
@@ -322,6 +224,7 @@ def bound_by_scores(
     scores: Any,  # IN  (n, ≥ C) −2 x·(m − offset)
     score_norms: Any,  # IN  (C,) ‖m − offset‖²
     longest: float,  # IN  the largest ‖m − offset‖
+    slack: float,  # IN  error of the norms
     group_of: Any,  # IN  (C,)
     drift: Any,  # IN  (C,)
     group_drift: Any,  # IN  (groups,)
@@ -340,7 +243,7 @@ def bound_by_scores(
         r = chosen[i]
         scale = scales[i] if scales.shape[0] else 1.0
         length = scale * lengths[i]
-        error = rounding(rows, at[i], length + longest, scale, n_columns, unit, tiny)
+        error = slack + rounding(rows, at[i], length + longest, scale, n_columns, unit, tiny)
         useless = scores_may_overflow(length + longest, scale, tiny)
         shift = length * length - error
         if n_groups == C:  # Elkan's: every centre is its own group
@@ -358,100 +261,5 @@ def bound_by_scores(
             for g in range(n_groups):
                 lower[r, g] = stored_lower(0.0 if useless else np.sqrt(max(least[g], 0.0)), group_drift[g])
         reach = 2.0 * length + np.sqrt(best[i])
-        own = np.sqrt(best[i] + rounding(rows, at[i], reach, scale, n_columns, unit, tiny))
+        own = np.sqrt(best[i] + slack + rounding(rows, at[i], reach, scale, n_columns, unit, tiny))
         upper[r] = stored_upper(own, drift[labels[i]])
-
-
-@kernel
-def sum_votes(
-    rows: Any,  # IN
-    at: Any,  # IN  (n,) where each row lies in `rows`
-    chosen: Any,  # IN  (n,) the rows' numbers in the shard
-    weights: Any,  # IN  (N,) or empty
-    scales: Any,  # IN  (N,) or empty
-    shift: Any,  # IN  (D,) subtracted from dense rows before they are added
-    origin: Any,  # IN  (1, D) what squares are taken about
-    origin_norm: Any,  # IN  (1,) its squared length
-    labels: Any,  # IN  (n,)
-    sign: float,  # IN  1: the rows join their clusters, −1: they leave them
-    base: int,  # IN  label that goes to the first row of `sums`
-    sums: Any,  # IN/OUT (·, D) ± Σ w (s x − shift)
-    counts: Any,  # IN/OUT (·,) ± Σ w
-    squares: Any,  # IN/OUT (·,) ± Σ w ‖s x − origin‖²
-    sizes: Any,  # IN/OUT (·,) ± number of rows of positive weight
-) -> None:
-    """accumulate(i) of Alg. 3 for some rows, with the squares that sse needs. O(n · D)."""
-    for i in range(chosen.shape[0]):
-        r, c = chosen[i], labels[i] - base
-        weight = sign * (weights[r] if weights.shape[0] else 1.0)
-        if weight == 0.0:
-            continue
-        scale = scales[r] if scales.shape[0] else 1.0
-        counts[c] += weight
-        sizes[c] += np.int64(sign)
-        if origin_norm[0] > 0.0:
-            squares[c] += weight * squared_distance(rows, at[i], scale, origin, 0, origin_norm)
-        else:
-            squares[c] += weight * scale * scale * squared_norm(rows, at[i])
-        add_row(rows, at[i], weight * scale, shift, sums, c)
-
-
-@kernel
-def copy_csr(
-    rows: Any,  # IN  (data, indices, indptr)
-    chosen: Any,  # IN  (m,) rows to copy
-    data: Any,  # OUT
-    indices: Any,  # OUT
-    indptr: Any,  # IN  (m + 1,) where each row goes
-) -> None:
-    """Those CSR rows one after the other. O(nnz)."""
-    for k in range(chosen.shape[0]):
-        source = rows[2][chosen[k]]
-        for j in range(indptr[k + 1] - indptr[k]):
-            data[indptr[k] + j] = rows[0][source + j]
-            indices[indptr[k] + j] = rows[1][source + j]
-
-
-@kernel
-def move_centers(
-    change: Any,  # IN  (C, D) what the last batch added to the sums
-    sums: Any,  # IN/OUT (C, D) Σ w (x − origin)
-    counts: Any,  # IN  (C,) Σ w, the last batch included
-    origin: Any,  # IN  (D,)
-    old: Any,  # IN  (C, D) the centres
-    unit: bool,  # IN  whether centres have unit length
-    centers: Any,  # OUT (C, D) the means; a cluster without votes keeps its place
-    shifts: Any,  # OUT (C,) ‖centers − old‖
-    cross: Any,  # OUT (C, 3) (old − origin) · sums, (old − origin) · change, ‖old − origin‖²
-    first: int,  # IN  clusters first … last − 1
-    last: int,  # IN
-) -> None:
-    """Everything that touches C × D numbers in an M-step, in one go. O(clusters · D)."""
-    D = old.shape[1]
-    for c in range(first, last):
-        with_sums, with_change, squared, norm = 0.0, 0.0, 0.0, 0.0
-        for j in range(D):
-            total = sums[c, j] + change[c, j]
-            sums[c, j] = total
-            step = old[c, j] - origin[j]
-            with_sums += step * total
-            with_change += step * change[c, j]
-            squared += step * step
-            whole = total + counts[c] * origin[j]
-            norm += whole * whole
-        cross[c, 0], cross[c, 1], cross[c, 2] = with_sums, with_change, squared
-        divisor = np.sqrt(norm) if unit else counts[c]
-        shift = 0.0
-        # opposite rows may cancel: such a cluster keeps its direction
-        if counts[c] <= 0.0 or (unit and divisor <= 1e-12 * counts[c]):
-            for j in range(D):
-                centers[c, j] = old[c, j]
-        elif unit:
-            for j in range(D):
-                centers[c, j] = (sums[c, j] + counts[c] * origin[j]) / divisor
-                shift += (centers[c, j] - old[c, j]) ** 2
-        else:
-            for j in range(D):
-                centers[c, j] = origin[j] + sums[c, j] / divisor
-                shift += (centers[c, j] - old[c, j]) ** 2
-        shifts[c] = np.sqrt(shift)

@@ -1,4 +1,4 @@
-"""Random clusters by hashing: the same for a row on any thread, in any order and in any split of the rows."""
+"""Random clusters and orders by hashing: the same for a row on any thread and in any split of the rows."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX2 = np.uint64(0x94D049BB133111EB)
 _S30, _S27, _S31, _S32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)
+_ONE = np.uint64(1)
+ROUNDS = 6
+"""Of the network behind `random_order`."""
 
 
 @inline
@@ -48,3 +51,31 @@ def random_labels(
     """A random cluster for every row. O(n)."""
     for i in range(labels.shape[0]):
         labels[i] = random_cluster(seed, first_row + i, 63, n_clusters)
+
+
+@kernel
+def random_order(
+    seed: Any,  # IN  uint64, names the order
+    n: int,  # IN  how many things are ordered
+    first: int,  # IN  position of the first one wanted
+    half: Any,  # IN  uint64; 2^(2 half) is at least n
+    out: Any,  # OUT (m,) what comes at positions first … first + m − 1
+) -> None:
+    """A part of a random order of 0 … n − 1, from its number alone. O(m).
+
+    A Feistel network permutes 2^(2 half) numbers; one that falls beyond n is sent through it again until it does not.
+    """
+    mask = (_ONE << half) - _ONE
+    for k in range(out.shape[0]):
+        x = np.uint64(first + k)
+        while True:
+            left, right = x >> half, x & mask
+            for r in range(ROUNDS):
+                z = seed + _GOLDEN * (right * np.uint64(ROUNDS) + np.uint64(r) + _ONE)
+                z = (z ^ (z >> _S30)) * _MIX1
+                z = (z ^ (z >> _S27)) * _MIX2
+                left, right = right, left ^ ((z ^ (z >> _S31)) & mask)
+            x = (left << half) | right
+            if x < np.uint64(n):
+                break
+        out[k] = np.int64(x)

@@ -5,16 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from globular.kernels.nested import move_centers, random_order
+from globular.kernels.random import random_order
 from globular.model.cells import CenterCells
+from globular.model.columns import Ballots
 from globular.model.groups import CenterGroups
 from globular.model.statistics import F64, I64
-from globular.threads import even_ranges, run_all
-
-ENTRIES_PER_TASK = 2**18
-"""Numbers of C × D that one thread handles at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +118,7 @@ class NestedStatistics:
     """How the votes of the batch changed: rows leave the clusters they were in and join those that they are in now."""
 
     sums: F64
-    """Changes of Σ w (x − origin) per cluster, (C, D)."""
+    """Changes of Σ w (x − origin) per cluster, (C, D); none where there are ballots."""
     counts: F64
     """Changes of Σ w, (C,)."""
     squares: F64
@@ -134,6 +130,8 @@ class NestedStatistics:
     n_changed: int
     """Rows whose label differs from the one before the pass; all that are new."""
     n_distances: int
+    ballots: Ballots | None = None
+    """The rows that make up the sums, where centres are kept column by column; such statistics are of one shard."""
 
     def __add__(self, other: NestedStatistics) -> NestedStatistics:
         return NestedStatistics(
@@ -153,85 +151,3 @@ class NestedStatistics:
             np.zeros((n_clusters, n_columns)), np.zeros(n_clusters), np.zeros(n_clusters),
             np.zeros(n_clusters, dtype=np.int64), 0, 0, 0,
         )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """The centres after an M-step, and what the votes say about those before it."""
-
-    centers: F64
-    shifts: F64
-    """How far each centre moved, (C,)."""
-    sse: F64
-    """Σ w ‖x − c‖² per cluster over all votes, about the centres before, (C,)."""
-    batch_sse: F64
-    """The same over what the last batch added."""
-
-
-@dataclass(slots=True)
-class Votes:
-    """S, v and what sse needs: everything that the rows seen so far have to say about the centres."""
-
-    origin: F64
-    """What sums and squares are taken about, (D,)."""
-    sums: F64
-    """Σ w (x − origin), (C, D)."""
-    counts: F64
-    squares: F64
-    """Σ w ‖x − origin‖², (C,)."""
-    sizes: I64
-    """Rows of positive weight, (C,)."""
-
-    @classmethod
-    def none(cls, centers: F64) -> Votes:
-        """No votes, about the mean of the centres where a common offset would cancel otherwise.
-
-        Deviation: Alg. 2 lets the rows that the centres start from vote; they would have two votes once in a batch.
-        """
-        empty = NestedStatistics.none(*centers.shape)
-        mean = centers.mean(axis=0)
-        spread = np.einsum("ij,ij->", centers, centers) / len(centers) - mean @ mean
-        origin = mean if mean @ mean > 4.0 * spread else np.zeros_like(mean)
-        return cls(origin, empty.sums, empty.counts, empty.squares, empty.sizes)
-
-    @classmethod
-    def resumed(cls, centers: F64, sums: F64, counts: F64) -> Votes:
-        """Votes of an earlier fit, of which Σ w x and Σ w are known; nobody can take them back."""
-        votes = cls.none(centers)
-        votes.sums += sums - counts[:, None] * votes.origin
-        votes.counts += counts
-        votes.sizes += counts > 0
-        return votes
-
-    def move(self, change: NestedStatistics, old: F64, *, unit: bool, n_threads: int = 1) -> Moved:
-        """Count the changes, and move the centres: c(j) ← S(j) / v(j), scaled to unit length if `unit`.
-
-        A cluster without votes keeps its place, and has exactly no votes: weights that came and went leave a rounding
-        error behind.
-        """
-        self.counts += change.counts
-        self.squares += change.squares
-        self.sizes += change.sizes
-        empty = np.flatnonzero((self.sizes <= 0) & (change.sizes < 0))
-        self.counts[empty] = 0.0
-        centers, shifts, cross = np.empty_like(old), np.empty(len(old)), np.empty((len(old), 3))
-
-        def move_some(span: tuple[int, int]) -> None:
-            move_centers(
-                change.sums, self.sums, self.counts, self.origin, old, unit, centers, shifts, cross, *span
-            )  # fmt: skip
-
-        run_all(move_some, even_ranges(len(old), max(1, ENTRIES_PER_TASK // old.shape[1])), n_threads)
-        self.forget(empty)
-        sse = self.squares - 2.0 * cross[:, 0] + self.counts * cross[:, 2]
-        batch_sse = change.squares - 2.0 * cross[:, 1] + change.counts * cross[:, 2]
-        return Moved(centers, shifts, np.maximum(sse, 0.0), np.maximum(batch_sse, 0.0))
-
-    def forget(self, clusters: NDArray[np.intp]) -> None:
-        """The votes for these clusters are void."""
-        for array in (self.sums, self.counts, self.squares, self.sizes):
-            array[clusters] = 0
-
-    def whole_sums(self) -> F64:
-        """Σ w x per cluster, (C, D); the sums themselves where they are taken about zero."""
-        return self.sums + self.counts[:, None] * self.origin if self.origin.any() else self.sums

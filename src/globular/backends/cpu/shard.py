@@ -19,6 +19,7 @@ from globular.backends.cpu import (
     hard,
     kept,
     nested,
+    picked,
     probed,
     projected,
     routed,
@@ -28,7 +29,7 @@ from globular.backends.cpu import (
 from globular.backends.cpu.grouped import Grouping
 from globular.backends.cpu.kept import Pairs
 from globular.backends.cpu.planted import PlantedShard
-from globular.backends.cpu.rows import CSRRows, DenseRows, Floats, Rows
+from globular.backends.cpu.rows import CSRRows, DenseRows, Rows
 from globular.backends.protocol import Index, Labels, Route
 from globular.backends.state import PointState
 from globular.data.tree import PartitionTree
@@ -36,6 +37,7 @@ from globular.kernels.hard import row_lengths
 from globular.kernels.random import random_labels
 from globular.model.cells import CellTree, CenterCells
 from globular.model.chunks import Chunks
+from globular.model.columns import ColumnMeans
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
@@ -92,8 +94,6 @@ class CpuShard(PlantedShard):
         """Seeds given since the restart of the d2 state; set it when that state was made by another shard."""
         self.batch_rows: tuple[Batch, I64] | None = None
         """The rows of the last batch: the next one is often the same."""
-        self.factors: Floats | None = None
-        """Memory for the centres as products of sparse batches want them."""
         self.potential_runs: F64 | None = None
         self.weight_runs: F64 | None = None
         self.grouping: Grouping | None = None
@@ -143,6 +143,10 @@ class CpuShard(PlantedShard):
         }
 
     @property
+    def casts_ballots(self) -> bool:
+        return isinstance(self.rows, CSRRows)
+
+    @property
     def labels(self) -> Labels:
         return cast(Labels, self.state.get("labels", np.int32, -1))
 
@@ -178,11 +182,13 @@ class CpuShard(PlantedShard):
     ) -> HardStatistics:
         return probed.probing_pass(self, centers, cells, n_probes, accumulate)
 
-    def nested_pass(self, centers: F64, origin: F64, batch: Batch, search: NestedSearch) -> NestedStatistics:
+    def nested_pass(
+        self, centers: F64 | ColumnMeans, origin: F64, batch: Batch, search: NestedSearch
+    ) -> NestedStatistics:
         return nested.nested_pass(self, centers, origin, batch, search)
 
     def pick(self, indices: Index) -> CpuShard:
-        return nested.pick(self, indices)
+        return picked.pick(self, indices)
 
     def scatter_labels(self, n_clusters: int, seed: int) -> None:
         random_labels(np.uint64(seed), self.first_row, n_clusters, self.labels)

@@ -1,0 +1,150 @@
+"""Rows of a batch against all centres: scores −2 x·m by matrix products, and labels from them.
+
+All centres at once, in blocks of rows that suit the cache, where `hard.CenterProduct` has chunks of centres; no exact
+distance is computed where one score is clearly the lowest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from globular.backends.cpu.rows import CSRRows, DenseRows, Floats, KernelRows, Rows, load_rows, read_only
+from globular.backends.protocol import Labels
+from globular.kernels import columns as column_kernels
+from globular.kernels import hard as hard_kernels
+from globular.kernels import nested as kernels
+from globular.model.columns import ColumnMeans
+from globular.model.statistics import F64, I64
+
+if TYPE_CHECKING:
+    from globular.backends.cpu.shard import CpuShard
+
+ROWS_PER_BLOCK = 1024
+SCORES_PER_BLOCK = 2**20
+
+
+class Scored(NamedTuple):
+    """What bounds can be made from."""
+
+    block: KernelRows
+    at: I64
+    lengths: F64
+    scales: F64
+    scores: Floats
+    best: F64
+    """No less than the squared distance to the closest centre."""
+
+
+class Scores(Protocol):
+    """Centres prepared for products with blocks of rows."""
+
+    score_norms: Floats
+    """‖m − offset‖² in the dtype of the scores."""
+    unit: float
+    tiny: float
+    """Round-off and smallest normal number of that dtype."""
+    longest: float
+    """The largest ‖m − offset‖."""
+    slack: float
+    """Error of the norms."""
+    n_terms: int
+    """Columns that the norms are summed over; 0 if the slack covers that."""
+
+    def label(self, chosen: I64, labels: Labels) -> Scored:
+        """Write the closest centre of these rows to `labels`."""
+        ...
+
+
+def center_scores(shard: CpuShard, centers: F64 | ColumnMeans) -> DenseScores | ColumnScores:
+    """The scores that suit the rows."""
+    if isinstance(shard.rows, CSRRows):
+        if not isinstance(centers, ColumnMeans):
+            centers = ColumnMeans.of(np.ascontiguousarray(centers), shard.n_threads)
+        return ColumnScores(shard.rows, shard.scales, centers)
+    assert not isinstance(centers, ColumnMeans)
+    return DenseScores(shard, centers)
+
+
+def rows_per_block(n_clusters: int) -> int:
+    """From the number of centres alone: blocks never depend on threads."""
+    return min(ROWS_PER_BLOCK, max(64, SCORES_PER_BLOCK // n_clusters))
+
+
+class DenseScores:
+    """Products by BLAS in the rows' precision; doubtful labels are decided by exact distances."""
+
+    def __init__(self, shard: CpuShard, centers: F64) -> None:
+        self.rows, self.scales, self.offset = shard.rows, shard.scales, shard.offset
+        self.centers = np.ascontiguousarray(centers, dtype=np.float64)
+        dtype = self.rows.dtype
+        self.unit, self.tiny = float(np.finfo(dtype).eps) / 2, float(np.finfo(dtype).tiny)
+        self.slack, self.n_terms = 0.0, shard.n_columns
+        with np.errstate(over="ignore"):  # kernels see by themselves where scores overflow
+            self.norms: F64 = np.einsum("ij,ij->i", self.centers, self.centers)
+            shifted = self.centers if self.offset is None else self.centers - self.offset
+            self.factors = (-2.0 * shifted).astype(dtype).T
+            norms = self.norms if self.offset is None else np.einsum("ij,ij->i", shifted, shifted)
+            self.score_norms: Floats = norms.astype(dtype)
+        self.longest = float(np.sqrt(norms.max()))
+
+    def label(self, chosen: I64, labels: Labels) -> Scored:
+        """See `Scores.label`."""
+        assert isinstance(self.rows, DenseRows)
+        scales = entries_of(self.scales, chosen)
+        lengths, best = np.empty(len(chosen)), np.empty(len(chosen))
+        scores = np.empty((len(chosen), len(self.centers)), dtype=self.rows.dtype)
+        block, at = _gather(self.rows, chosen), np.arange(len(chosen))
+        seen = block
+        if self.offset is not None:
+            seen = (read_only((block[0] - self.offset).astype(block[0].dtype, copy=False)),)
+        hard_kernels.row_lengths(seen, lengths)
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.matmul(seen[0], self.factors, out=scores)
+        kernels.decide(
+            block, at, lengths, scales, scores, self.score_norms, self.centers, self.norms, self.unit, self.tiny,
+            best, labels,
+        )  # fmt: skip
+        return Scored(block, at, lengths, scales, scores, best)
+
+
+class ColumnScores:
+    """Products of sparse rows with centres that are kept column by column, in float64: no label is in doubt."""
+
+    def __init__(self, rows: CSRRows, scales: F64, means: ColumnMeans) -> None:
+        self.rows, self.scales, self.means = rows, scales, means
+        self.score_norms: F64 = means.norms
+        self.unit, self.tiny = column_kernels.UNIT, column_kernels.TINY
+        self.longest = float(np.sqrt(self.score_norms.max()))
+        self.slack, self.n_terms = means.norm_share * float(self.score_norms.max()), 0
+
+    def label(self, chosen: I64, labels: Labels) -> Scored:
+        """See `Scores.label`."""
+        scales = entries_of(self.scales, chosen)
+        lengths, best = np.empty(len(chosen)), np.empty(len(chosen))
+        scores = np.empty((len(chosen), self.means.places.shape[1]))
+        block, at = in_place(self.rows, chosen)
+        column_kernels.column_scores(block, at, self.means.places, self.means.factors, scores, lengths)
+        column_kernels.closest_by_scores(
+            block, at, lengths, scales, scores, self.score_norms, self.slack, best, labels
+        )  # fmt: skip
+        return Scored(block, at, lengths, scales, scores, best)
+
+
+def entries_of(values: F64, rows: I64) -> F64:
+    """The entries of these rows, where there are any entries."""
+    return values[rows] if len(values) else values
+
+
+def in_place(rows: Rows, chosen: I64) -> tuple[KernelRows, I64]:
+    """Rows as kernels take them, copied only if they must be converted, and where the chosen ones lie in them."""
+    loaded, gathered = load_rows(rows, chosen)
+    return loaded, np.arange(len(chosen)) if gathered else chosen
+
+
+def _gather(rows: DenseRows, chosen: I64) -> KernelRows:
+    """Those rows one after the other; a view where they lie like that already."""
+    if len(chosen) and chosen[-1] - chosen[0] + 1 == len(chosen):
+        return rows.kernel_rows(int(chosen[0]), int(chosen[-1]) + 1)
+    return (rows.gather(chosen),)

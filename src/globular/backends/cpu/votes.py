@@ -1,0 +1,117 @@
+"""How the votes of a batch change: sums of the rows that join and leave clusters, or the ballots themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from globular.backends.cpu.center_scores import entries_of, in_place
+from globular.backends.cpu.rows import CSRRows
+from globular.backends.protocol import Labels
+from globular.kernels.columns import weigh_ballots
+from globular.kernels.votes import sum_votes
+from globular.model.columns import Ballots, ColumnMeans
+from globular.model.groups import group_by
+from globular.model.nested import NestedStatistics
+from globular.model.statistics import F64, I64
+from globular.threads import even_ranges, ordered_map
+
+if TYPE_CHECKING:
+    from globular.backends.cpu.shard import CpuShard
+
+ROWS_PER_SUM = 1024
+
+
+def add_votes(
+    shard: CpuShard, rows: I64, labels: Labels, sign: float, origin: F64, statistics: NestedStatistics
+) -> None:
+    """Let rows join (1) or leave (−1) their clusters. Whole clusters at a time, large ones in pieces added in order."""
+    if len(rows) == 0:
+        return
+    D = shard.n_columns
+    direct = not isinstance(shard.rows, CSRRows) and len(shard.scales) == 0
+    shift = origin if direct else np.zeros(D)
+    about, about_norm = origin[None, :].copy(), np.array([origin @ origin])
+    starts, order = group_by(labels, len(statistics.counts))
+    counts = np.zeros_like(statistics.counts)
+
+    def add(begin: int, end: int, base: int, sums: F64, totals: F64, squares: F64, sizes: I64) -> None:
+        positions = order[begin:end]
+        chosen = rows[positions]
+        block, at = in_place(shard.rows, chosen)
+        sum_votes(
+            block, at, chosen, shard.weights, shard.scales, shift, about, about_norm, labels[positions],
+            sign, base, sums, totals, squares, sizes,
+        )  # fmt: skip
+
+    def task(run: _Run) -> Callable[[], None]:
+        if run.cluster < 0:
+            add(run.begin, run.end, 0, statistics.sums, counts, statistics.squares, statistics.sizes)
+            return lambda: None
+        sums, totals, squares, sizes = np.zeros((1, D)), np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64)
+        add(run.begin, run.end, run.cluster, sums, totals, squares, sizes)
+
+        def join() -> None:
+            statistics.sums[run.cluster] += sums[0]
+            counts[run.cluster] += totals[0]
+            statistics.squares[run.cluster] += squares[0]
+            statistics.sizes[run.cluster] += sizes[0]
+
+        return join
+
+    for join in ordered_map(task, _runs(starts), shard.n_threads):
+        join()
+    statistics.counts += counts
+    if not direct and origin.any():
+        statistics.sums -= counts[:, None] * origin
+
+
+class _Run(NamedTuple):
+    begin: int
+    end: int
+    cluster: int
+    """The cluster of which this is a piece; −1 for a run of whole clusters."""
+
+
+def _runs(starts: I64) -> list[_Run]:
+    """Cut rows grouped by cluster into runs of whole clusters and pieces of those too large for a run."""
+    runs = []
+    cluster, n_clusters = 0, len(starts) - 1
+    while cluster < n_clusters:
+        begin = int(starts[cluster])
+        # the last cluster that still ends within the run
+        last = int(np.searchsorted(starts, begin + ROWS_PER_SUM, side="right")) - 1
+        if last > cluster:
+            if starts[last] > begin:
+                runs.append(_Run(begin, int(starts[last]), -1))
+            cluster = last
+        else:
+            spans = even_ranges(int(starts[cluster + 1]) - begin, ROWS_PER_SUM)
+            runs += [_Run(begin + a, begin + b, cluster) for a, b in spans]
+            cluster += 1
+    return runs
+
+
+def cast_ballots(
+    shard: CpuShard, means: ColumnMeans, rows: I64, labels: Labels, signs: F64, statistics: NestedStatistics
+) -> None:
+    """Let sparse rows join (1) or leave (−1) clusters; their sums are left to whoever keeps the centres."""
+    weights = signs * shard.weights[rows] if len(shard.weights) else signs
+    scales = entries_of(shard.scales, rows)
+    block, at = in_place(shard.rows, rows)
+    products, C = np.zeros(means.shape[0]), means.shape[0]
+
+    def weigh(span: tuple[int, int]) -> tuple[F64, F64, F64, I64]:
+        part = slice(*span)
+        found = np.zeros(C), np.zeros(C), np.zeros(C), np.zeros(C, dtype=np.int64)
+        weigh_ballots(block, at[part], labels[part], weights[part], scales[part], means.places, *found)
+        return found
+
+    for of_part in ordered_map(weigh, even_ranges(len(rows), ROWS_PER_SUM), shard.n_threads):
+        products += of_part[0]
+        statistics.counts += of_part[1]
+        statistics.squares += of_part[2]
+        statistics.sizes += of_part[3]
+    statistics.ballots = Ballots(block, at, labels, weights * scales if len(scales) else weights, products)

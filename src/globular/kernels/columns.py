@@ -1,0 +1,216 @@
+"""Sparse rows beside centres that are kept column by column: products, labels, votes.
+
+All entries of a column lie side by side, so that a nonzero of a row meets all centres in one streak of memory, and a
+vote touches as many numbers as the row has. A centre is a multiple of what is kept (its sum divided by its count), so
+nothing else changes when it gains or loses a row. Everything is float64: scores are exact distances, up to rounding.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from globular.kernels.compile import inline, kernel
+from globular.kernels.nested import SAFETY, rounding, stored_upper
+from globular.kernels.prefetch import prefetch_row
+from globular.kernels.rows import order_key, squared_norm
+
+AHEAD = 8
+"""How many entries ahead the columns of a row are asked for."""
+UNIT, TINY = 2.0**-53, 2.0**-1022
+"""Round-off and smallest normal number of float64."""
+
+
+@kernel
+def transpose_centers(
+    centers: Any,  # IN  (C, D)
+    begin: int,  # IN  columns begin … end − 1
+    end: int,  # IN
+    places: Any,  # OUT (D, ≥ C); further entries are left as they are
+    squares: Any,  # OUT (C,) the squared length of these columns
+) -> None:
+    """Centres column by column. O(C · columns)."""
+    squares[:] = 0.0
+    for first in range(begin, end, 8):
+        for c in range(centers.shape[0]):
+            for j in range(first, min(first + 8, end)):
+                squares[c] += centers[c, j] * centers[c, j]
+                places[j, c] = centers[c, j]
+
+
+@kernel
+def sum_squares(
+    places: Any,  # IN  (D, ≥ C)
+    begin: int,  # IN  columns begin … end − 1
+    end: int,  # IN
+    squares: Any,  # OUT (C,)
+) -> None:
+    """The squared length of these columns. O(C · columns)."""
+    squares[:] = 0.0
+    for j in range(begin, end):
+        for c in range(squares.shape[0]):
+            squares[c] += places[j, c] * places[j, c]
+
+
+@kernel
+def column_scores(
+    rows: Any,  # IN  (data, indices, indptr)
+    at: Any,  # IN  (n,) which rows
+    places: Any,  # IN  (D, width) whole vectors are the fastest
+    factors: Any,  # IN  (C,)
+    scores: Any,  # OUT (n, width) −2 x · factor · place
+    lengths: Any,  # OUT (n,) ‖x‖
+) -> None:
+    """Products of sparse rows with all centres. O(nnz · width)."""
+    n, width = scores.shape
+    for i in range(n):
+        begin, end = rows[2][at[i]], rows[2][at[i] + 1]
+        for k in range(begin, min(begin + AHEAD, end)):
+            prefetch_row(places, rows[1][k])
+        for c in range(width):
+            scores[i, c] = 0.0
+        total = 0.0
+        for k in range(begin, end):
+            value, j = np.float64(rows[0][k]), rows[1][k]
+            total += value * value
+            for c in range(width):
+                scores[i, c] += value * places[j, c]
+            prefetch_row(places, rows[1][min(k + AHEAD, end - 1)])
+        for c in range(factors.shape[0]):
+            scores[i, c] *= -2.0 * factors[c]
+        lengths[i] = np.sqrt(total)
+
+
+@kernel
+def closest_by_scores(
+    rows: Any,  # IN
+    at: Any,  # IN  (n,) where each row lies in `rows`
+    lengths: Any,  # IN  (n,) ‖x‖
+    scales: Any,  # IN  (n,) or empty
+    scores: Any,  # IN  (n, ≥ C) −2 x·m
+    norms: Any,  # IN  (C,) ‖m‖²
+    slack: float,  # IN  error of the norms
+    best: Any,  # OUT (n,) no less than the squared distance to the closest centre
+    labels: Any,  # OUT (n,) the closest centre, the lowest index on ties
+) -> None:
+    """Labels from scores. O(n · C)."""
+    C = norms.shape[0]
+    for i in range(lengths.shape[0]):
+        scale = scales[i] if scales.shape[0] else 1.0
+        length = scale * lengths[i]
+        lowest = order_key(norms[0] + scale * scores[i, 0])
+        for c in range(1, C):
+            key = order_key(norms[c] + scale * scores[i, c])
+            lowest = key if key < lowest else lowest
+        label = C
+        for c in range(C):
+            here = order_key(norms[c] + scale * scores[i, c]) == lowest
+            label = min(label, c if here else C)
+        squared = max(length * length + (norms[label] + scale * scores[i, label]), 0.0)
+        error = slack + rounding(rows, at[i], length + np.sqrt(norms[label]), scale, 0, UNIT, TINY)
+        labels[i], best[i] = label, squared + error
+
+
+@inline
+def product_with(rows: Any, i: int, places: Any, c: int) -> float:
+    """x · place of one centre. O(nnz)."""
+    total = 0.0
+    for k in range(rows[2][i], rows[2][i + 1]):
+        total += rows[0][k] * places[rows[1][k], c]
+    return total
+
+
+@kernel
+def tighten_upper(
+    rows: Any,  # IN
+    at: Any,  # IN  (n,) where each row lies in `rows`
+    scales: Any,  # IN  (N,) or empty
+    chosen: Any,  # IN  (n,) rows of the shard
+    labels: Any,  # IN  (n,) their clusters; −1: not seen before
+    places: Any,  # IN  (D, ≥ C)
+    factors: Any,  # IN  (C,)
+    norms: Any,  # IN  (C,) ‖m‖²
+    slack: float,  # IN  error of the norms
+    drift: Any,  # IN  (C,)
+    group_drift: Any,  # IN  (groups,)
+    upper: Any,  # IN/OUT (N,)
+    lower: Any,  # IN  (N, groups)
+    active: Any,  # IN/OUT (m,) positions that bounds did not settle; those that they do now are taken out
+) -> tuple[int, int]:
+    """Line 2 of Alg. 1: the distance to the own centre alone settles many. How many are left, distances. O(nnz)."""
+    n_left, n_distances = 0, 0
+    for k in range(active.shape[0]):
+        i = active[k]
+        r, c = chosen[i], labels[i]
+        settled = c >= 0
+        if settled:
+            scale = scales[r] if scales.shape[0] else 1.0
+            length = scale * np.sqrt(squared_norm(rows, at[i]))
+            product = scale * factors[c] * product_with(rows, at[i], places, c)
+            squared = max(length * length - 2.0 * product + norms[c], 0.0)
+            error = slack + rounding(rows, at[i], length + np.sqrt(norms[c]), scale, 0, UNIT, TINY)
+            limit = np.sqrt(squared + error) * (1.0 + SAFETY)
+            upper[r] = stored_upper(limit, drift[c])
+            within = 0
+            for g in range(group_drift.shape[0]):
+                within += lower[r, g] - group_drift[g] <= limit
+            settled = within == 0
+            n_distances += settled  # the others are multiplied with all centres
+        if not settled:
+            active[n_left] = i
+            n_left += 1
+    return n_left, n_distances
+
+
+@kernel
+def weigh_ballots(
+    rows: Any,  # IN
+    at: Any,  # IN  (n,) which rows
+    labels: Any,  # IN  (n,) the clusters that they join or leave
+    weights: Any,  # IN  (n,) ± w
+    scales: Any,  # IN  (n,) or empty
+    places: Any,  # IN  (D, ≥ C)
+    products: Any,  # IN/OUT (C,) ± Σ w s x · place
+    counts: Any,  # IN/OUT (C,) ± Σ w
+    squares: Any,  # IN/OUT (C,) ± Σ w ‖s x‖²
+    sizes: Any,  # IN/OUT (C,) ± number of rows of positive weight
+) -> None:
+    """What votes say about the centres as they are. O(nnz)."""
+    for i in range(at.shape[0]):
+        if weights[i] == 0.0:
+            continue
+        scale, c = scales[i] if scales.shape[0] else 1.0, labels[i]
+        products[c] += weights[i] * scale * product_with(rows, at[i], places, c)
+        counts[c] += weights[i]
+        squares[c] += weights[i] * scale * scale * squared_norm(rows, at[i])
+        sizes[c] += 1 if weights[i] > 0.0 else -1
+
+
+@kernel
+def cast_ballots(
+    rows: Any,  # IN
+    at: Any,  # IN  (n,) which rows
+    labels: Any,  # IN  (n,) the clusters that they join or leave
+    factors: Any,  # IN  (n,) ± w s
+    void: Any,  # IN  (C,) clusters that take no votes now
+    places: Any,  # IN/OUT (D, ≥ C) the sums
+    gains: Any,  # IN/OUT (C,) what their squared lengths gain
+    errors: Any,  # IN/OUT (C,) by how much rounding may have spoilt that
+) -> None:
+    """Add rows to the sums of their clusters. O(nnz)."""
+    for i in range(at.shape[0]):
+        c = labels[i]
+        if void[c]:
+            continue
+        begin, end = rows[2][at[i]], rows[2][at[i] + 1]
+        gain, size = 0.0, 0.0
+        for k in range(begin, end):
+            j = rows[1][k]
+            step, old = factors[i] * rows[0][k], places[j, c]
+            places[j, c] = old + step
+            gain += step * (2.0 * old + step)
+            reach = abs(old) + abs(step)
+            size += reach * reach
+        gains[c] += gain
+        errors[c] += (end - begin + 8.0) * 2.0 * UNIT * size

@@ -1,0 +1,117 @@
+"""Centres of sparse rows, column by column, and the votes that move them at the cost of the votes alone.
+
+A batch of sparse rows has fewer numbers than the centres have entries, so an M-step that writes all centres anew costs
+more than finding the labels. Here a centre is kept as its sum S(j) beside a factor 1 / v(j): a vote changes as many
+entries as the row has. ‖S(j)‖² and how far the centre moved follow from what the votes add:
+
+    ‖S + Δ‖² = ‖S‖² + gain,   S · Δ = product,   ‖Δ‖² = gain − 2 product,
+    p² = (f' − f)² ‖S‖² + 2 f' (f' − f) S · Δ + f'² ‖Δ‖²   for a centre that goes from f S to f' (S + Δ).
+
+The length is summed anew when the rounding errors of many gains might be felt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.kernels import columns as kernels
+from globular.model.statistics import F64, I64
+from globular.threads import even_ranges, ordered_map
+
+COLUMNS_PER_TASK = 4096
+VECTOR = 8
+"""Columns are as wide as so many numbers, or a multiple: whole vectors and whole lines of the cache."""
+NORM_SHARE = 1e-9
+"""Share of ‖S‖² that rounding may spoil before it is summed anew; far below what bounds give way."""
+
+
+class Ballots(NamedTuple):
+    """Changes of sums, as the rows that make them; no row is copied."""
+
+    rows: tuple[Any, ...]
+    """(data, indices, indptr) of a shard."""
+    at: I64
+    """Which of them."""
+    labels: NDArray[np.int32]
+    """The clusters that they join or leave."""
+    factors: F64
+    """± w s."""
+    products: F64
+    """± Σ w s x · S per cluster, with the sums as they were, (C,)."""
+
+
+@dataclass(slots=True)
+class ColumnMeans:
+    """k centres: `factors` times the columns of `places`."""
+
+    places: F64
+    """(D, ≥ k), padded with zeros."""
+    factors: F64
+    squares: F64
+    """‖place‖², (k,)."""
+    errors: F64
+    """How much of the squares rounding may have spoilt, (k,)."""
+
+    @classmethod
+    def of(cls, centers: F64, n_threads: int = 1) -> ColumnMeans:
+        k, D = centers.shape
+        places = _aligned_zeros(D, -(-k // VECTOR) * VECTOR)
+
+        def transpose(span: tuple[int, int]) -> F64:
+            squares = np.empty(k)
+            kernels.transpose_centers(centers, *span, places, squares)
+            return squares
+
+        squares = sum(ordered_map(transpose, even_ranges(D, COLUMNS_PER_TASK), n_threads), np.zeros(k))
+        return cls(places, np.ones(k), squares, np.zeros(k))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.factors), len(self.places)
+
+    @property
+    def norms(self) -> F64:
+        """‖m‖², (k,)."""
+        return self.factors * self.factors * self.squares
+
+    @property
+    def norm_share(self) -> float:
+        """Relative error of the norms, at most."""
+        return max(NORM_SHARE, len(self.places) * 2.0**-50)
+
+    def dense(self) -> F64:
+        """The centres as rows, (k, D)."""
+        return np.ascontiguousarray((self.places[:, : len(self.factors)] * self.factors).T)
+
+    def place(self, clusters: NDArray[np.intp], rows: F64) -> None:
+        """Put centres at these rows."""
+        self.places[:, clusters] = rows.T
+        self.factors[clusters] = 1.0
+        self.squares[clusters] = np.einsum("ij,ij->i", rows, rows)
+        self.errors[clusters] = 0.0
+
+    def add(self, ballots: Ballots, void: NDArray[np.bool_]) -> F64:
+        """Add rows to the sums; returns the gains of ‖S‖². In one call of one thread, which nobody can interrupt."""
+        gains = np.zeros(len(self.factors))
+        kernels.cast_ballots(
+            ballots.rows, ballots.at, ballots.labels, ballots.factors, void, self.places, gains, self.errors
+        )  # fmt: skip
+        self.squares += gains
+        if (self.errors > self.norm_share * self.squares).any():
+            self._sum_squares()
+        return gains
+
+    def _sum_squares(self) -> None:
+        kernels.sum_squares(self.places, 0, len(self.places), self.squares)
+        self.errors[:] = 0.0
+
+
+def _aligned_zeros(n: int, width: int) -> F64:
+    """Zeros whose rows begin where lines of the cache do."""
+    memory = np.zeros(n * width + VECTOR)
+    first = (-memory.ctypes.data // memory.itemsize) % VECTOR
+    return memory[first : first + n * width].reshape(n, width)

@@ -1,0 +1,228 @@
+"""S, v and what sse needs: everything that the rows seen so far have to say about the centres, and the M-step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.kernels.votes import move_centers
+from globular.model.columns import ColumnMeans
+from globular.model.nested import NestedStatistics
+from globular.model.statistics import F64, I64
+from globular.threads import even_ranges, run_all
+
+ENTRIES_PER_TASK = 2**18
+"""Numbers of C × D that one thread handles at a time."""
+TINY = float(np.finfo(np.float64).tiny)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """An M-step, and what the votes say about the centres before it."""
+
+    shifts: F64
+    """p(j): how far each centre moved, (C,)."""
+    sse: F64
+    """Σ w ‖x − c‖² per cluster over all votes, about the centres before, (C,)."""
+    batch_sse: F64
+    """The same over what the last batch added."""
+
+
+class AnyVotes(Protocol):
+    """Votes of rows of either kind."""
+
+    counts: F64
+    sizes: I64
+
+    @property
+    def centers(self) -> F64 | ColumnMeans:
+        """The centres as passes take them."""
+        ...
+
+    @property
+    def origin(self) -> F64:
+        """What sums and squares are taken about, (D,)."""
+        ...
+
+    def move(self, change: NestedStatistics, *, unit: bool, n_threads: int = 1) -> Moved:
+        """Count the changes, and move the centres: c(j) ← S(j) / v(j), scaled to unit length if `unit`.
+
+        A cluster without votes keeps its place, and has exactly no votes: weights that came and went leave a rounding
+        error behind.
+        """
+        ...
+
+    def place(self, clusters: NDArray[np.intp], rows: F64) -> F64:
+        """Put centres elsewhere; the votes for them are void. Returns how far every centre moved, (C,)."""
+        ...
+
+    def dense_centers(self) -> F64:
+        """The centres, (C, D)."""
+        ...
+
+    def whole_sums(self) -> F64:
+        """Σ w x per cluster, (C, D)."""
+        ...
+
+
+@dataclass(slots=True)
+class Votes:
+    """Votes beside dense centres."""
+
+    centers: F64
+    origin: F64
+    sums: F64
+    """Σ w (x − origin), (C, D)."""
+    counts: F64
+    squares: F64
+    """Σ w ‖x − origin‖², (C,)."""
+    sizes: I64
+    """Rows of positive weight, (C,)."""
+
+    @classmethod
+    def none(cls, centers: F64) -> Votes:
+        """No votes, about the mean of the centres where a common offset would cancel otherwise.
+
+        Deviation: Alg. 2 lets the rows that the centres start from vote; they would have two votes once in a batch.
+        """
+        empty = NestedStatistics.none(*centers.shape)
+        mean = centers.mean(axis=0)
+        spread = np.einsum("ij,ij->", centers, centers) / len(centers) - mean @ mean
+        origin = mean if mean @ mean > 4.0 * spread else np.zeros_like(mean)
+        return cls(centers, origin, np.zeros_like(centers), empty.counts, empty.squares, empty.sizes)
+
+    @classmethod
+    def resumed(cls, centers: F64, sums: F64, counts: F64) -> Votes:
+        """Votes of an earlier fit, of which Σ w x and Σ w are known; nobody can take them back."""
+        votes = cls.none(centers)
+        votes.sums += sums - counts[:, None] * votes.origin
+        votes.counts += counts
+        votes.sizes += counts > 0
+        return votes
+
+    def move(self, change: NestedStatistics, *, unit: bool, n_threads: int = 1) -> Moved:
+        """See `AnyVotes.move`."""
+        self.counts += change.counts
+        self.squares += change.squares
+        self.sizes += change.sizes
+        empty = np.flatnonzero((self.sizes <= 0) & (change.sizes < 0))
+        self.counts[empty] = 0.0
+        old = self.centers
+        centers, shifts, cross = np.empty_like(old), np.empty(len(old)), np.empty((len(old), 3))
+
+        def move_some(span: tuple[int, int]) -> None:
+            move_centers(
+                change.sums, self.sums, self.counts, self.origin, old, unit, centers, shifts, cross, *span
+            )  # fmt: skip
+
+        run_all(move_some, even_ranges(len(old), max(1, ENTRIES_PER_TASK // old.shape[1])), n_threads)
+        self.centers = centers
+        self._forget(empty)
+        sse = self.squares - 2.0 * cross[:, 0] + self.counts * cross[:, 2]
+        batch_sse = change.squares - 2.0 * cross[:, 1] + change.counts * cross[:, 2]
+        return Moved(shifts, np.maximum(sse, 0.0), np.maximum(batch_sse, 0.0))
+
+    def place(self, clusters: NDArray[np.intp], rows: F64) -> F64:
+        """See `AnyVotes.place`."""
+        shifts = np.zeros(len(self.centers))
+        shifts[clusters] = np.linalg.norm(rows - self.centers[clusters], axis=1)
+        self.centers = self.centers.copy()
+        self.centers[clusters] = rows
+        self._forget(clusters)
+        return shifts
+
+    def _forget(self, clusters: NDArray[np.intp]) -> None:
+        for array in (self.sums, self.counts, self.squares, self.sizes):
+            array[clusters] = 0
+
+    def dense_centers(self) -> F64:
+        """See `AnyVotes.dense_centers`."""
+        return self.centers
+
+    def whole_sums(self) -> F64:
+        """Σ w x per cluster, (C, D); the sums themselves where they are taken about zero."""
+        return self.sums + self.counts[:, None] * self.origin if self.origin.any() else self.sums
+
+
+@dataclass(slots=True)
+class ColumnVotes:
+    """Votes of sparse rows: the centres are the sums, see `ColumnMeans`. About the origin 0."""
+
+    centers: ColumnMeans
+    origin: F64
+    counts: F64
+    squares: F64
+    sizes: I64
+
+    @classmethod
+    def none(cls, centers: F64, n_threads: int = 1) -> ColumnVotes:
+        """No votes."""
+        k, D = centers.shape
+        means = ColumnMeans.of(np.ascontiguousarray(centers), n_threads)
+        return cls(means, np.zeros(D), np.zeros(k), np.zeros(k), np.zeros(k, dtype=np.int64))
+
+    def move(self, change: NestedStatistics, *, unit: bool, n_threads: int = 1) -> Moved:
+        """See `AnyVotes.move`; unit length would need a place beside the sum, for rows may cancel."""
+        ballots, means = change.ballots, self.centers
+        assert ballots is not None and not unit
+        had, sizes = self.sizes > 0, self.sizes + change.sizes
+        voted = sizes > 0
+        f, S_squared, norms = means.factors.copy(), means.squares.copy(), means.norms
+        self._begin(np.flatnonzero(voted & ~had))
+        gains = means.add(ballots, had & ~voted)
+        self.sizes, self.counts = sizes, np.where(voted, np.maximum(self.counts + change.counts, TINY), 0.0)
+        self.squares = np.where(voted, self.squares + change.squares, 0.0)
+        means.factors[voted] = 1.0 / self.counts[voted]
+        share = (2.0 * change.n_rows + means.shape[1] + 16.0) * 2.0**-52
+        near = _near_shift(f, means.factors, S_squared, ballots.products, gains, share)
+        far = _far_shift(norms, means.norms, f * means.factors * ballots.products, share)
+        shifts = np.where(voted, np.where(had, near, far), 0.0)
+        with_sums = f * (np.where(had, S_squared, 0.0) + ballots.products)
+        sse = np.where(voted, self.squares - 2.0 * with_sums + self.counts * norms, 0.0)
+        batch_sse = change.squares - 2.0 * f * ballots.products + change.counts * norms
+        return Moved(shifts, np.maximum(sse, 0.0), np.maximum(batch_sse, 0.0))
+
+    def _begin(self, clusters: NDArray[np.intp]) -> None:
+        """Their first votes come: what is kept becomes a sum."""
+        means = self.centers
+        if len(clusters) == len(means.factors):
+            means.places[:] = 0.0
+        elif len(clusters):
+            means.places[:, clusters] = 0.0
+        means.squares[clusters] = means.errors[clusters] = 0.0
+
+    def place(self, clusters: NDArray[np.intp], rows: F64) -> F64:
+        """See `AnyVotes.place`."""
+        shifts = np.zeros(len(self.counts))
+        before = (self.centers.places[:, clusters] * self.centers.factors[clusters]).T
+        shifts[clusters] = np.linalg.norm(rows - before, axis=1)
+        self.centers.place(clusters, rows)
+        for array in (self.counts, self.squares, self.sizes):
+            array[clusters] = 0
+        return shifts
+
+    def dense_centers(self) -> F64:
+        """See `AnyVotes.dense_centers`."""
+        return self.centers.dense()
+
+    def whole_sums(self) -> F64:
+        """See `AnyVotes.whole_sums`."""
+        k = len(self.counts)
+        return np.ascontiguousarray((self.centers.places[:, :k] * (self.sizes > 0)).T)
+
+
+def _near_shift(f: F64, f_new: F64, S_squared: F64, product: F64, gain: F64, share: float) -> F64:
+    """‖f' (S + Δ) − f S‖, rounded up: small terms for a small change, unlike the difference of lengths."""
+    step = f_new - f
+    p_squared = step * step * S_squared + 2.0 * f_new * step * product + f_new * f_new * (gain - 2.0 * product)
+    sizes = step * step * S_squared + f_new * (2.0 * abs(step * product) + f_new * (abs(gain) + 2.0 * abs(product)))
+    return np.sqrt(np.maximum(p_squared, 0.0) + share * sizes)
+
+
+def _far_shift(old_norms: F64, new_norms: F64, product: F64, share: float) -> F64:
+    """‖new − old‖, rounded up."""
+    p_squared = old_norms - 2.0 * product + new_norms
+    return np.sqrt(np.maximum(p_squared, 0.0) + share * (old_norms + new_norms))

@@ -51,9 +51,10 @@ def resolve_threads(n_threads: int | None) -> int:
 
 
 def _pool(n_threads: int) -> ThreadPoolExecutor:
+    """The pool of so many threads; 0 is a thread for whole tasks that use the others."""
     with _pools_lock:
         if n_threads not in _pools:
-            _pools[n_threads] = ThreadPoolExecutor(n_threads, thread_name_prefix="globular")
+            _pools[n_threads] = ThreadPoolExecutor(max(1, n_threads), thread_name_prefix="globular")
         return _pools[n_threads]
 
 
@@ -125,6 +126,20 @@ def run_all(function: Callable[[Item], None], items: Iterable[Item], n_threads: 
     """`ordered_map` for functions that only write in place."""
     for _ in ordered_map(function, items, n_threads):
         pass
+
+
+def to_the_end(function: Callable[[], Result]) -> Result:
+    """Call a function that must not stop half-way: Ctrl-C is heard when it has returned."""
+    future = _pool(0).submit(function)  # signals reach the main thread only
+    interrupt: KeyboardInterrupt | None = None
+    while not future.done():
+        try:
+            future.exception()
+        except KeyboardInterrupt as caught:
+            interrupt = caught
+    if interrupt is not None:
+        raise interrupt
+    return future.result()
 
 
 def even_ranges(n: int, size: int) -> list[tuple[int, int]]:

@@ -70,7 +70,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         -------
         self
         """
-        exhaust(self.fit_iter(X, y, sample_weight))
+        exhaust(self._begin(X, sample_weight, watched=False))
         return self
 
     def fit_iter(self, X: Any, y: Any = None, sample_weight: Any = None) -> Iterator[Record]:
@@ -90,6 +90,10 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         >>> model.n_iter_
         3
         """
+        return self._begin(X, sample_weight, watched=True)
+
+    def _begin(self, X: Any, sample_weight: Any, *, watched: bool) -> Iterator[Record]:
+        """Check everything, and start; watched: somebody looks at the attributes after every iteration."""
         self._validate_params()
         started = time.perf_counter()
         data = open_input(
@@ -102,16 +106,16 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         check_allocation(
             n_bytes, "the fit, beside X", "take fewer clusters or fewer columns", at_most=self._most_bytes(data)
         )
-        return self._run(data, started)
+        return self._run(data, started, watched)
 
     def _most_bytes(self, data: Input) -> int | None:
         """The most memory that a fit takes beside X, where that is known."""
         return None
 
-    def _run(self, data: Input, started: float) -> Iterator[Record]:
+    def _run(self, data: Input, started: float, watched: bool) -> Iterator[Record]:
         """All runs of a fit, the best of which is kept."""
         random_state = check_random_state(self.random_state)
-        fit = Fit(self, data.n_rows, max_iter=self.max_iter, max_time=self.max_time, started=started)
+        fit = Fit(self, data.n_rows, max_iter=self.max_iter, max_time=self.max_time, started=started, watched=watched)
 
         def finish(reason: str) -> float:
             self.stopped_ = reason

@@ -386,11 +386,11 @@ callable, default="auto"
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         return nested_kmeans(data.shard, start.centers, self._options(data, variance), rng)
 
-    def _run(self, data: Input, started: float) -> Iterator[Record]:
+    def _run(self, data: Input, started: float, watched: bool) -> Iterator[Record]:
         """One run: `n_init` counts starts here, not runs."""
         random_state = check_random_state(self.random_state)
         n_steps = None if self.nested else -(-self.max_iter * data.n_rows // self._batch_size(data.n_rows))
-        fit = Fit(self, data.n_rows, max_iter=n_steps, max_time=self.max_time, started=started)
+        fit = Fit(self, data.n_rows, max_iter=n_steps, max_time=self.max_time, started=started, watched=watched)
 
         def finish(reason: str) -> float:
             self.stopped_ = reason

@@ -25,7 +25,14 @@ class Fit:
     """One call of `fit`, begun at `started` on the performance counter, ended by `end`."""
 
     def __init__(
-        self, estimator: Any, n_rows: int, *, max_iter: int | None, max_time: float | None, started: float
+        self,
+        estimator: Any,
+        n_rows: int,
+        *,
+        max_iter: int | None,
+        max_time: float | None,
+        started: float,
+        watched: bool = True,
     ) -> None:
         self.estimator = estimator
         self.n_rows = n_rows
@@ -34,6 +41,7 @@ class Fit:
         self.interrupted = False
         self._start = started
         self._callbacks = as_callbacks(estimator.callbacks, estimator.verbose)
+        self._watched = watched or len(self._callbacks) > 0
         for callback in self._callbacks:
             callback.on_fit_start(estimator, n_rows, max_iter, max_time)
 
@@ -88,9 +96,12 @@ class Fit:
         publish: Callable[[Step[Model], History], None],
         error_per_row: Callable[[Step[Model]], float | None],
     ) -> Generator[Record, None, str]:
-        """Yield a record for every step, the attributes set by `publish` before; returns why it ended."""
+        """Yield a record for every step, the attributes set by `publish` before; returns why it ended.
+
+        Where nobody watches, only those of the last step are set: copying centres may cost more than a small batch.
+        """
         history = History()
-        reason = ""
+        reason, unseen = "", None
         while not reason:
             try:
                 step = next(steps, None)
@@ -98,15 +109,21 @@ class Fit:
                     break
                 record = self._record(step, error_per_row(step))
                 history.append(record)
-                publish(step, history)
+                unseen = step
+                if self._watched:
+                    publish(step, history)
+                    unseen = None
                 asked = self._asked_to_stop(record)
                 reason = step.stopped or asked
             except KeyboardInterrupt:
                 if not history:
                     raise
                 self.interrupted = True
-                return "interrupted"
+                reason = "interrupted"
+                break
             yield record
+        if unseen is not None:
+            publish(unseen, history)
         return reason
 
     def _record(self, step: Step[Any], quantization_error: float | None) -> Record:

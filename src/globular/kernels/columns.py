@@ -13,11 +13,8 @@ import numpy as np
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.nested import SAFETY, rounding, stored_upper
-from globular.kernels.prefetch import prefetch_row
 from globular.kernels.rows import order_key, squared_norm
 
-AHEAD = 8
-"""How many entries ahead the columns of a row are asked for."""
 UNIT, TINY = 2.0**-53, 2.0**-1022
 """Round-off and smallest normal number of float64."""
 
@@ -37,6 +34,20 @@ def transpose_centers(
             for j in range(first, min(first + 8, end)):
                 squares[c] += centers[c, j] * centers[c, j]
                 places[j, c] = centers[c, j]
+
+
+@kernel
+def transpose_back(
+    places: Any,  # IN  (D, ≥ C)
+    factors: Any,  # IN  (C,)
+    out: Any,  # OUT (C, D)
+) -> None:
+    """factor · place of every centre, one after the other. O(C · D)."""
+    C, D = out.shape
+    for first in range(0, D, 8):
+        for c in range(C):
+            for j in range(first, min(first + 8, D)):
+                out[c, j] = factors[c] * places[j, c]
 
 
 @kernel
@@ -62,24 +73,28 @@ def column_scores(
     scores: Any,  # OUT (n, width) −2 x · factor · place
     lengths: Any,  # OUT (n,) ‖x‖
 ) -> None:
-    """Products of sparse rows with all centres. O(nnz · width)."""
+    """Products of sparse rows with all centres, four entries at a time. O(nnz · width)."""
     n, width = scores.shape
+    data, indices = rows[0], rows[1]
     for i in range(n):
-        begin, end = rows[2][at[i]], rows[2][at[i] + 1]
-        for k in range(begin, min(begin + AHEAD, end)):
-            prefetch_row(places, rows[1][k])
+        k, end = rows[2][at[i]], rows[2][at[i] + 1]
         for c in range(width):
             scores[i, c] = 0.0
-        total = 0.0
-        for k in range(begin, end):
-            value, j = np.float64(rows[0][k]), rows[1][k]
-            total += value * value
+        while k + 4 <= end:
+            v0, v1 = np.float64(data[k]), np.float64(data[k + 1])
+            v2, v3 = np.float64(data[k + 2]), np.float64(data[k + 3])
+            j0, j1, j2, j3 = indices[k], indices[k + 1], indices[k + 2], indices[k + 3]
             for c in range(width):
-                scores[i, c] += value * places[j, c]
-            prefetch_row(places, rows[1][min(k + AHEAD, end - 1)])
+                scores[i, c] += (v0 * places[j0, c] + v1 * places[j1, c]) + (v2 * places[j2, c] + v3 * places[j3, c])
+            k += 4
+        while k < end:
+            v0, j0 = np.float64(data[k]), indices[k]
+            for c in range(width):
+                scores[i, c] += v0 * places[j0, c]
+            k += 1
         for c in range(factors.shape[0]):
             scores[i, c] *= -2.0 * factors[c]
-        lengths[i] = np.sqrt(total)
+        lengths[i] = np.sqrt(squared_norm(rows, at[i]))
 
 
 @kernel
@@ -163,28 +178,16 @@ def tighten_upper(
     return n_left, n_distances
 
 
-@kernel
-def weigh_ballots(
-    rows: Any,  # IN
-    at: Any,  # IN  (n,) which rows
-    labels: Any,  # IN  (n,) the clusters that they join or leave
-    weights: Any,  # IN  (n,) ± w
-    scales: Any,  # IN  (n,) or empty
-    places: Any,  # IN  (D, ≥ C)
-    products: Any,  # IN/OUT (C,) ± Σ w s x · place
-    counts: Any,  # IN/OUT (C,) ± Σ w
-    squares: Any,  # IN/OUT (C,) ± Σ w ‖s x‖²
-    sizes: Any,  # IN/OUT (C,) ± number of rows of positive weight
-) -> None:
-    """What votes say about the centres as they are. O(nnz)."""
-    for i in range(at.shape[0]):
-        if weights[i] == 0.0:
-            continue
-        scale, c = scales[i] if scales.shape[0] else 1.0, labels[i]
-        products[c] += weights[i] * scale * product_with(rows, at[i], places, c)
-        counts[c] += weights[i]
-        squares[c] += weights[i] * scale * scale * squared_norm(rows, at[i])
-        sizes[c] += 1 if weights[i] > 0.0 else -1
+@inline
+def first_from(indices: Any, begin: int, end: int, column: int) -> int:
+    """Where, among the sorted entries begin … end − 1, those of this column and the later ones begin."""
+    while begin < end:
+        middle = (begin + end) // 2
+        if indices[middle] < column:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
 
 
 @kernel
@@ -194,18 +197,22 @@ def cast_ballots(
     labels: Any,  # IN  (n,) the clusters that they join or leave
     factors: Any,  # IN  (n,) ± w s
     void: Any,  # IN  (C,) clusters that take no votes now
+    first: int,  # IN  columns first … last − 1
+    last: int,  # IN
     places: Any,  # IN/OUT (D, ≥ C) the sums
-    gains: Any,  # IN/OUT (C,) what their squared lengths gain
-    errors: Any,  # IN/OUT (C,) by how much rounding may have spoilt that
+    gains: Any,  # OUT (C,) what their squared lengths gain
+    errors: Any,  # OUT (C,) by how much rounding may have spoilt that
 ) -> None:
-    """Add rows to the sums of their clusters. O(nnz)."""
+    """Add rows to the sums of their clusters, in some columns. O(nnz)."""
+    gains[:] = 0.0
+    errors[:] = 0.0
     for i in range(at.shape[0]):
         c = labels[i]
         if void[c]:
             continue
         begin, end = rows[2][at[i]], rows[2][at[i] + 1]
         gain, size = 0.0, 0.0
-        for k in range(begin, end):
+        for k in range(first_from(rows[1], begin, end, first), first_from(rows[1], begin, end, last)):
             j = rows[1][k]
             step, old = factors[i] * rows[0][k], places[j, c]
             places[j, c] = old + step

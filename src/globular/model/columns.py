@@ -25,6 +25,8 @@ from globular.threads import even_ranges, ordered_map
 COLUMNS_PER_TASK = 4096
 VECTOR = 8
 """Columns are as wide as so many numbers, or a multiple: whole vectors and whole lines of the cache."""
+COLUMN_PARTS, ROWS_WORTH_PARTS = 2, 256
+"""Sums of at least so many rows are made in so many parts of the columns."""
 NORM_SHARE = 1e-9
 """Share of ‖S‖² that rounding may spoil before it is summed anew; far below what bounds give way."""
 
@@ -41,7 +43,7 @@ class Ballots(NamedTuple):
     factors: F64
     """± w s."""
     products: F64
-    """± Σ w s x · S per cluster, with the sums as they were, (C,)."""
+    """± Σ w s x · m per cluster, with the centres as they were, (C,)."""
 
 
 @dataclass(slots=True)
@@ -83,9 +85,11 @@ class ColumnMeans:
         """Relative error of the norms, at most."""
         return max(NORM_SHARE, len(self.places) * 2.0**-50)
 
-    def dense(self) -> F64:
-        """The centres as rows, (k, D)."""
-        return np.ascontiguousarray((self.places[:, : len(self.factors)] * self.factors).T)
+    def times(self, factors: F64) -> F64:
+        """What is kept of every centre, times these, (k, D)."""
+        out = np.empty(self.shape)
+        kernels.transpose_back(self.places, factors, out)
+        return out
 
     def place(self, clusters: NDArray[np.intp], rows: F64) -> None:
         """Put centres at these rows."""
@@ -94,12 +98,22 @@ class ColumnMeans:
         self.squares[clusters] = np.einsum("ij,ij->i", rows, rows)
         self.errors[clusters] = 0.0
 
-    def add(self, ballots: Ballots, void: NDArray[np.bool_]) -> F64:
-        """Add rows to the sums; returns the gains of ‖S‖². In one call of one thread, which nobody can interrupt."""
-        gains = np.zeros(len(self.factors))
-        kernels.cast_ballots(
-            ballots.rows, ballots.at, ballots.labels, ballots.factors, void, self.places, gains, self.errors
-        )  # fmt: skip
+    def add(self, ballots: Ballots, void: NDArray[np.bool_], n_threads: int = 1) -> F64:
+        """Add rows to the sums, each thread in its own columns; returns the gains of ‖S‖²."""
+        k, D = self.shape
+        n_parts = COLUMN_PARTS if len(ballots.at) >= ROWS_WORTH_PARTS else 1
+
+        def cast(columns: tuple[int, int]) -> tuple[F64, F64]:
+            gains, errors = np.empty(k), np.empty(k)
+            kernels.cast_ballots(
+                ballots.rows, ballots.at, ballots.labels, ballots.factors, void, *columns, self.places, gains, errors
+            )  # fmt: skip
+            return gains, errors
+
+        gains = np.zeros(k)
+        for gain, errors in ordered_map(cast, even_ranges(D, -(-D // n_parts)), n_threads):
+            gains += gain
+            self.errors += errors
         self.squares += gains
         if (self.errors > self.norm_share * self.squares).any():
             self._sum_squares()

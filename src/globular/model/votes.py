@@ -12,7 +12,7 @@ from globular.kernels.votes import move_centers
 from globular.model.columns import ColumnMeans
 from globular.model.nested import NestedStatistics
 from globular.model.statistics import F64, I64
-from globular.threads import even_ranges, run_all
+from globular.threads import even_ranges, run_all, to_the_end
 
 ENTRIES_PER_TASK = 2**18
 """Numbers of C × D that one thread handles at a time."""
@@ -166,23 +166,27 @@ class ColumnVotes:
 
     def move(self, change: NestedStatistics, *, unit: bool, n_threads: int = 1) -> Moved:
         """See `AnyVotes.move`; unit length would need a place beside the sum, for rows may cancel."""
+        assert not unit
+        return to_the_end(lambda: self._move(change, n_threads))  # sums change in place: half of it would be wrong
+
+    def _move(self, change: NestedStatistics, n_threads: int) -> Moved:
         ballots, means = change.ballots, self.centers
-        assert ballots is not None and not unit
+        assert ballots is not None
         had, sizes = self.sizes > 0, self.sizes + change.sizes
         voted = sizes > 0
         f, S_squared, norms = means.factors.copy(), means.squares.copy(), means.norms
         self._begin(np.flatnonzero(voted & ~had))
-        gains = means.add(ballots, had & ~voted)
+        gains = means.add(ballots, had & ~voted, n_threads)
         self.sizes, self.counts = sizes, np.where(voted, np.maximum(self.counts + change.counts, TINY), 0.0)
         self.squares = np.where(voted, self.squares + change.squares, 0.0)
         means.factors[voted] = 1.0 / self.counts[voted]
         share = (2.0 * change.n_rows + means.shape[1] + 16.0) * 2.0**-52
-        near = _near_shift(f, means.factors, S_squared, ballots.products, gains, share)
-        far = _far_shift(norms, means.norms, f * means.factors * ballots.products, share)
+        near = _near_shift(f, means.factors, S_squared, ballots.products / f, gains, share)
+        far = _far_shift(norms, means.norms, means.factors * ballots.products, share)
         shifts = np.where(voted, np.where(had, near, far), 0.0)
-        with_sums = f * (np.where(had, S_squared, 0.0) + ballots.products)
+        with_sums = np.where(had, f * S_squared, 0.0) + ballots.products
         sse = np.where(voted, self.squares - 2.0 * with_sums + self.counts * norms, 0.0)
-        batch_sse = change.squares - 2.0 * f * ballots.products + change.counts * norms
+        batch_sse = change.squares - 2.0 * ballots.products + change.counts * norms
         return Moved(shifts, np.maximum(sse, 0.0), np.maximum(batch_sse, 0.0))
 
     def _begin(self, clusters: NDArray[np.intp]) -> None:
@@ -206,12 +210,11 @@ class ColumnVotes:
 
     def dense_centers(self) -> F64:
         """See `AnyVotes.dense_centers`."""
-        return self.centers.dense()
+        return self.centers.times(self.centers.factors)
 
     def whole_sums(self) -> F64:
         """See `AnyVotes.whole_sums`."""
-        k = len(self.counts)
-        return np.ascontiguousarray((self.centers.places[:, :k] * (self.sizes > 0)).T)
+        return self.centers.times((self.sizes > 0).astype(np.float64))
 
 
 def _near_shift(f: F64, f_new: F64, S_squared: F64, product: F64, gain: F64, share: float) -> F64:

@@ -6,6 +6,7 @@ distance is computed where one score is clearly the lowest.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -21,7 +22,7 @@ from globular.model.statistics import F64, I64
 if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard
 
-ROWS_PER_BLOCK = 1024
+ROWS_PER_BLOCK = 512
 SCORES_PER_BLOCK = 2**20
 
 
@@ -35,6 +36,33 @@ class Scored(NamedTuple):
     scores: Floats
     best: F64
     """No less than the squared distance to the closest centre."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowProducts:
+    """What sparse votes need of the rows of a batch that were multiplied; the others are left as they are."""
+
+    own: F64
+    """x · m with the centre that a row has now, (n,)."""
+    former: F64
+    """The same with the one it had, (n,)."""
+    lengths: F64
+    """‖x‖, (n,)."""
+
+    @classmethod
+    def empty(cls, n: int) -> RowProducts:
+        return cls(np.empty(n), np.empty(n), np.empty(n))
+
+    def part(self, span: slice) -> RowProducts:
+        """Those of some rows of the batch, to be written to."""
+        return RowProducts(self.own[span], self.former[span], self.lengths[span])
+
+    def take(self, positions: I64 | slice, scored: Scored, labels: Labels, former: Labels) -> None:
+        """Keep those of these rows."""
+        each = np.arange(len(labels))
+        self.own[positions] = -0.5 * scored.scores[each, labels]
+        self.former[positions] = -0.5 * scored.scores[each, former]  # −1 is the last: nobody asks for it
+        self.lengths[positions] = scored.lengths
 
 
 class Scores(Protocol):

@@ -16,9 +16,17 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.center_scores import ColumnScores, DenseScores, center_scores, in_place, rows_per_block
+from globular.backends.cpu.center_scores import (
+    ColumnScores,
+    DenseScores,
+    RowProducts,
+    Scored,
+    center_scores,
+    in_place,
+    rows_per_block,
+)
 from globular.backends.cpu.picked import pick
-from globular.backends.cpu.votes import add_votes, cast_ballots
+from globular.backends.cpu.votes import Moves, add_votes, cast_ballots
 from globular.backends.protocol import Labels
 from globular.kernels import columns as column_kernels
 from globular.kernels import nested as kernels
@@ -39,6 +47,8 @@ class _Found(NamedTuple):
     labels: Labels
     """New labels of the batch's rows."""
     n_distances: int
+    products: RowProducts | None = None
+    """Of rows that changed their cluster, if the centres are kept column by column."""
 
 
 def nested_pass(
@@ -58,46 +68,49 @@ def nested_pass(
     elif search.bounds is not None:
         found = _by_bounds(shard, centers, rows, former, search.bounds)
     else:
-        found = _by_products(shard, centers, rows)
+        found = _by_products(shard, centers, rows, former)
     labels[rows] = found.labels
     moved = np.flatnonzero(found.labels != former)
     joining = moved if search.remove_old else np.arange(len(rows))
     leaving = moved[former[moved] >= 0] if search.remove_old else moved[:0]
-    some = rows[np.concatenate([joining, leaving])]
+    positions = np.concatenate([joining, leaving])
     clusters = np.concatenate([found.labels[joining], former[leaving]])
-    if isinstance(centers, ColumnMeans):
-        statistics = NestedStatistics.none(centers.shape[0], 0)
-        signs = np.repeat([1.0, -1.0], [len(joining), len(leaving)])
-        cast_ballots(shard, centers, some, clusters, signs, statistics)
-    else:
-        statistics, n = NestedStatistics.none(*centers.shape), len(joining)
-        add_votes(shard, some[:n], clusters[:n], 1.0, origin, statistics)
-        add_votes(shard, some[n:], clusters[n:], -1.0, origin, statistics)
+    moves = Moves(rows[positions], positions, clusters, len(joining))
+    statistics = NestedStatistics.none(centers.shape[0], 0 if found.products else centers.shape[1])
     statistics.n_rows, statistics.n_changed, statistics.n_distances = len(rows), len(moved), found.n_distances
+    if found.products is not None:
+        cast_ballots(shard, moves, found.products, statistics)
+    else:
+        add_votes(shard, moves, origin, statistics)
     return statistics
 
 
-def _by_products(shard: CpuShard, centers: F64 | ColumnMeans, rows: I64) -> _Found:
+def _by_products(shard: CpuShard, centers: F64 | ColumnMeans, rows: I64, former: Labels) -> _Found:
     product = center_scores(shard, centers)
     labels = np.empty(len(rows), dtype=np.int32)
+    kept = RowProducts.empty(len(rows)) if isinstance(centers, ColumnMeans) else None
 
     def assign(span: tuple[int, int]) -> None:
-        product.label(rows[slice(*span)], labels[slice(*span)])
+        part = slice(*span)
+        scored = product.label(rows[part], labels[part])
+        if kept is not None:
+            kept.take(part, scored, labels[part], former[part])
 
     run_all(assign, even_ranges(len(rows), rows_per_block(centers.shape[0])), shard.n_threads)
-    return _Found(labels, len(rows) * centers.shape[0])
+    return _Found(labels, len(rows) * centers.shape[0], kept)
 
 
 def _by_bounds(shard: CpuShard, centers: F64 | ColumnMeans, rows: I64, former: Labels, bounds: Bounds) -> _Found:
     search = _BoundedSearch.of(shard, centers, bounds)
     labels = former.copy()
+    kept = RowProducts.empty(len(rows)) if isinstance(centers, ColumnMeans) else None
 
     def assign(span: tuple[int, int]) -> int:
-        return search.block(rows[slice(*span)], labels[slice(*span)])
+        part = slice(*span)
+        return search.block(rows[part], labels[part], None if kept is None else kept.part(part))
 
-    spans = even_ranges(len(rows), rows_per_block(centers.shape[0]))
-    n_distances = sum(ordered_map(assign, spans, shard.n_threads))
-    return _Found(labels, n_distances)
+    n_distances = sum(ordered_map(assign, even_ranges(len(rows), rows_per_block(centers.shape[0])), shard.n_threads))
+    return _Found(labels, n_distances, kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +136,7 @@ class _BoundedSearch:
             cast(NDArray[np.float32], shard.state.get("nested_lower", np.float32, 0.0, width=groups.n_groups)), C,
         )  # fmt: skip
 
-    def block(self, rows: I64, labels: Labels) -> int:
+    def block(self, rows: I64, labels: Labels, kept: RowProducts | None) -> int:
         """Label one block in place; returns the distances it took, those to a row's own centre once."""
         b = self.bounds
         active = np.empty(len(rows), dtype=np.int64)
@@ -134,7 +147,9 @@ class _BoundedSearch:
         wide, n_distances = narrow(rows, labels, active[:n_active])
         if len(wide):
             found = np.empty(len(wide), dtype=np.int32)
-            self._make_bounds(rows[wide], found)
+            scored = self._make_bounds(rows[wide], found)
+            if kept is not None:
+                kept.take(wide, scored, found, labels[wide])
             labels[wide] = found
         return n_distances + len(wide) * self.n_clusters
 
@@ -166,7 +181,7 @@ class _BoundedSearch:
         )  # fmt: skip
         return active[:n_wide], n_distances
 
-    def _make_bounds(self, rows: I64, labels: Labels) -> None:
+    def _make_bounds(self, rows: I64, labels: Labels) -> Scored:
         """Compare these rows with all centres, and make all their bounds anew."""
         product, b = self.product, self.bounds
         scored = product.label(rows, labels)
@@ -175,6 +190,7 @@ class _BoundedSearch:
             product.longest, product.slack, self.group_of, b.drift, b.group_drift, product.n_terms, product.unit,
             product.tiny, scored.best, labels, self.upper, self.lower, np.empty(b.groups.n_groups),
         )  # fmt: skip
+        return scored
 
 
 def _by_cells(shard: CpuShard, centers: F64, rows: I64, former: Labels, candidates: Candidates) -> _Found:

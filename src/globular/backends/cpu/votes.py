@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from globular.backends.cpu.center_scores import entries_of, in_place
+from globular.backends.cpu.center_scores import RowProducts, in_place
 from globular.backends.cpu.rows import CSRRows
 from globular.backends.protocol import Labels
-from globular.kernels.columns import weigh_ballots
 from globular.kernels.votes import sum_votes
-from globular.model.columns import Ballots, ColumnMeans
+from globular.model.columns import Ballots
 from globular.model.groups import group_by
 from globular.model.nested import NestedStatistics
 from globular.model.statistics import F64, I64
@@ -24,10 +23,28 @@ if TYPE_CHECKING:
 ROWS_PER_SUM = 1024
 
 
-def add_votes(
+class Moves(NamedTuple):
+    """Rows of a batch that join and leave clusters."""
+
+    rows: I64
+    positions: I64
+    """Where they are in the batch."""
+    labels: Labels
+    n_joining: int
+    """The first ones join, the others leave."""
+
+
+def add_votes(shard: CpuShard, moves: Moves, origin: F64, statistics: NestedStatistics) -> None:
+    """Let rows join or leave their clusters."""
+    n = moves.n_joining
+    _add_some(shard, moves.rows[:n], moves.labels[:n], 1.0, origin, statistics)
+    _add_some(shard, moves.rows[n:], moves.labels[n:], -1.0, origin, statistics)
+
+
+def _add_some(
     shard: CpuShard, rows: I64, labels: Labels, sign: float, origin: F64, statistics: NestedStatistics
 ) -> None:
-    """Let rows join (1) or leave (−1) their clusters. Whole clusters at a time, large ones in pieces added in order."""
+    """Rows of one sign. Whole clusters at a time, large ones in pieces added in order."""
     if len(rows) == 0:
         return
     D = shard.n_columns
@@ -94,24 +111,22 @@ def _runs(starts: I64) -> list[_Run]:
     return runs
 
 
-def cast_ballots(
-    shard: CpuShard, means: ColumnMeans, rows: I64, labels: Labels, signs: F64, statistics: NestedStatistics
-) -> None:
-    """Let sparse rows join (1) or leave (−1) clusters; their sums are left to whoever keeps the centres."""
-    weights = signs * shard.weights[rows] if len(shard.weights) else signs
-    scales = entries_of(shard.scales, rows)
-    block, at = in_place(shard.rows, rows)
-    products, C = np.zeros(means.shape[0]), means.shape[0]
+def cast_ballots(shard: CpuShard, moves: Moves, products: RowProducts, statistics: NestedStatistics) -> None:
+    """Let sparse rows join or leave clusters; their sums are left to whoever keeps the centres. O(moves)."""
+    C, joining = len(statistics.counts), np.arange(len(moves.rows)) < moves.n_joining
+    signs = np.where(joining, 1.0, -1.0)
+    weights = signs * shard.weights[moves.rows] if len(shard.weights) else signs
+    factors = weights * shard.scales[moves.rows] if len(shard.scales) else weights
+    lengths = products.lengths[moves.positions]
+    if len(shard.scales):
+        lengths = shard.scales[moves.rows] * lengths
+    with_centers = np.where(joining, products.own[moves.positions], products.former[moves.positions])
 
-    def weigh(span: tuple[int, int]) -> tuple[F64, F64, F64, I64]:
-        part = slice(*span)
-        found = np.zeros(C), np.zeros(C), np.zeros(C), np.zeros(C, dtype=np.int64)
-        weigh_ballots(block, at[part], labels[part], weights[part], scales[part], means.places, *found)
-        return found
+    def sums(values: F64) -> F64:
+        return np.asarray(np.bincount(moves.labels, values, minlength=C), dtype=np.float64)
 
-    for of_part in ordered_map(weigh, even_ranges(len(rows), ROWS_PER_SUM), shard.n_threads):
-        products += of_part[0]
-        statistics.counts += of_part[1]
-        statistics.squares += of_part[2]
-        statistics.sizes += of_part[3]
-    statistics.ballots = Ballots(block, at, labels, weights * scales if len(scales) else weights, products)
+    statistics.counts += sums(weights)
+    statistics.squares += sums(weights * lengths * lengths)
+    statistics.sizes += sums(np.sign(weights)).astype(np.int64)
+    block, at = in_place(shard.rows, moves.rows)
+    statistics.ballots = Ballots(block, at, moves.labels, factors, sums(factors * with_centers))

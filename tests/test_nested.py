@@ -25,7 +25,7 @@ from globular.backends.stream import StreamShard
 from globular.data.sources import ArraySource
 from globular.errors import DataError, MemoryBudgetError
 from globular.estimators import inputs
-from globular.estimators import nested as face
+from globular.estimators import nested_choices as choices
 from globular.model.nested import Batch
 from globular.reference import nested as reference
 from makers import FORMS, Rows, blobs, in_form, lattice, weights_for
@@ -358,13 +358,13 @@ def test_auto_chooses_bounds_by_their_memory(monkeypatch: pytest.MonkeyPatch, ca
     X = blobs(n=2000, C=10, D=40)
     chosen = {}
     for memory in (2**40, 8 * 2000 * 30, 8 * 2000):
-        monkeypatch.setattr(face, "physical_memory", lambda memory=memory: memory)
+        monkeypatch.setattr(choices, "physical_memory", lambda memory=memory: memory)
         with caplog.at_level(logging.INFO, logger="globular"):
             chosen[memory] = NestedMiniBatchKMeans(50, max_iter=1, random_state=0).fit(X).bounds_
     assert list(chosen.values()) == ["elkan", "yinyang", None]
     assert "bounds='elkan' of all rows: up to 0.4 MiB" in caplog.text
     assert NestedMiniBatchKMeans(50, max_iter=1, random_state=0).fit(X[:, :3]).bounds_ is None
-    monkeypatch.setattr(face, "physical_memory", lambda: 2**40)
+    monkeypatch.setattr(choices, "physical_memory", lambda: 2**40)
     assert NestedMiniBatchKMeans(50, max_iter=1, random_state=0).fit(X[:, :3]).bounds_ == "yinyang"
 
 

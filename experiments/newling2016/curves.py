@@ -67,12 +67,6 @@ class Curve:
         index = np.searchsorted(self.seconds, times, side="right") - 1
         return np.where(index >= 0, np.asarray(self.energies)[np.maximum(index, 0)], np.nan)
 
-    def first_within(self, energy: float) -> float:
-        """Seconds until the energy falls to this for good; infinity if it does not."""
-        above = np.flatnonzero(np.asarray(self.energies) > energy)
-        last = int(above[-1]) + 1 if len(above) else 0
-        return self.seconds[last] if last < len(self.seconds) else float("inf")
-
 
 def trace(split: Split, setup: Setup, algorithm: str, seed: int, rho: float | None = None) -> Curve:
     """One run of one algorithm; the seed decides the shuffle and the starting rows."""
@@ -127,6 +121,14 @@ def mean_curve(curves: Sequence[Curve], times: Floats) -> tuple[Floats, Floats]:
     """Mean and standard deviation over runs at these times."""
     values = np.array([curve.at(times) for curve in curves])
     return values.mean(axis=0), values.std(axis=0)
+
+
+def mean_first_within(curves: Sequence[Curve], energy: float) -> float:
+    """Seconds until the mean over runs falls to this energy for good; infinity if it does not."""
+    times = np.unique(np.concatenate([curve.seconds for curve in curves]))
+    above = np.flatnonzero(mean_curve(curves, times)[0] > energy)
+    last = int(above[-1]) + 1 if len(above) else 0
+    return float(times[last]) if last < len(times) else float("inf")
 
 
 def best_energy(curves: Mapping[str, Sequence[Curve]]) -> float:

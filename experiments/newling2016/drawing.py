@@ -32,6 +32,7 @@ def curve_parser(description: str, output: Path) -> argparse.ArgumentParser:
     made.add_argument("--problems", nargs="+", choices=tuple(PROBLEMS), default=None, help="data sets; default: all")
     made.add_argument("--rows", type=int, default=None, metavar="N", help="training rows, instead of all")
     made.add_argument("--seconds", type=float, default=None, help="longest run of one algorithm")
+    made.add_argument("--report-only", action="store_true", help="measure nothing: write the report of what is kept")
     return made
 
 
@@ -43,6 +44,8 @@ def chosen_setup(chosen: argparse.Namespace, quick: Setup, full: Setup) -> Setup
 
 def chosen_problems(chosen: argparse.Namespace) -> list[str]:
     """The data sets that the options ask for; the quick version needs none from outside."""
+    if chosen.report_only:
+        return []
     return chosen.problems or (["blobs"] if chosen.quick else list(PAPERS))
 
 

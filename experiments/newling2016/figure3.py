@@ -100,6 +100,12 @@ def section(kept: Mapping[str, Any], picture: str) -> str:
     )
 
 
+def write_report(kept: Mapping[str, Any], folder: Path, name: str) -> None:
+    """The picture, and the section of the report about it."""
+    draw(kept, folder / f"{name}.png")
+    update_report(folder / "report.md", HEADING, name, section(kept, f"{name}.png"))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report."""
     chosen = curve_parser("Fig. 3 of Newling & Fleuret 2016", REPORT).parse_args(arguments)
@@ -114,8 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "b0": setup.b0, "seconds": setup.seconds, "provenance": provenance(),
         }  # fmt: skip
         write_results(folder / f"{name}.json", kept)
-        draw(kept, folder / f"{name}.png")
-        update_report(folder / "report.md", HEADING, name, section(kept, f"{name}.png"))
+        write_report(kept, folder, name)
+    if chosen.report_only:
+        write_report(kept, folder, name)
     return 0
 
 

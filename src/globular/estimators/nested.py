@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -14,40 +13,17 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from globular.algorithms.cells import draw_cells, label_by_cells
-from globular.algorithms.nested import BoundKind, NestedModel, NestedOptions, nested_kmeans, one_batch
-from globular.algorithms.probing import find_labels, label_recall
+from globular.algorithms.nested import NestedModel, nested_kmeans, one_batch
+from globular.algorithms.probing import label_recall
 from globular.algorithms.steps import Step
-from globular.algorithms.swaps import swap_seeds
-from globular.algorithms.yinyang import default_groups
 from globular.backends.protocol import Labels
+from globular.estimators import nested_choices as choices
 from globular.estimators.centroids import CentroidEstimator, _error_per_row
-from globular.estimators.inputs import (
-    MEMORY_SHARE,
-    Input,
-    check_allocation,
-    mean_variance,
-    open_input,
-    physical_memory,
-)
+from globular.estimators.inputs import Input, mean_variance, open_input
 from globular.estimators.running import Fit
-from globular.estimators.starts import STARTS, Start, starting_centers
+from globular.estimators.starts import STARTS
 from globular.model.history import History, Record
-from globular.model.nested import Batch
 from globular.model.votes import AnyVotes, Votes
-from globular.threads import resolve_threads
-
-logger = logging.getLogger("globular")
-
-BATCH_ROWS, BATCH_ROWS_PER_CLUSTER = 5000, 10
-"""batch_size="auto": the paper's 5,000, but so many rows per cluster at least."""
-CELLS_FROM = 1000
-"""From so many clusters on, "auto" searches cells of centres instead of all of them."""
-N_PROBES = 2
-PAPERS_GROWTH, CELLS_GROWTH = 100.0, 1.0
-CELLS_GAIN = 1e-3
-"""Cells are drawn anew for every batch and always improve a little: less than this is no improvement."""
-RUN_BYTES, RUNS_PER_BATCH = 256 * 2**10, 64
-"""Rows on disk stay together up to so many bytes, but a batch has so many runs at least."""
 
 
 class NestedMiniBatchKMeans(CentroidEstimator):
@@ -251,11 +227,11 @@ callable, default="auto"
         if first:
             if data.n_rows < self.n_clusters:
                 raise ValueError(f"n_samples={data.n_rows} should be >= n_clusters={self.n_clusters}.")
-            votes = Votes.none(self._start(data, data.n_rows, random_state).centers)
+            votes = Votes.none(choices.best_start(self, data, data.n_rows, random_state).centers)
             self.n_steps_ = 0
         else:
             votes = Votes.resumed(self._centers(), self.sums_, self.counts_)
-        options = replace(self._options(data, 0.0), b0=data.n_rows, nested=False, remove_old=False)
+        options = replace(choices.nested_options(self, data, 0.0), b0=data.n_rows, nested=False, remove_old=False)
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         update = one_batch(data.shard, votes, options, rng)
         self._take_votes(votes, data)
@@ -266,130 +242,27 @@ callable, default="auto"
             self._finish(data, "")
         return self
 
-    # ------------------------------------------------------------------------------------------ choices
-
     def _choose(self, n_rows: int, n_columns: int) -> None:
-        """Settle what "auto" means and refuse what does not go together; says beforehand what bounds will take."""
-        if self.nested and not self.remove_old:
-            raise ValueError(
-                "remove_old=False needs nested=False: nested batches visit a row in every iteration, and it would vote "
-                "as often"
-            )
-        if isinstance(self.bounds, str) and self.bounds != "auto" and not self.nested:
-            raise ValueError(
-                f"bounds={self.bounds!r} needs nested=True: rows of random batches have none; leave it out"
-            )
-        if self.search == "cells" and self.bounds in ("elkan", "yinyang"):
-            raise ValueError(f"bounds={self.bounds!r} needs search='exact': cells are searched without; leave one out")
-        by_cells = self.n_clusters >= CELLS_FROM and self.bounds == "auto"
-        self.search_ = ("cells" if by_cells else "exact") if self.search == "auto" else self.search
-        self.bounds_ = self._choose_bounds(n_rows, n_columns)
-
-    def _choose_bounds(self, n_rows: int, n_columns: int) -> BoundKind | None:
-        sizes = {
-            "elkan": 4 * n_rows * (self.n_clusters + 1),
-            "yinyang": 4 * n_rows * (default_groups(self.n_clusters, n_columns) + 1),
-        }
-        if self.bounds is None or not self.nested or self.search_ == "cells":
-            return None
-        chosen = self.bounds
-        if chosen == "auto":
-            budget = MEMORY_SHARE * physical_memory()
-            # beyond a few bounds per column, reading them costs more than the distances that they save
-            wanted = ["elkan", "yinyang"] if self.n_clusters <= 4 * n_columns else ["yinyang"]
-            chosen = next((kind for kind in wanted if sizes[kind] <= budget), "none")
-        size = sizes.get(chosen, 0)
-        check_allocation(size, f"bounds={chosen!r} of all rows", "take bounds='yinyang' or bounds=None")
-        return {"elkan": "elkan", "yinyang": "yinyang"}.get(chosen)  # type: ignore[return-value]
-
-    def _batch_size(self, n_rows: int) -> int:
-        if isinstance(self.batch_size, str):
-            return min(n_rows, max(BATCH_ROWS, BATCH_ROWS_PER_CLUSTER * self.n_clusters))
-        return min(n_rows, int(self.batch_size))
-
-    def _growth_threshold(self) -> float:
-        if isinstance(self.growth_threshold, str):
-            return CELLS_GROWTH if self.search_ == "cells" else PAPERS_GROWTH
-        return float(self.growth_threshold)
-
-    def _run_length(self, data: Input) -> int:
-        """How many neighbouring rows stay together: one in memory, more where every place costs a read."""
-        if data.matrix is not None:
-            return 1
-        in_bytes = RUN_BYTES // (data.n_columns * data.dtype.itemsize)
-        return max(1, min(in_bytes, self._batch_size(data.n_rows) // RUNS_PER_BATCH))
-
-    def _options(self, data: Input, variance: float) -> NestedOptions:
-        return NestedOptions(
-            b0=self._batch_size(data.n_rows),
-            rho=self._growth_threshold(),
-            nested=self.nested,
-            remove_old=self.remove_old,
-            bounds=self.bounds_,
-            n_probes=N_PROBES if self.search_ == "cells" else 0,
-            run=self._run_length(data),
-            max_epochs=self.max_iter,
-            tol=self.tol * variance,
-            max_no_improvement=self.max_no_improvement,
-            min_gain=CELLS_GAIN if self.search_ == "cells" else 0.0,
-            reassignment_ratio=self.reassignment_ratio,
-            unit_centers=self.metric == "cosine",
-            n_threads=resolve_threads(self.n_threads),
-        )
-
-    # -------------------------------------------------------------------------------------------- a run
-
-    def _start(self, data: Input, n_rows: int, random_state: np.random.RandomState) -> Start:
-        """The best of `n_init` starts, drawn from and compared on some random rows."""
-        sample = self._sample(data, n_rows, random_state)
-        mean_variance(sample)  # for its check
-        given = not isinstance(self.init, str) and not callable(self.init)
-        n_starts = 1 if self.n_init == "auto" or given or self.warm_start else int(self.n_init)
-        starts = [self._one_start(sample, random_state) for _ in range(n_starts)]
-        if n_starts == 1:
-            return starts[0]
-        errors = [sample.shard.hard_pass(start.centers, accumulate=False).objective for start in starts]
-        return starts[int(np.argmin(errors))]
-
-    def _one_start(self, sample: Input, random_state: np.random.RandomState) -> Start:
-        start = starting_centers(self, sample, random_state)
-        if not (start.is_seeding and self.search_ == "cells"):
-            return start
-        # as in `KMeans`: what so many seeds get wrong, batches cannot repair
-        rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        if start.graph is None:
-            find_labels(sample.shard, start.centers, rng, n_rounds=1)
-        swapped = swap_seeds(sample.shard, start.centers, rng, unit_centers=self.metric == "cosine")
-        return replace(start, centers=swapped.centers)
-
-    def _sample(self, data: Input, n_rows: int, random_state: np.random.RandomState) -> Input:
-        if n_rows >= data.n_rows:
-            return data
-        seed = int(random_state.randint(2**31))
-        rows = Batch(seed, n_rows, data.n_rows, self._run_length(data)).rows(data.n_rows)
-        shard = data.shard.pick(rows)
-        if len(rows) < self.n_clusters or shard.total_weight == 0:
-            return data
-        return Input(shard, data.dtype, len(rows), data.n_columns, None if data.matrix is None else data.matrix[rows])
-
-    def _init_rows(self, data: Input) -> int:
-        if self.init_size is not None and self.init_size < self.n_clusters:
-            raise ValueError(f"init_size={self.init_size} should be >= n_clusters={self.n_clusters}.")
-        return self.init_size or max(3 * self._batch_size(data.n_rows), 3 * self.n_clusters)
+        """Settle what "auto" means; says beforehand what bounds will take."""
+        choices.refuse_what_does_not_go_together(self)
+        self.search_ = choices.choose_search(self)
+        self.bounds_ = choices.choose_bounds(self, n_rows, n_columns)
 
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[NestedModel]]:
         self._choose(data.n_rows, data.n_columns)
-        n_rows = self._init_rows(data)
-        start = self._start(data, n_rows, random_state)
+        n_rows = choices.init_rows(self, data.n_rows)
+        start = choices.best_start(self, data, n_rows, random_state)
         self.init_ = start.name
-        variance = mean_variance(self._sample(data, n_rows, random_state)) if self.tol > 0 else 0.0
+        variance = 0.0
+        if self.tol > 0:
+            variance = mean_variance(choices.random_sample(self, data, n_rows, random_state))
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        return nested_kmeans(data.shard, start.centers, self._options(data, variance), rng)
+        return nested_kmeans(data.shard, start.centers, choices.nested_options(self, data, variance), rng)
 
     def _run(self, data: Input, started: float, watched: bool) -> Iterator[Record]:
         """One run: `n_init` counts starts here, not runs."""
         random_state = check_random_state(self.random_state)
-        n_steps = None if self.nested else -(-self.max_iter * data.n_rows // self._batch_size(data.n_rows))
+        n_steps = None if self.nested else -(-self.max_iter * data.n_rows // choices.batch_rows(self, data.n_rows))
         fit = Fit(self, data.n_rows, max_iter=n_steps, max_time=self.max_time, started=started, watched=watched)
 
         def finish(reason: str) -> float:
@@ -435,7 +308,7 @@ callable, default="auto"
             rng = np.random.default_rng(0)
             n_distances = label_by_cells(data.shard, centers, draw_cells(data.shard, centers, rng))
             cells = draw_cells(data.shard, centers, rng)
-            statistics = data.shard.probing_pass(centers, cells, N_PROBES, accumulate=False)
+            statistics = data.shard.probing_pass(centers, cells, choices.N_PROBES, accumulate=False)
             n_distances += statistics.n_distances
             self.label_recall_ = label_recall(data.shard, centers, rng)
         self.labels_ = data.shard.labels.copy()

@@ -136,12 +136,22 @@ def product_with(rows: Any, i: int, places: Any, c: int) -> float:
     return total
 
 
+@inline
+def count_candidates(lower: Any, r: int, group_drift: Any, starts: Any, limit: float) -> int:
+    """Centres that bounds do not rule out for a row whose own one is at most so far. O(groups)."""
+    n = 0
+    for g in range(group_drift.shape[0]):
+        n += starts[g + 1] - starts[g] if lower[r, g] - group_drift[g] <= limit else 0
+    return n
+
+
 @kernel
-def search_few_columns(
+def keep_by_columns(
     rows: Any,  # IN
     at: Any,  # IN  (n,) where each row lies in `rows`
     scales: Any,  # IN  (N,) or empty
     chosen: Any,  # IN  (n,) rows of the shard
+    labels: Any,  # IN  (n,) their clusters; −1: not seen before
     active: Any,  # IN  (m,) positions to look at
     places: Any,  # IN  (D, ≥ C)
     factors: Any,  # IN  (C,)
@@ -149,81 +159,58 @@ def search_few_columns(
     slack: float,  # IN  error of the norms
     order: Any,  # IN  (C,) centres sorted by group
     starts: Any,  # IN  (groups + 1,)
-    group_of: Any,  # IN  (C,)
     drift: Any,  # IN  (C,)
     group_drift: Any,  # IN  (groups,)
     most: int,  # IN  rows with more candidates than this are left to the product
     upper: Any,  # IN/OUT (N,)
     lower: Any,  # IN/OUT (N, groups)
-    labels: Any,  # IN/OUT (n,) −1: not seen before
-    own: Any,  # OUT (n,) x · m with the new centre, of rows that change it
-    former: Any,  # OUT (n,) the same with the old centre
-    lengths: Any,  # OUT (n,) ‖x‖
     wide: Any,  # OUT (m,) positions left to the product
 ) -> tuple[int, int]:
-    """Alg. 1 for sparse rows with few candidates; how many are left, and distances computed. O(nnz) a distance.
+    """Alg. 1 for sparse rows with few candidates, as far as they keep their centre. O(nnz) a distance.
 
-    The product adds in another order, so a row that rounding might decide is left to it: labels stay the same.
+    How many are left to the product, and distances of the others. A row that another centre might win is among them:
+    products add in another order, and what they say shall not depend on bounds.
     """
     n_groups = group_drift.shape[0]
     n_wide, n_distances = 0, 0
     for position in range(active.shape[0]):
         i = active[position]
         r, c = chosen[i], labels[i]
-        doubtful, n_here = c < 0, 0
-        if not doubtful:  # the own distance rules some more out, but not many times more
-            limit, n_candidates = upper[r] + drift[c], 0
-            for g in range(n_groups):
-                n_candidates += starts[g + 1] - starts[g] if lower[r, g] - group_drift[g] <= limit else 0
-            doubtful = n_candidates > 4 * most
-        if not doubtful:
+        left = c < 0
+        if not left:  # the own distance rules some more out, but not many times more
+            left = count_candidates(lower, r, group_drift, starts, upper[r] + drift[c]) > 4 * most
+        n_here = 1
+        if not left:
             scale = scales[r] if scales.shape[0] else 1.0
-            lengths[i] = np.sqrt(squared_norm(rows, at[i]))
-            length = scale * lengths[i]
-            former[i] = factors[c] * product_with(rows, at[i], places, c)
-            own[i], label = former[i], c
-            best = length * length - 2.0 * scale * own[i] + norms[c]
+            length = scale * np.sqrt(squared_norm(rows, at[i]))
+            own = length * length - 2.0 * scale * factors[c] * product_with(rows, at[i], places, c) + norms[c]
             reach = length + np.sqrt(norms[c])
             error = slack + rounding(rows, at[i], reach, scale, 0, UNIT, TINY)
-            limit = np.sqrt(max(best, 0.0) + error) * (1.0 + SAFETY)
-            n_here = 1
-            n_candidates = 0
-            for g in range(n_groups):
-                n_candidates += starts[g + 1] - starts[g] if lower[r, g] - group_drift[g] <= limit else 0
-            doubtful = n_candidates > most
-            for g in range(0 if doubtful or n_candidates == 0 else n_groups):
+            limit = np.sqrt(max(own, 0.0) + error) * (1.0 + SAFETY)
+            upper[r] = stored_upper(limit, drift[c])
+            left = count_candidates(lower, r, group_drift, starts, limit) > most
+            for g in range(0 if left else n_groups):
                 if lower[r, g] - group_drift[g] > limit:
                     continue
-                other = np.inf
+                least = np.inf
                 for k in range(starts[g], starts[g + 1]):
                     m = order[k]
-                    if m == label:
+                    if m == c:
                         continue
-                    product = factors[m] * product_with(rows, at[i], places, m)
-                    squared = length * length - 2.0 * scale * product + norms[m]
-                    n_here += 1
+                    squared = (
+                        length * length - 2.0 * scale * factors[m] * product_with(rows, at[i], places, m) + norms[m]
+                    )
                     reach = max(reach, length + np.sqrt(norms[m]))
                     error = slack + rounding(rows, at[i], reach, scale, 0, UNIT, TINY)
-                    doubtful |= abs(squared - best) <= 4.0 * error
-                    if squared < best:
-                        below = np.sqrt(max(best - error, 0.0))  # the old centre is one of the others now
-                        if group_of[label] == g:
-                            other = min(other, below)
-                        else:
-                            old = group_of[label]
-                            lower[r, old] = min(lower[r, old], stored_lower(below, group_drift[old]))
-                        best, label, own[i] = squared, m, product
-                        limit = np.sqrt(max(best, 0.0) + error) * (1.0 + SAFETY)
-                    else:
-                        other = min(other, np.sqrt(max(squared - error, 0.0)))
-                lower[r, g] = stored_lower(other, group_drift[g])
-        if doubtful:
+                    left |= squared - own <= 4.0 * error
+                    least = min(least, squared - error)
+                    n_here += 1
+                lower[r, g] = stored_lower(np.sqrt(max(least, 0.0)), group_drift[g])
+        if left:
             wide[n_wide] = i
             n_wide += 1
         else:
             n_distances += n_here
-            labels[i] = label
-            upper[r] = stored_upper(np.sqrt(max(best, 0.0) + error), drift[label])
     return n_wide, n_distances
 
 

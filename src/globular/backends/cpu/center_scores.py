@@ -7,7 +7,7 @@ distance is computed where one score is clearly the lowest.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -65,26 +65,6 @@ class RowProducts:
         self.lengths[positions] = scored.lengths
 
 
-class Scores(Protocol):
-    """Centres prepared for products with blocks of rows."""
-
-    score_norms: Floats
-    """‖m − offset‖² in the dtype of the scores."""
-    unit: float
-    tiny: float
-    """Round-off and smallest normal number of that dtype."""
-    longest: float
-    """The largest ‖m − offset‖."""
-    slack: float
-    """Error of the norms."""
-    n_terms: int
-    """Columns that the norms are summed over; 0 if the slack covers that."""
-
-    def label(self, chosen: I64, labels: Labels) -> Scored:
-        """Write the closest centre of these rows to `labels`."""
-        ...
-
-
 def center_scores(shard: CpuShard, centers: F64 | ColumnMeans) -> DenseScores | ColumnScores:
     """The scores that suit the rows."""
     if isinstance(shard.rows, CSRRows):
@@ -101,7 +81,11 @@ def rows_per_block(n_clusters: int) -> int:
 
 
 class DenseScores:
-    """Products by BLAS in the rows' precision; doubtful labels are decided by exact distances."""
+    """Products by BLAS in the rows' precision; doubtful labels are decided by exact distances.
+
+    `score_norms` are ‖m − offset‖² in that precision, whose round-off and smallest normal number are `unit` and `tiny`;
+    `longest` is the largest ‖m − offset‖; norms are sums of `n_terms`, and `slack` is what else may be wrong with them.
+    """
 
     def __init__(self, shard: CpuShard, centers: F64) -> None:
         self.rows, self.scales, self.offset = shard.rows, shard.scales, shard.offset
@@ -118,7 +102,7 @@ class DenseScores:
         self.longest = float(np.sqrt(norms.max()))
 
     def label(self, chosen: I64, labels: Labels) -> Scored:
-        """See `Scores.label`."""
+        """Write the closest centre of these rows to `labels`."""
         assert isinstance(self.rows, DenseRows)
         scales = entries_of(self.scales, chosen)
         lengths, best = np.empty(len(chosen)), np.empty(len(chosen))
@@ -138,7 +122,10 @@ class DenseScores:
 
 
 class ColumnScores:
-    """Products of sparse rows with centres that are kept column by column, in float64: no label is in doubt."""
+    """Products of sparse rows with centres that are kept column by column, in float64: no label is in doubt.
+
+    Attributes as in `DenseScores`.
+    """
 
     def __init__(self, rows: CSRRows, scales: F64, means: ColumnMeans) -> None:
         self.rows, self.scales, self.means = rows, scales, means
@@ -148,7 +135,7 @@ class ColumnScores:
         self.slack, self.n_terms = means.norm_share * float(self.score_norms.max()), 0
 
     def label(self, chosen: I64, labels: Labels) -> Scored:
-        """See `Scores.label`."""
+        """Write the closest centre of these rows to `labels`."""
         scales = entries_of(self.scales, chosen)
         lengths, best = np.empty(len(chosen)), np.empty(len(chosen))
         scores = np.empty((len(chosen), self.means.places.shape[1]))

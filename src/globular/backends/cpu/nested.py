@@ -26,7 +26,6 @@ from globular.backends.cpu.center_scores import (
     rows_per_block,
 )
 from globular.backends.cpu.picked import pick
-from globular.backends.cpu.rows import CSRRows
 from globular.backends.cpu.votes import Moves, add_votes, cast_ballots
 from globular.backends.protocol import Labels
 from globular.kernels import columns as column_kernels
@@ -104,14 +103,14 @@ def _by_products(shard: CpuShard, centers: F64 | ColumnMeans, rows: I64, former:
 def _by_bounds(shard: CpuShard, centers: F64 | ColumnMeans, rows: I64, former: Labels, bounds: Bounds) -> _Found:
     search = _BoundedSearch.of(shard, centers, bounds)
     labels = former.copy()
-    kept = RowProducts.empty(len(rows)) if isinstance(shard.rows, CSRRows) else None
+    kept = RowProducts.empty(len(rows)) if isinstance(centers, ColumnMeans) else None
 
     def assign(span: tuple[int, int]) -> int:
         part = slice(*span)
         return search.block(rows[part], labels[part], None if kept is None else kept.part(part))
 
     n_distances = sum(ordered_map(assign, even_ranges(len(rows), rows_per_block(centers.shape[0])), shard.n_threads))
-    return _Found(labels, n_distances, kept if isinstance(centers, ColumnMeans) else None)
+    return _Found(labels, n_distances, kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +143,8 @@ class _BoundedSearch:
         n_active = kernels.unsettled(rows, labels, self.upper, self.lower, b.drift, b.group_drift, active)
         if n_active == 0:
             return 0
-        if kept is None:
-            wide, n_distances = self._search_few(rows, labels, active[:n_active])
-        else:
-            wide, n_distances = self._search_few_columns(rows, labels, active[:n_active], kept)
+        narrow = self._search_few if isinstance(self.product, DenseScores) else self._keep_by_columns
+        wide, n_distances = narrow(rows, labels, active[:n_active])
         if len(wide):
             found = np.empty(len(wide), dtype=np.int32)
             scored = self._make_bounds(rows[wide], found)
@@ -173,17 +170,16 @@ class _BoundedSearch:
         wide = wide[:n_wide]
         return wide, n_distances - int(np.count_nonzero(labels[wide] >= 0))  # their own centre is multiplied again
 
-    def _search_few_columns(self, rows: I64, labels: Labels, active: I64, kept: RowProducts) -> tuple[I64, int]:
-        """The same for sparse rows."""
+    def _keep_by_columns(self, rows: I64, labels: Labels, active: I64) -> tuple[I64, int]:
+        """The same for sparse rows, of which only those are done that keep their centre."""
         b, product = self.bounds, self.product
         assert isinstance(product, ColumnScores)
         wide = np.empty(len(active), dtype=np.int64)
         block, at = in_place(self.shard.rows, rows)
-        n_wide, n_distances = column_kernels.search_few_columns(
-            block, at, self.shard.scales, rows, active, product.means.places, product.means.factors,
-            product.score_norms, product.slack, b.groups.order, b.groups.starts, self.group_of, b.drift, b.group_drift,
-            int(DIRECT_SHARE["sparse"] * self.n_clusters), self.upper, self.lower, labels, kept.own, kept.former,
-            kept.lengths, wide,
+        n_wide, n_distances = column_kernels.keep_by_columns(
+            block, at, self.shard.scales, rows, labels, active, product.means.places, product.means.factors,
+            product.score_norms, product.slack, b.groups.order, b.groups.starts, b.drift, b.group_drift,
+            int(DIRECT_SHARE["sparse"] * self.n_clusters), self.upper, self.lower, wide,
         )  # fmt: skip
         return wide[:n_wide], n_distances
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,8 +18,6 @@ from globular.threads import resolve_threads
 
 if TYPE_CHECKING:
     from globular.estimators.nested import NestedMiniBatchKMeans
-
-logger = logging.getLogger("globular")
 
 BATCH_ROWS, BATCH_ROWS_PER_CLUSTER = 5000, 10
 """batch_size="auto": the paper's 5,000, but so many rows per cluster at least."""
@@ -69,7 +66,6 @@ def choose_bounds(model: NestedMiniBatchKMeans, n_rows: int, n_columns: int) -> 
         chosen = next((kind for kind in wanted if sizes[kind] <= budget), "none")
     size = sizes.get(chosen, 0)
     check_allocation(size, f"bounds={chosen!r} of all rows", "take bounds='yinyang' or bounds=None")
-    logger.info("bounds: %s, up to %.0f MiB for %d rows", chosen, size / 2**20, n_rows)
     return {"elkan": "elkan", "yinyang": "yinyang"}.get(chosen)  # type: ignore[return-value]
 
 

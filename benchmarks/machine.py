@@ -165,7 +165,7 @@ def hottest_kernels(rounds: int, n: int = 2048, D: int = 64, members: int = 64, 
     scores = [np.array(product.scores(gather_rows(shard.rows, order[t]), None, chunk)) for t in range(2)]
 
     def multiply(task: int) -> None:
-        product.scores((X[task * n : (task + 1) * n],), None, chunk)
+        product.scores((X[:n],), None, chunk)  # in a pass the rows have just been gathered: they are in the cache
 
     def check(task: int) -> None:
         rows = (X[task * n : (task + 1) * n],)
@@ -182,10 +182,11 @@ def hottest_kernels(rounds: int, n: int = 2048, D: int = 64, members: int = 64, 
         copy[task * n : (task + 1) * n] = X[task * n : (task + 1) * n]
 
     check(0)
-    seconds = best_of(
+    seconds = best_of(rounds, {"sgemm": lambda: np.matmul(a, b, out=out)})
+    time.sleep(0.5)  # the threads of BLAS look for more work for a while
+    seconds |= best_of(
         3 * rounds,
         {
-            "sgemm": lambda: np.matmul(a, b, out=out),
             "copy": on_threads(copy_task),
             "product": on_threads(multiply),
             "check": on_threads(check),

@@ -191,10 +191,9 @@ def test_given_priors_are_used_as_they_are() -> None:
 
 
 def expected_failures(model: Any) -> dict[str, str]:
-    if isinstance(model, InfiniteMultinomialMixture) or not (model.accelerate or model.truncation == "fixed"):
+    if isinstance(model, InfiniteMultinomialMixture) or model.truncation != "fixed":
         return {}
-    reason = "cells of repeated rows are other cells" if model.accelerate else "repeated rows draw other seeds"
-    return {"check_sample_weight_equivalence_on_dense_data": reason}
+    return {"check_sample_weight_equivalence_on_dense_data": "repeated rows draw other seeds"}
 
 
 @parametrize_with_checks(

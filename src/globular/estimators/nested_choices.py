@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from globular.algorithms.nested import BoundKind, NestedOptions
-from globular.algorithms.probing import find_labels
+from globular.algorithms.probing import ProbingOptions, find_labels, probing_kmeans
 from globular.algorithms.swaps import swap_seeds
 from globular.algorithms.yinyang import default_groups
 from globular.estimators.inputs import MEMORY_SHARE, Input, check_allocation, mean_variance, physical_memory
@@ -127,8 +127,12 @@ def _one_start(model: NestedMiniBatchKMeans, sample: Input, random_state: np.ran
     rng = np.random.default_rng(random_state.randint(2**31, size=4))
     if start.graph is None:
         find_labels(sample.shard, start.centers, rng, n_rounds=1)
-    swapped = swap_seeds(sample.shard, start.centers, rng, unit_centers=model.metric == "cosine")
-    return replace(start, centers=swapped.centers)
+    unit = model.metric == "cosine"
+    swapped = swap_seeds(sample.shard, start.centers, rng, unit_centers=unit)
+    # one step more: swapped centres get their rows, and centres that momentum left without any a new place
+    options = ProbingOptions(max_iter=1, unit_centers=unit)
+    (step,) = probing_kmeans(sample.shard, swapped.centers, options, rng, momentum=swapped.momentum)
+    return replace(start, centers=step.model)
 
 
 def random_sample(model: NestedMiniBatchKMeans, data: Input, n_rows: int, random_state: np.random.RandomState) -> Input:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
+import re
 import time
+import tracemalloc
 import warnings
 from pathlib import Path
 from typing import Any
@@ -623,3 +626,18 @@ def test_fitting_again_forgets_the_first_data() -> None:
     model = KMeans(5, random_state=0).fit(blobs(n=100, D=3))
     model.fit(blobs(n=60, D=6))
     assert model.cluster_centers_.shape == (5, 6) and model.n_features_in_ == 6 and len(model.labels_) == 60
+
+
+@pytest.mark.parametrize(("n", "D", "C"), [(20_000, 64, 600), (30_000, 2, 1000), (20_000, 16, 50)])
+def test_the_memory_of_a_fit_is_said_and_kept(n: int, D: int, C: int, caplog: pytest.LogCaptureFixture) -> None:
+    random = np.random.default_rng(0)
+    X = (random.normal(size=(n, min(D, 6))) @ random.normal(size=(min(D, 6), D))).astype(np.float32)
+    model = KMeans(C, random_state=0, max_iter=3)
+    with caplog.at_level(logging.INFO, logger="globular"):
+        model.fit(X)  # also compiles
+    said = float(re.search(r"beside X: up to ([\d.]+) MiB", caplog.text).group(1))  # type: ignore[union-attr]
+    tracemalloc.start()
+    model.fit(X)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < said * 2**20

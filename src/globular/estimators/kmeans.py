@@ -15,7 +15,7 @@ from globular.algorithms.cells import draw_cells
 from globular.algorithms.lloyd import KMeansOptions, lloyd
 from globular.algorithms.probing import ProbingOptions, find_labels, label_recall, probing_kmeans
 from globular.algorithms.steps import Step
-from globular.algorithms.subspace import enter_subspace, kmeans_from_subspace
+from globular.algorithms.subspace import LARGEST_COPY, enter_subspace, kmeans_from_subspace
 from globular.algorithms.swaps import swap_seeds
 from globular.algorithms.yinyang import yinyang
 from globular.estimators.centroids import CentroidEstimator
@@ -26,6 +26,8 @@ from globular.model.statistics import F64
 logger = logging.getLogger("globular")
 
 EXACT: dict[str, Callable[..., Iterator[Step[F64]]]] = {"lloyd": lloyd, "yinyang": yinyang}
+FIXED_BYTES = 64 * 2**20
+"""Samples, cells and the blocks of a few threads."""
 PROBING_FROM = 500
 """From so many clusters on, "auto" probes; below, exact iterations cost as little and give more."""
 
@@ -218,6 +220,12 @@ callable, default="auto"
         """Whether neither a named seeding nor centres are asked for."""
         continues = self.warm_start and hasattr(self, "cluster_centers_")
         return isinstance(self.init, str) and self.init == "auto" and not continues
+
+    def _most_bytes(self, data: Input) -> int:
+        """What a fit takes beside X at most: centres, sums and their copies, some words a row, and coordinates."""
+        n_clusters, n_columns = self.n_clusters, data.n_columns
+        coordinates = min(LARGEST_COPY, 8 * data.n_rows * n_columns)
+        return 8 * (12 * n_clusters * n_columns + 8 * data.n_rows) + coordinates + FIXED_BYTES
 
     def _choose_algorithm(self) -> str:
         if self.algorithm != "auto":

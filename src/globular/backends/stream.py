@@ -137,9 +137,9 @@ class StreamShard(PlantedShard, PartsInTurn):
         for part in self.parts():
             write_coordinates(part, subspace, coordinates[begin : begin + part.n_rows])
             begin += part.n_rows
-        shard = CpuShard(coordinates, self._weights, n_threads=self.n_threads, state=self.state)
-        shard.first_row = self.first_row
-        return shard
+        return CpuShard(
+            coordinates, self._weights, n_threads=self.n_threads, state=self.state, first_row=self.first_row
+        )
 
     def label_by_seeds(self) -> None:
         self._per_point.label_by_seeds()

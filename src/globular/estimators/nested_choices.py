@@ -125,7 +125,7 @@ def _one_start(model: NestedMiniBatchKMeans, sample: Input, random_state: np.ran
         return start
     # as in `KMeans`: what so many seeds get wrong, batches cannot repair
     rng = np.random.default_rng(random_state.randint(2**31, size=4))
-    if start.graph is None:
+    if not start.labelled:
         find_labels(sample.shard, start.centers, rng, n_rounds=1)
     unit = model.metric == "cosine"
     swapped = swap_seeds(sample.shard, start.centers, rng, unit_centers=unit)

@@ -246,6 +246,7 @@ def test_clone_pickle_save_and_load(tmp_path: Path) -> None:
         np.testing.assert_array_equal(copy.neighbors_, model.neighbors_)
 
 
+@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
 @pytest.mark.parametrize(
     ("D", "C", "options"),
     [

@@ -71,6 +71,10 @@ class SoftModel:
     graph: Graph
 
 
+MULTIPLICATIONS_PER_PAIR = 10
+"""What listing and ordering a pair of clusters takes, beside the multiplications of a distance."""
+
+
 class _Neighborhoods:
     """Where G_c comes from, and the seeds of the E-steps."""
 
@@ -109,13 +113,15 @@ class _Neighborhoods:
         """Alg. 2 estimates them after it, if that E-step has collected what it takes."""
         return estimated_graph(graph, pairs, self._options.n_threads) if pairs.pairs.size else graph
 
-    def search(self, n_clusters: int) -> Search:
+    def search(self, centers: F64) -> Search:
         """The next E-step's search.
 
-        Deviation: an estimate costs C·G², a search N·G. With few rows per cluster only every ⌈C·G²/N⌉-th E-step
-        estimates, so that estimating does not come to dominate; that is every one from G² rows per cluster on.
+        Deviation: where estimating would cost more than searching, only every so many E-steps estimate. A search takes
+        N·C′·G·D multiplications, an estimate lists and orders up to C·G² pairs.
         """
-        period = -(-n_clusters * min(self._options.G, n_clusters) ** 2 // self._shard.n_rows)
+        C, D = centers.shape
+        G = min(self._options.G, C)
+        period = -(-MULTIPLICATIONS_PER_PAIR * C * G // (self._shard.n_rows * min(self._options.C_prime, C) * D))
         estimate = self.estimated and self._n_searches % period == 0
         self._n_searches += 1
         seed = int(self._rng.integers(2**63))
@@ -157,7 +163,7 @@ def variational_kmeans(
     n_distances = 0
     for _ in range(options.n_warmup):
         graph = neighborhoods.before(centers, graph)
-        found = shard.truncated_pass(centers, graph, neighborhoods.search(len(centers)), moved_only=True)
+        found = shard.truncated_pass(centers, graph, neighborhoods.search(centers), moved_only=True)
         n_distances += found.statistics.n_distances
         graph = neighborhoods.after(graph, found.pairs)
 
@@ -167,7 +173,7 @@ def variational_kmeans(
     for iteration in count(1):
         graph = introduce(neighborhoods.before(centers, graph), newcomers)
         full = iteration % FULL_SUMS_EVERY == 1 or totals is None
-        found = shard.truncated_pass(centers, graph, neighborhoods.search(len(centers)), moved_only=not full)
+        found = shard.truncated_pass(centers, graph, neighborhoods.search(centers), moved_only=not full)
         step = found.statistics
         totals = step if full or totals is None else _advance(totals, step)
         graph = neighborhoods.after(graph, found.pairs)
@@ -236,7 +242,7 @@ def warm_up_mixture(
     graph = neighborhoods.start(mixture.means, graph)
     n_distances, objective = 0, np.nan
     for step in range(max(1, options.n_warmup)):
-        found = shard.truncated_pass(mixture.means, graph, neighborhoods.search(mixture.n_components), moved_only=True)
+        found = shard.truncated_pass(mixture.means, graph, neighborhoods.search(mixture.means), moved_only=True)
         n_distances += found.statistics.n_distances
         if step == 0 or mixture.covariance_type != "tied_spherical":
             objective = found.statistics.objective
@@ -268,7 +274,7 @@ def variational_mixture(
     patience = _Patience(options, shard.total_weight)
     for iteration in range(1, options.max_iter + 1):
         graph = neighborhoods.before(mixture.means, graph)
-        found = shard.truncated_soft_pass(mixture, graph, neighborhoods.search(mixture.n_components))
+        found = shard.truncated_soft_pass(mixture, graph, neighborhoods.search(mixture.means))
         step = found.statistics
         graph = neighborhoods.after(graph, found.pairs)
         mixture = m_step(mixture, step, limits, learned_weights=learned_weights)  # Eq. 4

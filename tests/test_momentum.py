@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from globular.algorithms.centers import CenterUpdate
-from globular.algorithms.momentum import REACH, Momentum
+from globular.algorithms.momentum import LEAD, REACH, Momentum
 
 
 def lengths(vectors: Any) -> Any:
@@ -22,13 +22,15 @@ def lengths(vectors: Any) -> Any:
 def test_centers_stay_in_the_ball_that_cannot_raise_the_objective(seed: int, n_clusters: int, n_columns: int) -> None:
     random = np.random.default_rng(seed)
     momentum = Momentum()
-    centers = random.normal(size=(n_clusters, n_columns))
+    centers, last = random.normal(size=(n_clusters, n_columns)), None
     for _ in range(4):
         means = centers + random.normal(size=centers.shape) * random.integers(0, 2, size=(n_clusters, 1))
         beyond = momentum.beyond(centers, CenterUpdate(means))
         radius = lengths(means - centers)
+        if last is not None:
+            radius = np.minimum(radius, LEAD * lengths(means - last))
         np.testing.assert_allclose(lengths(beyond - means), REACH * radius, rtol=1e-9, atol=1e-12)
-        centers = beyond
+        centers, last = beyond, means
 
 
 @settings(max_examples=50, deadline=None)
@@ -55,6 +57,8 @@ def test_a_steady_drift_is_followed_and_a_fixed_point_stays() -> None:
     means = np.array([[1.0, 0.0], [0.0, 0.0]])
     beyond = momentum.beyond(old, CenterUpdate(means))
     np.testing.assert_allclose(beyond, [[1.0 + REACH, 0.0], [0.0, 0.0]])
+    # rows that have settled leave the mean where it was: the centre comes home at once
+    np.testing.assert_array_equal(momentum.beyond(beyond, CenterUpdate(means)), means)
 
 
 def test_a_relocated_cluster_starts_anew_from_its_place() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from globular import KMeans, datasets
+from globular.algorithms import swaps
 from globular.algorithms.cells import draw_cells, label_by_cells
 from globular.algorithms.swaps import swap_seeds
 from globular.backends.cpu import CpuShard
@@ -78,3 +79,40 @@ def test_a_given_start_is_not_swapped() -> None:
     first = next(iter(model.fit_iter(X)))
     assert first.objective <= hard.squared_distances(X, start).min(axis=1).sum() * 1.05
     assert first.objective >= hard.squared_distances(X, start).min(axis=1).sum() * (1 - 1e-9)
+
+
+def separate_groups(n_groups: int, n_columns: int, rows_each: int, seed: int = 0) -> Any:
+    random = np.random.default_rng(seed)
+    middles = 30 / np.sqrt(n_columns) * random.normal(size=(n_groups, n_columns))
+    return np.repeat(middles, rows_each, axis=0) + random.normal(size=(n_groups * rows_each, n_columns))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_one_of_many_separate_groups_gets_a_center_of_its_own(seed: int) -> None:
+    X = separate_groups(600, 24, 20)
+    model = KMeans(600, random_state=seed).fit(X)
+    assert model.init_ == "hierarchical"
+    assert [len(set(labels)) for labels in model.labels_.reshape(600, 20)] == [1] * 600
+
+
+def test_what_a_split_gains_is_what_it_lowers_the_objective_by() -> None:
+    X = separate_groups(8, 3, 30)
+    shard = CpuShard(X)
+    shard.labels[:] = np.repeat([0, 0, 1, 2, 3, 4, 5, 5], 30)
+    for _ in range(20):  # to where Lloyd ends: some clusters are two groups
+        labels = shard.labels.copy()
+        centers = np.array([X[labels == c].mean(axis=0) for c in range(6)])
+        statistics = shard.probing_pass(centers, draw_cells(shard, centers, np.random.default_rng(0)), n_probes=6)
+    np.testing.assert_array_equal(shard.labels, labels)
+    splits = swaps._try_splits(shard, centers, statistics, np.random.default_rng(1))
+    parts = shard.labels
+
+    def error(named: Any) -> float:
+        return sum(((X[named == c] - X[named == c].mean(axis=0)) ** 2).sum() for c in np.unique(named))
+
+    gains = []
+    for k, gain in enumerate(splits.gains):
+        split = np.where(parts == 6 + k, 6 + k, labels)
+        assert gain == pytest.approx(error(labels) - error(split), rel=1e-9, abs=1e-9)
+        gains.append(gain / error(labels))
+    assert max(gains) > 0.2

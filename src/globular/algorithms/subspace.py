@@ -80,10 +80,14 @@ def kmeans_from_subspace(
     rng: np.random.Generator,
     *,
     momentum: Momentum | None = None,
+    before: float = np.inf,
 ) -> Iterator[Step[F64]]:
     """Probing k-means, first inside the subspace from labelled rows and `centers` there, then in the whole space."""
     n_done = 0
-    for step in probing_kmeans(inside.shard, centers, options, rng, momentum=momentum, outside=inside.outside):
+    inner = probing_kmeans(
+        inside.shard, centers, options, rng, momentum=momentum, before=before, outside=inside.outside
+    )
+    for step in inner:
         lifted = inside.subspace.lift(step.model)
         n_done = step.iteration
         is_last = n_done >= options.max_iter or step.objective == 0.0

@@ -2,16 +2,20 @@
 
 Neither Lloyd steps nor probing can carry a centre across a gap, so where the data fall into separate groups the seeds
 decide for good. A swap takes a centre that is hardly missed and puts it on a row drawn in proportion to its squared
-distance, as k-means++ would draw it. It is made when the estimated gain exceeds the estimated loss:
+distance, as k-means++ would draw it. It is made when the gain exceeds the loss:
 
-- loss: merging cluster a into its nearest neighbour b costs n_a n_b / (n_a + n_b) ‖μ_a − μ_b‖² exactly;
-- gain: the lowest error of k centres falls like k^(−2/d) in d dimensions (Zador's law), so one centre more where
-  cluster c lies takes the share 2/d from the error of that cluster, its neighbours moving closer too; more where the
-  cluster is really several. d is the effective dimension (Σ v)² / Σ v² of the columns' variances v inside clusters,
-  taken from the rows drawn.
+- loss: to make clusters a and b one costs n_a n_b / (n_a + n_b) ‖μ_a − μ_b‖² exactly, b the nearest neighbour of a;
+- gain: to make a cluster two gains the same with the means of the two parts. The parts are known: one truncated pass in
+  which every row compares its centre with the row drawn from its cluster.
 
-The merge is a bound on the loss (the neighbours will move closer there as well), so swaps that pass the test mostly
-pay. The rounds are also the first iterations: centres move with momentum.
+That settles the matter where a cluster is really several. In one group of rows such a cut says little: a centre more
+there pays since its neighbours move closer too. The lowest error of k centres falls like k^(−2/d) in d dimensions
+(Zador's law), so the gain may be the share 2/d of the cluster's error; d is the effective dimension (Σ v)² / Σ v² of
+the columns' variances v inside clusters, taken from the rows drawn. The law is for many centres in one group. How much
+of it to believe is measured: what the newcomers of a round are worth in the next one, where giving them up has its
+price too, against what was expected of them.
+
+The rounds are also the first iterations: centres move with momentum.
 
 [Zador 1982]
 """
@@ -26,17 +30,20 @@ from globular.algorithms.cells import draw_cells, graph_by_cells
 from globular.algorithms.centers import update_centers
 from globular.algorithms.momentum import Momentum
 from globular.algorithms.seeding.common import effective_dimension
-from globular.backends.protocol import Index, Shard
+from globular.backends.protocol import Index, Labels, Shard
 from globular.model.cells import CenterCells
+from globular.model.search import Search
 from globular.model.statistics import F64, HardStatistics
 
-MAX_ROUNDS = 6
+MAX_ROUNDS = 20
 SAFETY = 1.2
 """A gain must exceed the loss by this factor."""
-DRAWN = 0.2
+DRAWN = 0.5
 """Share of the clusters that may move in a round."""
-WORTH_ANOTHER_ROUND = 0.002
-"""Go on while at least this share of the clusters has moved."""
+FIRST_TRUST = (0.5,) * 5
+"""Shares of Zador's gain that count as borne out before any has been measured."""
+WORTH_ANOTHER_ROUND = 0.1
+"""Go on while the swaps of a round promise at least this share of the least gain that is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,65 +52,137 @@ class SwappedSeeds:
 
     centers: F64
     momentum: Momentum
+    objective: float
+    """Of the last probing step."""
     n_swaps: int
     n_distances: int
 
 
 def swap_seeds(
-    shard: Shard, centers: F64, rng: np.random.Generator, *, n_probes: int = 2, unit_centers: bool = False
+    shard: Shard,
+    centers: F64,
+    rng: np.random.Generator,
+    *,
+    n_probes: int = 2,
+    min_gain: float = 0.0,
+    unit_centers: bool = False,
+    outside: float = 0.0,
 ) -> SwappedSeeds:
-    """Rounds of one probing step and many swaps, until few are left to make. Rows must be labelled."""
-    n_swaps, n_distances = 0, 0
-    momentum = Momentum(unit_centers=unit_centers)
+    """Rounds of one probing step and many swaps. Rows must be labelled.
+
+    They end when there is little to gain by swaps any more, or a round gains less than the share `min_gain` of the
+    objective, to which `outside` adds what the shard does not see.
+    """
+    n_swaps, n_distances, before = 0, 0, np.inf
+    momentum, swaps = Momentum(unit_centers=unit_centers), _Swaps(shard, rng)
     for _ in range(MAX_ROUNDS):
         cells = draw_cells(shard, centers, rng)
         statistics = shard.probing_pass(centers, cells, n_probes)
         n_distances += statistics.n_distances
         update = update_centers(shard, statistics, centers, unit=unit_centers, rows_follow=False)
         centers = momentum.beyond(centers, update)
-        swapped = _swap(shard, update.centers, cells, statistics, rng)
+        gained, before = before - statistics.objective, statistics.objective
+        if 0 <= gained < min_gain * (before + outside):  # less than nothing: some swaps were bad, and will be undone
+            break
+        swapped = swaps.make(update.centers, cells, statistics)
         centers[swapped] = update.centers[swapped]
         momentum.forget(swapped)
         n_swaps += len(swapped)
-        if len(swapped) <= WORTH_ANOTHER_ROUND * len(centers):
+        if swaps.promised <= WORTH_ANOTHER_ROUND * min_gain * (before + outside):
             break
-    return SwappedSeeds(centers, momentum, n_swaps, n_distances)
+    return SwappedSeeds(centers, momentum, before + outside, n_swaps, n_distances)
 
 
-def _swap(
-    shard: Shard, centers: F64, cells: CenterCells, statistics: HardStatistics, rng: np.random.Generator
-) -> Index:
-    """Swap in place and rename the labels of the clusters that are given up; returns which."""
-    C = len(centers)
-    counts, potential = statistics.counts, statistics.objective
-    if C < 3 or potential <= 0:
-        return np.empty(0, dtype=np.intp)
-    nearest = graph_by_cells(shard, centers, cells, 2)[:, 1]
-    squared = np.einsum("ij,ij->i", centers - centers[nearest], centers - centers[nearest])
-    losses = counts * counts[nearest] / np.maximum(counts + counts[nearest], 1e-300) * squared
-    errors = shard.label_errors(C)
-    drawn = shard.locate(np.sort(rng.random(max(1, int(DRAWN * C)))) * potential)
-    drawn = rng.permutation(np.unique(drawn))
-    rows, owners = shard.take(drawn), shard.labels[drawn]
-    share = _share_of_a_second_center(rows - centers[owners])
-    names = np.arange(C, dtype=np.int32)
+class _Swaps:
+    """Rounds of swaps, each of which learns from the one before."""
+
+    def __init__(self, shard: Shard, rng: np.random.Generator) -> None:
+        self._shard, self._rng = shard, rng
+        self._borne_out = np.array(FIRST_TRUST)
+        """The share of what Zador's law has promised that each newcomer so far has turned out to be worth."""
+        self.promised = 0.0
+        """What the swaps of the last round shall gain, less what they cost."""
+        self._newcomers, self._expected = np.empty(0, dtype=np.intp), np.empty(0)
+        """The last round's swaps that trusted Zador's law, and the gains it promised."""
+
+    def make(self, centers: F64, cells: CenterCells, statistics: HardStatistics) -> Index:
+        """Swap in place and rename the labels of the clusters that are given up; returns which."""
+        C, self.promised = len(centers), 0.0
+        if C < 3 or statistics.objective <= 0:
+            return np.empty(0, dtype=np.intp)
+        nearest = graph_by_cells(self._shard, centers, cells, 2)[:, 1]
+        counts = statistics.counts
+        losses = _between(counts, centers, counts[nearest], centers[nearest])
+        self._borne_out = np.append(self._borne_out, losses[self._newcomers] / self._expected)
+        trust = min(1.0, float(np.median(self._borne_out)))
+        splits = _try_splits(self._shard, centers, statistics, self._rng)
+        gains = np.maximum(splits.gains, trust * splits.hopes)
+        names, seats = _match(losses, nearest, gains, splits.owners)
+        taken = np.flatnonzero(seats >= 0)
+        self.promised = float(gains[taken].sum() - losses[seats[taken]].sum())
+        centers[seats[taken]] = splits.centers[taken]
+        trusting = taken[gains[taken] > splits.gains[taken]]
+        self._newcomers, self._expected = seats[trusting].astype(np.intp), splits.hopes[trusting]
+        self._shard.relabel(np.concatenate([names, np.where(seats < 0, names[splits.owners], seats)]))
+        return np.flatnonzero(names != np.arange(C))
+
+
+def _match(losses: F64, nearest: Labels, gains: F64, owners: Labels) -> tuple[Labels, Labels]:
+    """The best splits get the centres that are least missed: new names of the clusters, and for each split the centre
+    it gets or −1."""
+    C = len(losses)
+    names, seats = np.arange(C, dtype=np.int32), np.full(len(owners), -1, dtype=np.int32)
     # has moved, has taken over the rows of one that moved, or has been split: no longer to be given up
     settled = np.zeros(C, dtype=bool)
     spares = np.argsort(losses, kind="stable")[::-1].tolist()
-    for row, owner in sorted(zip(rows, owners.tolist(), strict=True), key=lambda pair: -errors[pair[1]]):
+    for k in np.argsort(-gains, kind="stable").tolist():
+        owner = owners[k]
         while spares and (settled[spares[-1]] or names[nearest[spares[-1]]] != nearest[spares[-1]]):
             spares.pop()
         if not spares:
             break
         spare = spares[-1]
-        if spare == owner or names[owner] != owner or share * errors[owner] <= SAFETY * losses[spare]:
+        if spare == owner or names[owner] != owner or gains[k] <= SAFETY * losses[spare]:
             continue
-        centers[spare] = row
-        names[spare] = nearest[spare]
+        names[spare], seats[k] = nearest[spare], spare
         settled[[spare, nearest[spare], owner]] = True
-        errors[owner] *= 0.5
-    shard.relabel(names)
-    return np.flatnonzero(names != np.arange(C))
+    return names, seats
+
+
+@dataclass(frozen=True, slots=True)
+class _Splits:
+    """Second centres for some of the clusters, what they gain for certain, and by Zador's law."""
+
+    centers: F64
+    owners: Labels
+    gains: F64
+    hopes: F64
+
+
+def _try_splits(shard: Shard, centers: F64, statistics: HardStatistics, rng: np.random.Generator) -> _Splits:
+    """Second centres for clusters drawn by their error. The rows they would win are labelled C, C + 1, … after it."""
+    C = len(centers)
+    errors = shard.label_errors(C)
+    drawn = np.unique(shard.locate(np.sort(rng.random(max(1, int(DRAWN * C)))) * statistics.objective))
+    drawn = rng.permutation(drawn)
+    rows, labels = shard.take(drawn), shard.labels[drawn]
+    hope = _share_of_a_second_center(rows - centers[labels])
+    owners, first = np.unique(labels, return_index=True)
+    graph = np.repeat(np.arange(C + len(owners), dtype=np.int32)[:, None], 2, axis=1)
+    graph[owners, 1] = np.arange(C, C + len(owners))
+    search = Search(n_candidates=1, n_random=0, seed=0, estimate=False)
+    won = shard.truncated_pass(np.concatenate([centers, rows[first]]), graph, search, moved_only=True).statistics
+    sums, counts = won.sums[C:], won.counts[C:]
+    left = statistics.counts[owners] - counts
+    means = sums / np.maximum(counts, 1e-300)[:, None]
+    rests = (statistics.counts[owners, None] * centers[owners] - sums) / np.maximum(left, 1e-300)[:, None]
+    return _Splits(rows[first], owners, _between(counts, means, left, rests), hope * errors[owners])
+
+
+def _between(n_a: F64, mean_a: F64, n_b: F64, mean_b: F64) -> F64:
+    """What it costs to make two clusters one, or gains to make one two."""
+    apart = mean_a - mean_b
+    return n_a * n_b / np.maximum(n_a + n_b, 1e-300) * np.einsum("ij,ij->i", apart, apart)
 
 
 def _share_of_a_second_center(residuals: F64) -> float:

@@ -70,7 +70,7 @@ class KMeans(CentroidEstimator):
 callable, default="auto"
         Starting centres: the name of a seeding (see :mod:`globular.seeding`), an array of shape (n_clusters,
         n_features) or a function ``(X, n_clusters, random_state) -> array``. "auto" takes greedy k-means++ up to
-        64 clusters, k-means++ up to 2,000 and hierarchical seeds above; "probing" then begins in a subspace of the
+        64 clusters, k-means++ up to 500 and hierarchical seeds above; "probing" then begins in a subspace of the
         columns where that pays.
     n_init : int or "auto", default="auto"
         Number of runs from different seeds, of which the best is kept; "auto" is 1.
@@ -207,14 +207,17 @@ callable, default="auto"
         self.init_ = start.name
         if not start.labelled:
             find_labels(seen.shard, start.centers, rng, n_rounds=1)
-        centers, momentum = start.centers, None
+        centers, momentum, before = start.centers, None, np.inf
         if start.is_seeding:  # a start that the user has chosen stays as it is
-            swapped = swap_seeds(seen.shard, centers, rng, unit_centers=unit)
-            centers, momentum = swapped.centers, swapped.momentum
+            swapped = swap_seeds(
+                seen.shard, centers, rng, min_gain=quality.min_gain, unit_centers=unit,
+                outside=0.0 if inside is None else inside.outside,
+            )  # fmt: skip
+            centers, momentum, before = swapped.centers, swapped.momentum, swapped.objective
         if inside is None:
-            return probing_kmeans(data.shard, centers, options, rng, momentum=momentum)
+            return probing_kmeans(data.shard, centers, options, rng, momentum=momentum, before=before)
         logger.info("begins in %d of %d dimensions", inside.subspace.dimension, data.n_columns)
-        return kmeans_from_subspace(data.shard, inside, centers, options, rng, momentum=momentum)
+        return kmeans_from_subspace(data.shard, inside, centers, options, rng, momentum=momentum, before=before)
 
     def _may_choose_start(self) -> bool:
         """Whether neither a named seeding nor centres are asked for."""

@@ -25,6 +25,8 @@ CELLS_FROM = 1000
 """From so many clusters on, "auto" searches cells of centres instead of all of them."""
 N_PROBES = 2
 PAPERS_GROWTH, CELLS_GROWTH = 100.0, 1.0
+SWAPS_GAIN = 5e-3
+"""Of the swaps, as in balanced `KMeans`."""
 CELLS_GAIN = 1e-3
 """Cells are drawn anew for every batch and always improve a little: less than this is no improvement."""
 RUN_BYTES, RUNS_PER_BATCH = 256 * 2**10, 64
@@ -128,7 +130,7 @@ def _one_start(model: NestedMiniBatchKMeans, sample: Input, random_state: np.ran
     if not start.labelled:
         find_labels(sample.shard, start.centers, rng, n_rounds=1)
     unit = model.metric == "cosine"
-    swapped = swap_seeds(sample.shard, start.centers, rng, unit_centers=unit)
+    swapped = swap_seeds(sample.shard, start.centers, rng, min_gain=SWAPS_GAIN, unit_centers=unit)
     # one step more: swapped centres get their rows, and centres that momentum left without any a new place
     options = ProbingOptions(max_iter=1, unit_centers=unit)
     (step,) = probing_kmeans(sample.shard, swapped.centers, options, rng, momentum=swapped.momentum)

@@ -33,6 +33,7 @@ def curve_parser(description: str, output: Path) -> argparse.ArgumentParser:
     made.add_argument("--rows", type=int, default=None, metavar="N", help="training rows, instead of all")
     made.add_argument("--seconds", type=float, default=None, help="longest run of one algorithm")
     made.add_argument("--report-only", action="store_true", help="measure nothing: write the report of what is kept")
+    made.add_argument("--keep-only", action="store_true", help="write no report: where there is nothing to draw with")
     return made
 
 

@@ -138,8 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for problem in chosen_problems(chosen):
         kept[problem] = entry_of(problem, setup, n_runs, chosen.rows)
         write_results(folder / f"{name}.json", kept)
-        write_report(kept, folder, name)
-    if chosen.report_only:
+    if not chosen.keep_only:
         write_report(kept, folder, name)
     return 0
 

@@ -120,8 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "b0": setup.b0, "seconds": setup.seconds, "provenance": provenance(),
         }  # fmt: skip
         write_results(folder / f"{name}.json", kept)
-        write_report(kept, folder, name)
-    if chosen.report_only:
+    if not chosen.keep_only:
         write_report(kept, folder, name)
     return 0
 

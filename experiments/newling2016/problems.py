@@ -80,8 +80,8 @@ def _blobs(n: int) -> Any:
 PROBLEMS = {
     problem.name: problem
     for problem in (
-        Problem("infmnist", "deformed MNIST (for INFMNIST)", 400_000, 40_000, _digits),
-        Problem("patches", "8 × 8 colour patches (for STL10P)", 960_000, 40_000, _patches),
+        Problem("infmnist", "deformed MNIST (for INFMNIST)", 400_000, 20_000, _digits),
+        Problem("patches", "8 × 8 colour patches (for STL10P)", 960_000, 20_000, _patches),
         Problem("kddbio", "protein homology (for KDDC98)", 125_000, 20_000, _proteins),
         Problem("newsgroups", "20 newsgroups, sparse (for RCV1)", 16_000, 2_800, _newsgroups, dense=False),
         Problem("blobs", "Gaussian blobs (for tests)", 6_000, 1_000, _blobs),

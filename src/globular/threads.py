@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
@@ -92,8 +92,13 @@ single_threaded_blas = _SingleThreadedBlas()
 
 
 def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], n_threads: int) -> Iterator[Result]:
-    """`map` on our threads: results in the order of the items, at most n_threads + 2 of them waiting."""
-    if n_threads == 1:
+    """`map` on our threads: results in the order of the items, at most n_threads + 2 of them waiting.
+
+    A single item is not worth waking a thread: that may take longer than the work of a small block.
+    """
+    if isinstance(items, Sized) and len(items) == 0:
+        return
+    if n_threads == 1 or (isinstance(items, Sized) and len(items) == 1):
         with single_threaded_blas():
             yield from map(function, items)
         return

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import inline, kernel
-from globular.kernels.nested import SAFETY, rounding, stored_lower, stored_upper
+from globular.kernels.nested import SAFETY, count_close, rounding, stored_lower, stored_upper
 from globular.kernels.rows import order_key, squared_norm
 
 UNIT, TINY = 2.0**-53, 2.0**-1022
@@ -136,23 +136,13 @@ def product_with(rows: Any, i: int, places: Any, c: int) -> float:
     return total
 
 
-@inline
-def count_candidates(lower: Any, r: int, group_drift: Any, starts: Any, limit: float) -> int:
-    """Centres that bounds do not rule out for a row whose own one is at most so far. O(groups)."""
-    n = 0
-    for g in range(group_drift.shape[0]):
-        n += starts[g + 1] - starts[g] if lower[r, g] - group_drift[g] <= limit else 0
-    return n
-
-
 @kernel
 def keep_by_columns(
     rows: Any,  # IN
     at: Any,  # IN  (n,) where each row lies in `rows`
     scales: Any,  # IN  (N,) or empty
     chosen: Any,  # IN  (n,) rows of the shard
-    labels: Any,  # IN  (n,) their clusters; −1: not seen before
-    active: Any,  # IN  (m,) positions to look at
+    labels: Any,  # IN  (n,) their clusters
     places: Any,  # IN  (D, ≥ C)
     factors: Any,  # IN  (C,)
     norms: Any,  # IN  (C,) ‖m‖²
@@ -164,7 +154,7 @@ def keep_by_columns(
     most: int,  # IN  rows with more candidates than this are left to the product
     upper: Any,  # IN/OUT (N,)
     lower: Any,  # IN/OUT (N, groups)
-    wide: Any,  # OUT (m,) positions left to the product
+    wide: Any,  # OUT (n,) positions left to the product
 ) -> tuple[int, int]:
     """Alg. 1 for sparse rows with few candidates, as far as they keep their centre. O(nnz) a distance.
 
@@ -173,12 +163,10 @@ def keep_by_columns(
     """
     n_groups = group_drift.shape[0]
     n_wide, n_distances = 0, 0
-    for position in range(active.shape[0]):
-        i = active[position]
+    for i in range(chosen.shape[0]):
         r, c = chosen[i], labels[i]
-        left = c < 0
-        if not left:  # the own distance rules some more out, but not many times more
-            left = count_candidates(lower, r, group_drift, starts, upper[r] + drift[c]) > 4 * most
+        # the own distance rules some more out, but not many times more
+        left = count_close(lower, r, group_drift, starts, upper[r] + drift[c]) > 4 * most
         n_here = 1
         if not left:
             scale = scales[r] if scales.shape[0] else 1.0
@@ -188,7 +176,7 @@ def keep_by_columns(
             error = slack + rounding(rows, at[i], reach, scale, 0, UNIT, TINY)
             limit = np.sqrt(max(own, 0.0) + error) * (1.0 + SAFETY)
             upper[r] = stored_upper(limit, drift[c])
-            left = count_candidates(lower, r, group_drift, starts, limit) > most
+            left = count_close(lower, r, group_drift, starts, limit) > most
             for g in range(0 if left else n_groups):
                 if lower[r, g] - group_drift[g] > limit:
                     continue

@@ -19,11 +19,13 @@ import numpy as np
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.hard import scores_may_overflow
-from globular.kernels.rows import fetch, float_bits, squared_distance
+from globular.kernels.rows import fetch, float_bits, quick_distance, quick_distances, squared_distance
 
 SAFETY = 2.0**-22
 TINY, LARGEST = 2.0**-126, 2.0**127
 """Within these, float32 rounds with a relative error below the safety."""
+LEAST_SCALE = 2.0**-100
+"""Scales between this and its inverse keep their precision in float32."""
 
 
 @inline
@@ -46,24 +48,95 @@ def unsettled(
     lower: Any,  # IN  (N, groups) stored lower bounds
     drift: Any,  # IN  (C,) path of every centre
     group_drift: Any,  # IN  (groups,) path of every group
-    out: Any,  # OUT (n,) positions of the rows that their bounds do not settle
-) -> int:
-    """Rows that must be looked at. O(n · groups), and no row is read."""
-    n_groups = group_drift.shape[0]
-    count = 0
-    for i in range(chosen.shape[0]):
+    out: Any,  # OUT (n,) positions of rows seen before that their bounds do not settle; from the end, of new ones
+) -> tuple[int, int]:
+    """Rows that must be looked at, and new ones: how many of each. O(n · groups), and no row is read."""
+    n_groups, n = group_drift.shape[0], chosen.shape[0]
+    n_open, n_new = 0, 0
+    for i in range(n):
         r, c = chosen[i], labels[i]
-        found = c < 0
-        if not found:
-            limit = upper[r] + drift[c]
-            within = 0
-            for g in range(n_groups):
-                within += lower[r, g] - group_drift[g] <= limit
-            found = within > 0
-        if found:
-            out[count] = i
-            count += 1
-    return count
+        if c < 0:
+            n_new += 1
+            out[n - n_new] = i
+            continue
+        limit = upper[r] + drift[c]
+        within = 0
+        for g in range(n_groups):
+            within += lower[r, g] - group_drift[g] <= limit
+        if within > 0:
+            out[n_open] = i
+            n_open += 1
+    return n_open, n_new
+
+
+@inline
+def count_close(lower: Any, r: int, group_drift: Any, starts: Any, limit: float) -> int:
+    """Centres that bounds do not rule out for a row whose own one is at most so far. O(groups)."""
+    n = 0
+    for g in range(group_drift.shape[0]):
+        n += starts[g + 1] - starts[g] if lower[r, g] - group_drift[g] <= limit else 0
+    return n
+
+
+@inline
+def collect_close(
+    lower: Any, r: int, group_drift: Any, order: Any, starts: Any, limit: float, own: int, among: Any
+) -> int:
+    """The row's own centre, and then those that bounds do not rule out; how many. O(groups + candidates)."""
+    among[0, 0] = own
+    n = 1
+    for g in range(group_drift.shape[0]):
+        if lower[r, g] - group_drift[g] <= limit:
+            for position in range(starts[g], starts[g + 1]):
+                if order[position] != own:
+                    among[0, n] = order[position]
+                    n += 1
+    return n
+
+
+@inline
+def closest_among(
+    rows: Any, row: int, scale: float, centers: Any, norms: Any, errors: Any, share: float, among: Any, squares: Any,
+    n: int,
+) -> int:  # fmt: skip
+    """The closest of these centres, the lowest index on ties. O(n), and O(D) where rounding leaves it open."""
+    nearest = np.inf
+    for k in range(n):
+        nearest = min(nearest, np.sqrt(np.float64(squares[k])) * (1.0 + share) + errors[among[0, k]])
+    n_close, label, best = 0, -1, np.inf
+    for k in range(n):
+        if np.sqrt(np.float64(squares[k])) * (1.0 - share) - errors[among[0, k]] <= nearest:
+            n_close += 1
+            label = among[0, k]
+    if n_close == 1:
+        return label
+    label = -1
+    for k in range(n):
+        c = among[0, k]
+        if np.sqrt(np.float64(squares[k])) * (1.0 - share) - errors[c] <= nearest:
+            squared = squared_distance(rows, row, scale, centers, c, norms)
+            if label < 0 or squared < best or (squared == best and c < label):
+                label, best = c, squared
+    return label
+
+
+@inline
+def keep_bounds(
+    among: Any, squares: Any, n: int, errors: Any, share: float, group_of: Any, drift: Any, group_drift: Any,
+    r: int, label: int, upper: Any, lower: Any,
+) -> None:  # fmt: skip
+    """Bounds of a row from its distances to its candidates, the first of which was its own centre. O(n)."""
+    for k in range(1, n):
+        lower[r, group_of[among[0, k]]] = LARGEST
+    for k in range(n):
+        c = among[0, k]
+        distance = np.sqrt(np.float64(squares[k]))
+        if c == label:
+            upper[r] = stored_upper(distance * (1.0 + share) + errors[c], drift[c])
+        else:
+            g = group_of[c]
+            below = stored_lower(max(distance * (1.0 - share) - errors[c], 0.0), group_drift[g])
+            lower[r, g] = min(lower[r, g], below)
 
 
 @kernel
@@ -72,9 +145,11 @@ def search_few(
     at: Any,  # IN  (n,) where each row lies in `rows`
     scales: Any,  # IN  (N,) or empty
     chosen: Any,  # IN  (n,) the rows' numbers in the shard
-    active: Any,  # IN  (m,) positions to look at
     centers: Any,  # IN  (C, D) float64
     norms: Any,  # IN  (C,)
+    rounded: Any,  # IN  (C, D) the centres in the rows' dtype
+    errors: Any,  # IN  (C,) by how much rounding its centre can change a distance
+    share: float,  # IN  what share of a distance its own rounding can be
     order: Any,  # IN  (C,) centres sorted by group
     starts: Any,  # IN  (groups + 1,)
     group_of: Any,  # IN  (C,)
@@ -83,59 +158,37 @@ def search_few(
     most: int,  # IN  rows with more candidates than this are left to the product
     upper: Any,  # IN/OUT (N,)
     lower: Any,  # IN/OUT (N, groups)
-    best: Any,  # scratch (n,) squared distance to the own centre
     labels: Any,  # IN/OUT (n,)
-    wide: Any,  # OUT (m,) positions left to the product
+    among: Any,  # scratch (1, C) the row's own centre and its candidates
+    squares: Any,  # scratch (C,) squared distances in the rows' dtype
+    wide: Any,  # OUT (n,) positions left to the product
 ) -> tuple[int, int]:
-    """Alg. 1 for dense rows with few candidates; how many are left, and distances computed. O(D) a distance."""
-    n_groups = group_drift.shape[0]
+    """Alg. 1 for dense rows with few candidates; how many are left, and distances computed. O(D) a distance.
+
+    Distances are taken in the rows' own precision, and exact ones only of centres between which rounding might decide.
+    """
     n_wide, n_distances = 0, 0
-    for k in range(active.shape[0]):
-        i = active[k]
-        if k + 1 < active.shape[0]:
-            fetch(rows, at[active[k + 1]])
+    for i in range(chosen.shape[0]):
+        if i + 1 < chosen.shape[0]:
+            fetch(rows, at[i + 1])
         r, c = chosen[i], labels[i]
-        if c < 0:
-            wide[n_wide] = i
-            n_wide += 1
-            continue
         scale = scales[r] if scales.shape[0] else 1.0
-        squared = squared_distance(rows, at[i], scale, centers, c, norms)
-        best[i] = squared
-        n_distances += 1
-        limit = np.sqrt(squared) * (1.0 + SAFETY)
-        n_candidates = 0
-        for g in range(n_groups):
-            if lower[r, g] - group_drift[g] <= limit:
-                n_candidates += starts[g + 1] - starts[g]
-        if n_candidates > most:
+        squares[0] = quick_distance(rows, at[i], scale, rounded, c, norms)
+        own = np.sqrt(np.float64(squares[0])) * (1.0 + share) + errors[c]
+        left = not (own < LARGEST and LEAST_SCALE < scale < 1.0 / LEAST_SCALE)  # infinity and NaN say nothing
+        if not left:
+            upper[r] = stored_upper(own, drift[c])
+            left = count_close(lower, r, group_drift, starts, own) > most
+        if left:
             wide[n_wide] = i
             n_wide += 1
             continue
-        for g in range(n_groups if n_candidates else 0):
-            if lower[r, g] - group_drift[g] > limit:
-                continue
-            other = np.inf
-            for position in range(starts[g], starts[g + 1]):
-                m = order[position]
-                if m == labels[i]:
-                    continue
-                squared = squared_distance(rows, at[i], scale, centers, m, norms)
-                n_distances += 1
-                if squared < best[i] or (squared == best[i] and m < labels[i]):
-                    former = group_of[labels[i]]  # the old centre is now one of the others of its group
-                    if former == g:
-                        other = min(other, best[i])
-                    else:
-                        below = stored_lower(np.sqrt(best[i]), group_drift[former])
-                        lower[r, former] = min(lower[r, former], below)
-                    best[i] = squared
-                    labels[i] = m
-                    limit = np.sqrt(squared) * (1.0 + SAFETY)
-                else:
-                    other = min(other, squared)
-            lower[r, g] = stored_lower(np.sqrt(other), group_drift[g])
-        upper[r] = stored_upper(np.sqrt(best[i]), drift[labels[i]])
+        n = collect_close(lower, r, group_drift, order, starts, own, c, among)
+        n_distances += n
+        if n > 1:
+            quick_distances(rows, at[i], scale, rounded, among[:, :n], 0, norms, squares)
+            labels[i] = closest_among(rows, at[i], scale, centers, norms, errors, share, among, squares, n)
+            keep_bounds(among, squares, n, errors, share, group_of, drift, group_drift, r, labels[i], upper, lower)
     return n_wide, n_distances
 
 

@@ -6,42 +6,89 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import kernel
-from globular.kernels.rows import add_row, squared_distance, squared_norm
+from globular.kernels.compile import inline, kernel
+from globular.kernels.prefetch import prefetch_row
+from globular.kernels.rows import add_row, squared_distance
+
+
+@inline
+def add_four(x: Any, at: Any, i: int, weights: Any, scales: Any, origin: Any, sums: Any, squares: Any, c: int) -> None:
+    """Rows i … i + 3 join one cluster: its sum is read and written once for all of them. O(D)."""
+    scaled = scales.shape[0] > 0
+    a0, a1, a2, a3 = at[i], at[i + 1], at[i + 2], at[i + 3]
+    w0, w1, w2, w3 = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
+    s0, s1 = scales[i] if scaled else 1.0, scales[i + 1] if scaled else 1.0
+    s2, s3 = scales[i + 2] if scaled else 1.0, scales[i + 3] if scaled else 1.0
+    total = 0.0
+    for j in range(x.shape[1]):
+        v0, v1 = s0 * x[a0, j] - origin[j], s1 * x[a1, j] - origin[j]
+        v2, v3 = s2 * x[a2, j] - origin[j], s3 * x[a3, j] - origin[j]
+        y0, y1, y2, y3 = w0 * v0, w1 * v1, w2 * v2, w3 * v3
+        sums[c, j] += (y0 + y1) + (y2 + y3)
+        total += (y0 * v0 + y1 * v1) + (y2 * v2 + y3 * v3)
+    squares[c] += total
 
 
 @kernel
 def sum_votes(
-    rows: Any,  # IN
-    at: Any,  # IN  (n,) where each row lies in `rows`
-    chosen: Any,  # IN  (n,) the rows' numbers in the shard
-    weights: Any,  # IN  (N,) or empty
-    scales: Any,  # IN  (N,) or empty
-    shift: Any,  # IN  (D,) subtracted from dense rows before they are added
-    origin: Any,  # IN  (1, D) what squares are taken about
-    origin_norm: Any,  # IN  (1,) its squared length
-    labels: Any,  # IN  (n,)
-    sign: float,  # IN  1: the rows join their clusters, −1: they leave them
+    x: Any,  # IN  (·, D)
+    at: Any,  # IN  (n,) where each row lies in `x`
+    labels: Any,  # IN  (n,) ascending
+    weights: Any,  # IN  (n,) w of rows that join their clusters, −w of those that leave them
+    scales: Any,  # IN  (n,) or empty
+    origin: Any,  # IN  (D,)
     base: int,  # IN  label that goes to the first row of `sums`
-    sums: Any,  # IN/OUT (·, D) ± Σ w (s x − shift)
+    sums: Any,  # IN/OUT (·, D) ± Σ w (s x − origin)
     counts: Any,  # IN/OUT (·,) ± Σ w
     squares: Any,  # IN/OUT (·,) ± Σ w ‖s x − origin‖²
     sizes: Any,  # IN/OUT (·,) ± number of rows of positive weight
 ) -> None:
-    """accumulate(i) of Alg. 3 for some rows, with the squares that sse needs. O(n · D)."""
-    for i in range(chosen.shape[0]):
-        r, c = chosen[i], labels[i] - base
-        weight = sign * (weights[r] if weights.shape[0] else 1.0)
-        if weight == 0.0:
+    """accumulate(i) of Alg. 3 for some dense rows, with the squares that sse needs. O(n · D)."""
+    n = labels.shape[0]
+    for i in range(n):
+        counts[labels[i] - base] += weights[i]
+        sizes[labels[i] - base] += np.int64(np.sign(weights[i]))
+    i = 0
+    while i < n:
+        c = labels[i] - base
+        if i + 3 < n and labels[i + 3] == labels[i]:
+            for k in range(i + 4, min(i + 8, n)):
+                prefetch_row(x, at[k])
+            add_four(x, at, i, weights, scales, origin, sums, squares, c)
+            i += 4
             continue
-        scale = scales[r] if scales.shape[0] else 1.0
+        scale, total = scales[i] if scales.shape[0] else 1.0, 0.0
+        for j in range(x.shape[1]):
+            value = scale * x[at[i], j] - origin[j]
+            sums[c, j] += weights[i] * value
+            total += value * value
+        squares[c] += weights[i] * total
+        i += 1
+
+
+@kernel
+def sum_sparse_votes(
+    rows: Any,  # IN
+    at: Any,  # IN  (n,) where each row lies in `rows`
+    labels: Any,  # IN  (n,)
+    weights: Any,  # IN  (n,) ± w
+    scales: Any,  # IN  (n,) or empty
+    origin: Any,  # IN  (1, D) what squares are taken about
+    origin_norm: Any,  # IN  (1,) its squared length
+    base: int,  # IN  label that goes to the first row of `sums`
+    sums: Any,  # IN/OUT (·, D) ± Σ w s x
+    counts: Any,  # IN/OUT (·,) ± Σ w
+    squares: Any,  # IN/OUT (·,) ± Σ w ‖s x − origin‖²
+    sizes: Any,  # IN/OUT (·,) ± number of rows of positive weight
+) -> None:
+    """The same for CSR rows, whose sums are about zero. O(nnz)."""
+    for i in range(labels.shape[0]):
+        c, weight = labels[i] - base, weights[i]
+        scale = scales[i] if scales.shape[0] else 1.0
         counts[c] += weight
-        sizes[c] += np.int64(sign)
-        if origin_norm[0] > 0.0:
-            squares[c] += weight * squared_distance(rows, at[i], scale, origin, 0, origin_norm)
-        else:
-            squares[c] += weight * scale * scale * squared_norm(rows, at[i])
-        add_row(rows, at[i], weight * scale, shift, sums, c)
+        sizes[c] += np.int64(np.sign(weight))
+        squares[c] += weight * squared_distance(rows, at[i], scale, origin, 0, origin_norm)
+        add_row(rows, at[i], weight * scale, origin[0], sums, c)
 
 
 @kernel

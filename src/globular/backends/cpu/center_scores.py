@@ -7,6 +7,7 @@ distance is computed where one score is clearly the lowest.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 ROWS_PER_BLOCK = 512
 SCORES_PER_BLOCK = 2**20
+BYTES_PER_BLOCK = 2**20
 
 
 class Scored(NamedTuple):
@@ -75,9 +77,10 @@ def center_scores(shard: CpuShard, centers: F64 | ColumnMeans) -> DenseScores | 
     return DenseScores(shard, centers)
 
 
-def rows_per_block(n_clusters: int) -> int:
-    """From the number of centres alone: blocks never depend on threads."""
-    return min(ROWS_PER_BLOCK, max(64, SCORES_PER_BLOCK // n_clusters))
+def rows_per_block(shard: CpuShard, n_clusters: int) -> int:
+    """So that rows and scores suit the second-level cache; blocks never depend on threads."""
+    row_bytes = shard.rows.dtype.itemsize * (1 if isinstance(shard.rows, CSRRows) else shard.n_columns)
+    return min(ROWS_PER_BLOCK, max(64, min(SCORES_PER_BLOCK // n_clusters, BYTES_PER_BLOCK // row_bytes)))
 
 
 class DenseScores:
@@ -96,10 +99,26 @@ class DenseScores:
         with np.errstate(over="ignore"):  # kernels see by themselves where scores overflow
             self.norms: F64 = np.einsum("ij,ij->i", self.centers, self.centers)
             shifted = self.centers if self.offset is None else self.centers - self.offset
-            self.factors = (-2.0 * shifted).astype(dtype).T
+            self.factors = np.ascontiguousarray((-2.0 * shifted.T), dtype=dtype)
             norms = self.norms if self.offset is None else np.einsum("ij,ij->i", shifted, shifted)
             self.score_norms: Floats = norms.astype(dtype)
         self.longest = float(np.sqrt(norms.max()))
+
+    @cached_property
+    def rounded(self) -> tuple[Floats, F64, float]:
+        """For distances in the rows' precision: the centres in it, and what may be wrong with a distance.
+
+        That is what rounding the centre changes, with what is lost to underflow, per centre, and a share of the
+        distance itself. It includes what exact distances lose.
+        """
+        D = self.centers.shape[1]
+        with np.errstate(over="ignore", invalid="ignore"):
+            centers = self.centers.astype(self.rows.dtype)
+            difference = self.centers - centers
+            errors = np.sqrt(np.einsum("ij,ij->i", difference, difference)) + np.sqrt((D + 4.0) * self.tiny)
+            if len(self.scales):  # a scale is rounded too, and its product with every entry
+                errors += 4.0 * self.unit * np.sqrt(self.norms)
+        return centers, errors * (1.0 + kernels.SAFETY), (D + 16.0) * self.unit + kernels.SAFETY
 
     def label(self, chosen: I64, labels: Labels) -> Scored:
         """Write the closest centre of these rows to `labels`."""

@@ -5,7 +5,7 @@ the same behind bounds that most rows pass without being read (`_by_bounds`); an
 the centres in a few cells (`_by_cells`), the only one that is not exact. Per-point state: the label; with bounds one
 float32 and one more per group of centres, touched only for rows that have been in a batch.
 
-Only rows that changed their cluster are summed, in cluster order: first the rows that join, then those that leave.
+Only rows that changed their cluster are summed, in cluster order; in each the rows that join before those that leave.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.center_scores import (
+    ROWS_PER_BLOCK,
     ColumnScores,
     DenseScores,
     RowProducts,
@@ -33,14 +34,17 @@ from globular.kernels import nested as kernels
 from globular.model.columns import ColumnMeans
 from globular.model.nested import Batch, Bounds, Candidates, NestedSearch, NestedStatistics
 from globular.model.statistics import F64, I64
-from globular.threads import even_ranges, ordered_map, run_all
+from globular.threads import even_ranges, ordered_map, run_all, single_threaded_blas
 
 if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard
 
-DIRECT_SHARE = {"dense": 1 / 4, "sparse": 1 / 12}
+DIRECT_SHARE = {"dense": 1 / 2, "sparse": 1 / 12}
 """Rows with at most this share of the centres as candidates compute those distances alone; others multiply by all.
 A sparse row finds the entries of one centre all over the memory, those of all centres side by side."""
+
+SEARCHES, SMALLEST_SEARCH, LARGEST_SEARCH = 4, 1024, 8192
+"""Tasks that look at the bounds of a batch, and how many rows these may have."""
 
 
 class _Found(NamedTuple):
@@ -51,6 +55,7 @@ class _Found(NamedTuple):
     """Of rows that changed their cluster, if the centres are kept column by column."""
 
 
+@single_threaded_blas()  # once for all that follows: asking a BLAS takes its time too
 def nested_pass(
     shard: CpuShard, centers: F64 | ColumnMeans, origin: F64, batch: Batch, search: NestedSearch
 ) -> NestedStatistics:
@@ -96,26 +101,42 @@ def _by_products(shard: CpuShard, centers: F64 | ColumnMeans, rows: I64, former:
         if kept is not None:
             kept.take(part, scored, labels[part], former[part])
 
-    run_all(assign, even_ranges(len(rows), rows_per_block(centers.shape[0])), shard.n_threads)
+    run_all(assign, even_ranges(len(rows), rows_per_block(shard, centers.shape[0])), shard.n_threads)
     return _Found(labels, len(rows) * centers.shape[0], kept)
 
 
 def _by_bounds(shard: CpuShard, centers: F64 | ColumnMeans, rows: I64, former: Labels, bounds: Bounds) -> _Found:
+    """Alg. 1 for a batch. Rows that bounds do not settle search their candidates; what has many waits for a product."""
     search = _BoundedSearch.of(shard, centers, bounds)
     labels = former.copy()
     kept = RowProducts.empty(len(rows)) if isinstance(centers, ColumnMeans) else None
 
-    def assign(span: tuple[int, int]) -> int:
-        part = slice(*span)
-        return search.block(rows[part], labels[part], None if kept is None else kept.part(part))
+    def search_few(span: tuple[int, int]) -> tuple[I64, int]:
+        wide, n = search.few(rows[slice(*span)], labels[slice(*span)])
+        return span[0] + wide, n
 
-    n_distances = sum(ordered_map(assign, even_ranges(len(rows), rows_per_block(centers.shape[0])), shard.n_threads))
-    return _Found(labels, n_distances, kept)
+    def multiply(span: tuple[int, int]) -> None:
+        at = wide[slice(*span)]
+        found = np.empty(len(at), dtype=np.int32)
+        scored = search.all(rows[at], found)
+        if kept is not None:
+            kept.take(at, scored, found, labels[at])
+        labels[at] = found
+
+    left = list(ordered_map(search_few, even_ranges(len(rows), _rows_per_search(len(rows))), shard.n_threads))
+    wide = np.concatenate([np.empty(0, dtype=np.int64), *(at for at, _ in left)])
+    run_all(multiply, even_ranges(len(wide), rows_per_block(shard, centers.shape[0])), shard.n_threads)
+    return _Found(labels, sum(n for _, n in left) + len(wide) * centers.shape[0], kept)
+
+
+def _rows_per_search(n_rows: int) -> int:
+    """A few tasks for a small batch: waking a thread takes as long as the bounds of a thousand rows."""
+    return min(LARGEST_SEARCH, max(SMALLEST_SEARCH, -(-n_rows // SEARCHES)))
 
 
 @dataclass(frozen=True, slots=True)
 class _BoundedSearch:
-    """Alg. 1 for blocks of rows."""
+    """What the three parts of Alg. 1 share."""
 
     shard: CpuShard
     product: DenseScores | ColumnScores
@@ -123,67 +144,59 @@ class _BoundedSearch:
     group_of: I64
     upper: NDArray[np.float32]
     lower: NDArray[np.float32]
-    n_clusters: int
 
     @classmethod
     def of(cls, shard: CpuShard, centers: F64 | ColumnMeans, bounds: Bounds) -> _BoundedSearch:
-        groups, C = bounds.groups, centers.shape[0]
-        group_of = np.empty(C, dtype=np.int64)
+        groups = bounds.groups
+        group_of = np.empty(len(groups.order), dtype=np.int64)
         group_of[groups.order] = np.repeat(np.arange(groups.n_groups), np.diff(groups.starts))
         return cls(
             shard, center_scores(shard, centers), bounds, group_of,
             cast(NDArray[np.float32], shard.state.get("nested_upper", np.float32, 0.0)),
-            cast(NDArray[np.float32], shard.state.get("nested_lower", np.float32, 0.0, width=groups.n_groups)), C,
+            cast(NDArray[np.float32], shard.state.get("nested_lower", np.float32, 0.0, width=groups.n_groups)),
         )  # fmt: skip
 
-    def block(self, rows: I64, labels: Labels, kept: RowProducts | None) -> int:
-        """Label one block in place; returns the distances it took, those to a row's own centre once."""
-        b = self.bounds
-        active = np.empty(len(rows), dtype=np.int64)
-        n_active = kernels.unsettled(rows, labels, self.upper, self.lower, b.drift, b.group_drift, active)
-        if n_active == 0:
-            return 0
-        narrow = self._search_few if isinstance(self.product, DenseScores) else self._keep_by_columns
-        wide, n_distances = narrow(rows, labels, active[:n_active])
-        if len(wide):
-            found = np.empty(len(wide), dtype=np.int32)
-            scored = self._make_bounds(rows[wide], found)
-            if kept is not None:
-                kept.take(wide, scored, found, labels[wide])
-            labels[wide] = found
-        return n_distances + len(wide) * self.n_clusters
+    def few(self, rows: I64, labels: Labels) -> tuple[I64, int]:
+        """Label, in place, rows that are settled or have few candidates; positions of the others, and distances."""
+        b, unsettled = self.bounds, np.empty(len(rows), dtype=np.int64)
+        n_open, n_new = kernels.unsettled(rows, labels, self.upper, self.lower, b.drift, b.group_drift, unsettled)
+        search = self._few_dense if isinstance(self.product, DenseScores) else self._few_sparse
+        left, n_distances = [unsettled[len(rows) - n_new :]], 0
+        for begin, end in even_ranges(n_open, ROWS_PER_BLOCK):
+            wide, n = search(rows, labels, unsettled[begin:end])
+            left.append(wide)
+            n_distances += n
+        return np.sort(np.concatenate(left)), n_distances
 
-    def _search_few(self, rows: I64, labels: Labels, active: I64) -> tuple[I64, int]:
+    def _few_dense(self, rows: I64, labels: Labels, active: I64) -> tuple[I64, int]:
         """Search the dense rows that have few candidates; returns the others, and the distances of those done."""
         b, product = self.bounds, self.product
         assert isinstance(product, DenseScores)
-        most = int(DIRECT_SHARE["dense"] * self.n_clusters)
-        if most == 0:
-            return active, 0
-        wide = np.empty(len(active), dtype=np.int64)
-        block, at = in_place(self.shard.rows, rows)
+        C = len(product.centers)
+        chosen, found, wide = rows[active], labels[active], np.empty(len(active), dtype=np.int64)
+        block, at = in_place(self.shard.rows, chosen)
         n_wide, n_distances = kernels.search_few(
-            block, at, self.shard.scales, rows, active, product.centers, product.norms, b.groups.order,
-            b.groups.starts, self.group_of, b.drift, b.group_drift, most, self.upper, self.lower,
-            np.empty(len(rows)), labels, wide,
+            block, at, self.shard.scales, chosen, product.centers, product.norms, *product.rounded, b.groups.order,
+            b.groups.starts, self.group_of, b.drift, b.group_drift, int(DIRECT_SHARE["dense"] * C), self.upper,
+            self.lower, found, np.empty((1, C), dtype=np.int64), np.empty(C, dtype=block[0].dtype), wide,
         )  # fmt: skip
-        wide = wide[:n_wide]
-        return wide, n_distances - int(np.count_nonzero(labels[wide] >= 0))  # their own centre is multiplied again
+        labels[active] = found
+        return active[wide[:n_wide]], n_distances
 
-    def _keep_by_columns(self, rows: I64, labels: Labels, active: I64) -> tuple[I64, int]:
+    def _few_sparse(self, rows: I64, labels: Labels, active: I64) -> tuple[I64, int]:
         """The same for sparse rows, of which only those are done that keep their centre."""
         b, product = self.bounds, self.product
         assert isinstance(product, ColumnScores)
-        wide = np.empty(len(active), dtype=np.int64)
-        block, at = in_place(self.shard.rows, rows)
+        chosen, wide = rows[active], np.empty(len(active), dtype=np.int64)
+        block, at = in_place(self.shard.rows, chosen)
         n_wide, n_distances = column_kernels.keep_by_columns(
-            block, at, self.shard.scales, rows, labels, active, product.means.places, product.means.factors,
+            block, at, self.shard.scales, chosen, labels[active], product.means.places, product.means.factors,
             product.score_norms, product.slack, b.groups.order, b.groups.starts, b.drift, b.group_drift,
-            int(DIRECT_SHARE["sparse"] * self.n_clusters), self.upper, self.lower, wide,
+            int(DIRECT_SHARE["sparse"] * len(self.group_of)), self.upper, self.lower, wide,
         )  # fmt: skip
-        return wide[:n_wide], n_distances
+        return active[wide[:n_wide]], n_distances
 
-    def _make_bounds(self, rows: I64, labels: Labels) -> Scored:
+    def all(self, rows: I64, labels: Labels) -> Scored:
         """Compare these rows with all centres, and make all their bounds anew."""
         product, b = self.product, self.bounds
         scored = product.label(rows, labels)

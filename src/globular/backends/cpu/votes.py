@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from globular.backends.cpu.center_scores import RowProducts, in_place
+from globular.backends.cpu.center_scores import RowProducts, entries_of, in_place
 from globular.backends.cpu.rows import CSRRows
 from globular.backends.protocol import Labels
-from globular.kernels.votes import sum_votes
+from globular.kernels.votes import sum_sparse_votes, sum_votes
 from globular.model.columns import Ballots
 from globular.model.groups import group_by
 from globular.model.nested import NestedStatistics
@@ -35,40 +35,30 @@ class Moves(NamedTuple):
 
 
 def add_votes(shard: CpuShard, moves: Moves, origin: F64, statistics: NestedStatistics) -> None:
-    """Let rows join or leave their clusters."""
-    n = moves.n_joining
-    _add_some(shard, moves.rows[:n], moves.labels[:n], 1.0, origin, statistics)
-    _add_some(shard, moves.rows[n:], moves.labels[n:], -1.0, origin, statistics)
-
-
-def _add_some(
-    shard: CpuShard, rows: I64, labels: Labels, sign: float, origin: F64, statistics: NestedStatistics
-) -> None:
-    """Rows of one sign. Whole clusters at a time, large ones in pieces added in order."""
-    if len(rows) == 0:
-        return
-    D = shard.n_columns
-    direct = not isinstance(shard.rows, CSRRows) and len(shard.scales) == 0
-    shift = origin if direct else np.zeros(D)
+    """Let rows join or leave their clusters: whole clusters at a time, large ones in pieces added in order."""
+    D, counts = shard.n_columns, np.zeros_like(statistics.counts)
+    starts, order = group_by(moves.labels, len(counts))
+    rows, labels = moves.rows[order], moves.labels[order]
+    weights = np.where(order < moves.n_joining, 1.0, -1.0)
+    if len(shard.weights):
+        weights *= shard.weights[rows]
     about, about_norm = origin[None, :].copy(), np.array([origin @ origin])
-    starts, order = group_by(labels, len(statistics.counts))
-    counts = np.zeros_like(statistics.counts)
 
-    def add(begin: int, end: int, base: int, sums: F64, totals: F64, squares: F64, sizes: I64) -> None:
-        positions = order[begin:end]
-        chosen = rows[positions]
-        block, at = in_place(shard.rows, chosen)
-        sum_votes(
-            block, at, chosen, shard.weights, shard.scales, shift, about, about_norm, labels[positions],
-            sign, base, sums, totals, squares, sizes,
-        )  # fmt: skip
+    def add(span: slice, base: int, sums: F64, totals: F64, squares: F64, sizes: I64) -> None:
+        block, at = in_place(shard.rows, rows[span])
+        given = labels[span], weights[span], entries_of(shard.scales, rows[span])
+        if len(block) == 1:
+            sum_votes(block[0], at, *given, origin, base, sums, totals, squares, sizes)
+        else:
+            sum_sparse_votes(block, at, *given, about, about_norm, base, sums, totals, squares, sizes)
 
     def task(run: _Run) -> Callable[[], None]:
+        span = slice(run.begin, run.end)
         if run.cluster < 0:
-            add(run.begin, run.end, 0, statistics.sums, counts, statistics.squares, statistics.sizes)
+            add(span, 0, statistics.sums, counts, statistics.squares, statistics.sizes)
             return lambda: None
         sums, totals, squares, sizes = np.zeros((1, D)), np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64)
-        add(run.begin, run.end, run.cluster, sums, totals, squares, sizes)
+        add(span, run.cluster, sums, totals, squares, sizes)
 
         def join() -> None:
             statistics.sums[run.cluster] += sums[0]
@@ -81,7 +71,7 @@ def _add_some(
     for join in ordered_map(task, _runs(starts), shard.n_threads):
         join()
     statistics.counts += counts
-    if not direct and origin.any():
+    if isinstance(shard.rows, CSRRows) and origin.any():
         statistics.sums -= counts[:, None] * origin
 
 

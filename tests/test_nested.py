@@ -364,8 +364,17 @@ def test_auto_chooses_bounds_by_their_memory(monkeypatch: pytest.MonkeyPatch, ca
     assert list(chosen.values()) == ["elkan", "yinyang", None]
     assert "bounds='elkan' of all rows: up to 0.4 MiB" in caplog.text
     assert NestedMiniBatchKMeans(50, max_iter=1, random_state=0).fit(X[:, :3]).bounds_ is None
-    monkeypatch.setattr(choices, "physical_memory", lambda: 2**40)
-    assert NestedMiniBatchKMeans(50, max_iter=1, random_state=0).fit(X[:, :3]).bounds_ == "yinyang"
+
+
+def test_auto_leaves_out_bounds_that_cost_more_than_they_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = blobs(n=2000, C=10, D=40)
+    # room for yinyang's bounds, not for Elkan's: 500 clusters have 10 groups in 40 columns, none to speak of in 3
+    chosen = {}
+    for n_clusters, n_columns in ((150, 3), (220, 40), (500, 40), (500, 3)):
+        monkeypatch.setattr(choices, "physical_memory", lambda k=n_clusters: 8 * 2000 * k)
+        model = NestedMiniBatchKMeans(n_clusters, max_iter=1, random_state=0).fit(X[:, :n_columns])
+        chosen[n_clusters, n_columns] = model.bounds_
+    assert list(chosen.values()) == ["yinyang", "yinyang", None, None]
 
 
 def test_impossible_bounds_are_refused_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:

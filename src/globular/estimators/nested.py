@@ -57,8 +57,8 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         paper's 100, but 1 when cells are searched: without bounds it does not pay to settle a small batch.
     bounds : {"auto", "elkan", "yinyang"} or None, default="auto"
         "elkan" keeps a lower bound (4 bytes) per row and centre, "yinyang" one per row and group of about ten centres,
-        None none. They change the time, never a label. "auto" chooses by the memory that they would take; see
-        `bounds_` and the log.
+        None none. They change the time, never a label. "auto" is "elkan" where that fits into a quarter of the memory,
+        "yinyang" where that fits and saves time, else None; see `bounds_` and the log.
     nested : bool, default=True
         Keep the rows of the batch and let it grow. False draws a new random batch each time.
     remove_old : bool, default=True

@@ -24,6 +24,10 @@ BATCH_ROWS, BATCH_ROWS_PER_CLUSTER = 5000, 10
 CELLS_FROM = 1000
 """From so many clusters on, "auto" searches cells of centres instead of all of them."""
 N_PROBES = 2
+FEW_CLUSTERS, SMALL_GROUPS = 200, 25
+"""Yinyang's bounds save time up to so many clusters, or so many in a group: a row that one leaves open searches a whole
+group, and where that is large a product with all centres is the faster one. Elkan's hardly ever cost more than they
+save. Measured with 20 to 500 clusters of 2 to 128 columns; the table is in docs/nested.md."""
 PAPERS_GROWTH, CELLS_GROWTH = 100.0, 1.0
 SWAPS_GAIN = 5e-3
 """Of the swaps, as in balanced `KMeans`."""
@@ -53,19 +57,16 @@ def choose_search(model: NestedMiniBatchKMeans) -> str:
 
 
 def choose_bounds(model: NestedMiniBatchKMeans, n_rows: int, n_columns: int) -> BoundKind | None:
-    """By the memory that bounds would take; says so before it is taken."""
+    """By the memory that bounds would take and the time that they would save; says so before anything is taken."""
     if model.bounds is None or not model.nested or model.search_ == "cells":
         return None
-    sizes = {
-        "elkan": 4 * n_rows * (model.n_clusters + 1),
-        "yinyang": 4 * n_rows * (default_groups(model.n_clusters, n_columns) + 1),
-    }
+    k, groups = model.n_clusters, default_groups(model.n_clusters, n_columns)
+    sizes = {"elkan": 4 * n_rows * (k + 1), "yinyang": 4 * n_rows * (groups + 1)}
     chosen = model.bounds
     if chosen == "auto":
         budget = MEMORY_SHARE * physical_memory()
-        # beyond a few bounds per column, reading them costs more than the distances that they save
-        wanted = ["elkan", "yinyang"] if model.n_clusters <= 4 * n_columns else ["yinyang"]
-        chosen = next((kind for kind in wanted if sizes[kind] <= budget), "none")
+        pays = {"elkan": True, "yinyang": k <= FEW_CLUSTERS or k <= SMALL_GROUPS * groups}
+        chosen = next((kind for kind, size in sizes.items() if size <= budget and pays[kind]), "none")
     size = sizes.get(chosen, 0)
     check_allocation(size, f"bounds={chosen!r} of all rows", "take bounds='yinyang' or bounds=None")
     return {"elkan": "elkan", "yinyang": "yinyang"}.get(chosen)  # type: ignore[return-value]

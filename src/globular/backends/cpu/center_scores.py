@@ -55,16 +55,11 @@ class RowProducts:
     def empty(cls, n: int) -> RowProducts:
         return cls(np.empty(n), np.empty(n), np.empty(n))
 
-    def part(self, span: slice) -> RowProducts:
-        """Those of some rows of the batch, to be written to."""
-        return RowProducts(self.own[span], self.former[span], self.lengths[span])
-
-    def take(self, positions: I64 | slice, scored: Scored, labels: Labels, former: Labels) -> None:
+    def take(self, positions: I64, scored: Scored, labels: Labels, former: Labels) -> None:
         """Keep those of these rows."""
-        each = np.arange(len(labels))
-        self.own[positions] = -0.5 * scored.scores[each, labels]
-        self.former[positions] = -0.5 * scored.scores[each, former]  # −1 is the last: nobody asks for it
-        self.lengths[positions] = scored.lengths
+        column_kernels.keep_products(
+            scored.scores, scored.lengths, labels, former, positions, self.own, self.former, self.lengths
+        )
 
 
 def center_scores(shard: CpuShard, centers: F64 | ColumnMeans) -> DenseScores | ColumnScores:

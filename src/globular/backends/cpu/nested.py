@@ -99,7 +99,7 @@ def _by_products(shard: CpuShard, centers: F64 | ColumnMeans, rows: I64, former:
         part = slice(*span)
         scored = product.label(rows[part], labels[part])
         if kept is not None:
-            kept.take(part, scored, labels[part], former[part])
+            kept.take(np.arange(*span), scored, labels[part], former[part])
 
     run_all(assign, even_ranges(len(rows), rows_per_block(shard, centers.shape[0])), shard.n_threads)
     return _Found(labels, len(rows) * centers.shape[0], kept)

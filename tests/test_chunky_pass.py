@@ -160,8 +160,8 @@ def test_gap_is_what_single_rows_would_gain(weighted: bool, monkeypatch: pytest.
     for largest, tolerance in ((chunks.SAMPLED_ROWS, 1e-9), (100, 0.5)):
         shard = CpuShard(rows, weights)
         shard.plant_tree("outer", 4)
-        while (shard.frontier.tree.sizes[shard.frontier.nodes] > largest).any():
-            shard.frontier.open(np.flatnonzero(shard.frontier.tree.sizes[shard.frontier.nodes] > largest))
+        while (shard.frontier.tree.sizes(shard.frontier.nodes) > largest).any():
+            shard.frontier.open(np.flatnonzero(shard.frontier.tree.sizes(shard.frontier.nodes) > largest))
         gap = shard.soft_pass(mixture).log_likelihood - shard.cell_pass(mixture).log_likelihood
         found = shard.gap_pass(mixture)
         assert gap > 1 and found.total == pytest.approx(gap, rel=tolerance)

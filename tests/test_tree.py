@@ -58,13 +58,13 @@ def assert_is_brute_force(tree: PartitionTree, rows: F64, weights: F64 | None = 
 def assert_is_a_tree(tree: PartitionTree, leaf_size: int, rows: F64) -> None:
     assert np.array_equal(np.sort(tree.order), np.arange(len(rows)))
     assert (tree.starts[0], tree.ends[0]) == (0, len(rows))
-    assert (tree.sizes > 0).all()
+    assert (tree.ends > tree.starts).all()
     seen = np.zeros(tree.n_nodes, dtype=int)
     for node, (a, b) in enumerate(tree.children):
         if a < 0:
             assert b < 0
             alike = (rows[tree.rows_of(node)] == rows[tree.rows_of(node)[0]]).all()
-            assert tree.sizes[node] <= leaf_size or alike
+            assert tree.ends[node] - tree.starts[node] <= leaf_size or alike
         else:
             assert a > node and b > node
             assert tree.starts[a] == tree.starts[node] and tree.ends[a] == tree.starts[b]
@@ -167,7 +167,7 @@ def test_streamed_and_split_rows_have_trees_over_all_of_them() -> None:
 
 
 def rows_of_cells(frontier: Frontier) -> int:
-    return int(frontier.tree.sizes[frontier.nodes].sum()) + len(frontier.row_chunks)
+    return int(frontier.tree.sizes(frontier.nodes).sum()) + len(frontier.row_chunks)
 
 
 def test_frontier_is_a_partition_whatever_is_opened() -> None:

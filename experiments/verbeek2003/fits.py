@@ -87,7 +87,7 @@ class Comparison:
     generator_loss: float
 
     def as_dict(self) -> dict[str, float]:
-        return asdict(self)
+        return {name: round(value, 6) for name, value in asdict(self).items()}
 
 
 def compare(problem: Problem, seed: int, *, tol: float = 1e-3) -> Comparison:

@@ -64,13 +64,15 @@ class _SingleThreadedBlas:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._inside = 0
-        self._limiter: Any = None
+        self._before: list[int] = []
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
         with self._lock:
             if self._inside == 0:
-                self._limiter = _controller().limit(limits=1, user_api="blas")
+                self._before = [library.get_num_threads() for library in _blas()]
+                for library in _blas():
+                    library.set_num_threads(1)
             self._inside += 1
         try:
             yield
@@ -78,14 +80,16 @@ class _SingleThreadedBlas:
             with self._lock:
                 self._inside -= 1
                 if self._inside == 0:
-                    self._limiter.restore_original_limits()
+                    for library, n_threads in zip(_blas(), self._before, strict=True):
+                        library.set_num_threads(n_threads)
 
 
 @cache
-def _controller() -> ThreadpoolController:
+def _blas() -> list[Any]:
+    """The loaded BLAS libraries. (`ThreadpoolController.limit` looks all of them over each time, half a short pass.)"""
     import numpy.linalg  # noqa: F401  (its BLAS must be loaded to be found)
 
-    return ThreadpoolController()
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
 single_threaded_blas = _SingleThreadedBlas()

@@ -15,7 +15,8 @@ import numpy as np
 
 from globular.kernels.chunks import chunk_features
 from globular.kernels.soft import direct_joint, direct_moments, softmax_rows
-from globular.model.chunks import Chunks, ShareRule, coarsen, pack, unpack
+from globular.model.chunks import Chunks, ShareRule, coarsen, pack, unpack, upper_triangle
+from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, SoftStatistics
 
@@ -66,23 +67,23 @@ class ChunkBlocks:
         self.kind, self.offset = mixture.family.scatter, offset
         self.means = mixture.means - offset
         self.constants = np.maximum(mixture.log_constants, ABSENT)
-        self.precisions = packed_precisions(mixture)
+        precisions = mixture.precisions
+        self.precisions = _packed(precisions, self.kind, C)
         self.wide = self.kind == "outer" and D >= WIDE
         if self.wide:
             self.coefficients, self.tight = np.zeros((C, D + 1)), np.arange(C)
         else:
-            self.coefficients = self._coefficients(mixture)
+            self.coefficients = self._coefficients(precisions)
             self.tight = np.flatnonzero(self._largest_terms(mixture) > CANCELLATION_LIMIT)
         self._tight_means, self._tight_constants = self.means[self.tight], self.constants[self.tight]
         self._tight_precisions = self.precisions[self.tight]
-        self._tight_factors = np.broadcast_to(mixture.factors, (C, D, D))[self.tight] if self.kind == "outer" else _NONE
+        self._tight_factors = _every(mixture.factors, C)[self.tight] if self.kind == "outer" else _NONE
         self.width = max(self.coefficients.shape)
 
-    def _coefficients(self, mixture: GaussianParameters) -> F64:
+    def _coefficients(self, precisions: F64) -> F64:
         """θ, (C, D + S + 1)."""
-        C, D = self.means.shape
         if self.kind == "outer":
-            pulls = np.einsum("cde,ce->cd", np.broadcast_to(mixture.precisions, (C, D, D)), self.means)
+            pulls = np.einsum("cde,ce->cd", _every(precisions, len(self.means)), self.means)
         else:
             pulls = self.precisions * self.means
         remoteness = np.einsum("cd,cd->c", pulls, self.means)
@@ -90,13 +91,14 @@ class ChunkBlocks:
 
     def _largest_terms(self, mixture: GaussianParameters) -> F64:
         """Size of the terms of the expanded square, for rows as far out as the mean or a typical row, (C,)."""
-        C, D = self.means.shape
+        C = len(self.means)
         shares = np.maximum(mixture.weights, 0.0)
         shares = shares / shares.sum() if shares.sum() > 0 else np.full(C, 1.0 / C)
         variances = mixture.covariances
         if self.kind == "outer":
             variances = np.diagonal(variances, axis1=-2, axis2=-1)
-        variances = np.broadcast_to(variances[..., None] if self.kind == "norm" else variances, (C, D))
+        elif self.kind == "norm":
+            variances = variances[..., None]
         typical = np.sqrt(shares @ (variances + self.means**2))
         reach = np.maximum(np.abs(self.means), typical)
         return np.asarray((np.abs(self.precisions) * self._square(reach)).sum(axis=1))
@@ -215,13 +217,20 @@ class ChunkBlocks:
 
 def packed_precisions(mixture: GaussianParameters) -> F64:
     """Σ⁻¹ packed, entries off the diagonal doubled, (C, S)."""
-    C, D = mixture.means.shape
-    kind = mixture.family.scatter
+    return _packed(mixture.precisions, mixture.family.scatter, mixture.n_components)
+
+
+def _packed(precisions: F64, kind: ScatterKind, C: int) -> F64:
     if kind == "norm":
-        return np.broadcast_to(mixture.precisions, (C,))[:, None].copy()
+        return np.broadcast_to(precisions, (C,))[:, None].copy()
     if kind == "columns":
-        return mixture.precisions
-    packed = pack(np.broadcast_to(mixture.precisions, (C, D, D)))
-    rows, columns = np.triu_indices(D)
-    packed[:, rows != columns] *= 2.0
+        return precisions
+    packed = pack(_every(precisions, C))
+    rows, columns = upper_triangle(precisions.shape[-1])
+    packed *= np.where(rows != columns, 2.0, 1.0)
     return packed
+
+
+def _every(matrices: F64, C: int) -> F64:
+    """One matrix for every component, (C, D, D), where there is one for all."""
+    return matrices if matrices.ndim == 3 else np.broadcast_to(matrices, (C, *matrices.shape))

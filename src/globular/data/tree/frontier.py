@@ -81,7 +81,7 @@ class Frontier:
     def n_children(self, places: I64) -> I64:
         """Cells that would take the place of each of these nodes."""
         nodes = self.nodes[places]
-        return np.where(self.tree.is_leaf(nodes), self.tree.sizes[nodes], 2)
+        return np.where(self.tree.is_leaf(nodes), self.tree.sizes(nodes), 2)
 
     def children(self, places: I64) -> list[Children]:
         """Of the nodes at these places of `nodes`: first the nodes below inner ones, then the rows of leaves."""
@@ -93,14 +93,14 @@ class Frontier:
         if len(opened):
             numbers = np.concatenate([self.tree.rows_of(int(node)) for node in nodes[opened]])
             rows, weights = self._read(numbers)
-            parents = np.repeat(opened, self.tree.sizes[nodes[opened]])
+            parents = np.repeat(opened, self.tree.sizes(nodes[opened]))
             found.append(Children(Chunks(weights, rows, np.empty((len(rows), 0)), self.tree.kind), parents))
         return [part for part in found if len(part.parents)]
 
     def sample(self, places: I64, n: int) -> Children:
         """Of the nodes at these places up to n rows each, evenly spaced: neighbours in the tree lie side by side."""
         nodes = self.nodes[places]
-        sizes = self.tree.sizes[nodes]
+        sizes = self.tree.sizes(nodes)
         taken = np.minimum(sizes, n)
         parents = np.repeat(np.arange(len(places)), taken)
         ranks = np.arange(len(parents)) - np.repeat(np.cumsum(taken) - taken, taken)

@@ -82,10 +82,9 @@ class PartitionTree:
     def n_rows(self) -> int:
         return len(self.order)
 
-    @property
-    def sizes(self) -> I64:
-        """Rows of every node."""
-        return self.ends - self.starts
+    def sizes(self, nodes: I64) -> I64:
+        """Rows of these nodes."""
+        return self.ends[nodes] - self.starts[nodes]
 
     def is_leaf(self, nodes: I64) -> NDArray[np.bool_]:
         """Which of these nodes have no children."""

@@ -130,10 +130,11 @@ def of_growth(sweep: Sweep) -> str:
         f"The speed-up in operations grows like N to the power of {counted.text()} (at least linear: "
         f"{counted.verdict()}): a step of EM costs the rows, and the cells do not become more with them, "
         f"{mean(first, 'n_cells'):,.0f} for the fewest and {mean(last, 'n_cells'):,.0f} for the most. In seconds, "
-        f"without the tree, it grows like {whole.text()}, over the upper half of the rows like {upper.text()}: there "
-        f"the time of all of Chunky EM is the same ({1e3 * mean(first, 'chunky_seconds'):.1f} and "
-        f"{1e3 * mean(last, 'chunky_seconds'):.1f} ms), and that of a step of EM, {1e3 * small:.2f} and "
-        f"{1e3 * large:.2f} ms, has a part that does not depend on the rows and shows when they are few."
+        f"without the tree, it grows like {whole.text()}, over the upper half of the rows like {upper.text()}: all "
+        "of Chunky EM takes the same time for the fewest and the most rows "
+        f"({1e3 * mean(first, 'chunky_seconds'):.1f} and {1e3 * mean(last, 'chunky_seconds'):.1f} ms), but of a "
+        f"step of EM, {1e3 * small:.2f} and {1e3 * large:.2f} ms, a part does not depend on the rows and "
+        "shows when they are few."
     )
 
 

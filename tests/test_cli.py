@@ -291,6 +291,19 @@ def test_info_of_a_model(model_folder: Path, capsys: pytest.CaptureFixture[str])
         assert expected in printed
 
 
+def test_info_of_a_damaged_model_speaks_of_the_model(model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (model_folder / "model.json").write_text("no JSON")
+    assert_refused(capsys, "info", model_folder, says="damaged or truncated")
+
+
+def test_errors_name_the_option_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "places.csv"
+    table.write_text("lon,lat,name\n1,2,Oslo\n3,4,Rome\n")
+    assert_refused(capsys, "fit", table, "-k", 1, "-o", tmp_path / "m", says="--columns A,B")
+    table.write_text("lon;lat\n1;2\n3;4\n")
+    assert_refused(capsys, "fit", table, "-k", 1, "-o", tmp_path / "m", says="separated by ','")
+
+
 def test_info_of_data(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("info", data) == 0
     printed = capsys.readouterr().out

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from globular.cli.inputs import split_columns
-from globular.cli.shared import ARRAY_SUFFIXES, ColumnsOption, QuietOption, output
+from globular.cli.shared import ARRAY_SUFFIXES, ColumnsOption, QuietOption, file_size, output
 
 
 def export(
@@ -54,5 +54,5 @@ def export(
     else:
         to_npy(model, target)
     if not quiet:
-        size = target.stat().st_size / 1e6
-        output().print(f"Written: {target} ({size:.3g} MB)", markup=False, soft_wrap=True)
+        size = file_size(target.stat().st_size)
+        output().print(f"Written: {target} ({size})", markup=False, soft_wrap=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from globular.cli.shared import output, print_next, print_table
+from globular.cli.shared import file_size, output, print_next, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,10 +22,11 @@ def info(
     ],
 ) -> None:
     """Describe a model or a data file."""
-    from globular.persistence import is_model, read_info
+    from globular._model_folder import JSON_NAME
+    from globular.persistence import read_info
 
     console = output()
-    if is_model(path):
+    if (Path(path) / JSON_NAME).is_file():
         _show_model(console, path, read_info(path))
     else:
         _show_data(console, path)
@@ -81,7 +83,7 @@ def _show_data(console: Console, path: str) -> None:
     ]
     if not source.is_sparse:
         size = source.n_rows * source.n_columns * source.dtype.itemsize
-        rows.append(("size in memory", _megabytes(size)))
+        rows.append(("size in memory", file_size(size)))
     names = getattr(source, "column_names", None)
     rows.append(("column names", None if names is None else _short(", ".join(names))))
     print_table(console, source.name, rows)
@@ -92,12 +94,3 @@ def _show_data(console: Console, path: str) -> None:
 def _short(value: object, length: int = 200) -> str:
     text = str(value)
     return text if len(text) <= length else text[: length - 1] + "…"
-
-
-def _megabytes(n_bytes: int) -> str:
-    size = float(n_bytes)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"

@@ -7,6 +7,8 @@ Set ``GLOBULAR_TRACEBACK=1`` to see the traceback behind such a line.
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -85,7 +87,17 @@ def _one_line(error: BaseException) -> str:
     usage = getattr(error, "ctx", None)
     if usage is not None:  # an option or argument that click does not like
         message = f"{message}{'' if message.endswith(('.', '?')) else '.'} See: {usage.command_path} --help"
-    return " ".join(message.split()) or type(error).__name__
+    return _as_options(" ".join(message.split())) or type(error).__name__
+
+
+def _as_options(message: str) -> str:
+    """The library speaks of `columns=['a', 'b']`, the command of ``--columns a,b``."""
+    message = message.replace("columns=[...]", "--columns A,B,…")
+    return re.sub(r"columns=\[('[^\]]*)\]", lambda match: f"--columns {_joined(match[1])}", message)
+
+
+def _joined(names: str) -> str:
+    return shlex.quote(",".join(name.strip(" '\"") for name in names.split(",")))
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from globular.cli.inputs import split_columns
-from globular.cli.shared import ColumnsOption, QuietOption, ThreadsOption, output, stderr
+from globular.cli.shared import ColumnsOption, QuietOption, ThreadsOption, file_size, output, stderr
 
 
 def report(
@@ -60,5 +60,5 @@ def report(
             progress=lambda done: bar.update(task, completed=done),
         )
     if not quiet:
-        size = page.stat().st_size / 1e6
-        output().print(f"Written: {page} ({size:.2g} MB); open it in a browser", markup=False, soft_wrap=True)
+        size = file_size(page.stat().st_size)
+        output().print(f"Written: {page} ({size}); open it in a browser", markup=False, soft_wrap=True)

@@ -130,7 +130,8 @@ def _choose(path: Path, schema: Any, columns: Sequence[str] | None) -> tuple[str
     other = [name for name in chosen if name not in numeric and name not in lists]
     if other:
         what = ", ".join(f"{name!r} ({types[name]})" for name in other[:5])
-        raise DataError(f"{path}: column {what} does not hold numbers; {remedy}")
+        those = f"column {what} does not" if len(other) == 1 else f"columns {what} do not"
+        raise DataError(f"{path}: {those} hold numbers; {remedy}")
     raise DataError(
         f"{path}: column {lists[0]!r} holds lists and {len(chosen) - 1} other columns stand beside it; {remedy}"
     )

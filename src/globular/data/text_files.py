@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,6 +126,8 @@ class TextSource(StreamedSource):
         missing = all(fields[field].strip().lower() in _MISSING for field in bad)
         if missing:
             remedy = "fill in the missing values or drop these rows"
+        elif len(fields) == 1 and re.search(r"[;\t|]", fields[0]):
+            remedy = "fields are separated by ',' in a .csv and by tabs in a .tsv file; write it again that way"
         elif self._header.names is None:
             remedy = "remove what is not a number"
         else:

@@ -100,7 +100,9 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             self, X, sample_weight, reset=True, unit_rows=self.metric == "cosine", n_threads=self.n_threads
         )
         if data.n_rows < self.n_clusters:
-            raise ValueError(f"n_samples={data.n_rows} should be >= n_clusters={self.n_clusters}.")
+            raise ValueError(
+                f"n_samples={data.n_rows} should be >= n_clusters={self.n_clusters}; ask for fewer clusters"
+            )
         # centres, sums, their copies for the products; labels, orders and distances of the rows
         n_bytes = 8 * (6 * self.n_clusters * data.n_columns + 4 * data.n_rows)
         check_allocation(

@@ -89,12 +89,23 @@ def open_input(
                 estimator, X, accept_sparse="csr", dtype=REAL_DTYPES, order="C", reset=reset, ensure_all_finite=True
             )
     except ValueError as error:
-        if name == "X":
-            raise
-        raise DataError(f"{name}: {error}") from error
+        message = _with_place(str(error), X)
+        raise (ValueError(message) if name == "X" else DataError(f"{name}: {message}")) from None
     weights = check_weights(sample_weight, matrix.shape[0])
     shard = CpuShard(matrix, weights, unit_rows=unit_rows, n_threads=threads)
     return Input(shard, working_dtype(matrix.dtype), shard.n_rows, shard.n_columns, matrix)
+
+
+def _with_place(message: str, X: Any) -> str:
+    """The error of scikit-learn about NaN and infinity in one line that says where they are; others as they are."""
+    found = re.search(r"contains (?:NaN|infinity)", message)
+    if found is None:
+        return message
+    values, place = np.asarray(X) if not sparse.issparse(X) else np.empty(0), ""
+    if values.ndim == 2 and values.dtype.kind == "f":
+        row, column = np.argwhere(~np.isfinite(values))[0]
+        place = f", first in row {row} (the first row is 0), column {column}"
+    return f"{message[: found.end()]}{place}; fill in these values or drop their rows"
 
 
 @contextmanager

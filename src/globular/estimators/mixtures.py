@@ -102,7 +102,9 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
         started = time.perf_counter()
         data = self._open(X, sample_weight, reset=True)
         if data.n_rows < self.n_components:
-            raise ValueError(f"n_samples={data.n_rows} should be >= n_components={self.n_components}.")
+            raise ValueError(
+                f"n_samples={data.n_rows} should be >= n_components={self.n_components}; ask for fewer components"
+            )
         self._check_fit(data)
         continued = self._mixture() if self.warm_start and hasattr(self, "means_") else None
         if continued is not None and continued.means.shape != (self.n_components, data.n_columns):

@@ -226,7 +226,9 @@ callable, default="auto"
         random_state = check_random_state(self.random_state)
         if first:
             if data.n_rows < self.n_clusters:
-                raise ValueError(f"n_samples={data.n_rows} should be >= n_clusters={self.n_clusters}.")
+                raise ValueError(
+                    f"n_samples={data.n_rows} should be >= n_clusters={self.n_clusters}; ask for fewer clusters"
+                )
             votes = Votes.none(choices.best_start(self, data, data.n_rows, random_state).centers)
             self.n_steps_ = 0
         else:

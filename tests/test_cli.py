@@ -300,6 +300,8 @@ def test_errors_name_the_option_of_the_command(tmp_path: Path, capsys: pytest.Ca
     table = tmp_path / "places.csv"
     table.write_text("lon,lat,name\n1,2,Oslo\n3,4,Rome\n")
     assert_refused(capsys, "fit", table, "-k", 1, "-o", tmp_path / "m", says="--columns A,B")
+    assert command("info", table, "--columns", "lon,lat") == 0
+    assert "-k 1 --columns lon,lat -o model" in capsys.readouterr().out
     table.write_text("lon;lat\n1;2\n3;4\n")
     assert_refused(capsys, "fit", table, "-k", 1, "-o", tmp_path / "m", says="separated by ','")
 

@@ -68,9 +68,18 @@ def fit(
     ] = None,
     model: Annotated[ModelKind, typer.Option("--model", help="k-means or a Gaussian mixture.")] = ModelKind.kmeans,
     algorithm: Annotated[
-        str | None, typer.Option("--algorithm", help="auto (default), or one by name; see the documentation.")
+        str | None,
+        typer.Option(
+            "--algorithm",
+            help="auto (default); lloyd, yinyang or probing for k-means, em, variational or chunky for --model gmm.",
+        ),
     ] = None,
-    init: Annotated[str | None, typer.Option("--init", help="Seeding: auto (default), or one by name.")] = None,
+    init: Annotated[
+        str | None,
+        typer.Option(
+            "--init", help="Seeding: auto (default), k-means++, hierarchical, random …; by name as in Python."
+        ),
+    ] = None,
     quality: Annotated[
         str | None, typer.Option("--quality", help="For k-means with many clusters: fast, balanced (default) or best.")
     ] = None,

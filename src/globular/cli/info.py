@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from globular.cli.shared import file_size, output, print_next, print_table
+from globular.cli.inputs import split_columns
+from globular.cli.shared import ColumnsOption, file_size, output, print_next, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,6 +21,7 @@ def info(
     path: Annotated[
         str, typer.Argument(metavar="MODEL_OR_DATA", help="A model folder, or a data file.", show_default=False)
     ],
+    columns: ColumnsOption = None,
 ) -> None:
     """Describe a model or a data file."""
     from globular._model_folder import JSON_NAME
@@ -29,7 +31,7 @@ def info(
     if (Path(path) / JSON_NAME).is_file():
         _show_model(console, path, read_info(path))
     else:
-        _show_data(console, path)
+        _show_data(console, path, columns)
 
 
 def _show_model(console: Console, path: str, found: ModelInfo) -> None:
@@ -72,10 +74,10 @@ def _show_history(console: Console, n_iterations: int, tail: tuple[Record, ...])
     console.print(table)
 
 
-def _show_data(console: Console, path: str) -> None:
+def _show_data(console: Console, path: str, columns: str | None) -> None:
     from globular.io import open_source
 
-    source = open_source(path)
+    source = open_source(path, columns=split_columns(columns))
     rows: list[tuple[str, Any]] = [
         ("rows", f"{source.n_rows:,}"),
         ("columns", f"{source.n_columns:,}"),
@@ -88,7 +90,8 @@ def _show_data(console: Console, path: str) -> None:
     rows.append(("column names", None if names is None else _short(", ".join(names))))
     print_table(console, source.name, rows)
     k = max(1, min(1000, source.n_rows // 20))
-    print_next(console, "globular", "fit", path, "-k", str(k), "-o", "model")
+    chosen = () if columns is None else ("--columns", columns)
+    print_next(console, "globular", "fit", path, "-k", str(k), *chosen, "-o", "model")
 
 
 def _short(value: object, length: int = 200) -> str:

@@ -9,6 +9,9 @@ import typer
 
 from globular.cli.shared import ThreadsOption, available_threads, output
 
+_TABLE_WIDTH = 120
+"""Columns of a terminal from which tables are drawn."""
+
 
 def bench(
     problems: Annotated[
@@ -45,7 +48,11 @@ def bench(
         output=folder,
         progress=lambda line: console.print(line, markup=False, soft_wrap=True),
     )
-    console.print(Markdown((results.parent / "table.md").read_text(encoding="utf-8")))
+    table = (results.parent / "table.md").read_text(encoding="utf-8")
+    if console.width >= _TABLE_WIDTH:
+        console.print(Markdown(table))
+    else:  # drawn, its names would be cut
+        console.print(table, markup=False, soft_wrap=True)
     for path in sorted(results.parent.iterdir()):
         console.print(f"Written: {path}", markup=False, soft_wrap=True)
 

@@ -18,7 +18,6 @@ from globular.algorithms.variational import (
     HardModel,
     SoftModel,
     VariationalOptions,
-    descend_mixture,
     start_rows,
     variational_kmeans,
     variational_mixture,
@@ -414,18 +413,3 @@ def test_neighborhoods_wider_than_those_of_a_seeding_are_made_anew() -> None:
     shard.labels[:] = 7
     assert start_rows(shard, rows[:30], narrow, 3, False, rng()) is narrow
     assert (shard.labels == 7).all()
-
-
-@pytest.mark.parametrize("covariance_type", TYPES)
-def test_descent_finds_the_best_components(covariance_type: str) -> None:
-    rows = blobs(n=2000, C=40, D=3)
-    shard = labelled(CpuShard(rows), rows[:100])
-    options = VariationalOptions(5, 8, 1, "exhaustive", max_iter=10)
-    model = soft_steps(shard, isotropic_mixture(rows[:100], 1.0, covariance_type), options)[-1].model
-    search = Search(5, n_random=0, seed=0, estimate=False)
-    best = shard.truncated_soft_pass(model.mixture, random_graph(100, 100, rng()), search).statistics.log_likelihood
-    found = CpuShard(rows)
-    assert descend_mixture(found, model.mixture, model.graph, 5, rng()) > 2000
-    bound = found.truncated_soft_pass(model.mixture, model.graph, search).statistics.log_likelihood
-    assert best - 0.03 * 2000 <= bound <= best + 1e-6
-    assert np.mean(found.labels == shard.labels) > 0.95

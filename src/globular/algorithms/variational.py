@@ -20,7 +20,6 @@ import numpy as np
 
 from globular.algorithms.cells import draw_cells, graph_by_cells, label_by_cells
 from globular.algorithms.centers import update_centers
-from globular.algorithms.probing import find_labels
 from globular.algorithms.steps import Step
 from globular.backends.protocol import Shard, require
 from globular.model.covariances import CovarianceLimits
@@ -169,7 +168,7 @@ def variational_kmeans(
 
     totals: HardStatistics | None = None
     newcomers: tuple[tuple[int, int], ...] = ()
-    patience = _Patience(options)
+    patience = Patience(options)
     for iteration in count(1):
         graph = introduce(neighborhoods.before(centers, graph), newcomers)
         full = iteration % FULL_SUMS_EVERY == 1 or totals is None
@@ -237,7 +236,6 @@ def warm_up_mixture(
     start: they begin with the σ² after the warm-up.
     """
     require(shard, "truncated_pass")
-    C, D = mixture.means.shape
     neighborhoods = _Neighborhoods(shard, options, rng)
     graph = neighborhoods.start(mixture.means, graph)
     n_distances, objective = 0, np.nan
@@ -248,10 +246,15 @@ def warm_up_mixture(
             objective = found.statistics.objective
         graph = neighborhoods.after(graph, found.pairs)
     if not keep_covariances:
-        variance = objective / (shard.total_weight * D) + limits.reg_covar
-        covariances = mixture.family.isotropic(max(variance, float(limits.smallest.mean())), C, D)
-        mixture = replace(mixture, covariances=covariances)
+        mixture = with_variance(mixture, objective / shard.total_weight, limits)
     return SoftStart(mixture, graph, n_distances)
+
+
+def with_variance(mixture: GaussianParameters, squared_distance: float, limits: CovarianceLimits) -> GaussianParameters:
+    """The mixture with σ² = ‖x − μ‖² / D for all components, given the mean squared distance of a row."""
+    C, D = mixture.means.shape
+    variance = max(squared_distance / D + limits.reg_covar, float(limits.smallest.mean()))
+    return replace(mixture, covariances=mixture.family.isotropic(variance, C, D))
 
 
 def variational_mixture(
@@ -271,7 +274,7 @@ def variational_mixture(
     require(shard, "truncated_soft_pass")
     neighborhoods = _Neighborhoods(shard, options, rng)
     mixture, graph, n_distances = start.mixture, start.graph, start.n_distances
-    patience = _Patience(options, shard.total_weight)
+    patience = Patience(options, shard.total_weight)
     for iteration in range(1, options.max_iter + 1):
         graph = neighborhoods.before(mixture.means, graph)
         found = shard.truncated_soft_pass(mixture, graph, neighborhoods.search(mixture.means))
@@ -287,38 +290,22 @@ def variational_mixture(
         n_distances = 0
 
 
-MAX_DESCENT = 20
-DESCENT_GAIN = 1e-4
-"""Descend until a step gains less than this per row."""
+class Patience:
+    """Stop after several iterations of hardly any improvement, or when nothing moved.
 
-
-def descend_mixture(
-    shard: Shard, mixture: GaussianParameters, graph: Graph, n_candidates: int, rng: np.random.Generator
-) -> int:
-    """Find K(n) of every row without looking at all components: by distance (cells), then on by p(c, x).
-
-    K(n) stays with the shard; returns the distances it took.
+    `unit` is what `tol` counts in (mixtures: the weight of the rows); None is the objective itself.
     """
-    n_distances = find_labels(shard, mixture.means, rng)
-    search = Search(min(n_candidates, mixture.n_components), n_random=0, seed=0, estimate=False)
-    bound = -np.inf
-    for _ in range(MAX_DESCENT):
-        step = shard.truncated_soft_pass(mixture, graph, search).statistics
-        n_distances += step.n_distances
-        if step.log_likelihood <= bound + DESCENT_GAIN * shard.total_weight:
-            break
-        bound = step.log_likelihood
-    return n_distances
-
-
-class _Patience:
-    """Stop after several iterations of hardly any improvement, or when nothing moved."""
 
     def __init__(self, options: VariationalOptions, unit: float | None = None) -> None:
         self._options = options
         self._unit = unit
         self._last = np.nan
         self._idle = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the last iteration has improved next to nothing."""
+        return self._idle > 0
 
     def reason(self, iteration: int, objective: float, *, settled: bool) -> str:
         small = abs(objective - self._last) < self._options.tol * (self._unit or abs(objective))

@@ -35,6 +35,7 @@ from globular.model.statistics import (
     FarRows,
     HardStatistics,
     PotentialStatistics,
+    ProbedStatistics,
     SoftStatistics,
     TruncatedStatistics,
 )
@@ -173,6 +174,11 @@ class MappedShard(ABC):
         self, centers: F64, cells: CenterCells, n_probes: int, *, accumulate: bool = True
     ) -> HardStatistics:
         return self._add(Shard.probing_pass, centers, cells, n_probes, accumulate=accumulate)
+
+    def probing_soft_pass(
+        self, mixture: GaussianParameters, cells: CenterCells | None, n_probes: int, n_candidates: int
+    ) -> ProbedStatistics:
+        return self._add(Shard.probing_soft_pass, mixture, cells, n_probes, n_candidates)
 
     def scatter_labels(self, n_clusters: int, seed: int) -> None:
         self._each(Shard.scatter_labels, n_clusters, seed)

@@ -35,6 +35,7 @@ from globular.model.statistics import (
     FarRows,
     HardStatistics,
     PotentialStatistics,
+    ProbedStatistics,
     SoftStatistics,
     TruncatedStatistics,
 )
@@ -130,6 +131,17 @@ class Shard(Protocol):
 
         About N·(cells + n_probes · C / cells) distances. Squared distances to the own centre replace those of
         `d2_pass`, as in `routed_pass`.
+        """
+        ...
+
+    def probing_soft_pass(
+        self, mixture: GaussianParameters, cells: CenterCells | None, n_probes: int, n_candidates: int
+    ) -> ProbedStatistics:
+        """Truncated E-step of a mixture with diagonal covariances: K(n) = the C′ best of K(n) and of the closest cells.
+
+        Without cells K(n) stays and only its costs are renewed.
+        Rows whose K(n) does not begin with their label start from the label alone. `log_likelihood` is the free energy
+        of Eq. 10; about N·(C′ + cells + n_probes · C / cells) distances.
         """
         ...
 
@@ -339,6 +351,7 @@ Statistics = TypeVar(
     FarRows,
     TruncatedStatistics[HardStatistics],
     TruncatedStatistics[SoftStatistics],
+    ProbedStatistics,
     Chunks,
     NestedStatistics,
 )

@@ -12,11 +12,18 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from globular.algorithms.chunky import SETTLED, ChunkyModel, ChunkyOptions, chunky
 from globular.algorithms.em import EMOptions, covariance_limits, em
+from globular.algorithms.probing_mixture import probing_mixture
 from globular.algorithms.steps import Step
 from globular.algorithms.variational import SoftModel, VariationalOptions, variational_mixture
 from globular.estimators.chunky_starts import plant, resolved_candidates, resolved_max_cells, starting_chunky
 from globular.estimators.inputs import Input
-from globular.estimators.mixture_starts import STARTS, GivenStart, starting_mixture, starting_variational
+from globular.estimators.mixture_starts import (
+    STARTS,
+    GivenStart,
+    automatic_search,
+    starting_mixture,
+    starting_variational,
+)
 from globular.estimators.mixtures import MixtureEstimator
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
@@ -72,7 +79,7 @@ class GaussianMixture(MixtureEstimator):
     init_params : {"kmeans", "k-means++", "random", "random_from_data"}, default="kmeans"
         How to find the starting means: k-means centres, k-means++ seeds, near the mean of all rows, or random rows.
         Rows are then assigned to the closest of them for the starting weights and covariances. (The variational
-        algorithm starts from variational k-means, equal weights and one variance; the chunky one does all this on
+        algorithm starts from probing k-means, equal weights and one variance; the chunky one does all this on
         cells.)
     weights_init, means_init, precisions_init : array-like or None, default=None
         Starting parameters, in the shapes of `weights_`, `means_` and `precisions_`.
@@ -248,7 +255,8 @@ class GaussianMixture(MixtureEstimator):
         )
         self._publish_mixture(start.mixture, data, History(), "")
         learned = self.weights == "learned"
-        return variational_mixture(data.shard, start, search, rng, limits=limits, learned_weights=learned)
+        iterations = probing_mixture if automatic_search(self.n_components) == "probing" else variational_mixture
+        return iterations(data.shard, start, search, rng, limits=limits, learned_weights=learned)
 
     def _chunky_steps(
         self,

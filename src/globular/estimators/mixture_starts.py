@@ -12,6 +12,7 @@ from sklearn.utils import check_array
 from globular.algorithms import seeding
 from globular.algorithms.em import EMOptions, start_at_random, start_from_means
 from globular.algorithms.lloyd import KMeansOptions, lloyd
+from globular.algorithms.probing_mixture import settle_seeds, start_probing
 from globular.algorithms.variational import (
     SoftStart,
     VariationalOptions,
@@ -20,7 +21,7 @@ from globular.algorithms.variational import (
     warm_up_mixture,
 )
 from globular.backends.protocol import Shard
-from globular.estimators.starts import SEEDINGS, automatic
+from globular.estimators.starts import ROUGH_STEPS, SEEDINGS, automatic
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import Graph
@@ -119,6 +120,15 @@ def starting_mixture(
     return given.replace(found)
 
 
+NEIGHBORS_UP_TO = 25
+"""So few components are searched by neighbourhoods: those of K(n) hold most of them."""
+
+
+def automatic_search(n_components: int, *, wants_neighborhoods: bool = False) -> str:
+    """Where the rows of a variational mixture shall find candidates: "probing" or "neighbors"."""
+    return "neighbors" if wants_neighborhoods or n_components <= NEIGHBORS_UP_TO else "probing"
+
+
 def starting_variational(
     shard: Shard,
     n_components: int,
@@ -130,8 +140,13 @@ def starting_variational(
     limits: CovarianceLimits,
     rng: np.random.Generator,
 ) -> SoftStart:
-    """The same for the variational algorithm: equal weights, one variance, and no pass over all components."""
+    """The same for the variational algorithm: equal weights, one variance, and no pass over all components.
+
+    The search decides how to get there; see `automatic_search`.
+    """
+    probes = automatic_search(n_components) == "probing"
     graph: Graph | None = None
+    labelled = False
     if continued is not None:
         mixture = continued
     else:
@@ -140,15 +155,30 @@ def starting_variational(
         elif init_params == "random":
             mean, variance = shard.column_moments()
             means = mean + rng.normal(size=(n_components, len(mean))) * np.sqrt(variance / (3 * shard.n_rows))
+        elif init_params == "kmeans" and probes:
+            means, labelled = _probed_means(shard, n_components, rng), True
         elif init_params == "kmeans":
             means, graph = _variational_means(shard, n_components, options, rng)
         else:
             means = MEANS_METHODS[init_params](shard, n_components, rng)
         mixture = given.replace(isotropic_mixture(means, 1.0, covariance_type))
+    kept = continued is not None or given.covariances is not None
+    if probes:
+        return start_probing(shard, mixture, options, rng, limits=limits, labelled=labelled, keep_covariances=kept)
     if graph is None:
         graph = start_rows(shard, mixture.means, None, options.G, False, rng)
-    kept = continued is not None or given.covariances is not None
     return warm_up_mixture(shard, mixture, options, rng, limits=limits, graph=graph, keep_covariances=kept)
+
+
+def _probed_means(shard: Shard, n_components: int, rng: np.random.Generator) -> F64:
+    """Centres of probing k-means; the rows are labelled."""
+    name = automatic(n_components)
+    if name == "hierarchical":
+        centers = seeding.hierarchical(shard, n_components, rng, 0, n_steps=ROUGH_STEPS).centers
+    else:
+        centers = SEEDINGS[name](shard, n_components, rng)
+        shard.label_by_seeds()
+    return settle_seeds(shard, centers, rng)
 
 
 def _variational_means(

@@ -11,45 +11,59 @@ from scipy import sparse as scipy_sparse
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from globular.algorithms.em import EMOptions, covariance_limits
+from globular.algorithms.probing import find_labels
+from globular.algorithms.probing_mixture import find_members, probing_mixture, settle_seeds, start_probing
 from globular.algorithms.steps import Step
 from globular.algorithms.variational import (
     SoftModel,
+    SoftStart,
     VariationalOptions,
-    descend_mixture,
     start_rows,
     variational_mixture,
     warm_up_mixture,
 )
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu.truncated import TruncatedPosterior, truncated_posterior
+from globular.backends.protocol import Shard
 from globular.estimators.distributed import lazily
 from globular.estimators.inputs import Input
+from globular.estimators.mixture_starts import automatic_search
 from globular.estimators.mixtures import MixtureEstimator
-from globular.estimators.starts import STARTS, choose_centers
+from globular.estimators.starts import STARTS, Start, choose_centers
 from globular.estimators.variational_kmeans import RANDOM_WARMUP
+from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import Graph
 from globular.model.history import History
 from globular.model.statistics import F64, I64
 from globular.threads import resolve_threads
 
+NEIGHBORHOODS = (5, 1, "estimated", False, "cells", "auto")
+"""Defaults of the parameters that only neighbourhood search has, from `n_neighbors` to `n_warmup`."""
+
 
 class VariationalGaussianMixture(MixtureEstimator):
     """Gaussian mixture by truncated variational EM: each row looks at few components, whatever their number.
 
-    Every row keeps `n_candidates` components, every component a neighbourhood of `n_neighbors`; an iteration evaluates
-    at most ``n_candidates * n_neighbors + n_random`` densities per row. Posteriors are exact on the components a row
-    keeps and zero elsewhere, which makes the objective a lower bound of the log-likelihood. With ``reg_covar=0`` it
-    never falls. ``n_candidates = n_neighbors`` is the paper's var-GMM-S (``neighborhoods="estimated"``) and var-GMM-X
-    ("exhaustive"). See Forster & Lücke, *Can clustering scale sublinearly with its clusters?*, AISTATS 2018.
+    Every row keeps `n_candidates` components. Posteriors are exact on the components a row keeps and zero elsewhere,
+    which makes the objective a lower bound of the log-likelihood. With ``reg_covar=0`` it never falls. Better
+    components are looked for in one of two ways (`search`). "probing" clusters the means into about √C cells, drawn
+    anew each time, and lets a row look at all components of its closest cells, by matrix products; iterations in which
+    this would not pay do without. "neighbors" is the paper's: every component has a neighbourhood of `n_neighbors`,
+    and an iteration evaluates at most ``n_candidates * n_neighbors + n_random`` densities per row;
+    ``n_candidates = n_neighbors`` is its var-GMM-S (``neighborhoods="estimated"``) and var-GMM-X ("exhaustive"). See
+    Forster & Lücke, *Can clustering scale sublinearly with its clusters?*, AISTATS 2018.
 
     Parameters
     ----------
     n_components : int, default=8
     n_candidates : int, default=5
         C′, the components that each row keeps.
+    search : {"auto", "probing", "neighbors"}, default="auto"
+        Where a row finds better components. "auto" takes "probing", but "neighbors" for up to 25 components, and where
+        one of the six parameters that follow is not at its default: they are those of "neighbors". `search_` tells.
     n_neighbors : int, default=5
-        G, the size of a component's neighbourhood, itself included.
+        G, the size of a component's neighbourhood, itself included. (With "probing" only the width of `neighbors_`.)
     n_random : int, default=1
         Components drawn at random for each row in each iteration, beside the neighbourhoods.
     neighborhoods : {"estimated", "exhaustive"}, default="estimated"
@@ -78,7 +92,8 @@ class VariationalGaussianMixture(MixtureEstimator):
     init : {"auto", "k-means++", "greedy k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
 callable, default="auto"
         Starting means: the name of a seeding (see :mod:`globular.seeding`), an array of shape (n_components,
-        n_features) or a function ``(X, n_components, random_state) -> array``.
+        n_features) or a function ``(X, n_components, random_state) -> array``. With "probing" seeds are first improved
+        by swaps and k-means steps, as in :class:`KMeans`; an array stays as it is.
     n_init, max_time, random_state, warm_start, verbose, callbacks, n_threads
         As in :class:`GaussianMixture`.
 
@@ -97,7 +112,7 @@ callable, default="auto"
         Densities (or distances) of a row and a component evaluated in the whole fit, seeding and first labels apart.
     neighbors_ : int32 array of shape (n_components, n_neighbors)
         The graph of components: every component itself, then its neighbours, closest first.
-    init_ : str
+    init_, search_ : str
         What "auto" came to.
 
     Examples
@@ -110,11 +125,14 @@ callable, default="auto"
     True
     >>> model.predict_proba(X, truncated=True, sparse=True).nnz <= 5 * 2000
     True
+    >>> model.search_, VariationalGaussianMixture(100, n_neighbors=8, random_state=0).fit(X).search_
+    ('probing', 'neighbors')
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any] | str]] = {
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "n_candidates": [Interval(Integral, 1, None, closed="left")],
+        "search": [StrOptions({"auto", "probing", "neighbors"})],
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
         "n_random": [Interval(Integral, 0, 15, closed="both")],
         "neighborhoods": [StrOptions({"estimated", "exhaustive"})],
@@ -142,6 +160,7 @@ callable, default="auto"
         n_components: int = 8,
         *,
         n_candidates: int = 5,
+        search: str = "auto",
         n_neighbors: int = 5,
         n_random: int = 1,
         neighborhoods: str = "estimated",
@@ -165,6 +184,7 @@ callable, default="auto"
     ) -> None:
         self.n_components = n_components
         self.n_candidates = n_candidates
+        self.search = search
         self.n_neighbors = n_neighbors
         self.n_random = n_random
         self.neighborhoods = neighborhoods
@@ -189,24 +209,65 @@ callable, default="auto"
     def _steps(
         self, data: Input, continued: GaussianParameters | None, random_state: np.random.RandomState
     ) -> Iterator[Step[SoftModel]]:
+        self.search_ = self._choose_search()
         options = self._options()
         limits = covariance_limits(data.shard, EMOptions(reg_covar=self.reg_covar))
-        known: Graph | None = None
         if continued is not None:
-            mixture, self.init_ = continued, "warm start"
+            chosen = Start(continued.means, "warm start")
         else:
-            chosen = choose_centers(self.init, self.n_components, data, random_state, size_name="n_components")
-            mixture = isotropic_mixture(chosen.centers, 1.0, self.covariance_type)
-            known, self.init_ = chosen.graph, chosen.name
+            chosen = choose_centers(
+                self.init, self.n_components, data, random_state,
+                rough=self.search_ == "probing", size_name="n_components",
+            )  # fmt: skip
+        self.init_ = chosen.name
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        graph = start_rows(data.shard, mixture.means, known, self.n_neighbors, self.start == "random", rng)
-        start = warm_up_mixture(
-            data.shard, mixture, options, rng, limits=limits, graph=graph, keep_covariances=continued is not None
-        )
+        start_of = self._probing_start if self.search_ == "probing" else self._neighborhood_start
+        start = start_of(data.shard, chosen, continued, options, limits, rng)
         self.neighbors_: Graph = start.graph
         self._publish_mixture(start.mixture, data, History(), "")
-        learned = self.weights == "learned"
-        return variational_mixture(data.shard, start, options, rng, limits=limits, learned_weights=learned)
+        iterations = probing_mixture if self.search_ == "probing" else variational_mixture
+        return iterations(data.shard, start, options, rng, limits=limits, learned_weights=self.weights == "learned")
+
+    def _choose_search(self) -> str:
+        if self.search != "auto":
+            return self.search
+        given = (self.n_neighbors, self.n_random, self.neighborhoods, self.diverse, self.start, self.n_warmup)
+        return automatic_search(self.n_components, wants_neighborhoods=given != NEIGHBORHOODS)
+
+    def _neighborhood_start(
+        self,
+        shard: Shard,
+        chosen: Start,
+        continued: GaussianParameters | None,
+        options: VariationalOptions,
+        limits: CovarianceLimits,
+        rng: np.random.Generator,
+    ) -> SoftStart:
+        graph = start_rows(shard, chosen.centers, chosen.graph, self.n_neighbors, self.start == "random", rng)
+        mixture = continued or isotropic_mixture(chosen.centers, 1.0, self.covariance_type)
+        return warm_up_mixture(
+            shard, mixture, options, rng, limits=limits, graph=graph, keep_covariances=continued is not None
+        )
+
+    def _probing_start(
+        self,
+        shard: Shard,
+        chosen: Start,
+        continued: GaussianParameters | None,
+        options: VariationalOptions,
+        limits: CovarianceLimits,
+        rng: np.random.Generator,
+    ) -> SoftStart:
+        means = chosen.centers
+        if chosen.is_seeding:  # a start that the user has chosen stays as it is
+            if not chosen.labelled:
+                find_labels(shard, means, rng, n_rounds=1)
+            means = settle_seeds(shard, means, rng)
+        mixture = continued or isotropic_mixture(means, 1.0, self.covariance_type)
+        return start_probing(
+            shard, mixture, options, rng,
+            limits=limits, labelled=chosen.is_seeding, keep_covariances=continued is not None,
+        )  # fmt: skip
 
     def _options(self) -> VariationalOptions:
         n_warmup = self.n_warmup
@@ -237,8 +298,8 @@ callable, default="auto"
         ----------
         X : array, data frame, source or path
         exact : bool, default=True
-            False finds it by way of about √C cells of means and then along the graph of components: far fewer
-            densities, and now and then the second most likely component.
+            False looks only at the components of a few of about √C cells of means: far fewer densities, and now and
+            then the second most likely component.
         """
         if exact:
             return super().predict(X)
@@ -252,8 +313,8 @@ callable, default="auto"
         ----------
         X : array, data frame, source or path
         truncated : bool, default=False
-            Only the `n_candidates` most likely components that are found by way of the graph of components have a
-            probability, renormalised to a sum of one; the others have zero.
+            Only the `n_candidates` most likely components that are found by way of cells of means have a probability,
+            renormalised to a sum of one; the others have zero.
         sparse : bool, default=False
             With `truncated`, a CSR matrix of at most `n_candidates` entries per row instead of an array.
         """
@@ -273,7 +334,7 @@ callable, default="auto"
         ----------
         X : array, data frame, source or path
         exact : bool, default=True
-            False gives the lower bound of Eq. 10 from the components that are found by way of the graph.
+            False gives the lower bound of Eq. 10 from the `n_candidates` components that are found by way of cells.
         """
         if exact:
             return super().score_samples(X)
@@ -281,7 +342,7 @@ callable, default="auto"
 
     def _posterior(self, part: CpuShard, mixture: GaussianParameters) -> TruncatedPosterior:
         n_candidates = min(self.n_candidates, mixture.n_components)
-        descend_mixture(part, mixture, self.neighbors_, n_candidates, np.random.default_rng(0))
+        find_members(part, mixture, n_candidates, np.random.default_rng(0))
         return truncated_posterior(part, mixture, n_candidates)
 
 

@@ -166,6 +166,18 @@ class TruncatedStatistics(Generic[Inner]):
 
 
 @dataclass(slots=True)
+class ProbedStatistics:
+    """Statistics of a probing E-step of a mixture, and what its search was good for."""
+
+    statistics: SoftStatistics
+    gain: float
+    """How much higher the free energy is than with the K(n) of before, at the same parameters."""
+
+    def __add__(self, other: ProbedStatistics) -> ProbedStatistics:
+        return ProbedStatistics(self.statistics + other.statistics, self.gain + other.gain)
+
+
+@dataclass(slots=True)
 class FarRows:
     """Rows far from their own centre, farthest first: the places for clusters that ran empty."""
 

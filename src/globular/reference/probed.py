@@ -1,4 +1,4 @@
-"""The probing pass in plain NumPy: rows search the centres of their closest cells and keep the closest they know."""
+"""The probing passes in plain NumPy: rows search the centres of their closest cells and keep the best they know."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.model.cells import CenterCells
-from globular.model.statistics import F64
+from globular.model.gaussian import GaussianParameters
+from globular.model.statistics import F64, SoftStatistics
 from globular.reference.hard import squared_distances
+from globular.reference.soft import log_joint
+from globular.reference.truncated import kept_statistics
 
 
 def probing_pass(
@@ -24,3 +27,32 @@ def probing_pass(
             if to_centers[i, closest] < best[i]:
                 new_labels[i], best[i] = closest, to_centers[i, closest]
     return new_labels, best
+
+
+def probing_soft_pass(
+    rows: F64,
+    weights: F64,
+    mixture: GaussianParameters,
+    cells: CenterCells,
+    n_probes: int,
+    members: NDArray[np.int32],
+) -> tuple[NDArray[np.int32], SoftStatistics, float]:
+    """New K(n), best first, the statistics that go with it, and what the free energy has gained by the search."""
+    joint = log_joint(rows, mixture)
+    to_cells = squared_distances(rows, cells.middles)
+    kept = np.full_like(members, -1)
+    n_distances = 0
+    for i, known in enumerate(members):
+        own = [int(c) for c in known if c >= 0]
+        visited = [
+            int(c)
+            for cell in np.argsort(to_cells[i], kind="stable")[:n_probes]
+            for c in cells.order[cells.starts[cell] : cells.starts[cell + 1]]
+        ]
+        n_distances += len(own) + len(cells.middles) + len(visited)
+        space = own + [c for c in visited if c not in own]
+        best = [space[k] for k in np.argsort(-joint[i, space], kind="stable")][: len(known)]
+        kept[i, : len(best)] = best
+    _, before = kept_statistics(rows, weights, mixture, members, 0)
+    _, after = kept_statistics(rows, weights, mixture, kept, n_distances)
+    return kept, after, after.log_likelihood - before.log_likelihood

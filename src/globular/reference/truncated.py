@@ -162,9 +162,7 @@ def soft_pass(
     members: NDArray[np.int32],
 ) -> SoftStep:
     """K(n) = the C′ components of largest p(c, x) in G(n); q ∝ p(c, x) on K(n) (Eq. 5), F of Eq. 10."""
-    C = mixture.n_components
-    joint = log_joint(rows, mixture)
-    costs = -2.0 * joint
+    costs = -2.0 * log_joint(rows, mixture)
     values = costs
     if mixture.covariance_type == "tied_spherical":
         # −2σ² log p(c, x) without its constants: the squared distance, and more for components of less weight
@@ -172,7 +170,16 @@ def soft_pass(
         handicaps = 2.0 * mixture.covariances * (log_weights.max() - log_weights)
         values = np.sqrt(squared_distances(rows, mixture.means) + handicaps)
     kept, pairs, n_distances = _choose(costs, values, weights, graph, search, members)
-    inside = np.zeros((len(rows), C), dtype=bool)
+    q, statistics = kept_statistics(rows, weights, mixture, kept, n_distances)
+    return SoftStep(kept, q, statistics, pairs)
+
+
+def kept_statistics(
+    rows: F64, weights: F64, mixture: GaussianParameters, kept: NDArray[np.int32], n_distances: int
+) -> tuple[F64, SoftStatistics]:
+    """q(c) of Eq. 5 for these K(n), zero outside, (N, C), and all that an M-step needs."""
+    joint = log_joint(rows, mixture)
+    inside = np.zeros(joint.shape, dtype=bool)
     for n, clusters in enumerate(kept):
         inside[n, clusters[clusters >= 0]] = True
     log_terms = np.logaddexp.reduce(np.where(inside, joint, -np.inf), axis=1)
@@ -188,7 +195,7 @@ def soft_pass(
         total_weight=float(weights.sum()),
         n_distances=n_distances,
     )
-    return SoftStep(kept, q, statistics, pairs)
+    return q, statistics
 
 
 def estimated_graph(graph: Graph, pairs: Pairs) -> Graph:

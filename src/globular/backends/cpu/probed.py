@@ -33,7 +33,7 @@ def probing_pass(shard: CpuShard, centers: F64, cells: CenterCells, n_probes: in
     """See `Shard.probing_pass`."""
     former = shard.labels.copy()
     n_probes = min(n_probes, len(cells.middles))
-    visits = _closest_cells(shard, cells.middles, n_probes)
+    visits = closest_cells(shard, cells.middles, n_probes)
     members = [cells.order[a:b] for a, b in zip(cells.starts[:-1], cells.starts[1:], strict=True)]
     product = CenterProduct(shard, centers, members)
     best = _own_distances(shard, product, squared_distances(shard))
@@ -49,7 +49,7 @@ def probing_pass(shard: CpuShard, centers: F64, cells: CenterCells, n_probes: in
     return HardStatistics(sums, counts, objective, n_changed, n_distances)
 
 
-def _closest_cells(shard: CpuShard, middles: F64, n_probes: int) -> NDArray[np.int32]:
+def closest_cells(shard: CpuShard, middles: F64, n_probes: int) -> NDArray[np.int32]:
     """The p closest cells of every row, closest first, (N, p)."""
     product = CenterProduct(shard, middles, [np.arange(len(middles))])
     cells = np.empty((shard.n_rows, n_probes), dtype=np.int32)

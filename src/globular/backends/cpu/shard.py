@@ -21,6 +21,7 @@ from globular.backends.cpu import (
     nested,
     picked,
     probed,
+    probed_soft,
     projected,
     routed,
     soft,
@@ -52,6 +53,7 @@ from globular.model.statistics import (
     FarRows,
     HardStatistics,
     PotentialStatistics,
+    ProbedStatistics,
     SoftStatistics,
     TruncatedStatistics,
 )
@@ -132,6 +134,7 @@ class CpuShard(PlantedShard):
             "probing_pass": "",
             "nested_pass": "",
             "truncated_soft_pass": sparse_reason,
+            "probing_soft_pass": sparse_reason,
             "cell_pass": sparse_reason,
             "d2_pass": "",
             "trial_pass": "",
@@ -181,6 +184,11 @@ class CpuShard(PlantedShard):
         self, centers: F64, cells: CenterCells, n_probes: int, *, accumulate: bool = True
     ) -> HardStatistics:
         return probed.probing_pass(self, centers, cells, n_probes, accumulate)
+
+    def probing_soft_pass(
+        self, mixture: GaussianParameters, cells: CenterCells | None, n_probes: int, n_candidates: int
+    ) -> ProbedStatistics:
+        return probed_soft.probing_soft_pass(self, mixture, cells, n_probes, n_candidates)
 
     def nested_pass(
         self, centers: F64 | ColumnMeans, origin: F64, batch: Batch, search: NestedSearch

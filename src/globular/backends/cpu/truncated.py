@@ -49,7 +49,7 @@ def truncated_pass(
         objective, n_distances, pairs, moved = _search_neighborhoods(shard, centers, graph, search)
     else:
         former = shard.labels.copy()
-        members = _members(shard, graph, search.n_candidates)
+        members = kept_members(shard, graph, search.n_candidates)
         n_distances, pairs = _search_candidates(shard, centers, _NO_MIXTURE, graph, search, members)
         objective = _settle_hard(shard, centers, members)
         changed = np.flatnonzero(former != shard.labels)
@@ -62,15 +62,13 @@ def truncated_soft_pass(
     shard: CpuShard, mixture: GaussianParameters, graph: Graph, search: Search
 ) -> TruncatedStatistics[SoftStatistics]:
     """See `Shard.truncated_soft_pass`."""
-    members = _members(shard, graph, search.n_candidates)
-    costs = _Costs(mixture)
+    members = kept_members(shard, graph, search.n_candidates)
+    costs = Costs(mixture)
     n_distances, pairs = _search_candidates(shard, mixture.means, costs, graph, search, members)
     shard.labels[:] = members[:, 0]
     shares, bounds = _settle_soft(shard, mixture, costs, members, shard.weights)
     bound = float(shard.weights @ bounds if len(shard.weights) else bounds.sum())
-    counts, sums, scatter = _soft_sums(shard, mixture.means, members, shares, costs.precisions.shape[1])
-    if mixture.covariance_type != "diag":
-        scatter = scatter[:, 0]
+    counts, sums, scatter = soft_sums(shard, mixture, members, shares)
     statistics = SoftStatistics(counts, sums, scatter, bound, shard.total_weight, n_distances)
     return TruncatedStatistics(statistics, pairs)
 
@@ -90,12 +88,12 @@ class TruncatedPosterior:
 def truncated_posterior(shard: CpuShard, mixture: GaussianParameters, n_candidates: int) -> TruncatedPosterior:
     """Of the K(n) that the last truncated soft pass has left. O(N · C′ · D)."""
     members = cast(NDArray[np.int32], shard.state.get("members", np.int32, -1, width=n_candidates))
-    probabilities, log_densities = _settle_soft(shard, mixture, _Costs(mixture), members, np.empty(0))
+    probabilities, log_densities = _settle_soft(shard, mixture, Costs(mixture), members, np.empty(0))
     return TruncatedPosterior(members, probabilities, log_densities)
 
 
 def _settle_soft(
-    shard: CpuShard, mixture: GaussianParameters, costs: _Costs, members: NDArray[np.int32], weights: F64
+    shard: CpuShard, mixture: GaussianParameters, costs: Costs, members: NDArray[np.int32], weights: F64
 ) -> tuple[F64, F64]:
     """w q(c) of the members, (N, C′), and the terms of Eq. 10, (N,)."""
     shares, bounds = np.empty(members.shape), np.empty(len(members))
@@ -111,11 +109,11 @@ def _settle_soft(
     return shares, bounds
 
 
-class _Costs:
+class Costs:
     """−2 log p(c, x) = Σ_j precision_cj (x_j − μ_cj)² + bias_c for the families with diagonal covariances.
 
     The search may compare something simpler that sorts alike: with one variance for all, −2σ² log p(c, x) without its
-    constants, which for equal weights is the squared distance.
+    constants, which for equal weights is the squared distance. −2 log p(c, x) = unit · (what is compared) + base.
     """
 
     dtype: np.dtype | None = np.dtype(np.float64)
@@ -132,9 +130,11 @@ class _Costs:
         self.biases: F64 = log_determinants + D * np.log(2 * np.pi) - 2.0 * log_weights
         self.by_distance = mixture.covariance_type == "tied_spherical"
         self.search_precisions, self.search_biases = self.precisions, self.biases
+        self.unit, self.base = 1.0, 0.0
         if self.by_distance:
             self.search_precisions = np.ones((C, 1))
             self.search_biases = 2.0 * variances[:, 0] * (log_weights.max() - log_weights)
+            self.unit, self.base = float(self.precisions[0, 0]), float(self.biases.min())
 
 
 class _NoMixture:
@@ -202,7 +202,7 @@ def _search_neighborhoods(
     return float(errors.sum()), n_distances, pairs, moved
 
 
-def _members(shard: CpuShard, graph: Graph, n_candidates: int) -> NDArray[np.int32]:
+def kept_members(shard: CpuShard, graph: Graph, n_candidates: int) -> NDArray[np.int32]:
     """K(n); where it is new or does not fit the labels, the neighbourhood of the label."""
     members = cast(NDArray[np.int32], shard.state.get("members", np.int32, -1, width=n_candidates))
     stale = members[:, 0] != shard.labels
@@ -214,7 +214,7 @@ def _members(shard: CpuShard, graph: Graph, n_candidates: int) -> NDArray[np.int
 
 
 def _search_candidates(
-    shard: CpuShard, centers: F64, costs: _Costs | _NoMixture, graph: Graph, search: Search, members: NDArray[np.int32]
+    shard: CpuShard, centers: F64, costs: Costs | _NoMixture, graph: Graph, search: Search, members: NDArray[np.int32]
 ) -> tuple[int, PairStatistics]:
     """C′ > 1, or soft: K(n) becomes the best of the union of its members' neighbourhoods."""
     C = len(centers)
@@ -309,22 +309,24 @@ def _moved_sums(shard: CpuShard, n_clusters: int, moved: NDArray[np.integer]) ->
     return sums, counts
 
 
-def _soft_sums(
-    shard: CpuShard, centers: F64, members: NDArray[np.int32], shares: F64, width: int
+def soft_sums(
+    shard: CpuShard, mixture: GaussianParameters, members: NDArray[np.int32], shares: F64
 ) -> tuple[F64, F64, F64]:
     """Counts, sums and scatter of the truncated M-step: the entries of K(n) sorted by cluster."""
-    C, D = centers.shape
+    means = mixture.means
+    C, D = means.shape
     C_prime = members.shape[1]
+    by_column = mixture.family.scatter == "columns"
     clusters = np.where(members < 0, C, members).ravel()  # entries without a cluster go behind the last
     starts, order = group_by(clusters, C + 1)
-    counts, sums, scatter = np.zeros(C), np.zeros((C, D)), np.zeros((C, width))
+    counts, sums, scatter = np.zeros(C), np.zeros((C, D)), np.zeros((C, D if by_column else 1))
     flat = shares.ravel()
 
     def add(span: tuple[int, int]) -> None:
         first, last = span
         entries = order[starts[first] : starts[last]]
         rows, gathered = load_rows(shard.rows, entries // C_prime)
-        kernels.sum_shares(rows, gathered, flat, C_prime, order, starts, first, last, centers, counts, sums, scatter)
+        kernels.sum_shares(rows, gathered, flat, C_prime, order, starts, first, last, means, counts, sums, scatter)
 
     run_all(add, cut_groups(starts[:-1], _rows_per_task(len(order))), shard.n_threads)
-    return counts, sums, scatter
+    return counts, sums, scatter if by_column else scatter[:, 0]

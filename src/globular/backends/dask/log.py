@@ -27,6 +27,7 @@ _TOUCHED: dict[str, frozenset[str]] = {
     "truncated_pass": frozenset({"labels", "members"}),
     "truncated_soft_pass": frozenset({"labels", "members"}),
     "probing_pass": frozenset({"labels", "d2"}),
+    "probing_soft_pass": frozenset({"labels", "members"}),
     "routed_pass": frozenset({"labels", "d2", "cells"}),
     "d2_pass": frozenset({"d2", "seeds"}),
 }

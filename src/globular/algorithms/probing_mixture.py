@@ -1,0 +1,152 @@
+"""Mixtures by probing: truncated variational EM whose candidates come from cells of components.
+
+K(n), the C′ components that row n keeps, is searched as in probing k-means: the means are clustered into cells, redrawn
+every time, and K(n) becomes the C′ of largest p(c, x) among the old K(n) and the components of the row's closest cells.
+The old K(n) is among the candidates, so the free energy never falls (Prop. 1 of Forster & Lücke 2018).
+
+*When to probe.* EM takes many iterations to converge, and after the first ones most of what an iteration gains comes
+from the M-step, not from new candidates. Such iterations can do with the K(n) they have, which costs C′ densities a
+row. A probing pass knows what its search was good for, because it computes the free energy with the old K(n) as well.
+If the search has gained more for its work than the rest of the iteration for its own, the next one comes in half as
+many iterations, else in twice as many (`Schedule`). Work is counted in densities, not in seconds, so that the same fit
+takes the same steps on any machine and any number of threads. Between two searches neighbourhoods could be looked at
+instead, as in `variational_mixture`; that costs as much as probing and finds less.
+
+*When to stop.* When a few iterations running have gained next to nothing; such iterations probe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from globular.algorithms.cells import draw_cells, graph_by_cells, label_by_cells
+from globular.algorithms.probing import ProbingOptions, probing_kmeans
+from globular.algorithms.steps import Step
+from globular.algorithms.swaps import swap_seeds
+from globular.algorithms.variational import Patience, SoftModel, SoftStart, VariationalOptions, with_variance
+from globular.backends.protocol import Shard, require
+from globular.model.covariances import CovarianceLimits
+from globular.model.gaussian import GaussianParameters, m_step
+from globular.model.statistics import F64, ProbedStatistics
+
+N_PROBES = 2
+"""Cells that each row searches in a probing E-step."""
+LONGEST_WAIT = 8
+"""Probe every so many iterations at least."""
+WORK_OF_A_MEMBER = 40.0
+"""A density of K(n), with its part in the sums of the M-step, takes as long as so many densities of a search, which are
+entries of matrix products (measured with 2, 50 and 128 columns: 30 to 50)."""
+
+SETTLED_GAIN = 5e-3
+"""K-means steps for the start end when one gains less than this share: `KMeans(quality="balanced")`."""
+FINDING_ROUNDS, FINDING_PROBES = 2, 4
+"""Searches that find K(n) from nothing, and cells in each."""
+
+
+class Schedule:
+    """Which iterations probe: by what the last search has gained for its work, beside the rest of its iteration."""
+
+    def __init__(self, n_candidates: int) -> None:
+        self._C_prime = n_candidates
+        self._period, self._waited = 1, 0
+
+    def is_due(self, *, idle: bool) -> bool:
+        """Whether the next iteration probes; one that follows an iteration without a gain does."""
+        self._waited += 1
+        return idle or self._waited >= self._period
+
+    def learn(self, found: ProbedStatistics, before: float, n_rows: int) -> None:
+        """From a probing iteration; `before` is the free energy that the iteration before it has reached."""
+        work = (found.statistics.n_distances / n_rows - self._C_prime) / (WORK_OF_A_MEMBER * self._C_prime)
+        others = found.statistics.log_likelihood - found.gain - before
+        pays = found.gain >= work * others
+        self._period = max(1, self._period // 2) if pays else min(LONGEST_WAIT, 2 * self._period)
+        self._waited = 0
+
+
+def settle_seeds(shard: Shard, seeds: F64, rng: np.random.Generator) -> F64:
+    """Means to start from: the seeds after swaps and steps of probing k-means. Rows must be labelled, and are again.
+
+    From seeds alone EM ends lower: it cannot carry a mean across a gap, and has many more steps to go.
+    """
+    swapped = swap_seeds(shard, seeds, rng, n_probes=N_PROBES)
+    means = swapped.centers
+    options = ProbingOptions(N_PROBES, min_gain=SETTLED_GAIN)
+    for step in probing_kmeans(shard, means, options, rng, momentum=swapped.momentum):
+        means = step.model
+    return means
+
+
+def start_probing(
+    shard: Shard,
+    mixture: GaussianParameters,
+    options: VariationalOptions,
+    rng: np.random.Generator,
+    *,
+    limits: CovarianceLimits,
+    labelled: bool,
+    keep_covariances: bool = False,
+) -> SoftStart:
+    """Labels of the rows and a first σ² = Σ w ‖x − μ‖² / (D Σ w): one probing pass of k-means instead of a warm-up.
+
+    `labelled` says that `shard.labels` belong to the means already. `keep_covariances` leaves those of `mixture` in
+    place.
+    """
+    require(shard, "probing_pass", "probing_soft_pass")
+    cells = draw_cells(shard, mixture.means, rng)
+    if not labelled:
+        label_by_cells(shard, mixture.means, cells)
+    n_distances = 0
+    if not keep_covariances:
+        found = shard.probing_pass(mixture.means, cells, N_PROBES, accumulate=False)
+        n_distances = found.n_distances
+        mixture = with_variance(mixture, found.objective / shard.total_weight, limits)
+    return SoftStart(mixture, graph_by_cells(shard, mixture.means, cells, options.G), n_distances)
+
+
+def probing_mixture(
+    shard: Shard,
+    start: SoftStart,
+    options: VariationalOptions,
+    rng: np.random.Generator,
+    *,
+    limits: CovarianceLimits,
+    learned_weights: bool = False,
+) -> Iterator[Step[SoftModel]]:
+    """EM with responsibilities restricted to K(n) and renormalised (Eq. 5); options count as far as C′, G, and the end.
+
+    The objective of a step is the free energy of Eq. 10 at the parameters before its M-step, as in
+    `variational_mixture`. Iterations that probe also renew the graph of the G closest components.
+    """
+    mixture, graph, n_distances = start.mixture, start.graph, start.n_distances
+    schedule, patience = Schedule(options.C_prime), Patience(options, shard.total_weight)
+    before = -np.inf
+    for iteration in range(1, options.max_iter + 1):
+        if schedule.is_due(idle=patience.is_idle):
+            cells = draw_cells(shard, mixture.means, rng)
+            found = shard.probing_soft_pass(mixture, cells, N_PROBES, options.C_prime)
+            schedule.learn(found, before, shard.n_rows)
+            graph = graph_by_cells(shard, mixture.means, cells, options.G)
+        else:
+            found = shard.probing_soft_pass(mixture, None, 0, options.C_prime)
+        step = found.statistics
+        before = step.log_likelihood
+        mixture = m_step(mixture, step, limits, learned_weights=learned_weights)  # Eq. 4
+        stopped = patience.reason(iteration, step.log_likelihood, settled=False)
+        yield Step(
+            iteration, step.log_likelihood, step.n_distances + n_distances, None, SoftModel(mixture, graph), stopped
+        )
+        if stopped:
+            return
+        n_distances = 0
+
+
+def find_members(shard: Shard, mixture: GaussianParameters, n_candidates: int, rng: np.random.Generator) -> int:
+    """Find K(n) of every row without looking at all components; it stays with the shard. Returns the distances."""
+    n_distances = label_by_cells(shard, mixture.means, draw_cells(shard, mixture.means, rng))
+    for _ in range(FINDING_ROUNDS):
+        cells = draw_cells(shard, mixture.means, rng)
+        n_distances += shard.probing_soft_pass(mixture, cells, FINDING_PROBES, n_candidates).statistics.n_distances
+    return n_distances

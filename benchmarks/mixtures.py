@@ -1,7 +1,7 @@
-"""Where a mixture finds its candidates: python benchmarks/mixtures.py [problem …] [--covariance-type diag] [--threads 2]
+"""Where a mixture finds its candidates: python benchmarks/mixtures.py [problem …] [--covariance-type diag]
 
-Fits `VariationalGaussianMixture` by neighbourhoods and by probing to all but 5,000 rows of a problem and prints a row of
-a table for each: seconds from nothing to parameters, iterations, the free energy that it ended with, and the mean
+Fits `VariationalGaussianMixture` by neighbourhoods and by probing to all but 5,000 rows of a problem and prints a row
+of a table for each: seconds from nothing to parameters, iterations, the free energy that it ended with, and the mean
 log-likelihood of the rows held out.
 """
 

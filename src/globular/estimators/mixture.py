@@ -57,10 +57,10 @@ class GaussianMixture(MixtureEstimator):
         A covariance matrix per component, one for all, variances per component and column, a variance per component,
         or one variance for everything.
     algorithm : {"auto", "em", "variational", "chunky"}, default="auto"
-        "em" is exact; "variational" looks at few components per row
-        (see :class:`VariationalGaussianMixture`; it probes, or for up to 25 components looks at neighbourhoods), and knows "diag", "spherical" and "tied_spherical"; "chunky" works on
-        cells of rows, at a cost that hardly grows with their number, and on the rows themselves only at the end, to
-        finish where EM would (see :class:`ChunkyGaussianMixture` and its `polish`). "auto" takes
+        "em" is exact; "variational" looks at few components per row, found by probing or (up to 25 components) by
+        neighbourhoods, see :class:`VariationalGaussianMixture`, and knows "diag", "spherical" and "tied_spherical";
+        "chunky" works on cells of rows, at a cost that hardly grows with their number, and on the rows themselves only
+        at the end, to finish where EM would (see :class:`ChunkyGaussianMixture` and its `polish`). "auto" takes
         "variational" from 500 components on where it knows the covariance type, else "chunky" for 100,000 rows or more
         in up to 10 columns with 5 components or more, else "em", and writes its choice to `algorithm_`.
     weights : {"learned", "equal"}, default="learned"

@@ -12,6 +12,7 @@ from sklearn.utils import check_array
 from globular.algorithms import seeding
 from globular.algorithms.em import EMOptions, start_at_random, start_from_means
 from globular.algorithms.lloyd import KMeansOptions, lloyd
+from globular.algorithms.probing import find_labels
 from globular.algorithms.probing_mixture import settle_seeds, start_probing
 from globular.algorithms.variational import (
     SoftStart,
@@ -21,7 +22,7 @@ from globular.algorithms.variational import (
     warm_up_mixture,
 )
 from globular.backends.protocol import Shard
-from globular.estimators.starts import ROUGH_STEPS, SEEDINGS, automatic
+from globular.estimators.starts import ROUGH_STEPS, SEEDINGS, Start, automatic
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import Graph
@@ -127,6 +128,46 @@ NEIGHBORS_UP_TO = 25
 def automatic_search(n_components: int, *, wants_neighborhoods: bool = False) -> str:
     """Where the rows of a variational mixture shall find candidates: "probing" or "neighbors"."""
     return "neighbors" if wants_neighborhoods or n_components <= NEIGHBORS_UP_TO else "probing"
+
+
+def neighborhood_start(
+    shard: Shard,
+    chosen: Start,
+    continued: GaussianParameters | None,
+    covariance_type: str,
+    options: VariationalOptions,
+    limits: CovarianceLimits,
+    rng: np.random.Generator,
+    *,
+    at_random: bool,
+) -> SoftStart:
+    """From chosen means, or where the last fit ended: first labels, neighbourhoods and variance."""
+    graph = start_rows(shard, chosen.centers, chosen.graph, options.G, at_random, rng)
+    mixture = continued or isotropic_mixture(chosen.centers, 1.0, covariance_type)
+    kept = continued is not None
+    return warm_up_mixture(shard, mixture, options, rng, limits=limits, graph=graph, keep_covariances=kept)
+
+
+def probing_start(
+    shard: Shard,
+    chosen: Start,
+    continued: GaussianParameters | None,
+    covariance_type: str,
+    options: VariationalOptions,
+    limits: CovarianceLimits,
+    rng: np.random.Generator,
+) -> SoftStart:
+    """The same for probing; seeds become k-means centres first."""
+    means = chosen.centers
+    if chosen.is_seeding:  # a start that the user has chosen stays as it is
+        if not chosen.labelled:
+            find_labels(shard, means, rng, n_rounds=1)
+        means = settle_seeds(shard, means, rng)
+    mixture = continued or isotropic_mixture(means, 1.0, covariance_type)
+    return start_probing(
+        shard, mixture, options, rng,
+        limits=limits, labelled=chosen.is_seeding, keep_covariances=continued is not None,
+    )  # fmt: skip
 
 
 def starting_variational(

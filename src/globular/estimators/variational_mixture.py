@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -11,28 +12,18 @@ from scipy import sparse as scipy_sparse
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from globular.algorithms.em import EMOptions, covariance_limits
-from globular.algorithms.probing import find_labels
-from globular.algorithms.probing_mixture import find_members, probing_mixture, settle_seeds, start_probing
+from globular.algorithms.probing_mixture import find_members, probing_mixture
 from globular.algorithms.steps import Step
-from globular.algorithms.variational import (
-    SoftModel,
-    SoftStart,
-    VariationalOptions,
-    start_rows,
-    variational_mixture,
-    warm_up_mixture,
-)
+from globular.algorithms.variational import SoftModel, VariationalOptions, variational_mixture
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu.truncated import TruncatedPosterior, truncated_posterior
-from globular.backends.protocol import Shard
 from globular.estimators.distributed import lazily
 from globular.estimators.inputs import Input
-from globular.estimators.mixture_starts import automatic_search
+from globular.estimators.mixture_starts import automatic_search, neighborhood_start, probing_start
 from globular.estimators.mixtures import MixtureEstimator
 from globular.estimators.starts import STARTS, Start, choose_centers
 from globular.estimators.variational_kmeans import RANDOM_WARMUP
-from globular.model.covariances import CovarianceLimits
-from globular.model.gaussian import GaussianParameters, isotropic_mixture
+from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
 from globular.model.history import History
 from globular.model.statistics import F64, I64
@@ -221,11 +212,12 @@ callable, default="auto"
             )  # fmt: skip
         self.init_ = chosen.name
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        start_of = self._probing_start if self.search_ == "probing" else self._neighborhood_start
-        start = start_of(data.shard, chosen, continued, options, limits, rng)
+        probes = self.search_ == "probing"
+        start_of = probing_start if probes else partial(neighborhood_start, at_random=self.start == "random")
+        start = start_of(data.shard, chosen, continued, self.covariance_type, options, limits, rng)
         self.neighbors_: Graph = start.graph
         self._publish_mixture(start.mixture, data, History(), "")
-        iterations = probing_mixture if self.search_ == "probing" else variational_mixture
+        iterations = probing_mixture if probes else variational_mixture
         return iterations(data.shard, start, options, rng, limits=limits, learned_weights=self.weights == "learned")
 
     def _choose_search(self) -> str:
@@ -233,41 +225,6 @@ callable, default="auto"
             return self.search
         given = (self.n_neighbors, self.n_random, self.neighborhoods, self.diverse, self.start, self.n_warmup)
         return automatic_search(self.n_components, wants_neighborhoods=given != NEIGHBORHOODS)
-
-    def _neighborhood_start(
-        self,
-        shard: Shard,
-        chosen: Start,
-        continued: GaussianParameters | None,
-        options: VariationalOptions,
-        limits: CovarianceLimits,
-        rng: np.random.Generator,
-    ) -> SoftStart:
-        graph = start_rows(shard, chosen.centers, chosen.graph, self.n_neighbors, self.start == "random", rng)
-        mixture = continued or isotropic_mixture(chosen.centers, 1.0, self.covariance_type)
-        return warm_up_mixture(
-            shard, mixture, options, rng, limits=limits, graph=graph, keep_covariances=continued is not None
-        )
-
-    def _probing_start(
-        self,
-        shard: Shard,
-        chosen: Start,
-        continued: GaussianParameters | None,
-        options: VariationalOptions,
-        limits: CovarianceLimits,
-        rng: np.random.Generator,
-    ) -> SoftStart:
-        means = chosen.centers
-        if chosen.is_seeding:  # a start that the user has chosen stays as it is
-            if not chosen.labelled:
-                find_labels(shard, means, rng, n_rounds=1)
-            means = settle_seeds(shard, means, rng)
-        mixture = continued or isotropic_mixture(means, 1.0, self.covariance_type)
-        return start_probing(
-            shard, mixture, options, rng,
-            limits=limits, labelled=chosen.is_seeding, keep_covariances=continued is not None,
-        )  # fmt: skip
 
     def _options(self) -> VariationalOptions:
         n_warmup = self.n_warmup

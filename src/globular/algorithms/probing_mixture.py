@@ -71,10 +71,10 @@ def settle_seeds(shard: Shard, seeds: F64, rng: np.random.Generator) -> F64:
 
     From seeds alone EM ends lower: it cannot carry a mean across a gap, and has many more steps to go.
     """
-    swapped = swap_seeds(shard, seeds, rng, n_probes=N_PROBES)
+    swapped = swap_seeds(shard, seeds, rng, n_probes=N_PROBES, min_gain=SETTLED_GAIN)
     means = swapped.centers
     options = ProbingOptions(N_PROBES, min_gain=SETTLED_GAIN)
-    for step in probing_kmeans(shard, means, options, rng, momentum=swapped.momentum):
+    for step in probing_kmeans(shard, means, options, rng, momentum=swapped.momentum, before=swapped.objective):
         means = step.model
     return means
 

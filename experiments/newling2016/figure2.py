@@ -81,7 +81,8 @@ def section(kept: Mapping[str, Any], picture: str) -> str:
         "Mean over runs with one standard deviation, above E*, the lowest energy of any run. The paper: on dense data "
         "nmbatch comes within 2 % of E* 10 to 100 times earlier than mbatch, and ends where the exact algorithms end; "
         "on sparse data it is ahead from 0.5 % on. Below: seconds until the mean stays within so many percent of E* "
-        "(∞: not by the end; ratios to it are at least what they say), and the mean excess at the end with the standard deviation over runs.",
+        "(∞: not by the end; ratios to it are at least what they say), and the mean excess at the end with the "
+        "standard deviation over runs.",
         f"![validation energy against seconds]({picture})",
     ]
     for name, entry in kept.items():

@@ -119,6 +119,19 @@ def test_first_split_is_across_the_longest_axis() -> None:
     assert abs(apart @ direction) > 0.99 * np.linalg.norm(apart)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("alike", [0.0, 0.9])
+def test_planes_of_a_sample_make_a_tree_over_all_rows(kind: ScatterKind, alike: float) -> None:
+    """More rows than one subtree holds; also where most of them are the same and no plane can part them."""
+    rows, weights = blobs(n=20_000), weights_for(20_000)
+    rows[: int(alike * len(rows))] = rows[0]
+    given_rows, given_weights = rows.copy(), weights.copy()
+    tree = PartitionTree.build(given_rows, given_weights, kind, 512)
+    assert np.array_equal(given_rows, rows) and np.array_equal(given_weights, weights)
+    assert_is_a_tree(tree, 512, rows)
+    assert_is_brute_force(tree, rows, weights)
+
+
 def test_threads_do_not_matter() -> None:
     rows = blobs(n=30_000)
     one, two = (build(rows, None, "outer", 16, n_threads) for n_threads in (1, 2))

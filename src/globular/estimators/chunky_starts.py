@@ -49,9 +49,9 @@ def resolved_candidates(n_candidates: int | str | None, n_components: int) -> in
     return int(n_candidates)
 
 
-def chunky_bytes(n_rows: int, n_columns: int, itemsize: int, leaf_size: int, kind: ScatterKind) -> int:
-    """Most memory that a fit takes beyond the rows: the tree, a copy of the rows while it is built, blocks of cells."""
-    return tree_bytes(n_rows, n_columns, leaf_size, kind) + n_rows * n_columns * itemsize + WORKING_BYTES
+def chunky_bytes(n_rows: int, n_columns: int, leaf_size: int, kind: ScatterKind) -> int:
+    """Most memory that a fit takes beyond the rows: the tree, twice while its subtrees are joined, blocks of cells."""
+    return 2 * tree_bytes(n_rows, n_columns, leaf_size, kind) + WORKING_BYTES
 
 
 def plant(
@@ -67,8 +67,8 @@ def plant(
     """Lay the tree and open it to its first cells, those of a depth if it is given; the number of cells."""
     kind = FAMILIES[covariance_type].scatter
     check_allocation(
-        chunky_bytes(data.n_rows, data.n_columns, data.dtype.itemsize, leaf_size, kind),
-        f"a tree with leaves of {leaf_size} rows and a copy of the rows",
+        chunky_bytes(data.n_rows, data.n_columns, leaf_size, kind),
+        f"a tree with leaves of {leaf_size} rows, twice while it is built",
         "raise leaf_size, take covariance_type='diag' or pass X as a file",
     )
     # A mixture that grows on coarse cells settles into them and is slow to leave.

@@ -8,8 +8,8 @@ import numpy as np
 
 from globular.kernels.compile import inline, kernel
 
-SAMPLE = 256
-"""Rows of a node from which its first principal component is found."""
+SAMPLE, LEAST_SAMPLE = 256, 64
+"""Most and least rows of a node from which its first principal component is found, an eighth of them in between."""
 ITERATIONS = 10
 """Steps of the power iteration: the direction needs to be good, not exact."""
 SETTLED = 1e-4
@@ -86,8 +86,8 @@ def principal_direction(
 ) -> bool:
     """First principal component of a sample, by power iteration; False if the sample is a single place. O(S·D)."""
     n_rows = end - begin
-    step = max(1, n_rows // SAMPLE)
-    n = min(n_rows, SAMPLE)
+    n = min(n_rows, SAMPLE, max(n_rows // 8, LEAST_SAMPLE))
+    step = max(1, n_rows // n)
     counted = _sample_mean(rows, weights, begin, step, n, center)
     if not _farthest_direction(rows, begin, step, n, center, direction):
         return False
@@ -235,6 +235,93 @@ def grow_subtree(
     return n_nodes
 
 
+@kernel
+def _set_plane(
+    projections: Any, begin: int, middle: int, end: int, center: Any, direction: Any, planes: Any, cuts: Any, node: int
+) -> bool:
+    """A plane x · direction = cut with the two parts of a split on its two sides; False if ties leave none."""
+    below, above = projections[begin], projections[middle]
+    for i in range(begin, middle):
+        below = max(below, projections[i])
+    for i in range(middle, end):
+        above = min(above, projections[i])
+    if below >= above:
+        return False
+    cuts[node] = 0.5 * (below + above)
+    for d in range(center.shape[0]):
+        planes[node, d] = direction[d]
+        cuts[node] += center[d] * direction[d]
+    return True
+
+
+@kernel
+def find_planes(
+    rows: Any,  # IN/OUT (n, D) a sample, reordered
+    order: Any,  # IN/OUT (n,)
+    weights: Any,  # IN/OUT (n,) or empty
+    largest: float,  # IN  nodes of more rows of the sample are split …
+    deepest: int,  # IN  … down to this depth
+    starts: Any,  # IN the root's at 0, OUT (capacity,)
+    ends: Any,  # the same
+    children: Any,  # OUT (capacity, 2); of leaves, themselves
+    planes: Any,  # OUT (capacity, D) normals
+    cuts: Any,  # OUT (capacity,)
+    depths: Any,  # OUT (capacity,)
+    projections: Any,  # scratch (n,)
+    center: Any,  # scratch (D,)
+    direction: Any,  # scratch (D,)
+    turned: Any,  # scratch (D,)
+) -> int:
+    """Planes that split all rows about as they split a sample; the number of nodes. O(n·D·log n)."""
+    n_nodes, node = 1, 0
+    depths[0] = 0
+    while node < n_nodes:
+        children[node, 0] = children[node, 1] = node
+        cuts[node] = 0.0
+        for d in range(rows.shape[1]):
+            planes[node, d] = 0.0
+        begin, end = starts[node], ends[node]
+        if end - begin > largest and depths[node] < deepest:
+            middle = split_node(rows, order, weights, begin, end, projections, center, direction, turned)
+            if middle > begin and _set_plane(projections, begin, middle, end, center, direction, planes, cuts, node):
+                children[node, 0], children[node, 1] = n_nodes, n_nodes + 1
+                starts[n_nodes], ends[n_nodes] = begin, middle
+                starts[n_nodes + 1], ends[n_nodes + 1] = middle, end
+                depths[n_nodes] = depths[n_nodes + 1] = depths[node] + 1
+                n_nodes += 2
+        node += 1
+    return n_nodes
+
+
+@kernel
+def route_rows(
+    rows: Any,  # IN  (n, D)
+    children: Any,  # IN  (n_nodes, 2); a leaf's are itself
+    planes: Any,  # IN  (n_nodes, D)
+    cuts: Any,  # IN  (n_nodes,)
+    labels: Any,  # OUT (n,) the leaf of every row
+) -> None:
+    """Send rows down the planes. O(n·D·depth)."""
+    n, D = rows.shape
+    for first in range(0, n, 4):
+        # four rows at a time: a step of one need not wait for those of the others; the last rows go twice
+        i = min(first, max(n - 4, 0))
+        j, k, m = min(i + 1, n - 1), min(i + 2, n - 1), min(i + 3, n - 1)
+        a = b = c = e = 0
+        while children[a, 0] != a or children[b, 0] != b or children[c, 0] != c or children[e, 0] != e:
+            of_a = of_b = of_c = of_e = 0.0
+            for d in range(D):
+                of_a += rows[i, d] * planes[a, d]
+                of_b += rows[j, d] * planes[b, d]
+                of_c += rows[k, d] * planes[c, d]
+                of_e += rows[m, d] * planes[e, d]
+            a = children[a, 1 if of_a >= cuts[a] else 0]
+            b = children[b, 1 if of_b >= cuts[b] else 0]
+            c = children[c, 1 if of_c >= cuts[c] else 0]
+            e = children[e, 1 if of_e >= cuts[e] else 0]
+        labels[i], labels[j], labels[k], labels[m] = a, b, c, e
+
+
 @inline
 def _add_square(scatter: Any, node: int, share: float, difference: Any) -> None:
     """Add share · difference differenceᵀ to a packed scatter of whatever kind."""
@@ -255,9 +342,52 @@ def _add_square(scatter: Any, node: int, share: float, difference: Any) -> None:
                 place += 1
 
 
+@inline
+def _difference(rows: Any, weights: Any, i: int, end: int, means: Any, node: int, out: Any, place: int) -> None:
+    """√w (x − x̄) of a row, zeros for rows from `end` on."""
+    D = means.shape[1]
+    if i >= end:
+        for d in range(D):
+            out[place, d] = 0.0
+        return
+    scale = np.sqrt(_weight(weights, i))
+    for d in range(D):
+        out[place, d] = scale * (rows[i, d] - means[node, d])
+
+
+@inline
+def _sum_squares(
+    rows: Any, weights: Any, begin: int, end: int, node: int, means: Any, scatter: Any, four: Any, square: Any
+) -> None:
+    """Scatter matrix of a leaf, four rows at a time and half a matrix in whole vectors. O(n·S)."""
+    D = means.shape[1]
+    square[:] = 0.0
+    for i in range(begin, end, 4):
+        for k in range(4):
+            _difference(rows, weights, i + k, end, means, node, four, k)
+        for d in range(D):
+            a, b, c, e = four[0, d], four[1, d], four[2, d], four[3, d]
+            for j in range(d - d % 8, D):
+                square[d, j] += a * four[0, j] + b * four[1, j] + c * four[2, j] + e * four[3, j]
+    place = 0
+    for d in range(D):
+        for j in range(d, D):
+            scatter[node, place] = square[d, j]
+            place += 1
+
+
 @kernel
 def _sum_rows(
-    rows: Any, weights: Any, begin: int, end: int, node: int, sums: Any, means: Any, scatter: Any, difference: Any
+    rows: Any,
+    weights: Any,
+    begin: int,
+    end: int,
+    node: int,
+    sums: Any,
+    means: Any,
+    scatter: Any,
+    four: Any,
+    square: Any,
 ) -> None:
     """Statistics of a leaf in two sweeps. Rows that do not count at all have their plain mean. O(n·S)."""
     D = means.shape[1]
@@ -271,10 +401,12 @@ def _sum_rows(
         share = _weight(weights, i) / total if total > 0.0 else 1.0 / (end - begin)
         for d in range(D):
             means[node, d] += share * (rows[i, d] - np.float64(rows[begin, d]))
+    if square.shape[0]:
+        _sum_squares(rows, weights, begin, end, node, means, scatter, four, square)
+        return
     for i in range(begin, end):
-        for d in range(D):
-            difference[d] = rows[i, d] - means[node, d]
-        _add_square(scatter, node, _weight(weights, i), difference)
+        _difference(rows, weights, i, end, means, node, four, 0)
+        _add_square(scatter, node, 1.0, four[0])
 
 
 @kernel
@@ -289,14 +421,16 @@ def sum_up(
     sums: Any,  # OUT (n_nodes,) Σ w
     means: Any,  # OUT (n_nodes, D)
     scatter: Any,  # IN zeros, OUT (n_nodes, S) about the mean
-    difference: Any,  # scratch (D,)
+    four: Any,  # scratch (4, D)
+    square: Any,  # scratch (D, D) for matrices, else (0, 0)
 ) -> None:
     """Statistics from the leaves up: a parent is the sum of its children. O(rows·S + nodes·S)."""
     D, width = means.shape[1], scatter.shape[1]
+    difference = four[0]
     for node in range(last - 1, first - 1, -1):
         a, b = children[node, 0], children[node, 1]
         if a < 0:
-            _sum_rows(rows, weights, starts[node], ends[node], node, sums, means, scatter, difference)
+            _sum_rows(rows, weights, starts[node], ends[node], node, sums, means, scatter, four, square)
             continue
         total = sums[a] + sums[b]
         sums[node] = total

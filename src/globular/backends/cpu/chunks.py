@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.chunk_blocks import ChunkBlocks, Moments, block_size
-from globular.backends.cpu.rows import DenseRows, Floats
+from globular.backends.cpu.rows import DenseRows, Floats, read_only
 from globular.data.tree import Children, Frontier, PartitionTree
 from globular.errors import UnsupportedPassError
 from globular.kernels.soft import softmax_rows
@@ -38,16 +38,14 @@ GainOfBlock = Callable[[I64], tuple[F64, int]]
 
 
 def build_tree(shard: CpuShard, kind: ScatterKind, leaf_size: int) -> PartitionTree:
-    """A tree over the rows of a shard, numbered from `first_row`; takes a copy of the rows while it is built."""
+    """A tree over the rows of a shard, numbered from `first_row`."""
     if not isinstance(shard.rows, DenseRows):
         raise UnsupportedPassError(f"cell_pass is not available here: {shard.passes['cell_pass']}")
     rows: Floats = shard.rows.block(0, shard.n_rows)
     if len(shard.scales):
-        rows = rows * shard.scales[:, None]
-    elif not rows.flags.owndata or np.shares_memory(rows, shard.rows.array):
-        rows = rows.copy()
+        rows = read_only(rows * shard.scales[:, None])
     return PartitionTree.build(
-        rows, shard.weights.copy(), kind, leaf_size, first_row=shard.first_row, n_threads=shard.n_threads
+        rows, shard.weights, kind, leaf_size, first_row=shard.first_row, n_threads=shard.n_threads
     )
 
 

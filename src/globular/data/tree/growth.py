@@ -1,0 +1,175 @@
+"""How a partition tree grows: planes from a sample at the top, exact splits below.
+
+The top of a tree costs most: every level of it moves all rows. So its planes come from a sample of the rows, and all
+rows are sent down them at once, each read once. What arrives at a leaf of the top, some thousand rows, is copied out,
+split further in place and summed up while it is in the cache; such subtrees grow side by side on our threads.
+
+What is a task depends on the rows alone, so the tree does not depend on the threads. Memory: a number for every row,
+and copies of the rows of as many subtrees as there are threads.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.kernels import tree as kernels
+from globular.model.groups import group_by
+from globular.model.statistics import F64, I64
+from globular.threads import even_ranges, ordered_map, run_all
+
+SUBTREES = 256
+"""About so many subtrees are grown …"""
+SMALLEST_SUBTREE = 4096
+"""… but none of them over fewer rows than this."""
+SAMPLED = 128
+"""Rows of the sample for every subtree."""
+DEEPEST = 24
+"""Levels of the top at most: rows go down all of them."""
+_ROWS_AT_ONCE = 8192
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Nodes:
+    """The arrays of a tree; see `PartitionTree`."""
+
+    order: NDArray[np.integer]
+    """Row numbers, (N,)."""
+    starts: I64
+    ends: I64
+    children: I64
+    """(n_nodes, 2); −1 for leaves."""
+    weights: F64
+    means: F64
+    scatter: F64
+
+    @property
+    def n_nodes(self) -> int:
+        return len(self.starts)
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.order)
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """The nodes above some subtrees, parents before children."""
+
+    children: I64
+    """(n_nodes, 2): nodes of the top, or ~s for the root of subtree s."""
+    spans: I64
+    """Range of the subtrees below each, (n_nodes, 2)."""
+
+
+def grow(rows: NDArray[Any], weights: F64, width: int, leaf_size: int, n_threads: int) -> Nodes:
+    """A tree over the rows, its scatter of so many numbers a node; `weights` is empty for ones."""
+    N = len(rows)
+    largest = max(SMALLEST_SUBTREE, N // SUBTREES, leaf_size)
+    if largest >= N:
+        return _subtree(rows, weights, np.arange(N, dtype=np.int32), width, leaf_size)
+    top, starts, order = _route(rows, weights, largest, n_threads)
+    parts = [order[begin:end] for begin, end in itertools.pairwise(starts)]
+    subtrees = ordered_map(lambda part: _subtree(rows, weights, part, width, leaf_size), parts, n_threads)
+    return join(list(subtrees), top)
+
+
+def _route(rows: NDArray[Any], weights: F64, largest: int, n_threads: int) -> tuple[Top, I64, NDArray[np.integer]]:
+    """The top; where its subtrees begin among the rows grouped by subtree; and the numbers of these rows."""
+    N, D = rows.shape
+    n = min(N, SAMPLED * (-(-N // largest)))
+    # one row out of every N/n, at a random place there: rows may come sorted, and in periods
+    edges = np.linspace(0, N, n + 1).astype(np.int64)
+    chosen = np.random.default_rng(0).integers(edges[:-1], edges[1:])
+    sample, numbers = rows[chosen], np.arange(n, dtype=np.int32)
+    starts, ends, depths = np.zeros((3, 2 * n), dtype=np.int64)
+    children, planes, cuts = np.empty((2 * n, 2), dtype=np.int64), np.empty((2 * n, D)), np.empty(2 * n)
+    ends[0] = n
+    n_nodes = kernels.find_planes(
+        sample, numbers, weights[chosen] if len(weights) else weights, largest * n / N, DEEPEST,
+        starts, ends, children, planes, cuts, depths, np.empty(n), *np.empty((3, D)),
+    )  # fmt: skip
+    starts, ends, children = starts[:n_nodes], ends[:n_nodes], children[:n_nodes]
+    leaves = np.flatnonzero(children[:, 0] == np.arange(n_nodes))
+    leaves = leaves[np.argsort(starts[leaves])]  # from left to right, so that every node holds a range of them
+    inner = np.setdiff1d(np.arange(n_nodes), leaves)
+    names = np.empty(n_nodes, dtype=np.int64)
+    names[inner], names[leaves] = np.arange(len(inner)), ~np.arange(len(leaves))
+    begins = np.append(starts[leaves], n)
+    spans = np.column_stack([np.searchsorted(begins, starts[inner]), np.searchsorted(begins, ends[inner])])
+    labels = np.empty(N, dtype=np.int32)
+
+    def send(block: tuple[int, int]) -> None:
+        within = slice(*block)
+        kernels.route_rows(rows[within], children, planes, cuts, labels[within])
+        labels[within] = ~names[labels[within]]
+
+    run_all(send, even_ranges(N, _ROWS_AT_ONCE), n_threads)
+    return Top(names[children[inner]], spans), *group_by(labels, len(leaves))
+
+
+def _subtree(rows: NDArray[Any], weights: F64, numbers: NDArray[np.integer], width: int, leaf_size: int) -> Nodes:
+    """All nodes over the rows of these numbers, which are reordered in place. O(n·D·log n + n·S)."""
+    n, D = len(numbers), rows.shape[1]
+    held, counted = np.take(rows, numbers, axis=0), weights[numbers] if len(weights) else np.empty(0)
+    starts, ends = np.empty(2 * n, dtype=np.int64), np.empty(2 * n, dtype=np.int64)
+    children = np.empty((2 * n, 2), dtype=np.int64)
+    starts[0], ends[0] = 0, n
+    n_nodes = kernels.grow_subtree(
+        held, numbers, counted, leaf_size, starts, ends, children, np.empty(n), *np.empty((3, D))
+    )
+    arrays = starts[:n_nodes].copy(), ends[:n_nodes].copy(), children[:n_nodes].copy()
+    sums, means, scatter = np.empty(n_nodes), np.empty((n_nodes, D)), np.zeros((n_nodes, width))
+    square = np.empty((D, D)) if width > D > 1 else np.empty((0, 0))
+    kernels.sum_up(held, counted, *arrays, 0, n_nodes, sums, means, scatter, np.empty((4, D)), square)
+    return Nodes(numbers, *arrays, sums, means, scatter)
+
+
+def join(trees: Sequence[Nodes], top: Top) -> Nodes:
+    """One tree over the rows of all, each of them a subtree of it. The top's statistics are sums of its children's."""
+    n_top, D, width = len(top.children), trees[0].means.shape[1], trees[0].scatter.shape[1]
+    rows_before = np.cumsum([0, *(tree.n_rows for tree in trees)])
+    nodes_before = n_top + np.cumsum([0, *(tree.n_nodes for tree in trees)])
+    above = np.where(top.children < 0, nodes_before[~top.children], top.children)
+    joined = Nodes(
+        np.concatenate([tree.order for tree in trees]),
+        np.concatenate([rows_before[top.spans[:, 0]], *_shifted(trees, "starts", rows_before)]),
+        np.concatenate([rows_before[top.spans[:, 1]], *_shifted(trees, "ends", rows_before)]),
+        np.concatenate([above, *_shifted(trees, "children", nodes_before)]),
+        np.concatenate([np.zeros(n_top), *(tree.weights for tree in trees)]),
+        np.concatenate([np.zeros((n_top, D)), *(tree.means for tree in trees)]),
+        np.concatenate([np.zeros((n_top, width)), *(tree.scatter for tree in trees)]),
+    )
+    kernels.sum_up(
+        np.empty((0, D)), np.empty(0), joined.starts, joined.ends, joined.children, 0, n_top,
+        joined.weights, joined.means, joined.scatter, np.empty((4, D)), np.empty((0, 0)),
+    )  # fmt: skip
+    return joined
+
+
+def _shifted(trees: Sequence[Nodes], name: str, by: I64) -> list[I64]:
+    """An array of every tree, its numbers (not the −1 of leaves) moved on."""
+    arrays = [getattr(tree, name) for tree in trees]
+    return [np.where(array < 0, -1, array + shift) for array, shift in zip(arrays, by, strict=False)]
+
+
+def halving(n: int) -> Top:
+    """n subtrees, halved until single."""
+    children, spans = np.empty((n - 1, 2), dtype=np.int64), np.empty((n - 1, 2), dtype=np.int64)
+    spans[:1] = 0, n
+    n_nodes = 1
+    for node in range(n - 1):
+        first, last = spans[node]
+        middle = (first + last) // 2
+        for side, span in enumerate([(first, middle), (middle, last)]):
+            if span[1] - span[0] == 1:
+                children[node, side] = ~span[0]
+            else:
+                children[node, side], spans[n_nodes] = n_nodes, span
+                n_nodes += 1
+    return Top(children, spans)

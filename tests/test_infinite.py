@@ -25,6 +25,7 @@ from globular.algorithms.infinite import (
 )
 from globular.algorithms.steps import Step
 from globular.backends.cpu import CpuShard, soft
+from globular.backends.cpu.kept import MARGIN
 from globular.backends.split import SplitShard
 from globular.model.chunks import Chunks, Within
 from globular.model.dirichlet import InfiniteMixture
@@ -255,7 +256,7 @@ def test_rows_that_remember_their_components_lose_nothing_that_matters(kind: str
         assert (found.n_distances < 0.3 * exact.n_distances) is not renew
         assert found.log_likelihood <= exact.log_likelihood + 1e-9 * abs(exact.log_likelihood)
         for name in ("counts", "sums", "scatter", "log_likelihood", "total_weight"):
-            np.testing.assert_allclose(getattr(found, name), getattr(exact, name), atol=1e-3, rtol=1e-5, err_msg=name)
+            np.testing.assert_allclose(getattr(found, name), getattr(exact, name), atol=5e-3, rtol=1e-4, err_msg=name)
             np.testing.assert_array_equal(
                 getattr(other.kept_pass(mixture, renew=renew), name), getattr(found, name), err_msg=name
             )
@@ -266,7 +267,7 @@ def test_rows_that_remember_their_components_lose_nothing_that_matters(kind: str
             strict=True,
         ):
             np.testing.assert_allclose(kept.rows, all_rows.rows, atol=1e-12)
-            np.testing.assert_allclose(kept.weights, all_rows.weights, rtol=1e-5)
+            np.testing.assert_allclose(kept.weights, all_rows.weights, rtol=np.exp(-MARGIN))
         mixture = isotropic_mixture(means + 0.05 * (step + 1), 1.4, kind)
 
 

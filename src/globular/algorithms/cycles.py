@@ -117,7 +117,7 @@ class Cycles:
             state = self._update(state)
             gained = 0.0 if kept is None else kept.F - state.F
             settled = before - state.F < max(tol * self._data.total_weight, _ENOUGH * (gained - self.epsilon))
-            if settled and np.isfinite(tol) and not self._data.complete:
+            if settled and reason and not self._data.complete:
                 self._data.look_again()
                 settled = False
             self._iteration += 1

@@ -147,7 +147,7 @@ class Rows:
 class KeptRows(Rows):
     """Rows of Fast-VIM: between two looks at all components a row looks only at those that mattered to it.
 
-    Deviation: that leaves out responsibilities below e^−16, which F counts against itself; it has settled only when a
+    Deviation: that leaves out responsibilities below e^−10, which F counts against itself; it has settled only when a
     look at all components says so.
     """
 

@@ -108,6 +108,11 @@ class Moments:
             np.concatenate([self.scatter, other.scatter]),
         )
 
+    def about(self, means: F64) -> tuple[F64, F64, F64]:
+        """Counts, first and second moments about other means, as in `SoftStatistics`: the way back of `from_pass`."""
+        shifts = self.means - means
+        return self.counts, self.counts[:, None] * shifts, self.scatter + _outer(self.counts, shifts, self.scatter.ndim)
+
     def merged(self, first: I64, second: I64) -> Moments:
         """What pairs of components hold together."""
         a, b = self.take(first), self.take(second)

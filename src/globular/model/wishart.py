@@ -16,6 +16,7 @@ from typing import ClassVar, Self
 import numpy as np
 from scipy.special import digamma, gammaln
 
+from globular.kernels.triangular import invert_lower
 from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior
 from globular.model.statistics import F64
 
@@ -176,8 +177,16 @@ class MatrixPosterior(GaussianPosterior):
 
     @cached_property
     def _inverse_lower(self) -> F64:
-        # all components in one call: so many small calls of a threaded LAPACK cost more than they compute
-        return np.tril(np.linalg.inv(self._lower))
+        inverse = np.empty_like(self._lower)
+        invert_lower(self._lower, inverse)
+        return inverse
+
+    def join(self, other: Self) -> Self:
+        joined = super().join(other)
+        # factors are most of the work of a mixture this small, and both have them
+        joined.__dict__["_lower"] = np.concatenate([self._lower, other._lower])
+        joined.__dict__["_inverse_lower"] = np.concatenate([self._inverse_lower, other._inverse_lower])
+        return joined
 
     def _digammas(self) -> F64:
         D = self.m.shape[1]
@@ -278,23 +287,24 @@ class GaussianPrior(Prior):
         away = moments.means - self.m
         beta = self.beta + counts
         pulled = self.beta * counts / beta  # how much the distance from m₀ adds to the scatter
+        m, nu = self.m + (counts / beta)[:, None] * away, self.nu + counts
         if self.S.ndim == 1:
             S = self.S + np.maximum(moments.scatter, 0.0) + pulled[:, None] * away**2
-        else:
-            S = self.S + moments.scatter + pulled[:, None, None] * (away[:, :, None] * away[:, None, :])
-            S = _with_factors(0.5 * (S + np.swapaxes(S, 1, 2)))
-        return self._kind(beta, self.m + (counts / beta)[:, None] * away, self.nu + counts, S, self)
+            return self._kind(beta, m, nu, S, self)
+        S = self.S + moments.scatter + pulled[:, None, None] * (away[:, :, None] * away[:, None, :])
+        S, lower = _with_factors(0.5 * (S + np.swapaxes(S, 1, 2)))
+        posterior = self._kind(beta, m, nu, S, self)
+        posterior.__dict__["_lower"] = lower
+        return posterior
 
 
-def _with_factors(matrices: F64) -> F64:
-    """The same matrices, their diagonals lifted by units of rounding where a Cholesky factor needs it."""
+def _with_factors(matrices: F64) -> tuple[F64, F64]:
+    """The matrices, their diagonals lifted by units of rounding where a Cholesky factor needs it; and the factors."""
     lifted, share = matrices, _EPS * matrices.shape[1]
     while True:
         try:
-            np.linalg.cholesky(lifted)
+            return lifted, np.linalg.cholesky(lifted)
         except np.linalg.LinAlgError:
             diagonals = np.diagonal(matrices, axis1=1, axis2=2)
             lifted = matrices + share * diagonals[:, :, None] * np.eye(matrices.shape[1])
             share *= 10
-        else:
-            return lifted

@@ -35,8 +35,8 @@ def claim_pass(
     shard: CpuShard, mixture: GaussianParameters, components: Index, rates: F64, seed: int, kept: bool = False
 ) -> list[Claim]:
     """See `Shard.claim_pass`."""
-    if kept and shard.pairs is not None:
-        return _claim_pairs(shard, shard.pairs, mixture, components, rates, seed)
+    if kept and shard.kept is not None:
+        return _claim_pairs(shard, shard.kept.pairs, mixture, components, rates, seed)
 
     def claim(block: Span, rows: F64, joint: F64) -> list[Claim]:
         weights = shard.weights[slice(*block)]

@@ -28,7 +28,7 @@ from globular.backends.cpu import (
     truncated,
 )
 from globular.backends.cpu.grouped import Grouping
-from globular.backends.cpu.kept import Pairs
+from globular.backends.cpu.kept import Kept
 from globular.backends.cpu.planted import PlantedShard
 from globular.backends.cpu.rows import CSRRows, DenseRows, Rows
 from globular.backends.protocol import Index, Labels, Route
@@ -100,7 +100,7 @@ class CpuShard(PlantedShard):
         self.weight_runs: F64 | None = None
         self.grouping: Grouping | None = None
         """Rows by their label as of the last truncated pass."""
-        self.pairs: Pairs | None = None
+        self.kept: Kept | None = None
         """Rows with the components that matter to them, as the last `kept_pass` that looked at all has left them."""
         self.scales: F64 = _NONE
         if unit_rows:

@@ -23,6 +23,7 @@ from globular.algorithms.infinite import (
     infinite,
     one_component,
 )
+from globular.algorithms.parts import Worth, hard_free_energy
 from globular.algorithms.steps import Step
 from globular.backends.cpu import CpuShard, soft
 from globular.backends.cpu.kept import MARGIN
@@ -443,3 +444,34 @@ def test_rows_of_large_components_are_thinned_for_trials(monkeypatch: pytest.Mon
     data = Rows(CpuShard(rows), 300, np.random.default_rng(0))
     assert run(data, prior_for(rows))[-1].model.T == 4
     assert max(copied) < 400
+
+
+def test_partition_of_the_tree_is_the_best_that_it_contains() -> None:
+    """Against all partitions of a small tree, by brute force."""
+    rows, _ = blobs(n=60, C=4, D=2, apart=8.0)
+    shard = CpuShard(rows)
+    shard.plant_tree("outer", 10)
+    worth = Worth(prior_for(rows, scale=1e-2), 5.0, 60.0)
+    tree = shard.frontier.tree
+    values = worth(tree.chunks(np.arange(tree.n_nodes)))
+
+    def totals(node: int) -> list[float]:
+        a, b = tree.children[node]
+        below = [] if a < 0 else [x + y for x in totals(a) for y in totals(b)]
+        return [values[node], *below]
+
+    found = shard.best_nodes(worth, 0.0)
+    assert found.weights.sum() == pytest.approx(60.0)
+    assert worth(found).sum() == pytest.approx(max(totals(0)))
+    shard.open_best()
+    assert len(shard.frontier) == len(found)
+    np.testing.assert_allclose(np.sort(shard.take_chunks().weights), np.sort(found.weights))
+
+
+def test_hard_free_energy_is_that_of_rows_that_are_not_shared() -> None:
+    rows, labels = blobs(n=400, C=4, D=2, apart=60.0)
+    prior, data = prior_for(rows, scale=1e-2), Rows(CpuShard(rows), 1000, np.random.default_rng(0))
+    moments = components_at(data, np.array([rows[labels == c].mean(axis=0) for c in range(4)]), prior)
+    cycles = Cycles(data, prior, InfiniteOptions())
+    *_, last = cycles.cycle(cycles.arrange(moments, 0.0, np.zeros(4)), None, 1e-9)
+    assert hard_free_energy(moments, prior, (1.0, 1.0)) == pytest.approx(-last.objective, rel=1e-4)

@@ -16,6 +16,7 @@ import numpy as np
 
 from globular.algorithms.fields import Field
 from globular.algorithms.merges import merge
+from globular.algorithms.parts import best_partition, hard_free_energy
 from globular.algorithms.splits import Place, SplitRules, Trial, try_splits
 from globular.algorithms.steps import Step
 from globular.model.dirichlet import InfiniteMixture
@@ -28,6 +29,9 @@ VANISHED = 1e-3
 """A component with less weight than this is left to the tail."""
 _ENOUGH = 0.03
 """Share of the gain over the mixture before that a cycle of an attempt has to add."""
+_MANY_MORE = 2
+"""The tree has a say only if it sees more than so many times the components that splits have found: it cuts clusters of
+odd shape to pieces, and what is odd about a few of them splits see better."""
 _REFINE_EVERY = 3
 """Cycles from one expansion of the tree to the next, as in the paper."""
 
@@ -87,6 +91,7 @@ class Cycles:
         self._rules = SplitRules(self.epsilon, options.gain, options.smallest, options.n_updates)
         self.ended = options.max_iter == 0
         self._opened = False
+        self._asked_tree = False
         self.refined = False
         """Whether the last cycles have changed the tree, so that free energies before and after do not compare."""
 
@@ -185,6 +190,23 @@ class Cycles:
         self._n_distances += n_distances
         self.refined |= n_distances > 0
         return n_distances > 0
+
+    def better_parts(self, state: State) -> State | None:
+        """The best partition of the tree as components, if its F is below that of the state; once in a run.
+
+        The prior is one fitted to them: one that belongs to wide components would hide narrow ones.
+        """
+        if self.ended or self._asked_tree:
+            return None
+        self._asked_tree = True
+        found = best_partition(self._data, self.prior, self._options.smallest, self._options.gain)
+        if found is None or not _MANY_MORE * state.mixture.T < len(found.moments) <= self._options.T_max:
+            return None
+        if hard_free_energy(found.moments, found.prior, self._options.alpha) > state.F - self.epsilon:
+            return None
+        self._data.open_parts()
+        self._opened, self.prior = True, found.prior
+        return self.arrange(found.moments, 0.0, np.zeros(len(found.moments)))
 
     def trials(self, state: State, candidates: I64) -> list[Trial]:
         """Step 2: try to split the candidates; the best first."""

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from globular.backends.protocol import Shard, require
-from globular.model.chunks import Chunks
+from globular.model.chunks import Chunks, NodeValue
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph, estimated_graph
@@ -91,6 +91,14 @@ class Field(Share, Protocol):
         """The shares of some components of `mixture`, which hold so much weight each."""
         ...
 
+    def parts(self, value: NodeValue, gain: float) -> Chunks | None:
+        """The partition of the data that is worth most, see `Shard.best_nodes`; None if there is no tree."""
+        ...
+
+    def open_parts(self) -> None:
+        """Open the cells that are larger than those parts."""
+        ...
+
     def refine(self, mixture: GaussianParameters, *, thorough: bool) -> int:
         """Look closer where that lowers F; returns the number of evaluations, 0 if nothing was worth it.
 
@@ -139,6 +147,12 @@ class Rows:
 
     def look_again(self) -> None:
         """They always look at all."""
+
+    def parts(self, value: NodeValue, gain: float) -> Chunks | None:
+        return None
+
+    def open_parts(self) -> None:
+        """There are none."""
 
     def refine(self, mixture: GaussianParameters, *, thorough: bool) -> int:
         return 0
@@ -293,6 +307,13 @@ class Cells:
             n_distances += self.n_cells * mixture.n_components
             claims = self._shard.claim_chunks(mixture, components)
         return Shares([CellShare(self._shard, chunks) for chunks in claims], n_distances, self.n_cells > before)
+
+    def parts(self, value: NodeValue, gain: float) -> Chunks | None:
+        return self._shard.best_nodes(value, gain)
+
+    def open_parts(self) -> None:
+        if not self.by_rows:
+            self.n_cells = self._shard.open_best()
 
     def trial_threads(self, shares: Sequence[Share]) -> int:
         """Small shares are over before another thread has started."""

@@ -58,6 +58,14 @@ def infinite(
     while True:
         state = yield from _grow(run, state, options, rng)
         state = yield from _shrink(run, state, options)
+        before = run.prior
+        if parts := run.better_parts(state):
+            # Deviation: a partition of the tree that is better than what has grown; see `parts`
+            attempt = yield from run.cycle(parts, state, options.tol)
+            if attempt.F < state.F:
+                state = yield from run.with_fitted_prior(attempt)
+                continue
+            run.prior = before
         # Deviation: a mixture that has stopped growing looks closer, and tries again what it has given up
         if run.ended or not run.refine(state, thorough=True):
             break
@@ -98,15 +106,21 @@ def _grow(
 def _shrink(run: Cycles, state: State, options: InfiniteOptions) -> Generator[Step[Mixture], None, State]:
     """Deviation: merge components that splits have made superfluous; accepted by the free energy as well."""
     state = run.without_vanished(state)
-    pairs = propose_merges(state.moments, state.tail, run.prior, options.alpha)[: options.n_candidates]
+    pairs = _merges(run, state, options)
     while pairs and not run.ended:
         attempt = yield from run.cycle(run.merged(state, pairs), state, options.tol, refine=False)
         if attempt.F < state.F:
             state = run.without_vanished(attempt)
-            pairs = propose_merges(state.moments, state.tail, run.prior, options.alpha)[: options.n_candidates]
+            pairs = _merges(run, state, options)
         else:
             pairs = pairs[:1] if len(pairs) > 1 else []
     return state
+
+
+def _merges(run: Cycles, state: State, options: InfiniteOptions) -> list[tuple[int, int]]:
+    """Pairs to merge, more at a time where there are many components."""
+    found = propose_merges(state.moments, state.tail, run.prior, options.alpha)
+    return found[: max(options.n_candidates, len(state.moments) // 8)]
 
 
 def one_component(data: Field, prior: Prior) -> Moments:

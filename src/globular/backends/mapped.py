@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from globular.backends.protocol import Index, LocalShard, Route, Shard
 from globular.model.cells import CellTree, CenterCells
-from globular.model.chunks import BoundGap, ChunkGains, Chunks, GainMeasure, ShareRule, Within
+from globular.model.chunks import BoundGap, ChunkGains, Chunks, GainMeasure, NodeValue, ShareRule, Within
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
@@ -237,6 +237,12 @@ class MappedShard(ABC):
 
     def open_claimed(self, mixture: GaussianParameters, components: NDArray[np.integer], least: int) -> int:
         return self._add(Shard.open_claimed, mixture, components, least)
+
+    def best_nodes(self, value: NodeValue, gain: float) -> Chunks:
+        return self._add(Shard.best_nodes, value, gain)
+
+    def open_best(self) -> int:
+        return self._add(Shard.open_best)
 
     def forget_members(self) -> None:
         self._each(Shard.forget_members)

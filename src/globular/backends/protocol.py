@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from globular.errors import UnsupportedPassError
 from globular.model.cells import CellTree, CenterCells
-from globular.model.chunks import BoundGap, ChunkGains, Chunks, GainMeasure, ShareRule, Within
+from globular.model.chunks import BoundGap, ChunkGains, Chunks, GainMeasure, NodeValue, ShareRule, Within
 from globular.model.columns import ColumnMeans
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
@@ -262,6 +262,17 @@ class Shard(Protocol):
 
         Returns the number of cells now. cells × C densities, or none where cells remember their components.
         """
+        ...
+
+    def best_nodes(self, value: NodeValue, gain: float) -> Chunks:
+        """The nodes of the tree, no row in two of them and all rows in one, that are worth most together.
+
+        To take two nodes instead of their parent has to gain so much per unit of weight.
+        """
+        ...
+
+    def open_best(self) -> int:
+        """Open cells down to what `best_nodes` has found; the number of cells now."""
         ...
 
     def forget_members(self) -> None:

@@ -7,6 +7,7 @@ row ("outer"). Packed second moments make every Gaussian log-density linear in t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -117,6 +118,10 @@ class Chunks:
     def pick(self, which: slice | np.ndarray) -> Chunks:
         """Some of them."""
         return Chunks(self.weights[which], self.means[which], self.scatter[which], self.kind)
+
+
+NodeValue = Callable[[Chunks], F64]
+"""What each of some chunks is worth as a cluster of its own; −∞ if it cannot be one."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

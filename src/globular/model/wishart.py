@@ -303,7 +303,7 @@ def _with_factors(matrices: F64) -> tuple[F64, F64]:
     lifted, share = matrices, _EPS * matrices.shape[1]
     while True:
         try:
-            return lifted, np.linalg.cholesky(lifted)
+            return lifted, np.asarray(np.linalg.cholesky(lifted), dtype=np.float64)
         except np.linalg.LinAlgError:
             diagonals = np.diagonal(matrices, axis1=1, axis2=2)
             lifted = matrices + share * diagonals[:, :, None] * np.eye(matrices.shape[1])

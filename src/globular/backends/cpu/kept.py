@@ -128,7 +128,7 @@ def kept_pass(shard: CpuShard, mixture: GaussianParameters, renew: bool) -> Soft
         return soft_pass(shard, mixture)
     doubtful = shard.kept.doubtful
     q, densities = doubtful.normalise(joint)
-    weights = shard.take_weights(doubtful.rows)
+    weights = shard.take_weights(np.asarray(doubtful.rows, dtype=np.intp))
     likelihood = float(weights[doubtful.starts[:-1]] @ densities)
     found = _moments(shard, doubtful, mixture, q * weights)
     certain = shard.kept.certain.about(mixture.means)

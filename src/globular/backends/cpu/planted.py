@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu import chunks, claims, truncated_chunks
 from globular.data.tree import Frontier, PartitionTree
-from globular.model.chunks import BoundGap, ChunkGains, Chunks, GainMeasure, ShareRule, Within
+from globular.data.tree.parts import best_parts, parts_below
+from globular.model.chunks import BoundGap, ChunkGains, Chunks, GainMeasure, NodeValue, ShareRule, Within
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
@@ -80,6 +81,16 @@ class PlantedShard(ABC):
 
     def open_claimed(self, mixture: GaussianParameters, components: NDArray[np.integer], least: int) -> int:
         return claims.open_claimed(self.frontier, mixture, components, least, self.n_threads)
+
+    def best_nodes(self, value: NodeValue, gain: float) -> Chunks:
+        self.frontier.parted = best_parts(self.frontier.tree, value, gain)
+        return self.frontier.tree.chunks(parts_below(self.frontier.tree, self.frontier.parted))
+
+    def open_best(self) -> int:
+        frontier = self.frontier
+        while len(places := np.flatnonzero(frontier.parted[frontier.nodes])):
+            frontier.open(places)
+        return len(frontier)
 
     def forget_members(self) -> None:
         self.frontier.members = None

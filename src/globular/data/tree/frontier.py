@@ -45,6 +45,8 @@ class Frontier:
         """Components that each cell keeps, (n_cells, C′), nodes first; inherited by children."""
         self.densities: tuple[GaussianParameters, F64] | None = None
         """A mixture and log Σ_c exp ⟨log p(c, x)⟩ of every cell under it, kept by a pass until the frontier changes."""
+        self.parted = np.zeros(tree.n_nodes, dtype=bool)
+        """Nodes of the tree that a search for the best ones has left for their children."""
         self.reset()
 
     def reset(self, largest: float = np.inf, depth: int = 0) -> None:

@@ -1,0 +1,80 @@
+"""A second opinion on the number of components: the best partition that the tree contains.
+
+Growth by splits may stop short: hundreds of clusters in a grid look uniform from afar, and of what is uniform no part
+has a lower F than the whole. But where no row is shared F is a sum over components (what each holds, its parameters
+integrated out, and its stick), so that the tree can be asked for the partition of smallest F. If that is below the F
+of the mixture that has grown, by many more components, the mixture begins anew from there. The check costs a few looks
+at every node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from globular.algorithms.fields import Field
+from globular.model.chunks import Chunks, coarsen, unpack
+from globular.model.covariances import FAMILIES
+from globular.model.observations import Moments, Prior
+from globular.model.statistics import F64
+from globular.model.sticks import Sticks
+
+_TURNS = 2
+_PRIOR_UPDATES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """What a node adds to −F as a component of its own, nearly: its stick as if there were no order of components."""
+
+    prior: Prior
+    smallest: float
+    total_weight: float
+
+    def __call__(self, nodes: Chunks) -> F64:
+        weights = np.maximum(nodes.weights, 1e-300)
+        of_sticks = nodes.weights * np.log(weights / self.total_weight) - np.log(max(self.total_weight, 1.0))
+        worth = self.prior.update(_moments(nodes, self.prior)).log_evidences() + of_sticks
+        return np.where(nodes.weights >= self.smallest, worth, -np.inf)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partition:
+    """Components that share no row, and the prior that was fitted to them."""
+
+    moments: Moments
+    prior: Prior
+
+
+def best_partition(data: Field, prior: Prior, smallest: float, gain: float) -> Partition | None:
+    """Turns of asking for the best partition and fitting the prior to it, from the leaves of the tree on."""
+    nodes = data.parts(_nothing, -1.0)
+    if nodes is None:
+        return None
+    for _ in range(_TURNS):
+        moments = _moments(nodes, prior)
+        moments = moments.take(moments.counts >= min(smallest, float(moments.counts.max())))
+        for _ in range(_PRIOR_UPDATES):
+            prior = prior.fitted(prior.update(moments))
+        nodes = data.parts(Worth(prior, smallest, data.total_weight), gain)
+        assert nodes is not None
+    return Partition(_moments(nodes, prior), prior)
+
+
+def _nothing(nodes: Chunks) -> F64:
+    """All nodes are worth the same, so that the smallest are taken where that costs less than nothing."""
+    return np.zeros(len(nodes))
+
+
+def _moments(nodes: Chunks, prior: Prior) -> Moments:
+    """Nodes as components."""
+    kind, D = FAMILIES[prior.covariance_type].scatter, nodes.means.shape[1]
+    scatter = unpack(coarsen(nodes.with_scatter().scatter, nodes.kind, kind, D), kind, D)
+    return Moments(nodes.weights, nodes.means, scatter)
+
+
+def hard_free_energy(moments: Moments, prior: Prior, alpha: tuple[float, float]) -> float:
+    """F of components that share no row."""
+    sticks = Sticks.from_counts(alpha, -np.sort(-moments.counts))
+    return float(-prior.update(moments).log_evidences().sum() - sticks.log_evidence())

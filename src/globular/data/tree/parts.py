@@ -1,0 +1,39 @@
+"""The tree as a hierarchy of clusters: which of its nodes, taken as clusters, are worth most together?
+
+From the leaves up a node is worth what it is worth as one cluster, or what its children are worth together if that is
+more. One look at every node answers for all partitions that the tree contains, of two clusters or of a million.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.data.tree.partition import PartitionTree
+from globular.model.chunks import NodeValue
+from globular.model.statistics import I64
+
+_ENTRIES_AT_ONCE = 2**20
+
+
+def best_parts(tree: PartitionTree, value: NodeValue, gain: float) -> NDArray[np.bool_]:
+    """The nodes that are better left for their children, by so much per unit of weight, (n_nodes,)."""
+    step = max(1, _ENTRIES_AT_ONCE // tree.means.shape[1] ** 2)
+    blocks = [np.arange(begin, min(begin + step, tree.n_nodes)) for begin in range(0, tree.n_nodes, step)]
+    worth = np.concatenate([value(tree.chunks(nodes)) for nodes in blocks])
+    parted = np.zeros(tree.n_nodes, dtype=bool)
+    needed = worth + gain * tree.weights
+    for node in range(tree.n_nodes - 1, -1, -1):
+        a, b = tree.children[node]
+        if a >= 0 and worth[a] + worth[b] > needed[node]:
+            parted[node], worth[node] = True, worth[a] + worth[b]
+    return parted
+
+
+def parts_below(tree: PartitionTree, parted: NDArray[np.bool_]) -> I64:
+    """The nodes that remain when those are left for their children."""
+    found, front = [], np.zeros(1, dtype=np.int64)
+    while len(front):
+        found.append(front[~parted[front]])
+        front = tree.children[front[parted[front]]].ravel()
+    return np.concatenate(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -475,3 +476,20 @@ def test_hard_free_energy_is_that_of_rows_that_are_not_shared() -> None:
     cycles = Cycles(data, prior, InfiniteOptions())
     *_, last = cycles.cycle(cycles.arrange(moments, 0.0, np.zeros(4)), None, 1e-9)
     assert hard_free_energy(moments, prior, (1.0, 1.0)) == pytest.approx(-last.objective, rel=1e-4)
+
+
+def test_the_tree_sees_clusters_that_look_uniform_from_afar() -> None:
+    side = 12
+    centers = 10.0 * np.stack(np.meshgrid(np.arange(side), np.arange(side)), axis=-1).reshape(-1, 2)
+    rows = centers[np.arange(40 * side**2) % side**2] + np.random.default_rng(0).normal(size=(40 * side**2, 2))
+    data = Cells(CpuShard(rows), "outer", CellOptions(n_cells=64, most_cells=1.0), 1000, np.random.default_rng(0))
+    cycles = Cycles(data, prior_for(rows, scale=1.0, least=1e-6), InfiniteOptions())
+    one = cycles.arrange(one_component(data, cycles.prior), 0.0, np.zeros(1))
+    *_, whole = cycles.cycle(one, None, 1e-3)
+    state = cycles.better_parts(replace(one, F=-whole.objective))
+    assert state is not None and side**2 <= state.mixture.T
+    assert data.n_cells >= state.mixture.T  # no cell is larger than a component
+    assert state.moments.counts.sum() == pytest.approx(len(rows))
+    *_, last = cycles.cycle(state, None, 1e-3, refine=False)
+    assert -last.objective < -whole.objective - len(rows)
+    assert cycles.better_parts(replace(one, F=-whole.objective)) is None  # once in a run

@@ -199,8 +199,9 @@ class Cycles:
         if self.ended or self._asked_tree:
             return None
         self._asked_tree = True
-        found = best_partition(self._data, self.prior, self._options.smallest, self._options.gain)
-        if found is None or not _MANY_MORE * state.mixture.T < len(found.moments) <= self._options.T_max:
+        least = _MANY_MORE * state.mixture.T + 1
+        found = best_partition(self._data, self.prior, self._options.smallest, self._options.gain, least)
+        if found is None or len(found.moments) > self._options.T_max:
             return None
         if hard_free_energy(found.moments, found.prior, self._options.alpha) > state.F - self.epsilon:
             return None

@@ -20,8 +20,9 @@ from globular.model.observations import Moments, Prior
 from globular.model.statistics import F64
 from globular.model.sticks import Sticks
 
-_TURNS = 2
-_PRIOR_UPDATES = 5
+_TURNS, _PRIOR_UPDATES = 2, 5
+_FITTED = 256
+"""So many parts are enough to fit a prior to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +48,23 @@ class Partition:
     prior: Prior
 
 
-def best_partition(data: Field, prior: Prior, smallest: float, gain: float) -> Partition | None:
-    """Turns of asking for the best partition and fitting the prior to it, from the leaves of the tree on."""
+def best_partition(data: Field, prior: Prior, smallest: float, gain: float, least: int) -> Partition | None:
+    """Turns of asking for the best partition and fitting the prior to it, from the leaves of the tree on.
+
+    None if there is no tree, or one of fewer than `least` parts.
+    """
     nodes = data.parts(_nothing, -1.0)
     if nodes is None:
         return None
     for _ in range(_TURNS):
-        moments = _moments(nodes, prior)
-        moments = moments.take(moments.counts >= min(smallest, float(moments.counts.max())))
+        if len(nodes) < least:
+            return None
+        some = nodes.pick(slice(None, None, -(-len(nodes) // _FITTED)))
+        some = some.pick(some.weights >= min(smallest, float(some.weights.max())))
         for _ in range(_PRIOR_UPDATES):
-            prior = prior.fitted(prior.update(moments))
-        nodes = data.parts(Worth(prior, smallest, data.total_weight), gain)
-        assert nodes is not None
-    return Partition(_moments(nodes, prior), prior)
+            prior = prior.fitted(prior.update(_moments(some, prior)))
+        nodes = data.parts(Worth(prior, smallest, data.total_weight), gain) or nodes
+    return Partition(_moments(nodes, prior), prior) if len(nodes) >= least else None
 
 
 def _nothing(nodes: Chunks) -> F64:

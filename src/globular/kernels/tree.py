@@ -441,3 +441,19 @@ def sum_up(
         for s in range(width):
             scatter[node, s] = scatter[a, s] + scatter[b, s]
         _add_square(scatter, node, sums[a] * part, difference)
+
+
+@kernel
+def part_nodes(
+    children: Any,  # IN  (n_nodes, 2)
+    weights: Any,  # IN  (n_nodes,)
+    gain: float,  # IN  what parting has to gain per unit of weight
+    worth: Any,  # IN what each node is worth as a cluster, OUT what the best of its partitions is worth
+    parted: Any,  # OUT (n_nodes,) whether that is one of its children's
+) -> None:
+    """The best partition that the tree contains, from the leaves up. O(nodes)."""
+    for node in range(children.shape[0] - 1, -1, -1):
+        a, b = children[node, 0], children[node, 1]
+        parted[node] = a >= 0 and worth[a] + worth[b] > worth[node] + gain * weights[node]
+        if parted[node]:
+            worth[node] = worth[a] + worth[b]

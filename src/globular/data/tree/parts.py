@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.data.tree.partition import PartitionTree
+from globular.kernels.tree import part_nodes
 from globular.model.chunks import NodeValue
 from globular.model.statistics import I64
 
@@ -21,12 +22,8 @@ def best_parts(tree: PartitionTree, value: NodeValue, gain: float) -> NDArray[np
     step = max(1, _ENTRIES_AT_ONCE // tree.means.shape[1] ** 2)
     blocks = [np.arange(begin, min(begin + step, tree.n_nodes)) for begin in range(0, tree.n_nodes, step)]
     worth = np.concatenate([value(tree.chunks(nodes)) for nodes in blocks])
-    parted = np.zeros(tree.n_nodes, dtype=bool)
-    needed = worth + gain * tree.weights
-    for node in range(tree.n_nodes - 1, -1, -1):
-        a, b = tree.children[node]
-        if a >= 0 and worth[a] + worth[b] > needed[node]:
-            parted[node], worth[node] = True, worth[a] + worth[b]
+    parted = np.empty(tree.n_nodes, dtype=bool)
+    part_nodes(tree.children, tree.weights, gain, worth, parted)
     return parted
 
 

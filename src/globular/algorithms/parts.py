@@ -3,8 +3,8 @@
 Growth by splits may stop short: hundreds of clusters in a grid look uniform from afar, and of what is uniform no part
 has a lower F than the whole. But where no row is shared F is a sum over components (what each holds, its parameters
 integrated out, and its stick), so that the tree can be asked for the partition of smallest F. If that is below the F
-of the mixture that has grown, by many more components, the mixture begins anew from there. The check costs a few looks
-at every node.
+of the mixture that has grown, by many more components, the mixture begins anew from there. The check costs one look at
+every node.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from globular.model.observations import Moments, Prior
 from globular.model.statistics import F64
 from globular.model.sticks import Sticks
 
-_TURNS, _PRIOR_UPDATES = 2, 5
+_PRIOR_UPDATES = 5
 _FITTED = 256
-"""So many parts are enough to fit a prior to."""
+"""So many leaves are enough to fit a prior to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +49,19 @@ class Partition:
 
 
 def best_partition(data: Field, prior: Prior, smallest: float, gain: float, least: int) -> Partition | None:
-    """Turns of asking for the best partition and fitting the prior to it, from the leaves of the tree on.
+    """The best partition under a prior fitted to the leaves of the tree.
 
     None if there is no tree, or one of fewer than `least` parts.
     """
-    nodes = data.parts(_nothing, -1.0)
-    if nodes is None:
+    leaves = data.parts(_nothing, -1.0)
+    if leaves is None or len(leaves) < least:
         return None
-    for _ in range(_TURNS):
-        if len(nodes) < least:
-            return None
-        some = nodes.pick(slice(None, None, -(-len(nodes) // _FITTED)))
-        some = some.pick(some.weights >= min(smallest, float(some.weights.max())))
-        for _ in range(_PRIOR_UPDATES):
-            prior = prior.fitted(prior.update(_moments(some, prior)))
-        nodes = data.parts(Worth(prior, smallest, data.total_weight), gain) or nodes
-    return Partition(_moments(nodes, prior), prior) if len(nodes) >= least else None
+    some = leaves.pick(slice(None, None, -(-len(leaves) // _FITTED)))
+    some = some.pick(some.weights >= min(smallest, float(some.weights.max())))
+    for _ in range(_PRIOR_UPDATES):
+        prior = prior.fitted(prior.update(_moments(some, prior)))
+    nodes = data.parts(Worth(prior, smallest, data.total_weight), gain)
+    return None if nodes is None or len(nodes) < least else Partition(_moments(nodes, prior), prior)
 
 
 def _nothing(nodes: Chunks) -> F64:

@@ -97,11 +97,14 @@ def _try_split(share: Share, component: int, parent: Moments, place: Place, prio
         halves = local.bisect(children)
         if halves is None or halves.counts.min() < rules.smallest:
             break
-        F = np.inf
-        for _ in range(rules.n_updates):
+        F, fall = np.inf, 0.0
+        for n_left in reversed(range(rules.n_updates)):
             earlier, F = F, local.free_energy(halves)
             halves = local.updated
-            if earlier - F < _STEADY * float(parent.counts[0]):
+            steeper, fall = fall, earlier - F
+            # slowing down, it does not come below what is needed in the updates that are left
+            hopeless = fall < steeper < np.inf and before - F + n_left * fall < needed
+            if fall < _STEADY * float(parent.counts[0]) or hopeless:
                 break
         held = halves.counts >= rules.smallest
         if held.sum() < 2:

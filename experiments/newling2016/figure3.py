@@ -59,7 +59,7 @@ def draw(kept: Mapping[str, Any], path: Path) -> None:
     """One panel per data set, early dotted and late solid."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.2 * len(kept), 3.4), layout="constrained")
+    figure = Figure(figsize=(4.2 * len(kept), 3.9), layout="constrained")
     panels = np.atleast_1d(figure.subplots(1, len(kept)))
     for panel, (name, entry) in zip(panels, kept.items(), strict=True):
         curves, late = from_json(entry["curves"]), entry["seconds"]
@@ -72,8 +72,8 @@ def draw(kept: Mapping[str, Any], path: Path) -> None:
         panel.set(xscale="log", yscale="log", xlabel="ρ")
         panel.set_title(PROBLEMS[name].title, fontsize="medium")
         panel.grid(alpha=0.3)
+        panel.legend(fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
     panels[0].set_ylabel("validation energy above the lowest, %")
-    panels[0].legend(fontsize="small")
     save_figure(figure, path)
 
 

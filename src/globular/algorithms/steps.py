@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 Model = TypeVar("Model")
@@ -20,3 +21,10 @@ class Step(Generic[Model]):
     model: Model
     stopped: str = ""
     """On the last step, why the algorithm stopped; empty before."""
+
+
+def after(steps: Iterator[Step[Model]], n_distances: int) -> Iterator[Step[Model]]:
+    """The steps, the first of which also counts the distances that came before it."""
+    for step in steps:
+        yield replace(step, n_distances=step.n_distances + n_distances)
+        n_distances = 0

@@ -90,7 +90,7 @@ def swap_seeds(
         n_swaps += len(swapped)
         if swaps.promised <= WORTH_ANOTHER_ROUND * min_gain * (before + outside):
             break
-    return SwappedSeeds(centers, momentum, before + outside, n_swaps, n_distances)
+    return SwappedSeeds(centers, momentum, before + outside, n_swaps, n_distances + swaps.n_distances)
 
 
 class _Swaps:
@@ -102,6 +102,7 @@ class _Swaps:
         """The share of what Zador's law has promised that each newcomer so far has turned out to be worth."""
         self.promised = 0.0
         """What the swaps of the last round shall gain, less what they cost."""
+        self.n_distances = 0
         self._newcomers, self._expected = np.empty(0, dtype=np.intp), np.empty(0)
         """The last round's swaps that trusted Zador's law, and the gains it promised."""
 
@@ -116,6 +117,7 @@ class _Swaps:
         self._borne_out = np.append(self._borne_out, losses[self._newcomers] / self._expected)
         trust = min(1.0, float(np.median(self._borne_out)))
         splits = _try_splits(self._shard, centers, statistics, self._rng)
+        self.n_distances += splits.n_distances
         gains = np.maximum(splits.gains, trust * splits.hopes)
         names, seats = _match(losses, nearest, gains, splits.owners)
         taken = np.flatnonzero(seats >= 0)
@@ -157,6 +159,7 @@ class _Splits:
     owners: Labels
     gains: F64
     hopes: F64
+    n_distances: int
 
 
 def _try_splits(shard: Shard, centers: F64, statistics: HardStatistics, rng: np.random.Generator) -> _Splits:
@@ -176,7 +179,8 @@ def _try_splits(shard: Shard, centers: F64, statistics: HardStatistics, rng: np.
     left = statistics.counts[owners] - counts
     means = sums / np.maximum(counts, 1e-300)[:, None]
     rests = (statistics.counts[owners, None] * centers[owners] - sums) / np.maximum(left, 1e-300)[:, None]
-    return _Splits(rows[first], owners, _between(counts, means, left, rests), hope * errors[owners])
+    gains = _between(counts, means, left, rests)
+    return _Splits(rows[first], owners, gains, hope * errors[owners], won.n_distances)
 
 
 def _between(n_a: F64, mean_a: F64, n_b: F64, mean_b: F64) -> F64:

@@ -14,7 +14,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from globular.algorithms.cells import draw_cells
 from globular.algorithms.lloyd import KMeansOptions, lloyd
 from globular.algorithms.probing import ProbingOptions, find_labels, label_recall, probing_kmeans
-from globular.algorithms.steps import Step
+from globular.algorithms.steps import Step, after
 from globular.algorithms.subspace import LARGEST_COPY, enter_subspace, kmeans_from_subspace
 from globular.algorithms.swaps import swap_seeds
 from globular.algorithms.yinyang import yinyang
@@ -109,7 +109,7 @@ callable, default="auto"
     history_ : :class:`globular.model.history.History`
         One record per iteration of the best run.
     n_distances_ : int
-        Row-to-centre distances computed in the whole fit, seeding apart.
+        Row-to-centre distances computed in the whole fit, seeding apart; the swaps count with the first iteration.
     subspace_dimension_ : int
         Number of directions in which "probing" began; `n_features` where it began in the whole space.
     algorithm_, init_ : str
@@ -207,17 +207,20 @@ callable, default="auto"
         self.init_ = start.name
         if not start.labelled:
             find_labels(seen.shard, start.centers, rng, n_rounds=1)
-        centers, momentum, before = start.centers, None, np.inf
+        centers, momentum, before, n_distances = start.centers, None, np.inf, 0
         if start.is_seeding:  # a start that the user has chosen stays as it is
             swapped = swap_seeds(
                 seen.shard, centers, rng, min_gain=quality.min_gain, unit_centers=unit,
                 outside=0.0 if inside is None else inside.outside,
             )  # fmt: skip
             centers, momentum, before = swapped.centers, swapped.momentum, swapped.objective
+            n_distances = swapped.n_distances
         if inside is None:
-            return probing_kmeans(data.shard, centers, options, rng, momentum=momentum, before=before)
-        logger.info("begins in %d of %d dimensions", inside.subspace.dimension, data.n_columns)
-        return kmeans_from_subspace(data.shard, inside, centers, options, rng, momentum=momentum, before=before)
+            steps = probing_kmeans(data.shard, centers, options, rng, momentum=momentum, before=before)
+        else:
+            logger.info("begins in %d of %d dimensions", inside.subspace.dimension, data.n_columns)
+            steps = kmeans_from_subspace(data.shard, inside, centers, options, rng, momentum=momentum, before=before)
+        return after(steps, n_distances)
 
     def _may_choose_start(self) -> bool:
         """Whether neither a named seeding nor centres are asked for."""

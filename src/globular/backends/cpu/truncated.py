@@ -167,8 +167,8 @@ def _search_neighborhoods(
     starts = grouping.starts
     dtype = shard.rows.dtype
     quick = centers.astype(dtype)
-    norms = np.einsum("ij,ij->i", centers, centers)
     few = isinstance(shard.rows, DenseRows) and D <= FEW_COLUMNS
+    norms = np.empty(0) if few else np.einsum("ij,ij->i", centers, centers)
     labels, seed = shard.labels, np.uint64(search.seed)
     errors = np.zeros(C)
 

@@ -26,6 +26,14 @@ def blobs(n: int = 600, D: int = 5, n_blobs: int = 40, seed: int = 0, dtype: Any
     return (middles[random.integers(n_blobs, size=n)] + random.normal(size=(n, D))).astype(dtype)
 
 
+@pytest.fixture(params=["cells", "cells of cells"])
+def depth(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """As with few centres, and as with very many."""
+    if request.param == "cells of cells":
+        monkeypatch.setattr("globular.algorithms.cells.CELLS_OF_CELLS_FROM", 30)
+    return str(request.param)
+
+
 def start(shard: CpuShard, n_clusters: int, seed: int = 0) -> Any:
     """Random rows as centres, rows labelled by cells."""
     random = np.random.default_rng(seed)
@@ -34,7 +42,7 @@ def start(shard: CpuShard, n_clusters: int, seed: int = 0) -> Any:
     return centers, random
 
 
-def test_cells_partition_the_centers() -> None:
+def test_cells_partition_the_centers(depth: str) -> None:
     centers = blobs(200)
     cells = draw_cells(CpuShard(centers), centers, np.random.default_rng(0))
     assert sorted(cells.order.tolist()) == list(range(200))
@@ -63,7 +71,7 @@ def test_the_graph_by_cells_is_exact_where_all_cells_are_adjacent() -> None:
 
 @pytest.mark.parametrize("n_probes", [1, 3, 100])
 @pytest.mark.parametrize("form", ["float64", "float32", "uint8", "csr", "unit", "weighted"])
-def test_the_pass_equals_its_oracle(form: str, n_probes: int) -> None:
+def test_the_pass_equals_its_oracle(form: str, n_probes: int, depth: str) -> None:
     X: Any = blobs()
     weights = np.random.default_rng(1).random(len(X)) if form == "weighted" else None
     if form in ("float32", "uint8"):
@@ -75,6 +83,10 @@ def test_the_pass_equals_its_oracle(form: str, n_probes: int) -> None:
     cells = draw_cells(shard, centers, random)
     expected, best = probed.probing_pass(rows, centers, cells, n_probes, shard.labels)
     statistics = shard.probing_pass(centers, cells, n_probes)
+    assert (cells.above is None) is (depth == "cells")
+    visits, n_distances = probed.visited_cells(rows, cells, n_probes)
+    sizes = np.diff(cells.starts)
+    assert statistics.n_distances == n_distances + len(rows) + sum(sizes[visited].sum() for visited in visits)
     total = best.sum() if weights is None else weights @ best
     np.testing.assert_allclose(statistics.objective, total, rtol=1e-9)
     # equally close centres may go either way
@@ -120,7 +132,7 @@ def test_recall_counts_rows_with_a_wrong_label() -> None:
     assert label_recall(shard, X[:20], np.random.default_rng(0)) == pytest.approx(0.5)
 
 
-def test_threads_and_splits_change_nothing() -> None:
+def test_threads_and_splits_change_nothing(depth: str) -> None:
     X = blobs(9000, dtype=np.float32)
     results = []
     for shard in (

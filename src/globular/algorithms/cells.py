@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from globular.algorithms.centers import update_centers
 from globular.algorithms.lloyd import KMeansOptions, lloyd
 from globular.backends.protocol import Shard
 from globular.model.cells import CenterCells
@@ -11,21 +14,49 @@ from globular.model.graph import Graph
 from globular.model.statistics import F64
 
 ADJACENT_CELLS = 8
+STEPS = 3
+CELLS_OF_CELLS_FROM = 200_000
+"""From so many centres on √C cells cost more than two levels of C^(1/3) each."""
 
 
-def draw_cells(shard: Shard, centers: F64, rng: np.random.Generator, n_steps: int = 3) -> CenterCells:
-    """Random centres as first middles, then a few Lloyd steps over the centres themselves. O(C √C D)."""
+def draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterCells:
+    """Random centres as first middles, then a few Lloyd steps over the centres themselves. O(C √C D) at most."""
+    draw = _draw_cells if len(centers) < CELLS_OF_CELLS_FROM else _draw_cells_of_cells
+    return draw(shard, centers, rng)
+
+
+def _draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterCells:
     C = len(centers)
     n_cells = max(1, round(np.sqrt(C)))
     local = shard.local(centers)
     middles = centers[np.sort(rng.choice(C, n_cells, replace=False))]
-    for step in lloyd(local, middles, KMeansOptions(max_iter=n_steps)):
+    for step in lloyd(local, middles, KMeansOptions(max_iter=STEPS)):
         middles = step.model
     local.hard_pass(middles, accumulate=False)
     cell_of = local.labels
     sizes = np.bincount(cell_of, minlength=n_cells)
     starts = np.concatenate([[0], np.cumsum(sizes[sizes > 0])])
     return CenterCells(middles[sizes > 0], np.argsort(cell_of, kind="stable"), starts)
+
+
+def _draw_cells_of_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterCells:
+    """C^(2/3) cells, found by probing cells of their middles. O(C^(4/3) D)."""
+    C = len(centers)
+    middles = centers[np.sort(rng.choice(C, round(C ** (2 / 3)), replace=False))]
+    local = shard.local(centers)
+    label_by_cells(local, middles, _draw_cells(shard, middles, rng))
+    for _ in range(STEPS):
+        statistics = local.probing_pass(middles, _draw_cells(shard, middles, rng), n_probes=1)
+        middles = update_centers(local, statistics, middles, unit=False, relocate=False, rows_follow=False).centers
+    occupied = np.bincount(local.labels, minlength=len(middles)) > 0
+    above = _draw_cells(shard, middles[occupied], rng)
+    # numbered in the order of the cells above
+    names = np.full(len(middles), -1)
+    names[np.flatnonzero(occupied)[above.order]] = np.arange(len(above.order))
+    cell_of = names[local.labels]
+    starts = np.concatenate([[0], np.cumsum(np.bincount(cell_of))])
+    middles, order = middles[occupied][above.order], np.arange(len(above.order))
+    return CenterCells(middles, np.argsort(cell_of, kind="stable"), starts, replace(above, order=order))
 
 
 def label_by_cells(shard: Shard, centers: F64, cells: CenterCells) -> int:
@@ -37,12 +68,12 @@ def label_by_cells(shard: Shard, centers: F64, cells: CenterCells) -> int:
 
 def graph_by_cells(shard: Shard, centers: F64, cells: CenterCells, n_neighbors: int) -> Graph:
     """For every centre the closest others in its own and the adjacent cells, itself first. O(C √C D)."""
-    n_cells = len(cells.middles)
-    adjacent = shard.local(cells.middles).cell_neighbors(
-        np.array([0, n_cells]), np.zeros((1, 1), dtype=np.intp), min(ADJACENT_CELLS, n_cells)
-    )
+    adjacent = np.zeros((1, 1), dtype=np.intp)
+    for level in cells.tree(centers).levels[:-1]:
+        n = min(ADJACENT_CELLS, len(level.centers))
+        adjacent = shard.local(level.centers).cell_neighbors(level.starts, adjacent, n).astype(np.intp)
     G = min(n_neighbors, len(centers))
-    found = shard.local(centers[cells.order]).cell_neighbors(cells.starts, adjacent.astype(np.intp), G)
+    found = shard.local(centers[cells.order]).cell_neighbors(cells.starts, adjacent, G)
     graph = np.empty_like(found)
     graph[cells.order] = cells.order.astype(np.int32)[found]
     return graph

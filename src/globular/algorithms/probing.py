@@ -4,8 +4,8 @@ Truncated variational EM with another source of candidates. Before every E-step 
 (random centres as middles, a few Lloyd steps on C points). Each row goes to its closest cells and searches those
 exactly by matrix products; it changes its cluster only for a closer one, so K(n) contains the old cluster and the
 objective never rises (Prop. 1 of Forster & Lücke 2018). An iteration costs N·(cells + probes · C / cells) distances,
-O(N √C D), and they run at the speed of a matrix product. Redrawing the cells matters: the same cells would miss the
-same neighbours again.
+O(N √C D), and they run at the speed of a matrix product; with very many centres the cells are themselves in cells, and
+it is O(N C^(1/3) D). Redrawing the cells matters: the same cells would miss the same neighbours again.
 
 Centres move with momentum (see `momentum`): a step's model are the means, the next E-step takes centres beyond them.
 

@@ -58,6 +58,32 @@ def lowest_of_heat(keys: Any, heat: int) -> int:
 
 
 @kernel
+def merge_closest(
+    scores: Any,  # IN  (n, members) −2 x·(m − offset)
+    score_norms: Any,  # IN  (members,) ‖m − offset‖²
+    scales: Any,  # IN  (N,) or empty
+    chosen: Any,  # IN  (n,) the rows' numbers in the shard
+    members: Any,  # IN  (members,) numbers of the cells
+    costs: Any,  # IN/OUT (N, p) the p lowest scores so far, ascending
+    cells: Any,  # IN/OUT (N, p) whose they are
+) -> None:
+    """Keep the p closest cells of every row among those known and these. O(n · members), a little more for finds."""
+    n, n_members = scores.shape
+    last = cells.shape[1] - 1
+    for k in range(n):
+        i = chosen[k]
+        stretch = score_norms.dtype.type(scales[i] if scales.shape[0] else 1.0)
+        for g in range(n_members):
+            cost = score_norms[g] + stretch * scores[k, g]
+            if cost < costs[i, last]:
+                a = last
+                while a > 0 and cost < costs[i, a - 1]:
+                    costs[i, a], cells[i, a] = costs[i, a - 1], cells[i, a - 1]
+                    a -= 1
+                costs[i, a], cells[i, a] = cost, members[g]
+
+
+@kernel
 def check_cell(
     rows: Any,  # IN  the rows of a task, gathered
     chosen: Any,  # IN  (n,) their numbers in the shard

@@ -54,9 +54,15 @@ class CellTree:
         return CellTree((*self.levels[:-1], CellLevel(last.centers[keep], starts)))
 
 
+VISITS_ABOVE = 3
+"""Cells of cells that a row looks into."""
+SMALL_CELLS = 3
+"""Visits of small cells, those in cells of cells, that stand for one of a cell of √C centres."""
+
+
 @dataclass(frozen=True, slots=True)
 class CenterCells:
-    """About √C cells of neighbouring centres."""
+    """Cells of neighbouring centres: about √C of them, or C^(2/3) that are themselves in cells."""
 
     middles: F64
     """(cells, D)."""
@@ -64,8 +70,20 @@ class CenterCells:
     """Centres sorted by cell, (C,)."""
     starts: NDArray[np.intp]
     """Cell g is order[starts[g]:starts[g + 1]]; no cell is empty, (cells + 1,)."""
+    above: CenterCells | None = None
+    """Cells of the cells. Cells are numbered in their order."""
+
+    @property
+    def level(self) -> CellLevel:
+        """The middles as a level of a tree."""
+        starts = np.array([0, len(self.middles)]) if self.above is None else self.above.starts
+        return CellLevel(self.middles, starts)
 
     def tree(self, centers: F64) -> CellTree:
-        """The cells and below them the centres, in the order of `order`."""
-        top = CellLevel(self.middles, np.array([0, len(self.middles)]))
-        return CellTree((top, CellLevel(centers[self.order], self.starts)))
+        """The cells, those above first, and below them the centres, in the order of `order`."""
+        levels = [self.level, CellLevel(centers[self.order], self.starts)]
+        return CellTree((*levels,) if self.above is None else (self.above.level, *levels))
+
+    def n_visits(self, n_probes: int) -> int:
+        """How many cells a row visits that shall see as much as in `n_probes` cells of √C centres, or nearly."""
+        return min(n_probes if self.above is None else SMALL_CELLS * n_probes, len(self.middles))

@@ -7,7 +7,7 @@ Rounds: in round a each row visits its a-th closest cell, rows grouped by cell, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from globular.backends.cpu.rows import gather_rows
 from globular.kernels import hard as hard_kernels
 from globular.kernels import probed as kernels
 from globular.kernels import thin
-from globular.model.cells import CenterCells
+from globular.model.cells import VISITS_ABOVE, CenterCells
 from globular.model.groups import group_by
 from globular.model.statistics import F64, HardStatistics
 from globular.threads import even_ranges, run_all
@@ -32,15 +32,14 @@ ROWS_PER_TASK = 2048
 def probing_pass(shard: CpuShard, centers: F64, cells: CenterCells, n_probes: int, accumulate: bool) -> HardStatistics:
     """See `Shard.probing_pass`."""
     former = shard.labels.copy()
-    n_probes = min(n_probes, len(cells.middles))
-    visits = closest_cells(shard, cells.middles, n_probes)
+    visits, n_distances = closest_cells(shard, cells, n_probes)
     members = [cells.order[a:b] for a, b in zip(cells.starts[:-1], cells.starts[1:], strict=True)]
     product = CenterProduct(shard, centers, members)
     best = _own_distances(shard, product, squared_distances(shard))
     shard.potential_runs = None
-    n_distances = shard.n_rows * (1 + len(cells.middles))
+    n_distances += shard.n_rows
     sizes = np.diff(cells.starts)
-    for a in range(n_probes):
+    for a in range(visits.shape[1]):
         _visit(shard, product, np.ascontiguousarray(visits[:, a]), best)
         n_distances += int(sizes[visits[:, a]].sum())
     objective = float(best @ shard.weights if len(shard.weights) else best.sum())
@@ -49,10 +48,17 @@ def probing_pass(shard: CpuShard, centers: F64, cells: CenterCells, n_probes: in
     return HardStatistics(sums, counts, objective, n_changed, n_distances)
 
 
-def closest_cells(shard: CpuShard, middles: F64, n_probes: int) -> NDArray[np.int32]:
-    """The p closest cells of every row, closest first, (N, p)."""
+def closest_cells(shard: CpuShard, cells: CenterCells, n_probes: int) -> tuple[NDArray[np.int32], int]:
+    """The cells that every row visits, closest first, (N, p), and the number of distances to find them."""
+    n_visits = cells.n_visits(n_probes)
+    if cells.above is None:
+        return _closest_of_all(shard, cells.middles, n_visits), shard.n_rows * len(cells.middles)
+    return _closest_by_cells_above(shard, cells, cells.above, n_visits)
+
+
+def _closest_of_all(shard: CpuShard, middles: F64, n_visits: int) -> NDArray[np.int32]:
     product = CenterProduct(shard, middles, [np.arange(len(middles))])
-    cells = np.empty((shard.n_rows, n_probes), dtype=np.int32)
+    cells = np.empty((shard.n_rows, n_visits), dtype=np.int32)
     key_type = np.int32 if shard.rows.dtype == np.float32 else np.int64
     n_heats = -(-len(middles) // kernels.HEAT)
 
@@ -64,6 +70,31 @@ def closest_cells(shard: CpuShard, middles: F64, n_probes: int) -> NDArray[np.in
 
     run_all(route, even_ranges(shard.n_rows, product.rows_per_block), shard.n_threads)
     return cells
+
+
+def _closest_by_cells_above(
+    shard: CpuShard, cells: CenterCells, above: CenterCells, n_visits: int
+) -> tuple[NDArray[np.int32], int]:
+    """Among the cells in the few closest cells of cells."""
+    n_above = min(VISITS_ABOVE, len(above.middles))
+    routes = _closest_of_all(shard, above.middles, n_above)
+    sizes = np.diff(above.starts)
+    product = CenterProduct(shard, cells.middles, np.split(np.arange(len(cells.middles)), above.starts[1:-1]))
+    found = np.full((shard.n_rows, n_visits), -1, dtype=np.int32)
+    dtype = shard.rows.dtype
+    costs = np.full((shard.n_rows, n_visits), np.finfo(dtype).max, dtype=dtype)
+    for a in range(n_above):
+        starts, order = group_by(np.ascontiguousarray(routes[:, a]), len(above.middles))
+
+        def merge(task: _Task, order: NDArray[np.integer] = order) -> None:
+            chosen, chunk = order[task.begin : task.end], product.chunks[task.cell]
+            scores = product.scores(product.seen(gather_rows(shard.rows, chosen)), None, chunk)
+            kernels.merge_closest(scores, chunk.norms, shard.scales, chosen, chunk.members, costs, found)
+
+        run_all(merge, _tasks(starts), shard.n_threads)
+    # where so few cells are near, visit the closest again
+    found = np.where(found < 0, found[:, :1], found)
+    return found, shard.n_rows * len(above.middles) + int(sizes[routes].sum())
 
 
 def _own_distances(shard: CpuShard, product: CenterProduct, best: F64) -> F64:
@@ -86,10 +117,9 @@ def _visit(shard: CpuShard, product: CenterProduct, cell_of: NDArray[np.int32], 
     starts, order = group_by(cell_of, n_cells)
     labels = shard.labels
 
-    def search(task: tuple[int, int, int]) -> None:
-        cell, begin, end = task
-        chosen = order[begin:end]
-        chunk = product.chunks[cell]
+    def search(task: _Task) -> None:
+        chosen = order[task.begin : task.end]
+        chunk = product.chunks[task.cell]
         rows = gather_rows(shard.rows, chosen)
         seen = product.seen(rows)
         lengths = np.empty(len(chosen))
@@ -107,9 +137,19 @@ def _visit(shard: CpuShard, product: CenterProduct, cell_of: NDArray[np.int32], 
             best, labels, product.keys,
         )  # fmt: skip
 
-    tasks = [
-        (cell, int(starts[cell]) + a, int(starts[cell]) + b)
-        for cell in range(n_cells)
+    run_all(search, _tasks(starts), shard.n_threads)
+
+
+class _Task(NamedTuple):
+    cell: int
+    begin: int
+    end: int
+
+
+def _tasks(starts: NDArray[np.int64]) -> list[_Task]:
+    """Some rows of one cell each."""
+    return [
+        _Task(cell, int(starts[cell]) + a, int(starts[cell]) + b)
+        for cell in range(len(starts) - 1)
         for a, b in even_ranges(int(starts[cell + 1] - starts[cell]), ROWS_PER_TASK)
     ]
-    run_all(search, tasks, shard.n_threads)

@@ -54,9 +54,8 @@ def _search(
     members: NDArray[np.int32], costs: F64,
 ) -> int:  # fmt: skip
     """Lower the costs of K(n) by the components of the closest cells; returns the number of distances."""
-    visits = closest_cells(shard, cells.middles, min(n_probes, len(cells.middles)))
+    visits, n_distances = closest_cells(shard, cells, n_probes)
     product = JointProduct(shard, means, weighed, cells)
-    n_distances = shard.n_rows * len(cells.middles)
     sizes = np.diff(cells.starts)
     for a in range(visits.shape[1]):
         _visit(shard, product, np.ascontiguousarray(visits[:, a]), members, costs)

@@ -57,6 +57,7 @@ class Grouping:
     spare: NDArray[np.integer] | None = None
     """Memory for the next `members`: fresh memory would cost as much as the regrouping."""
     copied: SortedRows | None = None
+    n_passes: int = 0
 
     @property
     def order(self) -> NDArray[np.integer]:
@@ -125,8 +126,12 @@ def move_rows(shard: CpuShard, held: Grouping, moved: NDArray[np.integer]) -> ND
 
 
 def sort_when_it_pays(shard: CpuShard, held: Grouping, n_moved: int) -> None:
-    """Copy the rows together by cluster if they have settled, or anew if the copy is no longer in order."""
+    """Copy the rows together by cluster if they have settled, or anew if the copy is no longer in order.
+
+    Not in a first pass: there may be no second one.
+    """
     rows = shard.rows
+    held.n_passes += 1
     if isinstance(rows, CSRRows) or not rows.is_direct():
         return
     copied = held.copied
@@ -134,7 +139,7 @@ def sort_when_it_pays(shard: CpuShard, held: Grouping, n_moved: int) -> None:
         copied.n_moved += n_moved
     stale = copied is not None and copied.n_moved * STALE > shard.n_rows
     fits = rows.dtype.itemsize * shard.n_columns * shard.n_rows <= SORT_UP_TO
-    if not fits or n_moved * SETTLED > shard.n_rows or (copied is not None and not stale):
+    if held.n_passes == 1 or not fits or n_moved * SETTLED > shard.n_rows or (copied is not None and not stale):
         return
     order = held.order.copy()
     array: Floats = np.empty((shard.n_rows, shard.n_columns), dtype=rows.dtype) if copied is None else copied.array

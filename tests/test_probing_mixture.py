@@ -15,7 +15,7 @@ from globular.algorithms.cells import draw_cells, label_by_cells
 from globular.algorithms.em import EMOptions, covariance_limits
 from globular.algorithms.probing_mixture import LONGEST_WAIT, Schedule, find_members, probing_mixture, start_probing
 from globular.algorithms.variational import VariationalOptions
-from globular.backends.cpu import CpuShard, probed_soft
+from globular.backends.cpu import CpuShard, probed_soft, routed
 from globular.backends.cpu.soft import most_likely, score_rows
 from globular.backends.cpu.truncated import truncated_posterior
 from globular.backends.protocol import require
@@ -139,6 +139,7 @@ def layouts(rows: Any, weights: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("covariance_type", TYPES)
 def test_the_pass_in_any_layout(covariance_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probed_soft, "ROWS_PER_TASK", 16)
+    monkeypatch.setattr(routed, "ROWS_PER_TASK", 16)
     rows, weights = blobs(n=200).astype(np.float32), weights_for(200)
     mixture = mixture_of(rows, covariance_type, 40)
     whole = CpuShard(rows, weights)

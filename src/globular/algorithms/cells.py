@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from globular.algorithms.centers import update_centers
 from globular.algorithms.lloyd import KMeansOptions, lloyd
-from globular.backends.protocol import Shard
-from globular.model.cells import CenterCells
+from globular.backends.protocol import Labels, Shard
+from globular.model.cells import CellTree, CenterCells
 from globular.model.graph import Graph
 from globular.model.statistics import F64
 
@@ -68,12 +69,19 @@ def label_by_cells(shard: Shard, centers: F64, cells: CenterCells) -> int:
 
 def graph_by_cells(shard: Shard, centers: F64, cells: CenterCells, n_neighbors: int) -> Graph:
     """For every centre the closest others in its own and the adjacent cells, itself first. O(C √C D)."""
-    adjacent = np.zeros((1, 1), dtype=np.intp)
-    for level in cells.tree(centers).levels[:-1]:
-        n = min(ADJACENT_CELLS, len(level.centers))
-        adjacent = shard.local(level.centers).cell_neighbors(level.starts, adjacent, n).astype(np.intp)
-    G = min(n_neighbors, len(centers))
-    found = shard.local(centers[cells.order]).cell_neighbors(cells.starts, adjacent, G)
+    found = neighbor_graph(shard, cells.tree(centers), min(n_neighbors, len(centers)))
     graph = np.empty_like(found)
     graph[cells.order] = cells.order.astype(np.int32)[found]
     return graph
+
+
+def neighbor_graph(shard: Shard, tree: CellTree, n_neighbors: int) -> Labels:
+    """For each centre the closest ones of its own and of adjacent cells; adjacency comes down from level to level."""
+    adjacent: NDArray[np.intp] = np.zeros((1, 1), dtype=np.intp)
+    neighbors = np.zeros((1, 1), dtype=np.int32)
+    for depth, level in enumerate(tree.levels):
+        is_last = depth == len(tree.levels) - 1
+        n = n_neighbors if is_last else min(ADJACENT_CELLS, len(level.centers))
+        neighbors = shard.local(level.centers).cell_neighbors(level.starts, adjacent, n)
+        adjacent = neighbors.astype(np.intp)
+    return neighbors

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.algorithms.cells import neighbor_graph
 from globular.algorithms.seeding.common import (
     effective_dimension,
     evenly_spaced_masses,
@@ -47,7 +48,6 @@ ROWS_PER_CHILD = 32
 """Sampled rows per child; all rows are used where there are fewer."""
 UPPER_STEPS = 6
 LAST_STEPS = 3
-ADJACENT_CELLS = 8
 _TAKEN_NUMBERS = 1 << 26
 """Rows times columns taken to this side at once, in float64: 512 MiB."""
 
@@ -279,15 +279,3 @@ def apportion(shares: F64, total: int, capacities: F64) -> Index:
     by_remainder = room[np.argsort(-(ideal - quotas)[room], kind="stable")]
     quotas[by_remainder[:missing]] += 1
     return quotas.astype(np.intp)
-
-
-def neighbor_graph(shard: Shard, tree: CellTree, n_neighbors: int) -> Labels:
-    """For each centre the closest ones of its own and of adjacent cells; adjacency comes down from level to level."""
-    adjacent: NDArray[np.intp] = np.zeros((1, 1), dtype=np.intp)
-    neighbors = np.zeros((1, 1), dtype=np.int32)
-    for depth, level in enumerate(tree.levels):
-        is_last = depth == len(tree.levels) - 1
-        n = n_neighbors if is_last else min(ADJACENT_CELLS, len(level.centers))
-        neighbors = shard.local(level.centers).cell_neighbors(level.starts, adjacent, n)
-        adjacent = neighbors.astype(np.intp)
-    return neighbors

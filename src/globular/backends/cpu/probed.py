@@ -7,13 +7,14 @@ Rounds: in round a each row visits its a-th closest cell, rows grouped by cell, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.d2 import squared_distances
 from globular.backends.cpu.hard import CenterProduct, cluster_sums
+from globular.backends.cpu.routed import ROWS_PER_TASK, CellTask, cell_tasks
 from globular.backends.cpu.rows import gather_rows
 from globular.kernels import hard as hard_kernels
 from globular.kernels import probed as kernels
@@ -25,8 +26,6 @@ from globular.threads import even_ranges, run_all
 
 if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard
-
-ROWS_PER_TASK = 2048
 
 
 def probing_pass(shard: CpuShard, centers: F64, cells: CenterCells, n_probes: int, accumulate: bool) -> HardStatistics:
@@ -86,12 +85,12 @@ def _closest_by_cells_above(
     for a in range(n_above):
         starts, order = group_by(np.ascontiguousarray(routes[:, a]), len(above.middles))
 
-        def merge(task: _Task, order: NDArray[np.integer] = order) -> None:
+        def merge(task: CellTask, order: NDArray[np.integer] = order) -> None:
             chosen, chunk = order[task.begin : task.end], product.chunks[task.cell]
             scores = product.scores(product.seen(gather_rows(shard.rows, chosen)), None, chunk)
             kernels.merge_closest(scores, chunk.norms, shard.scales, chosen, chunk.members, costs, found)
 
-        run_all(merge, _tasks(starts), shard.n_threads)
+        run_all(merge, cell_tasks(starts), shard.n_threads)
     # where so few cells are near, visit the closest again
     found = np.where(found < 0, found[:, :1], found)
     return found, shard.n_rows * len(above.middles) + int(sizes[routes].sum())
@@ -117,7 +116,7 @@ def _visit(shard: CpuShard, product: CenterProduct, cell_of: NDArray[np.int32], 
     starts, order = group_by(cell_of, n_cells)
     labels = shard.labels
 
-    def search(task: _Task) -> None:
+    def search(task: CellTask) -> None:
         chosen = order[task.begin : task.end]
         chunk = product.chunks[task.cell]
         rows = gather_rows(shard.rows, chosen)
@@ -137,19 +136,4 @@ def _visit(shard: CpuShard, product: CenterProduct, cell_of: NDArray[np.int32], 
             best, labels, product.keys,
         )  # fmt: skip
 
-    run_all(search, _tasks(starts), shard.n_threads)
-
-
-class _Task(NamedTuple):
-    cell: int
-    begin: int
-    end: int
-
-
-def _tasks(starts: NDArray[np.int64]) -> list[_Task]:
-    """Some rows of one cell each."""
-    return [
-        _Task(cell, int(starts[cell]) + a, int(starts[cell]) + b)
-        for cell in range(len(starts) - 1)
-        for a, b in even_ranges(int(starts[cell + 1] - starts[cell]), ROWS_PER_TASK)
-    ]
+    run_all(search, cell_tasks(starts), shard.n_threads)

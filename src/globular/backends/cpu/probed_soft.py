@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.hard import CenterProduct, ScoreChunk
-from globular.backends.cpu.probed import ROWS_PER_TASK, closest_cells
+from globular.backends.cpu.probed import closest_cells
+from globular.backends.cpu.routed import ROWS_PER_TASK, CellTask, cell_tasks
 from globular.backends.cpu.rows import Floats, KernelRows, gather_rows, read_only
 from globular.backends.cpu.truncated import Costs, kept_members, soft_sums
 from globular.kernels import probed_soft as kernels
@@ -123,9 +124,8 @@ def _visit(
     starts, order = group_by(cell_of, len(product.chunks))
     weighed = product.weighed
 
-    def search(task: tuple[int, int, int]) -> None:
-        cell, begin, end = task
-        chosen, chunk = order[begin:end], product.chunks[cell]
+    def search(task: CellTask) -> None:
+        chosen, chunk = order[task.begin : task.end], product.chunks[task.cell]
         rows = gather_rows(shard.rows, chosen)
         seen = product.seen(rows)
         lengths = np.zeros(len(chosen))
@@ -137,12 +137,7 @@ def _visit(
             product.centers, weighed.search_precisions, weighed.search_biases, members, costs, product.heats(chunk),
         )  # fmt: skip
 
-    tasks = [
-        (cell, int(starts[cell]) + a, int(starts[cell]) + b)
-        for cell in range(len(product.chunks))
-        for a, b in even_ranges(int(starts[cell + 1] - starts[cell]), ROWS_PER_TASK)
-    ]
-    run_all(search, tasks, shard.n_threads)
+    run_all(search, cell_tasks(starts), shard.n_threads)
 
 
 def _shares(shard: CpuShard, weighed: Costs, costs: F64) -> float:

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from globular.backends.cpu.d2 import squared_distances
 from globular.backends.cpu.hard import CENTER_CHUNK, CenterProduct, ScoreChunk, cluster_sums
@@ -52,10 +53,21 @@ def routed_pass(shard: CpuShard, tree: CellTree, route: Route, accumulate: bool)
     return CellStatistics(sums, counts, errors, last.n_changed, n_distances + last.n_distances)
 
 
-class _Task(NamedTuple):
+class CellTask(NamedTuple):
+    """Some of the rows of one cell: order[begin:end] of rows grouped by cell."""
+
     cell: int
     begin: int
     end: int
+
+
+def cell_tasks(starts: NDArray[np.int64]) -> list[CellTask]:
+    """All rows, grouped by cell, in tasks of one cell each."""
+    return [
+        CellTask(cell, int(starts[cell]) + a, int(starts[cell]) + b)
+        for cell in range(len(starts) - 1)
+        for a, b in even_ranges(int(starts[cell + 1] - starts[cell]), ROWS_PER_TASK)
+    ]
 
 
 class _Descent(NamedTuple):
@@ -75,13 +87,8 @@ def _descend(shard: CpuShard, level: CellLevel, cells: Labels, children: Labels,
     product = CenterProduct(shard, level.centers, [chunk for cell in members for chunk in cell])
     chunk_ends = np.cumsum([0] + [len(cell) for cell in members])
     in_cell = [_only(product, product.chunks[a:b]) for a, b in pairwise(chunk_ends)]
-    tasks = [
-        _Task(cell, int(bounds[cell]) + a, int(bounds[cell]) + b)
-        for cell in range(n_cells)
-        for a, b in even_ranges(int(bounds[cell + 1] - bounds[cell]), ROWS_PER_TASK)
-    ]
 
-    def assign(task: _Task) -> int:
+    def assign(task: CellTask) -> int:
         chosen = order[task.begin : task.end]
         rows = gather_rows(shard.rows, chosen)
         scales = shard.scales[chosen] if len(shard.scales) else shard.scales
@@ -94,7 +101,7 @@ def _descend(shard: CpuShard, level: CellLevel, cells: Labels, children: Labels,
         d2[chosen] = best
         return n_changed
 
-    n_changed = sum(ordered_map(assign, tasks, shard.n_threads))
+    n_changed = sum(ordered_map(assign, cell_tasks(bounds), shard.n_threads))
     return _Descent(n_changed, int(np.diff(bounds) @ sizes))
 
 

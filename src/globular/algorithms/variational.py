@@ -198,7 +198,7 @@ def _advance(totals: HardStatistics, moved: HardStatistics) -> HardStatistics:
     A cluster that all rows have left has lost its rounding errors as well.
     """
     counts = totals.counts + moved.counts
-    emptied = np.abs(counts) <= 1e-9 * np.abs(totals.counts)
+    emptied = counts <= 1e-9 * totals.counts
     counts[emptied] = 0.0
     totals.sums += moved.sums
     return HardStatistics(totals.sums, counts, moved.objective, moved.n_changed, moved.n_distances)

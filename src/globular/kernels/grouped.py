@@ -8,47 +8,61 @@ from __future__ import annotations
 
 from typing import Any
 
-from globular.kernels.compile import kernel
+import numpy as np
+
+from globular.kernels.compile import inline, kernel
 
 
 @kernel
 def join_groups(
     starts: Any,  # IN  (C + 1,) where each group began
     members: Any,  # IN  (m, N)
-    left_starts: Any,  # IN  (C + 1,) where each group's leavers begin
-    left: Any,  # IN  (movers,) their places in `members`, ascending
-    arrival_starts: Any,  # IN  (C + 1,) where each group's arrivals begin
-    arrivals: Any,  # IN  (m, movers) by their new group
-    new_starts: Any,  # IN  (C + 1,)
+    left: Any,  # IN  (movers,) places in `members` that were left, ascending
+    old: Any,  # IN  (movers,) the groups of those places
+    arrivals: Any,  # IN  (m, movers) who moved, by their new group
+    new: Any,  # IN  (movers,) those groups, ascending
     first: int,  # IN  this call handles the groups first … last − 1
     last: int,  # IN
+    new_starts: Any,  # OUT (C + 1,); the last call writes the end of all
     new_members: Any,  # OUT (m, N)
 ) -> None:
     """Each group again: who stayed, then who arrived. O(rows)."""
+    n_left, n_arrived = np.searchsorted(left, starts[first]), np.searchsorted(new, first)
+    n_movers = left.shape[0]
+    c = first
+    while c < last:
+        # groups that nobody left or joined move as one
+        changed = min(last, old[n_left]) if n_left < n_movers else last
+        changed = min(changed, new[n_arrived]) if n_arrived < n_movers else changed
+        shift = n_arrived - n_left
+        for g in range(c, changed):
+            new_starts[g] = starts[g] + shift
+        copy_members(members, starts[c], starts[changed], new_members, starts[c] + shift)
+        c = changed
+        if c == last:
+            break
+        new_starts[c] = starts[c] + shift
+        k, to = starts[c], starts[c] + shift
+        while n_left < n_movers and old[n_left] == c:
+            copy_members(members, k, left[n_left], new_members, to)
+            to += left[n_left] - k
+            k = left[n_left] + 1
+            n_left += 1
+        copy_members(members, k, starts[c + 1], new_members, to)
+        to += starts[c + 1] - k
+        while n_arrived < n_movers and new[n_arrived] == c:
+            for a in range(members.shape[0]):
+                new_members[a, to] = arrivals[a, n_arrived]
+            to += 1
+            n_arrived += 1
+        c += 1
+    if last == starts.shape[0] - 1:
+        new_starts[last] = starts[last]
+
+
+@inline
+def copy_members(members: Any, begin: int, end: int, new_members: Any, to: int) -> None:
+    """O(members)."""
     for a in range(members.shape[0]):
-        c = first
-        while c < last:
-            same = c  # groups that nobody left or joined move as one
-            while (
-                same < last
-                and left_starts[same] == left_starts[same + 1]
-                and arrival_starts[same] == arrival_starts[same + 1]
-            ):
-                same += 1
-            to, k = new_starts[c], starts[c]
-            for i in range(starts[same] - k):
-                new_members[a, to + i] = members[a, k + i]
-            if same == last:
-                break
-            c = same
-            to, k = new_starts[c], starts[c]
-            for q in range(left_starts[c], left_starts[c + 1] + 1):
-                end = left[q] if q < left_starts[c + 1] else starts[c + 1]
-                for i in range(end - k):
-                    new_members[a, to + i] = members[a, k + i]
-                to += end - k
-                k = end + 1
-            for q in range(arrival_starts[c], arrival_starts[c + 1]):
-                new_members[a, to] = arrivals[a, q]
-                to += 1
-            c += 1
+        for i in range(end - begin):
+            new_members[a, to + i] = members[a, begin + i]

@@ -313,27 +313,29 @@ def group_by_label(
 
 @kernel
 def sum_run(
-    rows: Any,  # IN  the shard's rows, or (gathered) only those of this run
-    gathered: bool,  # IN  whether row k of the run is row k of `rows`, else row order[begin + k]
+    rows: Any,  # IN
+    places: Any,  # IN  (n,) where the rows of the run lie in `rows`
+    numbers: Any,  # IN  (n,) their numbers in the shard
     weights: Any,  # IN  (N,) or empty
     scales: Any,  # IN  (N,) or empty
     offset: Any,  # IN  (D,) subtracted from dense rows
-    labels: Any,  # IN  (N,)
-    order: Any,  # IN  (N,) rows in cluster order
-    begin: int,  # IN  the run is order[begin:end]
-    end: int,  # IN
-    base: int,  # IN  label that goes to the first row of `sums`
+    starts: Any,  # IN  (C + 1,) where each cluster's rows begin in the cluster order
+    begin: int,  # IN  where this run begins there
+    first: int,  # IN  its first cluster
+    base: int,  # IN  the cluster that goes to the first row of `sums`
     sums: Any,  # IN/OUT (·, D) Σ w s (x − offset)
     counts: Any,  # IN/OUT (·,) Σ w
 ) -> None:
     """Add a run of rows in cluster order to their clusters. O(run · D)."""
-    for k in range(begin, end):
-        i = order[k]
+    c = first
+    for k in range(places.shape[0]):
+        while starts[c + 1] <= begin + k:
+            c += 1
+        i = numbers[k]
         weight = weights[i] if weights.shape[0] else 1.0
         factor = weight * (scales[i] if scales.shape[0] else 1.0)
-        c = labels[i] - base
-        counts[c] += weight
-        add_row(rows, k - begin if gathered else i, factor, offset, sums, c)
+        counts[c - base] += weight
+        add_row(rows, places[k], factor, offset, sums, c - base)
 
 
 @kernel

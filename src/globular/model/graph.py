@@ -45,11 +45,12 @@ def estimated_graph(graph: Graph, statistics: PairStatistics, n_threads: int) ->
     C = len(graph)
     starts, order = group_by(statistics.pairs[0], C)
     new_graph = np.empty_like(graph)
+    most = int(np.diff(starts).max())
 
     def estimate(span: tuple[int, int]) -> None:
         kernels.neighbors_from_pairs(
             *span, graph, order, starts, statistics.pairs[1], statistics.sums, new_graph,
-            np.zeros(C), np.zeros(C), np.empty(C, dtype=np.int32),
+            np.zeros(C, dtype=np.int32), np.empty(most, dtype=np.int32), np.empty(most), np.empty(most),
         )  # fmt: skip
 
     # scratch is C-sized per task: few tasks

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, load_rows, read_only
 from globular.kernels import grouped as kernels
-from globular.model.groups import group_by
+from globular.model.groups import group_by, order_by
 from globular.threads import even_ranges, run_all
 
 if TYPE_CHECKING:
@@ -104,21 +104,17 @@ def move_rows(shard: CpuShard, held: Grouping, moved: NDArray[np.integer]) -> ND
     `moved` holds their places in the groups, ascending, and the clusters they have left; labels are new already.
     """
     (left, old), starts, members = moved, held.starts, held.members
-    n_clusters = len(starts) - 1
     numbers = members[0, left]
     if len(left) == 0:
         return numbers
     held.labels[numbers] = new = shard.labels[numbers]
-    arrival_starts, order = group_by(new, n_clusters)
-    arrivals = members[:, left[order]]
-    left_starts = np.concatenate([[0], np.cumsum(np.bincount(old, minlength=n_clusters))])
-    new_starts = starts - left_starts + arrival_starts
+    order = order_by(new, len(starts) - 1)
+    arrivals, new = members[:, left[order]], new[order]
+    new_starts = np.empty_like(starts)
     new_members = np.empty_like(members) if held.spare is None else held.spare
 
     def join(span: tuple[int, int]) -> None:
-        kernels.join_groups(
-            starts, members, left_starts, left, arrival_starts, arrivals, new_starts, *span, new_members
-        )
+        kernels.join_groups(starts, members, left, old, arrivals, new, *span, new_starts, new_members)
 
     run_all(join, held.tasks(), shard.n_threads)
     held.starts, held.members, held.spare = new_starts, new_members, members

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.rows import CSRRows, DenseRows, Floats, KernelRows, load_rows, read_only
+from globular.backends.cpu.grouped import Grouping
+from globular.backends.cpu.rows import CSRRows, DenseRows, Floats, KernelRows, read_only
 from globular.kernels import hard as kernels
 from globular.kernels import thin
 from globular.kernels.moments import add_moments
@@ -194,11 +195,17 @@ def hard_pass(shard: CpuShard, centers: F64, accumulate: bool) -> HardStatistics
     return HardStatistics(sums, counts, objective, n_changed, shard.n_rows * len(centers))
 
 
-def cluster_sums(shard: CpuShard, n_clusters: int) -> tuple[F64, F64]:
-    """Σ w x and Σ w per label, the same bits for any number of threads. O(N·D)."""
+def cluster_sums(shard: CpuShard, n_clusters: int, grouping: Grouping | None = None) -> tuple[F64, F64]:
+    """Σ w x and Σ w per label, the same bits for any number of threads. O(N·D).
+
+    `grouping`: the rows by their labels, from who has it.
+    """
     if n_clusters * shard.n_columns <= FEW_SUMS and isinstance(shard.rows, DenseRows):
         return _sums_by_block(shard, n_clusters)
-    return _sums_in_cluster_order(shard, n_clusters)
+    if grouping is None:
+        starts, order = group_by(shard.labels, n_clusters)
+        grouping = Grouping(shard.labels, starts, order[None])
+    return _sums_in_cluster_order(shard, grouping)
 
 
 def _sums_by_block(shard: CpuShard, n_clusters: int) -> tuple[F64, F64]:
@@ -223,19 +230,18 @@ def _sums_by_block(shard: CpuShard, n_clusters: int) -> tuple[F64, F64]:
     return (total if offset is None else total + count[:, None] * offset), count
 
 
-def _sums_in_cluster_order(shard: CpuShard, n_clusters: int) -> tuple[F64, F64]:
+def _sums_in_cluster_order(shard: CpuShard, grouping: Grouping) -> tuple[F64, F64]:
     """Many sums: rows are taken in the order of their clusters, so that every sum is written once."""
-    labels = shard.labels
-    starts, order = group_by(labels, n_clusters)
+    starts = grouping.starts
     offset = shard.offset
     shift = np.zeros(shard.n_columns) if offset is None else offset
-    sums, counts = np.zeros((n_clusters, shard.n_columns)), np.zeros(n_clusters)
+    sums, counts = np.zeros((len(starts) - 1, shard.n_columns)), np.zeros(len(starts) - 1)
 
     def add_run(run: _Run, sums: F64, counts: F64, base: int) -> None:
-        rows, gathered = load_rows(shard.rows, order[run.begin : run.end])
+        rows, places = grouping.load(shard, run.begin, run.end)
         kernels.sum_run(
-            rows, gathered, shard.weights, shard.scales, shift, labels, order,
-            run.begin, run.end, base, sums, counts,
+            rows, places, grouping.order[run.begin : run.end], shard.weights, shard.scales, shift, starts,
+            run.begin, run.cluster, base, sums, counts,
         )  # fmt: skip
 
     def whole_clusters(run: _Run) -> None:
@@ -261,7 +267,7 @@ class _Run:
     begin: int
     end: int
     cluster: int
-    """The cluster that a piece belongs to; −1 for a run of whole clusters."""
+    """The cluster of its first row."""
 
 
 def _runs(starts: NDArray[np.int64]) -> tuple[list[_Run], list[_Run]]:
@@ -272,9 +278,10 @@ def _runs(starts: NDArray[np.int64]) -> tuple[list[_Run], list[_Run]]:
     for cluster in [*large.tolist(), len(starts) - 1]:
         end = int(starts[cluster])
         while begin < end:
+            first = int(np.searchsorted(starts, begin, side="right")) - 1
             # the last cluster boundary within reach; every cluster here fits into a run
             stop = min(end, int(starts[np.searchsorted(starts, begin + ROWS_PER_RUN, side="right") - 1]))
-            whole.append(_Run(begin, stop, -1))
+            whole.append(_Run(begin, stop, first))
             begin = stop
         if cluster < len(starts) - 1:
             begin = int(starts[cluster + 1])

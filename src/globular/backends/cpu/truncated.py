@@ -28,7 +28,7 @@ from globular.kernels import few_columns, neighborhoods
 from globular.kernels import truncated as kernels
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
-from globular.model.groups import group_by
+from globular.model.groups import group_by, order_by
 from globular.model.search import Search
 from globular.model.statistics import F64, HardStatistics, PairStatistics, SoftStatistics, TruncatedStatistics
 from globular.threads import even_ranges, ordered_map, run_all
@@ -54,7 +54,10 @@ def truncated_pass(
         objective = _settle_hard(shard, centers, members)
         changed = np.flatnonzero(former != shard.labels)
         moved = np.stack([changed, former[changed]]).astype(former.dtype if shard.n_rows < 2**31 else np.int64)
-    sums, counts = _moved_sums(shard, len(centers), moved) if moved_only else cluster_sums(shard, len(centers))
+    if moved_only:
+        sums, counts = _moved_sums(shard, len(centers), moved)
+    else:
+        sums, counts = cluster_sums(shard, len(centers), shard.grouping if search.n_candidates == 1 else None)
     return TruncatedStatistics(HardStatistics(sums, counts, objective, moved.shape[1], n_distances), pairs)
 
 
@@ -293,7 +296,7 @@ def _moved_sums(shard: CpuShard, n_clusters: int, moved: NDArray[np.integer]) ->
     origin = np.zeros(shard.n_columns)
     sides = []
     for labels, sign in ((shard.labels[numbers], 1.0), (old, -1.0)):
-        order = np.argsort(labels, kind="stable")
+        order = order_by(labels, n_clusters)
         sides.append((labels[order], numbers[order], sign))
 
     def add(clusters: tuple[int, int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import readme  # beside this file
 from globular.benchmarking.adapters import ADAPTERS
 from globular.benchmarking.problems import PROBLEMS
 from globular.benchmarking.run import run_benchmark
@@ -21,6 +22,7 @@ def main() -> None:
     parser.add_argument("--timeout", type=float, default=1800.0, help="seconds per run")
     parser.add_argument("--same-start", action="store_true", help="same random rows for all that take a start")
     parser.add_argument("--output", type=Path, default=Path("bench-results"))
+    parser.add_argument("--readme", action="store_true", help="keep the results and write the README's table anew")
     options = parser.parse_args()
     results = run_benchmark(
         options.problems,
@@ -34,6 +36,8 @@ def main() -> None:
         same_start=options.same_start,
     )
     print(f"written: {results}")
+    if options.readme:
+        readme.write(readme.keep([results]))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,13 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks import readme
 from globular.benchmarking import adapters, measure, problems, run
 from globular.benchmarking.adapters import ADAPTERS
+from globular.benchmarking.plots import plot_curve
 from globular.benchmarking.problems import Problem
 from globular.benchmarking.results import COLUMNS, Row, commit_id, read_rows, write_rows
-from globular.benchmarking.table import best_runs, excess_percent, markdown_table, yardstick
+from globular.benchmarking.table import best_runs, excess_percent, markdown_table, title, yardstick
 from globular.errors import DataError
 
 
@@ -220,3 +222,50 @@ def test_adapters_keep_the_contract(name):
 def test_generated_problems_load_as_promised():
     X = problems.find_problem("quick-birch-1024").load()
     assert X.dtype == np.float32 and X.flags.c_contiguous and X.shape == (51_200, 2)
+
+
+def test_readme_shows_the_kept_results():
+    """Table and picture are made of the newest file in benchmarks/results: `python benchmarks/readme.py` does it."""
+    text = readme.README.read_text(encoding="utf-8")
+    assert text.partition(readme.BEGIN)[2].partition(readme.END)[0] == readme.block(readme.newest())
+    assert readme.source(readme.newest()).encode() in readme.PICTURE.read_bytes()
+
+
+def test_readme_table_counts_the_later_run_and_says_who_is_as_good(tmp_path, monkeypatch):
+    monkeypatch.setattr(readme, "KEPT", tmp_path)
+    old, new = {"date": "2026-01-01T00:00:00Z"}, {"date": "2026-01-02T00:00:00Z"}
+    common = {"problem": "mnist-1000", "n_iter": 25}
+    write_rows(
+        tmp_path / "old.csv",
+        [
+            _example_row(adapter="faiss-afkmc2", exact=True, seconds=8.0, error=4.0, **old, **common),
+            _example_row(adapter="globular-balanced", ours=True, seconds=1.0, error=3.0, **old, **common),
+            _example_row(adapter="lance", seconds=0.5, error=4.4, **old, **common),
+        ],
+    )
+    again = _example_row(adapter="globular-balanced", ours=True, seconds=2.0, error=3.9, **new, **common)
+    write_rows(tmp_path / "new.csv", [again])
+    kept = readme.keep([tmp_path / "new.csv", tmp_path / "old.csv"])
+    assert kept.name == "2026-01-02.csv" and kept == readme.newest()
+    text = " ".join(readme.block(kept).split())
+    assert "| **globular (default)** | 2.0 (−2.5 %) |" in text and "| lance | 0.5 (+10.0 %) |" in text
+    assert "fastest globular* | *4.0* |" in text and "÷ default* | *nobody does* |" in text
+    assert "2026-01-01 to 2026-01-02" in text and "faiss, AFK-MC² seeds, 25 iterations" in text
+
+
+def test_results_of_two_machines_are_not_mixed(tmp_path, monkeypatch):
+    monkeypatch.setattr(readme, "KEPT", tmp_path)
+    write_rows(tmp_path / "a.csv", [_example_row(machine="a"), _example_row(machine="b")])
+    with pytest.raises(SystemExit, match="several machines"):
+        readme.keep([tmp_path / "a.csv"])
+    assert not list(tmp_path.glob("20*.csv"))
+
+
+def test_every_adapter_has_a_title_and_a_place_in_the_picture(tmp_path):
+    rows = [
+        _example_row(adapter=name, ours=adapter.ours, exact=adapter.exact, seconds=1.0 + index, error=2.0)
+        for index, (name, adapter) in enumerate(ADAPTERS.items())
+    ]
+    assert all(title(name) != name for name in ADAPTERS if name != "lance")
+    plot_curve(rows, tmp_path / "curve.png", source="here")
+    assert b"here" in (tmp_path / "curve.png").read_bytes()

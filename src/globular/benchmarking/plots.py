@@ -6,15 +6,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from globular._axes import BLUE, HUES, INK, tidy
+from globular._files import write_whole
 from globular.benchmarking.results import Row
-from globular.benchmarking.table import best_runs, excess_percent, yardstick
+from globular.benchmarking.table import best_runs, excess_percent, title, yardstick
 from globular.errors import MissingExtraError
 
-_MARKERS = "os^vD<>pPX*hd"
+_MARKERS = "s^vD<>pPXhd*"
+_PEER_HUES = HUES[1:]  # the first is too near to our blue
+_QUALITIES = ("globular-fast", "globular-balanced", "globular-best")
+_TICKS = (-30, -10, -3, -1, 0, 1, 3, 10, 30, 100, 300)
 
 
-def plot_curve(rows: Sequence[Row], path: Path) -> None:
-    """Write a PNG file; runs of one adapter with several numbers of iterations are joined by a line."""
+def plot_curve(rows: Sequence[Row], path: Path, *, source: str = "") -> None:
+    """Write a PNG file; the settings of `quality`, and runs of one adapter with several numbers of iterations, are
+    joined by a line. `source`, kept in the file's metadata, says where the rows come from."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -23,46 +29,81 @@ def plot_curve(rows: Sequence[Row], path: Path) -> None:
     if not good:
         raise ValueError("rows has no finished run to draw; see the reasons in the table")
     problems = list(dict.fromkeys(row.problem for row in good))
-    adapters = list(dict.fromkeys(row.adapter for row in good))
+    styles = _styles(good)
     n_columns = min(3, len(problems))
     n_rows = -(-len(problems) // n_columns)
-    figure = Figure(figsize=(5.0 * n_columns + 2.4, 3.8 * n_rows), layout="constrained")
+    figure = Figure(figsize=(max(3.9 * n_columns, 7.0), 2.9 * n_rows + 0.9), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)  # type: ignore[union-attr, call-arg]
     panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
     for panel, problem in zip(panels, problems, strict=False):
-        _draw_panel(panel, [row for row in good if row.problem == problem], adapters)
+        _draw_panel(panel, [row for row in good if row.problem == problem], styles)
     for panel in panels[len(problems) :]:
         panel.set_visible(False)
+    for first in panels[: len(problems) : n_columns]:
+        first.set_ylabel("error against E*")
     handles: dict[str, Any] = {}
     for panel in panels[: len(problems)]:
         lines, names = panel.get_legend_handles_labels()
         handles |= dict(zip(names, lines, strict=True))
-    figure.legend(list(handles.values()), list(handles), loc="outside right upper", prop={"size": "small"})
-    temporary = path.with_name(path.name + ".part")
-    figure.savefig(temporary, format="png", dpi=130)
-    temporary.replace(path)
+    in_order = [name for name in styles if name in handles]
+    figure.legend(
+        [handles[name] for name in in_order], in_order, loc="outside lower center", ncols=3, frameon=False, fontsize=9
+    )
+    write_whole(path, lambda file: figure.savefig(file, format="png", dpi=120, metadata={"Source": source}))
 
 
-def _draw_panel(panel: Any, rows: list[Row], adapters: list[str]) -> None:
+def _series(row: Row) -> str:
+    """The name of the line a run belongs to."""
+    return "globular: fast, balanced (default), best" if row.adapter in _QUALITIES else title(row.adapter)
+
+
+def _styles(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """Colour and marker of every line, the same in all panels: blue is ours."""
+    styles: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        index = sum(not style["ours"] for style in styles.values())
+        if row.ours:
+            look = {
+                "color": BLUE,
+                "marker": "o" if row.adapter in _QUALITIES else _MARKERS[len(styles) % len(_MARKERS)],
+                "zorder": 3,
+            }
+        else:
+            look = {"color": _PEER_HUES[index % len(_PEER_HUES)], "marker": _MARKERS[index % len(_MARKERS)]}
+        styles.setdefault(_series(row), {"ours": row.ours, **look})
+    return styles
+
+
+def _draw_panel(panel: Any, rows: list[Row], styles: dict[str, dict[str, Any]]) -> None:
     reference = yardstick(rows)
-    for index, adapter in enumerate(adapters):
-        points = sorted((row.seconds, excess_percent(row, reference)) for row in rows if row.adapter == adapter)
+    tidy(panel)
+    panel.axhline(0.0, color=INK, linewidth=0.8)
+    panel.axhline(1.0, color=INK, linewidth=0.8, linestyle=":")
+    for name, style in styles.items():
+        points = sorted((row.seconds, excess_percent(row, reference)) for row in rows if _series(row) == name)
+        look = {key: value for key, value in style.items() if key != "ours"}
         if points:
-            ours = any(row.ours for row in rows if row.adapter == adapter)
-            panel.plot(
-                [seconds for seconds, _ in points],
-                [excess for _, excess in points],
-                marker=_MARKERS[index % len(_MARKERS)],
-                color=f"C{index % 10}",
-                linewidth=1.2,
-                markersize=10 if ours else 6,
-                label=adapter,
-            )
+            seconds, excess = zip(*points, strict=True)
+            panel.plot(seconds, excess, linewidth=1.3, markersize=7, markeredgecolor="white", label=name, **look)
     first = rows[0]
-    panel.axhline(1.0, color="0.6", linestyle=":", linewidth=1)
+    panel.set_title(f"{first.problem}  ({first.n_samples:,} × {first.n_features})", fontsize=10, color=INK)
+    panel.set_xlabel("seconds", fontsize=9)
+    _scale(panel, "E*" if any(row.exact for row in rows) else "best")
+
+
+def _scale(panel: Any, zero: str) -> None:
+    """Seconds by powers; errors too, but linear around zero, so that results below E* have a place."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+    panel.margins(0.1)
     panel.set_xscale("log")
-    # Linear around zero, so that results below E* have a place too.
-    panel.set_yscale("symlog", linthresh=5.0)
-    panel.set_title(f"{first.problem}  ({first.n_samples:,} × {first.n_features})", fontsize="medium")
-    panel.set_xlabel("seconds")
-    panel.set_ylabel("error above E* [%]")
-    panel.grid(alpha=0.25)
+    panel.set_yscale("symlog", linthresh=1.0, linscale=0.6)
+    panel.autoscale()
+    panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panel.xaxis.set_minor_formatter(NullFormatter())
+    panel.yaxis.set_major_locator(FixedLocator(_TICKS))
+    percent = FuncFormatter(lambda value, _: f"{value:+g} %".replace("-", "−") if value else zero)
+    panel.yaxis.set_major_formatter(percent)
+    panel.yaxis.set_minor_locator(NullLocator())
+    panel.tick_params(labelsize=9)

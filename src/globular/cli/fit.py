@@ -271,11 +271,13 @@ def _write_labels(model: Any, source: Source, path: Path) -> None:
 
 
 def _report(model: Any, source: Source, options: FitOptions) -> None:
+    from globular.report.figures import mean_squared_error
+
     console = output()
     history = model.history_
     centers = getattr(model, "cluster_centers_", getattr(model, "means_", None))
     last = history[-1] if history else None
-    error = None if last is None else last.quantization_error
+    inertia, error = getattr(model, "inertia_", None), mean_squared_error(model, history)
     print_table(
         console,
         f"{type(model).__name__} of {source.name}",
@@ -283,7 +285,9 @@ def _report(model: Any, source: Source, options: FitOptions) -> None:
             ("rows × columns", f"{source.n_rows:,} × {source.n_columns:,}"),
             ("clusters", None if centers is None else f"{len(centers):,}"),
             ("algorithm", getattr(model, "algorithm_", None)),
-            ("objective", None if last is None else f"{last.objective:.8g}"),
+            # k-means as it ended: its centres have moved once more since the last record
+            ("objective", f"{last.objective:.8g}" if last is not None and inertia is None else None),
+            ("inertia", None if inertia is None else f"{inertia:.8g}"),
             ("mean squared error", None if error is None else f"{error:.6g}"),
             ("iterations", getattr(model, "n_iter_", len(history))),
             ("seconds", None if last is None else f"{last.seconds:.2f}"),

@@ -21,7 +21,7 @@ def key_figures(model: Any, clusters: Clusters, n_rows: int | None) -> Table:
     if n_rows is not None:
         figures.append(("rows", f"{n_rows:,}"))
     figures.append(("columns", f"{clusters.centers.shape[1]:,}"))
-    error = _mean_squared_error(model, history)
+    error = mean_squared_error(model, history)
     if error is not None:
         figures.append(("mean squared error", f"{error:.5g}"))
     elif getattr(model, "lower_bound_", None) is not None:
@@ -32,12 +32,12 @@ def key_figures(model: Any, clusters: Clusters, n_rows: int | None) -> Table:
     return figures
 
 
-def _mean_squared_error(model: Any, history: History) -> float | None:
+def mean_squared_error(model: Any, history: History) -> float | None:
     """Inertia per unit of weight; the weight is what the last record's objective and error imply."""
     last = history[-1] if history else None
-    if last is None or not last.quantization_error or not hasattr(model, "inertia_"):
+    if last is None or last.quantization_error is None or not hasattr(model, "inertia_"):
         return None
-    return float(model.inertia_) * last.quantization_error / last.objective
+    return float(model.inertia_) * last.quantization_error / last.objective if last.objective else 0.0
 
 
 def history_of(model: Any) -> History:

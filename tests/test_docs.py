@@ -105,6 +105,12 @@ def test_readme_and_notation_name_every_estimator() -> None:
         assert all(name in text for name in estimators), page
 
 
+def test_architecture_page_has_every_part_of_the_package() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("```")[1]
+    parts = {path.stem for path in (ROOT / "src" / "globular").iterdir() if not path.name.startswith(("_", "py.typed"))}
+    assert {"cli", "kernels", "seeding"} <= parts <= set(re.findall(r"\w+", text))
+
+
 def test_citation_file_knows_the_version_and_the_papers() -> None:
     text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.search(rf"^version: {re.escape(globular.__version__)}$", text, re.MULTILINE)

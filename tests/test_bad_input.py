@@ -11,9 +11,10 @@ import pytest
 from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
-from globular import GaussianMixture, KMeans
+from globular import GaussianMixture, KMeans, VariationalGaussianMixture
 from globular.errors import DataError, MemoryBudgetError
 from globular.estimators import inputs
+from globular.export import centers_from
 from makers import blobs
 
 X = blobs(n=30, D=3)
@@ -207,3 +208,16 @@ def test_what_cannot_fit_into_memory_is_refused_with_its_size(monkeypatch: pytes
     for call in (lambda: KMeans(20).fit(X), lambda: kmeans.transform(X), lambda: mixture.predict_proba(X)):
         with pytest.raises(MemoryBudgetError, match="GiB"):
             call()
+
+
+@pytest.mark.parametrize("option", [{"n_random": 2}, {"neighborhoods": "exhaustive"}, {"n_warmup": 3}])
+def test_probing_refuses_what_only_neighborhoods_have(option: dict[str, Any]) -> None:
+    (name,) = option
+    with pytest.raises(ValueError, match=rf"{name}=.* needs search='neighbors'"):
+        VariationalGaussianMixture(3, search="probing", **option).fit(X)
+    assert VariationalGaussianMixture(3, tol=1.0, random_state=0, **option).fit(X).search_ == "neighbors"
+
+
+def test_centres_of_nothing_are_refused() -> None:
+    with pytest.raises(TypeError, match="no centres in int; give a fitted model"):
+        centers_from(3)

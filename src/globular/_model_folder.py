@@ -59,7 +59,7 @@ def existing_folder(path: str | Path) -> Path:
         raise DataError(f"{path} is a file; a globular model is a folder with {JSON_NAME} and {ARRAYS_NAME}")
     if is_model(_previous(folder)):
         return _previous(folder)
-    raise DataError(f"{path}: no such model folder")
+    raise DataError(f"{path}: no such model folder; check the path")
 
 
 def read_document(folder: Path) -> dict[str, Any]:

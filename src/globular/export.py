@@ -93,7 +93,12 @@ def _find_centers(source: Any) -> Any:
         return index.reconstruct_n(0, index.ntotal)
     if hasattr(source, "get_params"):
         raise TypeError(f"source: this {type(source).__name__} has no centres yet; call fit first")
-    return as_source(source).whole()
+    try:
+        return as_source(source).whole()
+    except TypeError as error:
+        raise TypeError(
+            f"source: no centres in {type(source).__name__}; give a fitted model, a faiss index, an array or a path"
+        ) from error
 
 
 def to_npy(model: Any, path: str | os.PathLike[str]) -> Path:

@@ -69,6 +69,11 @@ def starting_centers(estimator: Any, data: Input, random_state: np.random.Random
     """
     unit = estimator.metric == "cosine"
     if estimator.warm_start and hasattr(estimator, "cluster_centers_"):
+        if len(estimator.cluster_centers_) != estimator.n_clusters:
+            raise ValueError(
+                f"warm_start has {len(estimator.cluster_centers_)} centres from the last fit, n_clusters="
+                f"{estimator.n_clusters}; set warm_start=False to start anew"
+            )
         centers = _check(estimator.cluster_centers_, estimator.n_clusters, data, "warm_start centres")
         start = Start(centers, "warm start")
     else:

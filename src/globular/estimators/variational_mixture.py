@@ -29,8 +29,15 @@ from globular.model.history import History
 from globular.model.statistics import F64, I64
 from globular.threads import resolve_threads
 
-NEIGHBORHOODS = (5, 1, "estimated", False, "cells", "auto")
-"""Defaults of the parameters that only neighbourhood search has, from `n_neighbors` to `n_warmup`."""
+NEIGHBORHOODS = {
+    "n_neighbors": 5,
+    "n_random": 1,
+    "neighborhoods": "estimated",
+    "diverse": False,
+    "start": "cells",
+    "n_warmup": "auto",
+}
+"""Defaults of the parameters that only neighbourhood search has."""
 
 
 class VariationalGaussianMixture(MixtureEstimator):
@@ -221,9 +228,13 @@ callable, default="auto"
         return iterations(data.shard, start, options, rng, limits=limits, learned_weights=self.weights == "learned")
 
     def _choose_search(self) -> str:
+        given = {name: getattr(self, name) for name in NEIGHBORHOODS}
+        if self.search == "probing":
+            for name, value in given.items():
+                if name != "n_neighbors" and value != NEIGHBORHOODS[name]:  # which is the width of `neighbors_`
+                    raise ValueError(f"{name}={value!r} needs search='neighbors': probing has none; leave one out")
         if self.search != "auto":
             return self.search
-        given = (self.n_neighbors, self.n_random, self.neighborhoods, self.diverse, self.start, self.n_warmup)
         return automatic_search(self.n_components, wants_neighborhoods=given != NEIGHBORHOODS)
 
     def _options(self) -> VariationalOptions:

@@ -72,6 +72,10 @@ class SoftModel:
 
 MULTIPLICATIONS_PER_PAIR = 10
 """What listing and ordering a pair of clusters takes, beside the multiplications of a distance."""
+SETTLED = 0.01
+"""Neighbourhoods are settled when an estimate changes no larger share of them …"""
+LONGEST_REST = 8
+"""… and the next estimates wait twice as long each, up to so many times."""
 
 
 class _Neighborhoods:
@@ -79,7 +83,7 @@ class _Neighborhoods:
 
     def __init__(self, shard: Shard, options: VariationalOptions, rng: np.random.Generator) -> None:
         self._shard, self._options, self._rng = shard, options, rng
-        self._n_searches = 0
+        self._rest, self._waited = 0, 0
 
     @property
     def estimated(self) -> bool:
@@ -110,19 +114,27 @@ class _Neighborhoods:
 
     def after(self, graph: Graph, pairs: PairStatistics) -> Graph:
         """Alg. 2 estimates them after it, if that E-step has collected what it takes."""
-        return estimated_graph(graph, pairs, self._options.n_threads) if pairs.pairs.size else graph
+        if not pairs.pairs.size:
+            return graph
+        new_graph = estimated_graph(graph, pairs, self._options.n_threads)
+        settled = np.count_nonzero(new_graph != graph) <= SETTLED * graph.size
+        self._rest = max(1, min(2 * self._rest, LONGEST_REST)) if settled else 1
+        return new_graph
 
     def search(self, centers: F64) -> Search:
         """The next E-step's search.
 
         Deviation: where estimating would cost more than searching, only every so many E-steps estimate. A search takes
-        N·C′·G·D multiplications, an estimate lists and orders up to C·G² pairs.
+        N·C′·G·D multiplications, an estimate lists and orders up to C·G² pairs. Neighbourhoods that are settled are
+        estimated even less often.
         """
         C, D = centers.shape
         G = min(self._options.G, C)
         period = -(-MULTIPLICATIONS_PER_PAIR * C * G // (self._shard.n_rows * min(self._options.C_prime, C) * D))
-        estimate = self.estimated and self._n_searches % period == 0
-        self._n_searches += 1
+        self._waited += 1
+        estimate = self.estimated and self._waited >= period * self._rest
+        if estimate:
+            self._waited = 0
         seed = int(self._rng.integers(2**63))
         return Search(self._options.C_prime, self._options.n_random, seed, estimate)
 

@@ -76,21 +76,20 @@ def search_few_columns(
     seed: Any,  # IN
     first_row: int,  # IN
     labels: Any,  # OUT
-    errors: Any,  # OUT
     moved: Any,  # OUT
     pairs: Any,  # OUT
     pair_sums: Any,  # OUT
     batch: Any,  # scratch, a Batch
     table: Any,  # scratch (G, G + 1) float64
-) -> tuple[int, int, int]:
+) -> tuple[float, int, int, int]:
     """C′ = 1, few columns. O(rows · (G + n_random) · D)."""
-    n, size, base = order.shape[0], batch.x.shape[1], starts[first]
-    n_distances, n_pairs, n_moved = n * graph.shape[1], 0, 0
+    n, base = order.shape[0], starts[first]
+    objective, n_distances, n_pairs, n_moved = 0.0, n * graph.shape[1], 0, 0
     estimate = pairs.shape[1] > 0
     table[:, :] = 0
     at, next_at = first, first
-    for begin in range(0, n, size):
-        m = min(size, n - begin)
+    for begin in range(0, n, ROWS_AT_ONCE):
+        m = min(ROWS_AT_ONCE, n - begin)
         width = (m + LANES - 1) & -LANES
         load_batch(rows[0], places, order, scales, weights, begin, m, width, batch)
         next_at = spread_groups(starts, at, base + begin, m, graph, quick, centers, batch)
@@ -119,13 +118,12 @@ def search_few_columns(
                     n_pairs += 1
                 if wins:
                     batch.exact[k], batch.label[k] = distance, other
+        objective += sum_errors(batch, width)
         if estimate:
             root_distances(batch, width)
-        end = 0
-        for p in range(at, next_at + 1):
-            k, end = end, min(m, starts[p + 1] - base - begin)
-            errors[p] += sum_errors(batch, k, end)
-            if estimate:
+            end = 0
+            for p in range(at, next_at + 1):
+                k, end = end, min(m, starts[p + 1] - base - begin)
                 add_to_table(batch, k, end, graph, p, table)
                 if starts[p + 1] == base + begin + end:  # the group is complete
                     n_pairs = flush_table(p, graph, table, pairs, pair_sums, n_pairs)
@@ -136,7 +134,7 @@ def search_few_columns(
                 moved[0, n_moved], moved[1, n_moved] = base + begin + k, batch.group[k]
                 n_moved += 1
         at = next_at
-    return n_distances, n_pairs, n_moved
+    return objective, n_distances, n_pairs, n_moved
 
 
 @inline
@@ -262,11 +260,11 @@ def draw_randoms(
 
 
 @inline
-def sum_errors(batch: Any, begin: int, end: int) -> float:
-    """Σ w d² over some of the rows. O(rows)."""
+def sum_errors(batch: Any, width: int) -> float:
+    """Σ w d² over the rows. O(width)."""
     weight, exact = batch.weight, batch.exact
     total = 0.0
-    for k in range(np.uint64(begin), np.uint64(end)):
+    for k in range(width):
         total += weight[k] * exact[k]
     return total
 

@@ -43,23 +43,21 @@ def search_neighborhoods(
     seed: Any,  # IN  uint64 of this iteration
     first_row: int,  # IN  global number of row 0
     labels: Any,  # OUT (N,)
-    errors: Any,  # OUT (C,) Σ w d² of the rows of each group
     moved: Any,  # OUT (2, n) places in the order of all groups of rows that change their cluster, and which they leave
     pairs: Any,  # OUT (2, ·) int32: c and c̃ of the triples; width 0 when no estimates are wanted
     pair_sums: Any,  # OUT (2, ·) float32: Σ w d and Σ w
     d: Any,  # scratch (G,) rows' dtype
     table: Any,  # scratch (G, G + 1) float64: Σ w d by winner and candidate, Σ w by winner
-) -> tuple[int, int, int]:
+) -> tuple[float, int, int, int]:
     """C′ = 1: the closest of the group's neighbours and of `n_random` others. O(rows · (G + n_random) · D).
 
-    Returns the numbers of distances, of triples and of rows that have moved.
+    Returns Σ w d², and the numbers of distances, of triples and of rows that have moved.
     """
     n_clusters, G = graph.shape
-    n_distances, n_pairs, n_moved = 0, 0, 0
+    objective, n_distances, n_pairs, n_moved = 0.0, 0, 0, 0
     estimate = pairs.shape[1] > 0
     base = starts[first]
     for p in range(first, last):
-        objective = 0.0
         table[:, :] = 0
         for k in range(starts[p] - base, starts[p + 1] - base):
             i, r = order[k], places[k]
@@ -114,10 +112,9 @@ def search_neighborhoods(
                 table[winner, G] += weight
                 for g in range(G):
                     table[winner, g] += weight * np.sqrt(d[g])
-        errors[p] = objective
         if estimate:
             n_pairs = flush_table(p, graph, table, pairs, pair_sums, n_pairs)
-    return n_distances, n_pairs, n_moved
+    return objective, n_distances, n_pairs, n_moved
 
 
 @inline

@@ -173,9 +173,8 @@ def _search_neighborhoods(
     few = isinstance(shard.rows, DenseRows) and D <= FEW_COLUMNS
     norms = np.empty(0) if few else np.einsum("ij,ij->i", centers, centers)
     labels, seed = shard.labels, np.uint64(search.seed)
-    errors = np.zeros(C)
 
-    def of_groups(span: tuple[int, int]) -> tuple[int, PairStatistics, NDArray[np.integer]]:
+    def of_groups(span: tuple[int, int]) -> tuple[float, int, PairStatistics, NDArray[np.integer]]:
         first, last = span
         begin, end = int(starts[first]), int(starts[last])
         rows, places = grouping.load(shard, begin, end)
@@ -184,25 +183,24 @@ def _search_neighborhoods(
         pairs, sums = np.empty((2, width), dtype=np.int32), np.empty((2, width), dtype=np.float32)
         table, moved = np.empty((G, G + 1)), np.empty((2, end - begin), dtype=order.dtype)
         if few:
-            n_distances, n_pairs, n_moved = few_columns.search_few_columns(
+            objective, n_distances, n_pairs, n_moved = few_columns.search_few_columns(
                 rows, places, order, shard.weights, shard.scales, starts, first, last, graph, quick, centers,
-                search.n_random, seed, shard.first_row, labels, errors, moved, pairs, sums,
+                search.n_random, seed, shard.first_row, labels, moved, pairs, sums,
                 few_columns.Batch.make(D, G, dtype), table,
             )  # fmt: skip
         else:
-            n_distances, n_pairs, n_moved = neighborhoods.search_neighborhoods(
+            objective, n_distances, n_pairs, n_moved = neighborhoods.search_neighborhoods(
                 rows, places, order, shard.weights, shard.scales, starts, first, last, graph, quick, centers, norms,
-                search.n_random, seed, shard.first_row, labels, errors, moved, pairs, sums, np.empty(G, dtype), table,
+                search.n_random, seed, shard.first_row, labels, moved, pairs, sums, np.empty(G, dtype), table,
             )  # fmt: skip
-        return n_distances, PairStatistics(pairs[:, :n_pairs], sums[:, :n_pairs]), moved[:, :n_moved]
+        return objective, n_distances, PairStatistics(pairs[:, :n_pairs], sums[:, :n_pairs]), moved[:, :n_moved]
 
     found = list(ordered_map(of_groups, grouping.tasks(), shard.n_threads))
-    n_distances = sum(n for n, _, _ in found)
-    pairs = PairStatistics.join([pairs for _, pairs, _ in found])
-    moved = np.concatenate([moved for _, _, moved in found], axis=1)
+    objectives, counts, pieces, moves = zip(*found, strict=True)
+    moved = np.concatenate(moves, axis=1)
     moved[0] = move_rows(shard, grouping, moved)
     sort_when_it_pays(shard, grouping, moved.shape[1])
-    return float(errors.sum()), n_distances, pairs, moved
+    return sum(objectives), sum(counts), PairStatistics.join(list(pieces)), moved
 
 
 def kept_members(shard: CpuShard, graph: Graph, n_candidates: int) -> NDArray[np.int32]:

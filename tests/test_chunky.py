@@ -111,6 +111,26 @@ def test_refinement_ends_by_gain_or_by_cells() -> None:
     assert ends(ChunkyOptions(max_iter=2, tol=0.0)).stopped == "max_iter"
 
 
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [(ChunkyOptions(tol=1e-3), CONVERGED), (ChunkyOptions(tol=1e-3, refine_tol=0.0, max_cells=300), ENOUGH)],
+    ids=["by gap", "by cells"],
+)
+def test_em_settles_for_good_on_the_last_cells(options: ChunkyOptions, reason: str) -> None:
+    """Components that overlap part slowly: F is close to the log-likelihood long before it is at its top."""
+    data = separated_mixture(5000, 8, 2, separation=0.5, random_state=0)
+    shard = CpuShard(data.X)
+    start = start_from_means(shard, data.X[:8], "full", EMOptions())
+    shard.plant_tree("outer", 8, largest=50.0)
+    steps = run(shard, start, options)
+    n_cells = np.array([step.model.n_cells for step in steps])
+    rises = np.diff([step.objective / len(data.X) for step in steps])[n_cells[1:] == n_cells[-1]]
+    assert steps[-1].stopped == reason
+    assert rises[-1] < 1e-4 and (rises < 1e-3).sum() > 5  # on cells that were to be opened the first would do
+    if reason == CONVERGED:
+        assert shard.gap_pass(steps[-1].model.mixture).total <= 0.03 * len(data.X)
+
+
 def test_best_first_opens_one_cell_after_the_other() -> None:
     rows = blobs(n=300, D=2)
     shard = planted(rows, "full", leaf_size=1, depth=3)

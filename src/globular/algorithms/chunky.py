@@ -11,12 +11,13 @@ with single rows for cells this is exact EM. Cells are the frontier of a partiti
     plant the tree and open it to a few cells
     repeat:  EM steps at this partition until F settles
              open the cell whose children raise F most ("best_first"), or the best share of all cells ("batch")
-    until F is close to the log-likelihood, or there are cells enough
+    until F is close to the log-likelihood, and still is when EM has settled for good; or there are cells enough
     if cells were not enough to come close to the log-likelihood (or always, if asked to), let EM settle on the rows
 
 How much can be lost? Where F is largest at θ_F and the log-likelihood L at θ*, L(θ_F) ≥ F(θ_F) ≥ F(θ*), so that θ_F is
 at most the gap L(θ*) − F(θ*) worse than EM. The gap is what `refine_tol` limits, in nats per row, whatever the units of
-the data.
+the data. This holds at the top of F only: a bound that is close to the log-likelihood says nothing about a mixture that
+stopped on the way, so the last cells get the steps that the others can do without.
 
 With `C_prime` each cell looks at few components only, found by the neighbourhood search of Forster & Lücke 2018, and an
 iteration costs neither the rows nor the components.
@@ -53,6 +54,8 @@ _POLISHED_AFTER: dict[Polishing, tuple[str, ...]] = {
     "needed": (ENOUGH, STUCK),
     "always": (ENOUGH, STUCK, CONVERGED),
 }
+_LAST = 0.1
+"""Where no more cells are opened EM goes on until F changes by less than this part of `tol`."""
 _COLD = 1e-3
 """Variance, relative to that within clusters, at which responsibilities are all but hard assignments."""
 
@@ -64,7 +67,7 @@ class ChunkyOptions:
     max_iter: int = 1000
     """Most EM steps, at all partitions together."""
     tol: float = 1e-3
-    """EM at a partition ends when F per row changes by less."""
+    """EM at a partition ends when F per row changes by less; at the last one when it changes by a tenth of this."""
     refine_tol: float = 0.03
     """The whole ends when F per row is so close to the log-likelihood, as a sample has it …"""
     max_cells: int = 10_000
@@ -115,7 +118,7 @@ def chunky(
         mixture = m_step(mixture, statistics, limits, learned_weights=options.learned_weights)  # Eqs. 12–14
         before, bound = bound, statistics.log_likelihood / statistics.total_weight
         model = ChunkyModel(mixture, cells.n_cells, cells.graph)
-        stopped = cells.refine(mixture) if abs(bound - before) < options.tol else ""
+        stopped = cells.refine(mixture) if abs(bound - before) < cells.tol else ""
         if not stopped and iteration == options.max_iter:
             stopped = "max_iter"
         yield Step(iteration, statistics.log_likelihood, cells.take_distances(), None, model, stopped)
@@ -132,6 +135,8 @@ class _Cells:
         self._shard, self._options, self._rng = shard, options, rng
         self._n_distances = 0
         self._on_rows = False
+        self.tol = options.tol
+        """Change of F per row below which EM has settled on these cells."""
         self.graph: Graph | None = None
         if options.C_prime is not None:
             self.graph = _nearest_means(shard, start.means, options.G)
@@ -197,27 +202,37 @@ class _Cells:
             self.n_cells = self._shard.expand_chunks(found.smallest_within(more))
 
     def refine(self, mixture: GaussianParameters) -> str:
-        """Open some cells, go over to the rows, or say why to stop."""
+        """Open some cells, go over to the rows, let EM settle for good on the last cells, or say why to stop."""
+        options = self._options
         if self._on_rows:
             return POLISHED
         reason = self._open_some(mixture)
-        if reason not in _POLISHED_AFTER[self._options.polish]:
-            return reason
-        self._on_rows = True
-        self.n_cells = self._shard.n_rows
-        if self._options.C_prime is not None:  # rows take over the components of their cells
-            self.n_cells = self._shard.open_rows()
-        return ""
+        if reason in _POLISHED_AFTER[options.polish]:
+            self._on_rows, self.tol = True, options.tol
+            self.n_cells = self._shard.n_rows
+            if options.C_prime is not None:  # rows take over the components of their cells
+                self.n_cells = self._shard.open_rows()
+            return ""
+        if reason and self.tol == options.tol:
+            self.tol = _LAST * options.tol
+            return ""
+        if not reason:
+            self.tol = options.tol
+        return reason
 
     def _open_some(self, mixture: GaussianParameters) -> str:
         """Open the best cell, or the best share of them; or say why not."""
-        if self.n_cells >= self._options.max_cells:
+        options = self._options
+        last = self.tol < options.tol  # EM has settled for good: there was no reason to open more before it did
+        if self.n_cells >= options.max_cells:
             return ENOUGH
+        if last and self._is_tight(mixture):
+            return CONVERGED
         more = 1
-        if self._options.refine == "batch":
-            more = min(math.ceil(self._options.share * self.n_cells), self._options.max_cells - self.n_cells)
+        if options.refine == "batch":
+            more = min(math.ceil(options.share * self.n_cells), options.max_cells - self.n_cells)
         found = self._gains(mixture, more)
-        if self._hardly(found) and self._is_tight(mixture):
+        if not last and self._hardly(found) and self._is_tight(mixture):
             return CONVERGED
         before, self.n_cells = self.n_cells, self._shard.expand_chunks(found.smallest_within(more))
         return "" if self.n_cells > before else STUCK

@@ -72,7 +72,8 @@ class ChunkyGaussianMixture(MixtureEstimator):
     weights : {"learned", "equal"}, default="learned"
         Whether components have mixing weights of their own.
     tol : float, default=1e-3
-        EM on given cells has settled when the mean bound of a row changes by less.
+        EM on given cells has settled when the mean bound of a row changes by less; on the last cells by less than a
+        tenth of it.
     reg_covar : float, default=1e-6
         Added to the variances; see :class:`GaussianMixture`.
     max_iter : int, default=1000

@@ -222,17 +222,13 @@ class _Cells:
 
     def _open_some(self, mixture: GaussianParameters) -> str:
         """Open the best cell, or the best share of them; or say why not."""
-        options = self._options
-        last = self.tol < options.tol  # EM has settled for good: there was no reason to open more before it did
-        if self.n_cells >= options.max_cells:
+        if self.n_cells >= self._options.max_cells:
             return ENOUGH
-        if last and self._is_tight(mixture):
-            return CONVERGED
         more = 1
-        if options.refine == "batch":
-            more = min(math.ceil(options.share * self.n_cells), options.max_cells - self.n_cells)
+        if self._options.refine == "batch":
+            more = min(math.ceil(self._options.share * self.n_cells), self._options.max_cells - self.n_cells)
         found = self._gains(mixture, more)
-        if not last and self._hardly(found) and self._is_tight(mixture):
+        if self._hardly(found) and self._is_tight(mixture):
             return CONVERGED
         before, self.n_cells = self.n_cells, self._shard.expand_chunks(found.smallest_within(more))
         return "" if self.n_cells > before else STUCK

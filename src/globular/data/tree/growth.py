@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.kernels import tree as kernels
+from globular.kernels.tree import grow_subtree
+from globular.kernels.tree_planes import find_planes, route_rows
+from globular.kernels.tree_sums import sum_up
 from globular.model.groups import group_by
 from globular.model.statistics import F64, I64
 from globular.threads import even_ranges, ordered_map, run_all
@@ -90,7 +92,7 @@ def _route(rows: NDArray[Any], weights: F64, largest: int, n_threads: int) -> tu
     starts, ends, depths = np.zeros((3, 2 * n), dtype=np.int64)
     children, planes, cuts = np.empty((2 * n, 2), dtype=np.int64), np.empty((2 * n, D)), np.empty(2 * n)
     ends[0] = n
-    n_nodes = kernels.find_planes(
+    n_nodes = find_planes(
         sample, numbers, weights[chosen] if len(weights) else weights, largest * n / N, DEEPEST,
         starts, ends, children, planes, cuts, depths, np.empty(n), *np.empty((3, D)),
     )  # fmt: skip
@@ -106,7 +108,7 @@ def _route(rows: NDArray[Any], weights: F64, largest: int, n_threads: int) -> tu
 
     def send(block: tuple[int, int]) -> None:
         within = slice(*block)
-        kernels.route_rows(rows[within], children, planes, cuts, labels[within])
+        route_rows(rows[within], children, planes, cuts, labels[within])
         labels[within] = ~names[labels[within]]
 
     run_all(send, even_ranges(N, _ROWS_AT_ONCE), n_threads)
@@ -120,13 +122,11 @@ def _subtree(rows: NDArray[Any], weights: F64, numbers: NDArray[np.integer], wid
     starts, ends = np.empty(2 * n, dtype=np.int64), np.empty(2 * n, dtype=np.int64)
     children = np.empty((2 * n, 2), dtype=np.int64)
     starts[0], ends[0] = 0, n
-    n_nodes = kernels.grow_subtree(
-        held, numbers, counted, leaf_size, starts, ends, children, np.empty(n), *np.empty((3, D))
-    )
+    n_nodes = grow_subtree(held, numbers, counted, leaf_size, starts, ends, children, np.empty(n), *np.empty((3, D)))
     arrays = starts[:n_nodes].copy(), ends[:n_nodes].copy(), children[:n_nodes].copy()
     sums, means, scatter = np.empty(n_nodes), np.empty((n_nodes, D)), np.zeros((n_nodes, width))
     square = np.empty((D, D)) if width > D > 1 else np.empty((0, 0))
-    kernels.sum_up(held, counted, *arrays, 0, n_nodes, sums, means, scatter, np.empty((4, D)), square)
+    sum_up(held, counted, *arrays, 0, n_nodes, sums, means, scatter, np.empty((4, D)), square)
     return Nodes(numbers, *arrays, sums, means, scatter)
 
 
@@ -145,7 +145,7 @@ def join(trees: Sequence[Nodes], top: Top) -> Nodes:
         np.concatenate([np.zeros((n_top, D)), *(tree.means for tree in trees)]),
         np.concatenate([np.zeros((n_top, width)), *(tree.scatter for tree in trees)]),
     )
-    kernels.sum_up(
+    sum_up(
         np.empty((0, D)), np.empty(0), joined.starts, joined.ends, joined.children, 0, n_top,
         joined.weights, joined.means, joined.scatter, np.empty((4, D)), np.empty((0, 0)),
     )  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.data.tree.partition import PartitionTree
-from globular.kernels.tree import part_nodes
+from globular.kernels.tree_sums import part_nodes
 from globular.model.chunks import NodeValue
 from globular.model.statistics import I64
 

@@ -118,12 +118,20 @@ def chunky(
         mixture = m_step(mixture, statistics, limits, learned_weights=options.learned_weights)  # Eqs. 12–14
         before, bound = bound, statistics.log_likelihood / statistics.total_weight
         model = ChunkyModel(mixture, cells.n_cells, cells.graph)
-        stopped = cells.refine(mixture) if abs(bound - before) < cells.tol else ""
+        stopped = cells.refine(mixture, bound) if abs(bound - before) < cells.tol else ""
         if not stopped and iteration == options.max_iter:
             stopped = "max_iter"
         yield Step(iteration, statistics.log_likelihood, cells.take_distances(), None, model, stopped)
         if stopped:
             return
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """Why these cells are the last ones, and F per row when that was found."""
+
+    reason: str
+    bound: float
 
 
 class _Cells:
@@ -135,8 +143,7 @@ class _Cells:
         self._shard, self._options, self._rng = shard, options, rng
         self._n_distances = 0
         self._on_rows = False
-        self.tol = options.tol
-        """Change of F per row below which EM has settled on these cells."""
+        self._ending: _Ending | None = None
         self.graph: Graph | None = None
         if options.C_prime is not None:
             self.graph = _nearest_means(shard, start.means, options.G)
@@ -201,24 +208,29 @@ class _Cells:
             more = min(math.ceil(self._options.share * self.n_cells), n_cells - self.n_cells)
             self.n_cells = self._shard.expand_chunks(found.smallest_within(more))
 
-    def refine(self, mixture: GaussianParameters) -> str:
+    @property
+    def tol(self) -> float:
+        """Change of F per row below which EM has settled."""
+        return self._options.tol if self._ending is None else _LAST * self._options.tol
+
+    def refine(self, mixture: GaussianParameters, bound: float) -> str:
         """Open some cells, go over to the rows, let EM settle for good on the last cells, or say why to stop."""
-        options = self._options
+        options, ending = self._options, self._ending
         if self._on_rows:
             return POLISHED
+        if ending is not None and bound < ending.bound + options.tol:
+            return ending.reason  # F hardly rose: what was found then still holds
         reason = self._open_some(mixture)
         if reason in _POLISHED_AFTER[options.polish]:
-            self._on_rows, self.tol = True, options.tol
+            self._on_rows, self._ending = True, None
             self.n_cells = self._shard.n_rows
             if options.C_prime is not None:  # rows take over the components of their cells
                 self.n_cells = self._shard.open_rows()
             return ""
-        if reason and self.tol == options.tol:
-            self.tol = _LAST * options.tol
-            return ""
-        if not reason:
-            self.tol = options.tol
-        return reason
+        if ending is not None and reason:
+            return reason
+        self._ending = _Ending(reason, bound) if reason else None
+        return ""
 
     def _open_some(self, mixture: GaussianParameters) -> str:
         """Open the best cell, or the best share of them; or say why not."""

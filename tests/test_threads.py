@@ -73,9 +73,11 @@ def test_no_block_is_still_written_after_ctrl_c() -> None:
     def work(item: int) -> None:
         with lock:
             running.add(item)
-        time.sleep(0.3)
-        with lock:
-            running.discard(item)
+        try:
+            time.sleep(0.3)
+        finally:
+            with lock:
+                running.discard(item)
 
     main = threading.main_thread().ident
     assert main is not None

@@ -87,7 +87,8 @@ class _SingleThreadedBlas:
 @cache
 def _blas() -> list[Any]:
     """The loaded BLAS libraries. (`ThreadpoolController.limit` looks all of them over each time, half a short pass.)"""
-    import numpy.linalg  # noqa: F401  (its BLAS must be loaded to be found)
+    import numpy.linalg  # noqa: F401
+    import scipy.linalg.cython_blas  # noqa: F401  (of NumPy, and of kernels: found once they are loaded)
 
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
@@ -131,10 +132,51 @@ def _first_result(waiting: deque[Future[Result]]) -> Result:
     return result
 
 
-def run_all(function: Callable[[Item], None], items: Iterable[Item], n_threads: int) -> None:
-    """`ordered_map` for functions that only write in place."""
-    for _ in ordered_map(function, items, n_threads):
-        pass
+def run_all(function: Callable[[Item], object], items: Iterable[Item], n_threads: int) -> None:
+    """Call a function that only writes in place for all items, which are listed before the first call.
+
+    The calling thread takes its share: until another one is awake it may have done much of a small pass itself.
+    """
+    left = deque(items)
+
+    def work() -> None:
+        while left:
+            try:
+                item = left.popleft()
+            except IndexError:  # another thread was the faster one
+                return
+            try:
+                function(item)
+            except BaseException:
+                left.clear()
+                raise
+
+    helpers: list[Future[None]] = []
+    with single_threaded_blas():
+        try:
+            for _ in range(min(n_threads, len(left)) - 1):
+                helpers.append(_pool(n_threads).submit(work))
+            work()
+        finally:
+            left.clear()  # an error or Ctrl-C: leave no worker writing behind our back
+            for helper in helpers:
+                if not helper.cancel():
+                    helper.exception()
+        for helper in helpers:
+            if not helper.cancelled():
+                helper.result()
+
+
+def map_all(function: Callable[[Item], Result], items: Iterable[Item], n_threads: int) -> list[Result]:
+    """`run_all` for functions with small results, which come in the order of the items."""
+    numbered = list(enumerate(items))
+    results: dict[int, Result] = {}
+
+    def keep(item: tuple[int, Item]) -> None:
+        results[item[0]] = function(item[1])
+
+    run_all(keep, numbered, n_threads)
+    return [results[number] for number, _ in numbered]
 
 
 def to_the_end(function: Callable[[], Result]) -> Result:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import inline, kernel
-from globular.kernels.nested import SAFETY, count_close, rounding, stored_lower, stored_upper
+from globular.kernels.nested import SAFETY, count_close, stored_lower, stored_upper
 from globular.kernels.rows import order_key, squared_norm
+from globular.kernels.scores import rounding
 
 UNIT, TINY = 2.0**-53, 2.0**-1022
 """Round-off and smallest normal number of float64."""

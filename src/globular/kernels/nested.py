@@ -1,4 +1,4 @@
-"""Nested mini-batches: labels from scores, and bounds that settled rows pass without being read.
+"""Nested mini-batches: bounds that settled rows pass without being read.
 
 Of every row of the batch we keep an upper bound on the distance to its own centre, and per group of centres a
 lower bound on the distance to every centre of the group but its own; with groups of one centre these are Elkan's, with
@@ -19,7 +19,8 @@ import numpy as np
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.hard import scores_may_overflow
-from globular.kernels.rows import fetch, float_bits, quick_distance, quick_distances, squared_distance
+from globular.kernels.rows import fetch, quick_distance, quick_distances, squared_distance
+from globular.kernels.scores import rounding
 
 SAFETY = 2.0**-22
 TINY, LARGEST = 2.0**-126, 2.0**127
@@ -190,81 +191,6 @@ def search_few(
             labels[i] = closest_among(rows, at[i], scale, centers, norms, errors, share, among, squares, n)
             keep_bounds(among, squares, n, errors, share, group_of, drift, group_drift, r, labels[i], upper, lower)
     return n_wide, n_distances
-
-
-@inline
-def rounding(rows: Any, i: int, reach: float, scale: float, n_columns: int, unit: float, tiny: float) -> float:
-    """Rounding error of a score and of an exact distance that it stands for; reach is ‖x‖ + ‖m‖ or more."""
-    n_terms = rows[0].shape[1] if len(rows) == 1 else rows[-1][i + 1] - rows[-1][i]
-    share = (4.0 * n_terms + 16.0) * unit + (n_columns + 8.0) * 2.0**-52
-    return share * reach * reach + (4.0 * n_terms + 16.0) * tiny * (1.0 + scale)
-
-
-@inline
-def compare(
-    rows: Any, row: int, scale: float, centers: Any, norms: Any, i: int, c: int, best: Any, labels: Any
-) -> None:
-    """Give the row to centre c if it is closer, or as close and of lower index; label −1 has no centre yet. O(D)."""
-    squared = squared_distance(rows, row, scale, centers, c, norms)
-    if labels[i] < 0 or squared < best[i] or (squared == best[i] and c < labels[i]):
-        best[i] = squared
-        labels[i] = c
-
-
-@kernel
-def decide(
-    rows: Any,  # IN
-    at: Any,  # IN  (n,) where each row lies in `rows`
-    lengths: Any,  # IN  (n,) ‖x − offset‖
-    scales: Any,  # IN  (n,) or empty
-    scores: Any,  # IN  (n, ≥ C) −2 x·(m − offset)
-    score_norms: Any,  # IN  (C,) ‖m − offset‖² in the scores' dtype
-    centers: Any,  # IN  (C, D) float64
-    norms: Any,  # IN  (C,) ‖m‖² float64
-    unit: float,  # IN  unit round-off of the scores
-    tiny: float,  # IN  their smallest normal number
-    best: Any,  # OUT (n,) no less than the squared distance to the closest centre
-    labels: Any,  # OUT (n,) the closest centre, the lowest index on ties
-) -> None:
-    """Labels from scores where these leave no doubt, else by exact distances of the centres in question. O(n · C).
-
-    Unlike `nominate_and_check` it computes no exact distance where one score is clearly the lowest: nobody asks for it.
-    """
-    C, D = centers.shape
-    for i in range(lengths.shape[0]):
-        scale = scales[i] if scales.shape[0] else 1.0
-        stretch = score_norms.dtype.type(scale)
-        length = scale * lengths[i]
-        shift = score_norms.dtype.type(length * length)
-        lowest = float_bits((score_norms[0] + shift) + stretch * scores[i, 0])
-        for c in range(1, C):
-            key = float_bits((score_norms[c] + shift) + stretch * scores[i, c])
-            lowest = key if key < lowest else lowest
-        label = 0
-        for c in range(C):
-            here = float_bits((score_norms[c] + shift) + stretch * scores[i, c]) == lowest
-            label = max(label, c if here else 0)
-        squared = max(np.float64((score_norms[label] + shift) + stretch * scores[i, label]), 0.0)
-        own = length + np.sqrt(np.float64(score_norms[label]))
-        error = rounding(rows, at[i], own, scale, D, unit, tiny)
-        # a centre that is as close has ‖m‖ ≤ ‖x‖ + d, which bounds the error of its score
-        reach = 2.0 * length + np.sqrt(squared + error)
-        top = squared + error + rounding(rows, at[i], reach, scale, D, unit, tiny)
-        labels[i], best[i] = label, squared + error
-        if scores_may_overflow(max(own, reach), scale, tiny):
-            labels[i] = -1
-            for c in range(C):
-                compare(rows, at[i], scale, centers, norms, i, c, best, labels)
-            continue
-        limit = float_bits(score_norms.dtype.type(top * (1.0 + 4.0 * unit)))
-        n_close = 0
-        for c in range(C):
-            n_close += float_bits((score_norms[c] + shift) + stretch * scores[i, c]) <= limit
-        if n_close > 1:
-            labels[i] = -1
-            for c in range(C):
-                if float_bits((score_norms[c] + shift) + stretch * scores[i, c]) <= limit:
-                    compare(rows, at[i], scale, centers, norms, i, c, best, labels)
 
 
 @kernel

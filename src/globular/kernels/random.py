@@ -12,9 +12,9 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX2 = np.uint64(0x94D049BB133111EB)
 _S30, _S27, _S31, _S32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)
-_ONE = np.uint64(1)
+_ONE, _TWO = np.uint64(1), np.uint64(2)
 ROUNDS = 6
-"""Of the network behind `random_order`."""
+"""Of the network behind `random_order`; an even number."""
 
 
 @inline
@@ -53,29 +53,39 @@ def random_labels(
         labels[i] = random_cluster(seed, first_row + i, 63, n_clusters)
 
 
+@inline
+def shuffled(seed: Any, x: Any, low: Any, high: Any) -> Any:
+    """One of 2^(low + high) numbers for another: a Feistel network of two parts, which need not be as wide. O(1)."""
+    low_mask, high_mask = (_ONE << low) - _ONE, (_ONE << high) - _ONE
+    a, b = x & low_mask, x >> low
+    for r in range(0, ROUNDS, 2):
+        z = seed + _GOLDEN * (b * np.uint64(ROUNDS) + np.uint64(r) + _ONE)
+        z = (z ^ (z >> _S30)) * _MIX1
+        z = (z ^ (z >> _S27)) * _MIX2
+        a ^= (z ^ (z >> _S31)) & low_mask
+        z = seed + _GOLDEN * (a * np.uint64(ROUNDS) + np.uint64(r) + _TWO)
+        z = (z ^ (z >> _S30)) * _MIX1
+        z = (z ^ (z >> _S27)) * _MIX2
+        b ^= (z ^ (z >> _S31)) & high_mask
+    return (b << low) | a
+
+
 @kernel
 def random_order(
     seed: Any,  # IN  uint64, names the order
     n: int,  # IN  how many things are ordered
     first: int,  # IN  position of the first one wanted
-    half: Any,  # IN  uint64; 2^(2 half) is at least n
+    bits: int,  # IN  2^bits is at least n; networks of a few bits are not quite fair
     out: Any,  # OUT (m,) what comes at positions first … first + m − 1
 ) -> None:
     """A part of a random order of 0 … n − 1, from its number alone. O(m).
 
-    A Feistel network permutes 2^(2 half) numbers; one that falls beyond n is sent through it again until it does not.
+    A network permutes 2^bits numbers; one that falls beyond n is sent through it again until it does not.
     """
-    mask = (_ONE << half) - _ONE
+    low = np.uint64(bits - bits // 2)
+    high = np.uint64(bits // 2)
+    for k in range(out.shape[0]):  # without a branch, which is many times faster
+        out[k] = np.int64(shuffled(seed, np.uint64(first + k), low, high))
     for k in range(out.shape[0]):
-        x = np.uint64(first + k)
-        while True:
-            left, right = x >> half, x & mask
-            for r in range(ROUNDS):
-                z = seed + _GOLDEN * (right * np.uint64(ROUNDS) + np.uint64(r) + _ONE)
-                z = (z ^ (z >> _S30)) * _MIX1
-                z = (z ^ (z >> _S27)) * _MIX2
-                left, right = right, left ^ ((z ^ (z >> _S31)) & mask)
-            x = (left << half) | right
-            if x < np.uint64(n):
-                break
-        out[k] = np.int64(x)
+        while out[k] >= n:
+            out[k] = np.int64(shuffled(seed, np.uint64(out[k]), low, high))

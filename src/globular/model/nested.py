@@ -66,9 +66,8 @@ class Batch:
         return np.sort(rng.choice(rows, min(n, len(rows)), replace=False))
 
     def _order(self, n: int, begin: int, end: int) -> I64:
-        half = max(1, -(-max(n - 1, 1).bit_length() // 2))
         out = np.empty(max(0, end - begin), dtype=np.int64)
-        random_order(np.uint64(self.seed), n, begin, np.uint64(half), out)
+        random_order(np.uint64(self.seed), n, begin, max(8, (n - 1).bit_length()), out)
         return out
 
 

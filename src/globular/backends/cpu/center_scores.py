@@ -12,20 +12,24 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from globular.backends.cpu.rows import CSRRows, DenseRows, Floats, KernelRows, Rows, load_rows, read_only
+from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, Rows, load_rows
 from globular.backends.protocol import Labels
 from globular.kernels import columns as column_kernels
-from globular.kernels import hard as hard_kernels
-from globular.kernels import nested as kernels
+from globular.kernels import scores as kernels
+from globular.kernels.nested import SAFETY
 from globular.model.columns import ColumnMeans
 from globular.model.statistics import F64, I64
+from globular.threads import even_ranges
 
 if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard
 
 ROWS_PER_BLOCK = 512
-SCORES_PER_BLOCK = 2**20
+"""Rows that are put together for one product: they and their scores stay in the second-level cache."""
 BYTES_PER_BLOCK = 2**20
+TASKS, SMALLEST_TASK, LARGEST_TASK = 8, 512, 2048
+SCORES_PER_TASK, BYTES_PER_TASK = 2**20, 2**24
+"""Tasks that a batch is cut into, and how many rows, scores and bytes of rows that must be converted these may have."""
 
 
 class Scored(NamedTuple):
@@ -72,10 +76,11 @@ def center_scores(shard: CpuShard, centers: F64 | ColumnMeans) -> DenseScores | 
     return DenseScores(shard, centers)
 
 
-def rows_per_block(shard: CpuShard, n_clusters: int) -> int:
-    """So that rows and scores suit the second-level cache; blocks never depend on threads."""
+def product_tasks(shard: CpuShard, n_rows: int, n_clusters: int) -> list[tuple[int, int]]:
+    """Spans of rows, one task each, whatever the number of threads: few, as waking one takes as long as many rows."""
     row_bytes = shard.rows.dtype.itemsize * (1 if isinstance(shard.rows, CSRRows) else shard.n_columns)
-    return min(ROWS_PER_BLOCK, max(64, min(SCORES_PER_BLOCK // n_clusters, BYTES_PER_BLOCK // row_bytes)))
+    most = max(64, min(LARGEST_TASK, SCORES_PER_TASK // n_clusters, BYTES_PER_TASK // row_bytes))
+    return even_ranges(n_rows, min(most, max(SMALLEST_TASK, -(-n_rows // TASKS))))
 
 
 class DenseScores:
@@ -86,16 +91,17 @@ class DenseScores:
     """
 
     def __init__(self, shard: CpuShard, centers: F64) -> None:
-        self.rows, self.scales, self.offset = shard.rows, shard.scales, shard.offset
+        self.rows, self.scales = shard.rows, shard.scales
+        self.offset: F64 = np.empty(0) if shard.offset is None else shard.offset
         self.centers = np.ascontiguousarray(centers, dtype=np.float64)
         dtype = self.rows.dtype
         self.unit, self.tiny = float(np.finfo(dtype).eps) / 2, float(np.finfo(dtype).tiny)
         self.slack, self.n_terms = 0.0, shard.n_columns
         with np.errstate(over="ignore"):  # kernels see by themselves where scores overflow
             self.norms: F64 = np.einsum("ij,ij->i", self.centers, self.centers)
-            shifted = self.centers if self.offset is None else self.centers - self.offset
+            shifted = self.centers - self.offset if len(self.offset) else self.centers
             self.factors = np.ascontiguousarray((-2.0 * shifted.T), dtype=dtype)
-            norms = self.norms if self.offset is None else np.einsum("ij,ij->i", shifted, shifted)
+            norms = np.einsum("ij,ij->i", shifted, shifted) if len(self.offset) else self.norms
             self.score_norms: Floats = norms.astype(dtype)
         self.longest = float(np.sqrt(norms.max()))
 
@@ -113,21 +119,17 @@ class DenseScores:
             errors = np.sqrt(np.einsum("ij,ij->i", difference, difference)) + np.sqrt((D + 4.0) * self.tiny)
             if len(self.scales):  # a scale is rounded too, and its product with every entry
                 errors += 4.0 * self.unit * np.sqrt(self.norms)
-        return centers, errors * (1.0 + kernels.SAFETY), (D + 16.0) * self.unit + kernels.SAFETY
+        return centers, errors * (1.0 + SAFETY), (D + 16.0) * self.unit + SAFETY
 
     def label(self, chosen: I64, labels: Labels) -> Scored:
         """Write the closest centre of these rows to `labels`."""
-        assert isinstance(self.rows, DenseRows)
         scales = entries_of(self.scales, chosen)
         lengths, best = np.empty(len(chosen)), np.empty(len(chosen))
         scores = np.empty((len(chosen), len(self.centers)), dtype=self.rows.dtype)
-        block, at = _gather(self.rows, chosen), np.arange(len(chosen))
-        seen = block
-        if self.offset is not None:
-            seen = (read_only((block[0] - self.offset).astype(block[0].dtype, copy=False)),)
-        hard_kernels.row_lengths(seen, lengths)
-        with np.errstate(over="ignore", invalid="ignore"):
-            np.matmul(seen[0], self.factors, out=scores)
+        block, at = in_place(self.rows, chosen)
+        n_together = min(len(chosen), ROWS_PER_BLOCK, max(64, BYTES_PER_BLOCK // block[0][:1].nbytes))
+        seen = np.empty((n_together, self.n_terms), dtype=self.rows.dtype)
+        kernels.score_rows(block[0], at, self.offset, self.factors, seen, scores, lengths)
         kernels.decide(
             block, at, lengths, scales, scores, self.score_norms, self.centers, self.norms, self.unit, self.tiny,
             best, labels,
@@ -170,10 +172,3 @@ def in_place(rows: Rows, chosen: I64) -> tuple[KernelRows, I64]:
     """Rows as kernels take them, copied only if they must be converted, and where the chosen ones lie in them."""
     loaded, gathered = load_rows(rows, chosen)
     return loaded, np.arange(len(chosen)) if gathered else chosen
-
-
-def _gather(rows: DenseRows, chosen: I64) -> KernelRows:
-    """Those rows one after the other; a view where they lie like that already."""
-    if len(chosen) and chosen[-1] - chosen[0] + 1 == len(chosen):
-        return rows.kernel_rows(int(chosen[0]), int(chosen[-1]) + 1)
-    return (rows.gather(chosen),)

@@ -24,7 +24,7 @@ from globular.backends.cpu.center_scores import (
     Scored,
     center_scores,
     in_place,
-    rows_per_block,
+    product_tasks,
 )
 from globular.backends.cpu.picked import pick
 from globular.backends.cpu.votes import Moves, add_votes, cast_ballots
@@ -34,7 +34,7 @@ from globular.kernels import nested as kernels
 from globular.model.columns import ColumnMeans
 from globular.model.nested import Batch, Bounds, Candidates, NestedSearch, NestedStatistics
 from globular.model.statistics import F64, I64
-from globular.threads import even_ranges, ordered_map, run_all, single_threaded_blas
+from globular.threads import even_ranges, map_all, run_all, single_threaded_blas
 
 if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard
@@ -101,7 +101,7 @@ def _by_products(shard: CpuShard, centers: F64 | ColumnMeans, rows: I64, former:
         if kept is not None:
             kept.take(np.arange(*span), scored, labels[part], former[part])
 
-    run_all(assign, even_ranges(len(rows), rows_per_block(shard, centers.shape[0])), shard.n_threads)
+    run_all(assign, product_tasks(shard, len(rows), centers.shape[0]), shard.n_threads)
     return _Found(labels, len(rows) * centers.shape[0], kept)
 
 
@@ -123,9 +123,9 @@ def _by_bounds(shard: CpuShard, centers: F64 | ColumnMeans, rows: I64, former: L
             kept.take(at, scored, found, labels[at])
         labels[at] = found
 
-    left = list(ordered_map(search_few, even_ranges(len(rows), _rows_per_search(len(rows))), shard.n_threads))
+    left = map_all(search_few, even_ranges(len(rows), _rows_per_search(len(rows))), shard.n_threads)
     wide = np.concatenate([np.empty(0, dtype=np.int64), *(at for at, _ in left)])
-    run_all(multiply, even_ranges(len(wide), rows_per_block(shard, centers.shape[0])), shard.n_threads)
+    run_all(multiply, product_tasks(shard, len(wide), centers.shape[0]), shard.n_threads)
     return _Found(labels, sum(n for _, n in left) + len(wide) * centers.shape[0], kept)
 
 

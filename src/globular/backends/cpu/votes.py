@@ -15,7 +15,7 @@ from globular.model.columns import Ballots
 from globular.model.groups import group_by
 from globular.model.nested import NestedStatistics
 from globular.model.statistics import F64, I64
-from globular.threads import even_ranges, ordered_map
+from globular.threads import even_ranges, map_all
 
 if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard
@@ -68,7 +68,7 @@ def add_votes(shard: CpuShard, moves: Moves, origin: F64, statistics: NestedStat
 
         return join
 
-    for join in ordered_map(task, _runs(starts), shard.n_threads):
+    for join in map_all(task, _runs(starts), shard.n_threads):
         join()
     statistics.counts += counts
     if isinstance(shard.rows, CSRRows) and origin.any():

@@ -294,7 +294,7 @@ callable, default="auto"
         self._take_votes(step.model.votes, data)
 
     def _take_votes(self, votes: AnyVotes, data: Input) -> None:
-        self.cluster_centers_ = votes.dense_centers().astype(data.dtype)
+        self.cluster_centers_ = votes.centers_as(data.dtype)
         self.counts_ = votes.counts
         self.sums_ = votes.whole_sums()
 

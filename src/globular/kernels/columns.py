@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import inline, kernel
-from globular.kernels.nested import SAFETY, count_close, stored_lower, stored_upper
 from globular.kernels.rows import order_key, squared_norm
 from globular.kernels.scores import rounding
 
@@ -144,81 +143,6 @@ def keep_products(
         own_out[at[i]] = -0.5 * scores[i, labels[i]]
         former_out[at[i]] = -0.5 * scores[i, max(former[i], 0)]
         lengths_out[at[i]] = lengths[i]
-
-
-@inline
-def product_with(rows: Any, i: int, places: Any, c: int) -> float:
-    """x · place of one centre. O(nnz)."""
-    total = 0.0
-    for k in range(rows[2][i], rows[2][i + 1]):
-        total += rows[0][k] * places[rows[1][k], c]
-    return total
-
-
-@kernel
-def keep_by_columns(
-    rows: Any,  # IN
-    at: Any,  # IN  (n,) where each row lies in `rows`
-    scales: Any,  # IN  (N,) or empty
-    chosen: Any,  # IN  (n,) rows of the shard
-    labels: Any,  # IN  (n,) their clusters
-    places: Any,  # IN  (D, ≥ C)
-    factors: Any,  # IN  (C,)
-    norms: Any,  # IN  (C,) ‖m‖²
-    slack: float,  # IN  error of the norms
-    order: Any,  # IN  (C,) centres sorted by group
-    starts: Any,  # IN  (groups + 1,)
-    drift: Any,  # IN  (C,)
-    group_drift: Any,  # IN  (groups,)
-    most: int,  # IN  rows with more candidates than this are left to the product
-    upper: Any,  # IN/OUT (N,)
-    lower: Any,  # IN/OUT (N, groups)
-    wide: Any,  # OUT (n,) positions left to the product
-) -> tuple[int, int]:
-    """Alg. 1 for sparse rows with few candidates, as far as they keep their centre. O(nnz) a distance.
-
-    How many are left to the product, and distances of the others. A row that another centre might win is among them:
-    products add in another order, and what they say shall not depend on bounds.
-    """
-    n_groups = group_drift.shape[0]
-    n_wide, n_distances = 0, 0
-    for i in range(chosen.shape[0]):
-        r, c = chosen[i], labels[i]
-        # the own distance rules some more out, but not many times more
-        left = count_close(lower, r, group_drift, starts, upper[r] + drift[c]) > 4 * most
-        n_here = 1
-        if not left:
-            scale = scales[r] if scales.shape[0] else 1.0
-            length = scale * np.sqrt(squared_norm(rows, at[i]))
-            own = length * length - 2.0 * scale * factors[c] * product_with(rows, at[i], places, c) + norms[c]
-            reach = length + np.sqrt(norms[c])
-            error = slack + rounding(rows, at[i], reach, scale, 0, UNIT, TINY)
-            limit = np.sqrt(max(own, 0.0) + error) * (1.0 + SAFETY)
-            upper[r] = stored_upper(limit, drift[c])
-            left = count_close(lower, r, group_drift, starts, limit) > most
-            for g in range(0 if left else n_groups):
-                if lower[r, g] - group_drift[g] > limit:
-                    continue
-                least = np.inf
-                for k in range(starts[g], starts[g + 1]):
-                    m = order[k]
-                    if m == c:
-                        continue
-                    squared = (
-                        length * length - 2.0 * scale * factors[m] * product_with(rows, at[i], places, m) + norms[m]
-                    )
-                    reach = max(reach, length + np.sqrt(norms[m]))
-                    error = slack + rounding(rows, at[i], reach, scale, 0, UNIT, TINY)
-                    left |= squared - own <= 4.0 * error
-                    least = min(least, squared - error)
-                    n_here += 1
-                lower[r, g] = stored_lower(np.sqrt(max(least, 0.0)), group_drift[g])
-        if left:
-            wide[n_wide] = i
-            n_wide += 1
-        else:
-            n_distances += n_here
-    return n_wide, n_distances
 
 
 @inline

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.kernels.columns import transpose_back
 from globular.kernels.votes import move_centers
 from globular.model.columns import ColumnMeans
 from globular.model.nested import NestedStatistics
@@ -16,6 +17,7 @@ from globular.threads import even_ranges, run_all, to_the_end
 
 ENTRIES_PER_TASK = 2**18
 """Numbers of C × D that one thread handles at a time."""
+Floats: TypeAlias = NDArray[np.floating[Any]]
 TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -61,6 +63,10 @@ class AnyVotes(Protocol):
 
     def dense_centers(self) -> F64:
         """The centres, (C, D)."""
+        ...
+
+    def centers_as(self, dtype: np.dtype) -> Floats:
+        """A copy of them in another precision."""
         ...
 
     def whole_sums(self) -> F64:
@@ -142,6 +148,10 @@ class Votes:
         """See `AnyVotes.dense_centers`."""
         return self.centers
 
+    def centers_as(self, dtype: np.dtype) -> Floats:
+        """See `AnyVotes.centers_as`."""
+        return self.centers.astype(dtype)
+
     def whole_sums(self) -> F64:
         """Σ w x per cluster, (C, D); the sums themselves where they are taken about zero."""
         return self.sums + self.counts[:, None] * self.origin if self.origin.any() else self.sums
@@ -211,6 +221,12 @@ class ColumnVotes:
     def dense_centers(self) -> F64:
         """See `AnyVotes.dense_centers`."""
         return self.centers.times(self.centers.factors)
+
+    def centers_as(self, dtype: np.dtype) -> Floats:
+        """See `AnyVotes.centers_as`."""
+        centers: Floats = np.empty(self.centers.shape, dtype=dtype)
+        transpose_back(self.centers.places, self.centers.factors, centers)
+        return centers
 
     def whole_sums(self) -> F64:
         """See `AnyVotes.whole_sums`."""

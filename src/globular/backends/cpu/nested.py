@@ -29,7 +29,6 @@ from globular.backends.cpu.center_scores import (
 from globular.backends.cpu.picked import pick
 from globular.backends.cpu.votes import Moves, add_votes, cast_ballots
 from globular.backends.protocol import Labels
-from globular.kernels import columns as column_kernels
 from globular.kernels import nested as kernels
 from globular.model.columns import ColumnMeans
 from globular.model.nested import Batch, Bounds, Candidates, NestedSearch, NestedStatistics
@@ -39,9 +38,10 @@ from globular.threads import even_ranges, map_all, run_all, single_threaded_blas
 if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard
 
-DIRECT_SHARE = {"dense": 1 / 2, "sparse": 1 / 12}
-"""Rows with at most this share of the centres as candidates compute those distances alone; others multiply by all.
-A sparse row finds the entries of one centre all over the memory, those of all centres side by side."""
+DIRECT_SHARE = 1 / 2
+"""Dense rows with at most this share of the centres as candidates compute those distances alone, others all.
+A sparse row always does: it finds the entries of one centre all over the memory, those of all centres side by side, so
+that four of fifty take as long as all, and all make better bounds."""
 
 SEARCHES, SMALLEST_SEARCH, LARGEST_SEARCH = 4, 1024, 8192
 """Tasks that look at the bounds of a batch, and how many rows these may have."""
@@ -160,40 +160,27 @@ class _BoundedSearch:
         """Label, in place, rows that are settled or have few candidates; positions of the others, and distances."""
         b, unsettled = self.bounds, np.empty(len(rows), dtype=np.int64)
         n_open, n_new = kernels.unsettled(rows, labels, self.upper, self.lower, b.drift, b.group_drift, unsettled)
-        search = self._few_dense if isinstance(self.product, DenseScores) else self._few_sparse
-        left, n_distances = [unsettled[len(rows) - n_new :]], 0
-        for begin, end in even_ranges(n_open, ROWS_PER_BLOCK):
-            wide, n = search(rows, labels, unsettled[begin:end])
-            left.append(wide)
-            n_distances += n
+        active, left, n_distances = unsettled[:n_open], [unsettled[len(rows) - n_new :]], 0
+        if isinstance(self.product, ColumnScores):
+            left.append(active)
+        else:
+            for begin, end in even_ranges(n_open, ROWS_PER_BLOCK):
+                wide, n = self._search(rows, labels, active[begin:end], self.product)
+                left.append(wide)
+                n_distances += n
         return np.sort(np.concatenate(left)), n_distances
 
-    def _few_dense(self, rows: I64, labels: Labels, active: I64) -> tuple[I64, int]:
+    def _search(self, rows: I64, labels: Labels, active: I64, product: DenseScores) -> tuple[I64, int]:
         """Search the dense rows that have few candidates; returns the others, and the distances of those done."""
-        b, product = self.bounds, self.product
-        assert isinstance(product, DenseScores)
-        C = len(product.centers)
+        b, C = self.bounds, len(product.centers)
         chosen, found, wide = rows[active], labels[active], np.empty(len(active), dtype=np.int64)
         block, at = in_place(self.shard.rows, chosen)
         n_wide, n_distances = kernels.search_few(
             block, at, self.shard.scales, chosen, product.centers, product.norms, *product.rounded, b.groups.order,
-            b.groups.starts, self.group_of, b.drift, b.group_drift, int(DIRECT_SHARE["dense"] * C), self.upper,
+            b.groups.starts, self.group_of, b.drift, b.group_drift, int(DIRECT_SHARE * C), self.upper,
             self.lower, found, np.empty((1, C), dtype=np.int64), np.empty(C, dtype=block[0].dtype), wide,
         )  # fmt: skip
         labels[active] = found
-        return active[wide[:n_wide]], n_distances
-
-    def _few_sparse(self, rows: I64, labels: Labels, active: I64) -> tuple[I64, int]:
-        """The same for sparse rows, of which only those are done that keep their centre."""
-        b, product = self.bounds, self.product
-        assert isinstance(product, ColumnScores)
-        chosen, wide = rows[active], np.empty(len(active), dtype=np.int64)
-        block, at = in_place(self.shard.rows, chosen)
-        n_wide, n_distances = column_kernels.keep_by_columns(
-            block, at, self.shard.scales, chosen, labels[active], product.means.places, product.means.factors,
-            product.score_norms, product.slack, b.groups.order, b.groups.starts, b.drift, b.group_drift,
-            int(DIRECT_SHARE["sparse"] * len(self.group_of)), self.upper, self.lower, wide,
-        )  # fmt: skip
         return active[wide[:n_wide]], n_distances
 
     def all(self, rows: I64, labels: Labels) -> Scored:

@@ -33,6 +33,21 @@ def test_seconds_are_compared_with_the_best_of_all_runs() -> None:
     assert figure2.seconds_to({"slow": [slow], "fast": [fast]}, 0.5) == {"slow": 4.0, "fast": np.inf}
 
 
+def test_by_start_a_run_is_compared_with_what_began_at_the_same_rows() -> None:
+    def run(at: float, energy: float) -> Curve:
+        return Curve([0.0, at], [1000.0, energy], 0, 0, 0, "")
+
+    curves = {"mbatch": [run(4.0, 50.0), run(9.0, 101.0)], "nmbatch": [run(2.0, 50.5), run(3.0, 100.0)]}
+    found = figure2.seconds_by_start(curves, 2.0)
+    assert {name: list(seconds) for name, seconds in found.items()} == {"mbatch": [4.0, 9.0], "nmbatch": [2.0, 3.0]}
+    assert list(figure2.seconds_by_start(curves, 0.5)["nmbatch"]) == [np.inf, 3.0]
+    assert figure2.seconds_to(curves, 2.0) == {"mbatch": np.inf, "nmbatch": np.inf}  # two local minima
+    curves |= {"lloyd": curves["mbatch"], "yinyang": curves["mbatch"]}
+    (_, ratio, _), *_ = figure2.claims("blobs", curves, by_start=True)
+    assert ratio == 6.5 / 2.5
+    assert np.isnan(figure2.claims("blobs", curves, by_start=False)[0][1])
+
+
 @pytest.mark.parametrize("algorithm", ["lloyd", "yinyang", "mbatch", "mbatch.remove", "nmbatch", "nmbatch.deact"])
 def test_every_algorithm_lowers_the_validation_energy(algorithm: str) -> None:
     split = PROBLEMS["blobs"].load(3000)

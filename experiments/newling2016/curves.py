@@ -123,14 +123,33 @@ def mean_curve(curves: Sequence[Curve], times: Floats) -> tuple[Floats, Floats]:
     return values.mean(axis=0), values.std(axis=0)
 
 
+def _for_good(times: Floats, values: Floats, energy: float) -> float:
+    above = np.flatnonzero(values > energy)
+    last = int(above[-1]) + 1 if len(above) else 0
+    return float(times[last]) if last < len(times) else float("inf")
+
+
 def mean_first_within(curves: Sequence[Curve], energy: float) -> float:
     """Seconds until the mean over runs falls to this energy for good; infinity if it does not."""
     times = np.unique(np.concatenate([curve.seconds for curve in curves]))
-    above = np.flatnonzero(mean_curve(curves, times)[0] > energy)
-    last = int(above[-1]) + 1 if len(above) else 0
-    return float(times[last]) if last < len(times) else float("inf")
+    return _for_good(times, mean_curve(curves, times)[0], energy)
+
+
+def first_within(curves: Sequence[Curve], energies: Floats) -> Floats:
+    """The same for each run and an energy of its own."""
+    return np.array(
+        [
+            _for_good(np.asarray(curve.seconds), np.asarray(curve.energies), float(energy))
+            for curve, energy in zip(curves, energies, strict=True)
+        ]
+    )
 
 
 def best_energy(curves: Mapping[str, Sequence[Curve]]) -> float:
     """E*: the lowest validation energy of any run."""
     return min(min(curve.energies) for runs in curves.values() for curve in runs)
+
+
+def best_by_start(curves: Mapping[str, Sequence[Curve]]) -> Floats:
+    """The lowest energy that any algorithm has reached from each start."""
+    return np.min([[min(curve.energies) for curve in runs] for runs in curves.values()], axis=0)

@@ -78,9 +78,14 @@ def center_scores(shard: CpuShard, centers: F64 | ColumnMeans) -> DenseScores | 
 
 def product_tasks(shard: CpuShard, n_rows: int, n_clusters: int) -> list[tuple[int, int]]:
     """Spans of rows, one task each, whatever the number of threads: few, as waking one takes as long as many rows."""
-    row_bytes = shard.rows.dtype.itemsize * (1 if isinstance(shard.rows, CSRRows) else shard.n_columns)
-    most = max(64, min(LARGEST_TASK, SCORES_PER_TASK // n_clusters, BYTES_PER_TASK // row_bytes))
+    most = min(LARGEST_TASK, max(64, SCORES_PER_TASK // n_clusters), rows_at_once(shard))
     return even_ranges(n_rows, min(most, max(SMALLEST_TASK, -(-n_rows // TASKS))))
+
+
+def rows_at_once(shard: CpuShard) -> int:
+    """How many rows one may ask for: they are copied if they must be converted."""
+    row_bytes = shard.rows.dtype.itemsize * (1 if isinstance(shard.rows, CSRRows) else shard.n_columns)
+    return max(64, BYTES_PER_TASK // row_bytes)
 
 
 class DenseScores:

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.center_scores import (
-    ROWS_PER_BLOCK,
     ColumnScores,
     DenseScores,
     RowProducts,
@@ -25,6 +24,7 @@ from globular.backends.cpu.center_scores import (
     center_scores,
     in_place,
     product_tasks,
+    rows_at_once,
 )
 from globular.backends.cpu.picked import pick
 from globular.backends.cpu.votes import Moves, add_votes, cast_ballots
@@ -164,7 +164,7 @@ class _BoundedSearch:
         if isinstance(self.product, ColumnScores):
             left.append(active)
         else:
-            for begin, end in even_ranges(n_open, ROWS_PER_BLOCK):
+            for begin, end in even_ranges(n_open, rows_at_once(self.shard)):
                 wide, n = self._search(rows, labels, active[begin:end], self.product)
                 left.append(wide)
                 n_distances += n

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import inline, kernel
+from globular.kernels.lines import LINE, add_1_line, add_2_lines, add_4_lines, add_8_lines
 from globular.kernels.rows import order_key, squared_norm
 from globular.kernels.scores import rounding
 
@@ -68,30 +69,28 @@ def sum_squares(
 def column_scores(
     rows: Any,  # IN  (data, indices, indptr)
     at: Any,  # IN  (n,) which rows
-    places: Any,  # IN  (D, width) whole vectors are the fastest
+    places: Any,  # IN  (D, width), whole lines
     factors: Any,  # IN  (C,)
     scores: Any,  # OUT (n, width) −2 x · factor · place
     lengths: Any,  # OUT (n,) ‖x‖
 ) -> None:
-    """Products of sparse rows with all centres, four entries at a time. O(nnz · width)."""
+    """Products of sparse rows with all centres. O(nnz · width)."""
     n, width = scores.shape
     data, indices = rows[0], rows[1]
     for i in range(n):
-        k, end = rows[2][at[i]], rows[2][at[i] + 1]
-        for c in range(width):
-            scores[i, c] = 0.0
-        while k + 4 <= end:
-            v0, v1 = np.float64(data[k]), np.float64(data[k + 1])
-            v2, v3 = np.float64(data[k + 2]), np.float64(data[k + 3])
-            j0, j1, j2, j3 = indices[k], indices[k + 1], indices[k + 2], indices[k + 3]
-            for c in range(width):
-                scores[i, c] += (v0 * places[j0, c] + v1 * places[j1, c]) + (v2 * places[j2, c] + v3 * places[j3, c])
-            k += 4
-        while k < end:
-            v0, j0 = np.float64(data[k]), indices[k]
-            for c in range(width):
-                scores[i, c] += v0 * places[j0, c]
-            k += 1
+        begin, end = rows[2][at[i]], rows[2][at[i] + 1]
+        c = 0
+        while c + 8 * LINE <= width:
+            add_8_lines(data, indices, begin, end, places, c, scores, i)
+            c += 8 * LINE
+        if c + 4 * LINE <= width:
+            add_4_lines(data, indices, begin, end, places, c, scores, i)
+            c += 4 * LINE
+        if c + 2 * LINE <= width:
+            add_2_lines(data, indices, begin, end, places, c, scores, i)
+            c += 2 * LINE
+        if c + LINE <= width:
+            add_1_line(data, indices, begin, end, places, c, scores, i)
         for c in range(factors.shape[0]):
             scores[i, c] *= -2.0 * factors[c]
         lengths[i] = np.sqrt(squared_norm(rows, at[i]))

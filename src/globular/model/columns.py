@@ -19,12 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.kernels import columns as kernels
+from globular.kernels.lines import LINE
 from globular.model.statistics import F64, I64
 from globular.threads import even_ranges, ordered_map
 
 COLUMNS_PER_TASK = 4096
-VECTOR = 8
-"""Columns are as wide as so many numbers, or a multiple: whole vectors and whole lines of the cache."""
 COLUMN_PARTS, ROWS_WORTH_PARTS = 2, 256
 """Sums of at least so many rows are made in so many parts of the columns."""
 NORM_SHARE = 1e-9
@@ -51,7 +50,7 @@ class ColumnMeans:
     """k centres: `factors` times the columns of `places`."""
 
     places: F64
-    """(D, ≥ k), padded with zeros."""
+    """(D, ≥ k), padded with zeros to whole lines."""
     factors: F64
     squares: F64
     """‖place‖², (k,)."""
@@ -61,7 +60,7 @@ class ColumnMeans:
     @classmethod
     def of(cls, centers: F64, n_threads: int = 1) -> ColumnMeans:
         k, D = centers.shape
-        places = _aligned_zeros(D, -(-k // VECTOR) * VECTOR)
+        places = _aligned_zeros(D, -(-k // LINE) * LINE)
 
         def transpose(span: tuple[int, int]) -> F64:
             squares = np.empty(k)
@@ -126,6 +125,6 @@ class ColumnMeans:
 
 def _aligned_zeros(n: int, width: int) -> F64:
     """Zeros whose rows begin where lines of the cache do."""
-    memory = np.zeros(n * width + VECTOR)
-    first = (-memory.ctypes.data // memory.itemsize) % VECTOR
+    memory = np.zeros(n * width + LINE)
+    first = (-memory.ctypes.data // memory.itemsize) % LINE
     return memory[first : first + n * width].reshape(n, width)

@@ -15,6 +15,7 @@ from scipy import sparse
 from globular import NestedMiniBatchKMeans
 from globular.algorithms.nested import NestedOptions, nested_kmeans
 from globular.backends.cpu import CpuShard
+from globular.kernels.columns import column_scores
 from globular.model import columns
 from globular.model.nested import Batch, NestedSearch
 from globular.model.votes import ColumnVotes
@@ -122,3 +123,19 @@ def test_nobody_watching_changes_nothing(form: str) -> None:
         watched.n_iter_,
         watched.n_distances_,
     )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("k", [1, 9, 20, 50, 64, 70, 130])
+def test_products_of_sparse_rows_in_lines_are_products(k: int, dtype: type) -> None:
+    rng = np.random.default_rng(k)
+    X = sparse.random(40, 300, density=0.1, format="csr", dtype=dtype, random_state=0)
+    centers, at = rng.normal(size=(k, 300)), rng.permutation(40)[:30]
+    means = columns.ColumnMeans.of(centers)
+    factors = rng.uniform(0.5, 2.0, size=k)
+    scores, lengths = np.full((30, means.places.shape[1]), np.nan), np.empty(30)
+    rows = (X.data, X.indices.astype(np.int32), X.indptr.astype(np.int64))
+    column_scores(rows, at, means.places, factors, scores, lengths)
+    dense = X.toarray().astype(np.float64)[at]
+    np.testing.assert_allclose(scores[:, :k], -2.0 * dense @ (factors[:, None] * centers).T, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(lengths, np.linalg.norm(dense, axis=1))

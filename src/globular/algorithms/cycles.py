@@ -71,7 +71,8 @@ class State:
     tail: float
     """Σ_n q(z_n > T)."""
     given_up: F64
-    """Weight of every component when a split of it was last given up; 0 if none was."""
+    """Of every component its weight, and the cells or rows it was seen in, when a split of it was last given up, (T, 2);
+    zeros if none was."""
     arrangement: int
     """Changes with the components or their order."""
     F: float = np.inf
@@ -207,7 +208,7 @@ class Cycles:
             return None
         self._data.open_parts()
         self._opened, self.prior = True, found.prior
-        return self.arrange(found.moments, 0.0, np.zeros(len(found.moments)))
+        return self.arrange(found.moments, 0.0, np.zeros((len(found.moments), 2)))
 
     def trials(self, state: State, candidates: I64) -> list[Trial]:
         """Step 2: try to split the candidates; the best first."""
@@ -221,6 +222,14 @@ class Cycles:
         self._opened |= found.refined
         return sorted(trials, key=lambda trial: -trial.gain)
 
+    def n_seen(self, state: State) -> I64:
+        """Cells or rows that every component has a noticeable share of, (T,)."""
+        every = np.arange(state.mixture.T)
+        found = self._data.shares(state.mixture.local, every, state.moments.counts)
+        self._n_distances += found.n_distances
+        self._opened |= found.refined
+        return np.array([len(share) for share in found.shares])
+
     def split(self, state: State, trials: list[Trial]) -> State:
         """Children in the places of their parents; components that have vanished are left to the tail."""
         stays = state.moments.counts > VANISHED
@@ -228,7 +237,8 @@ class Cycles:
         moments, given_up = state.moments.take(stays), state.given_up[stays]
         for trial in trials:
             moments = moments.join(trial.children)
-        return self.arrange(moments, state.tail, np.append(given_up, np.zeros(len(moments) - len(given_up))))
+        fresh = np.zeros((len(moments) - len(given_up), 2))
+        return self.arrange(moments, state.tail, np.concatenate([given_up, fresh]))
 
     def without_vanished(self, state: State) -> State:
         """Components that have lost their weight are what the tail is, and left to it."""
@@ -242,5 +252,6 @@ class Cycles:
         """Pairs of components as one, which is not to be split again at once."""
         moments = merge(state.moments, pairs)
         n_stay = len(moments) - len(pairs)
-        stays = np.delete(state.given_up, np.ravel(pairs))
-        return self.arrange(moments, state.tail, np.append(stays, moments.counts[n_stay:]))
+        stays = np.delete(state.given_up, np.ravel(pairs), axis=0)
+        merged = np.column_stack([moments.counts[n_stay:], np.zeros(len(pairs))])
+        return self.arrange(moments, state.tail, np.concatenate([stays, merged]))

@@ -39,6 +39,10 @@ _START_DEPTH = 4
 class Share(Protocol):
     """The part of the data that a component is responsible for."""
 
+    def __len__(self) -> int:
+        """Rows or cells."""
+        ...
+
     def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
         """Statistics of the E-step."""
         ...
@@ -55,8 +59,12 @@ class Shares:
     """Whether the data were opened for it, so that free energies before and after do not compare."""
 
 
-class Field(Share, Protocol):
+class Field(Protocol):
     """All the data."""
+
+    def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
+        """Statistics of the E-step."""
+        ...
 
     @property
     def total_weight(self) -> float: ...
@@ -208,6 +216,9 @@ class LocalRows:
     def __init__(self, shard: Shard, rows: F64, weights: F64) -> None:
         self._local = shard.local(rows, weights)
 
+    def __len__(self) -> int:
+        return self._local.n_rows
+
     def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
         return self._local.soft_pass(mixture)
 
@@ -354,6 +365,9 @@ class CellShare:
     def __init__(self, shard: Shard, chunks: Chunks) -> None:
         self._chunks, self._local = chunks, shard.local(chunks.means[:0])
         self.size = len(chunks) * chunks.means.shape[1] ** 2
+
+    def __len__(self) -> int:
+        return len(self._chunks)
 
     def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
         return self._local.chunk_pass(self._chunks, mixture)

@@ -37,7 +37,8 @@ GROWN = "no split lowers the free energy"
 SETTLED = "the free energy changed by less than tol"
 
 _STALE = 0.05
-"""A component is tried again when its weight has changed by this share since a split of it was given up."""
+"""A component is tried again when its weight, or the number of cells that it is seen in, has changed by this share since
+a split of it was given up."""
 _COLD = 1e-6
 """Variance, relative to that of the data, at which rows go to the closest mean."""
 _PRIOR_UPDATES = 20
@@ -49,7 +50,7 @@ def infinite(
 ) -> Iterator[Step[Mixture]]:
     """Run from the components in `start`; one step per cycle. Only nested truncations grow."""
     run = Cycles(data, prior, options)
-    state = run.arrange(start, 0.0, np.zeros(len(start)))
+    state = run.arrange(start, 0.0, np.zeros((len(start), 2)))
     if options.closed:
         yield from run.cycle(state, None, options.tol, SETTLED)
         return
@@ -66,10 +67,11 @@ def infinite(
                 state = yield from run.with_fitted_prior(attempt)
                 continue
             run.prior = before
-        # Deviation: a mixture that has stopped growing looks closer, and tries again what it has given up
+        # Deviation: a mixture that has stopped growing looks closer, and tries again what looks different then
         if run.ended or not run.refine(state, thorough=True):
             break
-        state = yield from run.cycle(_fresh(state), None, options.tol)
+        state = yield from run.cycle(replace(state, F=np.inf), None, options.tol)
+        state = _reconsider(run, state)
     if not run.ended:
         yield from run.cycle(state, None, options.tol, GROWN)
 
@@ -144,7 +146,8 @@ def _draw_candidates(state: State, options: InfiniteOptions, rng: np.random.Gene
     component is tried before that.
     """
     counts = state.moments.counts
-    changed = np.abs(counts - state.given_up) > _STALE * state.given_up
+    given_up = state.given_up[:, 0]
+    changed = np.abs(counts - given_up) > _STALE * given_up
     eligible = np.flatnonzero(changed & (counts > VANISHED))
     # Deviation: with ten at a time, thousands of components would take hundreds of rounds
     most = options.n_candidates if options.accept == "best" else max(options.n_candidates, len(counts) // 2)
@@ -161,14 +164,16 @@ def _affordable(trials: list[Trial], room: int, accept: str) -> list[Trial]:
     return trials[: min(n, 1) if accept == "best" else n]
 
 
-def _fresh(state: State) -> State:
-    """The state after the data have been looked at more closely: nothing is given up, and F is not known."""
-    return replace(state, given_up=np.zeros(len(state.given_up)), F=np.inf)
+def _reconsider(run: Cycles, state: State) -> State:
+    """Nothing is given up that is seen in other cells by now."""
+    seen = state.given_up[:, 1]
+    changed = np.abs(run.n_seen(state) - seen) > _STALE * seen
+    return replace(state, given_up=np.where(changed[:, None], 0.0, state.given_up))
 
 
 def _give_up(state: State, trials: list[Trial]) -> State:
     """Remember that these components are not worth a split as they are."""
     given_up = state.given_up.copy()
-    components = [trial.component for trial in trials]
-    given_up[components] = state.moments.counts[components]
+    for trial in trials:
+        given_up[trial.component] = state.moments.counts[trial.component], trial.n_seen
     return replace(state, given_up=given_up)

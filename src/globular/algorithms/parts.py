@@ -58,8 +58,9 @@ def best_partition(data: Field, prior: Prior, smallest: float, gain: float, leas
         return None
     some = leaves.pick(slice(None, None, -(-len(leaves) // _FITTED)))
     some = some.pick(some.weights >= min(smallest, float(some.weights.max())))
+    moments = _moments(some, prior)
     for _ in range(_PRIOR_UPDATES):
-        prior = prior.fitted(prior.update(_moments(some, prior)))
+        prior = prior.fitted(prior.update(moments))
     nodes = data.parts(Worth(prior, smallest, data.total_weight), gain)
     return None if nodes is None or len(nodes) < least else Partition(_moments(nodes, prior), prior)
 

@@ -25,6 +25,10 @@ _COLD = 1e-3
 """Variance, relative to that along the principal component, at which responsibilities are all but hard."""
 _STEADY = 1e-3
 """Children have converged when F changes by less than this per unit of weight."""
+_CAUTION = 2.0
+"""How many times more than a geometric series promises F may still fall."""
+_ONE_FOR_ALL = {"full": "tied"}
+"""Families in which components of equal covariance need one factor only."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +41,8 @@ class Trial:
     children: Moments
     """The children that it leaves."""
     n_distances: int
+    n_seen: int
+    """Cells or rows that the component was seen in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +108,7 @@ def _try_split(share: Share, component: int, parent: Moments, place: Place, prio
             earlier, F = F, local.free_energy(halves)
             halves = local.updated
             steeper, fall = fall, earlier - F
-            # slowing down, it does not come below what is needed in the updates that are left
-            hopeless = fall < steeper < np.inf and before - F + n_left * fall < needed
+            hopeless = fall < steeper < np.inf and before - F + _fall_to_come(steeper, fall, n_left) < needed
             if fall < _STEADY * float(parent.counts[0]) or hopeless:
                 break
         held = halves.counts >= rules.smallest
@@ -114,9 +119,15 @@ def _try_split(share: Share, component: int, parent: Moments, place: Place, prio
             halves = local.updated
         gain = before - F
         if gain > needed:
-            return Trial(component, gain, halves, local.n_distances)
+            return Trial(component, gain, halves, local.n_distances, len(share))
         children = halves
-    return Trial(component, 0.0, parent, local.n_distances)
+    return Trial(component, 0.0, parent, local.n_distances, len(share))
+
+
+def _fall_to_come(steeper: float, fall: float, n_left: int) -> float:
+    """About the most that F falls by in the updates left, if these slow down as the last two did, twice over."""
+    ratio = fall / steeper
+    return fall * min(n_left, _CAUTION * ratio / (1.0 - ratio))
 
 
 class _Local:
@@ -147,11 +158,12 @@ class _Local:
         if not variances.min() > 0:
             return None
         # as cold as that, every row goes to the closest of the points one standard deviation out
-        shape = FAMILIES[self._prior.covariance_type].shape(2 * len(means), means.shape[1])
+        kind = _ONE_FOR_ALL.get(self._prior.covariance_type, self._prior.covariance_type)
+        shape = FAMILIES[kind].shape(2 * len(means), means.shape[1])
         covariances = np.broadcast_to(_COLD * float(variances.min()) * metric, shape)
         ends = np.concatenate([means + steps, means - steps])
         equal = np.full(len(ends), 1.0 / len(ends))
-        cold = GaussianParameters(equal, ends, covariances, self._prior.covariance_type)
+        cold = GaussianParameters(equal, ends, covariances, kind)
         return Moments.from_pass(cold, self._e_step(cold))
 
     def _covariances(self, moments: Moments) -> F64:

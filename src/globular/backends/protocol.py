@@ -325,7 +325,10 @@ class LocalShard(Shard, Protocol):
     """A C-sized shard made by `local`; its rows are sorted by cell where a method takes `starts`."""
 
     def chunk_pass(self, chunks: Chunks, mixture: GaussianParameters) -> SoftStatistics:
-        """The `cell_pass` of these cells, few enough for one thread; the rows of the shard have no part in it."""
+        """The `cell_pass` of these cells, few enough for one thread; the rows of the shard have no part in it.
+
+        The same cells are often asked for again: what can be made of them beforehand is kept.
+        """
         ...
 
     def cell_seeds(self, starts: Index, quotas: Index, uniforms: F64) -> Index:

@@ -81,7 +81,7 @@ class GaussianPosterior(Posterior):
         expected = self._digammas() + D * np.log(2.0) - log_determinants  # E[log |Λ|]
         of_precisions = (
             (self.nu - prior.nu) * expected
-            + self.nu * (self._traces(prior.S) - D)
+            + self.nu * (self._traces() - D)
             - 2.0 * (self._log_gammas(self.nu) - self._log_gammas(np.array([prior.nu])))
             - D * np.log(2.0) * (self.nu - prior.nu)
             + self.nu * log_determinants
@@ -122,8 +122,8 @@ class GaussianPosterior(Posterior):
         """The diagonals of ν W, (C, D)."""
 
     @abstractmethod
-    def _traces(self, S: F64) -> F64:
-        """tr S W, (C,)."""
+    def _traces(self) -> F64:
+        """tr S₀ W, (C,)."""
 
 
 class DiagonalPosterior(GaussianPosterior):
@@ -146,8 +146,8 @@ class DiagonalPosterior(GaussianPosterior):
     def expected_precisions(self) -> F64:
         return self.nu[:, None] / self.S
 
-    def _traces(self, S: F64) -> F64:
-        return (S / self.S).sum(axis=1)
+    def _traces(self) -> F64:
+        return (self.prior.S / self.S).sum(axis=1)
 
     def log_predictive(self, rows: F64) -> F64:
         """A product of Student-t densities with ν degrees of freedom, one a column."""
@@ -206,8 +206,8 @@ class MatrixPosterior(GaussianPosterior):
     def expected_precisions(self) -> F64:
         return self.nu[:, None] * (self._inverse_lower**2).sum(axis=1)
 
-    def _traces(self, S: F64) -> F64:
-        return ((self._inverse_lower @ np.linalg.cholesky(S)) ** 2).sum(axis=(1, 2))
+    def _traces(self) -> F64:
+        return ((self._inverse_lower @ self.prior.factor) ** 2).sum(axis=(1, 2))
 
     def _factors(self) -> F64:
         upper = np.sqrt(self.nu)[:, None, None] * np.swapaxes(self._inverse_lower, 1, 2)
@@ -271,6 +271,11 @@ class GaussianPrior(Prior):
     def log_determinant(self) -> float:
         """log |S₀|."""
         return float(np.log(self.S).sum() if self.S.ndim == 1 else np.linalg.slogdet(self.S)[1])
+
+    @cached_property
+    def factor(self) -> F64:
+        """Lower triangular factor of the matrix S₀."""
+        return np.asarray(np.linalg.cholesky(self.S), dtype=np.float64)
 
     def itself(self) -> GaussianPosterior:
         return self._kind(np.array([self.beta]), self.m[None, :], np.array([self.nu]), self.S[None], self)

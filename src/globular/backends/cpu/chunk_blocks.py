@@ -149,10 +149,20 @@ class ChunkBlocks:
         shape = (T, D, D) if self.kind == "outer" else (T, self.precisions.shape[1])
         return Moments(np.zeros_like(self.coefficients), np.zeros((T, D)), np.zeros(shape))
 
-    def e_step(self, total: Moments, chunks: Chunks, weights: F64 | None = None, rule: ShareRule = "optimal") -> None:
-        """Add a block of chunks, which count by their own weights unless others are given."""
+    def e_step(
+        self,
+        total: Moments,
+        chunks: Chunks,
+        weights: F64 | None = None,
+        rule: ShareRule = "optimal",
+        features: F64 | None = None,
+    ) -> None:
+        """Add a block of chunks, which count by their own weights unless others are given.
+
+        `features` are those of the chunks, where somebody has them already.
+        """
         weights = chunks.weights if weights is None else weights
-        features = self.features(chunks)
+        features = self.features(chunks) if features is None else features
         shares, densities = self._shares(chunks, features, weights, rule)
         total.raw += shares.T @ features
         if len(self.tight):

@@ -1,17 +1,16 @@
-"""E-steps of few components from differences: no features, so nothing that many components would have to pay for.
+"""E-steps on few chunks that many small mixtures are evaluated on: trials of splits ask for thousands of such steps.
 
-A component's part of the log-joint of a chunk is −½ ⟨(x − μ)ᵀ Σ⁻¹ (x − μ)⟩: the difference of means and, where there is
-scatter, a product of packed matrices. For two to eight components that is less work than the packed products of
-`chunk_blocks`, and far less to prepare; trials of splits ask for thousands of such steps.
+Cells keep their features, which do not depend on the mixture: a step is a matrix product each way. Rows would need too
+much memory for that; theirs come from differences, component by component.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from globular.backends.cpu.chunk_blocks import ABSENT, packed_precisions
+from globular.backends.cpu.chunk_blocks import ABSENT, ChunkBlocks
 from globular.kernels.soft import softmax_rows
-from globular.model.chunks import Chunks, coarsen, unpack
+from globular.model.chunks import Chunks
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, SoftStatistics
 
@@ -19,38 +18,45 @@ SMALLEST_SHARE = float(np.exp(-16.0))
 """Smaller responsibilities count, but move nothing."""
 
 
-def direct_pass(chunks: Chunks, mixture: GaussianParameters) -> SoftStatistics:
-    """See `LocalShard.chunk_pass`. O(M·C·S)."""
-    C, kind, weights = mixture.n_components, mixture.family.scatter, chunks.weights
-    constants, factors = np.maximum(mixture.log_constants, ABSENT), per_component(mixture)
-    summed = _scatter(chunks, mixture)
-    q, densities = np.empty((len(chunks), C)), np.empty(len(chunks))
+class HeldChunks:
+    """See `LocalShard.chunk_pass`."""
+
+    def __init__(self, chunks: Chunks) -> None:
+        self.chunks = chunks
+        total = float(chunks.weights.sum())
+        self._offset = chunks.weights @ chunks.means / total if total > 0 else np.zeros(chunks.means.shape[1])
+        self._features: dict[int, F64] = {}
+        """By their width: mixtures of different families may look at the same cells."""
+
+    def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
+        """Statistics of all chunks."""
+        if self.chunks.scatter.shape[1] == 0:
+            return _rows_step(self.chunks, mixture)
+        blocks = ChunkBlocks(mixture, self._offset)
+        width = blocks.coefficients.shape[1]
+        if width not in self._features:
+            self._features[width] = blocks.features(self.chunks)
+        total = blocks.no_moments()
+        blocks.e_step(total, self.chunks, features=self._features[width])
+        return blocks.statistics(total, len(self.chunks))
+
+
+def _rows_step(rows: Chunks, mixture: GaussianParameters) -> SoftStatistics:
+    """Rows alone. O(M·C·S)."""
+    C, weights = mixture.n_components, rows.weights
+    factors = per_component(mixture)
+    q, densities = np.empty((len(rows), C)), np.empty(len(rows))
     for c in range(C):
-        q[:, c] = squared(chunks.means - mixture.means[c], factors[c])
-    if summed.shape[1]:
-        spread = np.maximum(summed @ packed_precisions(mixture).T, 0.0)
-        q += np.divide(spread, weights[:, None], out=np.zeros_like(spread), where=weights[:, None] > 0)
+        q[:, c] = squared(rows.means - mixture.means[c], factors[c])
     q *= -0.5
-    q += constants
+    q += np.maximum(mixture.log_constants, ABSENT)
     softmax_rows(q, weights, densities)
     counts, sums, scatter = no_moments(mixture)
     for c in range(C):
         held = np.flatnonzero(q[:, c] > SMALLEST_SHARE * weights)
         place = slice(c, c + 1)
-        add_moments(chunks.means[held] - mixture.means[c], q[held, c], counts[place], sums[place], scatter[place])
-    if summed.shape[1]:
-        shares = np.divide(q, weights[:, None], out=np.zeros_like(q), where=weights[:, None] > 0)
-        scatter += unpack(shares.T @ summed, kind, chunks.means.shape[1])
-    return SoftStatistics(
-        q.sum(axis=0), sums, scatter, float(weights @ densities), float(weights.sum()), len(chunks) * C
-    )
-
-
-def _scatter(chunks: Chunks, mixture: GaussianParameters) -> F64:
-    """Scatter of the kind that the mixture needs, (M, S); (M, 0) for rows."""
-    if chunks.scatter.shape[1] == 0:
-        return chunks.scatter
-    return coarsen(chunks.scatter, chunks.kind, mixture.family.scatter, chunks.means.shape[1])
+        add_moments(rows.means[held] - mixture.means[c], q[held, c], counts[place], sums[place], scatter[place])
+    return SoftStatistics(q.sum(axis=0), sums, scatter, float(weights @ densities), float(weights.sum()), len(rows) * C)
 
 
 def squared(differences: F64, factor: F64) -> F64:

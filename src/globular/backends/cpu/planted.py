@@ -83,7 +83,7 @@ class PlantedShard(ABC):
         return claims.open_claimed(self.frontier, mixture, components, least, self.n_threads)
 
     def best_nodes(self, value: NodeValue, gain: float) -> Chunks:
-        self.frontier.parted = best_parts(self.frontier.tree, value, gain)
+        self.frontier.parted = best_parts(self.frontier.tree, value, gain, self.n_threads)
         return self.frontier.tree.chunks(parts_below(self.frontier.tree, self.frontier.parted))
 
     def open_best(self) -> int:

@@ -15,7 +15,6 @@ from globular.backends.cpu import (
     chunks,
     claims,
     d2,
-    direct,
     hard,
     kept,
     nested,
@@ -27,6 +26,7 @@ from globular.backends.cpu import (
     soft,
     truncated,
 )
+from globular.backends.cpu.direct import HeldChunks
 from globular.backends.cpu.grouped import Grouping
 from globular.backends.cpu.kept import Kept
 from globular.backends.cpu.planted import PlantedShard
@@ -102,6 +102,8 @@ class CpuShard(PlantedShard):
         """Rows by their label as of the last truncated pass."""
         self.kept: Kept | None = None
         """Rows with the components that matter to them, as the last `kept_pass` that looked at all has left them."""
+        self._held: HeldChunks | None = None
+        """What the last `chunk_pass` was about: the next one is often about the same."""
         self.scales: F64 = _NONE
         if unit_rows:
             parts = ordered_map(self._inverse_lengths, even_ranges(self.n_rows, 8192), n_threads)
@@ -263,7 +265,9 @@ class CpuShard(PlantedShard):
         return chunks.read_rows(self, numbers)
 
     def chunk_pass(self, chunks: Chunks, mixture: GaussianParameters) -> SoftStatistics:
-        return direct.direct_pass(chunks, mixture)
+        if self._held is None or self._held.chunks is not chunks:
+            self._held = HeldChunks(chunks)
+        return self._held.e_step(mixture)
 
     def cell_seeds(self, starts: Index, quotas: Index, uniforms: F64) -> Index:
         return d2.cell_seeds(self, starts, quotas, uniforms)

@@ -66,7 +66,7 @@ class PartitionTree(Nodes):
         """Which of these nodes have no children."""
         return self.children[nodes, 0] < 0
 
-    def chunks(self, nodes: I64) -> Chunks:
+    def chunks(self, nodes: I64 | slice) -> Chunks:
         """The statistics of these nodes."""
         return Chunks(self.weights[nodes], self.means[nodes], self.scatter[nodes], self.kind)
 

@@ -13,15 +13,17 @@ from globular.data.tree.partition import PartitionTree
 from globular.kernels.tree_sums import part_nodes
 from globular.model.chunks import NodeValue
 from globular.model.statistics import I64
+from globular.threads import even_ranges, ordered_map
 
-_ENTRIES_AT_ONCE = 2**20
+_ENTRIES_AT_ONCE = 2**17
+"""Numbers in the matrices of nodes that are looked at together: a megabyte, which the cache holds."""
 
 
-def best_parts(tree: PartitionTree, value: NodeValue, gain: float) -> NDArray[np.bool_]:
+def best_parts(tree: PartitionTree, value: NodeValue, gain: float, n_threads: int = 1) -> NDArray[np.bool_]:
     """The nodes that are better left for their children, by so much per unit of weight, (n_nodes,)."""
     step = max(1, _ENTRIES_AT_ONCE // tree.means.shape[1] ** 2)
-    blocks = [np.arange(begin, min(begin + step, tree.n_nodes)) for begin in range(0, tree.n_nodes, step)]
-    worth = np.concatenate([value(tree.chunks(nodes)) for nodes in blocks])
+    blocks = even_ranges(tree.n_nodes, step)
+    worth = np.concatenate(list(ordered_map(lambda block: value(tree.chunks(slice(*block))), blocks, n_threads)))
     parted = np.empty(tree.n_nodes, dtype=bool)
     part_nodes(tree.children, tree.weights, gain, worth, parted)
     return parted

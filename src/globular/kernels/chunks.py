@@ -50,6 +50,68 @@ def chunk_features(
         features[i, D + S] = 1.0
 
 
+@kernel
+def packed_coefficients(
+    factors: Any,  # IN  (C, D, D) upper triangular, U Uᵀ = Σ⁻¹; or (1, D, D) for all
+    means: Any,  # IN  (C, D) about the offset
+    constants: Any,  # IN  (C,)
+    typical: Any,  # IN  (D,) how far out a typical row is
+    precisions: Any,  # OUT (C, S) packed
+    coefficients: Any,  # OUT (C, D + S + 1) what the features are multiplied with
+    sizes: Any,  # OUT (C,) of the terms of the expanded square, for rows as far out as the mean or a typical row
+    pulls: Any,  # scratch (D,)
+) -> None:
+    """Gaussians with whole matrices as linear functions of the features. O(C·D³)."""
+    C, D = means.shape
+    S = precisions.shape[1]
+    for c in range(C):
+        factor = factors[min(c, factors.shape[0] - 1)]
+        sizes[c] = 0.0
+        for d in range(D):
+            pulls[d] = 0.0
+        place = 0
+        for d in range(D):
+            reach = max(abs(means[c, d]), typical[d])
+            for e in range(d, D):
+                entry = 0.0
+                for j in range(e, D):
+                    entry += factor[d, j] * factor[e, j]
+                pulls[d] += entry * means[c, e]
+                if e > d:
+                    pulls[e] += entry * means[c, d]
+                    entry *= 2.0
+                precisions[c, place] = entry
+                coefficients[c, D + place] = -0.5 * entry
+                sizes[c] += abs(entry) * reach * max(abs(means[c, e]), typical[e])
+                place += 1
+        remoteness = 0.0
+        for d in range(D):
+            coefficients[c, d] = pulls[d]
+            remoteness += pulls[d] * means[c, d]
+        coefficients[c, D + S] = constants[c] - 0.5 * remoteness
+
+
+@kernel
+def moments_about(
+    raw: Any,  # IN  (C, D + S + 1) features summed with responsibilities
+    means: Any,  # IN  (C, D) about the offset
+    sums: Any,  # OUT (C, D) about the means
+    scatter: Any,  # OUT (C, D, D) about the means
+) -> None:
+    """Σ (x − μ)(x − μ)ᵀ = Σ x xᵀ − μ (Σ x)ᵀ − (Σ (x − μ)) μᵀ. O(C·S)."""
+    C, D = means.shape
+    count = raw.shape[1] - 1
+    for c in range(C):
+        for d in range(D):
+            sums[c, d] = raw[c, d] - raw[c, count] * means[c, d]
+        place = D
+        for d in range(D):
+            for e in range(d, D):
+                entry = raw[c, place] - means[c, d] * raw[c, e] - sums[c, d] * means[c, e]
+                scatter[c, d, e] = scatter[c, e, d] = entry
+                place += 1
+
+
 @inline
 def _chunk_cost(means: Any, spread: Any, i: int, centers: Any, precisions: Any, c: int) -> float:
     """⟨(x − μ)ᵀ Σ⁻¹ (x − μ)⟩ over a chunk, from differences, which lose nothing. O(S)."""

@@ -70,8 +70,8 @@ class ExpectedMixture(GaussianParameters):
         cls, log_weights: F64, means: F64, covariances: F64, covariance_type: str, factors: F64 | None = None
     ) -> ExpectedMixture:
         """The mixture with `weights` made from their logarithms."""
-        weights = np.exp(log_weights - np.logaddexp.reduce(log_weights))
-        return cls(weights, means, covariances, covariance_type, log_weights, factors)
+        weights = np.exp(log_weights - log_weights.max())
+        return cls(weights / weights.sum(), means, covariances, covariance_type, log_weights, factors)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

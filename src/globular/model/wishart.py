@@ -16,7 +16,7 @@ from typing import ClassVar, Self
 import numpy as np
 from scipy.special import digamma, gammaln
 
-from globular.kernels.triangular import invert_lower
+from globular.kernels.wishart import wishart_terms
 from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior
 from globular.model.statistics import F64
 
@@ -76,13 +76,13 @@ class GaussianPosterior(Posterior):
         D = self.m.shape[1]
         prior = self.prior
         ratio = prior.beta / self.beta
-        of_means = D * (ratio - 1.0 - np.log(ratio)) + prior.beta * self.nu * self._mahalanobis(prior.m)
+        of_means = D * (ratio - 1.0 - np.log(ratio)) + prior.beta * self.nu * self._mahalanobis()
         log_determinants = self._log_determinants()  # of S
         expected = self._digammas() + D * np.log(2.0) - log_determinants  # E[log |Λ|]
         of_precisions = (
             (self.nu - prior.nu) * expected
             + self.nu * (self._traces() - D)
-            - 2.0 * (self._log_gammas(self.nu) - self._log_gammas(np.array([prior.nu])))
+            - 2.0 * (self._log_gammas() - prior.log_gamma)
             - D * np.log(2.0) * (self.nu - prior.nu)
             + self.nu * log_determinants
             - prior.nu * prior.log_determinant
@@ -92,7 +92,7 @@ class GaussianPosterior(Posterior):
     def log_evidences(self) -> F64:
         """Ratio of the normalisers of posterior and prior."""
         D, prior = self.m.shape[1], self.prior
-        gammas = self._log_gammas(self.nu) - self._log_gammas(np.array([prior.nu]))
+        gammas = self._log_gammas() - prior.log_gamma
         determinants = prior.nu * prior.log_determinant - self.nu * self._log_determinants()
         of_means = D * np.log(prior.beta / self.beta)
         return gammas + 0.5 * (determinants + of_means - D * np.log(np.pi) * (self.nu - prior.nu))
@@ -106,16 +106,16 @@ class GaussianPosterior(Posterior):
         """E[log |Λ|] − log |2 W|, (C,)."""
 
     @abstractmethod
-    def _log_gammas(self, nu: F64) -> F64:
-        """log Γ of the normaliser, up to a constant."""
+    def _log_gammas(self) -> F64:
+        """log Γ of the normaliser, up to a constant, (C,)."""
 
     @abstractmethod
     def _log_determinants(self) -> F64:
         """log |S|, (C,)."""
 
     @abstractmethod
-    def _mahalanobis(self, point: F64) -> F64:
-        """(m − point)ᵀ W (m − point), (C,)."""
+    def _mahalanobis(self) -> F64:
+        """(m − m₀)ᵀ W (m − m₀), (C,)."""
 
     @abstractmethod
     def expected_precisions(self) -> F64:
@@ -134,14 +134,14 @@ class DiagonalPosterior(GaussianPosterior):
     def _digammas(self) -> F64:
         return self.m.shape[1] * digamma(0.5 * self.nu)
 
-    def _log_gammas(self, nu: F64) -> F64:
-        return self.m.shape[1] * gammaln(0.5 * nu)
+    def _log_gammas(self) -> F64:
+        return self.m.shape[1] * gammaln(0.5 * self.nu)
 
     def _log_determinants(self) -> F64:
         return np.log(self.S).sum(axis=1)
 
-    def _mahalanobis(self, point: F64) -> F64:
-        return ((self.m - point) ** 2 / self.S).sum(axis=1)
+    def _mahalanobis(self) -> F64:
+        return ((self.m - self.prior.m) ** 2 / self.S).sum(axis=1)
 
     def expected_precisions(self) -> F64:
         return self.nu[:, None] / self.S
@@ -176,38 +176,43 @@ class MatrixPosterior(GaussianPosterior):
         return np.asarray(np.linalg.cholesky(self.S), dtype=np.float64)
 
     @cached_property
+    def _solved(self) -> tuple[F64, F64]:
+        """Inverses of the factors, and the terms that follow from them; see `wishart_terms`."""
+        inverse, terms = np.empty_like(self._lower), np.empty((5, len(self)))
+        wishart_terms(self._lower, self.nu, self.m, self.prior.m, self.prior.factor, inverse, terms)
+        return inverse, terms
+
+    @property
     def _inverse_lower(self) -> F64:
-        inverse = np.empty_like(self._lower)
-        invert_lower(self._lower, inverse)
-        return inverse
+        return self._solved[0]
 
     def join(self, other: Self) -> Self:
         joined = super().join(other)
         # factors are most of the work of a mixture this small, and both have them
         joined.__dict__["_lower"] = np.concatenate([self._lower, other._lower])
-        joined.__dict__["_inverse_lower"] = np.concatenate([self._inverse_lower, other._inverse_lower])
+        joined.__dict__["_solved"] = (
+            np.concatenate([self._solved[0], other._solved[0]]),
+            np.concatenate([self._solved[1], other._solved[1]], axis=1),
+        )
         return joined
 
-    def _digammas(self) -> F64:
-        D = self.m.shape[1]
-        return digamma(0.5 * (self.nu[:, None] - np.arange(D))).sum(axis=1)
-
-    def _log_gammas(self, nu: F64) -> F64:
-        D = self.m.shape[1]
-        return gammaln(0.5 * (nu[:, None] - np.arange(D))).sum(axis=1)
-
     def _log_determinants(self) -> F64:
-        return 2.0 * np.log(np.diagonal(self._lower, axis1=1, axis2=2)).sum(axis=1)
+        return self._solved[1][0]
 
-    def _mahalanobis(self, point: F64) -> F64:
-        whitened = np.einsum("cde,ce->cd", self._inverse_lower, self.m - point)
-        return (whitened**2).sum(axis=1)
+    def _digammas(self) -> F64:
+        return self._solved[1][1]
+
+    def _log_gammas(self) -> F64:
+        return self._solved[1][2]
+
+    def _traces(self) -> F64:
+        return self._solved[1][3]
+
+    def _mahalanobis(self) -> F64:
+        return self._solved[1][4]
 
     def expected_precisions(self) -> F64:
         return self.nu[:, None] * (self._inverse_lower**2).sum(axis=1)
-
-    def _traces(self) -> F64:
-        return ((self._inverse_lower @ self.prior.factor) ** 2).sum(axis=(1, 2))
 
     def _factors(self) -> F64:
         upper = np.sqrt(self.nu)[:, None, None] * np.swapaxes(self._inverse_lower, 1, 2)
@@ -271,6 +276,11 @@ class GaussianPrior(Prior):
     def log_determinant(self) -> float:
         """log |S₀|."""
         return float(np.log(self.S).sum() if self.S.ndim == 1 else np.linalg.slogdet(self.S)[1])
+
+    @cached_property
+    def log_gamma(self) -> float:
+        """log Γ of the normaliser, up to a constant."""
+        return float(self.itself()._log_gammas()[0])
 
     @cached_property
     def factor(self) -> F64:

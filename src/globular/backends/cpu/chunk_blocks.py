@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from globular.kernels.chunks import chunk_features
+from globular.kernels.chunks import chunk_features, moments_about, packed_coefficients
 from globular.kernels.soft import direct_joint, direct_moments, softmax_rows
 from globular.model.chunks import Chunks, ShareRule, coarsen, pack, unpack, upper_triangle
 from globular.model.covariances import ScatterKind
@@ -67,30 +67,42 @@ class ChunkBlocks:
         self.kind, self.offset = mixture.family.scatter, offset
         self.means = mixture.means - offset
         self.constants = np.maximum(mixture.log_constants, ABSENT)
-        precisions = mixture.precisions
-        self.precisions = _packed(precisions, self.kind, C)
         self.wide = self.kind == "outer" and D >= WIDE
         if self.wide:
+            self.precisions = _packed(mixture.precisions, self.kind, C)
             self.coefficients, self.tight = np.zeros((C, D + 1)), np.arange(C)
+        elif self.kind == "outer":
+            S, sizes = D * (D + 1) // 2, np.empty(C)
+            self.precisions, self.coefficients = np.empty((C, S)), np.empty((C, D + S + 1))
+            packed_coefficients(
+                mixture.factors.reshape(-1, D, D), self.means, self.constants, self._typical(mixture),
+                self.precisions, self.coefficients, sizes, np.empty(D),
+            )  # fmt: skip
+            self.tight = np.flatnonzero(sizes > CANCELLATION_LIMIT)
         else:
-            self.coefficients = self._coefficients(precisions)
+            self.precisions = _packed(mixture.precisions, self.kind, C)
+            self.coefficients = self._coefficients()
             self.tight = np.flatnonzero(self._largest_terms(mixture) > CANCELLATION_LIMIT)
         self._tight_means, self._tight_constants = self.means[self.tight], self.constants[self.tight]
         self._tight_precisions = self.precisions[self.tight]
         self._tight_factors = _every(mixture.factors, C)[self.tight] if self.kind == "outer" else _NONE
         self.width = max(self.coefficients.shape)
 
-    def _coefficients(self, precisions: F64) -> F64:
+    def _coefficients(self) -> F64:
         """θ, (C, D + S + 1)."""
-        if self.kind == "outer":
-            pulls = np.einsum("cde,ce->cd", _every(precisions, len(self.means)), self.means)
-        else:
-            pulls = self.precisions * self.means
+        pulls = self.precisions * self.means
         remoteness = np.einsum("cd,cd->c", pulls, self.means)
         return np.hstack([pulls, -0.5 * self.precisions, (self.constants - 0.5 * remoteness)[:, None]])
 
     def _largest_terms(self, mixture: GaussianParameters) -> F64:
         """Size of the terms of the expanded square, for rows as far out as the mean or a typical row, (C,)."""
+        squares = np.maximum(np.abs(self.means), self._typical(mixture)) ** 2
+        if self.kind == "norm":
+            squares = squares.sum(axis=1, keepdims=True)
+        return np.asarray((self.precisions * squares).sum(axis=1))
+
+    def _typical(self, mixture: GaussianParameters) -> F64:
+        """How far out a typical row is, (D,)."""
         C = len(self.means)
         shares = np.maximum(mixture.weights, 0.0)
         shares = shares / shares.sum() if shares.sum() > 0 else np.full(C, 1.0 / C)
@@ -99,15 +111,7 @@ class ChunkBlocks:
             variances = np.diagonal(variances, axis1=-2, axis2=-1)
         elif self.kind == "norm":
             variances = variances[..., None]
-        typical = np.sqrt(shares @ (variances + self.means**2))
-        reach = np.maximum(np.abs(self.means), typical)
-        return np.asarray((np.abs(self.precisions) * self._square(reach)).sum(axis=1))
-
-    def _square(self, rows: F64) -> F64:
-        """Packed second moment of single rows."""
-        if self.kind == "norm":
-            return (rows**2).sum(axis=1, keepdims=True)
-        return rows**2 if self.kind == "columns" else pack(rows[:, :, None] * rows[:, None, :])
+        return np.sqrt(shares @ (variances + self.means**2))
 
     def scatter(self, chunks: Chunks) -> F64:
         """Scatter of the kind that the mixture needs; zero columns wide for single rows."""
@@ -208,15 +212,14 @@ class ChunkBlocks:
     def statistics(self, total: Moments, n_chunks: int) -> SoftStatistics:
         """What the moments of so many chunks say about the means of the mixture."""
         D = self.means.shape[1]
-        first, second, counts = total.raw[:, :D], total.raw[:, D:-1], total.raw[:, -1].copy()
-        sums = first - counts[:, None] * self.means
-        # Σ (x − μ)(x − μ)ᵀ = Σ x xᵀ − μ (Σ x)ᵀ − (Σ (x − μ)) μᵀ
-        if self.wide:
-            scatter = np.empty((len(counts), D, D))
-        elif self.kind == "outer":
-            crossed = self.means[:, :, None] * first[:, None, :] + sums[:, :, None] * self.means[:, None, :]
-            scatter = unpack(second - pack(crossed), self.kind, D)
+        counts = total.raw[:, -1].copy()
+        if self.kind == "outer":
+            sums, scatter = np.empty((len(counts), D)), np.empty((len(counts), D, D))
+            if not self.wide:
+                moments_about(total.raw, self.means, sums, scatter)
         else:
+            first, second = total.raw[:, :D], total.raw[:, D:-1]
+            sums = first - counts[:, None] * self.means
             crossed = self.means * (first + sums)
             scatter = np.maximum(second - (crossed.sum(axis=1, keepdims=True) if self.kind == "norm" else crossed), 0.0)
         sums[self.tight], scatter[self.tight] = total.tight_sums, total.tight_scatter

@@ -71,7 +71,7 @@ class State:
     tail: float
     """Σ_n q(z_n > T)."""
     given_up: F64
-    """Of every component its weight, and the cells or rows it was seen in, when a split of it was last given up, (T, 2);
+    """Weight of every component, and cells or rows that it was seen in, when a split of it was last given up, (T, 2);
     zeros if none was."""
     arrangement: int
     """Changes with the components or their order."""

@@ -37,8 +37,8 @@ GROWN = "no split lowers the free energy"
 SETTLED = "the free energy changed by less than tol"
 
 _STALE = 0.05
-"""A component is tried again when its weight, or the number of cells that it is seen in, has changed by this share since
-a split of it was given up."""
+"""A component is tried again when its weight, or the number of cells it is seen in, has changed by this share since a
+split of it was given up."""
 _COLD = 1e-6
 """Variance, relative to that of the data, at which rows go to the closest mean."""
 _PRIOR_UPDATES = 20

@@ -32,26 +32,26 @@ def wishart_terms(
     means: Any,  # IN  (C, D)
     prior_mean: Any,  # IN  (D,)
     prior_factor: Any,  # IN  (D, D) lower factor of S₀
+    product: Any,  # scratch (D,)
     inverse: Any,  # OUT (C, D, D) of the factors
-    terms: Any,  # OUT (5, C): log |S|, Σ_d ψ((ν − d)/2), Σ_d log Γ((ν − d)/2), tr S₀ S⁻¹, (m − m₀)ᵀ S⁻¹ (m − m₀)
+    terms: Any,  # OUT (3, C): Σ_d ψ((ν − d)/2), tr S₀ S⁻¹, (m − m₀)ᵀ S⁻¹ (m − m₀)
 ) -> None:
     """O(C·D³)."""
     C, D = means.shape
     invert_lower(lower, inverse)
     for c in range(C):
-        determinant = digammas = gammas = trace = distance = 0.0
+        digammas = trace = distance = 0.0
         for d in range(D):
-            half = 0.5 * (nu[c] - d)
-            determinant += 2.0 * math.log(lower[c, d, d])
-            digammas += digamma(half)
-            gammas += math.lgamma(half)
+            digammas += digamma(0.5 * (nu[c] - d))
             whitened = 0.0
             for e in range(d + 1):
                 whitened += inverse[c, d, e] * (means[c, e] - prior_mean[e])
+                product[e] = 0.0
             distance += whitened * whitened
+            for f in range(d + 1):
+                entry = inverse[c, d, f]
+                for e in range(f + 1):
+                    product[e] += entry * prior_factor[f, e]
             for e in range(d + 1):
-                product = 0.0
-                for f in range(e, d + 1):
-                    product += inverse[c, d, f] * prior_factor[f, e]
-                trace += product * product
-        terms[0, c], terms[1, c], terms[2, c], terms[3, c], terms[4, c] = determinant, digammas, gammas, trace, distance
+                trace += product[e] * product[e]
+        terms[0, c], terms[1, c], terms[2, c] = digammas, trace, distance

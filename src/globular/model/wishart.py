@@ -19,6 +19,7 @@ from scipy.special import digamma, gammaln
 from globular.kernels.wishart import wishart_terms
 from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior
 from globular.model.statistics import F64
+from globular.threads import single_threaded_blas
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -178,8 +179,9 @@ class MatrixPosterior(GaussianPosterior):
     @cached_property
     def _solved(self) -> tuple[F64, F64]:
         """Inverses of the factors, and the terms that follow from them; see `wishart_terms`."""
-        inverse, terms = np.empty_like(self._lower), np.empty((5, len(self)))
-        wishart_terms(self._lower, self.nu, self.m, self.prior.m, self.prior.factor, inverse, terms)
+        C, D = self.m.shape
+        inverse, terms = np.empty((C, D, D)), np.empty((3, C))
+        wishart_terms(self._lower, self.nu, self.m, self.prior.m, self.prior.factor, np.empty(D), inverse, terms)
         return inverse, terms
 
     @property
@@ -196,20 +198,20 @@ class MatrixPosterior(GaussianPosterior):
         )
         return joined
 
+    def _log_gammas(self) -> F64:
+        return gammaln(0.5 * (self.nu[:, None] - np.arange(self.m.shape[1]))).sum(axis=1)
+
     def _log_determinants(self) -> F64:
-        return self._solved[1][0]
+        return 2.0 * np.log(np.diagonal(self._lower, axis1=1, axis2=2)).sum(axis=1)
 
     def _digammas(self) -> F64:
-        return self._solved[1][1]
-
-    def _log_gammas(self) -> F64:
-        return self._solved[1][2]
+        return self._solved[1][0]
 
     def _traces(self) -> F64:
-        return self._solved[1][3]
+        return self._solved[1][1]
 
     def _mahalanobis(self) -> F64:
-        return self._solved[1][4]
+        return self._solved[1][2]
 
     def expected_precisions(self) -> F64:
         return self.nu[:, None] * (self._inverse_lower**2).sum(axis=1)
@@ -318,7 +320,8 @@ def _with_factors(matrices: F64) -> tuple[F64, F64]:
     lifted, share = matrices, _EPS * matrices.shape[1]
     while True:
         try:
-            return lifted, np.asarray(np.linalg.cholesky(lifted), dtype=np.float64)
+            with single_threaded_blas():  # on matrices this small threads only wait for each other
+                return lifted, np.asarray(np.linalg.cholesky(lifted), dtype=np.float64)
         except np.linalg.LinAlgError:
             diagonals = np.diagonal(matrices, axis1=1, axis2=2)
             lifted = matrices + share * diagonals[:, :, None] * np.eye(matrices.shape[1])

@@ -60,14 +60,17 @@ class Moments:
 
 
 class ChunkBlocks:
-    """A mixture ready to be evaluated on chunks about an offset."""
+    """A mixture ready to be evaluated on chunks about an offset.
 
-    def __init__(self, mixture: GaussianParameters, offset: F64) -> None:
+    `packed` takes products of features in any number of columns: where these are made once, they are the least work.
+    """
+
+    def __init__(self, mixture: GaussianParameters, offset: F64, *, packed: bool = False) -> None:
         C, D = mixture.means.shape
         self.kind, self.offset = mixture.family.scatter, offset
         self.means = mixture.means - offset
         self.constants = np.maximum(mixture.log_constants, ABSENT)
-        self.wide = self.kind == "outer" and D >= WIDE
+        self.wide = self.kind == "outer" and D >= WIDE and not packed
         if self.wide:
             self.precisions = _packed(mixture.precisions, self.kind, C)
             self.coefficients, self.tight = np.zeros((C, D + 1)), np.arange(C)

@@ -17,7 +17,7 @@ from globular.backends.cpu.rows import DenseRows, Floats, read_only
 from globular.data.tree import Children, Frontier, PartitionTree
 from globular.errors import UnsupportedPassError
 from globular.kernels.soft import softmax_rows
-from globular.model.chunks import BoundGap, ChunkGains, Chunks, GainMeasure, ShareRule, Within
+from globular.model.chunks import BoundGap, ChunkGains, Chunks, GainMeasure, ShareRule, Within, packed_width
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics
@@ -30,6 +30,8 @@ _MAX_SPANS = 64
 """Statistics are C-sized; so few of them are added up, whatever the number of blocks."""
 SAMPLED_ROWS, SAMPLED_CELLS = 4, 8192
 """So many rows of a cell, and at most of so many cells, tell how far the bound is below the log-likelihood."""
+KEPT_FEATURES = 2**24
+"""Numbers in the features of a frontier's nodes up to which they are kept from pass to pass: 128 MB."""
 _NONE = np.empty(0)
 
 Span = tuple[int, int]
@@ -59,7 +61,8 @@ def cell_pass(
     frontier: Frontier, mixture: GaussianParameters, rule: ShareRule, within: Within | None, n_threads: int
 ) -> SoftStatistics:
     """See `Shard.cell_pass`."""
-    blocks = ChunkBlocks(mixture, frontier.offset)
+    blocks = frontier_blocks(frontier, mixture)
+    kept = node_features(frontier, blocks, n_threads)
     held = None if within is None else _Held(frontier, within, n_threads)
 
     def of_span(work: tuple[Chunks, list[Span], int]) -> Moments:
@@ -68,13 +71,33 @@ def cell_pass(
         for begin, end in spans:
             part = chunks.pick(slice(begin, end))
             weights = None if held is None else held.weights(part, slice(first + begin, first + end))
-            blocks.e_step(total, part, weights, rule)
+            features = kept[begin:end] if kept is not None and chunks is frontier.node_chunks else None
+            blocks.e_step(total, part, weights, rule, features)
         return total
 
     total = blocks.no_moments()
     for moments in ordered_map(of_span, _work(frontier, blocks.width), n_threads):
         total.add(moments)
     return blocks.statistics(total, len(frontier))
+
+
+def frontier_blocks(frontier: Frontier, mixture: GaussianParameters) -> ChunkBlocks:
+    """The mixture for passes over the whole frontier, packed where features may be kept."""
+    D = mixture.n_features
+    width = D + packed_width(mixture.family.scatter, D) + 1
+    return ChunkBlocks(mixture, frontier.offset, packed=len(frontier) * width <= KEPT_FEATURES)
+
+
+def node_features(frontier: Frontier, blocks: ChunkBlocks, n_threads: int) -> F64 | None:
+    """Features of all nodes, made when first asked for; None if they would take too much memory."""
+    n, width = len(frontier.nodes), blocks.coefficients.shape[1]
+    if n * width > KEPT_FEATURES:
+        return None
+    if width not in frontier.features:
+        spans = even_ranges(n, block_size(width))
+        parts = ordered_map(lambda span: blocks.features(frontier.node_chunks.pick(slice(*span))), spans, n_threads)
+        frontier.features[width] = np.concatenate([np.empty((0, width)), *parts])
+    return frontier.features[width]
 
 
 def _work(frontier: Frontier, width: int) -> Iterator[tuple[Chunks, list[Span], int]]:

@@ -32,7 +32,7 @@ class HeldChunks:
         """Statistics of all chunks."""
         if self.chunks.scatter.shape[1] == 0:
             return _rows_step(self.chunks, mixture)
-        blocks = ChunkBlocks(mixture, self._offset)
+        blocks = ChunkBlocks(mixture, self._offset, packed=True)
         width = blocks.coefficients.shape[1]
         if width not in self._features:
             self._features[width] = blocks.features(self.chunks)

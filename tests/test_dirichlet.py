@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
-from scipy.special import logsumexp
+from scipy.special import digamma, logsumexp
 
 from globular.backends.cpu import CpuShard
+from globular.kernels.wishart import wishart_terms
 from globular.model.counts import CountsPrior
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.gaussian import isotropic_mixture
@@ -153,6 +154,21 @@ def test_divergences_and_evidences_are_the_reference(kind: str) -> None:
     evidences = [plain(prior).log_evidence(rows, q[:, i]) for i in range(2)]
     np.testing.assert_allclose(posterior.log_evidences(), evidences, rtol=1e-9)
     np.testing.assert_allclose(prior.itself().divergences(), 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("D", [1, 5])
+@pytest.mark.parametrize("least", [0.2, 1.0, 1e6])
+def test_terms_of_wishart_posteriors_are_those_of_plain_formulas(D: int, least: float) -> None:
+    """Degrees of freedom from barely enough to millions, and a prior that is not diagonal."""
+    random = np.random.default_rng(D)
+    S, S0 = (np.cov(random.normal(size=(D, 20))).reshape(D, D) + 0.1 * np.eye(D) for _ in range(2))
+    nu, m, m0 = np.array([D - 1 + least]), random.normal(size=(1, D)), random.normal(size=D)
+    inverse, terms, lower = np.empty((1, D, D)), np.empty((3, 1)), np.linalg.cholesky(S)
+    wishart_terms(lower[None], nu, m, m0, np.linalg.cholesky(S0), np.empty(D), inverse, terms)
+    W = np.linalg.inv(S)
+    expected = [digamma(0.5 * (nu[0] - np.arange(D))).sum(), np.trace(S0 @ W), (m[0] - m0) @ W @ (m[0] - m0)]
+    np.testing.assert_allclose(terms[:, 0], expected, rtol=1e-11)
+    np.testing.assert_allclose(inverse[0] @ lower, np.eye(D), atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["full", "diag"])

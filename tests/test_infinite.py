@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from globular.algorithms.infinite import (
 from globular.algorithms.parts import Worth, hard_free_energy
 from globular.algorithms.steps import Step
 from globular.backends.cpu import CpuShard, soft
+from globular.backends.cpu import chunks as cpu_chunks
 from globular.backends.cpu.kept import MARGIN
 from globular.backends.split import SplitShard
 from globular.model.chunks import Chunks, Within
@@ -337,6 +339,65 @@ def test_a_share_of_rows_has_the_e_step_of_all_rows(kind: str) -> None:
     found, exact = CpuShard(rows[:0]).chunk_pass(chunks, mixture), CpuShard(rows, weights).soft_pass(mixture)
     for name in ("counts", "sums", "scatter", "log_likelihood", "total_weight", "n_distances"):
         np.testing.assert_allclose(getattr(found, name), getattr(exact, name), rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("D", [3, 45])  # in many columns passes over the whole frontier may not pack matrices
+@pytest.mark.parametrize("kind", [*KINDS, "tied", "spherical"])
+def test_a_share_of_cells_has_the_e_step_of_the_frontier(kind: str, D: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether features are kept or not, before and after cells are opened."""
+    rows, _ = blobs(n=1500, apart=2.0, D=D)
+    mixture = isotropic_mixture(rows[:3], 0.7, kind)
+    shard, plain = CpuShard(rows + 100.0), CpuShard(rows + 100.0)
+    mixture = replace(mixture, means=mixture.means + 100.0)
+    for each in (shard, plain):
+        each.plant_tree("outer", 16, largest=200.0)
+    local = shard.local(rows[:0])
+    for _ in range(2):
+        chunks = shard.take_chunks()
+        found, again, kept = (
+            local.chunk_pass(chunks, mixture),
+            local.chunk_pass(chunks, mixture),
+            shard.cell_pass(mixture),
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr(cpu_chunks, "KEPT_FEATURES", 0)
+            exact = plain.cell_pass(mixture)
+        for name in ("counts", "sums", "scatter", "log_likelihood", "total_weight", "n_distances"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(again, name))
+            for other in (found, kept):
+                np.testing.assert_allclose(
+                    getattr(other, name), getattr(exact, name), rtol=1e-7, atol=1e-6, err_msg=name
+                )
+        for each in (shard, plain):
+            gains = each.gain_pass(mixture, 5)
+            each.expand_chunks(float(gains.gains[-1]))
+
+
+def test_components_seen_in_the_same_cells_are_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, _ = blobs(n=4000, C=8, D=4, apart=5.0)
+    given_up: list[tuple[int, int]] = []
+    once = splits._try_split
+
+    def observed(share: fields.Share, component: int, parent: Moments, *rest: Any) -> splits.Trial:
+        trial = once(share, component, parent, *rest)
+        if trial.gain <= 0:
+            given_up.append((round(float(parent.counts[0])), len(share)))
+        return trial
+
+    monkeypatch.setattr(splits, "_try_split", observed)
+    data = on_cells(rows)
+    before = data.n_cells
+    steps = run(data, prior_for(rows))
+    assert steps[-1].stopped == GROWN and steps[-1].model.T == 8
+    assert data.n_cells > before  # it has looked closer, …
+    assert len(given_up) == len(set(given_up)) >= 8  # … and at nothing twice
+
+
+@pytest.mark.parametrize(("steeper", "fall", "n_left", "expected"), [(4, 1, 9, 2 / 3), (4, 3, 1, 3), (4, 3, 9, 18)])
+def test_what_f_may_still_fall_by_is_twice_a_geometric_series(
+    steeper: float, fall: float, n_left: int, expected: float
+) -> None:
+    assert splits._fall_to_come(steeper, fall, n_left) == pytest.approx(expected)
 
 
 def test_rows_take_over_with_the_components_that_matter() -> None:

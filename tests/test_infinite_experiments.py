@@ -59,6 +59,15 @@ def test_peers_in_small(real_data: Callable[..., Any], tmp_path: Path) -> None:
     assert "BayesianGaussianMixture" in (tmp_path / "report.md").read_text()
 
 
+def test_a_peer_is_cut_off_between_iterations() -> None:
+    rows = fits.Problem(N=300, D=3, k=4).draw(0)
+    rival = peers.Rival("made", lambda: rows, n_components=5)
+    peer = peers.fit_peer(rival, rows, 0.0)
+    assert peer.n_done == 1 and not peer.finished and np.isfinite(peer.score(rows))
+    peer = peers.fit_peer(rival, rows, 100.0)
+    assert peer.finished and peer.n_done == peer.n_iter_ > 1
+
+
 def test_missing_data_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GLOBULAR_DATA", str(tmp_path))
     for load in (lambda: peers.measure_franti("s1"), lambda: text.load(text.QUICK), peers.mnist):

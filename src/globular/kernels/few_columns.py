@@ -83,13 +83,13 @@ def search_few_columns(
     table: Any,  # scratch (G, G + 1) float64
 ) -> tuple[float, int, int, int]:
     """C′ = 1, few columns. O(rows · (G + n_random) · D)."""
-    n, base = order.shape[0], starts[first]
+    n, size, base = order.shape[0], batch.x.shape[1], starts[first]
     objective, n_distances, n_pairs, n_moved = 0.0, n * graph.shape[1], 0, 0
     estimate = pairs.shape[1] > 0
     table[:, :] = 0
     at, next_at = first, first
-    for begin in range(0, n, ROWS_AT_ONCE):
-        m = min(ROWS_AT_ONCE, n - begin)
+    for begin in range(0, n, size):
+        m = min(size, n - begin)
         width = (m + LANES - 1) & -LANES
         load_batch(rows[0], places, order, scales, weights, begin, m, width, batch)
         next_at = spread_groups(starts, at, base + begin, m, graph, quick, centers, batch)

@@ -189,7 +189,10 @@ def section(found: dict[str, Any]) -> str:
         head = ("data", "clusters", "Fast-VIM", "ARI", "time", "VIM", "ARI ", "time ")
         parts.append("Clusters found without being told (in brackets: within one of the truth), default parameters:")
         parts.append(markdown_table(head, rows).rstrip())
-    return "\n\n".join([*parts, f"*{provenance()}*"])
+    measured: dict[str, list[str]] = {}
+    for name, entry in found.items():
+        measured.setdefault(entry["provenance"], []).append(name)
+    return "\n\n".join([*parts, *(f"*{', '.join(names)}: {where}*" for where, names in measured.items())])
 
 
 def report(names: Sequence[str], folder: Path, *, patience: float = PATIENCE, quick: bool = False) -> dict[str, Any]:
@@ -199,11 +202,11 @@ def report(names: Sequence[str], folder: Path, *, patience: float = PATIENCE, qu
     warm_up()
     for rival in QUICK if quick else RIVALS:
         if not names or rival.name in names:
-            found[rival.name] = measure(rival, patience)
+            found[rival.name] = measure(rival, patience) | {"provenance": provenance()}
             write_results(results, found)
     for name in FRANTI[: 1 if quick else None]:
         if not names or name in names:
-            found[name] = measure_franti(name)
+            found[name] = measure_franti(name) | {"provenance": provenance()}
     write_results(results, found)
     update_report(folder / "report.md", HEADING, "peers", section(found))
     return found

@@ -31,7 +31,7 @@ from globular.model.graph import Graph
 from globular.model.groups import group_by, order_by
 from globular.model.search import Search
 from globular.model.statistics import F64, HardStatistics, PairStatistics, SoftStatistics, TruncatedStatistics
-from globular.threads import even_ranges, ordered_map, run_all
+from globular.threads import even_ranges, map_all, ordered_map, run_all
 
 if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard
@@ -195,7 +195,7 @@ def _search_neighborhoods(
             )  # fmt: skip
         return objective, n_distances, PairStatistics(pairs[:, :n_pairs], sums[:, :n_pairs]), moved[:, :n_moved]
 
-    found = list(ordered_map(of_groups, grouping.tasks(), shard.n_threads))
+    found = map_all(of_groups, grouping.tasks(), shard.n_threads)
     objectives, counts, pieces, moves = zip(*found, strict=True)
     moved = np.concatenate(moves, axis=1)
     moved[0] = move_rows(shard, grouping, moved)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import inline, kernel
+from globular.kernels.moments import add_square
 from globular.kernels.random import random_cluster
 from globular.kernels.truncated import insert
 
@@ -261,18 +262,7 @@ def sum_chunk_shares(
             for d in range(D):
                 difference[d] = means[i, d] - centers[c, d]
                 sums[c, d] += share * difference[d]
-            if S == D:
-                for d in range(D):
-                    scatter[c, d] += share * difference[d] * difference[d]
-            elif S == 1:
-                for d in range(D):
-                    scatter[c, 0] += share * difference[d] * difference[d]
-            else:
-                place = 0
-                for d in range(D):
-                    for e in range(d, D):
-                        scatter[c, place] += share * difference[d] * difference[e]
-                        place += 1
+            add_square(scatter, c, share, difference)
             if i < spread.shape[0]:
                 for s in range(S):
                     scatter[c, s] += share * spread[i, s]

@@ -164,6 +164,17 @@ def scores_may_overflow(
     return not (4.0 * reach * reach * tiny < 1.0 and scale * tiny < 1.0)
 
 
+@inline
+def compare(
+    rows: Any, row: int, scale: float, centers: Any, norms: Any, i: int, c: int, best: Any, labels: Any
+) -> None:
+    """Give the row to centre c if it is closer, or as close and of lower index; label −1 has no centre yet. O(D)."""
+    squared = squared_distance(rows, row, scale, centers, c, norms)
+    if labels[i] < 0 or squared < best[i] or (squared == best[i] and c < labels[i]):
+        best[i] = squared
+        labels[i] = c
+
+
 @kernel
 def check_all(
     rows: Any,  # IN
@@ -178,10 +189,7 @@ def check_all(
 ) -> None:
     """Lower one row by exact distances alone. O(D) or O(nnz) a centre."""
     for c in range(first, stop):
-        distance = squared_distance(rows, i, scale, centers, c, norms)
-        if labels[i] < 0 or distance < best[i] or (distance == best[i] and c < labels[i]):
-            best[i] = distance
-            labels[i] = c
+        compare(rows, i, scale, centers, norms, i, c, best, labels)
 
 
 @kernel

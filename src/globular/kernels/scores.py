@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import allocating_kernel, inline, kernel
-from globular.kernels.hard import scores_may_overflow
+from globular.kernels.hard import compare, scores_may_overflow
 from globular.kernels.prefetch import prefetch_row
-from globular.kernels.rows import float_bits, squared_distance
+from globular.kernels.rows import float_bits
 
 
 @inline
@@ -60,17 +60,6 @@ def rounding(rows: Any, i: int, reach: float, scale: float, n_columns: int, unit
     n_terms = rows[0].shape[1] if len(rows) == 1 else rows[-1][i + 1] - rows[-1][i]
     share = (4.0 * n_terms + 16.0) * unit + (n_columns + 8.0) * 2.0**-52
     return share * reach * reach + (4.0 * n_terms + 16.0) * tiny * (1.0 + scale)
-
-
-@inline
-def compare(
-    rows: Any, row: int, scale: float, centers: Any, norms: Any, i: int, c: int, best: Any, labels: Any
-) -> None:
-    """Give the row to centre c if it is closer, or as close and of lower index; label −1 has no centre yet. O(D)."""
-    squared = squared_distance(rows, row, scale, centers, c, norms)
-    if labels[i] < 0 or squared < best[i] or (squared == best[i] and c < labels[i]):
-        best[i] = squared
-        labels[i] = c
 
 
 @kernel

@@ -7,27 +7,8 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import inline, kernel
+from globular.kernels.moments import add_square
 from globular.kernels.tree import weight_of
-
-
-@inline
-def _add_square(scatter: Any, node: int, share: float, difference: Any) -> None:
-    """Add share · difference differenceᵀ to a packed scatter of whatever kind."""
-    D, width = difference.shape[0], scatter.shape[1]
-    if width == 1:
-        total = 0.0
-        for d in range(D):
-            total += difference[d] * difference[d]
-        scatter[node, 0] += share * total
-    elif width == D:
-        for d in range(D):
-            scatter[node, d] += share * difference[d] * difference[d]
-    else:
-        place = 0
-        for d in range(D):
-            for e in range(d, D):
-                scatter[node, place] += share * difference[d] * difference[e]
-                place += 1
 
 
 @inline
@@ -94,7 +75,7 @@ def _sum_rows(
         return
     for i in range(begin, end):
         _difference(rows, weights, i, end, means, node, four, 0)
-        _add_square(scatter, node, 1.0, four[0])
+        add_square(scatter, node, 1.0, four[0])
 
 
 @kernel
@@ -128,7 +109,7 @@ def sum_up(
             means[node, d] = means[a, d] + part * difference[d]
         for s in range(width):
             scatter[node, s] = scatter[a, s] + scatter[b, s]
-        _add_square(scatter, node, sums[a] * part, difference)
+        add_square(scatter, node, sums[a] * part, difference)
 
 
 @kernel

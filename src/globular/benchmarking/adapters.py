@@ -39,11 +39,13 @@ class FitFunction(Protocol):
 class Adapter:
     """A library with its settings.
 
+    `title` is its name in words, for pictures and short tables;
     `exact` marks Lloyd's iterations over all rows (their best error is the yardstick of the tables);
     `all_rows` that no subsample is taken; `warm_up_rows` how many rows the untimed first fit gets.
     """
 
     name: str
+    title: str
     distribution: str
     module: str
     fit: FitFunction
@@ -84,24 +86,31 @@ def find_adapter(name: str) -> Adapter:
     return ADAPTERS[name]
 
 
-def _ours(name: str, algorithm: str, seeding: str | None, settings: str, *, exact: bool) -> Adapter:
+def title(name: str) -> str:
+    """An adapter's name in words; results that were kept may know adapters that there are no longer."""
+    return ADAPTERS[name].title if name in ADAPTERS else name
+
+
+def _ours(name: str, title: str, algorithm: str, seeding: str, settings: str) -> Adapter:
     return Adapter(
         name=name,
+        title=title,
         distribution="globular",
         module="globular",
         fit=partial(fits.globular, algorithm=algorithm, seeding=seeding),
         settings=settings,
         accepts_start=True,
-        exact=exact,
+        exact=True,
         ours=True,
         # Enough rows for as many clusters as bring the same kernels into play as the timed fit.
         warm_up_rows=8_192,
     )
 
 
-def _ours_quality(quality: str) -> Adapter:
+def _ours_quality(quality: str, title: str) -> Adapter:
     return Adapter(
         name=f"globular-{quality}",
+        title=title,
         distribution="globular",
         module="globular",
         fit=partial(fits.globular_quality, quality=quality),
@@ -111,16 +120,18 @@ def _ours_quality(quality: str) -> Adapter:
     )
 
 
-def _peer_lloyd(name: str, distribution: str, module: str, algorithm: str, settings: str) -> Adapter:
+def _peer_lloyd(name: str, title: str, distribution: str, module: str, algorithm: str) -> Adapter:
     fit = partial(fits.sklearn_like, module=module, algorithm=algorithm)
-    return Adapter(name, distribution, module.split(".")[0], fit, settings, accepts_start=True, exact=True)
+    root = module.split(".")[0]
+    return Adapter(name, title, distribution, root, fit, "random rows", accepts_start=True, exact=True)
 
 
 def _peer_faiss(
-    name: str, fit: FitFunction, settings: str, *, start: bool, exact: bool = True, min_features: int = 1
+    name: str, title: str, fit: FitFunction, settings: str, *, start: bool, exact: bool = True, min_features: int = 1
 ) -> Adapter:
     return Adapter(
         name=name,
+        title=title,
         distribution="faiss-cpu",
         module="faiss",
         fit=fit,
@@ -132,10 +143,10 @@ def _peer_faiss(
     )
 
 
-def _peer_superkmeans(mode: str, settings: str) -> Adapter:
+def _peer_superkmeans(mode: str, title: str, settings: str) -> Adapter:
     name, fit = f"superkmeans-{mode}", partial(fits.superkmeans, mode=mode)
     all_rows = mode != "defaults"
-    return Adapter(name, "superkmeans", "superkmeans", fit, settings, all_rows=all_rows)
+    return Adapter(name, title, "superkmeans", "superkmeans", fit, settings, all_rows=all_rows)
 
 
 _AFK = "ClusteringInitMethod_AFK_MC2"
@@ -144,41 +155,81 @@ ADAPTERS: Mapping[str, Adapter] = MappingProxyType(
     {
         adapter.name: adapter
         for adapter in (
-            _ours_quality("fast"),
-            _ours_quality("balanced"),
-            _ours_quality("best"),
-            _ours("globular-afkmc2", "lloyd", "afk-mc2", "AFK-MC² seeds, chain 200", exact=True),
-            _ours("globular-lloyd", "lloyd", "random", "random rows", exact=True),
-            _ours("globular-yinyang", "yinyang", "random", "random rows", exact=True),
-            _peer_lloyd("sklearn-lloyd", "scikit-learn", "sklearn.cluster", "lloyd", "random rows"),
-            _peer_lloyd("sklearn-elkan", "scikit-learn", "sklearn.cluster", "elkan", "random rows"),
+            _ours_quality("fast", 'globular, quality="fast"'),
+            _ours_quality("balanced", "globular (default)"),
+            _ours_quality("best", 'globular, quality="best"'),
+            _ours(
+                "globular-afkmc2",
+                "globular, Lloyd from AFK-MC² seeds",
+                "lloyd",
+                "afk-mc2",
+                "AFK-MC² seeds, chain 200",
+            ),
+            _ours("globular-lloyd", "globular, Lloyd from random rows", "lloyd", "random", "random rows"),
+            _ours("globular-yinyang", "globular, yinyang from random rows", "yinyang", "random", "random rows"),
+            _peer_lloyd("sklearn-lloyd", "scikit-learn, Lloyd", "scikit-learn", "sklearn.cluster", "lloyd"),
+            _peer_lloyd("sklearn-elkan", "scikit-learn, Elkan", "scikit-learn", "sklearn.cluster", "elkan"),
             Adapter(
                 "sklearn-minibatch",
+                "scikit-learn, MiniBatchKMeans",
                 "scikit-learn",
                 "sklearn",
                 fits.sklearn_minibatch,
                 "random rows, batches of 10,000",
                 accepts_start=True,
             ),
-            _peer_lloyd("sklearnex-lloyd", "scikit-learn-intelex", "sklearnex.cluster", "lloyd", "random rows"),
-            _peer_faiss("faiss-kmeans", fits.faiss, "random rows", start=True),
-            _peer_faiss("faiss-afkmc2", partial(fits.faiss, seeding=_AFK), "AFK-MC² seeds, chain 50", start=False),
+            _peer_lloyd(
+                "sklearnex-lloyd",
+                "scikit-learn-intelex, Lloyd",
+                "scikit-learn-intelex",
+                "sklearnex.cluster",
+                "lloyd",
+            ),
+            _peer_faiss("faiss-kmeans", "faiss, random rows", fits.faiss, "random rows", start=True),
+            _peer_faiss(
+                "faiss-afkmc2",
+                "faiss, AFK-MC² seeds",
+                partial(fits.faiss, seeding=_AFK),
+                "AFK-MC² seeds, chain 50",
+                start=False,
+            ),
             _peer_faiss(
                 "faiss-superkmeans",
+                "faiss, SuperKmeans",
                 partial(fits.faiss, cls="SuperKmeans"),
                 "random rows",
                 start=False,
                 exact=False,
                 min_features=32,
             ),
-            _peer_superkmeans("flat", "all rows, no early stop"),
-            _peer_superkmeans("hierarchical", "all rows, 2 : 2 : 1 iterations, no early stop"),
-            _peer_superkmeans("defaults", "as shipped; its own iterations and subsample"),
-            Adapter("lance", "pylance", "lance", fits.lance, "as shipped; cannot be seeded"),
-            Adapter("clostera-dense", "clostera", "clostera", fits.clostera_dense, "random rows", exact=True),
-            Adapter("clostera-auto", "clostera", "clostera", fits.clostera_auto, "its own choice of algorithm"),
+            _peer_superkmeans("flat", "superkmeans, flat", "all rows, no early stop"),
+            _peer_superkmeans(
+                "hierarchical", "superkmeans, hierarchical", "all rows, 2 : 2 : 1 iterations, no early stop"
+            ),
+            _peer_superkmeans(
+                "defaults", "superkmeans as shipped (subsamples)", "as shipped; its own iterations and subsample"
+            ),
+            Adapter("lance", "lance", "pylance", "lance", fits.lance, "as shipped; cannot be seeded"),
+            Adapter(
+                "clostera-dense",
+                "clostera, dense",
+                "clostera",
+                "clostera",
+                fits.clostera_dense,
+                "random rows",
+                exact=True,
+            ),
+            Adapter(
+                "clostera-auto",
+                "clostera, its own choice",
+                "clostera",
+                "clostera",
+                fits.clostera_auto,
+                "its own choice of algorithm",
+            ),
             Adapter(
                 "mlpack-dualtree",
+                "mlpack, dual tree",
                 "mlpack",
                 "mlpack",
                 fits.mlpack,

@@ -8,8 +8,9 @@ from typing import Any
 
 from globular._axes import BLUE, HUES, INK, tidy
 from globular._files import write_whole
+from globular.benchmarking.adapters import title
 from globular.benchmarking.results import Row
-from globular.benchmarking.table import best_runs, excess_percent, title, yardstick
+from globular.benchmarking.table import best_runs, excess_percent, yardstick
 from globular.errors import MissingExtraError
 
 _MARKERS = "s^vD<>pPXhd*"

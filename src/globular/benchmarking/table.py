@@ -11,34 +11,6 @@ from collections.abc import Iterable, Sequence
 
 from globular.benchmarking.results import Row
 
-_TITLES = {
-    "globular-fast": 'globular, quality="fast"',
-    "globular-balanced": "globular (default)",
-    "globular-best": 'globular, quality="best"',
-    "globular-afkmc2": "globular, Lloyd from AFK-MC² seeds",
-    "globular-lloyd": "globular, Lloyd from random rows",
-    "globular-yinyang": "globular, yinyang from random rows",
-    "sklearn-lloyd": "scikit-learn, Lloyd",
-    "sklearn-elkan": "scikit-learn, Elkan",
-    "sklearn-minibatch": "scikit-learn, MiniBatchKMeans",
-    "sklearnex-lloyd": "scikit-learn-intelex, Lloyd",
-    "faiss-kmeans": "faiss, random rows",
-    "faiss-afkmc2": "faiss, AFK-MC² seeds",
-    "faiss-superkmeans": "faiss, SuperKmeans",
-    "superkmeans-flat": "superkmeans, flat",
-    "superkmeans-hierarchical": "superkmeans, hierarchical",
-    "superkmeans-defaults": "superkmeans as shipped (subsamples)",
-    "lance": "lance",
-    "clostera-dense": "clostera, dense",
-    "clostera-auto": "clostera, its own choice",
-    "mlpack-dualtree": "mlpack, dual tree",
-}
-
-
-def title(adapter: str) -> str:
-    """An adapter's name in words, for pictures and short tables; its settings are in the long table."""
-    return _TITLES.get(adapter, adapter)
-
 
 def best_runs(rows: Iterable[Row]) -> list[Row]:
     """The fastest of the repeats of each setting; a setting without a good run keeps its first row."""

@@ -15,6 +15,7 @@ from globular import GaussianMixture, KMeans, VariationalGaussianMixture
 from globular.errors import DataError, MemoryBudgetError
 from globular.estimators import inputs
 from globular.export import centers_from
+from globular.io import open_source
 from makers import blobs
 
 X = blobs(n=30, D=3)
@@ -51,8 +52,9 @@ BAD_ROWS: dict[str, tuple[Any, str]] = {
     "complex numbers": (X + 1j, r"[Cc]omplex"),
     "complex numbers in CSR": (sparse.csr_matrix(X + 1j), r"[Cc]omplex"),
     "dates": (np.full((5, 2), np.datetime64("2026-01-01")), r"X"),
+    "a frame with dates": (pd.DataFrame({"a": [1.0], "when": [pd.Timestamp("2026-01-01")]}), r"not numbers: 'when'"),
     "ragged lists": ([[1.0, 2.0], [3.0]], r"X|inhomogeneous"),
-    "a frame with text": (pd.DataFrame({"a": [1.0, 2.0], "b": ["x", "y"]}), r"X|'b'|string"),
+    "a frame with text": (pd.DataFrame({"a": [1.0, 2.0], "b": ["x", "y"]}), r"X: columns that are not numbers: 'b';"),
     "None": (None, r"X|NoneType"),
     "a generator": ((row for row in X), r"X|generator|array"),
     "a masked array": (np.ma.masked_array(X, mask=X > 0), r"X.*mask"),
@@ -63,8 +65,9 @@ BAD_ROWS: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", BAD_ROWS)
 def test_bad_rows(name: str) -> None:
     given, message = BAD_ROWS[name]
-    with pytest.raises((ValueError, TypeError), match=message):
+    with pytest.raises((ValueError, TypeError), match=message) as caught:
         KMeans(1).fit(given)
+    assert "\n" not in str(caught.value)
     model = KMeans(2).fit(X)
     for method in (model.predict, model.score, model.transform):
         with pytest.raises((ValueError, TypeError)):
@@ -221,3 +224,28 @@ def test_probing_refuses_what_only_neighborhoods_have(option: dict[str, Any]) ->
 def test_centres_of_nothing_are_refused() -> None:
     with pytest.raises(TypeError, match="no centres in int; give a fitted model"):
         centers_from(3)
+
+
+@pytest.mark.parametrize("model", [KMeans(2), GaussianMixture(2), VariationalGaussianMixture(2)])
+def test_squares_that_overflow(model: Any) -> None:
+    with pytest.raises(ValueError, match="squares overflow; scale X down"):
+        model.fit(1e200 * X)
+
+
+def test_the_names_of_a_file_are_those_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    frame.to_csv(tmp_path / "abc.csv", index=False)
+    frame[["c", "a", "b"]].to_csv(tmp_path / "cab.csv", index=False)
+    for share in (inputs.MEMORY_SHARE, 0.0):  # in memory, and streamed
+        monkeypatch.setattr(inputs, "MEMORY_SHARE", share)
+        model = KMeans(3, random_state=0).fit(tmp_path / "abc.csv")
+        assert model.feature_names_in_.tolist() == ["a", "b", "c"]
+        assert (model.predict(frame) == model.predict(tmp_path / "abc.csv")).all()
+        with pytest.raises(ValueError, match="feature names should match"):
+            model.predict(frame[["c", "a", "b"]])
+        for fitted in (model, KMeans(3, random_state=0).fit(frame)):
+            with pytest.raises(DataError, match=r"cab\.csv: other columns .* choose columns=\['a', 'b', 'c'\]"):
+                fitted.predict(tmp_path / "cab.csv")
+            ordered = open_source(tmp_path / "cab.csv", columns=["a", "b", "c"])
+            assert (fitted.predict(ordered) == fitted.labels_).all()
+        assert not hasattr(model.fit(X), "feature_names_in_")

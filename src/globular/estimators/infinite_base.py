@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -22,12 +22,12 @@ from globular.algorithms.infinite import (
 )
 from globular.algorithms.steps import Step
 from globular.backends.cpu import CpuShard, soft
-from globular.backends.stream import StreamShard
+from globular.backends.mapped import on_arrays
 from globular.estimators.distributed import lazily
 from globular.estimators.infinite_priors import stick_prior
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.mixture_starts import MEANS_METHODS
-from globular.estimators.mixtures import MixtureEstimator
+from globular.estimators.mixtures import MixtureEstimator, weighted_sum
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import History, Record
@@ -199,13 +199,7 @@ class InfiniteEstimator(MixtureEstimator):
         return self._infinite().local
 
     def _log_likelihood(self, data: Input) -> float:
-        infinite_mixture = self._infinite()
-        shard = cast(CpuShard | StreamShard, data.shard)
-        total = 0.0
-        for part in shard.parts() if isinstance(shard, StreamShard) else (shard,):
-            scores = _predictive(part, infinite_mixture)
-            total += float(part.weights @ scores if len(part.weights) else scores.sum())
-        return total
+        return sum(on_arrays(data.shard, weighted_sum, _predictive, self._infinite()))
 
 
 def _predictive(part: CpuShard, mixture: Mixture) -> F64:

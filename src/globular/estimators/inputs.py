@@ -25,6 +25,7 @@ from globular.backends.cpu.rows import working_dtype
 from globular.backends.dask.partitions import is_collection, open_files
 from globular.backends.protocol import Shard
 from globular.backends.stream import StreamShard
+from globular.data.columns import check_columns, column_names
 from globular.data.sources import MemmapSource, Source, as_source
 from globular.errors import DataError, MemoryBudgetError
 from globular.estimators.distributed import files_on_workers, is_list_of_paths, open_shard, sample_of
@@ -73,39 +74,64 @@ def open_input(
     source = _as_streamable(X)
     if source is not None and not _fits(source):
         return _open_stream(estimator, source, sample_weight, reset, unit_rows, threads)
-    name = "X"
     if source is not None:
-        name = source.name
         X = source.whole()
     if sparse.issparse(X) and not accept_sparse:
         raise TypeError(
-            f"{type(estimator).__name__} needs dense rows, X is sparse; reduce its columns first "
-            "(sklearn.decomposition.TruncatedSVD) or pass X.toarray()"
+            f"{type(estimator).__name__} needs dense rows, X is sparse; pass X.toarray(), of fewer columns if that is "
+            "too large"
         )
     try:
         with naming("X"):
             _refuse_lossy(X)
-            matrix = validate_data(
-                estimator, X, accept_sparse="csr", dtype=REAL_DTYPES, order="C", reset=reset, ensure_all_finite=True
-            )
-    except ValueError as error:
-        message = _with_place(str(error), X)
-        raise (ValueError(message) if name == "X" else DataError(f"{name}: {message}")) from None
+            matrix = _validate(estimator, X, source, reset=reset)
+    except DataError:
+        raise
+    except (ValueError, TypeError) as error:
+        message = _told_shortly(str(error), X)
+        raise (type(error)(message) if source is None else DataError(f"{source.name}: {message}")) from None
     weights = check_weights(sample_weight, matrix.shape[0])
     shard = CpuShard(matrix, weights, unit_rows=unit_rows, n_threads=threads)
     return Input(shard, working_dtype(matrix.dtype), shard.n_rows, shard.n_columns, matrix)
 
 
-def _with_place(message: str, X: Any) -> str:
-    """The error of scikit-learn about NaN and infinity in one line that says where they are; others as they are."""
-    found = re.search(r"contains (?:NaN|infinity)", message)
-    if found is None:
-        return message
-    values, place = np.asarray(X) if not sparse.issparse(X) else np.empty(0), ""
-    if values.ndim == 2 and values.dtype.kind == "f":
-        row, column = np.argwhere(~np.isfinite(values))[0]
-        place = f", first in row {row} (the first row is 0), column {column}"
-    return f"{message[: found.end()]}{place}; fill in these values or drop their rows"
+def _validate(estimator: Any, X: Any, source: Source | None, *, reset: bool) -> Any:
+    """The rows as passes take them; the estimator notes or compares the number and the names of their columns.
+
+    Blocks of a file whose columns have been compared come as a source without names: they are taken without a warning.
+    """
+    if source is None:
+        return validate_data(estimator, X, accept_sparse="csr", dtype=REAL_DTYPES, order="C", reset=reset)
+    if not reset:
+        check_columns(source, estimator.n_features_in_, getattr(estimator, "feature_names_in_", None))
+    matrix = check_array(X, accept_sparse="csr", dtype=REAL_DTYPES, order="C", estimator=estimator, input_name="X")
+    if reset:
+        estimator.n_features_in_ = source.n_columns
+        vars(estimator).pop("feature_names_in_", None)
+        names = column_names(source)
+        if names is not None:
+            estimator.feature_names_in_ = np.array(names, dtype=object)
+    return matrix
+
+
+def _told_shortly(message: str, X: Any) -> str:
+    """An error of scikit-learn in one line: the place of NaN and infinity, the columns without numbers, no values."""
+    if found := re.search(r"contains (?:NaN|infinity)", message):
+        return f"{message[: found.end()]}{_place_of_infinity(X)}; fill in these values or drop their rows"
+    columns = zip(getattr(X, "columns", ()), getattr(X, "dtypes", ()), strict=False)
+    words = [repr(name) for name, dtype in columns if getattr(dtype, "kind", "f") not in "biuf"]
+    if words:
+        return f"X: columns that are not numbers: {', '.join(words)}; drop or encode them first"
+    values = r":\narray=.*?\n(?=Reshape)|(?<=Complex data not supported)\n.*"
+    return re.sub(values, ". ", message, flags=re.DOTALL).strip()
+
+
+def _place_of_infinity(X: Any) -> str:
+    values = np.asarray(X) if not sparse.issparse(X) else np.empty(0)
+    if values.ndim != 2 or values.dtype.kind != "f":
+        return ""
+    row, column = np.argwhere(~np.isfinite(values))[0]
+    return f", first in row {row} (the first row is 0), column {column}"
 
 
 @contextmanager
@@ -155,8 +181,7 @@ def physical_memory() -> int:
 def _open_stream(
     estimator: Any, source: Source, sample_weight: Any, reset: bool, unit_rows: bool, threads: int
 ) -> Input:
-    # scikit-learn's bookkeeping of feature counts, on one row
-    validate_data(estimator, source.take(np.zeros(1, dtype=np.intp)), dtype=REAL_DTYPES, reset=reset)
+    _validate(estimator, source.take(np.zeros(1, dtype=np.intp)), source, reset=reset)
     weights = check_weights(sample_weight, source.n_rows)
     shard = StreamShard(source, weights, unit_rows=unit_rows, n_threads=threads)
     logger.info("%s: streamed in blocks of %d rows", source.name, shard.rows_per_part)
@@ -167,9 +192,10 @@ def _open_distributed(
     estimator: Any, X: Any, sample_weight: Any, reset: bool, unit_rows: bool, accept_sparse: bool, n_threads: int | None
 ) -> Input:
     """A shard on Dask workers over a collection or files; weights may be a collection or an array."""
-    sample = sample_of(X, accept_sparse=accept_sparse) if is_collection(X) else X.first_row()
+    source = None if is_collection(X) else X.first_file()
+    row = sample_of(X, accept_sparse=accept_sparse) if source is None else source.take(np.zeros(1, dtype=np.intp))
     with naming("X"):
-        validate_data(estimator, sample, accept_sparse="csr", dtype=REAL_DTYPES, reset=reset)
+        _validate(estimator, row, source, reset=reset)
     lazy = sample_weight if is_collection(sample_weight) else None
     n_weights = 0 if lazy is not None or sample_weight is None else len(sample_weight)
     weights = None if lazy is not None else check_weights(sample_weight, n_weights)

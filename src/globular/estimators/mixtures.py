@@ -22,15 +22,16 @@ from globular.algorithms.em import CONVERGED as EM_CONVERGED
 from globular.algorithms.steps import Step
 from globular.algorithms.variational import CONVERGED as VARIATIONAL_CONVERGED
 from globular.backends.cpu import CpuShard, soft
-from globular.backends.mapped import MappedShard
+from globular.backends.mapped import on_arrays
 from globular.estimators.distributed import lazily
-from globular.estimators.inputs import Input, check_allocation, open_input
+from globular.estimators.inputs import Input, check_allocation, mean_variance, open_input
 from globular.estimators.running import Fit, exhaust
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import History, Record
 from globular.model.statistics import F64, I64
 
 Result = TypeVar("Result")
+Model = TypeVar("Model")
 Values = TypeVar("Values", bound=NDArray[Any])
 
 
@@ -105,6 +106,7 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
             raise ValueError(
                 f"n_samples={data.n_rows} should be >= n_components={self.n_components}; ask for fewer components"
             )
+        mean_variance(data)  # an error if squares overflow
         self._check_fit(data)
         continued = self._mixture() if self.warm_start and hasattr(self, "means_") else None
         if continued is not None and continued.means.shape != (self.n_components, data.n_columns):
@@ -227,7 +229,7 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
         mixture = self._mixture()
         data = self._open(X, None, reset=False)
         check_allocation(8 * data.n_rows * n_results, f"{n_results} numbers for every row", "pass X in parts")
-        return _for_parts(data, function, mixture)
+        return on_arrays(data.shard, function, mixture)
 
     def _per_row(
         self, X: Any, function: Callable[[CpuShard, GaussianParameters], Values], n_results: int = 1
@@ -237,18 +239,10 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
         return results[0] if len(results) == 1 else cast(Values, np.concatenate(results))
 
     def _log_likelihood(self, data: Input) -> float:
-        return sum(_for_parts(data, _sum_of_scores, self._mixture()))
+        return sum(on_arrays(data.shard, weighted_sum, soft.score_rows, self._mixture()))
 
 
-def _sum_of_scores(part: CpuShard, mixture: GaussianParameters) -> float:
-    scores = soft.score_rows(part, mixture)
+def weighted_sum(part: CpuShard, score: Callable[[CpuShard, Model], F64], model: Model) -> float:
+    """Σ w of what a model says of every row."""
+    scores = score(part, model)
     return float(part.weights @ scores if len(part.weights) else scores.sum())
-
-
-def _for_parts(
-    data: Input, function: Callable[[CpuShard, GaussianParameters], Result], mixture: GaussianParameters
-) -> list[Result]:
-    """A function of rows in memory: those of the input, or one part after the other wherever they are."""
-    if isinstance(data.shard, MappedShard):
-        return data.shard.map_arrays(function, mixture)
-    return [function(cast(CpuShard, data.shard), mixture)]

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.data.blocks import Matrix, Source
-from globular.errors import DataError
+from globular.data.columns import check_columns
+from globular.data.sources import as_source
 from globular.model.statistics import F64, I64
 
 _VALUES_PER_BLOCK = 1 << 22
@@ -43,11 +44,7 @@ def scan(
     model: Any, centers: F64, source: Source, n_exemplars: int, progress: Callable[[int], None] = lambda done: None
 ) -> Scan:
     """Assign every row of the source and keep the closest rows of each cluster. `progress` hears of rows done."""
-    if source.n_columns != centers.shape[1]:
-        raise DataError(
-            f"{source.name} has {source.n_columns} columns, the model was fitted on {centers.shape[1]}; "
-            "choose the same columns"
-        )
+    check_columns(source, centers.shape[1], getattr(model, "feature_names_in_", None))
     C = len(centers)
     exact = C < SEARCH_FROM or "exact" not in inspect.signature(model.predict).parameters
     unit = getattr(model, "metric", "") == "cosine"
@@ -55,7 +52,8 @@ def scan(
     best = _Closest(C, n_exemplars)
     per_block = max(256, _VALUES_PER_BLOCK // source.n_columns)
     for block in source.blocks(per_block):
-        labels = model.predict(block.rows) if exact else model.predict(block.rows, exact=False)
+        rows = as_source(block.rows)
+        labels = model.predict(rows) if exact else model.predict(rows, exact=False)
         own = squared_distances(block.rows, centers, labels, unit=unit)
         counts += np.bincount(labels, minlength=C)
         squared += np.bincount(labels, own, minlength=C)

@@ -77,9 +77,9 @@ class FilesOnWorkers:
         files = sorted(item for item in inside if not item.name.startswith((".", "_")))
         return cls(tuple(map(str, files)), None if columns is None else tuple(columns))
 
-    def first_row(self) -> Matrix:
-        """Row 0, for validation."""
-        return open_path(self.paths[0], self.columns).take(np.zeros(1, dtype=np.intp))
+    def first_file(self) -> Source:
+        """The first of them, for validation."""
+        return open_path(self.paths[0], self.columns)
 
 
 def open_files(paths: Sequence[str], columns: Sequence[str] | None = None) -> Source:

@@ -291,6 +291,23 @@ def test_wrong_parameters_are_named(change: dict[str, Any], message: str) -> Non
         InfiniteGaussianMixture(**change).fit(rows)
 
 
+def test_counts_may_be_fractions() -> None:
+    """As tf-idf makes them; but what adds up to one word a row tells nothing."""
+    rows, labels = documents()
+    model = InfiniteMultinomialMixture(random_state=0).fit(rows / 2.5)
+    assert adjusted_rand_score(labels, model.predict(rows / 2.5)) > 0.99
+    assert np.isfinite(model.score_samples(rows / 2.5)).all()
+    lonely = InfiniteMultinomialMixture(random_state=0).fit(rows / rows.sum(axis=1, keepdims=True))
+    assert lonely.n_components_ == 1
+
+
+def test_negative_counts_are_found_in_files_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "rows.npy", np.array([[1.0, 2.0]] * 9 + [[1.0, -1.0]]))
+    monkeypatch.setattr(inputs, "MEMORY_SHARE", 0.0)
+    with pytest.raises(ValueError, match="Negative values"):
+        InfiniteMultinomialMixture().fit(tmp_path / "rows.npy")
+
+
 def test_wrong_input_is_named() -> None:
     with pytest.raises(ValueError, match="Negative values"):
         InfiniteMultinomialMixture().fit(np.array([[1.0, -1.0]]))

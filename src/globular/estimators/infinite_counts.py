@@ -12,6 +12,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite import Mixture
+from globular.backends.cpu import CpuShard
+from globular.backends.cpu.rows import DenseRows
+from globular.backends.mapped import on_arrays
 from globular.estimators.infinite_base import InfiniteEstimator
 from globular.estimators.infinite_priors import counts_prior
 from globular.estimators.inputs import Input
@@ -26,7 +29,12 @@ class InfiniteMultinomialMixture(InfiniteEstimator):
     """Mixture of multinomials with a Dirichlet process prior: clusters of documents, baskets, histograms.
 
     The same algorithms as :class:`InfiniteGaussianMixture`, on rows of counts: how often each of the columns (words,
-    products, topics) occurs. Components are shares of the columns; how long a row is plays no part.
+    products, topics) occurs. Components are shares of the columns; how long a row is plays no part in them, but the
+    longer it is, the surer is its component.
+
+    Counts need not be whole numbers: weights such as tf-idf are taken as so much of an occurrence. Their scale matters
+    as that of counts does: rows that add up to one weigh as much as a single word each, too little to tell components
+    apart.
 
     Parameters
     ----------
@@ -138,7 +146,8 @@ n_distances_
 
     def _open(self, X: Any, sample_weight: Any, *, reset: bool) -> Input:
         data = super()._open(X, sample_weight, reset=reset)
-        if data.matrix is not None and data.matrix.size and data.matrix.min() < 0:
+        in_memory = data.matrix is not None  # a file is read for this once, before the fit
+        if (reset or in_memory) and min(on_arrays(data.shard, _smallest)) < 0:
             raise ValueError(
                 f"Negative values in data passed to {type(self).__name__}: X holds counts, which are at least 0"
             )
@@ -192,3 +201,8 @@ n_distances_
     def _n_parameters(self) -> int:
         T, D = self.means_.shape
         return T * (D - 1) + T - 1
+
+
+def _smallest(part: CpuShard) -> float:
+    assert isinstance(part.rows, DenseRows)
+    return float(part.rows.array.min())

@@ -134,6 +134,35 @@ def test_resume_without_a_model_starts(data: Path, tmp_path: Path, capsys: pytes
     assert_refused(capsys, "fit", data, "-o", tmp_path / "n", "--resume", "-q", says="-k is missing")
 
 
+def test_a_model_is_replaced_only_if_that_is_asked_for(
+    data: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = ["fit", data, "-k", 3, "-o", model_folder, "-q"]
+    assert_refused(capsys, *again, says="already holds a model; replace it with --force")
+    assert_refused(capsys, *again, "--force", "--resume", says="--force and --resume exclude")
+    assert len(globular.load(model_folder).cluster_centers_) == 20
+    assert command(*again, "--force") == 0
+    assert len(globular.load(model_folder).cluster_centers_) == 3
+
+
+def test_columns_in_another_order_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = np.random.default_rng(0).normal(size=(200, 3))
+    np.savetxt("abc.csv", rows, delimiter=",", header="a,b,c", comments="")
+    np.savetxt("cba.csv", rows[:, ::-1], delimiter=",", header="c,b,a", comments="")
+    assert command("fit", "abc.csv", "-k", 5, "-o", "model", "-q", "--labels", "labels.npy") == 0
+    for asked in (["predict", "model", "cba.csv", "-o", "again.npy"], ["report", "model", "--data", "cba.csv"]):
+        assert_refused(capsys, *asked, says=r"cba\.csv: other columns .* order; choose --columns a,b,c$")
+        assert command(*asked, "--columns", "a,b,c", "-q") == 0
+    assert capsys.readouterr().err == ""  # no warning that blocks of the file have no names
+    np.testing.assert_array_equal(np.load("again.npy"), np.load("labels.npy"))
+    np.save("rows.npy", rows)  # without names columns count by their place
+    assert command("predict", "model", "rows.npy", "-o", "again.npy", "-q") == 0
+    np.testing.assert_array_equal(np.load("again.npy"), np.load("labels.npy"))
+
+
 # --- fit: what is refused, and that nothing is left behind
 
 
@@ -148,6 +177,7 @@ def test_resume_without_a_model_starts(data: Path, tmp_path: Path, capsys: pytes
         (["-k", "5", "--metric", "magic"], "metric"),
         (["-k", "5", "--covariance-type", "full"], "--covariance-type does not apply to --model kmeans"),
         (["-k", "5", "--max-iter", "0"], "max_iter"),
+        (["-k", "5", "--seed", "-1"], "--seed"),
         (["-k", "5", "--columns", "a"], "columns"),
         (["-k", "5", "--columns", "a,,b"], "empty name"),
         (["-k", "5", "--weights", "nowhere.npy"], "nowhere.npy"),

@@ -1,4 +1,4 @@
-"""Files written whole or not at all."""
+"""Files written whole or not at all, and how to tell their size."""
 
 from __future__ import annotations
 
@@ -21,6 +21,16 @@ def check_file(path: str | os.PathLike[str], suffixes: tuple[str, ...], what: st
     if not target.absolute().parent.is_dir():
         raise DataError(f"{path}: the folder {target.parent} does not exist; create it first")
     return target
+
+
+def file_size(n_bytes: float) -> str:
+    """A number of bytes with three digits, in the unit that suits it."""
+    size = float(n_bytes)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:,.3g} TB"
 
 
 def write_whole(target: Path, write: Callable[[BinaryIO], object]) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import platform
 import sys
@@ -12,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from globular._files import write_whole
 from globular._version import __version__
 from globular.errors import DataError
 
@@ -91,13 +93,12 @@ def commit_id(root: Path) -> str:
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Write the file whole: under another name first, then renamed."""
-    temporary = path.with_name(path.name + ".part")
-    with temporary.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, COLUMNS)
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
-    temporary.replace(path)
+    """Write the file whole or not at all."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, COLUMNS)
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    write_whole(path, lambda file: file.write(text.getvalue().encode()))
 
 
 def read_rows(path: Path) -> list[Row]:

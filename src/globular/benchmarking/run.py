@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from globular._files import write_whole
 from globular.benchmarking.adapters import ADAPTERS, Adapter, find_adapter
 from globular.benchmarking.measure import Run, run_once
 from globular.benchmarking.plots import plot_curve
@@ -115,7 +116,7 @@ def run_benchmark(
             progress(_progress_line(row))
             # After every run: whatever ends a long benchmark, what was measured is on disk.
             write_rows(results, rows)
-    _write_text(output / "table.md", markdown_table(rows))
+    write_whole(output / "table.md", lambda file: file.write(markdown_table(rows).encode()))
     _draw(rows, output / "curve.png", progress)
     return results
 
@@ -236,12 +237,6 @@ def _progress_line(row: Row) -> str:
     if row.status != "ok":
         return f"{name}: {row.status}" + (f" ({row.message})" if row.message else "")
     return f"{name}  {row.n_iter} iterations: {row.seconds:.3g} s, error {row.error:.6g} per row"
-
-
-def _write_text(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
 
 
 def _draw(rows: list[Row], path: Path, progress: Callable[[str], None]) -> None:

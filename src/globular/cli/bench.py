@@ -16,7 +16,7 @@ _TABLE_WIDTH = 120
 def bench(
     problems: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PROBLEM]…", help="Problems by name; a standard choice by default."),
+        typer.Argument(metavar="PROBLEM", help="Problems by name; a standard choice by default."),
     ] = None,
     folder: Annotated[
         Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the tables and pictures go.")

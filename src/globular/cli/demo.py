@@ -183,11 +183,6 @@ def _corner(X: Array, labels: Array, centers: Array) -> tuple[Array, Array, Arra
 
 
 def _save_figure(figure: Figure, path: Path) -> Path:
-    """Write a picture whole or not at all."""
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        figure.savefig(temporary, format="png", dpi=130)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
+    from globular._files import write_whole
+
+    return write_whole(path, lambda file: figure.savefig(file, format="png", dpi=130))

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from globular.cli.inputs import split_columns
-from globular.cli.shared import ARRAY_SUFFIXES, ColumnsOption, QuietOption, file_size, output
+from globular.cli.inputs import load_model, split_columns
+from globular.cli.shared import ARRAY_SUFFIXES, ColumnsOption, ModelArgument, QuietOption, print_written
 
 
 def export(
-    model_folder: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="Folder that globular fit wrote.", show_default=False)
-    ],
+    model_folder: ModelArgument,
     target: Annotated[
         Path,
         typer.Option(
@@ -37,15 +34,12 @@ def export(
     from globular._files import check_file
     from globular.export import FAISS_SUFFIXES, to_faiss_ivf, to_npy, to_onnx, write_faiss
     from globular.io import open_source
-    from globular.persistence import load
 
     check_file(target, (*ARRAY_SUFFIXES, ".onnx", *FAISS_SUFFIXES), "an exported model")
     suffix = target.suffix.lower()
     if data is not None and suffix not in FAISS_SUFFIXES:
         raise ValueError(f"--data goes into a faiss index only, not into {suffix}; leave it out")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a missing init function does not matter here
-        model = load(model_folder)
+    model = load_model(model_folder)
     if suffix == ".onnx":
         to_onnx(model, target)
     elif suffix in FAISS_SUFFIXES:
@@ -54,5 +48,4 @@ def export(
     else:
         to_npy(model, target)
     if not quiet:
-        size = file_size(target.stat().st_size)
-        output().print(f"Written: {target} ({size})", markup=False, soft_wrap=True)
+        print_written(target)

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from globular.cli.cluster import SchedulerOption, WorkersOption, dask_workers, on_workers
+from globular.cli.fit_options import (
+    AlgorithmOption,
+    CheckpointOption,
+    ClustersOption,
+    CovarianceOption,
+    FitOptions,
+    FolderOption,
+    ForceOption,
+    InitOption,
+    LabelsOption,
+    MaxIterOption,
+    MaxTimeOption,
+    MetricOption,
+    ModelKind,
+    ModelOption,
+    QualityOption,
+    ResumeOption,
+    SeedOption,
+    TolOption,
+    WeightsOption,
+)
 from globular.cli.inputs import open_weighted, split_columns
 from globular.cli.shared import (
+    ARRAY_SUFFIXES,
     INTERRUPTED,
     ColumnsOption,
     DataArgument,
     QuietOption,
     ThreadsOption,
-    check_output_file,
     output,
     print_next,
     print_table,
@@ -31,83 +48,27 @@ if TYPE_CHECKING:
     from globular.model.history import Record
 
 
-class ModelKind(StrEnum):
-    """What to fit."""
-
-    kmeans = "kmeans"
-    gmm = "gmm"
-
-
-@dataclass(frozen=True, slots=True)
-class FitOptions:
-    """The options of the command as they were given; None leaves the estimator's default (or, with
-    `resume`, the saved value)."""
-
-    data: str
-    model_folder: Path
-    kind: ModelKind
-    n_clusters: int | None
-    parameters: dict[str, Any]
-    weights: str | None
-    columns: list[str] | None
-    labels: Path | None
-    checkpoint_every: float | None
-    resume: bool
-    quiet: bool
-    scheduler: str | None = None
-    n_workers: int | None = None
-
-
 def fit(
     data: DataArgument,
-    model_folder: Annotated[
-        Path, typer.Option("--output", "-o", metavar="MODEL", help="Folder for the model.", show_default=False)
-    ],
-    n_clusters: Annotated[
-        int | None, typer.Option("-k", "--clusters", metavar="N", min=1, help="Number of clusters.")
-    ] = None,
-    model: Annotated[ModelKind, typer.Option("--model", help="k-means or a Gaussian mixture.")] = ModelKind.kmeans,
-    algorithm: Annotated[
-        str | None,
-        typer.Option(
-            "--algorithm",
-            help="auto (default); lloyd, yinyang or probing for k-means, em, variational or chunky for --model gmm.",
-        ),
-    ] = None,
-    init: Annotated[
-        str | None,
-        typer.Option(
-            "--init", help="Seeding: auto (default), k-means++, hierarchical, random …; by name as in Python."
-        ),
-    ] = None,
-    quality: Annotated[
-        str | None, typer.Option("--quality", help="For k-means with many clusters: fast, balanced (default) or best.")
-    ] = None,
-    metric: Annotated[str | None, typer.Option("--metric", help="euclidean (default) or cosine.")] = None,
-    covariance_type: Annotated[
-        str | None,
-        typer.Option("--covariance-type", help="For --model gmm: tied_spherical, spherical, diag, tied or full."),
-    ] = None,
-    max_iter: Annotated[int | None, typer.Option("--max-iter", help="Most iterations.")] = None,
-    max_time: Annotated[float | None, typer.Option("--max-time", metavar="SECONDS", help="Most seconds.")] = None,
-    tol: Annotated[float | None, typer.Option("--tol", help="Smallest change that is worth going on for.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Same seed, same result.")] = None,
+    model_folder: FolderOption,
+    n_clusters: ClustersOption = None,
+    model: ModelOption = ModelKind.kmeans,
+    algorithm: AlgorithmOption = None,
+    init: InitOption = None,
+    quality: QualityOption = None,
+    metric: MetricOption = None,
+    covariance_type: CovarianceOption = None,
+    max_iter: MaxIterOption = None,
+    max_time: MaxTimeOption = None,
+    tol: TolOption = None,
+    seed: SeedOption = None,
     threads: ThreadsOption = None,
-    weights: Annotated[
-        str | None,
-        typer.Option("--weights", metavar="FILE|COLUMN", help="A weight per row: a file, or a column of DATA."),
-    ] = None,
+    weights: WeightsOption = None,
     columns: ColumnsOption = None,
-    labels: Annotated[
-        Path | None, typer.Option("--labels", metavar="FILE", help="Also write the labels (.npy .csv .parquet).")
-    ] = None,
-    checkpoint_every: Annotated[
-        float | None,
-        typer.Option("--checkpoint-every", metavar="SECONDS", help="Save the model as often while it is fitted."),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the model in MODEL if there is one; iterations count anew.")
-    ] = False,
+    labels: LabelsOption = None,
+    checkpoint_every: CheckpointOption = None,
+    resume: ResumeOption = False,
+    force: ForceOption = False,
     scheduler: SchedulerOption = None,
     workers: WorkersOption = None,
     quiet: QuietOption = False,
@@ -128,41 +89,27 @@ def fit(
         "random_state": seed,
         "n_threads": threads,
     }
-    return run_fit(
-        FitOptions(
-            data=data,
-            model_folder=model_folder,
-            kind=model,
-            n_clusters=n_clusters,
-            parameters={name: value for name, value in given.items() if value is not None},
-            weights=weights,
-            columns=split_columns(columns),
-            labels=labels,
-            checkpoint_every=checkpoint_every,
-            resume=resume,
-            quiet=quiet,
-            scheduler=scheduler,
-            n_workers=workers,
-        )
-    )
+    parameters = {name: value for name, value in given.items() if value is not None}
+    with dask_workers(scheduler, workers) as distributed:
+        return run_fit(
+            FitOptions(
+                data, model_folder, model, n_clusters, parameters, weights, split_columns(columns), labels,
+                checkpoint_every, resume, force, quiet, distributed,
+            )
+        )  # fmt: skip
 
 
 def run_fit(options: FitOptions) -> int:
     """Check everything that can be checked before the fit, fit, save, tell."""
-    with dask_workers(options.scheduler, options.n_workers) as distributed:
-        return _run_fit(options, distributed)
-
-
-def _run_fit(options: FitOptions, distributed: bool) -> int:
+    from globular._files import check_file
     from globular.callbacks import Callback, Checkpoint, Progress
-    from globular.persistence import check_destination, save
+    from globular.persistence import save
 
-    folder = check_destination(options.model_folder)
+    folder = _free_folder(options)
     if options.labels is not None:
-        check_output_file("--labels", options.labels)
+        check_file(options.labels, ARRAY_SUFFIXES, "labels")
     source, sample_weight = open_weighted(options.data, options.columns, options.weights)
-    chosen = _chosen_columns(options, source)
-    X = on_workers(options.data, source, chosen) if distributed else source
+    X = on_workers(options.data, source, _chosen_columns(options, source)) if options.distributed else source
     resumed = _resumed(options, source) if options.resume else None
     model = _new_model(options) if resumed is None else resumed
     warm_start = model.warm_start
@@ -191,6 +138,20 @@ def _run_fit(options: FitOptions, distributed: bool) -> int:
     if not options.quiet:
         _report(model, source, options)
     return INTERRUPTED if ending.interrupted else 0
+
+
+def _free_folder(options: FitOptions) -> Path:
+    """Where to save. A model there may be the work of hours: it is replaced only if that is asked for."""
+    from globular.persistence import check_destination, is_model
+
+    if options.force and options.resume:
+        raise ValueError("--force and --resume exclude each other; leave one of them out")
+    if is_model(options.model_folder) and not (options.force or options.resume):
+        raise ValueError(
+            f"{options.model_folder} already holds a model; replace it with --force, go on from it with --resume, or "
+            "choose another folder"
+        )
+    return check_destination(options.model_folder)
 
 
 class _Ending:

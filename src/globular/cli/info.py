@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from globular._files import file_size
 from globular.cli.inputs import split_columns
-from globular.cli.shared import ColumnsOption, file_size, output, print_next, print_table
+from globular.cli.shared import ColumnsOption, output, print_next, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,16 @@ def split_columns(text: str | None) -> list[str] | None:
     if not all(names):
         raise ValueError(f"--columns {text!r} has an empty name; write it as a,b,c")
     return names
+
+
+def load_model(folder: Path, n_threads: int | None = None) -> Any:
+    """The model to ask, on so many threads."""
+    from globular.persistence import load
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that its init function was not saved matters to fits only
+        model = load(folder)
+    return model if n_threads is None else model.set_params(n_threads=n_threads)
 
 
 def open_weighted(data: str, columns: Sequence[str] | None, weights: str | None) -> tuple[Source, NDArray[Any] | None]:

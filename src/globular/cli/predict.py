@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from globular.cli.cluster import SchedulerOption, WorkersOption, dask_workers, on_workers
-from globular.cli.inputs import split_columns
+from globular.cli.inputs import load_model, split_columns
 from globular.cli.shared import (
+    ARRAY_SUFFIXES,
     ColumnsOption,
     DataArgument,
+    ModelArgument,
     QuietOption,
     ThreadsOption,
-    check_output_file,
     output,
     rows_per_block,
     stderr,
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 
 def predict(
-    model_folder: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="Folder that globular fit wrote.", show_default=False)
-    ],
+    model_folder: ModelArgument,
     data: DataArgument,
     labels: Annotated[
         Path,
@@ -43,21 +41,14 @@ def predict(
     quiet: QuietOption = False,
 ) -> None:
     """Write the cluster of every row of DATA."""
+    from globular._files import check_file
+    from globular.data.columns import check_columns
     from globular.io import open_source, write_array
-    from globular.persistence import load
 
-    check_output_file("-o", labels)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a missing init function does not matter here
-        model = load(model_folder)
+    check_file(labels, ARRAY_SUFFIXES, "labels")
+    model = load_model(model_folder, threads)
     source = open_source(data, columns=split_columns(columns))
-    if source.n_columns != model.n_features_in_:
-        raise ValueError(
-            f"{source.name} has {source.n_columns} columns, the model in {model_folder} was fitted on "
-            f"{model.n_features_in_}; choose the same columns with --columns"
-        )
-    if threads is not None:
-        model.set_params(n_threads=threads)
+    check_columns(source, model.n_features_in_, getattr(model, "feature_names_in_", None))
     with dask_workers(scheduler, workers) as distributed:
         if distributed:
             write_array(labels, model.predict(on_workers(data, source, split_columns(columns))))
@@ -71,6 +62,8 @@ def predict_blocks(model: Any, source: Source, *, show_progress: bool = False) -
     """Predict block by block, so that only the labels need room for all rows."""
     import numpy as np
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from globular.data.sources import as_source
 
     console = stderr()
     bar = Progress(
@@ -86,7 +79,7 @@ def predict_blocks(model: Any, source: Source, *, show_progress: bool = False) -
     with bar:
         task = bar.add_task("predict", total=source.n_rows)
         for block in source.blocks(rows_per_block(source.n_columns)):
-            found = model.predict(block.rows)
+            found = model.predict(as_source(block.rows))
             if labels is None:
                 labels = np.empty(source.n_rows, dtype=found.dtype)
             labels[block.start : block.stop] = found

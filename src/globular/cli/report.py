@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from globular.cli.inputs import split_columns
-from globular.cli.shared import ColumnsOption, QuietOption, ThreadsOption, file_size, output, stderr
+from globular.cli.inputs import load_model, split_columns
+from globular.cli.shared import ColumnsOption, ModelArgument, QuietOption, ThreadsOption, print_written, stderr
 
 
 def report(
-    model_folder: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="Folder that globular fit wrote.", show_default=False)
-    ],
+    model_folder: ModelArgument,
     page: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page.")] = Path("report.html"),
     data: Annotated[
         str | None,
@@ -34,16 +31,11 @@ def report(
 
     from globular._files import check_file
     from globular.io import open_source
-    from globular.persistence import load
     from globular.report import write_report
 
     check_file(page, (".html", ".htm"), "a report")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a missing init function does not matter here
-        model = load(model_folder)
+    model = load_model(model_folder, threads)
     source = None if data is None else open_source(data, columns=split_columns(columns))
-    if threads is not None:
-        model.set_params(n_threads=threads)
     console = stderr()
     bar = Progress(
         TextColumn("reading rows"), BarColumn(), TimeRemainingColumn(), console=console, transient=True,
@@ -60,5 +52,4 @@ def report(
             progress=lambda done: bar.update(task, completed=done),
         )
     if not quiet:
-        size = file_size(page.stat().st_size)
-        output().print(f"Written: {page} ({size}); open it in a browser", markup=False, soft_wrap=True)
+        print_written(page, "; open it in a browser")

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from globular._files import file_size
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -28,6 +30,9 @@ DataArgument = Annotated[
         help="Table of numbers: .npy .npz .csv .tsv .parquet .fvecs .bvecs .h5 .svmlight, or a folder of such.",
         show_default=False,
     ),
+]
+ModelArgument = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="Folder that globular fit wrote.", show_default=False)
 ]
 ColumnsOption = Annotated[
     str | None,
@@ -99,16 +104,6 @@ def warnings_as_lines() -> Iterator[None]:
         yield
 
 
-def check_output_file(option: str, path: Path) -> None:
-    """Refuse a file that could not be written, before the work rather than after it."""
-    if path.suffix.lower() not in ARRAY_SUFFIXES:
-        raise ValueError(f"{option} {path}: use a name that ends in {', '.join(ARRAY_SUFFIXES)}")
-    if path.is_dir():
-        raise ValueError(f"{option} {path}: is a folder; choose the name of a file")
-    if not path.expanduser().absolute().parent.is_dir():
-        raise ValueError(f"{option} {path}: the folder {path.parent} does not exist; create it first")
-
-
 def rows_per_block(n_columns: int) -> int:
     """Rows of a block that takes a few dozen megabytes."""
     return max(1024, _VALUES_PER_BLOCK // max(n_columns, 1))
@@ -119,11 +114,7 @@ def available_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def file_size(n_bytes: int) -> str:
-    """Bytes in a unit that suits them."""
-    size = float(n_bytes)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"
+def print_written(path: Path, what_next: str = "") -> None:
+    """Name a file that is complete, and its size."""
+    size = file_size(path.expanduser().stat().st_size)
+    output().print(f"Written: {path} ({size}){what_next}", markup=False, soft_wrap=True)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from globular._files import file_size
 from globular.model.history import History
 from globular.report.clusters import Clusters
 
@@ -117,27 +118,17 @@ def memory(model: Any, C: int, n_rows: int | None, data_bytes: int | None) -> Ta
     table: Table = []
     for name, value in sorted(vars(model).items()):
         if name.endswith("_") and isinstance(value, np.ndarray) and value.ndim:
-            table.append((name, megabytes(value.nbytes)))
+            table.append((name, file_size(value.nbytes)))
     if data_bytes is not None:
-        table.append(("data", megabytes(data_bytes)))
+        table.append(("data", file_size(data_bytes)))
     if n_rows:
-        table.append(("rows × clusters, never held", megabytes(4 * n_rows * C)))
+        table.append(("rows × clusters, never held", file_size(4 * n_rows * C)))
     return table
 
 
 def percent(share: float) -> str:
     """A share with three digits."""
     return f"{100 * share:.3g} %"
-
-
-def megabytes(n_bytes: float) -> str:
-    """A number of bytes with three digits."""
-    size = float(n_bytes)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:,.3g} TB"
 
 
 def _seconds(value: float) -> str:

@@ -215,8 +215,7 @@ def _figures(table: Iterable[tuple[str, str]]) -> str:
 
 
 def _list(heading: str, table: Iterable[tuple[str, str]]) -> str:
-    rows = "".join(f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>" for name, value in table)
-    return f'<section class="facts"><h3>{heading}</h3><dl>{rows}</dl></section>'
+    return f'<section class="facts"><h3>{heading}</h3><dl>{_figures(table)}</dl></section>'
 
 
 def _as_script_text(data: dict[str, Any]) -> str:

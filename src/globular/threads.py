@@ -99,7 +99,8 @@ single_threaded_blas = _SingleThreadedBlas()
 def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], n_threads: int) -> Iterator[Result]:
     """`map` on our threads: results in the order of the items, at most n_threads + 2 of them waiting.
 
-    A single item is not worth waking a thread: that may take longer than the work of a small block.
+    For large results that are added up; small ones, and those that are kept, come faster by `map_all`. A single
+    item is not worth waking a thread: that may take longer than the work of a small block.
     """
     if isinstance(items, Sized) and len(items) == 0:
         return
@@ -168,7 +169,7 @@ def run_all(function: Callable[[Item], object], items: Iterable[Item], n_threads
 
 
 def map_all(function: Callable[[Item], Result], items: Iterable[Item], n_threads: int) -> list[Result]:
-    """`run_all` for functions with small results, which come in the order of the items."""
+    """`run_all` for functions with results, which are all kept and come in the order of the items."""
     numbered = list(enumerate(items))
     results: dict[int, Result] = {}
 

@@ -16,7 +16,7 @@ from globular.kernels import bounded as kernels
 from globular.kernels import hard as hard_kernels
 from globular.model.groups import CenterGroups
 from globular.model.statistics import F64, HardStatistics
-from globular.threads import even_ranges, ordered_map
+from globular.threads import even_ranges, map_all
 
 if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard
@@ -70,7 +70,7 @@ def bounded_pass(shard: CpuShard, centers: F64, groups: CenterGroups, shifts: F6
         return objective, n_changed, n_distances
 
     objective, n_changed, n_distances = 0.0, 0, 0
-    for part in ordered_map(block, even_ranges(shard.n_rows, ROWS_PER_BLOCK), shard.n_threads):
+    for part in map_all(block, even_ranges(shard.n_rows, ROWS_PER_BLOCK), shard.n_threads):
         objective, n_changed, n_distances = objective + part[0], n_changed + part[1], n_distances + part[2]
     sums, counts = cluster_sums(shard, len(centers))
     return HardStatistics(sums, counts, objective, n_changed, n_distances)

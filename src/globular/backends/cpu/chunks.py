@@ -21,7 +21,7 @@ from globular.model.chunks import BoundGap, ChunkGains, Chunks, GainMeasure, Sha
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics
-from globular.threads import even_ranges, ordered_map
+from globular.threads import even_ranges, map_all, ordered_map
 
 if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard
@@ -95,7 +95,7 @@ def node_features(frontier: Frontier, blocks: ChunkBlocks, n_threads: int) -> F6
         return None
     if width not in frontier.features:
         spans = even_ranges(n, block_size(width))
-        parts = ordered_map(lambda span: blocks.features(frontier.node_chunks.pick(slice(*span))), spans, n_threads)
+        parts = map_all(lambda span: blocks.features(frontier.node_chunks.pick(slice(*span))), spans, n_threads)
         frontier.features[width] = np.concatenate([np.empty((0, width)), *parts])
     return frontier.features[width]
 
@@ -135,7 +135,7 @@ def cell_densities(frontier: Frontier, mixture: GaussianParameters, n_threads: i
         chunks, spans, _ = work
         return np.concatenate([_densities(blocks, chunks.pick(slice(*span)))[1] for span in spans])
 
-    return np.concatenate([_NONE, *ordered_map(of_span, _work(frontier, blocks.width), n_threads)])
+    return np.concatenate([_NONE, *map_all(of_span, _work(frontier, blocks.width), n_threads)])
 
 
 def _densities(blocks: ChunkBlocks, chunks: Chunks) -> tuple[F64, F64]:
@@ -236,7 +236,7 @@ def sampled_gap(
         return of_block(chosen[begin:end], Children(rows.chunks.pick(held), rows.parents[held] - begin))
 
     spans = even_ranges(len(chosen), max(1, block_size(width) // SAMPLED_ROWS))
-    total = sum(ordered_map(of_span, spans, n_threads))
+    total = sum(map_all(of_span, spans, n_threads))
     weights = frontier.node_chunks.weights
     share = weights[chosen].sum() / weights[spread].sum() if weights[chosen].sum() > 0 else 1.0
     return BoundGap(total / share, (len(chosen) + len(rows.chunks)) * per_cell)
@@ -266,7 +266,7 @@ def collect_gains(
     gains[unknown] = 0.0
     spread = unknown[np.any(frontier.node_chunks.scatter[unknown] != 0.0, axis=1)]
     works = list(_by_children(frontier, spread, block_size(width)))
-    for places, (found, looked_at) in zip(works, ordered_map(of_block, works, n_threads), strict=True):
+    for places, (found, looked_at) in zip(works, map_all(of_block, works, n_threads), strict=True):
         gains[places] = np.maximum(found, 0.0)  # negative by rounding only
         n_cells += looked_at
     frontier.gains = gains / added

@@ -20,7 +20,7 @@ from globular.kernels.soft import softmax_rows
 from globular.model.chunks import Chunks
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, Claim
-from globular.threads import even_ranges, ordered_map
+from globular.threads import even_ranges, map_all
 
 if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard
@@ -89,7 +89,7 @@ def claim_chunks(
         return found
 
     spans = [(chunks, span) for chunks in frontier.parts() for span in even_ranges(len(chunks), _CELLS_AT_ONCE)]
-    parts = list(ordered_map(lambda work: claim(work[0].pick(slice(*work[1]))), spans, n_threads))
+    parts = map_all(lambda work: claim(work[0].pick(slice(*work[1]))), spans, n_threads)
     return [Chunks.join([part[i] for part in parts]) for i in range(len(components))]
 
 
@@ -125,4 +125,4 @@ def _holders(frontier: Frontier, mixture: GaussianParameters, n_threads: int) ->
         return np.asarray(blocks.log_joint(part, blocks.features(part)).argmax(axis=1))
 
     spans = [(chunks, span) for chunks in frontier.parts() for span in even_ranges(len(chunks), _CELLS_AT_ONCE)]
-    return np.concatenate(list(ordered_map(lambda work: find(work[0].pick(slice(*work[1]))), spans, n_threads)))
+    return np.concatenate(map_all(lambda work: find(work[0].pick(slice(*work[1]))), spans, n_threads))

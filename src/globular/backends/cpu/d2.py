@@ -17,7 +17,7 @@ from globular.backends.cpu.rows import CSRRows, DenseRows
 from globular.backends.protocol import Index, Labels
 from globular.kernels import d2 as kernels
 from globular.model.statistics import F64, PotentialStatistics
-from globular.threads import even_ranges, ordered_map, run_all
+from globular.threads import even_ranges, map_all, run_all
 
 if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard
@@ -121,7 +121,7 @@ def trial_pass(shard: CpuShard, centers: F64) -> F64:
 def _for_runs(shard: CpuShard, function: Callable[[tuple[int, int]], Result]) -> list[Result]:
     """Results for all runs of rows in order; a single run is not worth waking the threads for."""
     spans = even_ranges(shard.n_rows, RUN)
-    return [function(spans[0])] if len(spans) == 1 else list(ordered_map(function, spans, shard.n_threads))
+    return [function(spans[0])] if len(spans) == 1 else map_all(function, spans, shard.n_threads)
 
 
 def run_sums(shard: CpuShard) -> F64:

@@ -22,7 +22,7 @@ from globular.kernels import thin
 from globular.kernels.moments import add_moments
 from globular.model.groups import group_by
 from globular.model.statistics import F64, FarRows, HardStatistics
-from globular.threads import even_ranges, ordered_map, run_all
+from globular.threads import even_ranges, map_all, ordered_map, run_all
 
 if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard
@@ -188,7 +188,7 @@ def hard_pass(shard: CpuShard, centers: F64, accumulate: bool) -> HardStatistics
 
     objective, n_changed = 0.0, 0
     spans = even_ranges(shard.n_rows, product.rows_per_block)
-    for block_objective, block_changed in ordered_map(assign, spans, shard.n_threads):
+    for block_objective, block_changed in map_all(assign, spans, shard.n_threads):
         objective += block_objective
         n_changed += block_changed
     sums, counts = cluster_sums(shard, len(centers)) if accumulate else (np.empty((0, shard.n_columns)), np.empty(0))
@@ -333,7 +333,7 @@ def farthest(shard: CpuShard, n: int, centers: F64) -> FarRows:
         chosen = np.argsort(-distances, kind="stable")[:n]
         return distances[chosen], chosen + start
 
-    found = list(ordered_map(block, even_ranges(shard.n_rows, 8192), shard.n_threads))
+    found = map_all(block, even_ranges(shard.n_rows, 8192), shard.n_threads)
     distances = np.concatenate([np.empty(0), *(d for d, _ in found)])
     indices = np.concatenate([np.empty(0, dtype=np.intp), *(i for _, i in found)])
     best = np.argsort(-distances, kind="stable")[:n]

@@ -25,7 +25,7 @@ from globular.model.cells import CenterCells
 from globular.model.gaussian import GaussianParameters
 from globular.model.groups import group_by
 from globular.model.statistics import F64, ProbedStatistics, SoftStatistics
-from globular.threads import even_ranges, ordered_map, run_all
+from globular.threads import even_ranges, map_all, run_all
 
 if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard
@@ -114,7 +114,7 @@ def _own_costs(shard: CpuShard, means: F64, weighed: Costs, members: NDArray[np.
             members[part], costs[part],
         )  # fmt: skip
 
-    return sum(ordered_map(measure, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads))
+    return sum(map_all(measure, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads))
 
 
 def _visit(
@@ -147,7 +147,7 @@ def _shares(shard: CpuShard, weighed: Costs, costs: F64) -> float:
         part = slice(*span)
         return kernels.shares_of_costs(costs[part], weighed.unit, weighed.base, shard.weights[part])
 
-    return float(sum(ordered_map(settle, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads)))
+    return float(sum(map_all(settle, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads)))
 
 
 def _free_energy(shard: CpuShard, weighed: Costs, costs: F64) -> float:
@@ -155,4 +155,4 @@ def _free_energy(shard: CpuShard, weighed: Costs, costs: F64) -> float:
         part = slice(*span)
         return kernels.free_energy(costs[part], weighed.unit, weighed.base, shard.weights[part])
 
-    return float(sum(ordered_map(of_rows, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads)))
+    return float(sum(map_all(of_rows, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads)))

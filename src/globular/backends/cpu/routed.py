@@ -20,7 +20,7 @@ from globular.backends.protocol import Index, Labels, Route
 from globular.model.cells import CellLevel, CellTree
 from globular.model.groups import group_by
 from globular.model.statistics import F64, CellStatistics
-from globular.threads import even_ranges, ordered_map, run_all
+from globular.threads import even_ranges, map_all, run_all
 
 if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard
@@ -101,7 +101,7 @@ def _descend(shard: CpuShard, level: CellLevel, cells: Labels, children: Labels,
         d2[chosen] = best
         return n_changed
 
-    n_changed = sum(ordered_map(assign, cell_tasks(bounds), shard.n_threads))
+    n_changed = sum(map_all(assign, cell_tasks(bounds), shard.n_threads))
     return _Descent(n_changed, int(np.diff(bounds) @ sizes))
 
 

@@ -58,7 +58,7 @@ from globular.model.statistics import (
     TruncatedStatistics,
 )
 from globular.model.subspace import Subspace
-from globular.threads import even_ranges, ordered_map
+from globular.threads import even_ranges, map_all
 
 _NONE = np.empty(0)
 """Stands for absent weights or scales in kernel calls: kernels look at its length."""
@@ -106,7 +106,7 @@ class CpuShard(PlantedShard):
         """What the last `chunk_pass` was about: the next one is often about the same."""
         self.scales: F64 = _NONE
         if unit_rows:
-            parts = ordered_map(self._inverse_lengths, even_ranges(self.n_rows, 8192), n_threads)
+            parts = map_all(self._inverse_lengths, even_ranges(self.n_rows, 8192), n_threads)
             self.scales = np.concatenate([_NONE, *parts])
 
     def _inverse_lengths(self, span: tuple[int, int]) -> F64:

@@ -20,7 +20,7 @@ from globular.kernels.soft import softmax_rows
 from globular.model.chunks import Chunks
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, SoftStatistics
-from globular.threads import even_ranges, ordered_map, run_all
+from globular.threads import even_ranges, map_all, ordered_map, run_all
 
 if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard
@@ -93,7 +93,7 @@ def evaluate_blocks(
             block, chunks.means, evaluator.arithmetic.log_joint(chunks, evaluator.arithmetic.features(chunks))
         )
 
-    return list(ordered_map(evaluate, even_ranges(shard.n_rows, evaluator.block_rows), shard.n_threads))
+    return map_all(evaluate, even_ranges(shard.n_rows, evaluator.block_rows), shard.n_threads)
 
 
 def score_rows(shard: CpuShard, mixture: GaussianParameters) -> F64:

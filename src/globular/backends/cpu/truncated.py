@@ -31,7 +31,7 @@ from globular.model.graph import Graph
 from globular.model.groups import group_by, order_by
 from globular.model.search import Search
 from globular.model.statistics import F64, HardStatistics, PairStatistics, SoftStatistics, TruncatedStatistics
-from globular.threads import even_ranges, map_all, ordered_map, run_all
+from globular.threads import even_ranges, map_all, run_all
 
 if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard
@@ -245,12 +245,8 @@ def _search_candidates(
                 found.append(PairStatistics(pairs, sums))
         return n_distances, found
 
-    n_distances = 0
-    everything: list[PairStatistics] = []
-    for n, found in ordered_map(search_span, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads):
-        n_distances += n
-        everything += found
-    return n_distances, PairStatistics.join(everything)
+    spans = map_all(search_span, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads)
+    return sum(n for n, _ in spans), PairStatistics.join([pairs for _, found in spans for pairs in found])
 
 
 class _Scratch:
@@ -284,7 +280,7 @@ def _settle_hard(shard: CpuShard, centers: F64, members: NDArray[np.int32]) -> f
             members[part], labels[part],
         )  # fmt: skip
 
-    return float(sum(ordered_map(settle, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads)))
+    return float(sum(map_all(settle, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads)))
 
 
 def _moved_sums(shard: CpuShard, n_clusters: int, moved: NDArray[np.integer]) -> tuple[F64, F64]:

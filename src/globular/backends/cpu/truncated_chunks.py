@@ -19,7 +19,7 @@ from globular.model.graph import Graph
 from globular.model.groups import group_by
 from globular.model.search import Search
 from globular.model.statistics import F64, I64, PairStatistics, SoftStatistics, TruncatedStatistics
-from globular.threads import even_ranges, ordered_map, run_all
+from globular.threads import even_ranges, map_all, run_all
 
 CELLS_PER_TASK = 1024
 _COMPONENTS_PER_TASK = 64
@@ -169,7 +169,7 @@ def _search(
         )  # fmt: skip
         return PairStatistics(pairs[:, :n_pairs], sums[:, :n_pairs]), int(n_distances)
 
-    found = list(ordered_map(of_block, _tasks(frontier), n_threads))
+    found = map_all(of_block, _tasks(frontier), n_threads)
     return PairStatistics.join([pairs for pairs, _ in found]), sum(n for _, n in found)
 
 

@@ -23,7 +23,7 @@ from globular.kernels.tree_planes import find_planes, route_rows
 from globular.kernels.tree_sums import sum_up
 from globular.model.groups import group_by
 from globular.model.statistics import F64, I64
-from globular.threads import even_ranges, ordered_map, run_all
+from globular.threads import even_ranges, map_all, run_all
 
 SUBTREES = 256
 """About so many subtrees are grown …"""
@@ -77,8 +77,8 @@ def grow(rows: NDArray[Any], weights: F64, width: int, leaf_size: int, n_threads
         return _subtree(rows, weights, np.arange(N, dtype=np.int32), width, leaf_size)
     top, starts, order = _route(rows, weights, largest, n_threads)
     parts = [order[begin:end] for begin, end in itertools.pairwise(starts)]
-    subtrees = ordered_map(lambda part: _subtree(rows, weights, part, width, leaf_size), parts, n_threads)
-    return join(list(subtrees), top)
+    subtrees = map_all(lambda part: _subtree(rows, weights, part, width, leaf_size), parts, n_threads)
+    return join(subtrees, top)
 
 
 def _route(rows: NDArray[Any], weights: F64, largest: int, n_threads: int) -> tuple[Top, I64, NDArray[np.integer]]:

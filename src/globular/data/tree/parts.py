@@ -13,7 +13,7 @@ from globular.data.tree.partition import PartitionTree
 from globular.kernels.tree_sums import part_nodes
 from globular.model.chunks import NodeValue
 from globular.model.statistics import I64
-from globular.threads import even_ranges, ordered_map
+from globular.threads import even_ranges, map_all
 
 _ENTRIES_AT_ONCE = 2**17
 """Numbers in the matrices of nodes that are looked at together: a megabyte, which the cache holds."""
@@ -23,7 +23,7 @@ def best_parts(tree: PartitionTree, value: NodeValue, gain: float, n_threads: in
     """The nodes that are better left for their children, by so much per unit of weight, (n_nodes,)."""
     step = max(1, _ENTRIES_AT_ONCE // tree.means.shape[1] ** 2)
     blocks = even_ranges(tree.n_nodes, step)
-    worth = np.concatenate(list(ordered_map(lambda block: value(tree.chunks(slice(*block))), blocks, n_threads)))
+    worth = np.concatenate(map_all(lambda block: value(tree.chunks(slice(*block))), blocks, n_threads))
     parted = np.empty(tree.n_nodes, dtype=bool)
     part_nodes(tree.children, tree.weights, gain, worth, parted)
     return parted

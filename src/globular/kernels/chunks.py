@@ -12,8 +12,7 @@ import numpy as np
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.moments import add_square
-from globular.kernels.random import random_cluster
-from globular.kernels.truncated import insert
+from globular.kernels.truncated import insert, renormalise, search_space
 
 
 @kernel
@@ -164,28 +163,10 @@ def search_chunks(
 
     Returns the densities evaluated and the number of pairs. O(B·C′·G·S).
     """
-    C, G = graph.shape
     C_prime = members.shape[1]
     n_distances, n_pairs = 0, 0
     for i in range(means.shape[0]):
-        n_seen = 0
-        for a in range(C_prime):
-            former[a] = members[i, a]
-        for a in range(C_prime):
-            if former[a] < 0:
-                continue
-            for g in range(G):
-                c = graph[former[a], g]
-                if stamps[c] != i + 1:
-                    stamps[c] = i + 1
-                    seen[n_seen] = c
-                    n_seen += 1
-        for t in range(n_random):
-            c = random_cluster(seed, first + i, t, C)
-            if stamps[c] != i + 1:
-                stamps[c] = i + 1
-                seen[n_seen] = c
-                n_seen += 1
+        n_seen = search_space(members, i, graph, n_random, seed, first + i, stamps, former, seen)
         n_kept = 0
         for s in range(n_seen):
             seen_costs[s] = _chunk_cost(means, spread, i, centers, precisions, seen[s]) + biases[seen[s]]
@@ -225,13 +206,7 @@ def share_chunks(
             if c >= 0:
                 shares[i, a] = -0.5 * (_chunk_cost(means, spread, i, centers, precisions, c) + biases[c])
             largest = max(largest, shares[i, a])
-        norm = 0.0
-        for a in range(C_prime):
-            shares[i, a] = np.exp(shares[i, a] - largest)
-            norm += shares[i, a]
-        for a in range(C_prime):
-            shares[i, a] *= weights[i] / norm
-        bounds[i] = largest + np.log(norm)
+        bounds[i] = renormalise(shares, i, largest, weights[i])
 
 
 @kernel

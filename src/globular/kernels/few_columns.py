@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.kernels.compile import inline, kernel
-from globular.kernels.neighborhoods import HORIZON, flush_table
+from globular.kernels.neighborhoods import HORIZON, flush_table, write_pair
 from globular.kernels.random import random_cluster, random_outside
 
 ROWS_AT_ONCE = 256
@@ -111,10 +111,8 @@ def search_few_columns(
                 closest, label = batch.exact[k], batch.label[k]
                 wins = distance < closest
                 if estimate and distance < HORIZON * batch.farthest[k]:
-                    pairs[0, n_pairs] = other if wins else label
-                    pairs[1, n_pairs] = label if wins else other
-                    pair_sums[0, n_pairs] = batch.weight[k] * np.sqrt(np.float32(max(distance, closest)))
-                    pair_sums[1, n_pairs] = batch.weight[k]
+                    far = np.sqrt(np.float32(max(distance, closest)))
+                    write_pair(label, other, wins, batch.weight[k], far, pairs, pair_sums, n_pairs)
                     n_pairs += 1
                 if wins:
                     batch.exact[k], batch.label[k] = distance, other

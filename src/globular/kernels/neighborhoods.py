@@ -67,22 +67,8 @@ def search_neighborhoods(
                     prefetch_row(quick, random_cluster(seed, first_row + order[k + AHEAD], 0, n_clusters))
             scale = scales[i] if scales.shape[0] else 1.0
             weight = weights[i] if weights.shape[0] else 1.0
-            closest = squared_distance(rows, r, scale, centers, p, norms)
-            d[0] = closest
-            quick_distances(rows, r, scale, quick, graph, p, norms, d)
-            winner, farthest = 0, d[0]
-            for g in range(1, G):
-                if d[g] < d[winner]:
-                    winner = g
-                farthest = max(farthest, d[g])
-            horizon = HORIZON * np.float64(farthest)
-            if winner != 0:  # only if float64 agrees
-                distance = squared_distance(rows, r, scale, centers, graph[p, winner], norms)
-                if distance < closest:
-                    closest = distance
-                else:
-                    winner = 0
-            label = graph[p, winner]
+            winner, closest, farthest = closest_neighbor(rows, r, scale, graph, p, quick, centers, norms, d)
+            label, horizon = graph[p, winner], HORIZON * farthest
             n_distances += G
             for t in range(n_random):
                 other = random_outside(seed, first_row + i, t, graph, p)
@@ -93,13 +79,8 @@ def search_neighborhoods(
                 if distance < closest:
                     distance = squared_distance(rows, r, scale, centers, other, norms)
                 wins = distance < closest
-                if estimate:
-                    # the pair (closest, random); or, when the random one wins, (winner, former closest). Written in any
-                    # case and kept if it is near: a branch here would be a coin toss
-                    pairs[0, n_pairs] = other if wins else label
-                    pairs[1, n_pairs] = label if wins else other
-                    pair_sums[0, n_pairs] = weight * np.sqrt(max(distance, closest))
-                    pair_sums[1, n_pairs] = weight
+                if estimate:  # written in any case and kept if it is near: a branch here would be a coin toss
+                    write_pair(label, other, wins, weight, np.sqrt(max(distance, closest)), pairs, pair_sums, n_pairs)
                     n_pairs += distance < horizon
                 if wins:
                     closest, label = distance, other
@@ -115,6 +96,42 @@ def search_neighborhoods(
         if estimate:
             n_pairs = flush_table(p, graph, table, pairs, pair_sums, n_pairs)
     return objective, n_distances, n_pairs, n_moved
+
+
+@inline
+def closest_neighbor(
+    rows: Any, r: int, scale: float, graph: Any, p: int, quick: Any, centers: Any, norms: Any, d: Any
+) -> tuple[int, float, float]:
+    """Which neighbour of cluster p is closest, its squared distance, and that of the farthest. O(G · D).
+
+    d has all of them, in the rows' dtype but for the cluster's own; another one wins only if float64 agrees.
+    """
+    closest = squared_distance(rows, r, scale, centers, p, norms)
+    d[0] = closest
+    quick_distances(rows, r, scale, quick, graph, p, norms, d)
+    winner, farthest = 0, d[0]
+    for g in range(1, graph.shape[1]):
+        if d[g] < d[winner]:
+            winner = g
+        farthest = max(farthest, d[g])
+    if winner != 0:
+        distance = squared_distance(rows, r, scale, centers, graph[p, winner], norms)
+        if distance < closest:
+            closest = distance
+        else:
+            winner = 0
+    return winner, closest, np.float64(farthest)
+
+
+@inline
+def write_pair(
+    label: int, other: int, wins: bool, weight: float, distance: float, pairs: Any, pair_sums: Any, n: int
+) -> None:
+    """The triple (closest, random); or, when the random cluster wins, (winner, former closest)."""
+    pairs[0, n] = other if wins else label
+    pairs[1, n] = label if wins else other
+    pair_sums[0, n] = weight * distance
+    pair_sums[1, n] = weight
 
 
 @inline

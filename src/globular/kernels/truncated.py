@@ -76,8 +76,7 @@ def search_candidates(
     Stops early when the hash table is almost full. Returns where it stopped, the number of distances and of pairs held.
     O(rows · C′ · G · D).
     """
-    n_clusters, G = graph.shape
-    C_prime = members.shape[1]
+    n_clusters, C_prime = graph.shape[0], members.shape[1]
     n_distances, n_held = 0, 0
     H = keys.shape[0]
     for k in range(begin, end):
@@ -86,27 +85,7 @@ def search_candidates(
         i = order[k]
         r = k - begin if gathered else i
         scale = scales[i] if scales.shape[0] else 1.0
-        stamp = np.int64(i) + 1
-        n_seen = 0
-        for a in range(C_prime):
-            former[a] = members[i, a]
-        for a in range(C_prime):
-            if former[a] < 0:
-                continue
-            for g in range(G):
-                c = graph[former[a], g]
-                if stamps[c] != stamp:
-                    stamps[c] = stamp
-                    seen[n_seen] = c
-                    n_seen += 1
-        for t in range(n_random):
-            for attempt in range(4):
-                c = random_cluster(seed, first_row + i, 4 * t + attempt, n_clusters)
-                if stamps[c] != stamp:
-                    stamps[c] = stamp
-                    seen[n_seen] = c
-                    n_seen += 1
-                    break
+        n_seen = search_space(members, i, graph, n_random, seed, first_row + i, stamps, former, seen)
         n_kept = 0
         for s in range(n_seen):
             seen_costs[s] = cost_of(rows, r, scale, quick, seen[s], norms, precisions, biases)
@@ -114,26 +93,62 @@ def search_candidates(
         for a in range(n_kept, C_prime):
             members[i, a] = -1
         n_distances += n_seen
-        if H:
-            weight = weights[i] if weights.shape[0] else 1.0
-            closest = np.int64(members[i, 0])
-            for s in range(n_seen):
-                if seen[s] == closest or weight <= 0:
-                    continue
+        weight = weights[i] if weights.shape[0] else 1.0
+        if H == 0 or weight <= 0:
+            continue
+        closest = np.int64(members[i, 0])
+        for s in range(n_seen):
+            if seen[s] != closest:
                 value = np.float64(seen_costs[s])
                 value = np.sqrt(max(value, 0.0)) if by_distance else value
-                key = closest * n_clusters + seen[s]
-                slot = np.int64((np.uint64(key) * _GOLDEN) >> _S32) & (H - 1)
-                while keys[slot] != key and keys[slot] >= 0:
-                    slot = (slot + 1) & (H - 1)
-                if keys[slot] < 0:
-                    keys[slot] = key
-                    pair_sums[slot, 0] = 0.0
-                    pair_sums[slot, 1] = 0.0
-                    n_held += 1
-                pair_sums[slot, 0] += weight * value
-                pair_sums[slot, 1] += weight
+                n_held += collect_pair(closest * n_clusters + seen[s], weight, value, keys, pair_sums)
     return end, n_distances, n_held
+
+
+@inline
+def search_space(
+    members: Any, i: int, graph: Any, n_random: int, seed: Any, number: int, stamps: Any, former: Any, seen: Any
+) -> int:
+    """G(n) = ∪ G_c, c ∈ K(n), and `n_random` others, each once; returns how many. `former` becomes K(n). O(C′ · G)."""
+    stamp = np.int64(i) + 1
+    n_seen = 0
+    for a in range(former.shape[0]):
+        former[a] = members[i, a]
+    for a in range(former.shape[0]):
+        if former[a] < 0:
+            continue
+        for g in range(graph.shape[1]):
+            c = graph[former[a], g]
+            if stamps[c] != stamp:
+                stamps[c] = stamp
+                seen[n_seen] = c
+                n_seen += 1
+    for t in range(n_random):
+        for attempt in range(4):
+            c = random_cluster(seed, number, 4 * t + attempt, graph.shape[0])
+            if stamps[c] != stamp:
+                stamps[c] = stamp
+                seen[n_seen] = c
+                n_seen += 1
+                break
+    return n_seen
+
+
+@inline
+def collect_pair(key: Any, weight: float, value: float, keys: Any, pair_sums: Any) -> int:
+    """Add to the sums of a pair in the hash table; returns 1 if it is a new one. O(1)."""
+    last = keys.shape[0] - 1
+    slot = np.int64((np.uint64(key) * _GOLDEN) >> _S32) & last
+    while keys[slot] != key and keys[slot] >= 0:
+        slot = (slot + 1) & last
+    is_new = keys[slot] < 0
+    if is_new:
+        keys[slot] = key
+        pair_sums[slot, 0] = 0.0
+        pair_sums[slot, 1] = 0.0
+    pair_sums[slot, 0] += weight * value
+    pair_sums[slot, 1] += weight
+    return np.int64(is_new)
 
 
 @kernel
@@ -215,13 +230,19 @@ def settle_soft(
             joint = -0.5 * (total * (precisions[c, 0] if isotropic else 1.0) + biases[c])
             shares[i, a] = joint
             largest = max(largest, joint)
-        norm = 0.0
-        for a in range(C_prime):
-            shares[i, a] = np.exp(shares[i, a] - largest)
-            norm += shares[i, a]
-        for a in range(C_prime):
-            shares[i, a] *= weight / norm
-        bounds[i] = largest + np.log(norm)
+        bounds[i] = renormalise(shares, i, largest, weight)
+
+
+@inline
+def renormalise(shares: Any, i: int, largest: float, weight: float) -> float:
+    """Shares of the weight from their logarithms; returns the logarithm of their sum. O(C′)."""
+    norm = 0.0
+    for a in range(shares.shape[1]):
+        shares[i, a] = np.exp(shares[i, a] - largest)
+        norm += shares[i, a]
+    for a in range(shares.shape[1]):
+        shares[i, a] *= weight / norm
+    return largest + np.log(norm)
 
 
 @kernel

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
+from sklearn.cluster import KMeans as SklearnKMeans
 from sklearn.datasets import load_digits
 
 import globular
@@ -183,6 +185,14 @@ def test_sparse_rows_and_files(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", X)
     data = read_data(write_report(globular.KMeans(3).fit(X), tmp_path / "f.html", data=tmp_path / "x.npy"))
     assert data["sizes"].sum() == 600
+
+
+def test_frames_by_name_and_models_of_others(tmp_path: Path) -> None:
+    X = pd.DataFrame(many_blobs(300, 10, 3, random_state=0).X, columns=["a", "b", "c"])
+    for model in (globular.KMeans(10, random_state=0), SklearnKMeans(10, n_init=1, random_state=0)):
+        assert write_report(model.fit(X), tmp_path / "page.html", data=X).is_file()
+        with pytest.raises(DataError, match=r"X: other columns .* choose columns=\['a', 'b', 'c'\]"):
+            write_report(model, tmp_path / "page.html", data=X[["c", "b", "a"]])
 
 
 def test_images_are_recognised_by_their_smoothness(tmp_path: Path) -> None:

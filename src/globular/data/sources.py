@@ -69,9 +69,10 @@ class ArraySource(_SlicedSource):
     is_sparse = False
     in_memory = True
 
-    def __init__(self, array: NDArray[Any], name: str = "X") -> None:
+    def __init__(self, array: NDArray[Any], name: str = "X", column_names: tuple[str, ...] | None = None) -> None:
         check_table(array.shape, array.dtype, name)
         super().__init__(np.asarray(array), name)
+        self.column_names = column_names
 
 
 class CSRSource(_SlicedSource):
@@ -190,7 +191,8 @@ def _wrap(X: object) -> Source:
     if isinstance(X, list | tuple):
         return ArraySource(_from_lists(X))
     if all(hasattr(X, attribute) for attribute in ("dtypes", "columns", "to_numpy", "iloc")):
-        return ArraySource(_from_frame(X))
+        names = tuple(X.columns)  # type: ignore[attr-defined]
+        return ArraySource(_from_frame(X), column_names=names if all(isinstance(name, str) for name in names) else None)
     if isinstance(X, Source):
         return X
     raise TypeError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,6 @@ from numpy.typing import NDArray
 
 from globular.data.blocks import Matrix, Source
 from globular.data.columns import check_columns
-from globular.data.sources import as_source
 from globular.model.statistics import F64, I64
 
 _VALUES_PER_BLOCK = 1 << 22
@@ -52,8 +52,9 @@ def scan(
     best = _Closest(C, n_exemplars)
     per_block = max(256, _VALUES_PER_BLOCK // source.n_columns)
     for block in source.blocks(per_block):
-        rows = as_source(block.rows)
-        labels = model.predict(rows) if exact else model.predict(rows, exact=False)
+        with warnings.catch_warnings():  # names have been compared, blocks have none
+            warnings.filterwarnings("ignore", message="X does not have valid feature names")
+            labels = model.predict(block.rows) if exact else model.predict(block.rows, exact=False)
         own = squared_distances(block.rows, centers, labels, unit=unit)
         counts += np.bincount(labels, minlength=C)
         squared += np.bincount(labels, own, minlength=C)

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 from sklearn.base import BaseEstimator, clone
+from sklearn.exceptions import ConvergenceWarning
 
 import globular
 from globular._progress import Forecast, format_seconds
 from globular.callbacks import Callback, Checkpoint, EarlyStopping, Progress, TimeBudget, as_callbacks
-from globular.errors import DataError
+from globular.errors import DataError, FitInterruptedWarning
 from globular.model.history import History, Record
 from globular.persistence import load, read_info
 
@@ -314,3 +315,16 @@ def test_a_new_start_forgets_the_old_trend() -> None:
 )
 def test_durations_read_naturally(seconds: float | None, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize("call", ["fit", "fit_predict", "fit_transform"])
+def test_a_warning_points_at_the_users_line(call: str) -> None:
+    with pytest.warns(ConvergenceWarning, match="distinct clusters") as caught:
+        getattr(globular.KMeans(3), call)(np.ones((9, 2)))
+    with pytest.warns(FitInterruptedWarning) as interrupted:
+        getattr(globular.KMeans(3, callbacks=_press_ctrl_c), call)(np.random.default_rng(0).normal(size=(50, 2)))
+    assert {warning.filename for warning in (*caught, *interrupted)} == {__file__}
+
+
+def _press_ctrl_c(estimator: Any, record: Any) -> None:
+    raise KeyboardInterrupt

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import partial
@@ -24,7 +23,7 @@ from globular.backends.cpu.rows import working_dtype
 from globular.backends.protocol import Labels
 from globular.estimators.distributed import lazily
 from globular.estimators.inputs import Input, check_allocation, open_input
-from globular.estimators.running import Fit, exhaust
+from globular.estimators.running import Fit, exhaust, warn_user
 from globular.model.history import History, Record
 from globular.model.statistics import F64
 
@@ -144,11 +143,10 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     def _warn_if_fewer(self) -> None:
         n_found = int(np.count_nonzero(np.bincount(self.labels_, minlength=self.n_clusters)))
         if n_found < self.n_clusters:
-            warnings.warn(
+            warn_user(
                 f"Number of distinct clusters ({n_found}) found smaller than n_clusters ({self.n_clusters}). "
                 "Possibly X has fewer distinct rows than clusters asked for.",
                 ConvergenceWarning,
-                stacklevel=4,
             )
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Labels:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -25,7 +24,7 @@ from globular.backends.cpu import CpuShard, soft
 from globular.backends.mapped import on_arrays
 from globular.estimators.distributed import lazily
 from globular.estimators.inputs import Input, check_allocation, mean_variance, open_input
-from globular.estimators.running import Fit, exhaust
+from globular.estimators.running import Fit, exhaust, warn_user
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import History, Record
 from globular.model.statistics import F64, I64
@@ -133,10 +132,9 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
             lambda step: None,
         )
         if self.stopped_ == "max_iter" and self.max_iter > 0:
-            warnings.warn(
+            warn_user(
                 f"the best run did not converge in {self.max_iter} iterations; raise max_iter or tol",
                 ConvergenceWarning,
-                stacklevel=4,
             )
 
     def _publish(self, data: Input, step: Step[Any], history: History) -> None:

@@ -6,9 +6,11 @@ estimator's fitted attributes current and decides when to close the generator.
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterator
+from types import FrameType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -146,11 +148,18 @@ class Fit:
         for callback in self._callbacks:
             callback.on_fit_end(self.estimator, reason)
         if self.interrupted:
-            warnings.warn(
-                "fit was interrupted; the model holds the state of the last finished iteration",
-                FitInterruptedWarning,
-                stacklevel=4,
+            warn_user(
+                "fit was interrupted; the model holds the state of the last finished iteration", FitInterruptedWarning
             )
+
+
+def warn_user(message: str, category: type[Warning]) -> None:
+    """Warn at the user's own line, however many calls of ours or of scikit-learn lie between."""
+    frame: FrameType | None = sys._getframe()
+    level = 1
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(("globular.", "sklearn.")):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 def exhaust(records: Iterator[Record]) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from globular.cli.shared import ThreadsOption, available_threads, output
+from globular.cli.shared import ThreadsOption, output
 
 _TABLE_WIDTH = 120
 """Columns of a terminal from which tables are drawn."""
@@ -36,12 +36,13 @@ def bench(
     from rich.markdown import Markdown
 
     from globular.benchmarking.run import run_benchmark
+    from globular.threads import default_threads
 
     console = output()
     results = run_benchmark(
         problems or (),
         [] if adapters is None else [name.strip() for name in adapters.split(",")],
-        threads=threads or available_threads(),
+        threads=threads or default_threads(),
         repeats=repeats,
         n_iter=_numbers(iterations),
         quick=quick,

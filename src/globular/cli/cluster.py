@@ -50,11 +50,11 @@ def _local_cluster(n_workers: int | None) -> Any:
 
     from distributed import LocalCluster
 
-    from globular.cli.shared import available_threads
+    from globular.threads import default_threads
 
     return LocalCluster(
         n_workers=n_workers,
-        threads_per_worker=max(1, available_threads() // (n_workers or 1)),
+        threads_per_worker=max(1, default_threads() // (n_workers or 1)),
         processes=True,
         dashboard_address=":0",
         silence_logs=logging.ERROR,

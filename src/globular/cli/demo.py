@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from globular.cli.shared import available_threads, output, print_next, say
+from globular.cli.shared import output, print_next, say
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,20 +106,23 @@ def _methods(n_clusters: int) -> list[tuple[str, Callable[[], Any]]]:
 def _measure(name: str, model: Any, X: Array) -> Result:
     """Seconds of the whole fit with its seeding; the error exactly, over all rows, alike for all."""
     from globular.benchmarking.measure import quantization_error
+    from globular.threads import default_threads
 
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that so few iterations do not converge is no news
         model.fit(X)
     seconds = time.perf_counter() - start
-    error = quantization_error(X, model.cluster_centers_, threads=available_threads())
+    error = quantization_error(X, model.cluster_centers_, threads=default_threads())
     return Result(name, model, seconds, error)
 
 
 def _print_results(console: Console, results: list[Result]) -> None:
     from rich.table import Table
 
-    table = Table(title=f"Measured here with {available_threads()} threads", title_style="bold", box=None)
+    from globular.threads import default_threads
+
+    table = Table(title=f"Measured here with {default_threads()} threads", title_style="bold", box=None)
     table.add_column("")
     for heading in ("seconds", "iterations", "mean squared error"):
         table.add_column(heading, justify="right")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 import warnings
@@ -107,11 +106,6 @@ def warnings_as_lines() -> Iterator[None]:
 def rows_per_block(n_columns: int) -> int:
     """Rows of a block that takes a few dozen megabytes."""
     return max(1024, _VALUES_PER_BLOCK // max(n_columns, 1))
-
-
-def available_threads() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def print_written(path: Path, what_next: str = "") -> None:

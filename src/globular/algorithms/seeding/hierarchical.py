@@ -23,6 +23,7 @@ drawn: remote groups of few rows are not missed, and the sample still stands for
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +37,7 @@ from globular.algorithms.seeding.common import (
     repeat_rows,
     take_squared_distances,
 )
-from globular.algorithms.seeding.plus_plus import extend
+from globular.algorithms.seeding.plus_plus import distinct_plus_plus, extend
 from globular.backends.protocol import Index, Labels, Route, Shard, require
 from globular.model.cells import CellLevel, CellTree
 from globular.model.statistics import F64, CellStatistics
@@ -46,6 +47,8 @@ FLAT_UP_TO = 24
 THREE_LEVELS_FROM = 200_000
 ROWS_PER_CHILD = 32
 """Sampled rows per child; all rows are used where there are fewer."""
+LARGE_QUOTA = 128
+"""Cells with so many children are seeded one at a time, by matrix products. Data have such where one cell outweighs the rest."""
 UPPER_STEPS = 6
 LAST_STEPS = 3
 _TAKEN_NUMBERS = 1 << 26
@@ -214,20 +217,37 @@ class _Builder:
         bare = np.flatnonzero(sample.sizes == 0)
         centers, cells = [self.tree.centers[bare] if len(bare) else np.empty((0, self.shard.n_columns))], [bare]
         wanted = np.where(sample.sizes == 0, 0, quotas)
-        rows_at_once = max(1, _TAKEN_NUMBERS // self.shard.n_columns)
-        first, starts = 0, sample.starts
-        while first < len(quotas):
-            # as many cells as fit, at least one
-            stop = max(first + 1, int(np.searchsorted(starts, starts[first] + rows_at_once, side="right")) - 1)
-            here = slice(starts[first], starts[stop])
+        large = np.flatnonzero(wanted >= LARGE_QUOTA)
+        for cell in large:
+            found = self._draw_in_one(sample, int(cell), int(wanted[cell]))
+            centers.append(found)
+            cells.append(np.full(len(found), cell))
+        wanted[large] = 0
+        for first, stop in self._cells_at_once(sample.starts):
+            here = slice(sample.starts[first], sample.starts[stop])
             rows = self.shard.take(sample.indices[here])
             local = self.shard.local(rows, sample.weights[here])
             uniforms = self.rng.random(int(wanted[first:stop].sum()))
-            drawn = local.cell_seeds(starts[first : stop + 1] - starts[first], wanted[first:stop], uniforms)
+            starts = sample.starts[first : stop + 1] - sample.starts[first]
+            drawn = local.cell_seeds(starts, wanted[first:stop], uniforms)
             centers.append(rows[drawn[drawn >= 0]])
             cells.append(np.repeat(np.arange(first, stop), wanted[first:stop])[drawn >= 0])
-            first = stop
         return np.concatenate(centers), np.concatenate(cells)
+
+    def _cells_at_once(self, starts: Index) -> Iterator[tuple[int, int]]:
+        """Ranges of cells whose rows fit on this side together; at least one cell each."""
+        rows_at_once = max(1, _TAKEN_NUMBERS // self.shard.n_columns)
+        first = 0
+        while first < len(starts) - 1:
+            stop = max(first + 1, int(np.searchsorted(starts, starts[first] + rows_at_once, side="right")) - 1)
+            yield first, stop
+            first = stop
+
+    def _draw_in_one(self, sample: _CellSample, cell: int, quota: int) -> F64:
+        """A large cell by itself: many seeds at a time, as matrix products on all threads."""
+        here = slice(sample.starts[cell], sample.starts[cell + 1])
+        local = self.shard.local(self.shard.take(sample.indices[here]), sample.weights[here])
+        return distinct_plus_plus(local, quota, self.rng)
 
     def _fill_up(self, centers: F64, cells: Index, size: int, is_everything: bool) -> tuple[F64, Index]:
         """Centres that the sample could not give: other distinct rows by D² sampling, then repeated ones."""

@@ -12,12 +12,15 @@ from globular.algorithms.lloyd import KMeansOptions, lloyd
 from globular.backends.protocol import Labels, Shard
 from globular.model.cells import CellTree, CenterCells
 from globular.model.graph import Graph
-from globular.model.statistics import F64
+from globular.model.statistics import F64, HardStatistics
 
 ADJACENT_CELLS = 8
 STEPS = 3
 CELLS_OF_CELLS_FROM = 200_000
 """From so many centres on √C cells cost more than two levels of C^(1/3) each."""
+
+EXACT_UP_TO = 1000
+"""So few centres are all looked at where rows have no labels: matrix products make up for the larger number."""
 
 
 def draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterCells:
@@ -65,6 +68,21 @@ def label_by_cells(shard: Shard, centers: F64, cells: CenterCells) -> int:
     statistics = shard.routed_pass(cells.tree(centers), accumulate=False)
     shard.relabel(cells.order.astype(np.int32))
     return statistics.n_distances
+
+
+def search_widely(shard: Shard, centers: F64, n_probes: int, rng: np.random.Generator) -> HardStatistics:
+    """A first E-step for rows without labels: twice as many probes, for what it misses costs whole iterations later.
+
+    Squared distances to the own centre are left behind as by a `probing_pass`.
+    """
+    if len(centers) <= EXACT_UP_TO:
+        found = shard.d2_pass(centers, restart=True)
+        shard.label_by_seeds()
+        sums = shard.label_sums(len(centers))
+        return replace(sums, objective=found.potential, n_changed=shard.n_rows, n_distances=found.n_distances)
+    n_distances = label_by_cells(shard, centers, draw_cells(shard, centers, rng))
+    statistics = shard.probing_pass(centers, draw_cells(shard, centers, rng), 2 * n_probes)
+    return replace(statistics, n_distances=statistics.n_distances + n_distances)
 
 
 def graph_by_cells(shard: Shard, centers: F64, cells: CenterCells, n_neighbors: int) -> Graph:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from globular.algorithms.lloyd import KMeansOptions, lloyd
-from globular.algorithms.probing import ProbingOptions, find_labels, probing_kmeans
+from globular.algorithms.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.seeding.plus_plus import distinct_plus_plus, extend
 from globular.backends.protocol import Shard, require
 from globular.model.statistics import F64
@@ -104,9 +104,8 @@ def _refine(shard: Shard, centers: F64, options: GrowingOptions, rng: np.random.
     if len(centers) < options.probing_from:
         steps = lloyd(shard, centers, KMeansOptions(options.max_iter, options.tol, options.unit_centers))
     else:
-        find_labels(shard, centers, rng, n_rounds=1)
         probing = ProbingOptions(max_iter=options.max_iter, unit_centers=options.unit_centers)
-        steps = probing_kmeans(shard, centers, probing, rng)
+        steps = probing_kmeans(shard, centers, probing, rng, labelled=False)
     for step in steps:
         centers = step.model
     return centers

@@ -21,7 +21,7 @@ from itertools import count
 
 import numpy as np
 
-from globular.algorithms.cells import draw_cells, label_by_cells
+from globular.algorithms.cells import draw_cells, label_by_cells, search_widely
 from globular.algorithms.centers import update_centers
 from globular.algorithms.momentum import Momentum
 from globular.algorithms.steps import Step
@@ -50,8 +50,9 @@ def probing_kmeans(
     momentum: Momentum | None = None,
     before: float = np.inf,
     outside: float = 0.0,
+    labelled: bool = True,
 ) -> Iterator[Step[F64]]:
-    """K-means from labelled rows (by hierarchical seeding or `label_by_cells`).
+    """K-means from labelled rows (by hierarchical seeding or `label_by_cells`), or from others, searched widely first.
 
     `momentum` is how the centres were moving, `before` the objective at the start, where they are known; `outside` an
     error that the shard does not see.
@@ -59,8 +60,10 @@ def probing_kmeans(
     require(shard, "probing_pass", "farthest")
     momentum = momentum or Momentum(unit_centers=options.unit_centers)
     for iteration in count(1):
-        cells = draw_cells(shard, centers, rng)
-        statistics = shard.probing_pass(centers, cells, options.n_probes)
+        if iteration == 1 and not labelled:
+            statistics = search_widely(shard, centers, options.n_probes, rng)
+        else:
+            statistics = shard.probing_pass(centers, draw_cells(shard, centers, rng), options.n_probes)
         update = update_centers(shard, statistics, centers, unit=options.unit_centers, rows_follow=False)
         objective = statistics.objective + outside
         gain = (before - objective) / max(objective, np.finfo(np.float64).tiny)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from globular.algorithms.cells import draw_cells, graph_by_cells
+from globular.algorithms.cells import draw_cells, graph_by_cells, search_widely
 from globular.algorithms.centers import update_centers
 from globular.algorithms.momentum import Momentum
 from globular.algorithms.seeding.common import effective_dimension
@@ -67,22 +67,28 @@ def swap_seeds(
     min_gain: float = 0.0,
     unit_centers: bool = False,
     outside: float = 0.0,
+    labelled: bool = True,
+    good_enough: float = 0.0,
 ) -> SwappedSeeds:
-    """Rounds of one probing step and many swaps. Rows must be labelled.
+    """Rounds of one probing step and many swaps; rows that are not labelled are searched widely in the first.
 
-    They end when there is little to gain by swaps any more, or a round gains less than the share `min_gain` of the
-    objective, to which `outside` adds what the shard does not see.
+    They end when there is little to gain by swaps any more, a round gains less than the share `min_gain` of the
+    objective, or that is no more than `good_enough`. `outside` is what the shard does not see of the objective.
     """
     n_swaps, n_distances, before = 0, 0, np.inf
     momentum, swaps = Momentum(unit_centers=unit_centers), _Swaps(shard, rng)
     for _ in range(MAX_ROUNDS):
         cells = draw_cells(shard, centers, rng)
-        statistics = shard.probing_pass(centers, cells, n_probes)
+        if labelled:
+            statistics = shard.probing_pass(centers, cells, n_probes)
+        else:
+            statistics, labelled = search_widely(shard, centers, n_probes, rng), True
         n_distances += statistics.n_distances
         update = update_centers(shard, statistics, centers, unit=unit_centers, rows_follow=False)
         centers = momentum.beyond(centers, update)
         gained, before = before - statistics.objective, statistics.objective
-        if 0 <= gained < min_gain * (before + outside):  # less than nothing: some swaps were bad, and will be undone
+        # a gain of less than nothing: some swaps were bad, and will be undone
+        if before + outside <= good_enough or 0 <= gained < min_gain * (before + outside):
             break
         swapped = swaps.make(update.centers, cells, statistics)
         centers[swapped] = update.centers[swapped]

@@ -13,7 +13,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from globular.algorithms.cells import draw_cells
 from globular.algorithms.lloyd import KMeansOptions, lloyd
-from globular.algorithms.probing import ProbingOptions, find_labels, label_recall, probing_kmeans
+from globular.algorithms.part import WORTH_IT, draw_part, swap_from_part
+from globular.algorithms.probing import ProbingOptions, label_recall, probing_kmeans
+from globular.algorithms.seeding.common import TAKEN_NUMBERS
 from globular.algorithms.steps import Step, after
 from globular.algorithms.subspace import LARGEST_COPY, enter_subspace, kmeans_from_subspace
 from globular.algorithms.swaps import swap_seeds
@@ -41,7 +43,7 @@ class Quality:
 
 
 QUALITIES = {
-    "fast": Quality(n_probes=2, min_gain=1e-2),
+    "fast": Quality(n_probes=2, min_gain=2e-2),
     "balanced": Quality(n_probes=2, min_gain=5e-3),
     "best": Quality(n_probes=3, min_gain=1e-3),
 }
@@ -198,25 +200,32 @@ callable, default="auto"
         quality = QUALITIES[self.quality]
         options = ProbingOptions(quality.n_probes, self.max_iter, quality.min_gain, unit_centers=unit)
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        inside = None
+        inside, part, seen, outside = None, None, data, 0.0
         if self._may_choose_start():
             inside = enter_subspace(data.shard, self.n_clusters, rng, unit_centers=unit)
-        seen = data if inside is None else replace(data, shard=inside.shard, n_columns=inside.shard.n_columns)
+            if inside is not None:
+                seen, outside = replace(data, shard=inside.shard, n_columns=inside.shard.n_columns), inside.outside
+            part = draw_part(seen.shard, self.n_clusters, rng)
         self.subspace_dimension_ = seen.n_columns
-        start = starting_centers(self, seen, random_state, rough=True)
+        begun = seen if part is None else replace(seen, shard=part, n_rows=part.n_rows, matrix=None)
+        start = starting_centers(self, begun, random_state, rough=True)
         self.init_ = start.name
-        if not start.labelled:
-            find_labels(seen.shard, start.centers, rng, n_rounds=1)
-        centers, momentum, before, n_distances = start.centers, None, np.inf, 0
+        centers, momentum, before, labelled, n_distances = start.centers, None, np.inf, start.labelled, 0
         if start.is_seeding:  # a start that the user has chosen stays as it is
-            swapped = swap_seeds(
-                seen.shard, centers, rng, min_gain=quality.min_gain, unit_centers=unit,
-                outside=0.0 if inside is None else inside.outside,
-            )  # fmt: skip
-            centers, momentum, before = swapped.centers, swapped.momentum, swapped.objective
+            if part is not None:
+                logger.info("begins with %d of %d rows", part.n_rows, data.n_rows)
+                swapped = swap_from_part(seen.shard, part, centers, options, rng, outside=outside)
+            else:
+                swapped = swap_seeds(
+                    seen.shard, centers, rng, min_gain=quality.min_gain, unit_centers=unit, outside=outside,
+                    labelled=labelled,
+                )  # fmt: skip
+            centers, momentum, before, labelled = swapped.centers, swapped.momentum, swapped.objective, True
             n_distances = swapped.n_distances
         if inside is None:
-            steps = probing_kmeans(data.shard, centers, options, rng, momentum=momentum, before=before)
+            steps = probing_kmeans(
+                data.shard, centers, options, rng, momentum=momentum, before=before, labelled=labelled
+            )
         else:
             logger.info("begins in %d of %d dimensions", inside.subspace.dimension, data.n_columns)
             steps = kmeans_from_subspace(data.shard, inside, centers, options, rng, momentum=momentum, before=before)
@@ -228,10 +237,11 @@ callable, default="auto"
         return isinstance(self.init, str) and self.init == "auto" and not continues
 
     def _most_bytes(self, data: Input) -> int:
-        """What a fit takes beside X at most: centres, sums and their copies, some words a row, and coordinates."""
+        """What a fit takes beside X at most: centres, sums and copies, words a row, coordinates, and a part of them."""
         n_clusters, n_columns = self.n_clusters, data.n_columns
         coordinates = min(LARGEST_COPY, 8 * data.n_rows * n_columns)
-        return 8 * (12 * n_clusters * n_columns + 8 * data.n_rows) + coordinates + FIXED_BYTES
+        part = 16 * min(TAKEN_NUMBERS, data.n_rows // WORTH_IT * n_columns)
+        return 8 * (12 * n_clusters * n_columns + 8 * data.n_rows) + coordinates + part + FIXED_BYTES
 
     def _choose_algorithm(self) -> str:
         if self.algorithm != "auto":

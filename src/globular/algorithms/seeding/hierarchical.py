@@ -32,10 +32,11 @@ from numpy.typing import NDArray
 
 from globular.algorithms.cells import neighbor_graph
 from globular.algorithms.seeding.common import (
+    TAKEN_NUMBERS,
     effective_dimension,
     evenly_spaced_masses,
     repeat_rows,
-    take_squared_distances,
+    sample_by_weight_and_error,
 )
 from globular.algorithms.seeding.plus_plus import distinct_plus_plus, extend
 from globular.backends.protocol import Index, Labels, Route, Shard, require
@@ -48,11 +49,9 @@ THREE_LEVELS_FROM = 200_000
 ROWS_PER_CHILD = 32
 """Sampled rows per child; all rows are used where there are fewer."""
 LARGE_QUOTA = 128
-"""Cells with so many children are seeded one at a time, by matrix products. Data have such where one cell outweighs the rest."""
+"""Cells with so many children are seeded one at a time, by matrix products; in some data one outweighs the rest."""
 UPPER_STEPS = 6
 LAST_STEPS = 3
-_TAKEN_NUMBERS = 1 << 26
-"""Rows times columns taken to this side at once, in float64: 512 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ class _Builder:
         """One more level of cells, moved by Lloyd steps on its sample; then all the rows are sent down to it."""
         sample = self._sample(size * ROWS_PER_CHILD)
         tree = self.tree.below(self._seed_cells(size, sample))
-        fits = max(1, _TAKEN_NUMBERS // self.shard.n_columns)
+        fits = max(1, TAKEN_NUMBERS // self.shard.n_columns)
         chosen = slice(None, None, -(-len(sample.indices) // fits))
         local = self.shard.local(self.shard.take(sample.indices[chosen]), sample.weights[chosen])
         for step in range(UPPER_STEPS):
@@ -181,15 +180,8 @@ class _Builder:
                 shard.locate_weight(evenly_spaced_masses(total, n, self.rng)), return_counts=True
             )
             return _Sample(indices, counts.astype(np.float64) * (total / n), False)
-        potential = float(self.errors.sum())
-        by_weight = shard.locate_weight(evenly_spaced_masses(total, n - n // 2, self.rng))
-        by_error = shard.locate(evenly_spaced_masses(potential, n // 2, self.rng)) if potential > 0 else by_weight[:0]
-        indices, counts = np.unique(np.concatenate([by_weight, by_error]), return_counts=True)
-        # chance of one draw to hit a row, divided by the row's weight
-        chance = np.full(len(indices), 0.5 / total)
-        if potential > 0:
-            chance += 0.5 * take_squared_distances(shard, indices) / potential
-        return _Sample(indices, counts / (n * chance), False)
+        indices, weights = sample_by_weight_and_error(shard, n, float(self.errors.sum()), self.rng)
+        return _Sample(indices, weights, False)
 
     def _seed_cells(self, size: int, sample: _Sample) -> CellLevel:
         """Quotas and seeds; what one cell cannot use goes to the others."""
@@ -236,7 +228,7 @@ class _Builder:
 
     def _cells_at_once(self, starts: Index) -> Iterator[tuple[int, int]]:
         """Ranges of cells whose rows fit on this side together; at least one cell each."""
-        rows_at_once = max(1, _TAKEN_NUMBERS // self.shard.n_columns)
+        rows_at_once = max(1, TAKEN_NUMBERS // self.shard.n_columns)
         first = 0
         while first < len(starts) - 1:
             stop = max(first + 1, int(np.searchsorted(starts, starts[first] + rows_at_once, side="right")) - 1)

@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--columns", type=int, default=768)
     parser.add_argument("--clusters", type=int, default=100)
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--bounds", choices=("auto", "elkan", "yinyang", "none"), default="yinyang")
+    parser.add_argument("--bounds", choices=("auto", "elkan", "yinyang", "none"), default="auto")
     parser.add_argument("--folder", type=Path, default=None, help="where the file goes; default: the temporary folder")
     options = parser.parse_args()
     n_rows = int(options.gigabytes * 1e9 / (4 * options.columns))

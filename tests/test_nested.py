@@ -18,7 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 import globular
 from globular import KMeans, NestedMiniBatchKMeans, io
 from globular.algorithms.lloyd import KMeansOptions, lloyd
-from globular.algorithms.nested import NestedOptions, Plateau, nested_kmeans
+from globular.algorithms.nested import RHO_TOGETHER, NestedOptions, Plateau, nested_kmeans
 from globular.backends import batches
 from globular.backends.cpu import CpuShard
 from globular.backends.stream import StreamShard
@@ -56,15 +56,16 @@ def in_order(rows: Rows, rng_seed: int) -> tuple[Rows, np.ndarray]:
 
 
 @pytest.mark.parametrize("bounds", ["elkan", "yinyang", None])
-@pytest.mark.parametrize("rho", [1.0, 100.0])
-def test_every_iteration_is_the_one_of_the_paper(bounds: Any, rho: float) -> None:
+@pytest.mark.parametrize(("rho", "together"), [(1.0, False), (100.0, False), (RHO_TOGETHER, True)])
+def test_every_iteration_is_the_one_of_the_paper(bounds: Any, rho: float, together: bool) -> None:
     rows = blobs(n=240, C=9, D=3)
     start = rows[:12].copy()
     ordered, order = in_order(rows, 5)
     shard = CpuShard(rows)
-    expected = reference.nmbatch(ordered, start, 30, rho, 200)
+    expected = reference.nmbatch(ordered, start, 30, rho, 200, together=together)
     n_doublings = 0
-    steps = nested_kmeans(shard, start, NestedOptions(30, rho=rho, bounds=bounds), np.random.default_rng(5))
+    options = NestedOptions(30, rho=rho, together=together, bounds=bounds)
+    steps = nested_kmeans(shard, start, options, np.random.default_rng(5))
     for step, truth in zip(steps, expected, strict=False):
         np.testing.assert_array_equal(shard.labels[order], truth.labels)
         np.testing.assert_allclose(step.model.centers, truth.centers, rtol=1e-9, atol=1e-9)
@@ -122,7 +123,8 @@ def test_bounds_change_nothing_on_rows_with_duplicates(seed: int, n: int, D: int
     X = random.integers(-2, 3, size=(n, D)) + noisy * random.normal(size=(n, D))
     X = X.astype(random.choice([np.float32, np.float64]))
     start = CpuShard(X, unit_rows=unit).take(random.integers(n, size=random.integers(1, n + 1)))
-    runs_alike(X, start, None, unit, b0=int(random.integers(1, n + 1)), rho=float(random.choice([0.1, 1, 100])))
+    b0, rho, together = int(random.integers(1, n + 1)), float(random.choice([0.1, 1, 100])), bool(random.integers(2))
+    runs_alike(X, start, None, unit, b0=b0, rho=rho, together=together)
 
 
 def test_bounds_save_most_distances() -> None:
@@ -209,6 +211,18 @@ def test_weak_centres_move_to_rows(settings_of: dict[str, bool]) -> None:
         if options.remove_old:  # one vote per row that has a label, also after centres moved
             np.testing.assert_array_equal(votes.counts, np.bincount(shard.labels[shard.labels >= 0], minlength=10))
     assert np.abs(step.model.centers).max() < 1e3 and (votes.counts > 0).all()
+
+
+def test_all_centres_together_do_not_wait_for_the_last_row_of_a_batch() -> None:
+    X = blobs(n=4000, C=15, D=5, spread=1.0)
+    ends = {}
+    for name, how in {"each": {}, "together": {"rho": RHO_TOGETHER, "together": True}}.items():
+        steps = list(nested_kmeans(CpuShard(X), X[:25], NestedOptions(500, **how), np.random.default_rng(0)))
+        grew = [a for a, b in itertools.pairwise(steps) if b.model.batch_size > a.model.batch_size]
+        ends[name] = len(steps), [step.n_changed for step in grew]
+        assert steps[-1].stopped == "no label changed"
+    assert len(ends["each"][1]) == len(ends["together"][1]) == 3
+    assert max(ends["each"][1]) == 0 < min(ends["together"][1]) and ends["together"][0] < ends["each"][0]
 
 
 def test_patience_starts_anew_when_the_batch_grows() -> None:
@@ -364,6 +378,18 @@ def test_auto_chooses_bounds_by_their_memory(monkeypatch: pytest.MonkeyPatch, ca
     assert list(chosen.values()) == ["elkan", "yinyang", None]
     assert "bounds='elkan' of all rows: up to 0.4 MiB" in caplog.text
     assert NestedMiniBatchKMeans(50, max_iter=1, random_state=0).fit(X[:, :3]).bounds_ is None
+
+
+def test_bounds_of_streamed_rows_have_a_budget_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    X = blobs(n=2000, C=10, D=40)
+    np.save(tmp_path / "X.npy", X)
+    monkeypatch.setattr(choices, "STREAMED_BOUNDS", 2000 * 4 * 11)  # ten groups of five: yinyang's just fit
+    model = NestedMiniBatchKMeans(50, max_iter=1, random_state=0)
+    assert model.fit(tmp_path / "X.npy").bounds_ == "elkan"  # read whole
+    monkeypatch.setattr(inputs, "MEMORY_SHARE", 1e-9)
+    assert model.fit(tmp_path / "X.npy").bounds_ == "yinyang"
+    monkeypatch.setattr(choices, "STREAMED_BOUNDS", 2000)
+    assert model.fit(tmp_path / "X.npy").bounds_ is None
 
 
 def test_auto_leaves_out_bounds_that_cost_more_than_they_save(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,12 +53,15 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     batch_size : int or "auto", default="auto"
         Rows in a batch; for nested ones, in the first. "auto" is 5,000, and 10 rows per cluster at least.
     growth_threshold : float or "auto", default="auto"
-        ρ: the batch doubles when no centre has moved further than its standard error divided by this. "auto" is the
-        paper's 100, but 1 when cells are searched: without bounds it does not pay to settle a small batch.
+        A number is the paper's ρ (it takes 100): the batch doubles when no centre has moved further than its standard
+        error divided by this. "auto" asks all centres together: the batch doubles when the squared shifts of the
+        centres, weighted by their rows, add up to less than a twenty-fifth of their squared standard errors. It does
+        not wait for the last row of a small batch to settle, and is there earlier on all data that we have measured.
     bounds : {"auto", "elkan", "yinyang"} or None, default="auto"
         "elkan" keeps a lower bound (4 bytes) per row and centre, "yinyang" one per row and group of about ten centres,
-        None none. They change the time, never a label. "auto" is "elkan" where that fits into a quarter of the memory,
-        "yinyang" where that fits and saves time, else None; see `bounds_` and the log.
+        None none. They change the time, never a label. "auto" is "elkan" where that fits into a quarter of the memory
+        (of rows that are streamed: into 512 MiB), "yinyang" where that fits and saves time, else None; see `bounds_`
+        and the log.
     nested : bool, default=True
         Keep the rows of the batch and let it grow. False draws a new random batch each time.
     remove_old : bool, default=True
@@ -222,7 +225,7 @@ callable, default="auto"
         data = open_input(
             self, X, sample_weight, reset=first, unit_rows=self.metric == "cosine", n_threads=self.n_threads
         )
-        self._choose(data.n_rows, data.n_columns)
+        self._choose(data)
         random_state = check_random_state(self.random_state)
         if first:
             if data.n_rows < self.n_clusters:
@@ -244,14 +247,14 @@ callable, default="auto"
             self._finish(data, "")
         return self
 
-    def _choose(self, n_rows: int, n_columns: int) -> None:
+    def _choose(self, data: Input) -> None:
         """Settle what "auto" means; says beforehand what bounds will take."""
         choices.refuse_what_does_not_go_together(self)
         self.search_ = choices.choose_search(self)
-        self.bounds_ = choices.choose_bounds(self, n_rows, n_columns)
+        self.bounds_ = choices.choose_bounds(self, data)
 
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[NestedModel]]:
-        self._choose(data.n_rows, data.n_columns)
+        self._choose(data)
         n_rows = choices.init_rows(self, data.n_rows)
         start = choices.best_start(self, data, n_rows, random_state)
         self.init_ = start.name

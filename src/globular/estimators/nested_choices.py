@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from globular.algorithms.nested import BoundKind, NestedOptions
+from globular.algorithms.nested import RHO_TOGETHER, BoundKind, NestedOptions
 from globular.algorithms.probing import ProbingOptions, find_labels, probing_kmeans
 from globular.algorithms.swaps import swap_seeds
 from globular.algorithms.yinyang import default_groups
+from globular.backends.stream import StreamShard
 from globular.estimators.inputs import MEMORY_SHARE, Input, check_allocation, mean_variance, physical_memory
 from globular.estimators.starts import Start, starting_centers
 from globular.model.nested import Batch
@@ -28,7 +29,8 @@ FEW_CLUSTERS, SMALL_GROUPS = 200, 25
 """Yinyang's bounds save time up to so many clusters, or so many in a group: a row that one leaves open searches a whole
 group, and where that is large a product with all centres is the faster one. Elkan's hardly ever cost more than they
 save. Measured with 20 to 500 clusters of 2 to 128 columns; the table is in docs/nested.md."""
-PAPERS_GROWTH, CELLS_GROWTH = 100.0, 1.0
+STREAMED_BOUNDS = 512 * 2**20
+"""Rows are streamed because memory is short: "auto" takes bounds of so many bytes at most for them."""
 SWAPS_GAIN = 5e-3
 """Of the swaps, as in balanced `KMeans`."""
 CELLS_GAIN = 1e-3
@@ -56,15 +58,17 @@ def choose_search(model: NestedMiniBatchKMeans) -> str:
     return ("cells" if by_cells else "exact") if model.search == "auto" else model.search
 
 
-def choose_bounds(model: NestedMiniBatchKMeans, n_rows: int, n_columns: int) -> BoundKind | None:
+def choose_bounds(model: NestedMiniBatchKMeans, data: Input) -> BoundKind | None:
     """By the memory that bounds would take and the time that they would save; says so before anything is taken."""
     if model.bounds is None or not model.nested or model.search_ == "cells":
         return None
-    k, groups = model.n_clusters, default_groups(model.n_clusters, n_columns)
-    sizes = {"elkan": 4 * n_rows * (k + 1), "yinyang": 4 * n_rows * (groups + 1)}
+    k, groups = model.n_clusters, default_groups(model.n_clusters, data.n_columns)
+    sizes = {"elkan": 4 * data.n_rows * (k + 1), "yinyang": 4 * data.n_rows * (groups + 1)}
     chosen = model.bounds
     if chosen == "auto":
         budget = MEMORY_SHARE * physical_memory()
+        if isinstance(data.shard, StreamShard):
+            budget = min(budget, STREAMED_BOUNDS)
         pays = {"elkan": True, "yinyang": k <= FEW_CLUSTERS or k <= SMALL_GROUPS * groups}
         chosen = next((kind for kind, size in sizes.items() if size <= budget and pays[kind]), "none")
     size = sizes.get(chosen, 0)
@@ -90,10 +94,11 @@ def run_length(model: NestedMiniBatchKMeans, data: Input) -> int:
 def nested_options(model: NestedMiniBatchKMeans, data: Input, variance: float) -> NestedOptions:
     """The settings as the algorithm takes them."""
     by_cells = model.search_ == "cells"
-    rho = model.growth_threshold
+    rho, together = model.growth_threshold, isinstance(model.growth_threshold, str)
     return NestedOptions(
         b0=batch_rows(model, data.n_rows),
-        rho=(CELLS_GROWTH if by_cells else PAPERS_GROWTH) if isinstance(rho, str) else float(rho),
+        rho=RHO_TOGETHER if together else float(rho),
+        together=together,
         nested=model.nested,
         remove_old=model.remove_old,
         bounds=model.bounds_,

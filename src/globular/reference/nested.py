@@ -33,7 +33,9 @@ class NestedState:
     n_changed: int
 
 
-def nmbatch(rows: F64, centers: F64, b0: int, rho: float, n_iter: int) -> Iterator[NestedState]:
+def nmbatch(
+    rows: F64, centers: F64, b0: int, rho: float, n_iter: int, *, together: bool = False
+) -> Iterator[NestedState]:
     """Nested mini-batch k-means; Alg. 2's votes of the starting centres are left out, as in the package."""
     N, k = len(rows), len(centers)
     S, v, sse = np.zeros_like(centers), np.zeros(k), np.zeros(k)
@@ -60,7 +62,8 @@ def nmbatch(rows: F64, centers: F64, b0: int, rho: float, n_iter: int) -> Iterat
             sse[labels[i]] += distances[i] ** 2
         moved = np.where(v[:, None] > 0, S / np.maximum(v, 1)[:, None], centers)
         p = np.linalg.norm(moved - centers, axis=1)
-        grown = min(2 * size, N) if smallest_ratio(sse, v, p) > rho else size
+        ratio = mean_ratio(sse, v, p) if together else smallest_ratio(sse, v, p)
+        grown = min(2 * size, N) if ratio > rho else size
         n_changed = int(np.sum(labels != before))
         yield NestedState(
             moved, labels.copy(), lower.copy(), S.copy(), v.copy(), sse.copy(), size, grown, n_distances, n_changed
@@ -87,3 +90,12 @@ def smallest_ratio(sse: F64, v: F64, p: F64) -> float:
     counted = (v > 1) & (p > 0)
     sigma = np.sqrt(sse[counted] / (v[counted] * (v[counted] - 1)))
     return float(np.min(sigma / p[counted], initial=np.inf))
+
+
+def mean_ratio(sse: F64, v: F64, p: F64) -> float:
+    """√(Σ_j v(j) σ̂_C(j)² / Σ_j v(j) p(j)²) over the clusters that have a σ̂."""
+    variance, movement = 0.0, 0.0
+    for j in np.flatnonzero(v > 1):
+        variance += v[j] * sse[j] / (v[j] * (v[j] - 1))
+        movement += v[j] * p[j] ** 2
+    return float(np.sqrt(variance / movement)) if movement > 0 else np.inf

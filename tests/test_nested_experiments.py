@@ -43,12 +43,14 @@ def test_by_start_a_run_is_compared_with_what_began_at_the_same_rows() -> None:
     assert list(figure2.seconds_by_start(curves, 0.5)["nmbatch"]) == [np.inf, 3.0]
     assert figure2.seconds_to(curves, 2.0) == {"mbatch": np.inf, "nmbatch": np.inf}  # two local minima
     curves |= {"lloyd": curves["mbatch"], "yinyang": curves["mbatch"]}
-    (_, ratio, _), *_ = figure2.claims("blobs", curves, by_start=True)
+    (_, ratio, _), *_ = figure2.claims("blobs", "nmbatch", curves, by_start=True)
     assert ratio == 6.5 / 2.5
-    assert np.isnan(figure2.claims("blobs", curves, by_start=False)[0][1])
+    assert np.isnan(figure2.claims("blobs", "nmbatch", curves, by_start=False)[0][1])
 
 
-@pytest.mark.parametrize("algorithm", ["lloyd", "yinyang", "mbatch", "mbatch.remove", "nmbatch", "nmbatch.deact"])
+@pytest.mark.parametrize(
+    "algorithm", ["lloyd", "yinyang", "mbatch", "mbatch.remove", "nmbatch", "nmbatch.deact", "nmbatch.mean"]
+)
 def test_every_algorithm_lowers_the_validation_energy(algorithm: str) -> None:
     split = PROBLEMS["blobs"].load(3000)
     curve = trace(split, Setup(k=20, b0=300, seconds=0.3, threads=1), algorithm, 0)

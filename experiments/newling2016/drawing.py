@@ -23,6 +23,7 @@ COLORS = {
     "mbatch.remove": "tab:purple",
     "nmbatch": "tab:blue",
     "nmbatch.deact": "tab:cyan",
+    "nmbatch.mean": "tab:red",
 }
 
 

@@ -2,7 +2,7 @@
 
 None of the paper's four sets is to be had. INFMNIST is MNIST with random small deformations, as the original is;
 STL10P is 8 × 8 colour patches of the two photographs that come with scikit-learn; KDDC98 is the protein homology set
-of the KDD Cup 2004; RCV1 is the 20 newsgroups as tf-idf.
+of the KDD Cup 2004; RCV1 is the 20 newsgroups as tf-idf. Forest cover types are a fifth set, which the paper has not.
 """
 
 from __future__ import annotations
@@ -64,6 +64,11 @@ def _proteins(n: int) -> Any:
     return np.ascontiguousarray(X[np.random.default_rng(0).permutation(len(X))[:n]])
 
 
+def _forest(n: int) -> Any:
+    X = real_rows("covtype/covtype.npz")
+    return np.ascontiguousarray(X[np.random.default_rng(0).permutation(len(X))[:n]], dtype=np.float32)
+
+
 def _newsgroups(n: int) -> Any:
     path = data_folder() / "newsgroups20" / "newsgroups20_tfidf.npz"
     if not path.is_file():
@@ -83,6 +88,7 @@ PROBLEMS = {
         Problem("infmnist", "deformed MNIST (for INFMNIST)", 400_000, 20_000, _digits),
         Problem("patches", "8 × 8 colour patches (for STL10P)", 960_000, 20_000, _patches),
         Problem("kddbio", "protein homology (for KDDC98)", 125_000, 20_000, _proteins),
+        Problem("covtype", "forest cover types", 560_000, 20_000, _forest),
         Problem("newsgroups", "20 newsgroups, sparse (for RCV1)", 16_000, 2_800, _newsgroups, dense=False),
         Problem("blobs", "Gaussian blobs (for tests)", 6_000, 1_000, _blobs),
     )

@@ -58,10 +58,9 @@ class CenterGroups:
         for _ in range(n_steps):
             local = middles - offset
             group_of = ((local**2).sum(axis=1) - 2.0 * shifted @ local.T).argmin(axis=1)
-            sizes = np.bincount(group_of, minlength=n_groups)
-            sums = np.zeros_like(middles)
-            np.add.at(sums, group_of, centers)
-            middles = np.where(sizes[:, None] > 0, sums / np.maximum(sizes, 1)[:, None], middles)
+            order = np.argsort(group_of, kind="stable")
+            present, first, sizes = np.unique(group_of[order], return_index=True, return_counts=True)
+            middles[present] = np.add.reduceat(centers[order], first, axis=0) / sizes[:, None]
         return cls.from_assignment(group_of, n_groups)
 
     def largest_shift(self, shifts: F64) -> F64:

@@ -58,9 +58,9 @@ class CenterGroups:
         for _ in range(n_steps):
             local = middles - offset
             group_of = ((local**2).sum(axis=1) - 2.0 * shifted @ local.T).argmin(axis=1)
-            order = np.argsort(group_of, kind="stable")
-            present, first, sizes = np.unique(group_of[order], return_index=True, return_counts=True)
-            middles[present] = np.add.reduceat(centers[order], first, axis=0) / sizes[:, None]
+            member = (np.arange(n_groups)[:, None] == group_of).astype(np.float64)
+            sizes = member.sum(axis=1)
+            middles[sizes > 0] = (member @ centers)[sizes > 0] / sizes[sizes > 0, None]
         return cls.from_assignment(group_of, n_groups)
 
     def largest_shift(self, shifts: F64) -> F64:

@@ -38,8 +38,9 @@ from globular.threads import even_ranges, map_all, run_all, single_threaded_blas
 if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard
 
-DIRECT_SHARE = 1 / 2
-"""Dense rows with at most this share of the centres as candidates compute those distances alone, others all.
+DIRECT_SHARE = 1 / 6
+"""Dense rows with at most this share of the centres as candidates compute those distances alone, others all: a
+product takes less time for each, and all make better bounds. Measured with 50 to 500 clusters of 2 to 784 columns.
 A sparse row always does: it finds the entries of one centre all over the memory, those of all centres side by side, so
 that four of fifty take as long as all, and all make better bounds."""
 

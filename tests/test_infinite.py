@@ -33,10 +33,11 @@ from globular.backends.cpu.kept import MARGIN
 from globular.backends.split import SplitShard
 from globular.model.chunks import Chunks, Within
 from globular.model.dirichlet import InfiniteMixture
-from globular.model.gaussian import isotropic_mixture
+from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.observations import Moments
 from globular.model.search import Search
 from globular.model.wishart import GaussianPrior
+from globular.reference import soft as reference
 
 Matrix = NDArray[np.float64]
 KINDS = ["full", "diag"]
@@ -273,6 +274,26 @@ def test_rows_that_remember_their_components_lose_nothing_that_matters(kind: str
             np.testing.assert_allclose(kept.rows, all_rows.rows, atol=1e-12)
             np.testing.assert_allclose(kept.weights, all_rows.weights, rtol=np.exp(-MARGIN))
         mixture = isotropic_mixture(means + 0.05 * (step + 1), 1.4, kind)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_a_look_that_begins_with_some_of_the_columns_keeps_what_matters(dtype: str) -> None:
+    """All within the margin of the best, and nothing else; whatever the rows look like in memory."""
+    rows, _ = blobs(n=900, C=9, D=45, apart=3.0)
+    rows = rows.astype(dtype)
+    random = np.random.default_rng(0)
+    spread = np.eye(45) + 0.1 * random.normal(size=(9, 45, 45))
+    mixture = GaussianParameters(np.full(9, 1 / 9), rows[:9].astype(float), spread @ spread.transpose(0, 2, 1), "full")
+    shard, exact = CpuShard(rows), reference.log_joint(rows.astype(float), mixture)
+    found = shard.kept_pass(mixture, renew=True)
+    assert shard.kept is not None
+    kept = np.zeros(exact.shape, dtype=bool)
+    kept[shard.kept.pairs.rows, shard.kept.pairs.components] = True
+    np.testing.assert_array_equal(kept, exact >= exact.max(axis=1, keepdims=True) - MARGIN)
+    assert 1.1 * len(rows) < kept.sum() < 0.3 * kept.size  # a trivial answer would not do
+    again = shard.kept_pass(mixture, renew=False)
+    for name in ("counts", "sums", "scatter", "log_likelihood"):
+        np.testing.assert_allclose(getattr(again, name), getattr(found, name), rtol=1e-9, atol=1e-9, err_msg=name)
 
 
 def test_a_cycle_costs_the_same_a_cell_for_a_thousand_components() -> None:

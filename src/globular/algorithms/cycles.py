@@ -22,6 +22,7 @@ from globular.algorithms.steps import Step
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.observations import Moments, Posterior, Prior
 from globular.model.statistics import F64, I64
+from globular.threads import single_threaded_blas
 
 Mixture = InfiniteMixture[Posterior]
 
@@ -140,6 +141,7 @@ class Cycles:
             yield Step(self._iteration, -shown.F, n_distances, None, shown.mixture, stopped)
         return state
 
+    @single_threaded_blas()  # on matrices this small threads only wait for each other
     def _update(self, state: State) -> State:
         """One pass, and the parameters that follow from it."""
         local = state.mixture.local

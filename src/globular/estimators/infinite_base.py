@@ -72,17 +72,13 @@ class InfiniteEstimator(MixtureEstimator):
     def _infinite(self) -> Mixture:
         """The mixture that the attributes hold."""
 
-    def fit_iter(self, X: Any, y: Any = None, sample_weight: Any = None) -> Iterator[Record]:
-        """Fit as a generator: one record per cycle, the fitted attributes current at every yield.
-
-        Leave the loop whenever you like; the attributes stay as they are.
-        """
+    def _begin(self, X: Any, sample_weight: Any, *, watched: bool) -> Iterator[Record]:
         self._validate_params()
         started = time.perf_counter()
         data = self._open(X, sample_weight, reset=True)
         mean_variance(data)  # an error if squares overflow
         self._check_fit(data)
-        return self._run(data, None, started)
+        return self._run(data, None, started, watched)
 
     def _check_fit(self, data: Input) -> None:
         stick_prior(self.concentration)

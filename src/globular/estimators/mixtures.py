@@ -78,7 +78,7 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
         -------
         self
         """
-        exhaust(self.fit_iter(X, y, sample_weight))
+        exhaust(self._begin(X, sample_weight, watched=False))
         return self
 
     def fit_iter(self, X: Any, y: Any = None, sample_weight: Any = None) -> Iterator[Record]:
@@ -98,6 +98,10 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
         >>> model.n_iter_
         3
         """
+        return self._begin(X, sample_weight, watched=True)
+
+    def _begin(self, X: Any, sample_weight: Any, *, watched: bool) -> Iterator[Record]:
+        """Check everything, and start; watched: somebody looks at the attributes after every iteration."""
         self._validate_params()
         started = time.perf_counter()
         data = self._open(X, sample_weight, reset=True)
@@ -113,12 +117,14 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
                 f"warm_start: the last fit had means of shape {continued.means.shape}, this one needs "
                 f"{(self.n_components, data.n_columns)}; set warm_start=False to begin anew"
             )
-        return self._run(data, continued, started)
+        return self._run(data, continued, started, watched)
 
-    def _run(self, data: Input, continued: GaussianParameters | None, started: float) -> Iterator[Record]:
+    def _run(
+        self, data: Input, continued: GaussianParameters | None, started: float, watched: bool
+    ) -> Iterator[Record]:
         """All runs of a fit, the best of which is kept."""
         random_state = check_random_state(self.random_state)
-        fit = Fit(self, data.n_rows, max_iter=self.max_iter, max_time=self.max_time, started=started)
+        fit = Fit(self, data.n_rows, max_iter=self.max_iter, max_time=self.max_time, started=started, watched=watched)
 
         def finish(reason: str) -> float:
             self.stopped_ = reason or "max_iter"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.chunk_blocks import ChunkBlocks
-from globular.backends.cpu.kept import Pairs, pair_joint
+from globular.backends.cpu.pairs import Pairs, held_by
 from globular.backends.cpu.soft import Span, evaluate_blocks
 from globular.backends.protocol import Index
 from globular.data.tree import Frontier
@@ -60,7 +60,7 @@ def _claim_pairs(
     shard: CpuShard, pairs: Pairs, mixture: GaussianParameters, components: Index, rates: F64, seed: int
 ) -> list[Claim]:
     """The same from pairs that were kept."""
-    q, _ = pairs.normalise(pair_joint(shard, pairs, mixture))
+    q, _ = pairs.normalise(pairs.joint(held_by(shard.rows, shard.scales), mixture, shard.n_threads))
     drawn = np.random.default_rng([seed, shard.first_row]).random(shard.n_rows)
     found = []
     for component, rate in zip(components, rates, strict=True):

@@ -40,15 +40,13 @@ class _Evaluator:
             raise UnsupportedPassError(f"soft_pass is not available here: {shard.passes['soft_pass']}")
         if shard.n_columns != mixture.n_features:
             raise ValueError(f"rows have {shard.n_columns} columns, the mixture {mixture.n_features}")
-        self.shard, self.rows, self.mixture = shard, shard.rows, mixture
+        self.shard, self.mixture = shard, mixture
         self.arithmetic = ChunkBlocks(mixture, mixture.offset)
         self.block_rows = block_size(self.arithmetic.width)
 
     def chunks(self, block: Span) -> Chunks:
         """Rows of a block in float64, as chunks without scatter."""
-        rows = self.rows.block(*block).astype(np.float64)
-        if len(self.shard.scales):
-            rows *= self.shard.scales[slice(*block), None]
+        rows = block_rows(self.shard, block)
         weights = self.shard.weights[slice(*block)] if len(self.shard.weights) else np.ones(len(rows))
         return Chunks(weights, rows, np.empty((len(rows), 0)), self.mixture.family.scatter)
 
@@ -73,6 +71,15 @@ class _Evaluator:
         """Call `write` with every block and its log p(c, x)."""
         blocks = even_ranges(self.shard.n_rows, self.block_rows)
         run_all(lambda block: write(block, self.log_joint(block)), blocks, self.shard.n_threads)
+
+
+def block_rows(shard: CpuShard, block: Span) -> F64:
+    """Dense rows of a block in float64, as the passes see them; a copy."""
+    assert isinstance(shard.rows, DenseRows)
+    rows = shard.rows.block(*block).astype(np.float64)
+    if len(shard.scales):
+        rows *= shard.scales[slice(*block), None]
+    return rows
 
 
 def soft_pass(shard: CpuShard, mixture: GaussianParameters) -> SoftStatistics:

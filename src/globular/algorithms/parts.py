@@ -49,20 +49,27 @@ class Partition:
 
 
 def best_partition(data: Field, prior: Prior, smallest: float, gain: float, least: int) -> Partition | None:
-    """The best partition under a prior fitted to the leaves of the tree.
+    """The best partition under a prior fitted to the leaves of the tree, as far as it may be.
 
     None if there is no tree, or one of fewer than `least` parts.
     """
-    leaves = data.parts(_nothing, -1.0)
-    if leaves is None or len(leaves) < least:
-        return None
+    if prior.fitted(prior.itself()) is not prior:
+        leaves = data.parts(_nothing, -1.0)
+        if leaves is None or len(leaves) < least:
+            return None
+        prior = _fitted(prior, leaves, smallest)
+    nodes = data.parts(Worth(prior, smallest, data.total_weight), gain)
+    return None if nodes is None or len(nodes) < least else Partition(_moments(nodes, prior), prior)
+
+
+def _fitted(prior: Prior, leaves: Chunks, smallest: float) -> Prior:
+    """The prior fitted to some of the leaves as components."""
     some = leaves.pick(slice(None, None, -(-len(leaves) // _FITTED)))
     some = some.pick(some.weights >= min(smallest, float(some.weights.max())))
     moments = _moments(some, prior)
     for _ in range(_PRIOR_UPDATES):
         prior = prior.fitted(prior.update(moments))
-    nodes = data.parts(Worth(prior, smallest, data.total_weight), gain)
-    return None if nodes is None or len(nodes) < least else Partition(_moments(nodes, prior), prior)
+    return prior
 
 
 def _nothing(nodes: Chunks) -> F64:

@@ -1,4 +1,7 @@
-"""Numbers that the posteriors of Gaussians with whole matrices are made of, all from one factorisation."""
+"""Numbers that posteriors are made of: sticks, and Gaussians with whole matrices from one factorisation each.
+
+Trials of splits ask for thousands of them, of two components each: one call of a kernel costs what one of NumPy does.
+"""
 
 from __future__ import annotations
 
@@ -55,3 +58,38 @@ def wishart_terms(
             for e in range(d + 1):
                 trace += product[e] * product[e]
         terms[0, c], terms[1, c], terms[2, c] = digammas, trace, distance
+
+
+@kernel
+def wishart_normalisers(
+    lower: Any,  # IN  (C, D, D)
+    nu: Any,  # IN  (C,)
+    terms: Any,  # OUT (2, C): Σ_d log Γ((ν − d)/2), log |S|
+) -> None:
+    """O(C·D)."""
+    C, D = lower.shape[:2]
+    for c in range(C):
+        log_gammas = log_determinant = 0.0
+        for d in range(D):
+            log_gammas += math.lgamma(0.5 * (nu[c] - d))
+            log_determinant += 2.0 * math.log(lower[c, d, d])
+        terms[0, c], terms[1, c] = log_gammas, log_determinant
+
+
+@kernel
+def stick_terms(
+    first: Any,  # IN  (T,) φ₁
+    second: Any,  # IN  (T,) φ₂
+    alpha: float,  # IN  of the prior
+    beta: float,  # IN
+    terms: Any,  # OUT (3, T): E[log v], E[log(1 − v)], KL(q_v ‖ p_v)
+) -> None:
+    """Eqs. 14 and 15, and what the sticks have of Eq. 8. O(T)."""
+    log_prior = math.lgamma(alpha) + math.lgamma(beta) - math.lgamma(alpha + beta)
+    for i in range(len(first)):
+        a, b = first[i], second[i]
+        whole = digamma(a + b)
+        length, rest = digamma(a) - whole, digamma(b) - whole
+        log_beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+        terms[0, i], terms[1, i] = length, rest
+        terms[2, i] = log_prior - log_beta + (a - alpha) * length + (b - beta) * rest

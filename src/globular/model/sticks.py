@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 from scipy.special import betaln, digamma
 
+from globular.kernels.wishart import stick_terms
 from globular.model.statistics import F64
 
 
@@ -36,22 +37,23 @@ class Sticks:
         return cls(alpha, alpha[0] + counts, alpha[1] + beyond, closed)
 
     @cached_property
-    def _log_lengths(self) -> F64:
-        """E[log v_i], Eq. 14."""
-        found = digamma(self.first) - digamma(self.first + self.second)
+    def _terms(self) -> F64:
+        """E[log v_i], Eq. 14, E[log(1 − v_i)], Eq. 15, and KL(q_{v_i} ‖ p_v), (3, T)."""
+        terms = np.empty((3, len(self.first)))
+        stick_terms(self.first, self.second, *self.alpha, terms)
         if self.closed:
-            found[-1] = 0.0
-        return found
+            terms[0, -1] = terms[2, -1] = 0.0
+        return terms
 
-    @cached_property
+    @property
     def log_rests(self) -> F64:
         """E[log(1 − v_i)], Eq. 15, (T,). Of the T-th stick it has no meaning if the sticks are closed."""
-        return digamma(self.second) - digamma(self.first + self.second)
+        return self._terms[1]
 
     @cached_property
     def log_weights(self) -> F64:
         """E[log π_i] for i ≤ T, (T,)."""
-        return self._log_lengths + np.append(0.0, np.cumsum(self.log_rests[:-1]))
+        return self._terms[0] + np.append(0.0, np.cumsum(self.log_rests[:-1]))
 
     @cached_property
     def log_tail(self) -> float:
@@ -83,13 +85,4 @@ class Sticks:
 
     def divergences(self) -> F64:
         """KL(q_{v_i} ‖ p_v), (T,); a closed stick has none."""
-        first, second = self.alpha
-        found = (
-            betaln(first, second)
-            - betaln(self.first, self.second)
-            + (self.first - first) * (digamma(self.first) - digamma(self.first + self.second))
-            + (self.second - second) * self.log_rests
-        )
-        if self.closed:
-            found[-1] = 0.0
-        return found
+        return self._terms[2]

@@ -16,7 +16,7 @@ from typing import ClassVar, Self
 import numpy as np
 from scipy.special import digamma, gammaln
 
-from globular.kernels.wishart import wishart_terms
+from globular.kernels.wishart import wishart_normalisers, wishart_terms
 from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior
 from globular.model.statistics import F64
 from globular.threads import single_threaded_blas
@@ -184,6 +184,13 @@ class MatrixPosterior(GaussianPosterior):
         wishart_terms(self._lower, self.nu, self.m, self.prior.m, self.prior.factor, np.empty(D), inverse, terms)
         return inverse, terms
 
+    @cached_property
+    def _normalisers(self) -> F64:
+        """log Γ of the normalisers, and log |S|, (2, C)."""
+        terms = np.empty((2, len(self)))
+        wishart_normalisers(self._lower, self.nu, terms)
+        return terms
+
     @property
     def _inverse_lower(self) -> F64:
         return self._solved[0]
@@ -199,10 +206,10 @@ class MatrixPosterior(GaussianPosterior):
         return joined
 
     def _log_gammas(self) -> F64:
-        return gammaln(0.5 * (self.nu[:, None] - np.arange(self.m.shape[1]))).sum(axis=1)
+        return self._normalisers[0]
 
     def _log_determinants(self) -> F64:
-        return 2.0 * np.log(np.diagonal(self._lower, axis1=1, axis2=2)).sum(axis=1)
+        return self._normalisers[1]
 
     def _digammas(self) -> F64:
         return self._solved[1][0]

@@ -138,9 +138,10 @@ def cell_densities(frontier: Frontier, mixture: GaussianParameters, n_threads: i
     return np.concatenate([_NONE, *map_all(of_span, _work(frontier, blocks.width), n_threads)])
 
 
-def _densities(blocks: ChunkBlocks, chunks: Chunks) -> tuple[F64, F64]:
+def _densities(blocks: ChunkBlocks, chunks: Chunks, features: F64 | None = None) -> tuple[F64, F64]:
     """q(c), (B, C), and log Σ_c exp ⟨log p(c, x)⟩, (B,)."""
-    joint, densities = blocks.log_joint(chunks, blocks.features(chunks)), np.empty(len(chunks))
+    features = blocks.features(chunks) if features is None else features
+    joint, densities = blocks.log_joint(chunks, features), np.empty(len(chunks))
     softmax_rows(joint, _NONE, densities)
     return joint, densities
 
@@ -150,18 +151,19 @@ def gain_pass(
 ) -> ChunkGains:
     """See `Shard.gain_pass`."""
     blocks = ChunkBlocks(mixture, frontier.offset)
-    of_block = _GAINS[measure]
-    under = mixture, measure
-    return collect_gains(
-        frontier, under, lambda places: of_block(frontier, blocks, places), n, mixture.n_components, blocks.width,
-        n_threads,
-    )  # fmt: skip
+    kept = frontier.features.get(blocks.coefficients.shape[1])  # if a pass has made them; a few nodes need not
+    gains_of, under = _GAINS[measure], (mixture, measure)
+
+    def of_block(places: I64) -> tuple[F64, int]:
+        nodes = frontier.node_chunks.pick(places)
+        return gains_of(frontier, blocks, places, _densities(blocks, nodes, None if kept is None else kept[places]))
+
+    return collect_gains(frontier, under, of_block, n, mixture.n_components, blocks.width, n_threads)
 
 
-def _bound_gains(frontier: Frontier, blocks: ChunkBlocks, places: I64) -> tuple[F64, int]:
+def _bound_gains(frontier: Frontier, blocks: ChunkBlocks, places: I64, parents: tuple[F64, F64]) -> tuple[F64, int]:
     """Children's parts of F minus their parents'."""
-    nodes = frontier.node_chunks.pick(places)
-    gains, n_cells = -nodes.weights * _densities(blocks, nodes)[1], len(places)
+    gains, n_cells = -frontier.node_chunks.weights[places] * parents[1], len(places)
     for children in frontier.children(places):
         parts = children.chunks.weights * _densities(blocks, children.chunks)[1]
         gains += per_parent(children, parts, len(places))
@@ -169,18 +171,17 @@ def _bound_gains(frontier: Frontier, blocks: ChunkBlocks, places: I64) -> tuple[
     return gains, n_cells
 
 
-def _changes(frontier: Frontier, blocks: ChunkBlocks, places: I64) -> tuple[F64, int]:
+def _changes(frontier: Frontier, blocks: ChunkBlocks, places: I64, parents: tuple[F64, F64]) -> tuple[F64, int]:
     """Weight whose responsibilities change when a cell is opened: Σ_B w_B ½ Σ_s |q_B(s) − q_A(s)|."""
-    parents = _densities(blocks, frontier.node_chunks.pick(places))[0]
     gains, n_cells = np.zeros(len(places)), len(places)
     for children in frontier.children(places):
-        moved = 0.5 * np.abs(_densities(blocks, children.chunks)[0] - parents[children.parents]).sum(axis=1)
+        moved = 0.5 * np.abs(_densities(blocks, children.chunks)[0] - parents[0][children.parents]).sum(axis=1)
         gains += per_parent(children, children.chunks.weights * moved, len(places))
         n_cells += len(children.chunks)
     return gains, n_cells
 
 
-_GAINS: dict[GainMeasure, Callable[[Frontier, ChunkBlocks, I64], tuple[F64, int]]] = {
+_GAINS: dict[GainMeasure, Callable[[Frontier, ChunkBlocks, I64, tuple[F64, F64]], tuple[F64, int]]] = {
     "bound": _bound_gains,
     "change": _changes,
 }

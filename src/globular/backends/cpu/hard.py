@@ -304,7 +304,7 @@ def column_moments(shard: CpuShard) -> tuple[F64, F64]:
         return out
 
     spans = even_ranges(shard.n_rows, 4096)
-    first, second = sum(ordered_map(moments, spans, shard.n_threads), np.zeros((2, shard.n_columns))) / total
+    first, second = sum(map_all(moments, spans, shard.n_threads), np.zeros((2, shard.n_columns))) / total
     with np.errstate(over="ignore", invalid="ignore"):  # callers see infinity or NaN and say so
         return shift + first, np.maximum(second - first**2, 0.0)
 

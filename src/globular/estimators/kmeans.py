@@ -43,7 +43,7 @@ class Quality:
 
 
 QUALITIES = {
-    "fast": Quality(n_probes=2, min_gain=2e-2),
+    "fast": Quality(n_probes=2, min_gain=1e-2),
     "balanced": Quality(n_probes=2, min_gain=5e-3),
     "best": Quality(n_probes=3, min_gain=1e-3),
 }

@@ -22,7 +22,7 @@ from globular.algorithms.variational import (
     warm_up_mixture,
 )
 from globular.backends.protocol import Shard
-from globular.estimators.starts import ROUGH_STEPS, SEEDINGS, Start, automatic
+from globular.estimators.starts import SEEDINGS, Start, automatic
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import Graph
@@ -215,7 +215,7 @@ def _probed_means(shard: Shard, n_components: int, rng: np.random.Generator) -> 
     """Centres of probing k-means; the rows are labelled."""
     name = automatic(n_components)
     if name == "hierarchical":
-        centers = seeding.hierarchical(shard, n_components, rng, 0, n_steps=ROUGH_STEPS).centers
+        centers = seeding.hierarchical(shard, n_components, rng, 0, rough=True).centers
     else:
         centers = SEEDINGS[name](shard, n_components, rng)
         shard.label_by_seeds()

@@ -58,8 +58,6 @@ PLUS_PLUS_BEFORE_SWAPS_UP_TO = 500
 """Swaps repair most of that, so where they follow hierarchical seeds pay earlier."""
 NEIGHBORS = 32
 """Neighbours that hierarchical seeding finds for each centre."""
-ROUGH_STEPS = 1
-"""Lloyd steps of rough hierarchical seeds."""
 
 
 def starting_centers(estimator: Any, data: Input, random_state: np.random.RandomState, *, rough: bool = False) -> Start:
@@ -106,7 +104,7 @@ def choose_centers(
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         if name == "hierarchical":
             if rough:
-                seeds = seeding.hierarchical(data.shard, n_clusters, rng, 0, n_steps=ROUGH_STEPS, unit_centers=unit)
+                seeds = seeding.hierarchical(data.shard, n_clusters, rng, 0, rough=True, unit_centers=unit)
                 return Start(seeds.centers, name, labelled=True)
             seeds = seeding.hierarchical(data.shard, n_clusters, rng, NEIGHBORS, unit_centers=unit)
             return Start(seeds.centers, name, seeds.neighbors, labelled=True)

@@ -48,8 +48,8 @@ FLAT_UP_TO = 24
 THREE_LEVELS_FROM = 200_000
 ROWS_PER_CHILD = 32
 """Sampled rows per child; all rows are used where there are fewer."""
-LARGE_QUOTA = 128
-"""Cells with so many children are seeded one at a time, by matrix products; in some data one outweighs the rest."""
+LARGE = 4
+"""A cell with so many times the mean number of children is seeded by itself, by matrix products on all threads."""
 UPPER_STEPS = 6
 LAST_STEPS = 3
 
@@ -72,19 +72,20 @@ def hierarchical(
     rng: np.random.Generator,
     n_neighbors: int = 16,
     *,
-    n_steps: int = LAST_STEPS,
+    rough: bool = False,
     unit_centers: bool = False,
 ) -> HierarchicalSeeds:
     """Seeds from a tree of cells; `unit_centers` scales means to unit length (cosine).
 
-    `n_steps` Lloyd steps move the centres inside their cells. With `n_neighbors` 0 no neighbours are looked for.
+    `rough` seeds take one Lloyd step inside their cells, and the labels are those of before it: enough for an algorithm
+    that goes on fast. With `n_neighbors` 0 no neighbours are looked for.
     """
     require(shard, "routed_pass", "d2_pass", "take")
     builder = _Builder(shard, rng, unit_centers)
     sizes = level_sizes(n_clusters)
     for size in sizes[:-1]:
         builder.add_upper_level(size)
-    tree = builder.add_last_level(sizes[-1], n_steps)
+    tree = builder.add_last_level(sizes[-1], rough)
     neighbors = np.empty((n_clusters, 0), dtype=np.int32)
     if n_neighbors:
         neighbors = neighbor_graph(shard, tree, min(n_neighbors, n_clusters))
@@ -148,15 +149,16 @@ class _Builder:
         if len(self.tree.levels) == 1:
             self.exponent = _exponent(self.shard)
 
-    def add_last_level(self, size: int, n_steps: int) -> CellTree:
-        """The centres, moved by Lloyd steps of all the rows inside their cells; leaves the final labels."""
+    def add_last_level(self, size: int, rough: bool) -> CellTree:
+        """The centres, moved by Lloyd steps of all the rows inside their cells; leaves labels, or nearly."""
         sample = self._sample(size * ROWS_PER_CHILD)
         tree = self.tree.below(self._seed_cells(size, sample))
         route: Route = "down" if self.tree.levels else "top"
-        for _ in range(n_steps):
+        for _ in range(1 if rough else LAST_STEPS):
             tree = self._moved(tree, self.shard.routed_pass(tree, route=route))
             route = "stay"
-        self.shard.routed_pass(tree, route=route, accumulate=False)
+        if not rough:
+            self.shard.routed_pass(tree, route=route, accumulate=False)
         return tree
 
     def _moved(self, tree: CellTree, statistics: CellStatistics) -> CellTree:
@@ -209,7 +211,7 @@ class _Builder:
         bare = np.flatnonzero(sample.sizes == 0)
         centers, cells = [self.tree.centers[bare] if len(bare) else np.empty((0, self.shard.n_columns))], [bare]
         wanted = np.where(sample.sizes == 0, 0, quotas)
-        large = np.flatnonzero(wanted >= LARGE_QUOTA)
+        large = np.flatnonzero(wanted > LARGE * wanted.mean())
         for cell in large:
             found = self._draw_in_one(sample, int(cell), int(wanted[cell]))
             centers.append(found)

@@ -18,7 +18,6 @@ ADJACENT_CELLS = 8
 STEPS = 3
 CELLS_OF_CELLS_FROM = 200_000
 """From so many centres on √C cells cost more than two levels of C^(1/3) each."""
-
 EXACT_UP_TO = 1000
 """So few centres are all looked at where rows have no labels: matrix products make up for the larger number."""
 

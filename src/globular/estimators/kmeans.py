@@ -12,8 +12,8 @@ import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from globular.algorithms.cells import draw_cells
+from globular.algorithms.coreset import WORTH_IT, draw_part, swap_from_part
 from globular.algorithms.lloyd import KMeansOptions, lloyd
-from globular.algorithms.part import WORTH_IT, draw_part, swap_from_part
 from globular.algorithms.probing import ProbingOptions, label_recall, probing_kmeans
 from globular.algorithms.seeding.common import TAKEN_NUMBERS
 from globular.algorithms.steps import Step, after

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from globular import KMeans, datasets
-from globular.algorithms import part as parts
-from globular.algorithms.part import draw_part, swap_from_part
+from globular.algorithms import coreset
+from globular.algorithms.coreset import draw_part, swap_from_part
 from globular.algorithms.probing import ProbingOptions
 from globular.algorithms.seeding import hierarchical
 from globular.backends.cpu import CpuShard
@@ -31,11 +31,11 @@ def exact_error(X: Any, centers: Any, weights: Any = None) -> float:
 
 def test_there_is_no_part_of_few_rows_nor_of_too_many_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    shard = CpuShard(many_rows(parts.WORTH_IT * parts.ROWS_PER_CLUSTER * C))
+    shard = CpuShard(many_rows(coreset.WORTH_IT * coreset.ROWS_PER_CLUSTER * C))
     assert draw_part(shard, C + 1, rng) is None
     drawn = draw_part(shard, C, rng)
-    assert drawn is not None and drawn.n_rows <= parts.ROWS_PER_CLUSTER * C
-    monkeypatch.setattr(parts, "TAKEN_NUMBERS", 1000)
+    assert drawn is not None and drawn.n_rows <= coreset.ROWS_PER_CLUSTER * C
+    monkeypatch.setattr(coreset, "TAKEN_NUMBERS", 1000)
     assert draw_part(shard, C, rng) is None
 
 

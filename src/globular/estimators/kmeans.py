@@ -73,7 +73,7 @@ callable, default="auto"
         Starting centres: the name of a seeding (see :mod:`globular.seeding`), an array of shape (n_clusters,
         n_features) or a function ``(X, n_clusters, random_state) -> array``. "auto" takes greedy k-means++ up to
         64 clusters, k-means++ up to 500 (for the exact algorithms 2,000) and hierarchical seeds above; "probing" then
-        begins in a subspace of the columns where that pays. Given centres are not swapped.
+        begins in a subspace of the columns and with a part of the rows where that pays. Given centres are not swapped.
     n_init : int or "auto", default="auto"
         Number of runs from different seeds, of which the best is kept; "auto" is 1.
     max_iter : int, default=300

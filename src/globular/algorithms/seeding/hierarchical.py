@@ -150,7 +150,7 @@ class _Builder:
             self.exponent = _exponent(self.shard)
 
     def add_last_level(self, size: int, rough: bool) -> CellTree:
-        """The centres, moved by Lloyd steps of all the rows inside their cells; leaves labels, or nearly."""
+        """The centres, moved by Lloyd steps of all the rows inside their cells; leaves the final labels, unless rough."""
         sample = self._sample(size * ROWS_PER_CHILD)
         tree = self.tree.below(self._seed_cells(size, sample))
         route: Route = "down" if self.tree.levels else "top"
@@ -211,19 +211,19 @@ class _Builder:
         bare = np.flatnonzero(sample.sizes == 0)
         centers, cells = [self.tree.centers[bare] if len(bare) else np.empty((0, self.shard.n_columns))], [bare]
         wanted = np.where(sample.sizes == 0, 0, quotas)
-        large = np.flatnonzero(wanted > LARGE * wanted.mean())
-        for cell in large:
-            found = self._draw_in_one(sample, int(cell), int(wanted[cell]))
-            centers.append(found)
-            cells.append(np.full(len(found), cell))
-        wanted[large] = 0
+        large = wanted > LARGE * wanted.mean()
         for first, stop in self._cells_at_once(sample.starts):
             here = slice(sample.starts[first], sample.starts[stop])
-            rows = self.shard.take(sample.indices[here])
-            local = self.shard.local(rows, sample.weights[here])
-            uniforms = self.rng.random(int(wanted[first:stop].sum()))
+            rows, weights = self.shard.take(sample.indices[here]), sample.weights[here]
             starts = sample.starts[first : stop + 1] - sample.starts[first]
-            drawn = local.cell_seeds(starts, wanted[first:stop], uniforms)
+            for cell in first + np.flatnonzero(large[first:stop]):
+                inside = slice(starts[cell - first], starts[cell - first + 1])
+                found = distinct_plus_plus(self.shard.local(rows[inside], weights[inside]), int(wanted[cell]), self.rng)
+                centers.append(found)
+                cells.append(np.full(len(found), cell))
+                wanted[cell] = 0
+            uniforms = self.rng.random(int(wanted[first:stop].sum()))
+            drawn = self.shard.local(rows, weights).cell_seeds(starts, wanted[first:stop], uniforms)
             centers.append(rows[drawn[drawn >= 0]])
             cells.append(np.repeat(np.arange(first, stop), wanted[first:stop])[drawn >= 0])
         return np.concatenate(centers), np.concatenate(cells)
@@ -236,12 +236,6 @@ class _Builder:
             stop = max(first + 1, int(np.searchsorted(starts, starts[first] + rows_at_once, side="right")) - 1)
             yield first, stop
             first = stop
-
-    def _draw_in_one(self, sample: _CellSample, cell: int, quota: int) -> F64:
-        """A large cell by itself: many seeds at a time, as matrix products on all threads."""
-        here = slice(sample.starts[cell], sample.starts[cell + 1])
-        local = self.shard.local(self.shard.take(sample.indices[here]), sample.weights[here])
-        return distinct_plus_plus(local, quota, self.rng)
 
     def _fill_up(self, centers: F64, cells: Index, size: int, is_everything: bool) -> tuple[F64, Index]:
         """Centres that the sample could not give: other distinct rows by D² sampling, then repeated ones."""

@@ -93,10 +93,21 @@ def fit(
     with dask_workers(scheduler, workers) as distributed:
         return run_fit(
             FitOptions(
-                data, model_folder, model, n_clusters, parameters, weights, split_columns(columns), labels,
-                checkpoint_every, resume, force, quiet, distributed,
+                data=data,
+                model_folder=model_folder,
+                kind=model,
+                n_clusters=n_clusters,
+                parameters=parameters,
+                weights=weights,
+                columns=split_columns(columns),
+                labels=labels,
+                checkpoint_every=checkpoint_every,
+                resume=resume,
+                force=force,
+                quiet=quiet,
+                distributed=distributed,
             )
-        )  # fmt: skip
+        )
 
 
 def run_fit(options: FitOptions) -> int:

@@ -150,7 +150,7 @@ class _Builder:
             self.exponent = _exponent(self.shard)
 
     def add_last_level(self, size: int, rough: bool) -> CellTree:
-        """The centres, moved by Lloyd steps of all the rows inside their cells; leaves the final labels, unless rough."""
+        """The centres, moved by Lloyd steps of all rows inside their cells; leaves the final labels, unless rough."""
         sample = self._sample(size * ROWS_PER_CHILD)
         tree = self.tree.below(self._seed_cells(size, sample))
         route: Route = "down" if self.tree.levels else "top"

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 
 from globular.backends.cpu import CpuShard, hard
+from globular.kernels.rows import CANCELLED
 from globular.model.statistics import HardStatistics
 from globular.reference import hard as reference
 from makers import FORMS, Rows, blobs, in_form, lattice, weights_for
@@ -53,6 +55,30 @@ def test_equals_the_reference_for_every_shape(n: int, C: int, D: int) -> None:
     random = np.random.default_rng(n)
     for dtype in (np.float64, np.float32):
         check_pass(random.normal(size=(n, D)).astype(dtype), random.normal(size=(C, D)))
+
+
+@pytest.mark.parametrize("share", [0.5, 0.99, 1.01, 2.0])
+def test_sparse_rows_on_either_side_of_cancellation(share: float) -> None:
+    random = np.random.default_rng(0)
+    centers = np.where(random.random((5, 40)) < 0.5, 0.0, random.normal(size=(5, 40)))
+    near = np.repeat(centers, 20, axis=0)
+    step = np.where((near != 0) & (random.random(near.shape) < 0.5), random.normal(size=near.shape), 0.0)
+    step *= np.sqrt(share * CANCELLED / np.einsum("ij,ij->i", step, step))[:, None]
+    rows = near + step * np.linalg.norm(near, axis=1, keepdims=True)
+    shard = check_pass(sparse.csr_matrix(rows), centers)
+    assert shard.hard_pass(centers).objective == pytest.approx(share * CANCELLED * np.sum(near**2), rel=1e-9)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4, 1e8])
+def test_moments_of_sparse_columns_with_an_offset(offset: float) -> None:
+    rows = blobs(n=150, D=5)
+    rows[:, :3] += offset
+    rows[::3, 4] = 0.0
+    weights = weights_for(150)
+    mean, variance = CpuShard(sparse.csr_matrix(rows), weights).column_moments()
+    expected = reference.column_moments(rows, weights)
+    np.testing.assert_allclose(mean, expected[0], rtol=1e-12)
+    np.testing.assert_allclose(variance, expected[1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -23,7 +23,7 @@ from sklearn.metrics.pairwise import cosine_distances
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from globular import KMeans
+from globular import KMeans, NestedMiniBatchKMeans, VariationalKMeans
 from globular.callbacks import Callback
 from globular.data.sources import as_source
 from globular.errors import FitInterruptedWarning
@@ -274,6 +274,50 @@ def test_squares_beyond_float64_are_refused() -> None:
         KMeans(2).fit(1e200 * blobs(n=20))
 
 
+@pytest.mark.parametrize("estimator", [KMeans, VariationalKMeans, NestedMiniBatchKMeans])
+def test_differences_whose_squares_underflow_are_refused(estimator: type) -> None:
+    X = blobs(n=60)
+    for rows in (1e-155 * X, sparse.csr_matrix(1e-155 * X)):
+        with pytest.raises(ValueError, match=r"X .*underflow.*scale X up"):
+            estimator(3, random_state=0).fit(rows)
+    same = np.full((60, 2), 1e-160)  # nothing is lost of rows that are all alike
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        assert estimator(2, random_state=0).fit(same).inertia_ == 0.0
+    assert estimator(3, random_state=0).fit(2.0**-490 * X).inertia_ > 0.0
+
+
+SPARSE = [
+    KMeans(8, algorithm="lloyd"), KMeans(8, algorithm="yinyang"), KMeans(8, algorithm="probing"), VariationalKMeans(8),
+    NestedMiniBatchKMeans(8), NestedMiniBatchKMeans(8, bounds="elkan"), NestedMiniBatchKMeans(8, search="cells"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("model", SPARSE, ids=str)
+@pytest.mark.parametrize("offset", [1e4, 1e8])
+def test_sparse_rows_far_from_the_origin(model: Any, offset: float) -> None:
+    X = blobs(n=400, C=8, D=3) + offset
+    model = clone(model).set_params(random_state=0)
+    model.fit(sparse.csr_matrix(X))
+    distances = reference.squared_distances(X, model.cluster_centers_)
+    np.testing.assert_array_equal(model.predict(sparse.csr_matrix(X)), distances.argmin(axis=1))
+    assert model.inertia_ == pytest.approx(distances[np.arange(400), model.labels_].sum(), rel=1e-9)
+    # products that nominate cells are rounded: probing finds fewer of the closest ones
+    assert model.inertia_ <= 1.1 * clone(model).fit(X).inertia_
+    if isinstance(model, KMeans):
+        objectives = np.array(model.history_.column("objective"))
+        assert (np.diff(objectives) <= 1e-9 * objectives[0]).all()
+
+
+def test_one_long_sparse_row_does_not_spoil_the_others() -> None:
+    X = np.array([[1e8, 0], [1e8 + 1, 0], [0, 3], [0, 4]])
+    assert KMeans(2, random_state=0).fit(sparse.csr_matrix(X)).inertia_ == 1.0
+    # a column that dwarfs the others, in which rows still differ
+    X = np.array([[1e9, 0.0, 0.5], [1e9, 0.5, 0.0], [1e9 + 1, 0.0, 0.5], [1e9, 0.0, 0.625]])
+    model = KMeans(3, init=X[:3], max_iter=1).fit(sparse.csr_matrix(X))
+    np.testing.assert_array_equal(model.labels_, [0, 1, 2, 0])
+
+
 def test_distances_far_from_the_origin() -> None:
     X = blobs(n=50, D=3)
     model = KMeans(5, init=X[:5] + 1e8).fit(X + 1e8)
@@ -291,6 +335,24 @@ def test_cosine_is_blind_to_length() -> None:
     np.testing.assert_array_equal(one.labels_, two.labels_)
     np.testing.assert_allclose(one.cluster_centers_, two.cluster_centers_, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(np.linalg.norm(one.cluster_centers_, axis=1), 1.0, rtol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-170, 1e160, 1e300])
+def test_cosine_of_rows_whose_squares_leave_the_range(scale: float) -> None:
+    X = blobs(n=200, C=6)
+    for form in (np.asarray, sparse.csr_matrix):
+        one, two = (KMeans(6, metric="cosine", random_state=0).fit(form(rows)) for rows in (X, scale * X))
+        np.testing.assert_array_equal(one.labels_, two.labels_)
+        assert two.inertia_ == pytest.approx(one.inertia_, rel=1e-9)
+        np.testing.assert_allclose(two.transform(form(scale * X)), one.transform(form(X)), atol=1e-12)
+        assert two.score(form(scale * X)) == pytest.approx(-one.inertia_, rel=1e-9)
+
+
+def test_cosine_refuses_rows_that_have_no_unit_length() -> None:
+    X = blobs(n=20)
+    X[3] *= 1e-310
+    with pytest.raises(ValueError, match=r"X has rows whose length.*scale"):
+        KMeans(2, metric="cosine").fit(X)
 
 
 def test_cosine_optimality() -> None:

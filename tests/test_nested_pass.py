@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 
 from globular.backends.cpu import CpuShard, center_scores
 from globular.backends.cpu import votes as cpu_votes
@@ -178,6 +179,8 @@ def test_any_scale_of_the_data(dtype: type, scale: float, kind: str) -> None:
 def test_offsets(dtype: type, kind: str) -> None:
     rows = (100 * blobs(n=200, D=3) + 1e8).astype(dtype)
     walk(rows, wander(rows[::10].astype(np.float64), 8, 30.0), kind)
+    nearer = (rows - 9.9e7).astype(dtype)  # sums of sparse rows are taken about zero, and rounded there
+    walk(sparse.csr_matrix(nearer), wander(nearer[::10].astype(np.float64), 8, 30.0), kind)
 
 
 def test_settled_rows_cost_no_distance_at_all() -> None:

@@ -146,7 +146,8 @@ def one_batch(shard: Shard, votes: Votes, options: NestedOptions, rng: np.random
 
 def _first_votes(shard: Shard, centers: F64, options: NestedOptions) -> AnyVotes:
     """Sparse rows in memory vote column by column; cells, and centres of unit length, need them as rows."""
-    if shard.casts_ballots and options.n_probes == 0 and not options.unit_centers:
+    by_column = shard.casts_ballots and options.n_probes == 0 and not options.unit_centers
+    if by_column and ColumnVotes.suit(centers):
         return ColumnVotes.none(centers, options.n_threads)
     return Votes.none(centers)
 

@@ -184,7 +184,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         n_bytes = 8 * matrix.shape[0] * len(self.cluster_centers_)
         check_allocation(n_bytes, "the distances of all rows to all centres", "transform X in parts")
         if self.metric == "cosine":
-            return cosine_distances(matrix, self.cluster_centers_)
+            return cosine_distances(_shortened(matrix) if matrix.dtype.kind == "f" else matrix, self.cluster_centers_)
         return _distances(matrix, self._centers())
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -213,6 +213,18 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _shortened(matrix: Any) -> Any:
+    """Rows of the same directions whose largest entry is one: the square of a length may leave the range of floats."""
+    dense = not sparse.issparse(matrix)
+    if dense:
+        largest = np.abs(matrix).max(axis=1, keepdims=True)
+        return matrix / np.where(largest > 0, largest, 1)
+    shortened = matrix.copy()
+    largest = abs(shortened).max(axis=1).toarray().ravel()
+    shortened.data /= np.repeat(np.where(largest > 0, largest, 1), np.diff(shortened.indptr))
+    return shortened
 
 
 def _distances(matrix: Any, centers: F64) -> NDArray[np.floating[Any]]:

@@ -39,6 +39,8 @@ REAL_DTYPES = [
     np.int32, np.uint32, np.int64, np.uint64, np.bool_,
 ]  # fmt: skip
 """What passes convert by themselves; anything else becomes float64 beforehand."""
+SMALLEST_VARIANCE = 2.0**-1000
+"""Rows that differ by less are refused: squares of their differences would lose digits to underflow, or vanish."""
 MEMORY_SHARE = 0.25
 """Files and memory maps up to this share of the machine's memory are read whole."""
 
@@ -240,9 +242,21 @@ def check_allocation(n_bytes: int, what: str, alternative: str, *, at_most: int 
 
 
 def mean_variance(data: Input) -> float:
-    """Mean variance of the columns; an error if squares overflow, as no distance can be computed then."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        variance = float(data.shard.column_moments()[1].mean())
+    """Mean variance of the columns; an error if squares leave the range of float64: no distance means anything then."""
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        means, variances = data.shard.column_moments()
+    variance = float(variances.mean())
     if not np.isfinite(variance):
         raise ValueError("X has values too large for float64: their squares overflow; scale X down")
+    if variance < SMALLEST_VARIANCE and not _is_constant(data.shard, means):
+        raise ValueError(
+            "X has values too close to each other for float64: squares of their differences underflow; "
+            "scale X up by a power of two, so that nothing is lost and nothing overflows"
+        )
     return variance
+
+
+def _is_constant(shard: Shard, means: F64) -> bool:
+    """Whether all rows that have a weight are the same; only for rows whose variance says nothing."""
+    first = shard.take(shard.locate_weight(np.zeros(1)))
+    return bool((np.abs(first - means) <= 1e-12 * np.abs(means)).all())

@@ -2,7 +2,8 @@
 
 All entries of a column lie side by side, so that a nonzero of a row meets all centres in one streak of memory, and a
 vote touches as many numbers as the row has. A centre is a multiple of what is kept (its sum divided by its count), so
-nothing else changes when it gains or loses a row. Everything is float64: scores are exact distances, up to rounding.
+nothing else changes when it gains or loses a row. Everything is float64, so scores are distances up to rounding; where
+a row is so close to centres that rounding might decide, differences over all columns do.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.lines import LINE, add_1_line, add_2_lines, add_4_lines, add_8_lines
-from globular.kernels.rows import order_key, squared_norm
+from globular.kernels.rows import CANCELLED, distance_by_columns, order_key, row_length
 from globular.kernels.scores import rounding
 
 UNIT, TINY = 2.0**-53, 2.0**-1022
@@ -93,7 +94,7 @@ def column_scores(
             add_1_line(data, indices, begin, end, places, c, scores, i)
         for c in range(factors.shape[0]):
             scores[i, c] *= -2.0 * factors[c]
-        lengths[i] = np.sqrt(squared_norm(rows, at[i]))
+        lengths[i] = row_length(rows, at[i])
 
 
 @kernel
@@ -105,10 +106,12 @@ def closest_by_scores(
     scores: Any,  # IN  (n, ≥ C) −2 x·m
     norms: Any,  # IN  (C,) ‖m‖²
     slack: float,  # IN  error of the norms
+    places: Any,  # IN  (D, ≥ C)
+    factors: Any,  # IN  (C,)
     best: Any,  # OUT (n,) no less than the squared distance to the closest centre
     labels: Any,  # OUT (n,) the closest centre, the lowest index on ties
 ) -> None:
-    """Labels from scores. O(n · C)."""
+    """Labels from scores. O(n · C), and O(D) for every centre in question where a row is close to its centre."""
     C = norms.shape[0]
     for i in range(lengths.shape[0]):
         scale = scales[i] if scales.shape[0] else 1.0
@@ -123,6 +126,13 @@ def closest_by_scores(
             label = min(label, c if here else C)
         squared = max(length * length + (norms[label] + scale * scores[i, label]), 0.0)
         error = slack + rounding(rows, at[i], length + np.sqrt(norms[label]), scale, 0, UNIT, TINY)
+        if squared < CANCELLED * norms[label]:
+            limit, squared, error = squared + 4.0 * error, np.inf, 0.0
+            for c in range(C):
+                if length * length + (norms[c] + scale * scores[i, c]) <= limit:
+                    distance = distance_by_columns(rows, at[i], scale, places.T, c, factors[c])
+                    if distance < squared:
+                        label, squared = c, distance
         labels[i], best[i] = label, squared + error
 
 

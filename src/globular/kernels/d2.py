@@ -1,8 +1,8 @@
 """Kernels of seeding: distances to the closest seed, and D² sampling inside the cells of a tree.
 
 Squared distances are taken in the difference form, so a row that equals a seed is at distance zero and is never drawn
-again. Where the form cannot promise that (CSR rows expand the square, unit rows carry the rounding of their scale) the
-callers pass the level below which a distance counts as zero.
+again. Unit rows carry the rounding of their scale: for them callers pass the level below which a distance counts as
+zero.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def lower_by_one(
 def settle_seeds(
     best: Any,  # IN  (n,) squared distance to the closest of old and new seeds
     found: Any,  # IN  (n,) index among the new seeds, where that is lower than `d2`
-    zeros: Any,  # IN  (n_new,) squared distances up to this count as zero
+    zero: float,  # IN  squared distances up to this count as zero
     base: int,  # IN  number of the first new seed
     weights: Any,  # IN  (n,) or empty
     d2: Any,  # IN/OUT (n,)
@@ -55,7 +55,7 @@ def settle_seeds(
     potential = 0.0
     for i in range(d2.shape[0]):
         if best[i] < d2[i]:
-            d2[i] = best[i] if best[i] > zeros[found[i]] else 0.0
+            d2[i] = best[i] if best[i] > zero else 0.0
             seeds[i] = base + found[i]
         potential += d2[i] * (weights[i] if weights.shape[0] else 1.0)
     return potential

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import inline, kernel
-from globular.kernels.rows import add_row, float_bits, squared_distance, squared_norm
+from globular.kernels.rows import add_row, float_bits, row_length, squared_distance
 
 TILE = 64
 """Scores per running minimum: four AVX-512 registers of float32."""
@@ -262,7 +262,7 @@ def row_lengths(
 ) -> None:
     """Euclidean length of every row. O(n · D)."""
     for i in range(out.shape[0]):
-        out[i] = np.sqrt(squared_norm(rows, i))
+        out[i] = row_length(rows, i)
 
 
 @kernel

@@ -2,8 +2,9 @@
 
 Kernels take rows as a tuple: `(array,)` for a C-contiguous (n, D) block, `(data, indices, indptr)` for CSR rows.
 The helpers below are resolved by the length of that tuple when a kernel is compiled, so nothing is decided at run
-time. All of them work in float64, in the difference form where the rows are dense: identical rows are at distance
-exactly zero, and large offsets cancel before they are squared.
+time. All of them work in float64, and in the difference form: identical rows are at distance exactly zero, and large
+offsets cancel before they are squared. Only a CSR row that is far from a centre expands the square, ‖m‖² + Σ x(x − 2m)
+over its nonzeros: that loses no more than ‖m‖² / d² roundings. One that is close walks along all columns instead.
 """
 
 from __future__ import annotations
@@ -14,10 +15,36 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from globular.kernels.compile import FASTMATH
+from globular.kernels.compile import FASTMATH, inline, kernel
 from globular.kernels.prefetch import prefetch_row
 
+CANCELLED = 2.0**-10
+"""Share of ‖m‖² below which a squared distance to m, its square expanded, has lost too many digits."""
+
 _OPTIONS = {"fastmath": FASTMATH, "nogil": True, "error_model": "numpy", "_nrt": False, "forceinline": True}
+
+
+@kernel
+def distance_by_columns(
+    rows: Any,  # IN  (data, indices, indptr), the columns of a row ascending
+    i: int,  # IN  row
+    scale: float,  # IN  its scale
+    centers: Any,  # IN  (C, D)
+    c: int,  # IN  centre
+    factor: float,  # IN  its factor
+) -> float:
+    """‖scale·x_i − factor·m_c‖² of a CSR row in the difference form. O(D)."""
+    data, indices, indptr = rows
+    total, column = 0.0, 0
+    for k in range(indptr[i], indptr[i + 1]):
+        for j in range(column, indices[k]):
+            total += np.float64(factor * centers[c, j]) * (factor * centers[c, j])
+        column = indices[k] + 1
+        difference = scale * data[k] - factor * centers[c, indices[k]]
+        total += difference * difference
+    for j in range(column, centers.shape[1]):
+        total += np.float64(factor * centers[c, j]) * (factor * centers[c, j])
+    return total
 
 
 def squared_distance(rows: Any, i: int, scale: float, centers: Any, c: int, norms: Any) -> float:
@@ -45,35 +72,43 @@ def _squared_distance(rows: Any, i: Any, scale: Any, centers: Any, c: Any, norms
         for k in range(indptr[i], indptr[i + 1]):
             x = scale * data[k]
             total += x * (x - 2.0 * centers[c, indices[k]])
-        return max(total + norms[c], 0.0)
+        total += norms[c]
+        return total if total >= CANCELLED * norms[c] else distance_by_columns(rows, i, scale, centers, c, 1.0)
 
     return csr
 
 
-def squared_norm(rows: Any, i: int) -> float:
-    """‖x_i‖², unscaled. O(D) or O(nnz)."""
+@inline
+def length(values: Any) -> float:
+    """‖values‖, also where its square would leave the range of float64. O(n)."""
+    total = 0.0
+    for value in values:
+        total += np.float64(value) * value
+    if 2.0**-960 < total < np.inf:
+        return np.sqrt(total)
+    factor = 2.0**600 if total < 1.0 else 2.0**-600
+    total = 0.0
+    for value in values:
+        total += (factor * value) * (factor * value)
+    return np.sqrt(total) / factor
+
+
+def row_length(rows: Any, i: int) -> float:
+    """‖x_i‖, unscaled. O(D) or O(nnz)."""
     raise NotImplementedError
 
 
-@overload(squared_norm, jit_options=_OPTIONS)
-def _squared_norm(rows: Any, i: Any) -> Any:
+@overload(row_length, jit_options=_OPTIONS)
+def _row_length(rows: Any, i: Any) -> Any:
     if len(rows) == 1:
 
         def dense(rows: Any, i: Any) -> Any:
-            x = rows[0]
-            total = 0.0
-            for j in range(x.shape[1]):
-                total += np.float64(x[i, j]) * x[i, j]
-            return total
+            return length(rows[0][i])
 
         return dense
 
     def csr(rows: Any, i: Any) -> Any:
-        data, _, indptr = rows
-        total = 0.0
-        for k in range(indptr[i], indptr[i + 1]):
-            total += np.float64(data[k]) * data[k]
-        return total
+        return length(rows[0][rows[2][i] : rows[2][i + 1]])
 
     return csr
 
@@ -154,7 +189,7 @@ def _order_key(value: Any) -> Any:
 def quick_distance(rows: Any, i: int, scale: float, centers: Any, c: int, norms: Any) -> float:
     """`squared_distance` in the rows' own precision, for choosing among candidates; centers and norms in it too.
 
-    CSR rows have no difference form: there the sum stays float64.
+    Of CSR rows the sum stays float64.
     """
     raise NotImplementedError
 
@@ -181,12 +216,7 @@ def _quick_distance(rows: Any, i: Any, scale: Any, centers: Any, c: Any, norms: 
         return dense
 
     def csr(rows: Any, i: Any, scale: Any, centers: Any, c: Any, norms: Any) -> Any:
-        data, indices, indptr = rows
-        total = 0.0
-        for k in range(indptr[i], indptr[i + 1]):
-            x = scale * data[k]
-            total += x * (x - 2.0 * centers[c, indices[k]])
-        return data.dtype.type(max(total + norms[c], 0.0))
+        return rows[0].dtype.type(squared_distance(rows, i, scale, centers, c, norms))
 
     return csr
 

@@ -19,6 +19,8 @@ ENTRIES_PER_TASK = 2**18
 """Numbers of C × D that one thread handles at a time."""
 Floats: TypeAlias = NDArray[np.floating[Any]]
 TINY = float(np.finfo(np.float64).tiny)
+LARGEST_OFFSET = 2.0**20
+"""Squared offset of centres, in mean squares of their differences, up to which sums may be taken about zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +171,17 @@ class ColumnVotes:
 
     @classmethod
     def none(cls, centers: F64, n_threads: int = 1) -> ColumnVotes:
-        """No votes."""
+        """No votes; see `suit`."""
         k, D = centers.shape
         means = ColumnMeans.of(np.ascontiguousarray(centers), n_threads)
         return cls(means, np.zeros(D), np.zeros(k), np.zeros(k), np.zeros(k, dtype=np.int64))
+
+    @staticmethod
+    def suit(centers: F64) -> bool:
+        """Whether squares about zero leave enough digits: no common offset dwarfs what these centres differ by."""
+        mean = centers.mean(axis=0)
+        deviations = centers - mean
+        return bool(mean @ mean <= LARGEST_OFFSET * np.einsum("ij,ij->", deviations, deviations) / len(centers))
 
     def move(self, change: NestedStatistics, *, unit: bool, n_threads: int = 1) -> Moved:
         """See `AnyVotes.move`; unit length would need a place beside the sum, for rows may cancel."""

@@ -143,7 +143,7 @@ class DenseScores:
 
 
 class ColumnScores:
-    """Products of sparse rows with centres that are kept column by column, in float64: no label is in doubt.
+    """Products of sparse rows with centres that are kept column by column, in float64.
 
     Attributes as in `DenseScores`.
     """
@@ -163,7 +163,8 @@ class ColumnScores:
         block, at = in_place(self.rows, chosen)
         column_kernels.column_scores(block, at, self.means.places, self.means.factors, scores, lengths)
         column_kernels.closest_by_scores(
-            block, at, lengths, scales, scores, self.score_norms, self.slack, best, labels
+            block, at, lengths, scales, scores, self.score_norms, self.slack, self.means.places, self.means.factors,
+            best, labels,
         )  # fmt: skip
         return Scored(block, at, lengths, scales, scores, best)
 

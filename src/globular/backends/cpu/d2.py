@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import numpy as np
 
 from globular.backends.cpu.hard import CenterProduct
-from globular.backends.cpu.rows import CSRRows, DenseRows
+from globular.backends.cpu.rows import DenseRows
 from globular.backends.protocol import Index, Labels
 from globular.kernels import d2 as kernels
 from globular.model.statistics import F64, PotentialStatistics
@@ -40,18 +40,12 @@ def closest_seeds(shard: CpuShard) -> Labels:
     return cast(Labels, shard.state.get("seeds", np.int32, -1))
 
 
-def zero_levels(shard: CpuShard, norms: F64) -> F64:
-    """Squared distance to each new seed up to which a row counts as equal to it.
+def zero_level(shard: CpuShard) -> float:
+    """Squared distance to a new seed up to which a row counts as equal to it.
 
-    The dense difference form is exact: 0. A CSR row expands the square and is left with rounding in the order of ‖m‖².
-    Unit rows of the same direction differ by the rounding of their own dtype.
+    The difference form is exact: 0. Unit rows of the same direction differ by the rounding of their own dtype.
     """
-    levels = np.zeros_like(norms)
-    if isinstance(shard.rows, CSRRows):
-        levels += 64 * np.finfo(np.float64).eps * norms
-    if len(shard.scales):
-        levels += (4 * float(np.finfo(shard.rows.dtype).eps)) ** 2
-    return levels
+    return (4 * float(np.finfo(shard.rows.dtype).eps)) ** 2 if len(shard.scales) else 0.0
 
 
 def d2_pass(shard: CpuShard, centers: F64, restart: bool) -> PotentialStatistics:
@@ -71,7 +65,7 @@ def d2_pass(shard: CpuShard, centers: F64, restart: bool) -> PotentialStatistics
 
 def _lower_by_one(shard: CpuShard, center: F64, d2: F64, seeds: Labels) -> None:
     norms: F64 = np.einsum("ij,ij->i", center, center)
-    zero, number = float(zero_levels(shard, norms)[0]), shard.n_seeds
+    zero, number = zero_level(shard), shard.n_seeds
 
     def lower(span: tuple[int, int]) -> float:
         part = slice(*span)
@@ -86,7 +80,7 @@ def _lower_by_one(shard: CpuShard, center: F64, d2: F64, seeds: Labels) -> None:
 
 def _lower_by_many(shard: CpuShard, centers: F64, d2: F64, seeds: Labels) -> None:
     product = CenterProduct(shard, centers)
-    zeros, base = zero_levels(shard, product.norms), shard.n_seeds
+    zero, base = zero_level(shard), shard.n_seeds
     # with seeds already there, `len(centers)` stands for "none of the new ones"
     none_of_these = -1 if base == 0 else len(centers)
 
@@ -97,7 +91,7 @@ def _lower_by_many(shard: CpuShard, centers: F64, d2: F64, seeds: Labels) -> Non
         for a, b in even_ranges(len(best), product.rows_per_block):
             rows, seen, scales = product.load(span[0] + a, span[0] + b)
             product.nearest(rows, seen, scales, best[a:b], found[a:b])
-        return kernels.settle_seeds(best, found, zeros, base, shard.weights[part], d2[part], seeds[part])
+        return kernels.settle_seeds(best, found, zero, base, shard.weights[part], d2[part], seeds[part])
 
     shard.potential_runs = np.array(_for_runs(shard, lower))
     shard.n_seeds += len(centers)

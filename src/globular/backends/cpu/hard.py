@@ -313,9 +313,13 @@ def _csr_moments(shard: CpuShard, rows: CSRRows) -> tuple[F64, F64]:
     row_of = np.repeat(np.arange(shard.n_rows), np.diff(rows.indptr))
     values = rows.data.astype(np.float64) * (shard.scales[row_of] if len(shard.scales) else 1.0)
     weights = shard.weights[row_of] if len(shard.weights) else np.ones(len(values))
+    filled = np.bincount(rows.indices, minlength=shard.n_columns) == shard.n_rows
+    held = np.where(filled, 1.0, np.bincount(rows.indices, weights, shard.n_columns) / shard.total_weight)
     mean = np.bincount(rows.indices, weights * values, shard.n_columns) / shard.total_weight
-    squares = np.bincount(rows.indices, weights * values**2, shard.n_columns) / shard.total_weight
-    return mean, np.maximum(squares - mean**2, 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):  # callers see infinity or NaN and say so
+        squares = weights * (values - mean[rows.indices]) ** 2
+        zeros = np.maximum(1.0 - held, 0.0) * mean**2
+        return mean, np.bincount(rows.indices, squares, shard.n_columns) / shard.total_weight + zeros
 
 
 def farthest(shard: CpuShard, n: int, centers: F64) -> FarRows:

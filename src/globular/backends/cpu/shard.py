@@ -112,7 +112,13 @@ class CpuShard(PlantedShard):
     def _inverse_lengths(self, span: tuple[int, int]) -> F64:
         lengths = np.empty(span[1] - span[0])
         row_lengths(self.rows.kernel_rows(*span), lengths)
-        return np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+        with np.errstate(over="ignore"):
+            scales = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+        if not np.isfinite(lengths).all() or np.isinf(scales).any():
+            raise ValueError(
+                "X has rows whose length, or its inverse, overflows in float64; scale these rows to length 1"
+            )
+        return scales
 
     @cached_property
     def total_weight(self) -> float:

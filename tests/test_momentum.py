@@ -67,3 +67,10 @@ def test_a_relocated_cluster_starts_anew_from_its_place() -> None:
     beyond = momentum.beyond(np.ones((2, 1)), CenterUpdate(np.array([[9.0], [2.0]]), relocated=((0, 1),)))
     assert beyond[0, 0] == 9.0
     assert beyond[1, 0] == pytest.approx(2.0 + REACH)
+
+
+def test_a_cluster_without_a_direction_stays_where_it_is() -> None:
+    old = np.array([[0.0, 0.0], [1.0, 0.0]])
+    centers = Momentum(unit_centers=True).beyond(old, CenterUpdate(np.array([[0.0, 0.0], [0.6, 0.8]])))
+    np.testing.assert_array_equal(centers[0], 0.0)
+    assert np.isfinite(centers).all()

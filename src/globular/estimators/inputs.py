@@ -39,8 +39,8 @@ REAL_DTYPES = [
     np.int32, np.uint32, np.int64, np.uint64, np.bool_,
 ]  # fmt: skip
 """What passes convert by themselves; anything else becomes float64 beforehand."""
-SMALLEST_VARIANCE = 2.0**-1000
-"""Rows that differ by less are refused: squares of their differences would lose digits to underflow, or vanish."""
+SMALLEST_VARIANCE = 2.0**-912
+"""Rows that differ by less are refused: squares of differences as small as the rounding of a mean would vanish."""
 MEMORY_SHARE = 0.25
 """Files and memory maps up to this share of the machine's memory are read whole."""
 

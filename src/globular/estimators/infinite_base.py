@@ -101,6 +101,9 @@ class InfiniteEstimator(MixtureEstimator):
             return self.max_components
         return NESTED_COMPONENTS if self.truncation == "nested" else min(FIXED_COMPONENTS, data.n_rows)
 
+    def _n_rows_wanted(self) -> int:
+        return self.max_components or 1 if self.truncation == "fixed" else 1
+
     def _steps(
         self, data: Input, continued: GaussianParameters | None, random_state: np.random.RandomState
     ) -> Iterator[Step[Mixture]]:

@@ -18,7 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.em import CONVERGED as EM_CONVERGED
-from globular.algorithms.steps import Step
+from globular.algorithms.steps import Step, in_units
 from globular.algorithms.variational import CONVERGED as VARIATIONAL_CONVERGED
 from globular.backends.cpu import CpuShard, soft
 from globular.backends.mapped import on_arrays
@@ -132,7 +132,7 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
 
         yield from fit.best_of(
             1 if continued else self.n_init,
-            lambda: self._steps(data, continued, random_state),
+            lambda: in_units(self._steps(data, continued, random_state), data.unit),
             partial(self._publish, data),
             finish,
             lambda step: None,
@@ -155,7 +155,7 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
         self.converged_ = stopped in (EM_CONVERGED, VARIATIONAL_CONVERGED)
         self.n_iter_ = len(history)
         self.history_ = history
-        self.lower_bounds_ = [record.objective / data.shard.total_weight for record in history]
+        self.lower_bounds_ = [record.objective / data.unit / data.shard.total_weight for record in history]
         self.lower_bound_ = self.lower_bounds_[-1] if history else -np.inf
         self.n_distances_ = sum(record.n_distances for record in history)
 
@@ -212,7 +212,14 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
         return self._mixture().sample(n_rows, check_random_state(self.random_state))
 
     def _open(self, X: Any, sample_weight: Any, *, reset: bool) -> Input:
-        return open_input(self, X, sample_weight, reset=reset, accept_sparse=False, n_threads=self.n_threads)
+        return open_input(
+            self, X, sample_weight, reset=reset, accept_sparse=False, n_threads=self.n_threads,
+            at_least=self._n_rows_wanted() if reset else 1,
+        )  # fmt: skip
+
+    def _n_rows_wanted(self) -> int:
+        """As many rows as there are components."""
+        return self.n_components
 
     def _mixture(self) -> GaussianParameters:
         return GaussianParameters(

@@ -642,3 +642,14 @@ def test_the_memory_of_a_fit_is_said_and_kept(n: int, D: int, C: int, caplog: py
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < said * 2**20
+
+
+@pytest.mark.parametrize("n_columns", [3, 200])
+@pytest.mark.parametrize("scale", [2.0**256, 2.0**-270])
+def test_scaled_rows_have_scaled_centers(n_columns: int, scale: float) -> None:
+    """Also where squares of squares would overflow or vanish."""
+    random = np.random.default_rng(0)
+    X = random.normal(size=(900, 3)) @ random.normal(size=(3, n_columns))
+    one, other = (KMeans(500, random_state=0).fit(rows) for rows in (X, X * scale))
+    np.testing.assert_array_equal(other.cluster_centers_ / scale, one.cluster_centers_)
+    np.testing.assert_array_equal(other.labels_, one.labels_)

@@ -204,3 +204,19 @@ def test_mixing_weights_of_small_totals_are_learned():
     X, weights = blobs()
     one, other = (fitted(GaussianMixture(5), X, weights * scale) for scale in (1.0, 1e-12))
     assert np.allclose(one.weights_, other.weights_, rtol=1e-9)
+
+
+@pytest.mark.parametrize("estimator", INFINITE, ids=name_of)
+@pytest.mark.parametrize("unit", [1e15, 1e100, 1e-100])
+def test_infinite_mixtures_take_weights_for_numbers_of_rows(estimator, unit):
+    X, weights = blobs()
+    with pytest.raises(ValueError, match=r"sample_weight adds up to .* numbers of rows"):
+        fitted(estimator, X, weights * unit)
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "diag"])
+def test_as_many_rows_as_can_be_counted_do_not_hang(covariance_type):
+    X = np.random.default_rng(0).integers(0, 9, (50, 3))
+    model = InfiniteGaussianMixture(covariance_type=covariance_type, max_iter=60)
+    found = fitted(model, X, np.full(50, 1.7e14))
+    assert np.isfinite(found.lower_bound_) and found.n_components_ > 10  # so many rows speak for every distinct one

@@ -25,9 +25,9 @@ from globular.backends.cpu import CpuShard, soft
 from globular.backends.mapped import on_arrays
 from globular.estimators.distributed import lazily
 from globular.estimators.infinite_priors import stick_prior
-from globular.estimators.inputs import Input, mean_variance
+from globular.estimators.inputs import Input
 from globular.estimators.mixture_starts import MEANS_METHODS
-from globular.estimators.mixtures import MixtureEstimator, weighted_sum
+from globular.estimators.mixtures import MixtureEstimator, check_variance, weighted_sum
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import History, Record
@@ -37,6 +37,8 @@ from globular.threads import even_ranges, resolve_threads, run_all
 
 NESTED_COMPONENTS, FIXED_COMPONENTS = 1000, 20
 """What `max_components=None` comes to."""
+MOST_ROWS = 2.0**53
+"""Beyond, one row more is no longer another number."""
 SMALLEST_LEAF, LARGEST_LEAF, MOST_LEAVES = 16, 512, 2048
 _ROWS_AT_ONCE = 4096
 
@@ -76,9 +78,19 @@ class InfiniteEstimator(MixtureEstimator):
         self._validate_params()
         started = time.perf_counter()
         data = self._open(X, sample_weight, reset=True)
-        mean_variance(data)  # an error if squares overflow
+        check_variance(data)
+        self._check_weights(data)
         self._check_fit(data)
         return self._run(data, None, started, watched)
+
+    def _check_weights(self, data: Input) -> None:
+        """Refuse weights that cannot be numbers of rows, which a Dirichlet process takes them for."""
+        total = data.shard.total_weight * data.unit
+        if data.unit != 1.0 or total > MOST_ROWS:
+            raise ValueError(
+                f"sample_weight adds up to {total:.3g}, and {type(self).__name__} takes weights for numbers of rows, "
+                f"which it counts up to 2**53; scale them, e.g. sample_weight / sample_weight.mean()"
+            )
 
     def _check_fit(self, data: Input) -> None:
         stick_prior(self.concentration)

@@ -25,9 +25,9 @@ from globular.backends.cpu import CpuShard, soft
 from globular.backends.mapped import on_arrays
 from globular.estimators.distributed import lazily
 from globular.estimators.infinite_priors import stick_prior
-from globular.estimators.inputs import Input
+from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.mixture_starts import MEANS_METHODS
-from globular.estimators.mixtures import MixtureEstimator, check_variance, weighted_sum
+from globular.estimators.mixtures import MixtureEstimator, weighted_sum
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import History, Record
@@ -78,7 +78,7 @@ class InfiniteEstimator(MixtureEstimator):
         self._validate_params()
         started = time.perf_counter()
         data = self._open(X, sample_weight, reset=True)
-        check_variance(data)
+        mean_variance(data)  # an error if squares overflow
         self._check_weights(data)
         self._check_fit(data)
         return self._run(data, None, started, watched)

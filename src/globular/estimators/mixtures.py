@@ -26,7 +26,7 @@ from globular.backends.mapped import on_arrays
 from globular.estimators.distributed import lazily
 from globular.estimators.inputs import Input, check_allocation, mean_variance, open_input
 from globular.estimators.running import Fit, exhaust, warn_user
-from globular.model.covariances import LEAST_VARIANCE
+from globular.model.covariances import LEAST_VARIANCE, RELATIVE_FLOOR
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import History, Record
 from globular.model.statistics import F64, I64
@@ -269,10 +269,10 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
         return sum(on_arrays(data.shard, weighted_sum, soft.score_rows, self._mixture()))
 
 
-def check_variance(data: Input, reg_covar: float = 0.0) -> None:
+def check_variance(data: Input, reg_covar: float) -> None:
     """Refuse values whose variance is too large or too small for covariances and their inverses."""
     variance = mean_variance(data)
-    if variance > 0 and variance + reg_covar < LEAST_VARIANCE:
+    if variance > 0 and variance + reg_covar < LEAST_VARIANCE / RELATIVE_FLOOR:
         raise ValueError("X has values too small for float64: their squares underflow; scale X up")
 
 

@@ -27,8 +27,8 @@ ScatterKind = Literal["norm", "columns", "outer"]
 
 RELATIVE_FLOOR = 1e-12
 """Smallest variance relative to that of the data, column by column."""
-LEAST_VARIANCE = 1e-290
-"""Smallest variance whose inverse, and that of a small share of it, is still a number."""
+LEAST_VARIANCE = 1e-305
+"""Smallest variance whose inverse is still a number."""
 _EPS = float(np.finfo(np.float64).eps)
 _MOST_LIFTS = 30
 """Tries of a Cholesky factor, each with ten times the smallest eigenvalue."""

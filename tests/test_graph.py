@@ -33,7 +33,9 @@ def triples(pairs: list[tuple[int, int, float, float]]) -> PairStatistics:
     return PairStatistics(table[:, :2].T.astype(np.int32), np.ascontiguousarray(table[:, 2:].T.astype(np.float32)))
 
 
-@pytest.mark.parametrize(("C", "G"), [(1, 1), (1, 5), (2, 2), (5, 9), (20, 5), (21, 5), (1000, 10), (300, 1)])
+@pytest.mark.parametrize(
+    ("C", "G"), [(1, 1), (1, 5), (2, 2), (5, 9), (20, 5), (21, 5), (1000, 10), (300, 1), (401, 100)]
+)
 def test_random_neighborhoods(C: int, G: int) -> None:
     check_graph(random_graph(C, G, np.random.default_rng(0)), C, G)
     if C == 1000:

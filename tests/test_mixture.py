@@ -17,10 +17,12 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture as SklearnMixture
 from threadpoolctl import threadpool_limits
 
+from globular import ChunkyGaussianMixture, InfiniteGaussianMixture, InfiniteMultinomialMixture
+from globular.algorithms.em import ROUNDED
 from globular.backends.stream import StreamShard
 from globular.data.sources import as_source
 from globular.errors import FitInterruptedWarning
-from globular.estimators import inputs
+from globular.estimators import inputs, starts
 from globular.estimators.mixture import GaussianMixture
 from globular.estimators.mixture_starts import STARTS
 from globular.model.covariances import FAMILIES
@@ -391,3 +393,62 @@ def test_bad_input_is_named() -> None:
     for method in ("predict", "predict_proba", "score_samples", "score", "aic", "bic"):
         with pytest.raises(NotFittedError):
             getattr(GaussianMixture(), method)(rows)
+
+
+@pytest.mark.parametrize("n", [40, 41])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: GaussianMixture(n, algorithm="em", covariance_type="diag"),
+        lambda n: GaussianMixture(n, algorithm="chunky"),
+        lambda n: ChunkyGaussianMixture(n),
+        lambda n: InfiniteGaussianMixture(truncation="fixed", max_components=n),
+        lambda n: InfiniteGaussianMixture(truncation="fixed", max_components=n, accelerate=False),
+        lambda n: InfiniteMultinomialMixture(truncation="fixed", max_components=n),
+    ],
+)
+def test_kmeans_starts_either_side_of_hierarchical_seeds(make: Any, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starts, "GREEDY_UP_TO", 20)
+    monkeypatch.setattr(starts, "PLUS_PLUS_UP_TO", 40)
+    X = np.abs(np.random.default_rng(0).normal(size=(300, 3)))
+    with pytest.warns(ConvergenceWarning):
+        model = make(n).set_params(max_iter=2, tol=1e-9, random_state=0).fit(X)
+    assert model.means_.shape == (n, 3) and np.isfinite(model.means_).all()
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+@pytest.mark.parametrize("make", [GaussianMixture, ChunkyGaussianMixture])
+@pytest.mark.parametrize("scale", [2.0**480, 2.0**-450])
+def test_scaled_rows_have_scaled_mixtures(make: Any, covariance_type: str, scale: float) -> None:
+    X = blobs()[0]
+    model = make(3, covariance_type=covariance_type, reg_covar=0, random_state=0)
+    one, other = (clone(model).fit(rows) for rows in (X, X * scale))
+    np.testing.assert_allclose(other.means_ / scale, one.means_, rtol=1e-9)
+    np.testing.assert_allclose(other.covariances_ / scale / scale, one.covariances_, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("make", [GaussianMixture, ChunkyGaussianMixture])
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_few_rows_of_any_size_have_finite_mixtures_or_an_error(make: Any, covariance_type: str) -> None:
+    X = np.random.default_rng(0).normal(size=(2, 3))
+    model = make(2, covariance_type=covariance_type, reg_covar=0, random_state=0)
+    for scale in (1e150, 1e100, 1e-100, 1e-140):
+        clone(model).fit(X * scale)  # which refuses to end in what is not finite
+    for scale in (1e160, 1e-150, 1e-160):
+        with pytest.raises(ValueError, match="scale X"):
+            clone(model).fit(X * scale)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_the_likelihood_never_falls_without_reg_covar() -> None:
+    """All but singular covariances round it by more than sums do; then the fit ends, and says so."""
+    for seed, kind in enumerate(("full", "tied", "full", "tied")):
+        X = np.random.default_rng(seed).normal(size=(35, 24) if kind == "full" else (782, 9))
+        if kind == "tied":
+            X[17] = 1e12
+        model = GaussianMixture(
+            2, covariance_type=kind, reg_covar=0, tol=0, max_iter=25, init_params="random", random_state=seed
+        ).fit(X)
+        bounds = np.array(model.lower_bounds_)
+        assert (np.diff(bounds) >= -2e-9 * (1 + np.abs(bounds[1:]))).all()
+        assert model.stopped_ == ROUNDED and model.converged_

@@ -243,7 +243,7 @@ def hierarchical(
     seeds = methods.hierarchical(
         data.shard, n_clusters, _generator(random_state), wanted, unit_centers=metric == "cosine"
     )
-    return HierarchicalSeeds(_cast(seeds.centers, data), seeds.labels, seeds.neighbors)
+    return HierarchicalSeeds(_cast(seeds.centers, data), data.labels(seeds.centers), seeds.neighbors)
 
 
 class Seeding(BaseEstimator):
@@ -254,7 +254,9 @@ def _open(X: Any, n_clusters: int, sample_weight: Any, n_threads: int | None, me
     if metric not in ("euclidean", "cosine"):
         raise ValueError(f'metric={metric!r} must be "euclidean" or "cosine"')
     _whole("n_clusters", n_clusters, "a whole number of at least 1")
-    data = open_input(Seeding(), X, sample_weight, reset=True, unit_rows=metric == "cosine", n_threads=n_threads)
+    data = open_input(
+        Seeding(), X, sample_weight, reset=True, unit_rows=metric == "cosine", n_threads=n_threads, at_least=n_clusters
+    )
     if n_clusters > data.n_rows:
         raise ValueError(f"n_clusters={n_clusters} must not exceed the number of rows of X, {data.n_rows}")
     return data

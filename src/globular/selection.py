@@ -187,7 +187,7 @@ def select(
     validator = BaseEstimator()
     data = open_input(
         validator, X, sample_weight, reset=True, unit_rows=metric == "cosine", accept_sparse=model == "kmeans",
-        n_threads=n_threads,
+        n_threads=n_threads, at_least=sizes[-1],
     )  # fmt: skip
     if sizes[-1] > data.n_rows:
         raise ValueError(f"n_clusters: {sizes[-1]} is more than the {data.n_rows} rows of X; leave it out")
@@ -229,7 +229,9 @@ def _run(
         centers.append(growth.centers.astype(data.dtype))
         errors.append(growth.error)
         silhouettes.append(silhouette(sample, weights, growth.centers))
-        bics.append(np.nan if covariance_type is None else mixture_bic(shard, growth.centers, covariance_type))
+        bics.append(
+            np.nan if covariance_type is None else mixture_bic(shard, growth.centers, covariance_type, data.unit)
+        )
     elbows = elbow(np.array(sizes[: len(errors)]), np.array(errors))
     scores = zip(sizes[: len(errors)], errors, elbows.tolist(), silhouettes, bics, strict=True)
     return Selection(tuple(Score(*numbers) for numbers in scores), criterion, tuple(centers))
@@ -264,14 +266,17 @@ def silhouette(rows: F64, weights: F64, centers: F64) -> float:
     return total / float(weights.sum())
 
 
-def mixture_bic(shard: Shard, centers: F64, covariance_type: str) -> float:
-    """BIC of the mixture that EM reaches from these centres, with the total weight as the number of rows."""
+def mixture_bic(shard: Shard, centers: F64, covariance_type: str, unit: float = 1.0) -> float:
+    """BIC of the mixture that EM reaches from these centres, with the total weight as the number of rows.
+
+    `unit` is what a unit of the shard's weights counts for.
+    """
     options = EMOptions()
     mixture = start_from_means(shard, centers, covariance_type, options)
     for step in em(shard, mixture, options):
         mixture = step.model
-    likelihood = shard.soft_pass(mixture).log_likelihood
-    return mixture.n_parameters(learned_weights=True) * log(shard.total_weight) - 2.0 * likelihood
+    likelihood = unit * shard.soft_pass(mixture).log_likelihood
+    return mixture.n_parameters(learned_weights=True) * log(unit * shard.total_weight) - 2.0 * likelihood
 
 
 def _check(

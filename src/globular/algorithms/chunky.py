@@ -206,7 +206,9 @@ class _Cells:
             if self._hardly(found):
                 return
             more = min(math.ceil(self._options.share * self.n_cells), n_cells - self.n_cells)
-            self.n_cells = self._shard.expand_chunks(found.smallest_within(more))
+            before, self.n_cells = self.n_cells, self._shard.expand_chunks(found.smallest_within(more))
+            if self.n_cells == before:
+                return
 
     @property
     def tol(self) -> float:

@@ -21,6 +21,9 @@ from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_ste
 from globular.model.statistics import F64
 
 CONVERGED = "the log-likelihood changed by less than tol"
+ROUNDED = "the log-likelihood fell by rounding in a covariance that is all but singular"
+_FALL = 1e-9
+"""A fall of the log-likelihood per row, relative to one more than its size, that is more than the rounding of sums."""
 _COLD = 1e-3
 """Variance, relative to that within clusters, at which responsibilities are all but hard assignments."""
 
@@ -43,12 +46,21 @@ class EMOptions:
 
 
 def em(shard: Shard, start: GaussianParameters, options: EMOptions) -> Iterator[Step[GaussianParameters]]:
-    """Run EM from `start`; one step per iteration, its objective the log-likelihood Σ w log p(x)."""
+    """Run EM from `start`; one step per iteration, its objective the log-likelihood Σ w log p(x).
+
+    Without `reg_covar` it never falls but by rounding, which covariances of condition 1e12 make felt: EM then ends, and
+    the last step has the mixture of before.
+    """
     require(shard, "soft_pass", "column_moments")
     limits = covariance_limits(shard, options)
     mixture, bound = start, options.previous_bound
+    best, objective = start, -np.inf
     for iteration in range(1, options.max_iter + 1):
         statistics = shard.soft_pass(mixture)
+        if options.reg_covar == 0 and _has_fallen(statistics.log_likelihood, objective, statistics.total_weight):
+            yield Step(iteration, objective, statistics.n_distances, None, best, ROUNDED)
+            return
+        best, objective = mixture, statistics.log_likelihood
         mixture = m_step(mixture, statistics, limits, learned_weights=options.learned_weights)
         before, bound = bound, statistics.log_likelihood / statistics.total_weight
         stopped = ""
@@ -59,6 +71,11 @@ def em(shard: Shard, start: GaussianParameters, options: EMOptions) -> Iterator[
         yield Step(iteration, statistics.log_likelihood, statistics.n_distances, None, mixture, stopped)
         if stopped:
             return
+
+
+def _has_fallen(now: float, before: float, total_weight: float) -> bool:
+    """Whether a log-likelihood of all rows has fallen by more than sums are rounded by."""
+    return before - now > _FALL * (total_weight + abs(now))
 
 
 def covariance_limits(shard: Shard, options: EMOptions) -> CovarianceLimits:

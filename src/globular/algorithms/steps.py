@@ -28,3 +28,8 @@ def after(steps: Iterator[Step[Model]], n_distances: int) -> Iterator[Step[Model
     for step in steps:
         yield replace(step, n_distances=step.n_distances + n_distances)
         n_distances = 0
+
+
+def in_units(steps: Iterator[Step[Model]], unit: float) -> Iterator[Step[Model]]:
+    """The steps, their objectives in units in which a weight of one is `unit`."""
+    return (replace(step, objective=step.objective * unit) for step in steps)

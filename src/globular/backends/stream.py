@@ -48,8 +48,11 @@ class StreamShard(PlantedShard, PartsInTurn):
         rows_per_part: int | None = None,
         state_folder: Path | None = None,
         first_row: int = 0,
+        row_numbers: Index | None = None,
     ) -> None:
         self.source = source
+        self._row_numbers = row_numbers
+        """How messages number the rows, where that is not in order from 0."""
         self.first_row = first_row
         self.n_rows, self.n_columns = source.n_rows, source.n_columns
         self.n_threads = n_threads
@@ -90,7 +93,10 @@ class StreamShard(PlantedShard, PartsInTurn):
         if not np.isfinite(total):
             bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
             if len(bad):
-                where = f" in row {block.start + int(bad[0])}" if isinstance(block.rows, np.ndarray) else ""
+                number = block.start + int(bad[0])
+                if self._row_numbers is not None:
+                    number = int(self._row_numbers[number])
+                where = f" in row {number}" if isinstance(block.rows, np.ndarray) else ""
                 raise DataError(f"{self.source.name}: NaN or infinity{where}; remove or fill such values first")
 
     @property

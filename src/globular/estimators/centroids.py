@@ -18,7 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.probing import find_labels
-from globular.algorithms.steps import Step
+from globular.algorithms.steps import Step, in_units
 from globular.backends.cpu.rows import working_dtype
 from globular.backends.protocol import Labels
 from globular.estimators.distributed import lazily
@@ -96,8 +96,9 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         self._validate_params()
         started = time.perf_counter()
         data = open_input(
-            self, X, sample_weight, reset=True, unit_rows=self.metric == "cosine", n_threads=self.n_threads
-        )
+            self, X, sample_weight, reset=True, unit_rows=self.metric == "cosine", n_threads=self.n_threads,
+            at_least=self.n_clusters,
+        )  # fmt: skip
         if data.n_rows < self.n_clusters:
             raise ValueError(
                 f"n_samples={data.n_rows} should be >= n_clusters={self.n_clusters}; ask for fewer clusters"
@@ -125,7 +126,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
 
         yield from fit.best_of(
             1 if self.n_init == "auto" else int(self.n_init),
-            lambda: self._steps(data, random_state),
+            lambda: in_units(self._steps(data, random_state), data.unit),
             partial(self._publish, data),
             finish,
             partial(_error_per_row, data),
@@ -134,7 +135,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
 
     def _publish(self, data: Input, step: Step[Any], history: History) -> None:
         self._take_over(step, data)
-        self.labels_ = data.shard.labels
+        self.labels_ = data.labels(self._centers())
         self.inertia_ = step.objective
         self.n_iter_ = step.iteration
         self.history_ = history
@@ -199,7 +200,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     def _assign(self, X: Any, sample_weight: Any) -> tuple[Labels, float]:
         data = self._open_fitted(X, sample_weight)
         statistics = data.shard.hard_pass(self._centers(), accumulate=False)
-        return data.shard.labels, statistics.objective
+        return data.shard.labels, statistics.objective * data.unit
 
     def _centers(self) -> F64:
         return np.ascontiguousarray(self.cluster_centers_, dtype=np.float64)
@@ -250,4 +251,4 @@ def _distances(matrix: Any, centers: F64) -> NDArray[np.floating[Any]]:
 
 def _error_per_row(data: Input, step: Step[Any]) -> float:
     """The quantization error of a step: its objective per unit of weight."""
-    return step.objective / data.shard.total_weight
+    return step.objective / data.unit / data.shard.total_weight

@@ -37,6 +37,8 @@ from globular.threads import even_ranges, resolve_threads, run_all
 
 NESTED_COMPONENTS, FIXED_COMPONENTS = 1000, 20
 """What `max_components=None` comes to."""
+MOST_ROWS = 2.0**53
+"""Beyond, one row more is no longer another number."""
 SMALLEST_LEAF, LARGEST_LEAF, MOST_LEAVES = 16, 512, 2048
 _ROWS_AT_ONCE = 4096
 
@@ -77,8 +79,18 @@ class InfiniteEstimator(MixtureEstimator):
         started = time.perf_counter()
         data = self._open(X, sample_weight, reset=True)
         mean_variance(data)  # an error if squares overflow
+        self._check_weights(data)
         self._check_fit(data)
         return self._run(data, None, started, watched)
+
+    def _check_weights(self, data: Input) -> None:
+        """Refuse weights that cannot be numbers of rows, which a Dirichlet process takes them for."""
+        total = data.shard.total_weight * data.unit
+        if data.unit != 1.0 or total > MOST_ROWS:
+            raise ValueError(
+                f"sample_weight adds up to {total:.3g}, and {type(self).__name__} takes weights for numbers of rows, "
+                f"which it counts up to 2**53; scale them, e.g. sample_weight / sample_weight.mean()"
+            )
 
     def _check_fit(self, data: Input) -> None:
         stick_prior(self.concentration)
@@ -100,6 +112,9 @@ class InfiniteEstimator(MixtureEstimator):
         if self.max_components is not None:
             return self.max_components
         return NESTED_COMPONENTS if self.truncation == "nested" else min(FIXED_COMPONENTS, data.n_rows)
+
+    def _n_rows_wanted(self) -> int:
+        return self.max_components or 1 if self.truncation == "fixed" else 1
 
     def _steps(
         self, data: Input, continued: GaussianParameters | None, random_state: np.random.RandomState

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,14 @@ from sklearn.utils.validation import check_array, validate_data
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu.rows import working_dtype
 from globular.backends.dask.partitions import is_collection, open_files
-from globular.backends.protocol import Shard
+from globular.backends.protocol import Index, Labels, Shard
 from globular.backends.stream import StreamShard
+from globular.data.chosen_rows import ChosenRows
 from globular.data.columns import check_columns, column_names
 from globular.data.sources import MemmapSource, Source, as_source
 from globular.errors import DataError, MemoryBudgetError
 from globular.estimators.distributed import files_on_workers, is_list_of_paths, open_shard, sample_of
+from globular.estimators.weights import ORDINARY, LeftOut, Weights
 from globular.model.statistics import F64
 from globular.threads import resolve_threads
 
@@ -55,7 +58,16 @@ class Input:
     n_rows: int
     n_columns: int
     matrix: Any = None
-    """The rows as given, where they lie in memory (for callables that want an array); else None."""
+    """The rows of the shard, where they lie in memory (for callables that want an array); else None."""
+    left_out: LeftOut | None = None
+    """Rows of weight 0, which the shard has not."""
+    unit: float = 1.0
+    """What a unit of the shard's weights is in those of the user."""
+
+    def labels(self, centers: F64) -> Labels:
+        """The labels of all rows that were given: those of the shard, and the closest centre of those left out."""
+        labels = self.shard.labels
+        return labels if self.left_out is None else self.left_out.join(labels, centers)
 
 
 def open_input(
@@ -67,15 +79,19 @@ def open_input(
     unit_rows: bool = False,
     accept_sparse: bool = True,
     n_threads: int | None = None,
+    at_least: int = 1,
 ) -> Input:
-    """Validate X (and weights) and put a shard over it. `reset` is True in fit, False in predict."""
+    """Validate X (and weights) and put a shard over the rows that count. `reset` is True in fit, False in predict.
+
+    `at_least` so many rows are wanted, where X has them; see `Weights.of`.
+    """
     distributed = X if is_collection(X) else files_on_workers(X)
     if distributed is not None:
         return _open_distributed(estimator, distributed, sample_weight, reset, unit_rows, accept_sparse, n_threads)
     threads = resolve_threads(n_threads)
     source = _as_streamable(X)
     if source is not None and not _fits(source):
-        return _open_stream(estimator, source, sample_weight, reset, unit_rows, threads)
+        return _open_stream(estimator, source, sample_weight, reset, unit_rows, threads, at_least)
     if source is not None:
         X = source.whole()
     if sparse.issparse(X) and not accept_sparse:
@@ -92,9 +108,16 @@ def open_input(
     except (ValueError, TypeError) as error:
         message = _told_shortly(str(error), X)
         raise (type(error)(message) if source is None else DataError(f"{source.name}: {message}")) from None
-    weights = check_weights(sample_weight, matrix.shape[0])
-    shard = CpuShard(matrix, weights, unit_rows=unit_rows, n_threads=threads)
-    return Input(shard, working_dtype(matrix.dtype), shard.n_rows, shard.n_columns, matrix)
+    weights = Weights.of(check_weights(sample_weight, matrix.shape[0]), at_least)
+    left_out = weights.left_out(partial(_copied_rows, matrix, unit_rows, threads))
+    if left_out is not None:
+        matrix = matrix[left_out.counted]
+    shard = CpuShard(matrix, weights.values, unit_rows=unit_rows, n_threads=threads)
+    return Input(shard, working_dtype(matrix.dtype), shard.n_rows, shard.n_columns, matrix, left_out, weights.unit)
+
+
+def _copied_rows(matrix: Any, unit_rows: bool, threads: int, rows: Index) -> Shard:
+    return CpuShard(matrix[rows], unit_rows=unit_rows, n_threads=threads)
 
 
 def _validate(estimator: Any, X: Any, source: Source | None, *, reset: bool) -> Any:
@@ -181,13 +204,24 @@ def physical_memory() -> int:
 
 
 def _open_stream(
-    estimator: Any, source: Source, sample_weight: Any, reset: bool, unit_rows: bool, threads: int
+    estimator: Any, source: Source, sample_weight: Any, reset: bool, unit_rows: bool, threads: int, at_least: int
 ) -> Input:
     _validate(estimator, source.take(np.zeros(1, dtype=np.intp)), source, reset=reset)
-    weights = check_weights(sample_weight, source.n_rows)
-    shard = StreamShard(source, weights, unit_rows=unit_rows, n_threads=threads)
+    weights = Weights.of(check_weights(sample_weight, source.n_rows), at_least)
+    open_rows = partial(_streamed_rows, source, unit_rows, threads)
+    shard = open_rows(weights.rows, weights.values)
     logger.info("%s: streamed in blocks of %d rows", source.name, shard.rows_per_part)
-    return Input(shard, working_dtype(source.dtype), source.n_rows, source.n_columns)
+    return Input(
+        shard, working_dtype(source.dtype), shard.n_rows, source.n_columns, None, weights.left_out(open_rows),
+        weights.unit,
+    )  # fmt: skip
+
+
+def _streamed_rows(
+    source: Source, unit_rows: bool, threads: int, rows: Index | None, weights: F64 | None = None
+) -> StreamShard:
+    chosen = source if rows is None else ChosenRows(source, rows)
+    return StreamShard(chosen, weights, unit_rows=unit_rows, n_threads=threads, row_numbers=rows)
 
 
 def _open_distributed(
@@ -206,6 +240,8 @@ def _open_distributed(
         raise DataError("X: 0 sample(s) in all partitions together while a minimum of 1 is required.")
     if not shard.total_weight > 0:
         raise ValueError("sample_weight is zero everywhere; at least one row must count")
+    if not ORDINARY[0] <= shard.total_weight <= ORDINARY[1]:
+        raise ValueError(f"sample_weight adds up to {shard.total_weight:.3g}; on Dask scale it to about 1 per row")
     return Input(shard, working_dtype(shard.dtype), shard.n_rows, shard.n_columns)
 
 

@@ -37,11 +37,19 @@ MeansMethod = Callable[[Shard, int, np.random.Generator], F64]
 
 def _kmeans_means(shard: Shard, n_components: int, rng: np.random.Generator) -> F64:
     """Centres of a k-means clustering."""
-    centers = SEEDINGS[automatic(n_components)](shard, n_components, rng)
+    centers = _seeds(shard, n_components, rng)
     variance = float(shard.column_moments()[1].mean())
     for step in lloyd(shard, centers, KMeansOptions(_KMEANS_ITERATIONS, _KMEANS_TOLERANCE * variance)):
         centers = step.model
     return centers
+
+
+def _seeds(shard: Shard, n_components: int, rng: np.random.Generator) -> F64:
+    """Seeds by the method for so many."""
+    name = automatic(n_components)
+    if name == "hierarchical":
+        return np.asarray(seeding.hierarchical(shard, n_components, rng, 0).centers)
+    return SEEDINGS[name](shard, n_components, rng)
 
 
 MEANS_METHODS: dict[str, MeansMethod] = {

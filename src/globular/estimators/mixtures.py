@@ -18,13 +18,15 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.em import CONVERGED as EM_CONVERGED
-from globular.algorithms.steps import Step
+from globular.algorithms.em import ROUNDED
+from globular.algorithms.steps import Step, in_units
 from globular.algorithms.variational import CONVERGED as VARIATIONAL_CONVERGED
 from globular.backends.cpu import CpuShard, soft
 from globular.backends.mapped import on_arrays
 from globular.estimators.distributed import lazily
 from globular.estimators.inputs import Input, check_allocation, mean_variance, open_input
 from globular.estimators.running import Fit, exhaust, warn_user
+from globular.model.covariances import LEAST_VARIANCE, RELATIVE_FLOOR
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import History, Record
 from globular.model.statistics import F64, I64
@@ -33,6 +35,9 @@ Result = TypeVar("Result")
 Model = TypeVar("Model")
 Values = TypeVar("Values", bound=NDArray[Any])
 
+_BEYOND = "X: a mean or a covariance is beyond float64; scale the columns of X to similar sizes, about 1"
+"""What a fit says that has ended in nothing."""
+
 
 class MixtureEstimator(DensityMixin, BaseEstimator):
     """Base of the mixtures: subclasses say which steps to run (`_steps`) and take over a step (`_take_over`)."""
@@ -40,6 +45,7 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
     n_components: int
     covariance_type: str
     weights: str
+    reg_covar: float
     n_init: int
     max_iter: int
     max_time: float | None
@@ -109,7 +115,7 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
             raise ValueError(
                 f"n_samples={data.n_rows} should be >= n_components={self.n_components}; ask for fewer components"
             )
-        mean_variance(data)  # an error if squares overflow
+        check_variance(data, self.reg_covar)
         self._check_fit(data)
         continued = self._mixture() if self.warm_start and hasattr(self, "means_") else None
         if continued is not None and continued.means.shape != (self.n_components, data.n_columns):
@@ -128,20 +134,30 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
 
         def finish(reason: str) -> float:
             self.stopped_ = reason or "max_iter"
+            self._check_finite()
             return self.lower_bound_
 
-        yield from fit.best_of(
-            1 if continued else self.n_init,
-            lambda: self._steps(data, continued, random_state),
-            partial(self._publish, data),
-            finish,
-            lambda step: None,
-        )
+        try:
+            yield from fit.best_of(
+                1 if continued else self.n_init,
+                lambda: in_units(self._steps(data, continued, random_state), data.unit),
+                partial(self._publish, data),
+                finish,
+                lambda step: None,
+            )
+        except np.linalg.LinAlgError as error:
+            raise ValueError(f"{_BEYOND} ({error})") from error
         if self.stopped_ == "max_iter" and self.max_iter > 0:
             warn_user(
                 f"the best run did not converge in {self.max_iter} iterations; raise max_iter or tol",
                 ConvergenceWarning,
             )
+
+    def _check_finite(self) -> None:
+        """Refuse to hand out what is not a mixture."""
+        found = [self.weights_, self.means_, getattr(self, "covariances_", 0.0)]
+        if not all(np.isfinite(values).all() for values in found) or np.isnan(self.lower_bound_):
+            raise ValueError(_BEYOND)
 
     def _publish(self, data: Input, step: Step[Any], history: History) -> None:
         self._publish_mixture(self._take_over(step), data, history, step.stopped)
@@ -152,10 +168,10 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
         self.covariances_ = mixture.covariances
         self.precisions_cholesky_ = mixture.factors
         self.precisions_ = mixture.precisions
-        self.converged_ = stopped in (EM_CONVERGED, VARIATIONAL_CONVERGED)
+        self.converged_ = stopped in (EM_CONVERGED, ROUNDED, VARIATIONAL_CONVERGED)
         self.n_iter_ = len(history)
         self.history_ = history
-        self.lower_bounds_ = [record.objective / data.shard.total_weight for record in history]
+        self.lower_bounds_ = [record.objective / data.unit / data.shard.total_weight for record in history]
         self.lower_bound_ = self.lower_bounds_[-1] if history else -np.inf
         self.n_distances_ = sum(record.n_distances for record in history)
 
@@ -212,7 +228,14 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
         return self._mixture().sample(n_rows, check_random_state(self.random_state))
 
     def _open(self, X: Any, sample_weight: Any, *, reset: bool) -> Input:
-        return open_input(self, X, sample_weight, reset=reset, accept_sparse=False, n_threads=self.n_threads)
+        return open_input(
+            self, X, sample_weight, reset=reset, accept_sparse=False, n_threads=self.n_threads,
+            at_least=self._n_rows_wanted() if reset else 1,
+        )  # fmt: skip
+
+    def _n_rows_wanted(self) -> int:
+        """As many rows as there are components."""
+        return self.n_components
 
     def _mixture(self) -> GaussianParameters:
         return GaussianParameters(
@@ -244,6 +267,13 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
 
     def _log_likelihood(self, data: Input) -> float:
         return sum(on_arrays(data.shard, weighted_sum, soft.score_rows, self._mixture()))
+
+
+def check_variance(data: Input, reg_covar: float) -> None:
+    """Refuse values whose variance is too large or too small for covariances and their inverses."""
+    variance = mean_variance(data)
+    if variance > 0 and variance + reg_covar < LEAST_VARIANCE / RELATIVE_FLOOR:
+        raise ValueError("X has values too small for float64: their squares underflow; scale X up")
 
 
 def weighted_sum(part: CpuShard, score: Callable[[CpuShard, Model], F64], model: Model) -> float:

@@ -15,7 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from globular.algorithms.cells import draw_cells, label_by_cells
 from globular.algorithms.nested import NestedModel, nested_kmeans, one_batch
 from globular.algorithms.probing import label_recall
-from globular.algorithms.steps import Step
+from globular.algorithms.steps import Step, in_units
 from globular.backends.protocol import Labels
 from globular.estimators import nested_choices as choices
 from globular.estimators.centroids import CentroidEstimator, _error_per_row
@@ -223,8 +223,9 @@ callable, default="auto"
         self._validate_params()
         first = not hasattr(self, "cluster_centers_")
         data = open_input(
-            self, X, sample_weight, reset=first, unit_rows=self.metric == "cosine", n_threads=self.n_threads
-        )
+            self, X, sample_weight, reset=first, unit_rows=self.metric == "cosine", n_threads=self.n_threads,
+            at_least=self.n_clusters if first else 1,
+        )  # fmt: skip
         self._choose(data)
         random_state = check_random_state(self.random_state)
         if first:
@@ -235,14 +236,14 @@ callable, default="auto"
             votes = Votes.none(choices.best_start(self, data, data.n_rows, random_state).centers)
             self.n_steps_ = 0
         else:
-            votes = Votes.resumed(self._centers(), self.sums_, self.counts_)
+            votes = Votes.resumed(self._centers(), self.sums_ / data.unit, self.counts_ / data.unit)
         options = replace(choices.nested_options(self, data, 0.0), b0=data.n_rows, nested=False, remove_old=False)
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         update = one_batch(data.shard, votes, options, rng)
         self._take_votes(votes, data)
         self.n_steps_ += 1
         self.batch_size_ = data.n_rows
-        self.inertia_ = update.energy * data.shard.total_weight
+        self.inertia_ = update.energy * data.shard.total_weight * data.unit
         if self.compute_labels:
             self._finish(data, "")
         return self
@@ -277,7 +278,7 @@ callable, default="auto"
 
         yield from fit.best_of(
             1,
-            lambda: self._steps(data, random_state),
+            lambda: in_units(self._steps(data, random_state), data.unit),
             partial(self._publish, data),
             finish,
             partial(_error_per_row, data),
@@ -298,8 +299,8 @@ callable, default="auto"
 
     def _take_votes(self, votes: AnyVotes, data: Input) -> None:
         self.cluster_centers_ = votes.centers_as(data.dtype)
-        self.counts_ = votes.counts
-        self.sums_ = votes.whole_sums()
+        self.counts_ = votes.counts * data.unit
+        self.sums_ = votes.whole_sums() * data.unit
 
     def _finish(self, data: Input, reason: str) -> int:
         if not self.compute_labels:
@@ -316,6 +317,6 @@ callable, default="auto"
             statistics = data.shard.probing_pass(centers, cells, choices.N_PROBES, accumulate=False)
             n_distances += statistics.n_distances
             self.label_recall_ = label_recall(data.shard, centers, rng)
-        self.labels_ = data.shard.labels.copy()
-        self.inertia_ = statistics.objective
+        self.labels_ = data.labels(self._centers()).copy()
+        self.inertia_ = statistics.objective * data.unit
         return n_distances

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -100,11 +101,16 @@ def principal_direction(
             share *= weight_of(weights, i) if counted > 0.0 else 1.0
             for d in range(center.shape[0]):
                 turned[d] += share * (rows[i, d] - center[d])
+        largest = 0.0
+        for d in range(center.shape[0]):
+            largest = max(largest, abs(turned[d]))
+        if largest <= 0.0:  # the rows that count are a single place, some that do not are elsewhere
+            return True
+        size = math.ldexp(1.0, -math.frexp(largest)[1])  # a power of two: squares of any size are as exact
         squared = 0.0
         for d in range(center.shape[0]):
+            turned[d] *= size
             squared += turned[d] * turned[d]
-        if squared <= 0.0:  # the rows that count are a single place, some that do not are elsewhere
-            return True
         change = 0.0
         for d in range(center.shape[0]):
             difference = turned[d] / np.sqrt(squared) - direction[d]

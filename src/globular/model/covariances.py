@@ -27,7 +27,11 @@ ScatterKind = Literal["norm", "columns", "outer"]
 
 RELATIVE_FLOOR = 1e-12
 """Smallest variance relative to that of the data, column by column."""
+LEAST_VARIANCE = 1e-305
+"""Smallest variance whose inverse is still a number."""
 _EPS = float(np.finfo(np.float64).eps)
+_MOST_LIFTS = 30
+"""Tries of a Cholesky factor, each with ten times the smallest eigenvalue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,8 @@ class CovarianceLimits:
         rounding = np.square(4 * _EPS * column_means)
         typical = max(relative_floor * float(np.mean(column_variances)), 1e-30)
         constant = column_variances <= rounding
-        return cls(reg_covar, np.maximum(np.where(constant, typical, relative_floor * column_variances), rounding))
+        floor = np.maximum(np.where(constant, typical, relative_floor * column_variances), rounding)
+        return cls(reg_covar, np.maximum(floor, LEAST_VARIANCE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,15 +281,17 @@ def _limited_matrices(covariances: F64, limits: CovarianceLimits) -> F64:
 
 def _lifted(covariance: F64, limits: CovarianceLimits) -> F64:
     """The closest matrix whose eigenvalues relative to F are at least one."""
-    units = np.sqrt(np.outer(limits.smallest, limits.smallest))
+    size = 2.0 ** np.frexp(limits.smallest.max())[1]  # a power of two, so that products of any size are as exact
+    units = np.sqrt(np.outer(limits.smallest / size, limits.smallest / size)) * size
     values, vectors = np.linalg.eigh(covariance / units)
     floor = max(1.0, _EPS * len(values) * values[-1])
-    while True:
+    for _ in range(_MOST_LIFTS):
         lifted = (vectors * np.maximum(values, floor)) @ vectors.T
         lifted = (lifted + lifted.T) / 2 * units
         if _positive(lifted):
             return np.asarray(lifted)
         floor *= 10  # a spread of eigenvalues beyond float64: narrow it until the matrix has a factor
+    raise np.linalg.LinAlgError("a covariance is not finite")
 
 
 def _positive(matrices: F64) -> bool:

@@ -125,6 +125,6 @@ def m_step(
     weights = np.full(len(counts), 1.0 / len(counts))
     if learned_weights:
         # As in scikit-learn a weight never reaches zero, so that its logarithm exists.
-        weights = counts + _WEIGHT_FLOOR
+        weights = counts + _WEIGHT_FLOOR * min(1.0, statistics.total_weight)
         weights = weights / weights.sum()
     return GaussianParameters(weights, mixture.means + shifts, covariances, mixture.covariance_type)

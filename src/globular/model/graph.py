@@ -21,6 +21,9 @@ from globular.threads import even_ranges, run_all
 Graph: TypeAlias = NDArray[np.int32]
 """(C, G): row c holds c itself and then its G − 1 neighbours, closest first."""
 
+_MANY_REPETITIONS = 8
+"""Where G² is more than so many times the clusters, a random row without a repetition would not come for ages."""
+
 
 def random_graph(n_clusters: int, n_neighbors: int, rng: np.random.Generator) -> Graph:
     """Each cluster with n_neighbors − 1 distinct others drawn at random."""
@@ -30,6 +33,11 @@ def random_graph(n_clusters: int, n_neighbors: int, rng: np.random.Generator) ->
     if n_clusters <= 4 * G:
         for c in range(n_clusters):
             graph[c, 1:] = rng.permutation(np.delete(np.arange(n_clusters), c))[: G - 1]
+        return graph
+    if _MANY_REPETITIONS * n_clusters < G * G:
+        for c in range(n_clusters):
+            others = rng.choice(n_clusters - 1, size=G - 1, replace=False)
+            graph[c, 1:] = others + (others >= c)
         return graph
     graph[:, 1:] = rng.integers(n_clusters, size=(n_clusters, G - 1))
     while True:  # few rows have a repetition: draw those anew

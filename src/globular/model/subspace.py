@@ -49,6 +49,8 @@ class Subspace:
 def informative_subspace(rows: F64, origin: F64, n_clusters: int, rng: np.random.Generator) -> Subspace:
     """The principal directions about the origin that so many clusters can make use of, from a sample of rows."""
     centered = rows - origin
+    # by a power of two, which rounds nothing: values of any size have squares, and fit into float32
+    centered /= 2.0 ** np.frexp(np.abs(centered).max())[1]
     total = float(np.vdot(centered, centered)) / len(rows)
     with single_threaded_blas():  # the same bits for any number of threads
         variances, directions = _principal(centered, rng)

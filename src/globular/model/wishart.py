@@ -22,6 +22,8 @@ from globular.model.statistics import F64
 from globular.threads import single_threaded_blas
 
 _EPS = float(np.finfo(np.float64).eps)
+_MOST_LIFTS = 25
+"""Tries of a Cholesky factor, each with ten times the lift: the last is far more than any rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,20 +318,24 @@ class GaussianPrior(Prior):
             S = self.S + np.maximum(moments.scatter, 0.0) + pulled[:, None] * away**2
             return self._kind(beta, m, nu, S, self)
         S = self.S + moments.scatter + pulled[:, None, None] * (away[:, :, None] * away[:, None, :])
-        S, lower = _with_factors(0.5 * (S + np.swapaxes(S, 1, 2)))
+        S, lower = _with_factors(0.5 * (S + np.swapaxes(S, 1, 2)), np.diagonal(self.S))
         posterior = self._kind(beta, m, nu, S, self)
         posterior.__dict__["_lower"] = lower
         return posterior
 
 
-def _with_factors(matrices: F64) -> tuple[F64, F64]:
-    """The matrices, their diagonals lifted by units of rounding where a Cholesky factor needs it; and the factors."""
+def _with_factors(matrices: F64, least: F64) -> tuple[F64, F64]:
+    """The matrices, their diagonals lifted by units of rounding where a Cholesky factor needs it; and the factors.
+
+    `least` is what a diagonal is at least, but for rounding, (D,).
+    """
     lifted, share = matrices, _EPS * matrices.shape[1]
-    while True:
+    for _ in range(_MOST_LIFTS):
         try:
             with single_threaded_blas():  # on matrices this small threads only wait for each other
                 return lifted, np.asarray(np.linalg.cholesky(lifted), dtype=np.float64)
         except np.linalg.LinAlgError:
-            diagonals = np.diagonal(matrices, axis1=1, axis2=2)
+            diagonals = np.maximum(np.diagonal(matrices, axis1=1, axis2=2), least)
             lifted = matrices + share * diagonals[:, :, None] * np.eye(matrices.shape[1])
             share *= 10
+    raise np.linalg.LinAlgError("a scatter matrix is not finite")

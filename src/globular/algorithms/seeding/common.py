@@ -45,8 +45,11 @@ def take_squared_distances(shard: Shard, indices: Index) -> F64:
 
 def effective_dimension(variances: F64) -> float:
     """(Σ v)² / Σ v² of columns' variances: how many of them count, from 1 to D; 1 where nothing varies."""
-    total = float(variances.sum())
-    return total**2 / float(variances @ variances) if total > 0 else 1.0
+    largest = float(variances.max())
+    if not largest > 0:
+        return 1.0
+    shares = variances / 2.0 ** (np.frexp(largest)[1] - 1)  # by a power of two: squares of any size are as exact
+    return float(shares.sum()) ** 2 / float(shares @ shares)
 
 
 def repeat_rows(rows: F64, n: int) -> F64:

@@ -227,7 +227,7 @@ EDGES: dict[str, Callable[[], Matrix]] = {
     "fewer rows than columns": lambda: np.random.default_rng(0).normal(size=(15, 40)),
     "offset": lambda: blobs()[0] + 1e8,
     "outlier": lambda: np.vstack([blobs()[0], [[1e9, -1e9]]]),
-    "tiny": lambda: blobs()[0] * 1e-150,
+    "tiny": lambda: blobs()[0] * 1e-130,
     "large": lambda: blobs()[0] * 1e140,
 }
 

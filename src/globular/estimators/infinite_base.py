@@ -61,6 +61,7 @@ class InfiniteEstimator(MixtureEstimator):
     means_init: Any
 
     weights = "learned"
+    _weights_are_counts = True
 
     @abstractmethod
     def _prior(self, data: Input) -> Prior:
@@ -78,18 +79,19 @@ class InfiniteEstimator(MixtureEstimator):
         self._validate_params()
         started = time.perf_counter()
         data = self._open(X, sample_weight, reset=True)
-        mean_variance(data)  # an error if squares overflow
+        mean_variance(data)  # for its check
         self._check_weights(data)
         self._check_fit(data)
         return self._run(data, None, started, watched)
 
     def _check_weights(self, data: Input) -> None:
         """Refuse weights that cannot be numbers of rows, which a Dirichlet process takes them for."""
-        total = data.shard.total_weight * data.unit
-        if data.unit != 1.0 or total > MOST_ROWS:
+        total = data.shard.total_weight
+        if total > MOST_ROWS:
             raise ValueError(
-                f"sample_weight adds up to {total:.3g}, and {type(self).__name__} takes weights for numbers of rows, "
-                f"which it counts up to 2**53; scale them, e.g. sample_weight / sample_weight.mean()"
+                f"sample_weight adds up to {total:.3g}, and {type(self).__name__} takes weights for numbers of rows: "
+                "beyond 2**53 these overflow what float64 can count; scale them, e.g. sample_weight / "
+                "sample_weight.mean()"
             )
 
     def _check_fit(self, data: Input) -> None:

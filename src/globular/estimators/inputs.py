@@ -80,10 +80,11 @@ def open_input(
     accept_sparse: bool = True,
     n_threads: int | None = None,
     at_least: int = 1,
+    are_counts: bool = False,
 ) -> Input:
     """Validate X (and weights) and put a shard over the rows that count. `reset` is True in fit, False in predict.
 
-    `at_least` so many rows are wanted, where X has them; see `Weights.of`.
+    `at_least` so many rows are wanted, where X has them, and weights may be counts; see `Weights.of`.
     """
     distributed = X if is_collection(X) else files_on_workers(X)
     if distributed is not None:
@@ -91,7 +92,8 @@ def open_input(
     threads = resolve_threads(n_threads)
     source = _as_streamable(X)
     if source is not None and not _fits(source):
-        return _open_stream(estimator, source, sample_weight, reset, unit_rows, threads, at_least)
+        weights = Weights.of(check_weights(sample_weight, source.n_rows), at_least, are_counts=are_counts)
+        return _open_stream(estimator, source, weights, reset, unit_rows, threads)
     if source is not None:
         X = source.whole()
     if sparse.issparse(X) and not accept_sparse:
@@ -108,7 +110,7 @@ def open_input(
     except (ValueError, TypeError) as error:
         message = _told_shortly(str(error), X)
         raise (type(error)(message) if source is None else DataError(f"{source.name}: {message}")) from None
-    weights = Weights.of(check_weights(sample_weight, matrix.shape[0]), at_least)
+    weights = Weights.of(check_weights(sample_weight, matrix.shape[0]), at_least, are_counts=are_counts)
     left_out = weights.left_out(partial(_copied_rows, matrix, unit_rows, threads))
     if left_out is not None:
         matrix = matrix[left_out.counted]
@@ -203,11 +205,8 @@ def physical_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _open_stream(
-    estimator: Any, source: Source, sample_weight: Any, reset: bool, unit_rows: bool, threads: int, at_least: int
-) -> Input:
+def _open_stream(estimator: Any, source: Source, weights: Weights, reset: bool, unit_rows: bool, threads: int) -> Input:
     _validate(estimator, source.take(np.zeros(1, dtype=np.intp)), source, reset=reset)
-    weights = Weights.of(check_weights(sample_weight, source.n_rows), at_least)
     open_rows = partial(_streamed_rows, source, unit_rows, threads)
     shard = open_rows(weights.rows, weights.values)
     logger.info("%s: streamed in blocks of %d rows", source.name, shard.rows_per_part)

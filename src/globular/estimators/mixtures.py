@@ -26,7 +26,6 @@ from globular.backends.mapped import on_arrays
 from globular.estimators.distributed import lazily
 from globular.estimators.inputs import Input, check_allocation, mean_variance, open_input
 from globular.estimators.running import Fit, exhaust, warn_user
-from globular.model.covariances import LEAST_VARIANCE, RELATIVE_FLOOR
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import History, Record
 from globular.model.statistics import F64, I64
@@ -42,6 +41,8 @@ _BEYOND = "X: a mean or a covariance is beyond float64; scale the columns of X t
 class MixtureEstimator(DensityMixin, BaseEstimator):
     """Base of the mixtures: subclasses say which steps to run (`_steps`) and take over a step (`_take_over`)."""
 
+    _weights_are_counts = False
+    """Whether a weight of two is two rows rather than twice as much as one."""
     n_components: int
     covariance_type: str
     weights: str
@@ -115,7 +116,7 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
             raise ValueError(
                 f"n_samples={data.n_rows} should be >= n_components={self.n_components}; ask for fewer components"
             )
-        check_variance(data, self.reg_covar)
+        mean_variance(data)  # for its check
         self._check_fit(data)
         continued = self._mixture() if self.warm_start and hasattr(self, "means_") else None
         if continued is not None and continued.means.shape != (self.n_components, data.n_columns):
@@ -230,7 +231,7 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
     def _open(self, X: Any, sample_weight: Any, *, reset: bool) -> Input:
         return open_input(
             self, X, sample_weight, reset=reset, accept_sparse=False, n_threads=self.n_threads,
-            at_least=self._n_rows_wanted() if reset else 1,
+            at_least=self._n_rows_wanted() if reset else 1, are_counts=self._weights_are_counts,
         )  # fmt: skip
 
     def _n_rows_wanted(self) -> int:
@@ -267,13 +268,6 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
 
     def _log_likelihood(self, data: Input) -> float:
         return sum(on_arrays(data.shard, weighted_sum, soft.score_rows, self._mixture()))
-
-
-def check_variance(data: Input, reg_covar: float) -> None:
-    """Refuse values whose variance is too large or too small for covariances and their inverses."""
-    variance = mean_variance(data)
-    if variance > 0 and variance + reg_covar < LEAST_VARIANCE / RELATIVE_FLOOR:
-        raise ValueError("X has values too small for float64: their squares underflow; scale X up")
 
 
 def weighted_sum(part: CpuShard, score: Callable[[CpuShard, Model], F64], model: Model) -> float:

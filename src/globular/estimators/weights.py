@@ -63,15 +63,15 @@ class Weights:
     """Those of the others."""
 
     @classmethod
-    def of(cls, given: F64 | None, at_least: int = 1) -> Weights:
-        """From weights that are at least 0, and not all 0.
+    def of(cls, given: F64 | None, at_least: int = 1, *, are_counts: bool = False) -> Weights:
+        """From weights that are at least 0, and not all 0; those that are numbers of rows have the unit one.
 
         Where fewer rows than `at_least` count, though X has more, they are repeated and the copies share the weight:
         what wants more clusters than there are rows wants clusters of equal rows.
         """
         if given is None:
             return cls(None)
-        weights, unit = _in_units(given)
+        weights, unit = (given, 1.0) if are_counts else _in_units(given)
         if (weights > 0).all():
             return cls(weights, unit)
         rows, zeros = np.flatnonzero(weights > 0), np.flatnonzero(weights == 0)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from globular.data.binary_files import BinarySource
 from globular.data.sources import (
     ArraySource,
     ConcatenatedSource,
@@ -19,6 +20,7 @@ from globular.data.sources import (
     MemmapSource,
     Source,
     as_source,
+    open_memmap,
 )
 from globular.errors import DataError
 
@@ -48,14 +50,14 @@ KINDS = ("array", "fortran", "csr_matrix", "csr_array", "memmap", "memmap_fortra
 
 def make_source(kind: str, X: np.ndarray, folder: Path) -> Source:
     if kind == "parts_mixed":
-        return ConcatenatedSource([ArraySource(X[:5]), MemmapSource(memory_mapped(X[5:], folder))])
+        return ConcatenatedSource([ArraySource(X[:5]), open_memmap(memory_mapped(X[5:], folder))])
     makers = {
         "array": lambda: ArraySource(X),
         "fortran": lambda: ArraySource(np.asfortranarray(X)),
         "csr_matrix": lambda: CSRSource(sparse.csr_matrix(X)),
         "csr_array": lambda: CSRSource(sparse.csc_array(X)),
-        "memmap": lambda: MemmapSource(memory_mapped(X, folder)),
-        "memmap_fortran": lambda: MemmapSource(memory_mapped(np.asfortranarray(X), folder)),
+        "memmap": lambda: open_memmap(memory_mapped(X, folder)),
+        "memmap_fortran": lambda: open_memmap(memory_mapped(np.asfortranarray(X), folder)),
         "parts": lambda: split_in_parts(X, ArraySource),
         "parts_csr": lambda: split_in_parts(X, lambda part: CSRSource(sparse.csr_matrix(part))),
     }
@@ -165,7 +167,8 @@ def test_in_memory_sources_are_not_copied() -> None:
     assert as_source(X).whole() is X
     assert np.shares_memory(next(as_source(X).blocks(5)).rows, X)
     matrix = sparse.csr_matrix(X)
-    assert as_source(matrix).whole() is matrix
+    assert np.shares_memory(as_source(matrix).whole().data, matrix.data)
+    assert np.shares_memory(as_source(matrix).whole().indices, matrix.indices)
     assert ConcatenatedSource([ArraySource(X)]).whole() is X
 
 
@@ -181,7 +184,8 @@ def test_every_real_dtype_stays_as_it_is(dtype: str, tmp_path: Path) -> None:
 def test_as_source_chooses_by_type(tmp_path: Path) -> None:
     X = random_table()
     mapped = memory_mapped(X, tmp_path)
-    assert isinstance(as_source(mapped), MemmapSource)
+    assert isinstance(as_source(mapped), BinarySource)
+    assert isinstance(as_source(np.load(tmp_path / "x.npy", mmap_mode="c")), MemmapSource)
     assert as_source(mapped).name.endswith("x.npy")
     assert not as_source(mapped).in_memory
     assert isinstance(as_source(mapped.copy()), ArraySource)  # still of class memmap, but no file behind it

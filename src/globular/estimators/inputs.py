@@ -7,7 +7,6 @@ inside the passes. Files are read whole if they fit comfortably into memory and 
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +25,9 @@ from globular.backends.dask.partitions import is_collection, open_files
 from globular.backends.protocol import Shard
 from globular.backends.stream import StreamShard
 from globular.data.columns import check_columns, column_names
-from globular.data.sources import MemmapSource, Source, as_source
+from globular.data.memory import physical_memory as physical_memory
+from globular.data.sources import Source, as_source, open_memmap
+from globular.data.sparse_rows import checked_csr
 from globular.errors import DataError, MemoryBudgetError
 from globular.estimators.distributed import files_on_workers, is_list_of_paths, open_shard, sample_of
 from globular.model.statistics import F64
@@ -84,6 +85,7 @@ def open_input(
     try:
         with naming("X"):
             _refuse_lossy(X)
+            X = checked_csr(X) if sparse.issparse(X) else X
             matrix = _validate(estimator, X, source, reset=reset)
     except DataError:
         raise
@@ -161,21 +163,14 @@ def _as_streamable(X: Any) -> Source | None:
         return as_source(X)
     if is_list_of_paths(X):
         return open_files([str(path) for path in X])
-    if isinstance(X, np.memmap) and X.ndim == 2 and X.dtype.kind in "fiub":
-        return MemmapSource(X)
+    if isinstance(X, np.memmap) and X.filename is not None and X.ndim == 2 and X.dtype.kind in "fiub":
+        return open_memmap(X)
     return None
 
 
 def _fits(source: Source) -> bool:
     size = source.n_rows * source.n_columns * source.dtype.itemsize
     return source.in_memory or source.is_sparse or size <= MEMORY_SHARE * physical_memory()
-
-
-def physical_memory() -> int:
-    """Bytes of memory in this machine; 8 GiB where the system does not tell."""
-    if not hasattr(os, "sysconf"):
-        return 8 * 2**30
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _open_stream(

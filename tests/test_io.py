@@ -396,7 +396,7 @@ def test_npz_with_sparse_indices_out_of_range_is_refused(tmp_path: Path) -> None
     path = tmp_path / "x.npz"
     parts = {"indices": np.array([0, 99]), "indptr": np.array([0, 2]), "data": np.ones(2), "shape": np.array([1, 3])}
     np.savez(path, format=np.array(b"csr"), **parts)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match=r"x\.npz: is not a valid sparse matrix \(indices between 99"):
+    with pytest.raises(DataError, match=r"x\.npz: is not a valid sparse matrix \(indices between 0 and 99"):
         open_source(path)
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import FileIO
 from itertools import pairwise
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from globular.data.streamed import StreamedSource
 from globular.data.versions import FileVersion
 from globular.errors import DataError
 
-_GAP_BYTES = 1 << 14  # reading over so much costs no more than another call
+_GAP_BYTES = 1 << 12  # reading over so much costs no more than another call
 _COLUMNS_AT_ONCE = 16  # of a file in Fortran order: their values fill a cache line of the rows that are wanted
 
 
@@ -60,9 +61,17 @@ class BinarySource(StreamedSource):
         super().__init__(name, [places.shape[0]], places.shape[1], places.dtype, version)
         self._places = places
         self._file_version = version
+        row_bytes = places.shape[1] * places.dtype.itemsize
+        self._is_plain = places.by_rows and places.strides[0] == row_bytes
+        """Whether the file has the rows one after the other with nothing between them."""
+
+    def whole(self) -> Matrix:
+        """Return every row in memory, read at one go."""
+        self._check_whole()
+        return next(self.blocks(self.n_rows)).rows if self.n_rows else super().whole()
 
     def _pieces(self, segment: int, first: int, last: int, max_rows: int) -> Iterator[NDArray[Any]]:
-        has_gaps = self._places.by_rows and self._places.strides[0] > self.n_columns * self.dtype.itemsize
+        has_gaps = self._places.by_rows and not self._is_plain
         step = min(max_rows, self._rows_per_read()) if has_gaps else max_rows
         with self._file_version.path.open("rb", buffering=0) as file:
             for low in range(first, last, step):
@@ -71,13 +80,20 @@ class BinarySource(StreamedSource):
     def _take_ascending(self, segment: int, rows: NDArray[np.intp]) -> Matrix:
         """Rows by ascending number; neighbours and near neighbours are read by one call."""
         taken = np.empty((rows.size, self.n_columns), self.dtype)
-        apart = (np.diff(rows) * self._places.strides[0] > _GAP_BYTES) | (np.diff(rows // self._rows_per_read()) > 0)
+        content, row_bytes = taken.reshape(-1).view(np.uint8).data, self.n_columns * self.dtype.itemsize
+        steps = np.diff(rows)
+        apart = (steps * self._places.strides[0] > _GAP_BYTES) | (np.diff(rows // self._rows_per_read()) > 0)
         cuts = [0, *(np.flatnonzero(apart) + 1).tolist(), rows.size]
+        numbers = rows.tolist()
+        n_uneven = [0, *np.cumsum(steps != 1).tolist()]  # equal at both ends of a run without gaps and repeats
         with self._file_version.reading(), self._file_version.path.open("rb", buffering=0) as file:
             for low, high in pairwise(cuts):
-                first = int(rows[low])
-                found = self._rows_between(file, first, int(rows[high - 1]) + 1)
-                taken[low:high] = found if high - low == 1 else found[rows[low:high] - first]
+                first, last = numbers[low], numbers[high - 1] + 1
+                if self._is_plain and n_uneven[low] == n_uneven[high - 1]:
+                    begin = self._places.offset + first * row_bytes
+                    self._fill(file, begin, content[low * row_bytes : high * row_bytes])
+                else:
+                    taken[low:high] = self._rows_between(file, first, last)[rows[low:high] - first]
         return taken
 
     def _rows_per_read(self) -> int:
@@ -85,16 +101,16 @@ class BinarySource(StreamedSource):
         row_bytes = self._places.strides[0] if self._places.by_rows else self.n_columns * self.dtype.itemsize
         return max(1, streamed.PIECE_BYTES // max(1, row_bytes))
 
-    def _rows_between(self, file: BinaryIO, first: int, last: int) -> NDArray[Any]:
+    def _rows_between(self, file: FileIO, first: int, last: int) -> NDArray[Any]:
         places = self._places
         if not places.by_rows:
             return self._from_columns(file, first, last)
         row_bytes = self.n_columns * self.dtype.itemsize
         content = np.empty((last - first - 1) * places.strides[0] + row_bytes, np.uint8)
-        self._fill(file, places.offset + first * places.strides[0], content)
+        self._fill(file, places.offset + first * places.strides[0], content.data)
         return np.ndarray((last - first, self.n_columns), self.dtype, content.data, strides=places.strides)
 
-    def _from_columns(self, file: BinaryIO, first: int, last: int) -> NDArray[Any]:
+    def _from_columns(self, file: FileIO, first: int, last: int) -> NDArray[Any]:
         """Rows in C order from a file in Fortran order, some columns at a time."""
         places = self._places
         rows = np.empty((last - first, self.n_columns), self.dtype)
@@ -103,16 +119,14 @@ class BinarySource(StreamedSource):
             right = min(left + _COLUMNS_AT_ONCE, self.n_columns)
             for column in range(left, right):
                 begin = places.offset + column * places.strides[1] + first * self.dtype.itemsize
-                self._fill(file, begin, some[column - left].view(np.uint8))
+                self._fill(file, begin, some[column - left].view(np.uint8).data)
             rows[:, left:right] = some[: right - left].T
         return rows
 
-    def _fill(self, file: BinaryIO, begin: int, content: NDArray[np.uint8]) -> None:
+    def _fill(self, file: FileIO, begin: int, content: memoryview) -> None:
         """Read so many bytes from this place on; a call may give fewer than it was asked for."""
         file.seek(begin)
-        filled = 0
-        while filled < len(content):
-            n_new = file.readinto(content[filled:].data)  # type: ignore[attr-defined]
+        while (n_new := file.readinto(content)) < len(content):
             if not n_new:
                 raise DataError(f"{self.name}: ends before its last row; copy it again")
-            filled += n_new
+            content = content[n_new:]

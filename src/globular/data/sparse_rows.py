@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from globular.data.blocks import check_table
 from globular.data.memory import check_fits
 from globular.errors import DataError
@@ -45,14 +43,10 @@ def _canonical(matrix: Any, n_columns: int) -> Any:
     """
     _check_pointers(matrix)
     rows = type(matrix)((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
-    if rows.has_canonical_format:
-        filled = np.flatnonzero(np.diff(rows.indptr))
-        _check_range(rows.indices[rows.indptr[filled]], n_columns)  # rows ascend: their ends tell it all
-        _check_range(rows.indices[rows.indptr[filled + 1] - 1], n_columns)
-        return rows
     _check_range(rows.indices, n_columns)
-    rows = rows.copy()  # sum_duplicates works in place
-    rows.sum_duplicates()
+    if not rows.has_canonical_format:
+        rows = rows.copy()  # sum_duplicates works in place
+        rows.sum_duplicates()
     return rows
 
 

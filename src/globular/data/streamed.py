@@ -75,14 +75,17 @@ class StreamedSource(ABC):
 
     def whole(self) -> Matrix:
         """Return every row in memory."""
-        size = self.n_rows * self.n_columns * self.dtype.itemsize
-        check_fits(size, f"{self.name}: all {self.n_rows} rows together", "read it in blocks")
+        self._check_whole()
         rows = np.empty((self.n_rows, self.n_columns), self.dtype)
         filled = 0
         for piece in self._pieces_between(0, self.n_rows, self._rows_per_piece()):
             rows[filled : filled + len(piece)] = piece
             filled += len(piece)
         return rows
+
+    def _check_whole(self) -> None:
+        size = self.n_rows * self.n_columns * self.dtype.itemsize
+        check_fits(size, f"{self.name}: all {self.n_rows} rows together", "read it in blocks")
 
     def _rows_per_piece(self) -> int:
         return max(1, PIECE_BYTES // max(1, self.n_columns * self.dtype.itemsize))

@@ -6,8 +6,9 @@ records must have the same length, so the file is a table whose first four bytes
 
 from __future__ import annotations
 
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +38,9 @@ class VecsSource(BinarySource):
         super().__init__(version, Places(_HEADER.itemsize, (n_rows, n_columns), strides, values), str(path))
         self.take(np.unique(np.linspace(0, n_rows - 1, _N_PROBES).astype(np.intp)))
 
-    def _rows_between(self, file: BinaryIO, first: int, last: int) -> NDArray[Any]:
+    def _rows_between(self, file: FileIO, first: int, last: int) -> NDArray[Any]:
         records = np.empty(last - first, self._record)
-        self._fill(file, first * self._record.itemsize, records.view(np.uint8))
+        self._fill(file, first * self._record.itemsize, records.view(np.uint8).data)
         wrong = np.flatnonzero(records["length"] != self.n_columns)
         if wrong.size:
             row = int(wrong[0])

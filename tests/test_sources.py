@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -254,3 +255,54 @@ def test_other_types_are_refused(X: object) -> None:
 def test_masked_arrays_are_refused() -> None:
     with pytest.raises(TypeError, match="masked"):
         as_source(np.ma.masked_less(random_table(), 50))
+
+
+# --- memory maps --------------------------------------------------------------------------------------------------
+
+
+def test_a_part_of_a_map_is_read_from_its_place_in_the_file(tmp_path: Path) -> None:
+    X = random_table()
+    mapped = memory_mapped(X, tmp_path)
+    with (tmp_path / "x.bin").open("wb") as file:
+        file.write(bytes(70_000) + X.tobytes())  # farther in than maps may begin
+    far = np.memmap(tmp_path / "x.bin", dtype=X.dtype, mode="r", offset=70_000, shape=X.shape)
+    columnwise = memory_mapped(np.asfortranarray(X), tmp_path, "f.npy")
+    for whole in (mapped, far, columnwise):
+        for part in (np.s_[:], np.s_[5:30], np.s_[:, 1:], np.s_[3:30, 1:2], np.s_[36:]):
+            source = as_source(whole[part])
+            assert isinstance(source, BinarySource)
+            np.testing.assert_array_equal(source.whole(), X[part])
+            np.testing.assert_array_equal(source.take(np.array([0, 0])), X[part][[0, 0]])
+    for part in (np.s_[::-1], np.s_[:, ::2], np.s_[::3]):  # reads by calls, if it can
+        np.testing.assert_array_equal(as_source(mapped[part]).whole(), X[part])
+
+
+def test_what_was_written_to_a_map_counts(tmp_path: Path) -> None:
+    memory_mapped(random_table(), tmp_path)
+    for mode in ("r+", "c"):
+        mapped = np.load(tmp_path / "x.npy", mmap_mode=mode)
+        mapped[5] = 7.0
+        source = as_source(mapped)
+        assert isinstance(source, BinarySource) == (mode == "r+")
+        np.testing.assert_array_equal(source.whole(), mapped)
+
+
+def test_a_map_of_a_file_that_was_replaced_shows_what_was_mapped(tmp_path: Path) -> None:
+    X = random_table()
+    mapped = memory_mapped(X, tmp_path)
+    memory_mapped(X + 1, tmp_path, "new.npy")
+    (tmp_path / "new.npy").replace(tmp_path / "x.npy")
+    np.testing.assert_array_equal(as_source(mapped).whole(), X)
+    (tmp_path / "x.npy").unlink()
+    np.testing.assert_array_equal(as_source(mapped).whole(), X)
+
+
+def test_a_map_of_a_file_that_changes_is_an_error_and_no_crash(tmp_path: Path) -> None:
+    mapped = memory_mapped(np.ones((5000, 3)), tmp_path)
+    source = as_source(mapped)
+    os.truncate(tmp_path / "x.npy", 200)
+    for read in (source.whole, lambda: source.take(np.array([4999])), lambda: list(source.blocks(9))):
+        with pytest.raises(DataError, match=r"x\.npy: has changed since it was opened"):
+            read()
+    with pytest.raises(DataError, match=r"x\.npy: has 200 bytes, fewer than the 120,128 that were mapped"):
+        as_source(mapped)

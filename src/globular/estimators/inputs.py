@@ -83,7 +83,7 @@ def open_input(
             "too large"
         )
     try:
-        with naming("X"):
+        with naming("X"), np.errstate(over="ignore"):  # a long double may be infinite in float64, which is then told
             _refuse_lossy(X)
             X = checked_csr(X) if sparse.issparse(X) else X
             matrix = _validate(estimator, X, source, reset=reset)
@@ -132,7 +132,8 @@ def _place_of_infinity(X: Any) -> str:
     values = np.asarray(X) if not sparse.issparse(X) else np.empty(0)
     if values.ndim != 2 or values.dtype.kind != "f":
         return ""
-    row, column = np.argwhere(~np.isfinite(values))[0]
+    with np.errstate(over="ignore"):
+        row, column = np.argwhere(~np.isfinite(values.astype(np.float64)))[0]  # long doubles may be finite in X alone
     return f", first in row {row} (the first row is 0), column {column}"
 
 

@@ -40,6 +40,7 @@ TEXT = r"X.*(not numbers|string)"
 BAD_ROWS: dict[str, tuple[Any, str]] = {
     "NaN": (with_value(np.nan), r"X contains NaN, first in row 7 .*, column 1; fill in"),
     "infinity": (with_value(np.inf), r"X contains infinity, first in row 7"),
+    "infinity of both signs": (np.array([[np.inf, -np.inf]] * 3), r"X contains infinity, first in row 0"),
     "minus infinity": (with_value(-np.inf), r"X contains infinity"),
     "NaN in float32": (with_value(np.nan).astype(np.float32), r"X contains NaN"),
     "infinity in float16": (with_value(np.inf).astype(np.float16), r"X contains infinity"),

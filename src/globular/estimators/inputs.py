@@ -83,7 +83,7 @@ def open_input(
             "too large"
         )
     try:
-        with naming("X"), np.errstate(over="ignore"):  # a long double may be infinite in float64, which is then told
+        with naming("X"), np.errstate(over="ignore", invalid="ignore"):  # infinity is told by an error, not a warning
             _refuse_lossy(X)
             X = checked_csr(X) if sparse.issparse(X) else X
             matrix = _validate(estimator, X, source, reset=reset)

@@ -44,7 +44,7 @@ class HDF5Source(StreamedSource):
         with _open(self._path) as file:
             try:
                 rows = file[self._dataset][offset + first : offset + last]
-            except (OSError, KeyError, ValueError) as error:
+            except (OSError, RuntimeError, KeyError, ValueError) as error:
                 raise DataError(f"{self.name}: is truncated or corrupt ({error}); copy it again") from error
         yield np.asarray(rows)
 
@@ -110,11 +110,15 @@ def _find(file: Any, path: Path, wanted: str | None) -> str:
 
     tables: list[str] = []
 
-    def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset) and item.ndim == 2 and item.dtype.kind in "biuf":
+    def visit(name: str | bytes, item: Any) -> None:
+        # a name that is not text comes as bytes, and does not open what it names
+        if isinstance(name, str) and isinstance(item, h5py.Dataset) and item.ndim == 2 and item.dtype.kind in "biuf":
             tables.append(name)
 
-    file.visititems(visit)
+    try:
+        file.visititems(visit)
+    except (RuntimeError, KeyError, ValueError, TypeError) as error:
+        raise DataError(f"{path}: is truncated or corrupt ({error}); copy it again") from error
     listing = ", ".join(tables) or "none"
     if wanted is not None:
         found = _follow(file, path, wanted)

@@ -6,6 +6,7 @@ import math
 import zipfile
 import zlib
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from globular.data.sources import ArraySource, CSRSource
 from globular.data.versions import FileVersion
 from globular.errors import DataError
 
-# what NumPy and zipfile raise on files that are truncated, corrupt or of another kind
-_BROKEN = (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
+# what NumPy and zipfile raise on headers and archives that are truncated, corrupt or of another kind
+_BAD_HEADER = (ValueError, TypeError, SyntaxError, TokenError, OverflowError)
+_BROKEN = (*_BAD_HEADER, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
 
 
 def open_npy(path: Path) -> Source:
@@ -27,7 +29,7 @@ def open_npy(path: Path) -> Source:
     version = FileVersion.of(path)
     try:
         array = np.lib.format.open_memmap(path, mode="r")  # for its header alone: no value is touched
-    except ValueError as error:
+    except _BAD_HEADER as error:
         raise _npy_error(path, str(error)) from error
     check_table(array.shape, array.dtype, str(path))
     n_rows, n_columns = array.shape
@@ -62,10 +64,11 @@ def open_npz(path: Path) -> Source:
 
 
 def _read_npz(path: Path) -> Source:
-    with np.load(path, allow_pickle=False) as archive:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         if {"format", "shape", "data"} <= set(archive.files):
             _check_sizes(path, archive, archive.files)
-            return CSRSource(sparse.load_npz(path), str(path))
+            file.seek(0)
+            return CSRSource(sparse.load_npz(file), str(path))
         name = _choose_array(path, archive.files)
         _check_sizes(path, archive, [name])
         return ArraySource(archive[name], f"{path}::{name}" if name != "X" else str(path))

@@ -52,15 +52,17 @@ class TextSource(StreamedSource):
         self._path = path
         version = FileVersion.of(path)
         self._delimiter = _DELIMITERS[path.suffix.lower()]
-        self._header = _read_header(path, self._delimiter)
-        self._used = self._choose(columns)
-        self._chunks = _scan(path, self._header.data_start)
+        with version.reading():
+            self._header = _read_header(path, self._delimiter)
+            self._used = self._choose(columns)
+            self._chunks = _scan(path, self._header.data_start)
         names = self._header.names
         self.column_names = None if names is None else tuple(names[field] for field in self._used)
         segment_rows = [chunk.n_rows for chunk in self._chunks]
         super().__init__(str(path), segment_rows, len(self._used), np.dtype(np.float64), version)
         if self._chunks:
-            self._parse(0)  # a column of text should fail now, not in the middle of a fit
+            with version.reading():
+                self._parse(0)  # a column of text should fail now, not in the middle of a fit
 
     def _choose(self, columns: Sequence[str] | None) -> list[int]:
         """Positions of the fields to read."""

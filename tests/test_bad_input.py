@@ -11,11 +11,20 @@ import pytest
 from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
-from globular import GaussianMixture, KMeans, VariationalGaussianMixture
+from globular import (
+    GaussianMixture,
+    KMeans,
+    NestedMiniBatchKMeans,
+    VariationalGaussianMixture,
+    VariationalKMeans,
+)
+from globular.backends.dask.partitions import rows_from_chunk
+from globular.data.sources import as_source
 from globular.errors import DataError, MemoryBudgetError
 from globular.estimators import inputs
 from globular.export import centers_from
 from globular.io import open_source
+from globular.seeding import kmeans_plus_plus
 from makers import blobs
 
 X = blobs(n=30, D=3)
@@ -31,9 +40,11 @@ TEXT = r"X.*(not numbers|string)"
 BAD_ROWS: dict[str, tuple[Any, str]] = {
     "NaN": (with_value(np.nan), r"X contains NaN, first in row 7 .*, column 1; fill in"),
     "infinity": (with_value(np.inf), r"X contains infinity, first in row 7"),
+    "infinity of both signs": (np.array([[np.inf, -np.inf]] * 3), r"X contains infinity, first in row 0"),
     "minus infinity": (with_value(-np.inf), r"X contains infinity"),
     "NaN in float32": (with_value(np.nan).astype(np.float32), r"X contains NaN"),
     "infinity in float16": (with_value(np.inf).astype(np.float16), r"X contains infinity"),
+    "more than float64 holds": (X.astype(np.longdouble) * np.longdouble("1e400"), r"X contains infinity, first in"),
     "NaN in CSR": (sparse.csr_matrix(with_value(np.nan)), r"X contains NaN"),
     "NaN in a frame": (pd.DataFrame(with_value(np.nan)), r"X contains NaN"),
     "no rows": (np.empty((0, 3)), r"X.*0 sample|0 sample.*X"),
@@ -249,3 +260,78 @@ def test_the_names_of_a_file_are_those_of_the_model(tmp_path: Path, monkeypatch:
             ordered = open_source(tmp_path / "cab.csv", columns=["a", "b", "c"])
             assert (fitted.predict(ordered) == fitted.labels_).all()
         assert not hasattr(model.fit(X), "feature_names_in_")
+
+
+def sparse_rows(**arrays: Any) -> sparse.csr_matrix:
+    """A good CSR matrix with some of its arrays replaced behind SciPy's back."""
+    matrix = sparse.csr_matrix(np.where(np.abs(X) > 1.0, X, 0.0))
+    for name, change in arrays.items():
+        array = getattr(matrix, name)
+        setattr(matrix, name, change(array.copy()))
+    return matrix
+
+
+def with_entry(place: int, value: int) -> Any:
+    def change(array: Any) -> Any:
+        array[place] = value
+        return array
+
+    return change
+
+
+BAD_SPARSE: dict[str, tuple[Any, str]] = {
+    "an index beyond the columns": (sparse_rows(indices=with_entry(5, 10**8)), "only 0 to 2 exist"),
+    "an index equal to the columns": (sparse_rows(indices=with_entry(5, 3)), "only 0 to 2 exist"),
+    "a negative index": (sparse_rows(indices=with_entry(5, -1)), "only 0 to 2 exist"),
+    "an index that int32 would cut off": (
+        sparse_rows(indices=lambda array: array.astype(np.int64) + 2**32), "only 0 to 2 exist"
+    ),
+    "pointers that descend": (sparse_rows(indptr=with_entry(5, 10**9)), "do not ascend"),
+    "a negative pointer": (sparse_rows(indptr=with_entry(5, -(10**9))), "do not ascend"),
+    "pointers that do not begin with 0": (sparse_rows(indptr=with_entry(0, 1)), "do not ascend"),
+    "pointers beyond the entries": (sparse_rows(indptr=with_entry(-1, 10**9)), "row pointers say 1000000000"),
+    "too few pointers": (sparse_rows(indptr=lambda array: array[:-3]), "do not ascend"),
+    "too few values": (sparse_rows(data=lambda array: array[:-9]), "values and .* indices"),
+    "too few indices": (sparse_rows(indices=lambda array: array[:-9]), "values and .* indices"),
+    "indices that are not whole": (sparse_rows(indices=lambda array: array + 0.5), "array of float64"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_SPARSE)
+def test_bad_indices_never_reach_compiled_code(name: str) -> None:
+    matrix, message = BAD_SPARSE[name]
+    good = sparse_rows()
+    model, nested = KMeans(2).fit(good), NestedMiniBatchKMeans(2).fit(good)
+    doors = (
+        KMeans(2).fit, VariationalKMeans(2).fit, nested.fit, nested.partial_fit, model.predict, model.score,
+        model.transform, lambda rows: kmeans_plus_plus(rows, 2), lambda rows: rows_from_chunk(rows, "partition 3"),
+        as_source,
+    )  # fmt: skip
+    for door in doors:
+        with pytest.raises(DataError, match=rf"(X|partition 3): is not a valid sparse matrix \(.*{message}"):
+            door(matrix)
+
+
+@pytest.mark.parametrize("form", ["csc", "coo", "bsr"])
+def test_bad_indices_in_other_formats_are_found_before_they_are_converted(form: str) -> None:
+    matrix = sparse_rows().asformat(form)
+    places = matrix.row if form == "coo" else matrix.indices
+    places[2] = 10**8
+    with pytest.raises(DataError, match="is not a valid sparse matrix"):
+        KMeans(2).fit(matrix)
+
+
+def test_duplicates_are_summed_whatever_scipy_believes() -> None:
+    """SciPy's flags stay as they were when the arrays behind them change."""
+    dense = np.tile([[1.0, 0.0, 5.0], [0.0, 2.0, 0.0]], (6, 1)) + np.arange(12.0)[:, None] * [1, 0, 0]
+    split = sparse.csr_matrix(np.maximum(dense, 1e-300))
+    assert split.has_canonical_format and split.has_sorted_indices
+    split.indices[1::3] = 0  # the second entry of each row is now one more in column 0
+    before = split.indices.copy()
+    expected = np.zeros_like(dense)
+    for row in range(12):
+        np.add.at(expected[row], split.indices[3 * row : 3 * row + 3], split.data[3 * row : 3 * row + 3])
+    model = KMeans(3, random_state=0).fit(split)
+    np.testing.assert_allclose(model.inertia_, KMeans(3, random_state=0).fit(expected).inertia_)
+    np.testing.assert_array_equal(model.predict(split), model.predict(expected))
+    np.testing.assert_array_equal(split.indices, before)

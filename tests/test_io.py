@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import gzip
+import io
 import os
 import pickle
 import tracemalloc
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,7 @@ from sklearn.datasets import dump_svmlight_file
 
 from globular.data.parquet_files import ParquetSource
 from globular.data.sources import Source
-from globular.errors import DataError, MissingExtraError
+from globular.errors import DataError, MemoryBudgetError, MissingExtraError
 from globular.io import open_source, supported_formats, write_array
 
 RNG = np.random.default_rng(7)
@@ -100,7 +103,7 @@ def dense(rows: Any) -> np.ndarray:
 
 
 def set_piece_bytes(monkeypatch: pytest.MonkeyPatch, n_bytes: int) -> None:
-    for module in ("streamed", "sources", "text_files", "hdf5_files"):
+    for module in ("streamed", "text_files", "hdf5_files"):
         monkeypatch.setattr(f"globular.data.{module}.PIECE_BYTES", n_bytes)
 
 
@@ -394,7 +397,7 @@ def test_npz_with_sparse_indices_out_of_range_is_refused(tmp_path: Path) -> None
     path = tmp_path / "x.npz"
     parts = {"indices": np.array([0, 99]), "indptr": np.array([0, 2]), "data": np.ones(2), "shape": np.array([1, 3])}
     np.savez(path, format=np.array(b"csr"), **parts)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match=r"x\.npz: is truncated or corrupt"):
+    with pytest.raises(DataError, match=r"x\.npz: is not a valid sparse matrix \(indices between 0 and 99"):
         open_source(path)
 
 
@@ -616,3 +619,183 @@ def test_written_file_has_the_usual_permissions(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     write_array(tmp_path / "x.npy", X)
     assert (tmp_path / "x.npy").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+# --- files that change while they are in use --------------------------------------------------------------------
+
+CHANGES: dict[str, Callable[[Path, Path], Any]] = {
+    "overwritten by numbers of the same shape": lambda path, other: path.write_bytes(other.read_bytes()),
+    "replaced by another file": lambda path, other: os.replace(other, path),
+    "truncated": lambda path, other: os.truncate(path, path.stat().st_size // 3),
+    "extended": lambda path, other: path.write_bytes(path.read_bytes() + b"1,2,3,4\n"),
+    "deleted": lambda path, other: path.unlink(),
+}
+STREAMED = [name for name in WRITERS if not name.startswith(("npz", "svm"))]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", STREAMED)
+def test_a_file_that_changes_is_noticed_in_the_middle_of_a_pass(name: str, change: str, tmp_path: Path) -> None:
+    """By every way of reading, whichever rows are read, and without a crash."""
+    (tmp_path / "new").mkdir()
+    path, other = write_case(name, False, tmp_path), write_case(name, False, tmp_path / "new", X[::-1] * 2)
+    os.utime(path, ns=(1, 1))  # the clock of a file system may be coarser than this test is long
+    source = open_source(path)
+    pass_ = source.blocks(6)
+    next(pass_)
+    CHANGES[change](path, other)
+    for read in (lambda: list(pass_), lambda: source.take(np.array([50, 2])), source.whole):
+        with pytest.raises(DataError, match=rf"{path.name}: (has changed since|was there when) it was opened"):
+            read()
+
+
+def test_a_part_of_a_folder_that_changes_is_named(tmp_path: Path) -> None:
+    folder = write_case("npy", True, tmp_path)
+    source = open_source(folder)
+    os.truncate(folder / "part2.npy", 200)
+    assert len(next(source.blocks(6)).rows) == 6
+    for read in (source.whole, lambda: list(source.blocks(6)), lambda: source.take(np.array([0, 52]))):
+        with pytest.raises(DataError, match=r"part2\.npy: has changed"):
+            read()
+
+
+@pytest.mark.parametrize("name", ["npy", "npy in Fortran order", "fvecs"])
+def test_a_file_that_shrinks_between_check_and_read_is_an_error_not_a_crash(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = open_source(write_case(name, False, tmp_path))
+    monkeypatch.setattr("globular.data.versions.FileVersion.check", lambda self: None)
+    os.truncate(tmp_path / WRITERS[name][0], 300)
+    for read in (source.whole, lambda: source.take(np.array([52]))):
+        with pytest.raises(DataError, match="ends before its last row"):
+            read()
+
+
+# --- bombs and files that point elsewhere -----------------------------------------------------------------------
+
+
+def npy_header(shape: tuple[int, ...], descr: str = "<f8") -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
+def test_npz_is_refused_by_its_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is declared must be there, and must fit; neither is asked for before that is known."""
+    path = tmp_path / "x.npz"
+    for declared in ((2**40, 128), (5, 4), (0, 4)):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("X.npy", npy_header(declared) + bytes(64))
+        with pytest.raises(DataError, match=r"x\.npz: is truncated or corrupt \(X declares [\d,]+ bytes"):
+            open_source(path)
+    np.savez_compressed(path, X=np.zeros((1000, 4)))
+    sparse.save_npz(tmp_path / "s.npz", sparse.csr_matrix(np.ones((1000, 4))))
+    monkeypatch.setattr("globular.data.memory.physical_memory", lambda: 10_000)
+    for name in ("x.npz", "s.npz"):
+        with pytest.raises(MemoryBudgetError, match=rf"{name}: its .* would take .* GiB, this machine has"):
+            open_source(tmp_path / name)
+
+
+def test_sparse_npz_that_would_grow_in_csr_is_refused(tmp_path: Path) -> None:
+    """A few entries may lie in any number of rows."""
+    place = (np.array([1.0]), (np.array([0]), np.array([0])))
+    sparse.save_npz(tmp_path / "x.npz", sparse.coo_matrix(place, shape=(2**48, 3)))
+    with pytest.raises(MemoryBudgetError, match=r"x\.npz: a CSR matrix of 281474976710656 rows"):
+        open_source(tmp_path / "x.npz")
+
+
+def test_whole_rows_and_single_rows_must_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [write_case(name, False, tmp_path) for name in ("npy", "h5", "parquet", "fvecs")]
+    sources = [open_source(path) for path in paths]
+    monkeypatch.setattr("globular.data.memory.physical_memory", lambda: 500)
+    for source in sources:
+        with pytest.raises(MemoryBudgetError, match=r"all 53 rows together would take .*; read it in blocks"):
+            source.whole()
+        assert len(next(source.blocks(5)).rows) == 5
+    monkeypatch.setattr("globular.data.memory.physical_memory", lambda: 8)
+    for path in paths:
+        with pytest.raises(MemoryBudgetError, match=r"would take .* GiB, this machine has"):
+            open_source(path)
+
+
+def test_h5_that_declares_too_much_is_refused(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("many", (2**60, 64), dtype="f8", chunks=(2**12, 64))
+        file.create_dataset("together", (2**40, 2**12), dtype="u1", chunks=(2**30, 1))
+    for name in ("many", "together"):
+        with pytest.raises(MemoryBudgetError, match=rf"x\.h5::{name}: its \d+ rows that are stored together"):
+            open_source(f"{tmp_path / 'x.h5'}::{name}")
+
+
+def test_memory_that_is_not_there_is_a_data_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    write_svm(tmp_path / "x.svm", X)
+    np.savez(tmp_path / "x.npz", X=X)
+    monkeypatch.setattr("globular.data.formats._load_svmlight", exhausted)
+    monkeypatch.setattr("globular.data.numpy_files.ArraySource", exhausted)
+    for name in ("x.svm", "x.npz"):
+        with pytest.raises(DataError, match=rf"{name}: (asks for more memory|cannot be read \(out of memory)"):
+            open_source(tmp_path / name)
+
+
+def test_svmlight_columns_beyond_all_numbers_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.svm").write_text("1 99999999999999999999999:1\n")
+    with pytest.raises(DataError, match=r"x\.svm: is truncated or not in svmlight format"):
+        open_source(tmp_path / "x.svm")
+
+
+@pytest.mark.parametrize("text", ["1" * 999, "1,2\n3," + "4" * 999 + "\n", "a" * 999 + "\n1\n"])
+def test_csv_lines_without_end_are_refused(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("globular.data.text_files._LONGEST_LINE", 400)
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(DataError, match=r"x\.csv: has a line of more than"):
+        open_source(tmp_path / "x.csv")
+
+
+def test_h5_does_not_lead_to_other_files(tmp_path: Path) -> None:
+    write_h5(tmp_path / "secret.h5", X, "Y")
+    (tmp_path / "secret.bin").write_bytes(X.tobytes())
+    layout = h5py.VirtualLayout(X.shape, X.dtype)
+    layout[:] = h5py.VirtualSource(tmp_path / "secret.h5", "Y", X.shape)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("raw", X.shape, X.dtype, external=[(str(tmp_path / "secret.bin"), 0, X.nbytes)])
+        file.create_virtual_dataset("virtual", layout)
+        file["link"] = h5py.ExternalLink(str(tmp_path / "secret.h5"), "/Y")
+        file["folder"] = h5py.ExternalLink(str(tmp_path / "secret.h5"), "/")
+        file["inner/first"] = h5py.SoftLink("second")
+        file["inner/second"] = h5py.SoftLink("/link")
+        file["inner/good"] = h5py.SoftLink("better")
+        file["inner/better"] = h5py.SoftLink("/own/X")
+        file["own/X"] = X
+        file["loop"] = h5py.SoftLink("/loop")
+        file["nowhere"] = h5py.SoftLink("/missing")
+    refusals = {
+        "raw": r"keeps its values in other files \(.*secret\.bin\)",
+        "virtual": "is put together from other datasets and files",
+        "link": r"/link is a link to another file \(.*secret\.h5\)",
+        "folder/Y": r"/folder is a link to another file",
+        "inner/first": r"/link is a link to another file",
+        "loop": "is a link to a link",
+        "nowhere": "has no dataset 'nowhere'",
+        "/": "has no dataset '/'",
+    }
+    for name, message in refusals.items():
+        with pytest.raises(DataError, match=rf"x\.h5.*{message}"):
+            open_source(f"{tmp_path / 'x.h5'}::{name}")
+    np.testing.assert_array_equal(open_source(f"{tmp_path / 'x.h5'}::inner/good").whole(), X)
+
+
+@pytest.mark.parametrize("name", ["npy", "npz", "npz of a csr_matrix", "h5 in chunks", "parquet", "fvecs"])
+def test_flipped_bytes_give_rows_or_a_data_error(name: str, tmp_path: Path) -> None:
+    path = write_case(name, False, tmp_path)
+    content = path.read_bytes()
+    random = np.random.default_rng(0)
+    for _ in range(60):
+        damaged = bytearray(content)
+        for place in random.integers(min(len(content), 2000), size=3):
+            damaged[place] = random.integers(256)
+        path.write_bytes(damaged)
+        with contextlib.suppress(DataError, MemoryBudgetError):
+            open_source(path).whole()

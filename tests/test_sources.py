@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from globular.data.binary_files import BinarySource
 from globular.data.sources import (
     ArraySource,
     ConcatenatedSource,
@@ -19,6 +21,7 @@ from globular.data.sources import (
     MemmapSource,
     Source,
     as_source,
+    open_memmap,
 )
 from globular.errors import DataError
 
@@ -48,14 +51,14 @@ KINDS = ("array", "fortran", "csr_matrix", "csr_array", "memmap", "memmap_fortra
 
 def make_source(kind: str, X: np.ndarray, folder: Path) -> Source:
     if kind == "parts_mixed":
-        return ConcatenatedSource([ArraySource(X[:5]), MemmapSource(memory_mapped(X[5:], folder))])
+        return ConcatenatedSource([ArraySource(X[:5]), open_memmap(memory_mapped(X[5:], folder))])
     makers = {
         "array": lambda: ArraySource(X),
         "fortran": lambda: ArraySource(np.asfortranarray(X)),
         "csr_matrix": lambda: CSRSource(sparse.csr_matrix(X)),
         "csr_array": lambda: CSRSource(sparse.csc_array(X)),
-        "memmap": lambda: MemmapSource(memory_mapped(X, folder)),
-        "memmap_fortran": lambda: MemmapSource(memory_mapped(np.asfortranarray(X), folder)),
+        "memmap": lambda: open_memmap(memory_mapped(X, folder)),
+        "memmap_fortran": lambda: open_memmap(memory_mapped(np.asfortranarray(X), folder)),
         "parts": lambda: split_in_parts(X, ArraySource),
         "parts_csr": lambda: split_in_parts(X, lambda part: CSRSource(sparse.csr_matrix(part))),
     }
@@ -165,7 +168,8 @@ def test_in_memory_sources_are_not_copied() -> None:
     assert as_source(X).whole() is X
     assert np.shares_memory(next(as_source(X).blocks(5)).rows, X)
     matrix = sparse.csr_matrix(X)
-    assert as_source(matrix).whole() is matrix
+    assert np.shares_memory(as_source(matrix).whole().data, matrix.data)
+    assert np.shares_memory(as_source(matrix).whole().indices, matrix.indices)
     assert ConcatenatedSource([ArraySource(X)]).whole() is X
 
 
@@ -181,7 +185,8 @@ def test_every_real_dtype_stays_as_it_is(dtype: str, tmp_path: Path) -> None:
 def test_as_source_chooses_by_type(tmp_path: Path) -> None:
     X = random_table()
     mapped = memory_mapped(X, tmp_path)
-    assert isinstance(as_source(mapped), MemmapSource)
+    assert isinstance(as_source(mapped), BinarySource)
+    assert isinstance(as_source(np.load(tmp_path / "x.npy", mmap_mode="c")), MemmapSource)
     assert as_source(mapped).name.endswith("x.npy")
     assert not as_source(mapped).in_memory
     assert isinstance(as_source(mapped.copy()), ArraySource)  # still of class memmap, but no file behind it
@@ -250,3 +255,54 @@ def test_other_types_are_refused(X: object) -> None:
 def test_masked_arrays_are_refused() -> None:
     with pytest.raises(TypeError, match="masked"):
         as_source(np.ma.masked_less(random_table(), 50))
+
+
+# --- memory maps --------------------------------------------------------------------------------------------------
+
+
+def test_a_part_of_a_map_is_read_from_its_place_in_the_file(tmp_path: Path) -> None:
+    X = random_table()
+    mapped = memory_mapped(X, tmp_path)
+    with (tmp_path / "x.bin").open("wb") as file:
+        file.write(bytes(70_000) + X.tobytes())  # farther in than maps may begin
+    far = np.memmap(tmp_path / "x.bin", dtype=X.dtype, mode="r", offset=70_000, shape=X.shape)
+    columnwise = memory_mapped(np.asfortranarray(X), tmp_path, "f.npy")
+    for whole in (mapped, far, columnwise):
+        for part in (np.s_[:], np.s_[5:30], np.s_[:, 1:], np.s_[3:30, 1:2], np.s_[36:]):
+            source = as_source(whole[part])
+            assert isinstance(source, BinarySource)
+            np.testing.assert_array_equal(source.whole(), X[part])
+            np.testing.assert_array_equal(source.take(np.array([0, 0])), X[part][[0, 0]])
+    for part in (np.s_[::-1], np.s_[:, ::2], np.s_[::3]):  # reads by calls, if it can
+        np.testing.assert_array_equal(as_source(mapped[part]).whole(), X[part])
+
+
+def test_what_was_written_to_a_map_counts(tmp_path: Path) -> None:
+    memory_mapped(random_table(), tmp_path)
+    for mode in ("r+", "c"):
+        mapped = np.load(tmp_path / "x.npy", mmap_mode=mode)
+        mapped[5] = 7.0
+        source = as_source(mapped)
+        assert isinstance(source, BinarySource) == (mode == "r+")
+        np.testing.assert_array_equal(source.whole(), mapped)
+
+
+def test_a_map_of_a_file_that_was_replaced_shows_what_was_mapped(tmp_path: Path) -> None:
+    X = random_table()
+    mapped = memory_mapped(X, tmp_path)
+    memory_mapped(X + 1, tmp_path, "new.npy")
+    (tmp_path / "new.npy").replace(tmp_path / "x.npy")
+    np.testing.assert_array_equal(as_source(mapped).whole(), X)
+    (tmp_path / "x.npy").unlink()
+    np.testing.assert_array_equal(as_source(mapped).whole(), X)
+
+
+def test_a_map_of_a_file_that_changes_is_an_error_and_no_crash(tmp_path: Path) -> None:
+    mapped = memory_mapped(np.ones((5000, 3)), tmp_path)
+    source = as_source(mapped)
+    os.truncate(tmp_path / "x.npy", 200)
+    for read in (source.whole, lambda: source.take(np.array([4999])), lambda: list(source.blocks(9))):
+        with pytest.raises(DataError, match=r"x\.npy: has changed since it was opened"):
+            read()
+    with pytest.raises(DataError, match=r"x\.npy: has 200 bytes, fewer than the 120,128 that were mapped"):
+        as_source(mapped)

@@ -44,13 +44,13 @@ def open_source(path: str | os.PathLike[str], *, columns: Sequence[str] | None =
     path : path
         One of
 
-        - ``.npy``: memory-mapped, in C or Fortran order;
+        - ``.npy``: in C or Fortran order;
         - ``.npz``: the only array, or the one called ``X``, or what ``scipy.sparse.save_npz`` wrote; in memory;
         - ``.csv``, ``.tsv``: numbers separated by commas or tabs, with or without a line of names. A first line
           with a word in it holds names, and so does the line ``0,1,2,...`` that pandas writes, if the next one
           shows by its decimal points that it is of another kind;
         - ``.parquet``: numeric columns, or one column of equally long lists;
-        - ``.fvecs``, ``.bvecs``, ``.ivecs``: memory-mapped;
+        - ``.fvecs``, ``.bvecs``, ``.ivecs``: records of equal length;
         - ``.h5``, ``.hdf5``: the only two-dimensional dataset; ``file.h5::name`` chooses one of several;
         - ``.svm``, ``.svmlight``, ``.libsvm``: sparse, labels are ignored; in memory;
         - a folder of such files, all of one format, taken in the order of their names. Names that begin with
@@ -67,7 +67,10 @@ def open_source(path: str | os.PathLike[str], *, columns: Sequence[str] | None =
     ------
     globular.errors.DataError
         If the file is missing, empty, truncated, of another format than its name says, or does not hold a
-        table of real numbers. The message names the file and the remedy. Python objects are never unpickled.
+        table of real numbers; while it is read, if it has changed since it was opened. The message names the file
+        and the remedy. Python objects are never unpickled, and no file leads to another.
+    globular.errors.MemoryBudgetError
+        If what has to be in memory at once is larger than the memory of this machine.
     globular.errors.MissingExtraError
         If the format needs a package that is not installed.
 

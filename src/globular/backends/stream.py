@@ -7,7 +7,6 @@ row for labels, more for seeding and bounds; in files if `state_folder` is given
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -194,27 +193,5 @@ class StreamShard(PlantedShard, PartsInTurn):
 
 
 def _read_next(blocks: Iterator[Block]) -> Block | None:
-    """The next block, in memory.
-
-    A view of a mapped file is read only when it is touched, so it is copied here, on the reading thread; and since
-    pages once touched count as memory of this process, they are given back. (Not those of a mapping that can be
-    written: one of mode "c" has its changes nowhere else.)
-    """
-    block = next(blocks, None)
-    mapping = None if block is None else _mapping_of(block.rows)
-    if block is None or mapping is None:
-        return block
-    rows = np.array(block.rows, order="C")
-    with memoryview(mapping) as view:
-        is_read_only = view.readonly
-    if is_read_only and hasattr(mmap, "MADV_DONTNEED"):
-        mapping.madvise(mmap.MADV_DONTNEED)
-    return Block(block.start, block.stop, rows)
-
-
-def _mapping_of(rows: Matrix) -> mmap.mmap | None:
-    """The mapped file that an array is a view of, if it is one."""
-    base: object = rows
-    while isinstance(base, np.ndarray):
-        base = base.base
-    return base if isinstance(base, mmap.mmap) else None
+    """The next block, read on the reading thread."""
+    return next(blocks, None)

@@ -62,11 +62,11 @@ def _weights_from_file(path: Path) -> NDArray[Any]:
 
     if path.suffix.lower() == ".npy":  # usually a one-dimensional array, which is not a table
         try:
-            stored = np.load(path, allow_pickle=False)
+            stored = np.load(path, mmap_mode="r", allow_pickle=False)  # refuses a header that declares too much
+            if stored.ndim == 1:
+                return np.load(path, allow_pickle=False)
         except (ValueError, EOFError) as error:
             raise DataError(f"{path}: not a complete .npy file of numbers ({error})") from error
-        if stored.ndim == 1:
-            return np.asarray(stored)
     return _only_column(open_source(path))
 
 

@@ -9,13 +9,15 @@ from typing import Any, TypeAlias
 
 from globular.data.blocks import Source, check_not_empty
 from globular.data.hdf5_files import HDF5Source
+from globular.data.memory import check_fits
 from globular.data.numpy_files import open_npy, open_npz
 from globular.data.parquet_files import ParquetSource
 from globular.data.sources import CSRSource
 from globular.data.streamed import ConcatenatedSource
 from globular.data.text_files import TextSource
 from globular.data.vecs_files import VecsSource
-from globular.errors import DataError
+from globular.data.versions import FileVersion
+from globular.errors import DataError, MemoryBudgetError
 
 Columns: TypeAlias = Sequence[str] | None
 
@@ -48,6 +50,12 @@ def open_path(path: str | os.PathLike[str], columns: Columns = None) -> Source:
     except OSError as error:
         raise DataError(
             f"{os.fspath(path)}: cannot be read ({error.strerror or error}); check the name and the permissions"
+        ) from error
+    except MemoryBudgetError:
+        raise
+    except MemoryError as error:
+        raise DataError(
+            f"{os.fspath(path)}: asks for more memory than there is; check that it is not corrupt"
         ) from error
     check_not_empty(source.n_rows, source.n_columns, source.name)
     return source
@@ -119,9 +127,16 @@ def _open_folder(folder: Path, columns: Columns, dataset: str | None) -> Source:
 
 def _open_svmlight(paths: Sequence[Path]) -> list[Source]:
     """Read svmlight files together: only so do they agree on the number of columns and on what is column one."""
+    versions = [FileVersion.of(path) for path in paths]
+    size = sum(version.size for version in versions)
+    check_fits(size, f"{paths[0]}: all svmlight files here in memory", "write them as .npy or .parquet")
     try:
         loaded = _load_svmlight(paths)
-    except ValueError as error:
+        for version in versions:
+            version.check()
+    except DataError:
+        raise
+    except (ValueError, OverflowError) as error:
         raise DataError(
             f"{_faulty_svmlight(paths)}: is truncated or not in svmlight format ({error}); write it again, e.g. "
             "with sklearn.datasets.dump_svmlight_file"
@@ -142,6 +157,6 @@ def _faulty_svmlight(paths: Sequence[Path]) -> Path:
     for path in paths:
         try:
             _load_svmlight([path])
-        except ValueError:
+        except (ValueError, OverflowError):
             return path
     return paths[0]

@@ -10,8 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.data.blocks import check_table
+from globular.data.memory import check_fits
 from globular.data.streamed import PIECE_BYTES, StreamedSource
+from globular.data.versions import FileVersion
 from globular.errors import DataError, MissingExtraError
+
+_MOST_SLABS = 1 << 20  # a file may declare any number of rows without holding them
+_MOST_LINKS = 16
 
 
 class HDF5Source(StreamedSource):
@@ -19,27 +24,27 @@ class HDF5Source(StreamedSource):
 
     def __init__(self, path: Path, dataset: str | None = None) -> None:
         self._path = path
-        with _open(path) as file:
+        version = FileVersion.of(path)
+        with version.reading(), _open(path) as file:
             self._dataset = _find(file, path, dataset)
+            name = f"{path}::{self._dataset}"
             stored = file[self._dataset]
-            check_table(stored.shape, stored.dtype, f"{path}::{self._dataset}")
+            _check_inside(stored, name)
+            check_table(stored.shape, stored.dtype, name)
             n_rows, n_columns = stored.shape
-            # slabs end where the file's own chunks end, so that no chunk is decompressed twice
-            rows = max(1, PIECE_BYTES // max(1, n_columns * stored.dtype.itemsize))
-            chunk = stored.chunks[0] if stored.chunks else 1
-            self._slab = -(-rows // chunk) * chunk
+            self._slab = _slab_rows(stored, name)
             dtype = stored.dtype
         slabs = np.full(-(-n_rows // self._slab), self._slab)
         if n_rows % self._slab:
             slabs[-1] = n_rows % self._slab
-        super().__init__(f"{path}::{self._dataset}", slabs, n_columns, dtype)
+        super().__init__(name, slabs, n_columns, dtype, version)
 
     def _pieces(self, segment: int, first: int, last: int, max_rows: int) -> Iterator[NDArray[Any]]:
         offset = segment * self._slab
         with _open(self._path) as file:
             try:
                 rows = file[self._dataset][offset + first : offset + last]
-            except (OSError, KeyError, ValueError) as error:
+            except (OSError, RuntimeError, KeyError, ValueError) as error:
                 raise DataError(f"{self.name}: is truncated or corrupt ({error}); copy it again") from error
         yield np.asarray(rows)
 
@@ -57,22 +62,69 @@ def _open(path: Path) -> Any:
         raise DataError(f"{path}: is truncated, corrupt or not an HDF5 file; copy or write it again") from error
 
 
+def _slab_rows(stored: Any, name: str) -> int:
+    """Rows to read at a time: up to where the file's own chunks end, so that no chunk is decompressed twice."""
+    n_rows, n_columns = stored.shape
+    row_bytes = max(1, n_columns * stored.dtype.itemsize)
+    rows = max(1, PIECE_BYTES // row_bytes, n_rows // _MOST_SLABS)
+    chunk = stored.chunks[0] if stored.chunks else 1
+    slab = min(-(-rows // chunk) * chunk, max(1, n_rows))
+    check_fits(slab * row_bytes, f"{name}: its {slab} rows that are stored together", "write it in smaller chunks")
+    return slab
+
+
+def _check_inside(stored: Any, name: str) -> None:
+    """Refuse a dataset whose values stand in other files: whoever sends a file must not choose what else is read."""
+    if stored.external:
+        raise DataError(f"{name}: keeps its values in other files ({stored.external[0][0]}); write them into this one")
+    if stored.is_virtual:
+        raise DataError(f"{name}: is put together from other datasets and files; write its values as one dataset")
+
+
+def _follow(file: Any, path: Path, wanted: str) -> str:
+    """The name of a dataset once its soft links are followed; a link to another file is refused, not opened."""
+    import h5py
+
+    for _ in range(_MOST_LINKS):
+        walked = ""
+        parts = [part for part in wanted.split("/") if part not in ("", ".")]
+        for number, part in enumerate(parts):
+            link = file.get(f"{walked}/{part}", getlink=True)
+            if isinstance(link, h5py.ExternalLink):
+                raise DataError(
+                    f"{path}: {walked}/{part} is a link to another file ({link.filename}); open that file itself"
+                )
+            if isinstance(link, h5py.SoftLink):
+                begin = "" if link.path.startswith("/") else walked
+                wanted = "/".join([begin, link.path, *parts[number + 1 :]])
+                break
+            walked = f"{walked}/{part}"
+        else:
+            return walked.removeprefix("/")
+    raise DataError(f"{path}: {wanted} is a link to a link to a link, more than {_MOST_LINKS} times")
+
+
 def _find(file: Any, path: Path, wanted: str | None) -> str:
     """Name of the dataset to read: the one asked for, or the only table of numbers."""
     import h5py
 
     tables: list[str] = []
 
-    def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset) and item.ndim == 2 and item.dtype.kind in "biuf":
+    def visit(name: str | bytes, item: Any) -> None:
+        # a name that is not text comes as bytes, and does not open what it names
+        if isinstance(name, str) and isinstance(item, h5py.Dataset) and item.ndim == 2 and item.dtype.kind in "biuf":
             tables.append(name)
 
-    file.visititems(visit)
+    try:
+        file.visititems(visit)
+    except (RuntimeError, KeyError, ValueError, TypeError) as error:
+        raise DataError(f"{path}: is truncated or corrupt ({error}); copy it again") from error
     listing = ", ".join(tables) or "none"
     if wanted is not None:
-        if not isinstance(file.get(wanted), h5py.Dataset):
+        found = _follow(file, path, wanted)
+        if not isinstance(file.get(found or "/"), h5py.Dataset):
             raise DataError(f"{path}: has no dataset {wanted!r}; its two-dimensional datasets are: {listing}")
-        return wanted
+        return found
     if len(tables) != 1:
         raise DataError(
             f"{path}: needs one two-dimensional dataset of numbers to know which to read; it has: {listing}. "

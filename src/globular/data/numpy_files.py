@@ -1,35 +1,45 @@
-"""Files of NumPy and SciPy: .npy mapped into memory, .npz read. Pickled objects are refused, never loaded."""
+"""Files of NumPy and SciPy: .npy read piece by piece, .npz read whole. Pickled objects are refused, never loaded."""
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from globular.data.blocks import Source
-from globular.data.sources import ArraySource, CSRSource, MemmapSource
+from globular.data.binary_files import BinarySource, Places
+from globular.data.blocks import Source, check_table
+from globular.data.memory import check_fits
+from globular.data.sources import ArraySource, CSRSource
+from globular.data.versions import FileVersion
 from globular.errors import DataError
 
-# what NumPy and zipfile raise on files that are truncated, corrupt or of another kind
-_BROKEN = (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+# what NumPy and zipfile raise on headers and archives that are truncated, corrupt or of another kind
+_BAD_HEADER = (ValueError, TypeError, SyntaxError, TokenError, OverflowError)
+_BROKEN = (*_BAD_HEADER, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
 
 
 def open_npy(path: Path) -> Source:
-    """Map a .npy file; C and Fortran order both work, the latter with more disk seeks."""
+    """Open a .npy file; C and Fortran order both work, the latter with more disk seeks."""
+    version = FileVersion.of(path)
     try:
-        array = np.lib.format.open_memmap(path, mode="r")
-    except ValueError as error:
+        array = np.lib.format.open_memmap(path, mode="r")  # for its header alone: no value is touched
+    except _BAD_HEADER as error:
         raise _npy_error(path, str(error)) from error
-    return MemmapSource(array, str(path))
+    check_table(array.shape, array.dtype, str(path))
+    n_rows, n_columns = array.shape
+    strides = (array.strides[0], array.strides[1])
+    return BinarySource(version, Places(array.offset, (n_rows, n_columns), strides, array.dtype), str(path))
 
 
 def _npy_error(path: Path, reason: str) -> DataError:
     """Say in the user's terms why NumPy refused the file."""
-    if "Python objects" in reason:
+    if "Python objects" in reason or "allow_pickle" in reason:
         return DataError(
             f"{path}: holds Python objects, which are refused because loading them could run code; "
             "save an array of numbers, e.g. np.save(path, X.astype('float32'))"
@@ -43,27 +53,45 @@ def open_npz(path: Path) -> Source:
     """Read a .npz file: a matrix of scipy.sparse.save_npz, the only array, or the one called X."""
     if not zipfile.is_zipfile(path):
         raise DataError(f"{path}: is truncated or not a .npz file; write it with numpy.savez or scipy.sparse.save_npz")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            if {"format", "shape", "data"} <= set(archive.files):
-                return CSRSource(_load_sparse(path), str(path))
-            name = _choose_array(path, archive.files)
-            array = archive[name]
-    except DataError:
-        raise
-    except _BROKEN as error:
-        if "allow_pickle" in str(error):
-            raise _npy_error(path, "Python objects") from error
-        raise _npy_error(path, str(error)) from error
-    return ArraySource(array, f"{path}::{name}" if name != "X" else str(path))
+    version = FileVersion.of(path)
+    with version.reading():
+        try:
+            return _read_npz(path)
+        except DataError:
+            raise
+        except _BROKEN as error:
+            raise _npy_error(path, str(error)) from error
 
 
-def _load_sparse(path: Path) -> Any:
-    """Read what scipy.sparse.save_npz wrote; indices out of range would crash the kernels, so look at all."""
-    matrix: Any = sparse.load_npz(path)
-    if matrix.format in ("csr", "csc", "bsr"):
-        matrix.check_format(full_check=True)
-    return matrix
+def _read_npz(path: Path) -> Source:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        if {"format", "shape", "data"} <= set(archive.files):
+            _check_sizes(path, archive, archive.files)
+            file.seek(0)
+            return CSRSource(sparse.load_npz(file), str(path))
+        name = _choose_array(path, archive.files)
+        _check_sizes(path, archive, [name])
+        return ArraySource(archive[name], f"{path}::{name}" if name != "X" else str(path))
+
+
+def _check_sizes(path: Path, archive: Any, names: list[str]) -> None:
+    """Refuse arrays that are larger than their place in the archive or than memory, before they are asked for."""
+    total = 0
+    for name in names:
+        member = archive.zip.getinfo(name if name in archive.zip.namelist() else f"{name}.npy")
+        with archive.zip.open(member) as file:
+            major, _ = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(file)
+            rest = member.file_size - file.tell()
+        size = math.prod(shape) * dtype.itemsize
+        if not dtype.hasobject and size != rest:
+            raise DataError(
+                f"{path}: is truncated or corrupt ({name} declares {size:,} bytes of numbers and has {rest:,}); "
+                "copy or write it again"
+            )
+        total += size
+    check_fits(total, f"{path}: its {' and '.join(names)}", "write it as .npy, which is read in parts")
 
 
 def _choose_array(path: Path, names: list[str]) -> str:

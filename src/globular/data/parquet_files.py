@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from globular.data.columns import choose_columns
 from globular.data.streamed import StreamedSource
+from globular.data.versions import FileVersion
 from globular.errors import DataError, MissingExtraError
 
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # how pandas stores the index of a frame
@@ -22,7 +23,8 @@ class ParquetSource(StreamedSource):
 
     def __init__(self, path: Path, columns: Sequence[str] | None = None) -> None:
         self._path = path
-        with _open(path) as file:
+        version = FileVersion.of(path)
+        with version.reading(), _open(path) as file:
             schema, metadata = file.schema_arrow, file.metadata
             self.column_names = _choose(path, schema, columns)
             types = [schema.field(name).type for name in self.column_names]
@@ -33,7 +35,7 @@ class ParquetSource(StreamedSource):
                 types = [types[0].value_type]
         segment_rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         dtype = np.result_type(*(kind.to_pandas_dtype() for kind in types)) if types else np.dtype(np.float64)
-        super().__init__(str(path), segment_rows, n_columns, dtype)
+        super().__init__(str(path), segment_rows, n_columns, dtype, version)
 
     def _pieces(self, segment: int, first: int, last: int, max_rows: int) -> Iterator[NDArray[Any]]:
         with _open(self._path) as file:
@@ -107,7 +109,7 @@ def _next_batch(batches: Iterator[Any], path: Path) -> Any:
             f"{path}: is corrupt or uses an unknown encoding ({_first_line(error)}); copy or write it again"
         ) from error
     except StopIteration as error:
-        raise DataError(f"{path}: changed while it was read; wait until it is written, then try again") from error
+        raise DataError(f"{path}: has fewer rows than its footer declares; copy or write it again") from error
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,16 +1,18 @@
-"""Sources that lie in memory or in a memory-mapped file, and the door through which all data comes in."""
+"""Sources that lie in memory or in a mapped file, and the door through which all data comes in."""
 
 from __future__ import annotations
 
 import mmap
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from globular.data.binary_files import BinarySource, Places
 from globular.data.blocks import (
     Block,
     Matrix,
@@ -20,7 +22,9 @@ from globular.data.blocks import (
     check_span,
     check_table,
 )
-from globular.data.streamed import PIECE_BYTES, ConcatenatedSource
+from globular.data.sparse_rows import checked_csr
+from globular.data.streamed import ConcatenatedSource
+from globular.data.versions import FileVersion
 from globular.errors import DataError
 
 __all__ = [
@@ -32,11 +36,12 @@ __all__ = [
     "MemmapSource",
     "Source",
     "as_source",
+    "open_memmap",
 ]
 
 
-RELEASE_BYTES = 128 * 2**20
-"""How much of a mapped file may lie in this process's memory."""
+_N_PROBES = 64
+"""Rows by which a file is compared with a map of it."""
 
 
 class _SlicedSource:
@@ -82,63 +87,65 @@ class CSRSource(_SlicedSource):
     in_memory = True
 
     def __init__(self, matrix: Any, name: str = "X") -> None:
-        check_table(matrix.shape, matrix.dtype, name)
-        rows = matrix.tocsr()
-        if not rows.has_canonical_format:
-            # sum_duplicates works in place: the caller's matrix must stay as it is
-            rows = rows.copy() if rows is matrix else rows
-            rows.sum_duplicates()
-        super().__init__(rows, name)
+        super().__init__(checked_csr(matrix, name), name)
 
 
 class MemmapSource(_SlicedSource):
-    """A memory-mapped file; blocks are views of the mapping, read from disk when they are touched."""
+    """A memory map whose rows are read through the mapping, and handed out as copies."""
 
     is_sparse = False
     in_memory = False
 
-    def __init__(self, array: NDArray[Any], name: str | None = None) -> None:
-        title = name or str(getattr(array, "filename", None) or "X")
-        check_table(array.shape, array.dtype, title)
-        super().__init__(np.asarray(array), title)
-        # pages of a private mapping may hold what its owner has written, and must stay
-        shared = getattr(array, "mode", None) in ("r", "r+", "w+")
-        self._mapping: Any = getattr(array, "_mmap", None) if shared else None
-        self._n_touched = 0
+    def __init__(self, array: NDArray[Any], name: str) -> None:
+        check_table(array.shape, array.dtype, name)
+        super().__init__(np.asarray(array), name)
 
     def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[Block]:
         """Give rows `start` to `stop` in order, `max_rows` at a time."""
-        return map(self._counted, super().blocks(max_rows, start, stop))
-
-    def _counted(self, block: Block) -> Block:
-        self._touch((block.stop - block.start) * self.n_columns * self.dtype.itemsize)
-        return block
-
-    def _touch(self, n_bytes: int) -> None:
-        """Let go of mapped pages now and then: they would count as this process's memory until somebody needs it.
-
-        The system keeps what it likes of the file; a page that is wanted again is mapped again.
-        """
-        self._n_touched += n_bytes
-        if self._n_touched > RELEASE_BYTES and hasattr(self._mapping, "madvise"):
-            self._n_touched = 0
-            self._mapping.madvise(mmap.MADV_DONTNEED)
-
-    def take(self, indices: NDArray[np.intp]) -> Matrix:
-        """Return these rows in this order, read in the order of the file so that the disk seeks little."""
-        wanted = check_indices(indices, self.n_rows)
-        order = np.argsort(wanted, kind="stable")
-        rows = np.empty((wanted.size, self.n_columns), self.dtype)
-        step = max(1, PIECE_BYTES // max(1, self.n_columns * self.dtype.itemsize))
-        for low in range(0, wanted.size, step):
-            some = order[low : low + step]
-            rows[some] = self._rows[wanted[some]]
-            self._touch(max(some.size * self.n_columns * self.dtype.itemsize, some.size * mmap.PAGESIZE))
-        return rows
+        views = super().blocks(max_rows, start, stop)
+        return (Block(view.start, view.stop, np.array(view.rows, order="C")) for view in views)
 
     def whole(self) -> Matrix:
         """Return a copy in memory, row after row."""
         return np.array(self._rows, order="C")
+
+
+def open_memmap(array: np.memmap[Any, Any]) -> Source:
+    """The file behind a memory map, or where that does not hold what the map shows, the rows of the mapping.
+
+    A map of mode "c" may have changes in memory alone, and a file may have been replaced since it was mapped.
+    """
+    name = str(array.filename)
+    check_table(array.shape, array.dtype, name)
+    mapped = MemmapSource(array, name)
+    path = Path(name)
+    places = _places_of(array)
+    if array.mode == "c" or not array.size or not (places.by_rows or places.by_columns) or not path.is_file():
+        return mapped
+    array._mmap.flush()  # type: ignore[attr-defined]  # what was written to the map is then in the file, with its time
+    version = FileVersion.of(path)
+    if version.size < places.end:
+        raise DataError(
+            f"{name}: has {version.size:,} bytes, fewer than the {places.end:,} that were mapped; it was cut off or "
+            "replaced: map it again"
+        )
+    source = BinarySource(version, places, name)
+    probes = np.unique(np.linspace(0, source.n_rows - 1, _N_PROBES).astype(np.intp))
+    is_mapped_file = np.asarray(source.take(probes)).tobytes() == np.asarray(mapped.take(probes)).tobytes()
+    return source if is_mapped_file else mapped
+
+
+def _places_of(array: np.memmap[Any, Any]) -> Places:
+    """Where in its file the values of a memory map stand, which may be a part of a larger map.
+
+    Such a part has the offset of the map that it is of, so its place is found by addresses.
+    """
+    mapping = array._mmap  # type: ignore[attr-defined]
+    begin = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
+    inside = array.__array_interface__["data"][0] - begin
+    mapped_from = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
+    shape, strides = (int(array.shape[0]), int(array.shape[1])), (array.strides[0], array.strides[1])
+    return Places(mapped_from + inside, shape, strides, array.dtype)
 
 
 def as_source(X: object) -> Source:
@@ -183,7 +190,7 @@ def _wrap(X: object) -> Source:
     if isinstance(X, np.ma.MaskedArray):
         raise TypeError("X is a masked array, and its mask would be lost; pass X.filled(...) or drop the rows")
     if isinstance(X, np.memmap) and X.filename is not None:  # a copy of a memmap has no file behind it
-        return MemmapSource(X)
+        return open_memmap(X)
     if isinstance(X, np.ndarray):
         return ArraySource(X)
     if sparse.issparse(X):

@@ -11,24 +11,40 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from globular.data.blocks import Block, Matrix, Source, check_indices, check_span, regroup
+from globular.data.memory import check_fits
+from globular.data.versions import FileVersion
 from globular.errors import DataError
 
 PIECE_BYTES = 1 << 22  # what one read from disk aims at: large enough to be efficient, small beside a block
+_MOST_ROWS = 1 << 53  # what a file declares beyond it is damage, and would overflow sums of rows
 
 
 class StreamedSource(ABC):
     """A dense source in segments; a subclass says how to read rows of one segment.
 
-    `segment_rows` holds the number of rows of each segment, in order.
+    `segment_rows` holds the number of rows of each segment, in order. With a `version`, every piece is handed out
+    only if the file was still that one after the piece was read.
     """
 
     is_sparse = False
     in_memory = False
 
-    def __init__(self, name: str, segment_rows: ArrayLike, n_columns: int, dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self,
+        name: str,
+        segment_rows: ArrayLike,
+        n_columns: int,
+        dtype: np.dtype[Any],
+        version: FileVersion | None = None,
+    ) -> None:
         self.name = name
         self.n_columns = n_columns
         self.dtype = dtype
+        self._version = version
+        n_rows = np.sum(segment_rows, dtype=np.float64)
+        if n_rows > _MOST_ROWS:
+            raise DataError(f"{name}: declares {n_rows:.3g} rows, so it is corrupt; copy or write it again")
+        check_fits(n_columns * dtype.itemsize, f"{name}: one row of {n_columns} columns", "choose fewer columns")
         # bounds[s] is the first row of segment s, bounds[-1] the number of rows
         self._bounds = np.concatenate([[0], np.cumsum(segment_rows, dtype=np.int64)]).astype(np.intp)
 
@@ -59,6 +75,7 @@ class StreamedSource(ABC):
 
     def whole(self) -> Matrix:
         """Return every row in memory."""
+        self._check_whole()
         rows = np.empty((self.n_rows, self.n_columns), self.dtype)
         filled = 0
         for piece in self._pieces_between(0, self.n_rows, self._rows_per_piece()):
@@ -66,8 +83,17 @@ class StreamedSource(ABC):
             filled += len(piece)
         return rows
 
+    def _check_whole(self) -> None:
+        size = self.n_rows * self.n_columns * self.dtype.itemsize
+        check_fits(size, f"{self.name}: all {self.n_rows} rows together", "read it in blocks")
+
     def _rows_per_piece(self) -> int:
         return max(1, PIECE_BYTES // max(1, self.n_columns * self.dtype.itemsize))
+
+    def _read(self, segment: int, first: int, last: int, max_rows: int) -> Iterator[NDArray[Any]]:
+        """The pieces of a segment, compared with the version of the file."""
+        pieces = self._pieces(segment, first, last, max_rows)
+        return pieces if self._version is None else self._version.guard(pieces)
 
     def _pieces_between(self, start: int, stop: int, max_rows: int) -> Iterator[NDArray[Any]]:
         """Rows `start` to `stop`, walking the segments that they touch."""
@@ -76,14 +102,14 @@ class StreamedSource(ABC):
             offset, end = int(self._bounds[segment]), int(self._bounds[segment + 1])
             last = min(stop, end)
             if start < last:
-                yield from self._pieces(segment, start - offset, last - offset, max_rows)
+                yield from self._read(segment, start - offset, last - offset, max_rows)
             start, segment = last, segment + 1
 
     def _take_ascending(self, segment: int, rows: NDArray[np.intp]) -> Matrix:
         """Rows of one segment by ascending number: read from the first to the last of them and pick."""
         first, last = int(rows[0]), int(rows[-1]) + 1
         picked = []
-        for piece in self._pieces(segment, first, last, self._rows_per_piece()):
+        for piece in self._read(segment, first, last, self._rows_per_piece()):
             low, high = np.searchsorted(rows, [first, first + len(piece)])
             picked.append(piece[rows[low:high] - first])
             first += len(piece)

@@ -12,16 +12,18 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from globular.data.columns import choose_columns
 from globular.data.streamed import PIECE_BYTES, StreamedSource
+from globular.data.versions import FileVersion
 from globular.errors import DataError
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_LONGEST_LINE = 1 << 26  # fields take more room than their text, and a line is the least that can be parsed
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-"})  # a value that is absent, not a name
 
 
@@ -48,15 +50,19 @@ class TextSource(StreamedSource):
 
     def __init__(self, path: Path, columns: Sequence[str] | None = None) -> None:
         self._path = path
+        version = FileVersion.of(path)
         self._delimiter = _DELIMITERS[path.suffix.lower()]
-        self._header = _read_header(path, self._delimiter)
-        self._used = self._choose(columns)
-        self._chunks = _scan(path, self._header.data_start)
+        with version.reading():
+            self._header = _read_header(path, self._delimiter)
+            self._used = self._choose(columns)
+            self._chunks = _scan(path, self._header.data_start)
         names = self._header.names
         self.column_names = None if names is None else tuple(names[field] for field in self._used)
-        super().__init__(str(path), [chunk.n_rows for chunk in self._chunks], len(self._used), np.dtype(np.float64))
+        segment_rows = [chunk.n_rows for chunk in self._chunks]
+        super().__init__(str(path), segment_rows, len(self._used), np.dtype(np.float64), version)
         if self._chunks:
-            self._parse(0)  # a column of text should fail now, not in the middle of a fit
+            with version.reading():
+                self._parse(0)  # a column of text should fail now, not in the middle of a fit
 
     def _choose(self, columns: Sequence[str] | None) -> list[int]:
         """Positions of the fields to read."""
@@ -98,7 +104,7 @@ class TextSource(StreamedSource):
             raise DataError(f"{self._path}: cannot be parsed ({error})") from error
         if len(rows) != chunk.n_rows:
             raise DataError(
-                f"{self._path}: changed while it was read, or has line breaks within quotes; these are not supported"
+                f"{self._path}: has line breaks within quotes, which are not supported; write it without them"
             )
         return rows
 
@@ -145,12 +151,12 @@ def _read_header(path: Path, delimiter: str) -> _Header:
         if b"\0" in file.read(4096):
             raise DataError(f"{path}: is not a text file in UTF-8 although its name says so; write it again")
         file.seek(0)
-        start, line = 0, file.readline()
+        start, line = 0, _next_line(file, path)
         while line and not line.strip():
-            start, line = file.tell(), file.readline()
+            start, line = file.tell(), _next_line(file, path)
         if line.startswith(b"\xef\xbb\xbf"):  # byte order mark of Windows editors
             start, line = start + 3, line[3:]
-        end, following = file.tell(), file.readline()
+        end, following = file.tell(), _next_line(file, path)
     if not line:
         raise DataError(f"{path}: has no rows; check that it was written completely")
     try:
@@ -162,6 +168,16 @@ def _read_header(path: Path, delimiter: str) -> _Header:
         return _Header(None, len(fields), start)
     names = tuple(name.strip().removeprefix("#").strip() for name in fields)  # "# a,b" is numpy.savetxt's
     return _Header(names, len(fields), end)
+
+
+def _next_line(file: BinaryIO, path: Path) -> bytes:
+    """The rest of the present line; one that is absurdly long is refused before it fills the memory."""
+    line = file.readline(_LONGEST_LINE)
+    if len(line) == _LONGEST_LINE and not line.endswith(b"\n"):
+        raise DataError(
+            f"{path}: has a line of more than {_LONGEST_LINE >> 20} MiB; a row per line is expected; write it as .npy"
+        )
+    return line
 
 
 def _are_names(fields: list[str]) -> bool:
@@ -201,7 +217,7 @@ def _scan(path: Path, start: int) -> list[_Chunk]:
         file.seek(start)
         while text := file.read(PIECE_BYTES):
             if not text.endswith(b"\n"):
-                text += file.readline()
+                text += _next_line(file, path)
             n_rows = sum(1 for line in text.splitlines() if line)
             if n_rows:
                 chunks.append(_Chunk(start, len(text), n_rows))

@@ -7,7 +7,6 @@ inside the passes. Files are read whole if they fit comfortably into memory and 
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +27,9 @@ from globular.backends.protocol import Index, Labels, Shard
 from globular.backends.stream import StreamShard
 from globular.data.chosen_rows import ChosenRows
 from globular.data.columns import check_columns, column_names
-from globular.data.sources import MemmapSource, Source, as_source
+from globular.data.memory import physical_memory as physical_memory
+from globular.data.sources import Source, as_source, open_memmap
+from globular.data.sparse_rows import checked_csr
 from globular.errors import DataError, MemoryBudgetError
 from globular.estimators.distributed import files_on_workers, is_list_of_paths, open_shard, sample_of
 from globular.estimators.weights import ORDINARY, LeftOut, Weights
@@ -102,8 +103,9 @@ def open_input(
             "too large"
         )
     try:
-        with naming("X"):
+        with naming("X"), np.errstate(over="ignore", invalid="ignore"):  # infinity is told by an error, not a warning
             _refuse_lossy(X)
+            X = checked_csr(X) if sparse.issparse(X) else X
             matrix = _validate(estimator, X, source, reset=reset)
     except DataError:
         raise
@@ -157,7 +159,8 @@ def _place_of_infinity(X: Any) -> str:
     values = np.asarray(X) if not sparse.issparse(X) else np.empty(0)
     if values.ndim != 2 or values.dtype.kind != "f":
         return ""
-    row, column = np.argwhere(~np.isfinite(values))[0]
+    with np.errstate(over="ignore"):
+        row, column = np.argwhere(~np.isfinite(values.astype(np.float64)))[0]  # long doubles may be finite in X alone
     return f", first in row {row} (the first row is 0), column {column}"
 
 
@@ -188,21 +191,14 @@ def _as_streamable(X: Any) -> Source | None:
         return as_source(X)
     if is_list_of_paths(X):
         return open_files([str(path) for path in X])
-    if isinstance(X, np.memmap) and X.ndim == 2 and X.dtype.kind in "fiub":
-        return MemmapSource(X)
+    if isinstance(X, np.memmap) and X.filename is not None and X.ndim == 2 and X.dtype.kind in "fiub":
+        return open_memmap(X)
     return None
 
 
 def _fits(source: Source) -> bool:
     size = source.n_rows * source.n_columns * source.dtype.itemsize
     return source.in_memory or source.is_sparse or size <= MEMORY_SHARE * physical_memory()
-
-
-def physical_memory() -> int:
-    """Bytes of memory in this machine; 8 GiB where the system does not tell."""
-    if not hasattr(os, "sysconf"):
-        return 8 * 2**30
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _open_stream(estimator: Any, source: Source, weights: Weights, reset: bool, unit_rows: bool, threads: int) -> Input:

@@ -19,6 +19,7 @@ from globular.data.blocks import Matrix, Source, check_table
 from globular.data.formats import open_path
 from globular.data.row_range import RowRange
 from globular.data.sources import as_source
+from globular.data.sparse_rows import checked_csr
 from globular.data.streamed import ConcatenatedSource
 from globular.errors import DataError
 from globular.model.statistics import F64
@@ -160,7 +161,7 @@ def streamed(partition: Partition) -> Partition:
 def rows_from_chunk(chunk: Any, name: str) -> Matrix:
     """The matrix in a chunk: an array, a sparse matrix or a data frame."""
     if sparse.issparse(chunk):
-        return sparse.csr_matrix(cast(Any, chunk))
+        return cast(Matrix, checked_csr(chunk, name))
     if hasattr(chunk, "columns"):
         if len(chunk) == 0:
             return np.empty((0, len(chunk.columns)), dtype=np.float32)

@@ -1,0 +1,132 @@
+"""Files in which every value stands at a fixed place: .npy, the records of .fvecs, the file behind a memory map.
+
+They are read by calls and not through a mapping, though that would be less to write: touching a mapped file that has
+become shorter kills the process, and no check beforehand can exclude it. From the system's cache both are equally fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import FileIO
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.data import streamed
+from globular.data.blocks import Matrix, check_table
+from globular.data.streamed import StreamedSource
+from globular.data.versions import FileVersion
+from globular.errors import DataError
+
+_GAP_BYTES = 1 << 12  # reading over so much costs no more than another call
+_COLUMNS_AT_ONCE = 16  # of a file in Fortran order: their values fill a cache line of the rows that are wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the values stand: value (n, d) at byte offset + n · strides[0] + d · strides[1]."""
+
+    offset: int
+    shape: tuple[int, int]
+    strides: tuple[int, int]
+    dtype: np.dtype[Any]
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether each row is one run of bytes."""
+        row_bytes = self.shape[1] * self.dtype.itemsize
+        return self.strides[1] == self.dtype.itemsize and self.strides[0] >= row_bytes
+
+    @property
+    def by_columns(self) -> bool:
+        """Whether each column is one run of bytes."""
+        column_bytes = self.shape[0] * self.dtype.itemsize
+        return self.strides[0] == self.dtype.itemsize and self.strides[1] >= column_bytes
+
+    @property
+    def end(self) -> int:
+        """The first byte after the last value."""
+        last = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+        return self.offset + last + self.dtype.itemsize
+
+
+class BinarySource(StreamedSource):
+    """A table whose rows, or else whose columns, each stand together in a file."""
+
+    def __init__(self, version: FileVersion, places: Places, name: str) -> None:
+        check_table(places.shape, places.dtype, name)
+        super().__init__(name, [places.shape[0]], places.shape[1], places.dtype, version)
+        self._places = places
+        self._file_version = version
+        row_bytes = places.shape[1] * places.dtype.itemsize
+        self._is_plain = places.by_rows and places.strides[0] == row_bytes
+        """Whether the file has the rows one after the other with nothing between them."""
+
+    def whole(self) -> Matrix:
+        """Return every row in memory, read at one go."""
+        self._check_whole()
+        return next(self.blocks(self.n_rows)).rows if self.n_rows else super().whole()
+
+    def _pieces(self, segment: int, first: int, last: int, max_rows: int) -> Iterator[NDArray[Any]]:
+        has_gaps = self._places.by_rows and not self._is_plain
+        step = min(max_rows, self._rows_per_read()) if has_gaps else max_rows
+        with self._file_version.path.open("rb", buffering=0) as file:
+            for low in range(first, last, step):
+                yield self._rows_between(file, low, min(low + step, last))
+
+    def _take_ascending(self, segment: int, rows: NDArray[np.intp]) -> Matrix:
+        """Rows by ascending number; neighbours and near neighbours are read by one call."""
+        taken = np.empty((rows.size, self.n_columns), self.dtype)
+        content, row_bytes = taken.reshape(-1).view(np.uint8).data, self.n_columns * self.dtype.itemsize
+        steps = np.diff(rows)
+        apart = (steps * self._places.strides[0] > _GAP_BYTES) | (np.diff(rows // self._rows_per_read()) > 0)
+        cuts = [0, *(np.flatnonzero(apart) + 1).tolist(), rows.size]
+        numbers = rows.tolist()
+        n_uneven = [0, *np.cumsum(steps != 1).tolist()]  # equal at both ends of a run without gaps and repeats
+        with self._file_version.reading(), self._file_version.path.open("rb", buffering=0) as file:
+            for low, high in pairwise(cuts):
+                first, last = numbers[low], numbers[high - 1] + 1
+                if self._is_plain and n_uneven[low] == n_uneven[high - 1]:
+                    begin = self._places.offset + first * row_bytes
+                    self._fill(file, begin, content[low * row_bytes : high * row_bytes])
+                else:
+                    taken[low:high] = self._rows_between(file, first, last)[rows[low:high] - first]
+        return taken
+
+    def _rows_per_read(self) -> int:
+        """Rows that a few megabytes of the file hold."""
+        row_bytes = self._places.strides[0] if self._places.by_rows else self.n_columns * self.dtype.itemsize
+        return max(1, streamed.PIECE_BYTES // max(1, row_bytes))
+
+    def _rows_between(self, file: FileIO, first: int, last: int) -> NDArray[Any]:
+        places = self._places
+        if not places.by_rows:
+            return self._from_columns(file, first, last)
+        row_bytes = self.n_columns * self.dtype.itemsize
+        content = np.empty((last - first - 1) * places.strides[0] + row_bytes, np.uint8)
+        self._fill(file, places.offset + first * places.strides[0], content.data)
+        return np.ndarray((last - first, self.n_columns), self.dtype, content.data, strides=places.strides)
+
+    def _from_columns(self, file: FileIO, first: int, last: int) -> NDArray[Any]:
+        """Rows in C order from a file in Fortran order, some columns at a time."""
+        places = self._places
+        rows = np.empty((last - first, self.n_columns), self.dtype)
+        some = np.empty((_COLUMNS_AT_ONCE, last - first), self.dtype)
+        for left in range(0, self.n_columns, _COLUMNS_AT_ONCE):
+            right = min(left + _COLUMNS_AT_ONCE, self.n_columns)
+            for column in range(left, right):
+                begin = places.offset + column * places.strides[1] + first * self.dtype.itemsize
+                self._fill(file, begin, some[column - left].view(np.uint8).data)
+            rows[:, left:right] = some[: right - left].T
+        return rows
+
+    def _fill(self, file: FileIO, begin: int, content: memoryview) -> None:
+        """Read so many bytes from this place on; a call may give fewer than it was asked for."""
+        file.seek(begin)
+        while (n_new := file.readinto(content)) < len(content):
+            if not n_new:
+                raise DataError(f"{self.name}: ends before its last row; copy it again")
+            content = content[n_new:]

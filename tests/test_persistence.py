@@ -1,13 +1,22 @@
 """Models on disk: everything comes back, damage is named, and a model is never half there."""
 
+import errno
+import fcntl
+import hashlib
+import io
+import itertools
 import json
 import os
+import re
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from safetensors.numpy import load_file, save_file
 from sklearn.base import BaseEstimator
 from sklearn.cluster import KMeans as OtherKMeans
 
@@ -21,6 +30,8 @@ from globular.persistence import check_destination, is_model, load, read_info, s
 
 class Toy(BaseEstimator):
     """Has one parameter and one attribute of every kind that there is."""
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {}
 
     def __init__(
         self, n_clusters: int = 8, init: Any = "auto", tol: float = 1e-4, callbacks: Any = None, verbose: int = 0
@@ -54,6 +65,9 @@ class Toy(BaseEstimator):
         self._scratch = object()
         return self
 
+    def _check_state(self) -> None:
+        """Anything goes."""
+
 
 @pytest.fixture(autouse=True)
 def _known_class(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,6 +83,31 @@ def rewrite(folder: Path, change: Any) -> None:
     document = json.loads((folder / "model.json").read_text())
     change(document)
     (folder / "model.json").write_text(json.dumps(document))
+
+
+def arrays_of(folder: Path) -> Path:
+    return folder / json.loads((folder / "model.json").read_text())["arrays"]["file"]
+
+
+def rewrite_arrays(folder: Path, change: Any) -> None:
+    """Change arrays as somebody would who knows how models are stored: shapes, dtypes and digest fit afterwards."""
+    path = arrays_of(folder)
+    arrays = load_file(path)
+    change(arrays)
+    save_file(arrays, path)
+    document = json.loads((folder / "model.json").read_text())
+    document["arrays"]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    text = json.dumps(document)
+    for name, array in arrays.items():
+        form = {"$array": name, "shape": list(array.shape), "dtype": array.dtype.name}
+        text = re.sub(r'\{"\$array": "' + re.escape(name) + r'"[^}]*\}', json.dumps(form), text)
+    (folder / "model.json").write_text(text)
+
+
+def as_first_version(folder: Path) -> None:
+    """Make the folder what format version 1 wrote."""
+    arrays_of(folder).rename(folder / "model.safetensors")
+    rewrite(folder, lambda document: (document.pop("arrays"), document.update(format_version=1)))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -138,14 +177,14 @@ def test_labels_can_be_left_out(tmp_path: Path) -> None:
 
 
 def test_the_folder_holds_two_files_that_others_may_read(model_folder: Path) -> None:
-    assert sorted(entry.name for entry in model_folder.iterdir()) == ["model.json", "model.safetensors"]
+    assert set(model_folder.iterdir()) == {model_folder / "model.json", arrays_of(model_folder)}
     modes = {entry.stat().st_mode for entry in model_folder.iterdir()}
     assert len(modes) == 1
     json.loads((model_folder / "model.json").read_text(), parse_constant=pytest.fail)  # no NaN: strict JSON
 
 
 def test_info_tells_without_the_arrays(model_folder: Path) -> None:
-    (model_folder / "model.safetensors").unlink()
+    arrays_of(model_folder).unlink()
     info = read_info(model_folder)
     assert (info.class_name, info.library_version) == ("Toy", __version__)
     assert (info.n_clusters, info.n_features) == (4, 3)
@@ -208,47 +247,169 @@ def test_what_is_not_a_model_is_never_replaced(tmp_path: Path) -> None:
     assert is_model(save(Toy().fit(), tmp_path / "empty"))
 
 
-@pytest.mark.parametrize("broken", ["save_file", "fsync"])
+@pytest.mark.parametrize("new", [False, True])
 def test_a_failed_write_leaves_the_old_model_and_no_litter(
-    model_folder: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch, new: bool
 ) -> None:
     before = contents(model_folder)
 
-    def fail(*arguments: Any, **options: Any) -> None:
-        raise OSError("disk full")
+    def fail(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "disk full")
 
-    monkeypatch.setattr("safetensors.numpy.save_file" if broken == "save_file" else "os.fsync", fail)
-    with pytest.raises(OSError, match="disk full"):
-        save(Toy(n_clusters=99).fit(), model_folder)
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(DataError, match=r"could not be written \(disk full\)"):
+        save(Toy(n_clusters=99).fit(), model_folder.with_name("other") if new else model_folder)
     assert contents(model_folder) == before
     assert [entry.name for entry in model_folder.parent.iterdir()] == ["model"]
 
 
-@pytest.mark.parametrize("failing_rename", [1, 2])
-def test_a_failed_rename_puts_the_old_model_back(
-    model_folder: Path, monkeypatch: pytest.MonkeyPatch, failing_rename: int
+@pytest.mark.parametrize("done", [False, True])
+def test_ctrl_c_at_the_rename_leaves_one_whole_model(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch, done: bool
 ) -> None:
-    calls = iter(range(1, 100))
-    rename = Path.rename
+    replace = Path.replace
 
-    def flaky(self: Path, target: Path) -> Path:
-        if next(calls) == failing_rename:
-            raise KeyboardInterrupt
-        return rename(self, target)
+    def interrupted(self: Path, target: Path) -> Path:
+        if done:
+            replace(self, target)
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "rename", flaky)
+    monkeypatch.setattr(Path, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         save(Toy(n_clusters=99).fit(), model_folder)
-    assert load(model_folder).n_clusters == 4
-    assert [entry.name for entry in model_folder.parent.iterdir()] == ["model"]
+    assert load(model_folder).n_clusters == (99 if done else 4)
+    assert set(model_folder.iterdir()) == {model_folder / "model.json", arrays_of(model_folder)}
 
 
-def test_a_swap_cut_short_is_found_by_load_and_mended_by_save(model_folder: Path) -> None:
-    os.rename(model_folder, model_folder.with_name(".model.previous"))  # as a power cut would leave it
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing of what the process would still have done is done."""
+
+
+SYSTEM_CALLS = ("open", "mkdir", "rename", "replace", "unlink", "rmdir", "fsync", "stat", "listdir", "scandir", "close")
+
+
+def save_killed_at(n: int, model: Toy, folder: Path) -> bool:
+    """Save, but do nothing on disk from the n-th call of the file system on; says whether it was killed."""
+    n_calls = 0
+    with pytest.MonkeyPatch.context() as patch:
+
+        def guard(owner: Any, name: str) -> None:
+            call = getattr(owner, name)
+
+            def counted(*arguments: Any, **options: Any) -> Any:
+                nonlocal n_calls
+                n_calls += 1
+                of_the_kernel = name == "close" or (name == "flock" and arguments[1] == fcntl.LOCK_UN)
+                if n_calls > n and not of_the_kernel:  # which closes and unlocks the files of a killed process
+                    raise Killed
+                return call(*arguments, **options)
+
+            patch.setattr(owner, name, counted)
+
+        for name in SYSTEM_CALLS:
+            guard(os, name)
+        guard(io, "open")
+        guard(fcntl, "flock")
+        patch.setattr("globular._model_folder._lock", lambda handle, how: fcntl.flock(handle, how) or True)
+        try:
+            save(model, folder)
+        except Killed:
+            return True
+    return False
+
+
+def killed_saves(folder: Path, prepare: Any) -> Iterator[int]:
+    """Kill a save at every call of the file system in turn; yields after each."""
+    for n in itertools.count():
+        shutil.rmtree(folder.parent, ignore_errors=True)
+        folder.parent.mkdir()
+        prepare()
+        if not save_killed_at(n, Toy(n_clusters=99).fit(), folder):
+            assert n > 10
+            return
+        yield n
+
+
+@pytest.mark.parametrize("before", ["nothing", "model", "previous", "both", "killed"])
+def test_a_kill_at_any_call_of_the_file_system_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    monkeypatch.setattr("os.fsync", lambda handle: None)  # takes most of the time
+    folder = tmp_path / "place" / "model"
+
+    def prepare() -> None:
+        if before == "nothing":
+            return
+        save(Toy(n_clusters=4).fit(), folder)
+        if before == "killed":
+            assert save_killed_at(24, Toy(n_clusters=5).fit(), folder)
+        (folder / "notes.txt").write_text("mine")
+        if before in ("previous", "both"):
+            as_first_version(folder)
+            folder.rename(folder.with_name(".model.previous"))
+        if before == "both":  # the second rename is done, the user's files are not back yet
+            save(Toy(n_clusters=4).fit(), folder.with_name("new"))
+            folder.with_name("new").rename(folder)
+
+    for n in killed_saves(folder, prepare):
+        if before != "nothing":
+            assert is_model(folder), n
+        if is_model(folder):
+            assert load(folder).n_clusters in (4, 99), n
+            np.testing.assert_array_equal(load(folder).cluster_centers_, Toy().fit().cluster_centers_)
+        check_destination(folder)
+        save(Toy(n_clusters=7).fit(), folder)
+        assert load(folder).n_clusters == 7
+        left = {path.name for path in folder.parent.rglob("*")}
+        if before in ("previous", "both"):  # version 1 named its arrays as anybody may, and an empty folder is no harm
+            left -= {"model.safetensors", ".model.previous"}
+        expected = {"model", "model.json", arrays_of(folder).name} | ({"notes.txt"} if before != "nothing" else set())
+        assert left == expected, n
+        if before != "nothing":
+            assert (folder / "notes.txt").read_text() == "mine"
+
+
+def test_what_another_process_is_just_writing_is_not_removed(model_folder: Path) -> None:
+    half_written = model_folder / "model-0123456789abcdef.safetensors"
+    half_written.write_bytes(b"so far")
+    handle = os.open(model_folder, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_SH)  # as a save does that is under way
+    save(Toy(n_clusters=5).fit(), model_folder)
+    assert half_written.exists() and load(model_folder).n_clusters == 5
+    os.close(handle)
+    save(Toy(n_clusters=6).fit(), model_folder)
+    assert not half_written.exists() and load(model_folder).n_clusters == 6
+
+
+def test_arrays_that_are_replaced_while_they_are_read_are_read_anew(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_arrays = _model_folder._read_arrays
+    saves = iter([lambda: save(Toy(n_clusters=5).fit(), model_folder)])
+
+    def late(folder: Path, document: dict[str, Any]) -> Any:
+        next(saves, lambda: None)()
+        return read_arrays(folder, document)
+
+    monkeypatch.setattr(_model_folder, "_read_arrays", late)
+    assert load(model_folder).n_clusters == 5
+
+
+def test_files_of_the_user_are_never_taken_for_ours(model_folder: Path) -> None:
+    for name in ("model.safetensors", "model-backup.safetensors", ".model.json.part", "model-0123456789abcdef.txt"):
+        (model_folder / name).write_text("mine")
+    before = contents(model_folder)
+    save(Toy(n_clusters=5).fit(), model_folder)
+    ours = {"model.json", arrays_of(model_folder).name}
+    after = contents(model_folder)
+    assert {name for name in after if name not in ours} == {name for name in before if before[name] == b"mine"}
+
+
+def test_models_of_the_first_format_version_are_read_and_replaced(model_folder: Path) -> None:
+    as_first_version(model_folder)
     assert load(model_folder).n_clusters == 4
     save(Toy(n_clusters=5).fit(), model_folder)
-    assert load(model_folder).n_clusters == 5
-    assert [entry.name for entry in model_folder.parent.iterdir()] == ["model"]
+    assert load(model_folder).n_clusters == 5 and not (model_folder / "model.safetensors").exists()
 
 
 def test_a_link_stays_a_link(tmp_path: Path, model_folder: Path) -> None:
@@ -271,16 +432,16 @@ def damage_nothing_there(folder: Path) -> None:
 
 
 def damage_no_arrays(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
+    arrays_of(folder).unlink()
 
 
 def damage_short_arrays(folder: Path) -> None:
-    path = folder / "model.safetensors"
+    path = arrays_of(folder)
     path.write_bytes(path.read_bytes()[:-20])
 
 
 def damage_empty_arrays(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"")
+    arrays_of(folder).write_bytes(b"")
 
 
 def damage_short_json(folder: Path) -> None:
@@ -332,7 +493,7 @@ def damage_unknown_form(folder: Path) -> None:
     ("damage", "message"),
     [
         (damage_nothing_there, "not a globular model: it has no model.json"),
-        (damage_no_arrays, "model.safetensors is missing"),
+        (damage_no_arrays, "safetensors is missing"),
         (damage_short_arrays, "damaged or truncated"),
         (damage_empty_arrays, "damaged or truncated"),
         (damage_short_json, "damaged or truncated"),

@@ -528,3 +528,254 @@ def test_a_missing_folder_and_a_file_are_told_apart(tmp_path: Path) -> None:
         load(tmp_path / "missing")
     with pytest.raises(DataError, match="is a file"):
         load(tmp_path / "file")
+
+
+def test_a_half_copied_folder_is_refused(model_folder: Path, tmp_path: Path) -> None:
+    other = save(Toy(n_clusters=4).fit(), tmp_path / "other")
+    changed = load_file(arrays_of(other))
+    changed["cluster_centers_"][0, 0] += 1
+    save_file(changed, arrays_of(model_folder))  # of the same names, shapes and dtypes
+    with pytest.raises(DataError, match="digest differs"):
+        load(model_folder)
+
+
+@pytest.mark.parametrize("version", [-1, 0, True, 1.5, "2", None, [], {}])
+def test_a_format_version_is_a_whole_number_from_one_on(model_folder: Path, version: Any) -> None:
+    rewrite(model_folder, lambda document: document.update(format_version=version))
+    with pytest.raises(DataError, match="format version"):
+        load(model_folder)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000 + "]" * 100_000,
+        "[" * 900 + "]" * 900,
+        "9" * 5000,
+        "NaN",
+        "-Infinity",
+        '{"$text": [1, 2]}',
+        '{"$text": "abc"}',
+        '{"$history": [{"iteration": "1", "seconds": 0, "objective": 0, "n_distances": 0}]}',
+        '{"$history": [{"iteration": 1, "seconds": null, "objective": 0, "n_distances": 0}]}',
+        '{"$history": [{"iteration": 1, "seconds": 0, "objective": 0, "n_distances": 1000000000000000000000}]}',
+        '{"$array": "labels_", "shape": [50], "dtype": "float64"}',
+    ],
+)
+def test_hostile_values_are_one_error(model_folder: Path, text: str) -> None:
+    path = model_folder / "model.json"
+    path.write_text(path.read_text().replace('"attributes": {', f'"attributes": {{"odd_": {text},', 1))
+    for read in (load, read_info):
+        if read is load or "$array" not in text:  # whose dtype is seen only where the arrays are
+            with pytest.raises(DataError, match="damaged"):
+                read(model_folder)
+    assert is_model(model_folder) in (True, False)
+
+
+def test_texts_take_what_they_need_whatever_their_dtype_is_said_to_be(model_folder: Path) -> None:
+    bomb = {"$text": ["a", "b", "c"], "dtype": "<U2000000000"}
+    rewrite(model_folder, lambda document: document["attributes"].update(feature_names_in_=bomb))
+    assert load(model_folder).feature_names_in_.tolist() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("name", ["../../model-0123456789abcdef.safetensors", "/etc/passwd", "model.json", "", None, 3])
+def test_arrays_lie_in_the_folder_of_the_model(model_folder: Path, name: Any) -> None:
+    rewrite(model_folder, lambda document: document["arrays"].update(file=name))
+    with pytest.raises(DataError, match="damaged"):
+        load(model_folder)
+
+
+def test_a_pipe_is_not_waited_for(model_folder: Path) -> None:
+    for path in (arrays_of(model_folder), model_folder / "model.json"):
+        path.unlink()
+        os.mkfifo(path)
+        with pytest.raises(DataError, match="not a file"):
+            load(model_folder)
+
+
+def test_arrays_of_a_type_that_numpy_lacks_are_refused(model_folder: Path) -> None:
+    header = b'{"labels_":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}}'
+    content = len(header).to_bytes(8, "little") + header + bytes(4)
+    arrays_of(model_folder).write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
+    rewrite(model_folder, lambda document: document["arrays"].update(sha256=digest))
+    with pytest.raises(DataError, match="damaged"):
+        load(model_folder)
+
+
+# --- models that do not hold together
+
+ROWS = np.random.default_rng(0).normal(size=(60, 3))
+MODELS: dict[str, Any] = {
+    "kmeans": lambda: globular.KMeans(4, random_state=0),
+    "nested": lambda: globular.NestedMiniBatchKMeans(4, random_state=0),
+    "variational": lambda: globular.VariationalKMeans(4, random_state=0),
+    "full": lambda: globular.GaussianMixture(2, random_state=0),
+    "tied": lambda: globular.GaussianMixture(2, covariance_type="tied", random_state=0),
+    "diag": lambda: globular.GaussianMixture(2, covariance_type="diag", random_state=0),
+    "soft": lambda: globular.VariationalGaussianMixture(4, random_state=0),
+    "infinite": lambda: globular.InfiniteGaussianMixture(random_state=0),
+    "counts": lambda: globular.InfiniteMultinomialMixture(random_state=0),
+}
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("fitted")
+    return {name: save(make().fit(np.round(np.abs(4 * ROWS))), folder / name) for name, make in MODELS.items()}
+
+
+@pytest.fixture
+def copied(fitted: dict[str, Path], tmp_path: Path) -> Any:
+    return lambda name: Path(shutil.copytree(fitted[name], tmp_path / name))
+
+
+def put(name: str, change: Any) -> Any:
+    return lambda arrays: arrays.update({name: np.ascontiguousarray(change(arrays[name]))})
+
+
+def one(value: float) -> Any:
+    def change(array: Any) -> Any:
+        array.ravel()[-1] = value
+        return array
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("model", "array", "change"),
+    [
+        ("kmeans", "cluster_centers_", lambda a: a[:, :2]),  # was a heap corruption
+        ("kmeans", "cluster_centers_", lambda a: np.zeros((4, 40))),
+        ("kmeans", "cluster_centers_", lambda a: a[:3]),
+        ("kmeans", "cluster_centers_", lambda a: a[:0]),
+        ("kmeans", "cluster_centers_", lambda a: a.ravel()),
+        ("kmeans", "cluster_centers_", lambda a: a > 0),
+        ("kmeans", "cluster_centers_", one(np.nan)),
+        ("kmeans", "cluster_centers_", one(np.inf)),
+        ("kmeans", "labels_", one(4)),
+        ("kmeans", "labels_", one(-1)),
+        ("kmeans", "labels_", lambda a: a.astype(float)),
+        ("nested", "sums_", lambda a: a[:, :2]),
+        ("nested", "counts_", lambda a: a[:3]),
+        ("nested", "counts_", one(-1)),
+        ("variational", "neighbors_", one(10**8)),
+        ("variational", "neighbors_", one(-1)),
+        ("variational", "neighbors_", lambda a: a[:2]),
+        ("full", "means_", lambda a: a[:, :2]),
+        ("full", "weights_", lambda a: a[:1]),
+        ("full", "weights_", lambda a: -a),
+        ("full", "weights_", lambda a: 2 * a),
+        ("full", "covariances_", lambda a: -a),
+        ("full", "covariances_", one(np.nan)),
+        ("full", "covariances_", lambda a: a + np.triu(np.ones((3, 3)), 1)),
+        ("full", "precisions_", lambda a: a[0]),
+        ("tied", "covariances_", lambda a: 0 * a),
+        ("diag", "covariances_", one(-1e-9)),
+        ("diag", "covariances_", one(0)),
+        ("soft", "neighbors_", one(4)),
+        ("infinite", "posterior_.sticks", lambda a: a[:, :1]),
+        ("infinite", "posterior_.means", lambda a: a[:, :2]),
+        ("infinite", "posterior_.degrees_of_freedom", lambda a: 0 * a + 1),
+        ("infinite", "posterior_.mean_precision", lambda a: -a),
+        ("infinite", "posterior_.scale", lambda a: -a),
+        ("infinite", "prior_.scale", lambda a: a[:2, :2]),
+        ("infinite", "prior_.means", lambda a: a[:2]),
+        ("infinite", "weights_", lambda a: a / 2),
+        ("infinite", "covariances_", lambda a: a[:, :2, :2]),
+        ("counts", "posterior_.counts", lambda a: a[:, :2]),
+        ("counts", "posterior_.counts", one(0)),
+        ("counts", "prior_.counts", lambda a: a[:2]),
+        ("counts", "prior_.sticks", lambda a: np.append(a, 1)),
+    ],
+)
+def test_arrays_that_do_not_go_together_are_refused(copied: Any, model: str, array: str, change: Any) -> None:
+    folder = copied(model)
+    load(folder)
+    rewrite_arrays(folder, put(array, change))
+    with pytest.raises(DataError, match=array.split(".")[0].rstrip("_")) as caught:
+        load(folder)
+    assert str(folder) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "section", "name", "value"),
+    [
+        ("kmeans", "parameters", "metric", "manhattan"),
+        ("kmeans", "parameters", "n_clusters", -5),
+        ("kmeans", "parameters", "n_clusters", 5),
+        ("kmeans", "parameters", "n_threads", 0),
+        ("kmeans", "attributes", "n_features_in_", 2),
+        ("kmeans", "attributes", "n_features_in_", "3"),
+        ("kmeans", "attributes", "inertia_", "x"),
+        ("kmeans", "attributes", "history_", [1]),
+        ("kmeans", "attributes", "feature_names_in_", {"$text": ["a", "b"]}),
+        ("kmeans", "attributes", "cluster_centers_", [[1, 2, 3], [4, 5, 6]]),
+        ("kmeans", "attributes", "cluster_centers_", None),
+        ("full", "parameters", "covariance_type", "nonsense"),
+        ("full", "parameters", "covariance_type", "diag"),
+        ("full", "parameters", "n_components", 7),
+        ("full", "attributes", "lower_bound_", None),
+        ("infinite", "parameters", "truncation", "fixed"),
+        ("infinite", "attributes", "posterior_", {"$dict": {}}),
+        ("infinite", "attributes", "posterior_", 3),
+        ("infinite", "attributes", "n_components_", 99),
+        ("counts", "attributes", "prior_", None),
+    ],
+)
+def test_values_that_do_not_go_together_are_refused(
+    copied: Any, model: str, section: str, name: str, value: Any
+) -> None:
+    folder = copied(model)
+    rewrite(folder, lambda document: document[section].update({name: value}))
+    with pytest.raises(DataError, match="damaged or does not fit"):
+        load(folder)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_an_attribute_that_predict_needs_is_missed_by_load(copied: Any, model: str) -> None:
+    folder = copied(model)
+    for name in ("cluster_centers_", "means_", "weights_", "covariances_", "posterior_", "prior_", "n_features_in_"):
+        document = json.loads((folder / "model.json").read_text())
+        if name in document["attributes"]:
+            gone = {key: value for key, value in document["attributes"].items() if key != name}
+            (folder / "model.json").write_text(json.dumps({**document, "attributes": gone}))
+            with pytest.raises(DataError, match=name):
+                load(folder)
+            (folder / "model.json").write_text(json.dumps(document))
+
+
+def test_save_refuses_what_load_would_refuse(fitted: dict[str, Path], tmp_path: Path) -> None:
+    model = load(fitted["kmeans"]).set_params(n_clusters=9)
+    with pytest.raises(ValueError, match="cluster_centers_ holds 4 centres, n_clusters=9"):
+        save(model, tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "attribute"),
+    [(name, "cluster_centers_") for name in ("kmeans", "nested", "variational")]
+    + [(name, "means_") for name in ("full", "tied", "diag", "soft")],
+)
+def test_centers_set_by_hand_are_checked_before_they_reach_a_kernel(
+    fitted: dict[str, Path], model: str, attribute: str
+) -> None:
+    found = load(fitted[model])
+    good = getattr(found, attribute)
+    for bad in (good[:, :2], np.hstack([good, good]), good[0], good[:0], np.full_like(good, np.nan), good.astype(str)):
+        setattr(found, attribute, bad)
+        for method in ("predict", "score", "transform", "predict_proba", "score_samples", "partial_fit"):
+            if hasattr(found, method):
+                with pytest.raises(ValueError, match=attribute):
+                    getattr(found, method)(ROWS)
+
+
+@pytest.mark.parametrize("part", ["sticks", "means", "scale", "degrees_of_freedom", "mean_precision"])
+def test_a_posterior_set_by_hand_is_checked_before_it_reaches_a_kernel(fitted: dict[str, Path], part: str) -> None:
+    model = load(fitted["infinite"])
+    good = model.posterior_[part]
+    for bad in (good[..., :0], np.concatenate([good, good], axis=-1), np.full_like(good, np.nan), good[None]):
+        model.posterior_[part] = bad
+        for method in (model.predict, model.score, model.predict_proba, model.score_samples):
+            with pytest.raises(ValueError, match="posterior_"):
+                method(ROWS)

@@ -24,7 +24,7 @@ from globular.algorithms.steps import Step
 from globular.backends.cpu import CpuShard, soft
 from globular.backends.mapped import on_arrays
 from globular.estimators.distributed import lazily
-from globular.estimators.fitted import check_common, check_weights_sum, checked_floats
+from globular.estimators.fitted import check_common, checked_floats
 from globular.estimators.infinite_priors import stick_prior
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.mixture_starts import MEANS_METHODS
@@ -194,12 +194,18 @@ class InfiniteEstimator(MixtureEstimator):
     def _check_state(self) -> None:
         D = check_common(self, "lower_bound_", "free_energy_", "n_components_", "remaining_weight_")
         mixture = self._infinite()
-        if not np.isfinite(mixture.local.log_constants).all():
-            raise ValueError("posterior_ is not that of a mixture; fit again")
+        try:
+            regular = bool(np.isfinite(mixture.local.log_constants).all())
+        except np.linalg.LinAlgError:
+            regular = False
+        if not regular:
+            raise ValueError("posterior_ and prior_ are not those of a mixture: a scale is not positive; fit again")
         if not 0 <= self.n_components_ <= mixture.T:
             raise ValueError(f"n_components_={self.n_components_}, posterior_ holds {mixture.T}; fit again")
         weights = checked_floats(self.weights_, "weights_", (mixture.T,))
-        check_weights_sum(np.append(weights, self.remaining_weight_))
+        sticks = mixture.sticks
+        if not np.allclose([*weights, self.remaining_weight_], [*sticks.weights, sticks.remainder]):
+            raise ValueError("weights_ and remaining_weight_ do not follow from posterior_; fit again")
         checked_floats(self.means_, "means_", (mixture.T, D))
 
     def _sticks(self) -> Sticks:

@@ -255,7 +255,9 @@ class InfiniteGaussianMixture(InfiniteEstimator):
         p = self._parts("prior_", (), D, full)
         q = self._parts("posterior_", sticks.first.shape, D, full)
         if full and min(p.nu.min(), q.nu.min()) <= D - 1:
-            raise ValueError(f"degrees_of_freedom must be greater than n_features - 1 = {D - 1}; fit again")
+            raise ValueError(
+                f"degrees_of_freedom of posterior_ and prior_ must be greater than n_features - 1 = {D - 1}; fit again"
+            )
         prior = GaussianPrior(float(p.beta), p.m, float(p.nu), p.S)
         posterior = KINDS[self.covariance_type](q.beta, q.m, q.nu, q.S, prior)
         return InfiniteMixture(sticks, posterior, prior.itself())

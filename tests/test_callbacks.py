@@ -1,10 +1,11 @@
 """Callbacks on a small estimator that calls them as the contract says."""
 
 import copy
+import errno
 import io
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 import globular
 from globular._progress import Forecast, format_seconds
 from globular.callbacks import Callback, Checkpoint, EarlyStopping, Progress, TimeBudget, as_callbacks
-from globular.errors import DataError, FitInterruptedWarning
+from globular.errors import CheckpointWarning, DataError, FitInterruptedWarning
 from globular.model.history import History, Record
 from globular.persistence import load, read_info
 
@@ -23,11 +24,16 @@ from globular.persistence import load, read_info
 class Counting(BaseEstimator):
     """Runs through given objectives, half a second each by its own clock."""
 
+    _parameter_constraints: ClassVar[dict[str, Any]] = {}
+
     def __init__(self, objectives: Any = (8.0, 4.0, 2.0), tol: float = 0.0, callbacks: Any = None, verbose: int = 0):
         self.objectives = objectives
         self.tol = tol
         self.callbacks = callbacks
         self.verbose = verbose
+
+    def _check_state(self) -> None:
+        """Anything goes."""
 
     def fit(self, X: Any = None) -> "Counting":
         callbacks = as_callbacks(self.callbacks, self.verbose)
@@ -202,6 +208,23 @@ def test_checkpoint_refuses_a_foreign_folder_before_the_fit(tmp_path: Path) -> N
 def test_checkpoint_of_a_fit_without_iterations_leaves_nothing(tmp_path: Path) -> None:
     Counting([], callbacks=Checkpoint(tmp_path / "run")).fit()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_that_cannot_be_written_warns_and_the_fit_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk_is_full = iter([True, True])
+
+    def fsync(handle: int) -> None:
+        if next(disk_is_full, False):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fsync)
+    model = Counting([5.0, 4.0, 3.0, 2.0], callbacks=Checkpoint(tmp_path / "run", every_iterations=1))
+    with pytest.warns(CheckpointWarning, match="run could not be written.*No space left") as caught:
+        model.fit()
+    assert len(caught) == 1  # for two checkpoints in a row that failed
+    assert len(model.history_) == 4 and len(load(tmp_path / "run").history_) == 4
 
 
 # --- progress

@@ -1,5 +1,6 @@
 """The command: what it writes, what it says, and how it fails."""
 
+import errno
 import json
 import os
 import re
@@ -132,6 +133,36 @@ def test_resume_without_a_model_starts(data: Path, tmp_path: Path, capsys: pytes
     assert command("fit", data, "-k", 5, "-o", tmp_path / "m", "--resume") == 0
     assert "starting from the beginning" in capsys.readouterr().err
     assert_refused(capsys, "fit", data, "-o", tmp_path / "n", "--resume", "-q", says="-k is missing")
+
+
+def test_resume_goes_on_from_a_model_that_an_interrupted_save_put_aside(
+    data: Path, tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aside = tmp_path / ".model.previous"  # between the two renames of format version 1
+    (model_folder / "notes.txt").write_text("mine")
+    model_folder.rename(aside)
+    assert_refused(capsys, "fit", data, "-k", 20, "-o", model_folder, "-q", says="already holds a model")
+    assert command("info", model_folder) == 0
+    good = globular.load(model_folder).inertia_
+    assert command("fit", data, "-o", model_folder, "--resume", "--max-iter", 1, "--seed", 5, "-q") == 0
+    assert globular.load(model_folder).inertia_ <= good
+    assert (model_folder / "notes.txt").exists() and not aside.exists()
+
+
+def test_checkpoints_that_cannot_be_written_are_a_line_and_a_model_that_cannot_is_an_error(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("globular._model_folder._write_safetensors", fail)
+    again = ["fit", data, "-k", 20, "-o", tmp_path / "m", "--checkpoint-every", 1e-6, "-q"]
+    assert command(*again) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert re.search(r"warning: checkpoint .*m could not be written, the fit goes on: .*No space left", lines[0])
+    assert re.search(r"error: .*m: the model could not be written \(No space left", lines[1])
+    assert not (tmp_path / "m").exists()
 
 
 def test_a_model_is_replaced_only_if_that_is_asked_for(
@@ -309,7 +340,7 @@ def test_predict_refuses_and_writes_nothing(
     assert_refused(capsys, "predict", model_folder, tmp_path / "nan.npy", "-o", out, says="NaN")
     assert_refused(capsys, "predict", tmp_path / "gone", data, "-o", out, says="no such model folder")
     assert_refused(capsys, "predict", model_folder, data, "-o", tmp_path / "out.txt", says="ends in .npy")
-    (model_folder / "model.safetensors").write_bytes(b"short")
+    next(model_folder.glob("*.safetensors")).write_bytes(b"short")
     assert_refused(capsys, "predict", model_folder, data, "-o", out, says="damaged or truncated")
     assert not out.exists()
 

@@ -7,6 +7,7 @@ import gzip
 import html
 import json
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -410,3 +411,57 @@ def test_images_tables_and_profiles_appear_in_the_panel(browser: Browser, model:
         browser.evaluate("globularReport.map.select(1)")
         assert browser.evaluate(f"document.querySelectorAll('#panel {selector}').length") == count, selector
     assert browser.problems == []
+
+
+# --- odd models
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "says"),
+    [
+        ("cluster_centers_", np.full((12, 5), np.nan), "cluster_centers_ contains NaN"),
+        ("cluster_centers_", np.full((12, 5), 1e160), "squares overflow; scale the data down"),
+        ("cluster_centers_", np.zeros((0, 5)), r"cluster_centers_ has shape \(0, 5\)"),
+        ("cluster_centers_", np.zeros((12, 0)), r"cluster_centers_ has shape \(12, 0\)"),
+        ("cluster_centers_", np.zeros(5), r"cluster_centers_ has shape \(5,\)"),
+        ("labels_", np.full(600, 12), "labels_ refers to clusters that are not there"),
+        ("labels_", np.zeros(600), "labels_ has shape .* of float64"),
+    ],
+)
+@pytest.mark.parametrize("make", [globular.KMeans, lambda k: SklearnKMeans(k, n_init=1)])
+def test_a_model_that_cannot_be_drawn_is_named(
+    tmp_path: Path, make: Any, attribute: str, value: Any, says: str
+) -> None:
+    odd = make(12).fit(X)
+    setattr(odd, attribute, value)
+    with pytest.raises(ValueError, match=says):
+        write_report(odd, tmp_path / "r.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_without_a_cluster_are_not_counted(tmp_path: Path) -> None:
+    begun = globular.NestedMiniBatchKMeans(5, batch_size=20, random_state=0)
+    next(iter(begun.fit_iter(X)))
+    n_assigned = int((begun.labels_ >= 0).sum())
+    assert 0 < n_assigned < len(X)  # the first batch only
+    assert read_data(write_report(begun, tmp_path / "r.html"))["sizes"].sum() == n_assigned
+
+
+def test_a_singular_covariance_is_named(tmp_path: Path) -> None:
+    mixture = globular.GaussianMixture(2, random_state=0).fit(X)
+    mixture.covariances_ = 0 * mixture.covariances_
+    with pytest.raises(ValueError, match="covariances_ must be positive definite"):
+        write_report(mixture, tmp_path / "r.html", data=X)
+
+
+@pytest.mark.parametrize(
+    "rows", [X[:1], X[:1, :1], np.full((9, 3), 7.0), np.float64(X[:20]) * 1e100, np.float64(X[:20]) * 1e-100]
+)
+def test_odd_data_have_a_page_too(tmp_path: Path, rows: Any) -> None:
+    for k in {1, len(rows)}:
+        found = globular.KMeans(k, random_state=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # fewer distinct rows than clusters
+            found.fit(rows)
+        for data in (None, rows, rows[:1]):
+            assert read_data(write_report(found, tmp_path / "r.html", data=data))["n"] == k

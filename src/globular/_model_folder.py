@@ -1,49 +1,64 @@
-"""The model folder as files: two names, read with clear errors, written whole or not at all.
+"""The model folder as files: ``model.json`` describes the model, ``model.safetensors`` holds its arrays.
 
-The new folder is built beside the target and renamed into place, so a reader sees the old model or the new
-one, never half of one. While two renames swap an existing model, it lies for a moment as ``.NAME.previous``;
-reading looks there as well, so that even a power cut in between loses nothing.
+A save puts the new arrays beside the old ones, then replaces ``model.json``, in one rename, and gives the arrays their
+usual name: before that rename the folder holds the old model, after it the new one, and whatever else lies there is not
+touched. The description names the place where its arrays have been written, and their digest: so a reader finds them at
+every moment, and one who was overtaken by a save reads again. Saves to the same folder wait for each other; each first
+finishes what an earlier one has left that was killed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import shutil
+import re
+import sys
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NoReturn
 
+import numpy as np
 from numpy.typing import NDArray
 
 from globular._version import __version__
 from globular.errors import DataError
 
+if sys.platform != "win32":  # folders cannot be opened there, so neither locked nor synced
+    import fcntl
+
 FORMAT = "globular-model"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 JSON_NAME = "model.json"
 ARRAYS_NAME = "model.safetensors"
+_STAGED_NAME = re.compile(r"\.model\.[0-9a-f]{16}\.safetensors")
+"""Arrays on their way to the usual name."""
+_PART_NAME = re.compile(r"\.model\.[0-9a-f]{16}\.json")
+_DAMAGE = (OSError, ValueError, TypeError, KeyError, RecursionError, MemoryError, OverflowError)
+"""What comes out of files that are not what they should be."""
 
 Arrays = dict[str, NDArray[Any]]
 
 
+# --- places
+
+
 def is_model(path: str | Path) -> bool:
     """Say whether this folder holds a model description of globular."""
-    try:
-        document = json.loads((Path(path) / JSON_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(document, dict) and document.get("format") == FORMAT
+    folder = _resolved(path)
+    return _describes_model(folder) or _describes_model(_previous(folder))
 
 
 def check_destination(path: str | Path, *, overwrite: bool = True) -> Path:
     """Refuse a place where a model cannot be saved; useful before a long fit rather than after it."""
-    target = Path(path).expanduser().resolve()
-    if target.is_dir():
-        if is_model(target):
-            if not overwrite:
-                raise DataError(f"{path} already holds a model; choose another folder or pass overwrite=True")
-        elif any(target.iterdir()):
+    target = _resolved(path)
+    if is_model(target):
+        if not overwrite:
+            raise DataError(f"{path} already holds a model; choose another folder or pass overwrite=True")
+    elif target.is_dir():
+        if not all(_is_leftover(entry.name) for entry in target.iterdir()):
             raise DataError(f"{path} holds something other than a globular model; choose a new folder")
     elif target.exists():
         raise DataError(f"{path} is a file; a model is saved as a folder, choose another name")
@@ -51,103 +66,257 @@ def check_destination(path: str | Path, *, overwrite: bool = True) -> Path:
 
 
 def existing_folder(path: str | Path) -> Path:
-    """Return the model's folder, or the one that an interrupted swap has left beside it."""
-    folder = Path(path).expanduser().resolve()
+    """Return the model's folder, or the one beside it that an interrupted save of format version 1 has left."""
+    folder = _resolved(path)
+    if not (folder / JSON_NAME).exists() and _describes_model(_previous(folder)):
+        return _previous(folder)
     if folder.is_dir():
         return folder
     if folder.exists():
         raise DataError(f"{path} is a file; a globular model is a folder with {JSON_NAME} and {ARRAYS_NAME}")
-    if is_model(_previous(folder)):
-        return _previous(folder)
     raise DataError(f"{path}: no such model folder; check the path")
+
+
+def _resolved(path: str | Path) -> Path:
+    try:
+        return Path(path).expanduser().resolve()
+    except (OSError, RuntimeError) as error:  # links in a circle, a home that nobody has
+        raise DataError(f"{path}: not a place for a model ({error}); check the path") from error
+
+
+def _describes_model(folder: Path) -> bool:
+    try:
+        document = _read_json(folder / JSON_NAME)
+    except _DAMAGE:
+        return False
+    return isinstance(document, dict) and document.get("format") == FORMAT
+
+
+def _is_leftover(name: str) -> bool:
+    """Whether a save that was killed may have left this file."""
+    return bool(_STAGED_NAME.fullmatch(name) or _PART_NAME.fullmatch(name))
+
+
+# --- reading
+
+
+def read_model(folder: Path) -> tuple[dict[str, Any], Arrays]:
+    """The description of a model and the arrays that belong to it, also while another process saves there."""
+    while True:
+        document = read_document(folder)
+        try:
+            arrays, damage = _read_arrays(folder, document), None
+        except DataError as error:
+            arrays, damage = {}, error
+        if read_document(folder).get("arrays") == document.get("arrays"):
+            if damage is not None:
+                raise damage
+            return document, arrays
 
 
 def read_document(folder: Path) -> dict[str, Any]:
     """Read ``model.json`` and check that this version of the library understands it."""
     path = folder / JSON_NAME
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = _read_json(path)
     except FileNotFoundError as error:
         raise DataError(f"{folder} is not a globular model: it has no {JSON_NAME}") from error
-    except (OSError, ValueError) as error:
+    except _DAMAGE as error:
         raise DataError(f"{path}: damaged or truncated ({error}); copy or save the model again") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise DataError(f"{path} was not written by globular")
     version = document.get("format_version")
-    if not isinstance(version, int) or version > FORMAT_VERSION:
+    if type(version) is not int or version < 1:
+        raise DataError(f"{path}: damaged (format version {version!r}); copy or save the model again")
+    if version > FORMAT_VERSION:
         raise DataError(
             f"{path} has format version {version}, written by globular {document.get('library_version')}; "
             f"globular {__version__} reads up to {FORMAT_VERSION}: upgrade it (pip install -U globular)"
         )
-    sections = (document.get("parameters"), document.get("attributes"))
+    names = ("parameters", "attributes") if version == 1 else ("parameters", "attributes", "arrays")
+    sections = [document.get(name) for name in names]
     if not (isinstance(document.get("class"), str) and all(isinstance(part, dict) for part in sections)):
         raise DataError(f"{path}: damaged (a section is missing); copy or save the model again")
     return document
 
 
-def read_arrays(folder: Path) -> Arrays:
-    """Read ``model.safetensors`` into memory."""
+def _read_json(path: Path) -> Any:
+    if path.exists() and not path.is_file():  # a pipe would never end
+        raise ValueError("not a file")
+    return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _staged_arrays(folder: Path, document: dict[str, Any]) -> Path | None:
+    """Where the arrays of a description were written, as long as they are there and not under their usual name."""
+    arrays = document.get("arrays")
+    name = arrays.get("written_as") if isinstance(arrays, dict) else None
+    staged = folder / name if isinstance(name, str) and _STAGED_NAME.fullmatch(name) else None
+    return staged if staged is not None and staged.exists() else None
+
+
+def _read_arrays(folder: Path, document: dict[str, Any]) -> Arrays:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    path = folder / ARRAYS_NAME
+    path = _staged_arrays(folder, document) or folder / ARRAYS_NAME
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("not a file")
+        if document["format_version"] > 1:  # the first version had no digest
+            with path.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != document["arrays"].get("sha256"):
+                    raise ValueError(f"not the arrays that {JSON_NAME} describes: their digest differs")
         return load_file(path)
     except FileNotFoundError as error:
         raise DataError(f"{folder}: {ARRAYS_NAME} is missing; copy the whole model folder") from error
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, *_DAMAGE) as error:
         raise DataError(f"{path}: damaged or truncated ({error}); copy or save the model again") from error
 
 
+# --- writing
+
+
 def write_folder(document: dict[str, Any], arrays: Arrays, target: Path) -> None:
-    """Write both files to a folder beside the target, then give it the target's name."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    staging = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}.tmp")
-    staging.mkdir()
+    """Write a model into its folder; `document` gets the name and the digest of the arrays."""
     try:
-        _write_files(document, arrays, staging)
-        _swap_in(staging, target)
+        _finish_old_swap(target)
+        made = [folder for folder in (target, *target.parents) if not folder.exists()]
+        target.mkdir(parents=True, exist_ok=True)
+        try:
+            with _saving(target) as handle:
+                _replace_model(document, arrays, target, handle)
+        except BaseException:
+            if made:
+                with suppress(OSError):  # somebody else has saved there
+                    target.rmdir()
+            raise
+        for folder in made:
+            _sync_entry(folder)
+    except OSError as error:
+        raise DataError(
+            f"{target}: the model could not be written ({error.strerror or error}); check the folder and the free space"
+        ) from error
+
+
+def _replace_model(document: dict[str, Any], arrays: Arrays, folder: Path, handle: int | None) -> None:
+    """Write both files under other names, then give them their own, the description first."""
+    token = uuid.uuid4().hex[:16]
+    staged, part = folder / f".model.{token}.safetensors", folder / f".model.{token}.json"
+    try:
+        with staged.open("xb") as file:
+            document["arrays"] = {"written_as": staged.name, "sha256": _write_safetensors(file, arrays)}
+            _sync(file)
+        with part.open("xb") as file:
+            file.write(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+            _sync(file)
+        _sync_folder(handle)  # the arrays have a name on disk before the description tells it
+        part.replace(folder / JSON_NAME)
+        _sync_folder(handle)
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        _put_in_order(folder, [staged, part])  # also after an error, or Ctrl-C at whatever moment
+    _sync_folder(handle)
 
 
-def _write_files(document: dict[str, Any], arrays: Arrays, folder: Path) -> None:
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
+def _put_in_order(folder: Path, written: list[Path]) -> None:
+    """Give arrays that the description names their usual name, and remove what it does not name."""
+    named = None
+    with suppress(*_DAMAGE):  # there is none yet, or one that is about to be replaced
+        named = _staged_arrays(folder, _read_json(folder / JSON_NAME))
+    for path in written:
+        if path == named:
+            path.replace(folder / ARRAYS_NAME)
+        else:
+            path.unlink(missing_ok=True)
 
-    with (folder / JSON_NAME).open("w", encoding="utf-8") as handle:
-        json.dump(document, handle, indent=1, ensure_ascii=False, allow_nan=False)
-        handle.write("\n")
-        handle.flush()
-        os.fsync(handle.fileno())
+
+def _write_safetensors(file: BinaryIO, arrays: Arrays) -> str:
+    """Write arrays in C order as safetensors, and return the digest of the file; no copy of them is made."""
+    header: dict[str, Any] = {"__metadata__": {"format": FORMAT}}
+    names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))  # so that all are aligned
+    end = 0
+    for name in names:
+        begin, end = end, end + arrays[name].nbytes
+        kind, bits = arrays[name].dtype.kind.upper(), 8 * arrays[name].itemsize
+        dtype = "BOOL" if kind == "B" else f"{kind}{bits}"
+        header[name] = {"dtype": dtype, "shape": arrays[name].shape, "data_offsets": (begin, end)}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    for piece in (len(text).to_bytes(8, "little"), text, *(_bytes_of(arrays[name]) for name in names)):
+        digest.update(piece)
+        file.write(piece)
+    return digest.hexdigest()
+
+
+def _bytes_of(array: NDArray[Any]) -> Any:
+    """The bytes of an array, the lowest first, without a copy."""
+    return np.ravel(array.astype(array.dtype.newbyteorder("<"), copy=False)).view(np.uint8).data
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+@contextmanager
+def _saving(folder: Path) -> Iterator[int | None]:
+    """An open handle of the folder, once nobody else saves there, and what others have left is put in order."""
+    if sys.platform == "win32":
+        yield None
+        return
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        save_file(arrays, folder / ARRAYS_NAME, metadata={"format": FORMAT})
-    except SafetensorError as error:  # a full disk arrives as this, not as OSError
-        raise DataError(f"{folder.parent}: the model could not be written ({error})") from error
-    shutil.copymode(folder / JSON_NAME, folder / ARRAYS_NAME)  # safetensors gives its owner alone the right to read
-    with (folder / ARRAYS_NAME).open("rb+") as arrays_handle:
-        os.fsync(arrays_handle.fileno())
+        with suppress(OSError):  # some file systems have no locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        _put_in_order(folder, [entry for entry in folder.iterdir() if _is_leftover(entry.name)])
+        yield handle
+    finally:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)  # a child that was forked meanwhile holds a copy of the handle
+        os.close(handle)
+
+
+def _sync_folder(handle: int | None) -> None:
+    if handle is not None:
+        with suppress(OSError):  # some file systems cannot
+            os.fsync(handle)
+
+
+def _sync_entry(folder: Path) -> None:
+    """Have the name of a new folder on disk, which is an entry of its parent."""
+    if sys.platform != "win32":
+        with suppress(OSError):
+            handle = os.open(folder.parent, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+
+# --- saves of format version 1, which swapped whole folders
 
 
 def _previous(target: Path) -> Path:
-    return target.with_name(f".{target.name}.previous")
+    return target.parent / f".{target.name}.previous"
 
 
-def _swap_in(staging: Path, target: Path) -> None:
-    """Rename the finished folder to its name; at every moment one complete model is on disk."""
+def _finish_old_swap(target: Path) -> None:
+    """Put back the model, or the user's own files, that an interrupted save of format version 1 has left aside."""
     previous = _previous(target)
-    try:
-        if target.exists():
-            if previous.exists():
-                shutil.rmtree(previous)
-            target.rename(previous)
-        staging.rename(target)
-    except BaseException:  # Ctrl-C too: put the old one back
-        if previous.exists() and not target.exists():
-            previous.rename(target)
-        raise
-    if previous.exists():
-        for entry in previous.iterdir():
-            if entry.name not in (JSON_NAME, ARRAYS_NAME):
-                entry.rename(target / entry.name)  # what else the user keeps there is not ours to delete
-        shutil.rmtree(previous)
+    if not _describes_model(previous):
+        return
+    if not _describes_model(target):
+        previous.rename(target)
+        return
+    ours = (ARRAYS_NAME, JSON_NAME)
+    for entry in list(previous.iterdir()):
+        if entry.name not in ours and not (target / entry.name).exists():
+            entry.rename(target / entry.name)
+    for name in ours:
+        (previous / name).unlink(missing_ok=True)
+    with suppress(OSError):  # a file of the same name is in both: the user may want either
+        previous.rmdir()

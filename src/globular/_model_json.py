@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -90,10 +91,10 @@ def decode_value(value: Any, arrays: Mapping[str, NDArray[Any]] | None = None) -
     if tag == "$dict":
         return {key: decode_value(item, arrays) for key, item in content.items()}
     if tag == "$text":
-        return np.array(content, dtype=np.dtype(value["dtype"]))
+        return _decode_texts(content)
     if tag in ("$array", "$csr"):
         if arrays is None:
-            return ArrayShape(tuple(value["shape"]), value["dtype"])
+            return ArrayShape(_decode_shape(value), str(value["dtype"]))
         return _decode_array(tag, value, arrays)
     raise ValueError(f"unknown form of value {tag}")
 
@@ -103,8 +104,8 @@ def _encode_array(name: str, value: NDArray[Any], arrays: dict[str, NDArray[Any]
         texts = value.tolist()
         if value.ndim != 1 or not all(isinstance(text, str) for text in texts):
             raise TypeError(f"cannot save {name}: an array of {value.dtype} that is not one row of texts")
-        return {"$text": texts, "dtype": value.dtype.str}
-    if value.dtype.kind not in _ARRAY_KINDS:
+        return {"$text": texts}
+    if value.dtype.kind not in _ARRAY_KINDS or value.dtype.itemsize > 8:
         raise TypeError(f"cannot save {name}: arrays of {value.dtype} are not supported")
     # C order and the machine's byte order, because the file holds the bytes as they lie
     arrays[name] = np.array(value, dtype=value.dtype.newbyteorder("="), order="C", copy=None, subok=False)
@@ -119,14 +120,28 @@ def _encode_sparse(name: str, value: Any, arrays: dict[str, NDArray[Any]]) -> di
     return {"$csr": name, "shape": list(csr.shape), "dtype": csr.dtype.name, "sparray": is_array}
 
 
+def _decode_texts(texts: Any) -> NDArray[Any]:
+    """One row of texts, as objects: as an array of one width a single long text would make all of them long."""
+    if not (isinstance(texts, list) and all(isinstance(text, str) for text in texts)):
+        raise ValueError("an array of texts holds something else")
+    return np.array(texts, dtype=object)
+
+
+def _decode_shape(value: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(index(n) for n in value["shape"])
+
+
 def _decode_array(tag: str, value: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Any:
-    name, shape = value[tag], tuple(value["shape"])
+    name, shape, dtype = value[tag], _decode_shape(value), value["dtype"]
     if tag == "$csr":
-        parts = tuple(_take(arrays, f"{name}.{part}") for part in ("data", "indices", "indptr"))
-        return (sp.csr_array if value["sparray"] else sp.csr_matrix)(parts, shape=shape)
-    array = _take(arrays, name)
-    if array.shape != shape:
-        raise ValueError(f"array {name} has shape {array.shape}, expected {shape}")
+        parts: Any = tuple(_take(arrays, f"{name}.{part}") for part in ("data", "indices", "indptr"))
+        make: Any = sp.csr_array if value["sparray"] else sp.csr_matrix
+        array = make(parts, shape=shape)
+        array.check_format(full_check=True)  # an index out of range would be read out of range
+    else:
+        array = _take(arrays, name)
+    if array.shape != shape or array.dtype.name != dtype:
+        raise ValueError(f"array {name} has shape {array.shape} of {array.dtype}, expected {shape} of {dtype}")
     return array
 
 

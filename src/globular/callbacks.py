@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from globular._progress import Display, Forecast
+from globular.errors import CheckpointWarning
 from globular.model.history import Record
 from globular.persistence import check_destination, save
 
@@ -117,7 +119,8 @@ class Checkpoint(Callback):
     """Save the model to a folder as the fit goes, and when it ends.
 
     After a crash, ``globular.load(path)`` gives the last saved state; ``set_params(warm_start=True)`` and
-    ``fit`` go on from there.
+    ``fit`` go on from there. A checkpoint that cannot be written, on a full disk for example, does not end the fit:
+    there is a :class:`~globular.errors.CheckpointWarning`, and the next one is tried when it is due.
 
     Parameters
     ----------
@@ -154,10 +157,12 @@ class Checkpoint(Callback):
         self._n_iterations = 0
         self._n_unsaved = 0
         self._last_time = 0.0
+        self._failing = False
 
     def on_fit_start(self, estimator: Any, n_rows: int, max_iter: int | None, max_time: float | None) -> None:
         """Check now that the folder can be used, not after an hour."""
         check_destination(self.path)
+        self._failing = False
         self._n_iterations = 0
         self._n_unsaved = 0
         self._last_time = time.perf_counter()
@@ -183,7 +188,14 @@ class Checkpoint(Callback):
         return seconds is not None and time.perf_counter() - self._last_time >= seconds
 
     def _save(self, estimator: Any) -> None:
-        save(estimator, self.path, include_labels=self.include_labels)
+        try:
+            save(estimator, self.path, include_labels=self.include_labels)
+            self._failing = False
+        except (OSError, ValueError) as error:
+            if not self._failing:  # once is enough, until one has been written again
+                message = f"checkpoint {self.path} could not be written, the fit goes on: {error}"
+                warnings.warn(message, CheckpointWarning, stacklevel=2)
+            self._failing = True
         self._n_unsaved = 0
         self._last_time = time.perf_counter()
 

@@ -28,3 +28,7 @@ class UnsupportedPassError(GlobularError, NotImplementedError):
 
 class FitInterruptedWarning(UserWarning):
     """A fit was ended by Ctrl-C; the best state so far was kept."""
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint could not be written; the fit goes on."""

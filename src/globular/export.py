@@ -28,7 +28,6 @@ from globular.data.sources import as_source
 from globular.errors import DataError, MemoryBudgetError, MissingExtraError
 from globular.estimators.mixtures import MixtureEstimator
 from globular.io import write_array
-from globular.model.gaussian import GaussianParameters
 
 __all__ = ["centers_from", "to_faiss_ivf", "to_npy", "to_onnx", "write_faiss"]
 
@@ -244,16 +243,12 @@ def to_onnx(model: Any, path: str | os.PathLike[str], *, dtype: Literal["float32
             "GaussianMixture from its means (means_init=model.means_) and export that"
         )
     if isinstance(model, MixtureEstimator):
-        parameters = GaussianParameters(
-            np.asarray(model.weights_, dtype=np.float64),
-            np.asarray(model.means_, dtype=np.float64),
-            np.asarray(model.covariances_, dtype=np.float64),
-            model.covariance_type,
-        )
+        model._check_state()
+        parameters = model._mixture()
         _check_onnx_size(parameters.covariances.nbytes + 3 * parameters.means.nbytes)
         graph = mixture_graph(parameters, dtype)
     elif hasattr(model, "cluster_centers_"):
-        centers = np.asarray(model.cluster_centers_, dtype=np.float64)
+        centers = centers_from(model).astype(np.float64)
         _check_onnx_size(centers.size * np.dtype(dtype).itemsize)
         graph = kmeans_graph(centers, dtype, cosine=getattr(model, "metric", "euclidean") == "cosine")
     else:

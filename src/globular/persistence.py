@@ -3,7 +3,8 @@
 Stored are the constructor parameters (``get_params``), except ``callbacks`` and ``verbose``, and every fitted
 attribute (its name ends in an underscore). A parameter that is not data, such as ``init=my_function`` or a
 ``numpy.random.Generator``, is stored as its name only: the loaded estimator has the constructor's default
-there, and :func:`load` says so in a warning. The folder is written whole or not at all.
+there, and :func:`load` says so in a warning. A model is written whole or not at all, and what does not hold together
+is refused, by :func:`save` and by :func:`load` alike.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from globular._model_folder import (
     check_destination,
     existing_folder,
     is_model,
-    read_arrays,
     read_document,
+    read_model,
     write_folder,
 )
 from globular._model_json import decode_value, encode_fitted, encode_parameter, omitted_name
@@ -113,9 +114,8 @@ def load(path: str | Path) -> Any:
     1
     """
     folder = existing_folder(path)
-    document = read_document(folder)
+    document, arrays = read_model(folder)
     estimator_class = _find_class(document["class"], folder)
-    arrays = read_arrays(folder)
     parameters, omitted = _split_omitted(document["parameters"])
     with _damage_reported(folder):
         estimator = estimator_class(**{name: decode_value(v, arrays) for name, v in parameters.items()})
@@ -123,6 +123,7 @@ def load(path: str | Path) -> Any:
             if not _is_fitted_name(name):
                 raise ValueError(f"{name!r} is not the name of a fitted attribute")
             setattr(estimator, name, decode_value(value, arrays))
+        _check(estimator)
     if omitted:
         listed = ", ".join(f"{name}={what}" for name, what in omitted.items())
         warnings.warn(
@@ -174,6 +175,7 @@ def _describe(estimator: Any, arrays: Arrays, skip: tuple[str, ...]) -> dict[str
     }
     if not fitted:
         raise ValueError(f"this {class_name} is not fitted yet; call fit before saving it")
+    _check(estimator)
     parameters = estimator.get_params(deep=False)
     return {
         "format": FORMAT,
@@ -190,6 +192,12 @@ def _describe(estimator: Any, arrays: Arrays, skip: tuple[str, ...]) -> dict[str
     }
 
 
+def _check(estimator: Any) -> None:
+    """Refuse parameters that the estimator refuses, and fitted attributes that do not go together."""
+    estimator._validate_params()
+    estimator._check_state()
+
+
 def _is_fitted_name(name: str) -> bool:
     return name.isidentifier() and name.endswith("_") and not name.startswith("_")
 
@@ -199,7 +207,7 @@ def _damage_reported(folder: Path) -> Iterator[None]:
     """Turn what a wrong document makes of the decoding into one error that names the folder."""
     try:
         yield
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, MemoryError, RecursionError) as error:
         message = f"{folder}: the model is damaged or does not fit globular {__version__} ({error})"
         raise DataError(message) from error
 

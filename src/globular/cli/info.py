@@ -26,10 +26,10 @@ def info(
 ) -> None:
     """Describe a model or a data file."""
     from globular._model_folder import JSON_NAME
-    from globular.persistence import read_info
+    from globular.persistence import is_model, read_info
 
     console = output()
-    if (Path(path) / JSON_NAME).is_file():
+    if (Path(path) / JSON_NAME).is_file() or is_model(path):
         _show_model(console, path, read_info(path))
     else:
         _show_data(console, path, columns)

@@ -22,6 +22,7 @@ from globular.algorithms.steps import Step, in_units
 from globular.backends.cpu.rows import working_dtype
 from globular.backends.protocol import Labels
 from globular.estimators.distributed import lazily
+from globular.estimators.fitted import check_common, check_indices, checked_floats
 from globular.estimators.inputs import Input, check_allocation, open_input
 from globular.estimators.running import Fit, exhaust, warn_user
 from globular.model.history import History, Record
@@ -41,6 +42,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     cluster_centers_: NDArray[np.floating[Any]]
     labels_: Labels
     inertia_: float
+    _least_label = 0
 
     @abstractmethod
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[Any]]:
@@ -182,11 +184,12 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         matrix = open_input(self, X, reset=False, n_threads=self.n_threads).matrix
         if matrix is None:
             raise ValueError("transform returns N × k distances and needs X in memory; pass it in parts")
-        n_bytes = 8 * matrix.shape[0] * len(self.cluster_centers_)
+        centers = self._centers()
+        n_bytes = 8 * matrix.shape[0] * len(centers)
         check_allocation(n_bytes, "the distances of all rows to all centres", "transform X in parts")
         if self.metric == "cosine":
             return cosine_distances(_shortened(matrix) if matrix.dtype.kind == "f" else matrix, self.cluster_centers_)
-        return _distances(matrix, self._centers())
+        return _distances(matrix, centers)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Minus the sum of squared distances of the rows to their closest centres (larger is better)."""
@@ -203,7 +206,17 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         return data.shard.labels, statistics.objective * data.unit
 
     def _centers(self) -> F64:
-        return np.ascontiguousarray(self.cluster_centers_, dtype=np.float64)
+        return checked_floats(self.cluster_centers_, "cluster_centers_", (None, self.n_features_in_))
+
+    def _check_state(self) -> None:
+        """Refuse fitted attributes that do not go together; what has been read from a file may be anything."""
+        check_common(self, "inertia_")
+        n_found = len(self._centers())
+        if n_found != self.n_clusters:
+            raise ValueError(f"cluster_centers_ holds {n_found} centres, n_clusters={self.n_clusters}; fit again")
+        labels = getattr(self, "labels_", None)
+        if isinstance(labels, np.ndarray):  # those on workers have not been anywhere else
+            check_indices(labels, "labels_", (None,), n_found, least=self._least_label)
 
     @property
     def _n_features_out(self) -> int:

@@ -24,6 +24,7 @@ from globular.algorithms.steps import Step
 from globular.backends.cpu import CpuShard, soft
 from globular.backends.mapped import on_arrays
 from globular.estimators.distributed import lazily
+from globular.estimators.fitted import check_common, checked_floats
 from globular.estimators.infinite_priors import stick_prior
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.mixture_starts import MEANS_METHODS
@@ -33,6 +34,7 @@ from globular.model.gaussian import GaussianParameters
 from globular.model.history import History, Record
 from globular.model.observations import Prior
 from globular.model.statistics import F64, I64
+from globular.model.sticks import Sticks
 from globular.threads import even_ranges, resolve_threads, run_all
 
 NESTED_COMPONENTS, FIXED_COMPONENTS = 1000, 20
@@ -59,6 +61,8 @@ class InfiniteEstimator(MixtureEstimator):
     tol: float
     init_params: str
     means_init: Any
+    posterior_: dict[str, F64]
+    prior_: dict[str, Any]
 
     weights = "learned"
     _weights_are_counts = True
@@ -203,6 +207,29 @@ class InfiniteEstimator(MixtureEstimator):
         check_is_fitted(self)
         infinite_mixture = self._infinite()
         return self._per_row(X, lambda part, _: _predictive(part, infinite_mixture))
+
+    def _check_state(self) -> None:
+        D = check_common(self, "lower_bound_", "free_energy_", "n_components_", "remaining_weight_")
+        mixture = self._infinite()
+        try:
+            regular = bool(np.isfinite(mixture.local.log_constants).all())
+        except np.linalg.LinAlgError:
+            regular = False
+        if not regular:
+            raise ValueError("posterior_ and prior_ are not those of a mixture: a scale is not positive; fit again")
+        if not 0 <= self.n_components_ <= mixture.T:
+            raise ValueError(f"n_components_={self.n_components_}, posterior_ holds {mixture.T}; fit again")
+        weights = checked_floats(self.weights_, "weights_", (mixture.T,))
+        sticks = mixture.sticks
+        if not np.allclose([*weights, self.remaining_weight_], [*sticks.weights, sticks.remainder]):
+            raise ValueError("weights_ and remaining_weight_ do not follow from posterior_; fit again")
+        checked_floats(self.means_, "means_", (mixture.T, D))
+
+    def _sticks(self) -> Sticks:
+        """The sticks that the attributes hold."""
+        alpha = checked_floats(self.prior_["sticks"], "prior_['sticks']", (2,), positive=True)
+        both = checked_floats(self.posterior_["sticks"], "posterior_['sticks']", (None, 2), positive=True)
+        return Sticks((float(alpha[0]), float(alpha[1])), both[:, 0], both[:, 1], closed=self.truncation == "fixed")
 
     @property
     def _T(self) -> int:

@@ -15,6 +15,7 @@ from globular.algorithms.infinite import Mixture
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu.rows import DenseRows
 from globular.backends.mapped import on_arrays
+from globular.estimators.fitted import checked_floats
 from globular.estimators.infinite_base import InfiniteEstimator
 from globular.estimators.infinite_priors import counts_prior
 from globular.estimators.inputs import Input
@@ -22,7 +23,6 @@ from globular.estimators.mixture_starts import MEANS_METHODS
 from globular.model.counts import CountsPosterior, CountsPrior
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.statistics import F64, I64
-from globular.model.sticks import Sticks
 
 
 class InfiniteMultinomialMixture(InfiniteEstimator):
@@ -94,8 +94,6 @@ n_distances_
     }
 
     covariance_type = "tied_spherical"
-    posterior_: dict[str, F64]
-    prior_: dict[str, Any]
 
     def __init__(
         self,
@@ -170,11 +168,14 @@ n_distances_
         self.prior_ = {"sticks": np.array(sticks.alpha), "counts": prior.a, "variance": prior.variance}
 
     def _infinite(self) -> Mixture:
-        p, q = self.prior_, self.posterior_
-        prior = CountsPrior(p["counts"], p["variance"])
-        alpha = (float(p["sticks"][0]), float(p["sticks"][1]))
-        sticks = Sticks(alpha, q["sticks"][:, 0], q["sticks"][:, 1], closed=self.truncation == "fixed")
-        return InfiniteMixture(sticks, CountsPosterior(q["counts"], prior), prior.itself())
+        sticks, D = self._sticks(), self.n_features_in_
+        smoothing = checked_floats(self.prior_["counts"], "prior_['counts']", (D,), positive=True)
+        variance = checked_floats(self.prior_["variance"], "prior_['variance']", (), positive=True)
+        counts = checked_floats(
+            self.posterior_["counts"], "posterior_['counts']", (len(sticks.first), D), positive=True
+        )
+        prior = CountsPrior(smoothing, float(variance))
+        return InfiniteMixture(sticks, CountsPosterior(counts, prior), prior.itself())
 
     def sample(self, n_samples: int = 1, n_counts: int = 100) -> tuple[F64, I64]:
         """Draw rows of `n_counts` counts each from the predictive distribution, grouped by component.

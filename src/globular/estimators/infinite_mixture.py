@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numbers import Integral, Real
 from operator import index
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -12,15 +12,25 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite import Mixture
+from globular.estimators.fitted import checked_floats
 from globular.estimators.infinite_base import InfiniteEstimator
 from globular.estimators.infinite_priors import gaussian_prior
 from globular.estimators.inputs import Input
 from globular.estimators.mixture_starts import MEANS_METHODS
+from globular.model.covariances import FAMILIES
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64
-from globular.model.sticks import Sticks
 from globular.model.wishart import KINDS, GaussianPosterior, GaussianPrior
+
+
+class _Parts(NamedTuple):
+    """Parameters of a posterior or a prior, by the letters of the paper."""
+
+    beta: F64
+    m: F64
+    nu: F64
+    S: F64
 
 
 class InfiniteGaussianMixture(InfiniteEstimator):
@@ -150,9 +160,6 @@ class InfiniteGaussianMixture(InfiniteEstimator):
         "n_threads": [None, Integral],
     }
 
-    posterior_: dict[str, F64]
-    prior_: dict[str, Any]
-
     def __init__(
         self,
         *,
@@ -243,14 +250,37 @@ class InfiniteGaussianMixture(InfiniteEstimator):
         }
 
     def _infinite(self) -> Mixture:
-        p, q = self.prior_, self.posterior_
-        prior = GaussianPrior(p["mean_precision"], p["means"], p["degrees_of_freedom"], p["scale"])
-        posterior = KINDS[self.covariance_type](
-            q["mean_precision"], q["means"], q["degrees_of_freedom"], q["scale"], prior
-        )
-        alpha = (float(p["sticks"][0]), float(p["sticks"][1]))
-        sticks = Sticks(alpha, q["sticks"][:, 0], q["sticks"][:, 1], closed=self.truncation == "fixed")
+        sticks, D = self._sticks(), self.n_features_in_
+        full = self.covariance_type == "full"
+        p = self._parts("prior_", (), D, full)
+        q = self._parts("posterior_", sticks.first.shape, D, full)
+        if full and min(p.nu.min(), q.nu.min()) <= D - 1:
+            raise ValueError(
+                f"degrees_of_freedom of posterior_ and prior_ must be greater than n_features - 1 = {D - 1}; fit again"
+            )
+        prior = GaussianPrior(float(p.beta), p.m, float(p.nu), p.S)
+        posterior = KINDS[self.covariance_type](q.beta, q.m, q.nu, q.S, prior)
         return InfiniteMixture(sticks, posterior, prior.itself())
+
+    def _parts(self, attribute: str, components: tuple[int, ...], D: int, full: bool) -> _Parts:
+        """What `posterior_` or `prior_` holds, in the shapes of so many components."""
+
+        def part(name: str, shape: tuple[int, ...], positive: bool = True) -> F64:
+            values = getattr(self, attribute)[name]
+            return checked_floats(values, f"{attribute}[{name!r}]", components + shape, positive=positive)
+
+        return _Parts(
+            beta=part("mean_precision", ()),
+            m=part("means", (D,), positive=False),
+            nu=part("degrees_of_freedom", ()),
+            S=part("scale", (D, D), positive=False) if full else part("scale", (D,)),
+        )
+
+    def _check_state(self) -> None:
+        super()._check_state()
+        shape = FAMILIES[self.covariance_type].shape(*self.means_.shape)
+        covariances = checked_floats(self.covariances_, "covariances_", shape)
+        self._check_covariances(GaussianParameters(self.weights_, self.means_, covariances, self.covariance_type))
 
     def sample(self, n_samples: int = 1) -> tuple[F64, I64]:
         """Draw rows from the predictive density, grouped by component.

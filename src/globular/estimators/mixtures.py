@@ -24,8 +24,10 @@ from globular.algorithms.variational import CONVERGED as VARIATIONAL_CONVERGED
 from globular.backends.cpu import CpuShard, soft
 from globular.backends.mapped import on_arrays
 from globular.estimators.distributed import lazily
+from globular.estimators.fitted import check_common, check_covariances, check_weights_sum, checked_floats
 from globular.estimators.inputs import Input, check_allocation, mean_variance, open_input
 from globular.estimators.running import Fit, exhaust, warn_user
+from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import History, Record
 from globular.model.statistics import F64, I64
@@ -239,12 +241,30 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
         return self.n_components
 
     def _mixture(self) -> GaussianParameters:
+        means = checked_floats(self.means_, "means_", (None, self.n_features_in_))
         return GaussianParameters(
-            np.asarray(self.weights_, dtype=np.float64),
-            np.asarray(self.means_, dtype=np.float64),
-            np.asarray(self.covariances_, dtype=np.float64),
+            checked_floats(self.weights_, "weights_", means.shape[:1]),
+            means,
+            checked_floats(self.covariances_, "covariances_", FAMILIES[self.covariance_type].shape(*means.shape)),
             self.covariance_type,
         )
+
+    def _check_state(self) -> None:
+        """Refuse fitted attributes that do not go together; what has been read from a file may be anything."""
+        check_common(self, "lower_bound_")
+        mixture = self._mixture()
+        if mixture.n_components != self.n_components:
+            raise ValueError(
+                f"means_ holds {mixture.n_components} components, n_components={self.n_components}; fit again"
+            )
+        check_weights_sum(mixture.weights)
+        self._check_covariances(mixture)
+
+    def _check_covariances(self, mixture: GaussianParameters) -> None:
+        """Check covariances and what follows from them."""
+        check_covariances(mixture)
+        for name in ("precisions_", "precisions_cholesky_"):
+            checked_floats(getattr(self, name), name, mixture.covariances.shape)
 
     def _n_parameters(self) -> int:
         return self._mixture().n_parameters(learned_weights=self.weights == "learned")

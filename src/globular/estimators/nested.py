@@ -19,10 +19,12 @@ from globular.algorithms.steps import Step, in_units
 from globular.backends.protocol import Labels
 from globular.estimators import nested_choices as choices
 from globular.estimators.centroids import CentroidEstimator, _error_per_row
+from globular.estimators.fitted import check_common, checked_floats
 from globular.estimators.inputs import Input, mean_variance, open_input
 from globular.estimators.running import Fit
 from globular.estimators.starts import STARTS
 from globular.model.history import History, Record
+from globular.model.statistics import F64
 from globular.model.votes import AnyVotes, Votes
 
 
@@ -129,6 +131,7 @@ callable, default="auto"
     True
     """
 
+    _least_label = -1  # of a row that was in no batch yet
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "n_clusters": [Interval(Integral, 1, None, closed="left")],
         "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
@@ -236,7 +239,8 @@ callable, default="auto"
             votes = Votes.none(choices.best_start(self, data, data.n_rows, random_state).centers)
             self.n_steps_ = 0
         else:
-            votes = Votes.resumed(self._centers(), self.sums_ / data.unit, self.counts_ / data.unit)
+            centers, sums, counts = self._checked_votes()
+            votes = Votes.resumed(centers, sums / data.unit, counts / data.unit)
         options = replace(choices.nested_options(self, data, 0.0), b0=data.n_rows, nested=False, remove_old=False)
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         update = one_batch(data.shard, votes, options, rng)
@@ -247,6 +251,20 @@ callable, default="auto"
         if self.compute_labels:
             self._finish(data, "")
         return self
+
+    def _checked_votes(self) -> tuple[F64, F64, F64]:
+        """Centres, sums and counts, as `partial_fit` goes on from them."""
+        centers = self._centers()
+        sums = checked_floats(self.sums_, "sums_", centers.shape)
+        counts = checked_floats(self.counts_, "counts_", centers.shape[:1])
+        if counts.min() < 0:
+            raise ValueError("counts_ must be at least 0; fit again")
+        return centers, sums, counts
+
+    def _check_state(self) -> None:
+        super()._check_state()
+        self._checked_votes()
+        check_common(self, "n_steps_")
 
     def _choose(self, data: Input) -> None:
         """Settle what "auto" means; says beforehand what bounds will take."""

@@ -13,6 +13,7 @@ from globular.algorithms.steps import Step
 from globular.algorithms.variational import HardModel, VariationalOptions, start_rows, variational_kmeans
 from globular.backends.cpu.memory import variational_bytes
 from globular.estimators.centroids import CentroidEstimator
+from globular.estimators.fitted import check_indices
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.starts import STARTS, starting_centers
 from globular.model.graph import Graph
@@ -192,6 +193,10 @@ class VariationalKMeans(CentroidEstimator):
     def _take_over(self, step: Step[HardModel], data: Input) -> None:
         self.cluster_centers_ = step.model.centers.astype(data.dtype)
         self.neighbors_: Graph = step.model.graph
+
+    def _check_state(self) -> None:
+        super()._check_state()
+        check_indices(self.neighbors_, "neighbors_", (self.n_clusters, None), self.n_clusters)
 
     def _finish(self, data: Input, reason: str) -> int:
         if self.exact_labels:

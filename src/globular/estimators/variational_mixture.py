@@ -18,6 +18,7 @@ from globular.algorithms.variational import SoftModel, VariationalOptions, varia
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu.truncated import TruncatedPosterior, truncated_posterior
 from globular.estimators.distributed import lazily
+from globular.estimators.fitted import check_indices
 from globular.estimators.inputs import Input
 from globular.estimators.mixture_starts import automatic_search, neighborhood_start, probing_start
 from globular.estimators.mixtures import MixtureEstimator
@@ -257,6 +258,10 @@ callable, default="auto"
     def _take_over(self, step: Step[SoftModel]) -> GaussianParameters:
         self.neighbors_ = step.model.graph
         return step.model.mixture
+
+    def _check_state(self) -> None:
+        super()._check_state()
+        check_indices(self.neighbors_, "neighbors_", (self.n_components, None), self.n_components)
 
     @lazily
     def predict(self, X: Any, exact: bool = True) -> I64:

@@ -131,7 +131,14 @@ class History(Sequence[Record]):
     @classmethod
     def from_json_rows(cls, rows: Iterable[Mapping[str, int | float | None]]) -> History:
         """Build a history from what :meth:`to_json_rows` returned; unknown keys are an error."""
-        return cls(Record(**row) for row in rows)  # type: ignore[arg-type]  # the JSON decides the types
+        history = cls(Record(**row) for row in rows)  # type: ignore[arg-type]  # the JSON decides the types
+        for name in _FIELD_NAMES:
+            values = [getattr(record, name) for record in history]
+            unknown = (None,) if name in ("n_changed", "quantization_error") else ()
+            if not all(value in unknown or type(value) in (int, float) for value in values):
+                raise TypeError(f"history: {name} must be a number")
+            history.column(name)  # an error where a number does not fit
+        return history
 
 
 _REPR_HEAD = f"{'iteration':>9} {'seconds':>10} {'objective':>14} {'n_distances':>14} {'n_changed':>10}"

@@ -9,6 +9,9 @@ import numpy as np
 
 from globular.algorithms.cells import draw_cells, graph_by_cells
 from globular.backends.cpu import CpuShard
+from globular.estimators.centroids import CentroidEstimator
+from globular.estimators.fitted import check_indices, checked_floats
+from globular.estimators.mixtures import MixtureEstimator
 from globular.model.graph import Graph
 from globular.model.statistics import F64
 from globular.report.scan import Scan
@@ -74,22 +77,32 @@ def describe_clusters(model: Any, scan: Scan | None) -> Clusters:
 
 def centers_of(model: Any) -> F64:
     """Centres of a k-means model or means of a mixture, float64."""
-    found = getattr(model, "cluster_centers_", getattr(model, "means_", None))
+    if isinstance(model, CentroidEstimator | MixtureEstimator):
+        model._check_state()
+    name = "cluster_centers_" if hasattr(model, "cluster_centers_") else "means_"
+    found = getattr(model, name, None)
     if found is None:
         raise TypeError(
             f"model must be a fitted k-means model or mixture, got {type(model).__name__} without "
             "cluster_centers_ or means_; call fit first"
         )
-    return np.ascontiguousarray(found, dtype=np.float64)
+    centers = checked_floats(found, name, (None, None))
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.square(centers).sum()):
+            raise ValueError(f"{name}: values too large for float64, their squares overflow; scale the data down")
+    return centers
 
 
 def _sizes(model: Any, scan: Scan | None, C: int) -> tuple[F64, str]:
     if scan is not None:
         return scan.counts.astype(np.float64), "rows"
-    if getattr(model, "labels_", None) is not None:
-        return np.bincount(model.labels_, minlength=C).astype(np.float64), "rows"
+    labels = getattr(model, "labels_", None)
+    if labels is not None:
+        check_indices(labels, "labels_", (None,), C, least=-1)
+        assigned = np.asarray(labels)
+        return np.bincount(assigned[assigned >= 0], minlength=C).astype(np.float64), "rows"
     if getattr(model, "weights_", None) is not None:
-        return np.asarray(model.weights_, dtype=np.float64), "share"
+        return checked_floats(model.weights_, "weights_", (C,)), "share"
     return np.ones(C), ""
 
 
@@ -119,7 +132,8 @@ def project(centers: F64, sizes: F64, names: Any = None) -> Plane:
     """The plane of largest variance of the centres, weighted by size; up to two columns as they are."""
     C, D = centers.shape
     if D <= 2:
-        labels = ("column 0", "column 1") if names is None else (str(names[0]), str(names[-1]))
+        named = names is not None and len(names) == D
+        labels = (str(names[0]), str(names[-1])) if named else ("column 0", "column 1")
         second = centers[:, 1] if D == 2 else np.zeros(C)
         return Plane(np.column_stack([centers[:, 0], second]), labels if D == 2 else (labels[0], ""), 1.0)
     weights = sizes / sizes.sum() if sizes.sum() > 0 else np.full(C, 1.0 / C)

@@ -26,7 +26,7 @@ from globular.data.blocks import Source
 from globular.data.sources import as_source
 from globular.report import figures
 from globular.report.clusters import Clusters, centers_of, describe_clusters
-from globular.report.pictures import Pictures, n_exemplars_for, parse_images, picture_clusters
+from globular.report.pictures import Pictures, in_single, n_exemplars_for, parse_images, picture_clusters
 from globular.report.scan import Scan, scan
 
 _SCRIPTS = ("arrays.js", "charts.js", "map.js", "panel.js", "main.js")
@@ -163,11 +163,11 @@ class Report:
             "centers": pictures.centers,
             "rows": pictures.rows,
             "row_numbers": pictures.row_numbers.astype(np.uint32),  # −1 becomes the largest number
-            "distances": np.where(np.isfinite(pictures.distances), pictures.distances, 0).astype(np.float32),
+            "distances": in_single(np.where(np.isfinite(pictures.distances), pictures.distances, 0)),
             **{f"history_{name}": column for name, column in figures.history_columns(history).items()},
         }
         if clusters.errors is not None:
-            arrays["errors"] = clusters.errors.astype(np.float32)
+            arrays["errors"] = in_single(clusters.errors)
         return {
             "n": len(clusters),
             "extent": extent,

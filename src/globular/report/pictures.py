@@ -31,6 +31,7 @@ _BUDGET = 6_000_000
 _TABLE_UP_TO = 12
 _PROFILE_POINTS = 512
 _SMALLEST_SIDE = 8
+_SMALLEST_SINGLE, _LARGEST_SINGLE = 1e-30, 3e38
 _SMOOTH = 0.75
 """Mean squared difference of neighbouring pixels, relative to that of any two, below which rows count as images."""
 
@@ -49,7 +50,7 @@ class Pictures:
     shown: NDArray[np.int32]
     """Clusters that have values here, ascending."""
     centers: NDArray[Any]
-    """(shown, width): float32 for a table, bytes otherwise."""
+    """(shown, width): numbers for a table, bytes otherwise."""
     rows: NDArray[Any]
     """(shown, n_exemplars, width)."""
     row_numbers: I64
@@ -80,7 +81,7 @@ def picture_clusters(
     names = getattr(source, "column_names", None)
     if kind == "table":
         low, high = 0.0, 1.0
-        of_centers: NDArray[Any] = clusters.centers[shown].astype(np.float32)
+        of_centers: NDArray[Any] = in_single(clusters.centers[shown])
         of_rows: NDArray[Any] = rows
     else:
         of_centers, of_rows = clusters.centers[shown], rows
@@ -113,15 +114,22 @@ def _largest(sizes: F64, n: int) -> NDArray[np.intp]:
     return np.sort(np.argsort(-sizes, kind="stable")[:n])
 
 
-def _take(source: Source | None, numbers: I64, D: int) -> NDArray[np.float32]:
+def in_single(values: F64) -> NDArray[np.floating[Any]]:
+    """As float32, which is half the page; unless that has no such numbers."""
+    largest = np.abs(values).max(initial=0.0)
+    fits = largest == 0 or _SMALLEST_SINGLE < largest < _LARGEST_SINGLE
+    return values.astype(np.float32) if fits else values
+
+
+def _take(source: Source | None, numbers: I64, D: int) -> NDArray[np.floating[Any]]:
     """The rows with these numbers; zeros where there is none."""
-    rows = np.zeros((*numbers.shape, D), dtype=np.float32)
+    rows = np.zeros((*numbers.shape, D))
     filled = numbers >= 0
     if source is not None and filled.any():
         unique, places = np.unique(numbers[filled], return_inverse=True)
         found = source.take(unique.astype(np.intp))
         rows[filled] = as_dense(found)[places]
-    return rows
+    return in_single(rows)
 
 
 def _pool(values: NDArray[Any]) -> NDArray[Any]:

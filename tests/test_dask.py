@@ -44,6 +44,7 @@ import dask.array as da
 from distributed import Client, LocalCluster
 
 from globular.backends.dask import DaskShard
+from globular.backends.dask import cluster as cluster_module
 from globular.backends.dask import crew as crew_module
 from globular.backends.dask.messages import pack, size_of, unpack
 from globular.backends.dask.partitions import collection_partitions
@@ -585,7 +586,7 @@ def test_a_cut_log_is_made_up_for_by_one_exact_pass(fragile: Client) -> None:
 
 
 def test_without_workers_a_fit_ends_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew_module, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(cluster_module, "PATIENCE_SECONDS", 1.0)
     with (
         start_cluster(0) as cluster,
         Client(cluster, set_as_default=False, timeout="60s") as connected,

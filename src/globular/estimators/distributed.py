@@ -15,6 +15,7 @@ from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
 from globular.backends.dask import DaskShard
+from globular.backends.dask.cluster import Cluster
 from globular.backends.dask.partitions import (
     FilesOnWorkers,
     Partition,
@@ -84,7 +85,8 @@ def open_shard(
     """Put a shard over a collection, or over files, on the workers of the current client."""
     client = _require_client()
     if isinstance(X, FilesOnWorkers):
-        partitions = _with_memory(client, file_partitions(X, len(client.nthreads())))
+        cluster = Cluster(client)
+        partitions = _with_memory(cluster, file_partitions(X, len(cluster.wait_for_workers())))
     else:
         partitions = collection_partitions(X, weight_collection)
     shard = DaskShard(client, partitions, weights, unit_rows=unit_rows, n_threads=n_threads)
@@ -108,9 +110,9 @@ def _require_client() -> Any:
     return client
 
 
-def _with_memory(client: Any, partitions: list[Partition]) -> list[Partition]:
+def _with_memory(cluster: Cluster, partitions: list[Partition]) -> list[Partition]:
     """Partitions of files to be kept in memory, or to be streamed if the workers have too little of it."""
-    memory = sum(client.run(_memory_limit).values())
+    memory = sum(cluster.run(_memory_limit).values())
     if sum(part.n_bytes or 0 for part in partitions) <= WORKER_SHARE * memory:
         return partitions
     logger.info("the files exceed a share of %g of the workers' memory: streamed", WORKER_SHARE)

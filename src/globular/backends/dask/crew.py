@@ -12,17 +12,19 @@ who have answered it already repeat their answer. So a fit goes on as if nothing
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.backends.dask.cluster import POLL_SECONDS, Cluster
 from globular.backends.dask.log import Log
 from globular.backends.dask.messages import Answer, Post, Request, Work, halves
 from globular.backends.dask.partitions import Partition
@@ -37,7 +39,7 @@ from globular.backends.dask.workers import (
     make_parts,
     nothing,
     pass_on,
-    renumber_rows,
+    rows_held,
     serve,
 )
 from globular.backends.protocol import Shard
@@ -46,14 +48,10 @@ from globular.model.statistics import F64
 
 logger = logging.getLogger("globular")
 
-POLL_SECONDS = 1.0
-"""How often to look whether all workers are still there while they work."""
 REACH_SECONDS = 3.0
 """How long to try whether this process can connect to a worker."""
-PATIENCE_SECONDS = 120.0
-"""How long to wait for a worker, and for parts to be loaded on workers that keep dying, before giving up."""
 MAX_ATTEMPTS = 30
-"""How often to repair what was lost in the middle of one pass."""
+"""How often to load parts, or to repair what was lost in the middle of one pass, on workers that keep dying."""
 
 
 class Crew:
@@ -69,6 +67,7 @@ class Crew:
         n_threads: int | None = None,
     ) -> None:
         self.client = client
+        self.cluster = Cluster(client)
         self.key = f"globular-{uuid.uuid4().hex}"
         self.partitions = list(partitions)
         self.log = Log()
@@ -79,12 +78,12 @@ class Crew:
         self.rows: list[RowsInfo] = []
         self.infos: list[PartInfo] = []
         self.ends: NDArray[np.intp] = np.empty(0, dtype=np.intp)
+        threads = self.cluster.wait_for_workers()
         self._clean_up()
-        threads = self._wait_for_workers()
-        self._direct = client.sync(self._reaches, min(threads))
+        self._direct = self.cluster.sync(self._reaches, min(threads))
         self.owners = share_out([part.n_rows for part in self.partitions], threads)
         weakref.finalize(self, _release, client, self.key)
-        self._settle()
+        self._begin()
 
     # --- asking --------------------------------------------------------------------------------------------------
 
@@ -127,7 +126,7 @@ class Crew:
         route = self._route(only)
         requests = [Request(self.key, number, len(self.partitions), work, half, replay) for half in halves(route)]
         answer = Answer()
-        for request, part in zip(requests, self.client.sync(self._exchange, requests), strict=True):
+        for request, part in zip(requests, self.cluster.sync(self._exchange, requests), strict=True):
             answer.join(part.unpacked(), request)
         self.traffic.add(work.name, len(work.payload) * len(route), answer.n_bytes)
         return answer
@@ -140,27 +139,16 @@ class Crew:
 
     async def _exchange(self, requests: list[Request]) -> list[Answer]:
         """Send requests at the same time; a worker that the scheduler has given up is lost, whatever it may do."""
-        calls = [asyncio.ensure_future(self._call(request)) for request in requests]
-        pending = set(calls)
-        while pending:
-            _, pending = await asyncio.wait(pending, timeout=POLL_SECONDS)
-            if pending:
-                alive = await self.client.nthreads()
-                gone = [post.address for request in requests for post in request.route if post.address not in alive]
-                if gone:
-                    for call in pending:
-                        call.cancel()
-                    return [Answer(lost=gone) for _ in requests]
-        return [call.result() for call in calls]
+        asked = [post.address for request in requests for post in request.route]
+        answers = await self.cluster.watched(asyncio.gather(*map(self._call, requests)), asked)
+        return [Answer(lost=asked)] * len(requests) if answers is None else answers
 
     async def _call(self, request: Request) -> Answer:
         if self._direct:
             return await pass_on(self.client.rpc, request)
         address = request.route[0].address
-        reply = await self.client.run(serve, request, workers=[address], on_error="return")
-        found = reply.get(address, OSError())
-        if isinstance(found, OSError):
-            return Answer(lost=[address])
+        reply = await self.cluster.run_async(serve, (request,), [address])
+        found = reply.get(address, Answer(lost=[address]))
         return Answer(error=found) if isinstance(found, BaseException) else found
 
     async def _reaches(self, address: str) -> bool:
@@ -177,13 +165,14 @@ class Crew:
 
     def _repair(self, answer: Answer, work: Work) -> None:
         """Make lost parts again on workers that are there, and bring them up to the change before this one."""
-        alive = self._wait_for_workers()
+        alive = self.cluster.wait_for_workers()
         lost = {number for number, owner in enumerate(self.owners) if owner not in alive} | set(answer.missing)
         if not lost:
             return
         self.n_repairs += 1
         logger.warning("%d of %d parts were lost with their worker: making them again", len(lost), len(self.owners))
-        self._settle(lost)
+        self._load(lost)
+        self._make(lost)
         again = [change.work for change in self.log.changes if change.work is not work]
         centers = self.log.first_centers() if self.log.is_cut else None
         if centers is not None:
@@ -198,93 +187,19 @@ class Crew:
             if caught_up.lost or caught_up.missing:
                 return  # the next attempt begins again
 
-    def _settle(self, lost: set[int] | None = None) -> None:
-        """Load these parts, or all, on their workers, or on others where those are gone, until all are there."""
-        give_up = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            threads = self._wait_for_workers()
-            waiting = sorted(range(len(self.partitions)) if lost is None else lost)
-            self._reassign([number for number in waiting if self.owners[number] not in threads], threads)
-            if self._load(waiting) and self._make(range(len(self.partitions)) if lost is None else waiting):
-                return
-            if time.monotonic() > give_up:
-                raise GlobularError("workers were lost while the data were loaded; give them more memory or less data")
-
-    def _reassign(self, numbers: list[int], threads: dict[str, int]) -> None:
-        """Give parts without a worker to those that have least to do."""
-        load = {address: self.owners.count(address) / n for address, n in threads.items()}
-        for number in numbers:
-            address = min(load, key=lambda candidate: (load[candidate], candidate))
-            self.owners[number] = address
-            load[address] += 1 / threads[address]
-
-    def _load(self, numbers: list[int]) -> bool:
-        """Have the rows of these parts loaded by tasks on their workers; False if a worker died over it."""
-        import dask
-        from distributed import wait
-        from distributed.client import FuturesCancelledError
-
-        tasks = []
-        for number in numbers:
-            part = self.partitions[number]
-            with dask.annotate(workers=[self.owners[number]], allow_other_workers=False, retries=0):
-                keep = dask.delayed(keep_rows, pure=False)
-                tasks.append(keep(part.rows, part.weights, self.key, self.client.id, number, part.name))
-        futures = self.client.compute(tasks, optimize_graph=False)
-        while True:
-            try:
-                with self.client.as_current():
-                    wait(futures, timeout=POLL_SECONDS)
-                break
-            except FuturesCancelledError as error:
-                if all(self.owners[number] in self.client.nthreads() for number in numbers):
-                    raise GlobularError(
-                        "the data that X refers to are no longer on the cluster; persist X anew, or pass it unpersisted"
-                    ) from error
-                return False
-            except TimeoutError:
-                threads = self.client.nthreads()
-                if any(self.owners[number] not in threads for number in numbers):
-                    self.client.cancel(futures)
-                    return False
-        failed = [future for future in futures if future.status != "finished"]
-        if failed:
-            return self._explain(failed[0])
-        infos = dict(zip(numbers, self.client.gather(futures), strict=True))
-        if not self.rows:
-            self.rows = self._without_empty([infos[number] for number in numbers])
-            self._check_rows()
-        elif any(infos[number].n_rows != self.rows[number].n_rows for number in numbers):
-            raise DataError("X: a partition that was made again has another number of rows; its source has changed")
-        return True
-
-    def _without_empty(self, rows: list[RowsInfo]) -> list[RowsInfo]:
-        """Leave out partitions without rows, which no pass could do anything with; one stays in any case."""
-        kept = [number for number, info in enumerate(rows) if info.n_rows] or [0]
-        if len(kept) < len(rows):
-            self.partitions = [self.partitions[number] for number in kept]
-            self.owners = [self.owners[number] for number in kept]
-            self.client.run(renumber_rows, self.key, kept, on_error="ignore")  # a worker that dies now is missed later
-        return [rows[number] for number in kept]
-
-    def _explain(self, future: Any) -> bool:
-        """Raise what a loading task has raised; False if it was its worker that died."""
-        from distributed import CancelledError, KilledWorker
-
-        error = future.exception(timeout=POLL_SECONDS) if future.status == "error" else None
-        if isinstance(error, KilledWorker):
-            raise GlobularError(
-                "a worker was killed while it loaded its part of X, most likely for want of memory; "
-                "use smaller partitions or more memory"
-            ) from error
-        if error is None or isinstance(error, CancelledError):
-            return False
-        raise error
+    def _begin(self) -> None:
+        """Load all parts, look at their shapes together, and leave out those without rows; one stays in any case."""
+        found = self._load(range(len(self.partitions)))
+        kept = [number for number, info in sorted(found.items()) if info.n_rows] or [0]
+        self.partitions = [self.partitions[number] for number in kept]
+        self.owners = [self.owners[number] for number in kept]
+        self.rows = [found[number] for number in kept]
+        self._check_rows()
+        infos = self._make(range(len(kept)))
+        self.infos = [infos[number] for number in range(len(kept))]
 
     def _check_rows(self) -> None:
-        """Look at the shapes of all parts together."""
-        sizes = np.array([info.n_rows for info in self.rows], dtype=np.intp)
-        self.ends = np.cumsum(sizes)
+        self.ends = np.cumsum([info.n_rows for info in self.rows], dtype=np.intp)
         columns = {info.n_columns for info in self.rows if info.n_rows}
         if len(columns) > 1:
             raise DataError(f"X: partitions have different numbers of columns: {sorted(columns)}")
@@ -293,44 +208,125 @@ class Crew:
                 f"sample_weight.shape == {self._weights.shape}, expected ({self.ends[-1]},): one weight per row of X"
             )
 
-    def _make(self, numbers: Sequence[int]) -> bool:
-        """Have shards laid over loaded rows; False if a worker died over it."""
-        options = {number: self._options(number) for number in numbers}
+    def _load(self, numbers: Iterable[int]) -> dict[int, RowsInfo]:
+        """Have the rows of these parts loaded by their workers, or by others where those are gone."""
+        found: dict[int, RowsInfo] = {}
+        wanted = missing = sorted(numbers)
+        for _ in range(MAX_ATTEMPTS):
+            self._reassign(missing)
+            self._run_tasks(missing)
+            # asked again of all: who had loaded its rows may be gone by now
+            found = self._ask_owners(rows_held, {number: self.partitions[number].number for number in wanted})
+            missing = [number for number in wanted if number not in found]
+            if not missing:
+                return found
+        raise GlobularError("workers were lost while the data were loaded; give them more memory or less data")
+
+    def _reassign(self, numbers: Iterable[int]) -> None:
+        """Give those of the parts whose worker is gone to the workers that have least to do."""
+        threads = self.cluster.wait_for_workers()
+        load = {address: self.owners.count(address) / n for address, n in threads.items()}
+        for number in numbers:
+            if self.owners[number] not in threads:
+                address = min(load, key=lambda candidate: (load[candidate], candidate))
+                self.owners[number] = address
+                load[address] += 1 / threads[address]
+
+    def _run_tasks(self, numbers: list[int]) -> None:
+        """Let Dask's tasks load the rows of these parts on their workers, as far as those live."""
+        import dask
+
+        tasks = []
+        for number in numbers:
+            part = self.partitions[number]
+            with dask.annotate(workers=[self.owners[number]], allow_other_workers=False, retries=0):
+                keep = dask.delayed(keep_rows, pure=False)
+                tasks.append(keep(part.rows, part.weights, self.key, self.client.id, part.number, part.name))
+        try:
+            futures = self.client.compute(tasks, optimize_graph=False)
+        except Exception:
+            if self.client.status == "running":
+                raise
+            return  # without a connection nothing can be sent; it may come back
+        owners = [self.owners[number] for number in numbers]
+        for error in self.cluster.sync(self._wait_for_tasks, dict(zip(futures, owners, strict=True))):
+            _explain(error)
+
+    async def _wait_for_tasks(self, owners: dict[Any, str]) -> list[BaseException]:
+        """Wait for tasks until they have ended or their worker has; the errors of those whose worker lives."""
+        from distributed import wait
+
+        pending, alive = list(owners), await self.cluster.alive()
+        while pending:
+            with self.client.as_current(), contextlib.suppress(TimeoutError, concurrent.futures.CancelledError):
+                await wait(pending, timeout=POLL_SECONDS)
+            alive = await self.cluster.alive()
+            pending = [future for future in pending if future.status in ("pending", "lost") and owners[future] in alive]
+        failed = [future for future in owners if future.status in ("error", "cancelled") and owners[future] in alive]
+        return list(await asyncio.gather(*(future.exception() for future in failed)))
+
+    def _make(self, numbers: Iterable[int]) -> dict[int, PartInfo]:
+        """Have shards laid over loaded rows; what was lost in between is loaded again."""
         infos: dict[int, PartInfo] = {}
-        for post in self._route(numbers):
-            mine = {number: options[number] for number in post.parts}
-            reply = self.client.run(make_parts, self.key, mine, workers=[post.address], on_error="return")
-            found = reply.get(post.address, OSError())
-            if isinstance(found, OSError | KeyError):
-                return False
-            if isinstance(found, BaseException):
-                raise found
-            infos |= found
-        if not self.infos:
-            self.infos = [infos[number] for number in numbers]
-        return True
+        missing = set(numbers)
+        for _ in range(MAX_ATTEMPTS):
+            infos |= self._ask_owners(make_parts, {number: self._options(number) for number in missing})
+            missing -= infos.keys()
+            if not missing:
+                return infos
+            self._load(missing)
+        raise GlobularError("workers were lost while the data were loaded; give them more memory or less data")
+
+    def _ask_owners(self, function: Callable[..., Any], arguments: Mapping[int, Any]) -> dict[int, Any]:
+        """A function on workers, from {part: argument} to {part: result}; without those of workers that are lost."""
+
+        async def ask() -> list[dict[str, Any]]:
+            calls = []
+            for post in self._route(arguments):
+                own = {number: arguments[number] for number in post.parts}
+                calls.append(self.cluster.run_async(function, (self.key, own), [post.address]))
+            return await asyncio.gather(*calls)
+
+        found: dict[int, Any] = {}
+        for reply in self.cluster.sync(ask):
+            for said in reply.values():
+                if isinstance(said, BaseException):
+                    raise said
+                found |= said
+        return found
 
     def _options(self, number: int) -> PartOptions:
         first = int(self.ends[number - 1]) if number else 0
         weights = None if self._weights is None else self._weights[first : int(self.ends[number])]
         version = BEHIND if self.log.n_changes else 0
-        return PartOptions(first, weights, self._unit_rows, self._n_threads, version)
-
-    def _wait_for_workers(self) -> dict[str, int]:
-        """Threads by address of worker; waits for one if there is none."""
-        threads: dict[str, int] = self.client.nthreads()
-        if not threads:
-            try:
-                self.client.wait_for_workers(1, timeout=PATIENCE_SECONDS)
-            except TimeoutError as error:
-                raise GlobularError("the Dask cluster has no workers; start some, e.g. cluster.scale(2)") from error
-            threads = self.client.nthreads()
-        return threads
+        return PartOptions(
+            self.partitions[number].number, self.rows[number].n_rows, first, weights, self._unit_rows, self._n_threads,
+            version,
+        )  # fmt: skip
 
     def _clean_up(self) -> None:
         """Have workers forget what clients left behind that are gone."""
-        clients = self.client.run_on_scheduler(_client_ids)
-        self.client.run(drop_orphans, clients, on_error="ignore")
+        clients = self.cluster.client_ids()
+        if clients is not None:
+            self.cluster.run(drop_orphans, clients)
+
+
+def _explain(error: BaseException) -> None:
+    """Raise what a loading task has raised."""
+    from distributed import KilledWorker
+
+    if isinstance(error, KilledWorker):
+        raise GlobularError(
+            "a worker was killed while it loaded its part of X, most likely for want of memory; "
+            "use smaller partitions or more memory"
+        ) from error
+    if isinstance(error, concurrent.futures.CancelledError):
+        if "scheduler-connection-lost" in str(error):
+            return  # loaded again over the new connection
+        raise GlobularError(
+            "the data that X refers to are no longer on the cluster; persist X anew, or pass it unpersisted"
+        ) from error
+    raise error
 
 
 class Traffic:
@@ -356,10 +352,6 @@ def share_out(sizes: Sequence[int | None], threads: dict[str, int]) -> list[str]
     shares = np.cumsum([threads[address] for address in addresses]) / sum(threads.values())
     middles = (np.cumsum(weights) - weights / 2) / weights.sum()
     return [addresses[i] for i in np.searchsorted(shares, middles).clip(max=len(addresses) - 1)]
-
-
-def _client_ids(dask_scheduler: Any = None) -> list[str]:
-    return list(dask_scheduler.clients)
 
 
 def _release(client: Any, key: str) -> None:

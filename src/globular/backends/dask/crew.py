@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.dask.cluster import POLL_SECONDS, Cluster
-from globular.backends.dask.log import Log
+from globular.backends.dask.log import SNAPSHOT_BYTES, Log
 from globular.backends.dask.messages import Answer, Post, Request, Work, halves
 from globular.backends.dask.partitions import Partition
 from globular.backends.dask.workers import (
@@ -35,10 +35,12 @@ from globular.backends.dask.workers import (
     RowsInfo,
     drop_orphans,
     drop_parts,
+    frontier_of,
     keep_rows,
     make_parts,
     nothing,
     pass_on,
+    put_frontier,
     rows_held,
     serve,
 )
@@ -89,28 +91,30 @@ class Crew:
 
     def each(self, function: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
         """A function of a shard for every part."""
-        singles = self._ask(Work.for_all(function, args, kwargs, None), kwargs).singles
+        singles = self._ask(Work.for_all(function, args, kwargs, None), args, kwargs).singles
         return [singles[number] for number in range(len(self.partitions))]
 
     def total(self, merge: Callable[[Any, Any], Any], function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The same put together along the tree over the parts."""
-        (total,) = self._ask(Work.for_all(function, args, kwargs, merge), kwargs).sums.values()
+        (total,) = self._ask(Work.for_all(function, args, kwargs, merge), args, kwargs).sums.values()
         return total
 
     def some(self, function: Callable[..., Any], arguments: dict[int, tuple[Any, ...]]) -> dict[int, Any]:
         """A function of a shard for some parts, with arguments of their own."""
-        return self._ask(Work.for_some(function, arguments), {}).singles if arguments else {}
+        return self._ask(Work.for_some(function, arguments)).singles if arguments else {}
 
     def total_of(
         self, merge: Callable[[Any, Any], Any], function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
     ) -> Any:
         """`total` with arguments of its own for every part."""
-        (total,) = self._ask(Work.for_some(function, dict(enumerate(arguments)), merge), {}).sums.values()
+        (total,) = self._ask(Work.for_some(function, dict(enumerate(arguments)), merge)).sums.values()
         return total
 
-    def _ask(self, work: Work, kwargs: dict[str, Any]) -> Answer:
+    def _ask(self, work: Work, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Answer:
         if work.changes:
-            self.log.append(work, kwargs)  # first: a pass that was begun may have been done by some
+            if self.log.wants_snapshot:
+                self._take_snapshot()
+            self.log.append(work, args, kwargs)  # first: a pass that was begun may have been done by some
         for attempt in range(MAX_ATTEMPTS):
             answer = self._send(work, self.log.n_changes, None if work.changes else work.parts)
             if answer.error is not None:
@@ -120,6 +124,12 @@ class Crew:
             time.sleep(min(2.0, 0.2 * (attempt + 1)))  # the scheduler needs a moment to notice
             self._repair(answer, work)
         raise GlobularError("workers were lost faster than their parts could be made again; give them more memory")
+
+    def _take_snapshot(self) -> None:
+        """Have the log begin with the frontiers as they are."""
+        states = self.each(frontier_of, (SNAPSHOT_BYTES // len(self.partitions),), {})
+        arguments = {number: (state, self.log.gains_under) for number, state in enumerate(states)}
+        self.log.put_snapshot(None if None in states else Work.for_some(put_frontier, arguments))
 
     def _send(self, work: Work, number: int, only: Iterable[int] | None, *, replay: bool = False) -> Answer:
         """One request to all who have a part in it; the answers put together."""

@@ -17,6 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from globular.backends.cpu import CpuShard
+from globular.backends.cpu.planted import PlantedShard
 from globular.backends.dask.messages import Answer, Request
 from globular.backends.dask.partitions import FileRows, check_finite, rows_from_chunk, weights_from_chunk
 from globular.backends.mapped import call_part
@@ -25,7 +26,9 @@ from globular.backends.stream import StreamShard
 from globular.backends.tree import TreeSum
 from globular.data.blocks import Matrix
 from globular.data.row_range import RowRange
+from globular.data.tree import FrontierState
 from globular.errors import DataError
+from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
 
 BEHIND = -1
@@ -244,7 +247,7 @@ async def pass_on(rpc: Any, request: Request) -> Answer:
     address = request.route[0].address
     try:
         reply = await rpc(address).run(function=pickle.dumps(serve), args=pickle.dumps((request,), 5))
-    except OSError:
+    except (OSError, RuntimeError):  # the latter from connections that are closed on this side
         return Answer(lost=[address])
     if reply["status"] != "OK":
         return Answer(error=RuntimeError(f"{address}: {reply.get('text', reply)}"))
@@ -266,3 +269,14 @@ def labels_of(part: Shard) -> Labels:
 def labels_at(part: Shard, rows: Any) -> Labels:
     """The labels of some rows of a part."""
     return part.labels[rows]
+
+
+def frontier_of(part: PlantedShard, most_bytes: int) -> FrontierState | None:
+    """The cells that a part is opened into; None if they take more bytes."""
+    state = part.frontier.state
+    return state if state.n_bytes <= most_bytes else None
+
+
+def put_frontier(part: PlantedShard, state: FrontierState, gains_under: tuple[GaussianParameters, str] | None) -> None:
+    """Open a part into cells that it was opened into elsewhere."""
+    part.frontier.restore(state, gains_under)

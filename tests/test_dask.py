@@ -505,6 +505,34 @@ def test_all_workers_killed_at_once(fragile: Client) -> None:
     assert fitted_arrays(model) == expected
 
 
+def test_lazy_answers_outlive_the_worker_that_has_the_model(fragile: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    fragile.wait_for_workers(3, timeout=60)
+    monkeypatch.setattr(face, "_SMALL_MODEL", 0)
+    rows = blobs(N, C=5, D=D)
+    model = KMeans(5, random_state=0).fit(rows)
+    with fragile.as_current():
+        answer = model.predict(as_dask(rows))
+        while not (holders := [address for found in fragile.who_has().values() for address in found]):
+            time.sleep(0.05)
+        os.kill(fragile.run(os.getpid)[holders[0]], signal.SIGKILL)
+        np.testing.assert_array_equal(answer.compute(scheduler=fragile), model.predict(rows))
+
+
+def pause(dask_worker: Any) -> None:
+    dask_worker.status = type(dask_worker.status).paused
+
+
+def test_workers_that_are_too_full_to_load_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "PATIENCE_SECONDS", 1.5)
+    with LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0", memory_limit=0,
+        silence_logs=logging.CRITICAL,
+    ) as cluster, Client(cluster, set_as_default=False) as connected:  # fmt: skip
+        connected.run(pause)
+        with pytest.raises(globular.errors.GlobularError, match="too full"):
+            DaskShard(connected, collection_partitions(as_dask(blobs(N, D=D))))
+
+
 @pytest.mark.parametrize("end", ["client", "cluster", "workers"])
 def test_a_cluster_that_goes_away_ends_a_fit_with_a_message(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "PATIENCE_SECONDS", 1.5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -177,11 +178,20 @@ def _slim(estimator: Any) -> Any:
 
 
 def _sendable(model: Any) -> Any:
-    """The model for a task graph: a part of it if it is small, else sent to the workers beforehand."""
+    """The model for a task graph: a part of it if it is small, else sent to the cluster beforehand.
+
+    It is sent as the result of a task, which the scheduler repeats if the worker that has it dies.
+    """
     import dask
 
     size = sum(value.nbytes for value in vars(model).values() if isinstance(value, np.ndarray))
     client = current_client()
     if size <= _SMALL_MODEL or client is None:
         return dask.delayed(model, pure=False, traverse=False)
-    return client.scatter(model, hash=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sending large graph")  # what it warns of is meant: it is sent once
+        return client.submit(_itself, model, pure=False)
+
+
+def _itself(model: Any) -> Any:
+    return model

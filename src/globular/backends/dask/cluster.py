@@ -26,6 +26,21 @@ _RETRY_SECONDS = 0.2
 Result = TypeVar("Result")
 
 
+class Patience:
+    """What is left of `PATIENCE_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._end = time.monotonic() + PATIENCE_SECONDS
+
+    @property
+    def seconds(self) -> float:
+        return self._end - time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        return self.seconds <= 0
+
+
 class Cluster:
     """The scheduler and the workers that a client is connected to."""
 
@@ -63,10 +78,10 @@ class Cluster:
 
     async def alive(self) -> dict[str, int]:
         """Threads by address of the workers that the scheduler knows."""
-        give_up = time.monotonic() + PATIENCE_SECONDS
-        while self.client.status not in ("closing", "closed") and (left := give_up - time.monotonic()) > 0:
+        patience = Patience()
+        while self.client.status not in ("closing", "closed") and not patience.is_over:
             with contextlib.suppress(OSError):
-                found: dict[str, int] = await asyncio.wait_for(self.client.nthreads(), left)
+                found: dict[str, int] = await asyncio.wait_for(self.client.nthreads(), patience.seconds)
                 self._n_workers = max(self._n_workers, len(found))
                 return found
             await asyncio.sleep(_RETRY_SECONDS)
@@ -113,15 +128,15 @@ class Cluster:
             return []
         return [found for found in reply.values() if not isinstance(found, OSError)]
 
-    def client_ids(self) -> list[str] | None:
-        """Names of the clients that the scheduler knows; None if it cannot be asked just now."""
-        return self.sync(self._client_ids)
-
-    async def _client_ids(self) -> list[str] | None:
+    async def of_scheduler(self, function: Callable[..., list[str]]) -> list[str] | None:
+        """What a function finds out from the scheduler; None if it cannot be asked just now."""
         with contextlib.suppress(OSError):
-            known = self.client.run_on_scheduler(_client_ids)
-            return list(await asyncio.wait_for(known, PATIENCE_SECONDS))
+            return list(await asyncio.wait_for(self.client.run_on_scheduler(function), PATIENCE_SECONDS))
         return None
+
+    async def paused(self) -> set[str]:
+        """Addresses of workers that begin no task because their memory is nearly full."""
+        return set(await self.of_scheduler(_paused) or ())
 
     def _gone(self) -> GlobularError:
         return GlobularError(
@@ -130,5 +145,10 @@ class Cluster:
         )
 
 
-def _client_ids(dask_scheduler: Any = None) -> list[str]:
+def client_ids(dask_scheduler: Any = None) -> list[str]:
+    """Names of the clients that the scheduler knows."""
     return list(dask_scheduler.clients)
+
+
+def _paused(dask_scheduler: Any = None) -> list[str]:
+    return [address for address, worker in dask_scheduler.workers.items() if worker.status.name == "paused"]

@@ -24,12 +24,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.dask.cluster import POLL_SECONDS, Cluster
+from globular.backends.dask.cluster import POLL_SECONDS, Cluster, Patience, client_ids
 from globular.backends.dask.log import SNAPSHOT_BYTES, Log
 from globular.backends.dask.messages import Answer, Post, Request, Work, halves
 from globular.backends.dask.partitions import Partition
 from globular.backends.dask.workers import (
-    BEHIND,
     PartInfo,
     PartOptions,
     RowsInfo,
@@ -131,7 +130,7 @@ class Crew:
         arguments = {number: (state, self.log.gains_under) for number, state in enumerate(states)}
         self.log.put_snapshot(None if None in states else Work.for_some(put_frontier, arguments))
 
-    def _send(self, work: Work, number: int, only: Iterable[int] | None, *, replay: bool = False) -> Answer:
+    def _send(self, work: Work, number: int, only: Iterable[int] | None, *, replay: int = 0) -> Answer:
         """One request to all who have a part in it; the answers put together."""
         route = self._route(only)
         requests = [Request(self.key, number, len(self.partitions), work, half, replay) for half in halves(route)]
@@ -191,7 +190,8 @@ class Crew:
         number = self.log.n_changes - work.changes
         for step in again:
             # only who has come through to the end counts as up to date
-            caught_up = self._send(step, number if step is again[-1] else BEHIND, lost, replay=True)
+            now = number if step is again[-1] else -self.n_repairs
+            caught_up = self._send(step, now, lost, replay=self.n_repairs)
             if caught_up.error is not None:
                 raise caught_up.error
             if caught_up.lost or caught_up.missing:
@@ -267,11 +267,19 @@ class Crew:
         from distributed import wait
 
         pending, alive = list(owners), await self.cluster.alive()
+        patience = Patience()
         while pending:
             with self.client.as_current(), contextlib.suppress(TimeoutError, concurrent.futures.CancelledError):
                 await wait(pending, timeout=POLL_SECONDS)
-            alive = await self.cluster.alive()
+            alive, before = await self.cluster.alive(), pending
             pending = [future for future in pending if future.status in ("pending", "lost") and owners[future] in alive]
+            if len(pending) < len(before):
+                patience = Patience()
+            elif patience.is_over and (paused := await self.cluster.paused()) >= {owners[item] for item in pending}:
+                raise GlobularError(
+                    f"workers are too full to load their parts of X: {', '.join(sorted(paused))} have paused; "
+                    "give them more memory, or use more workers"
+                )
         failed = [future for future in owners if future.status in ("error", "cancelled") and owners[future] in alive]
         return list(await asyncio.gather(*(future.exception() for future in failed)))
 
@@ -308,15 +316,14 @@ class Crew:
     def _options(self, number: int) -> PartOptions:
         first = int(self.ends[number - 1]) if number else 0
         weights = None if self._weights is None else self._weights[first : int(self.ends[number])]
-        version = BEHIND if self.log.n_changes else 0
         return PartOptions(
             self.partitions[number].number, self.rows[number].n_rows, first, weights, self._unit_rows, self._n_threads,
-            version,
+            -self.n_repairs,
         )  # fmt: skip
 
     def _clean_up(self) -> None:
         """Have workers forget what clients left behind that are gone."""
-        clients = self.cluster.client_ids()
+        clients = self.cluster.sync(self.cluster.of_scheduler, client_ids)
         if clients is not None:
             self.cluster.run(drop_orphans, clients)
 

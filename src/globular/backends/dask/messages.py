@@ -120,8 +120,8 @@ class Request:
     n_parts: int
     work: Work
     route: tuple[Post, ...]
-    replay: bool = False
-    """Bring the parts up to `number`, whatever they have seen, and send no results."""
+    replay: int = 0
+    """The repair in whose course parts that were made in it are brought up to `number`, without results; 0 for none."""
 
     def onward(self) -> list[Request]:
         """The requests to pass on: two halves of the rest of the route, neighbours staying together."""

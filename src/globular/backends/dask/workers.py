@@ -31,9 +31,6 @@ from globular.errors import DataError
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
 
-BEHIND = -1
-"""The version of a part whose state is not what it should be yet."""
-
 
 @dataclass(frozen=True, slots=True)
 class PartOptions:
@@ -50,7 +47,7 @@ class PartOptions:
     n_threads: int | None
     """None takes the worker's threads."""
     version: int
-    """What its state counts as: 0 for new data, `BEHIND` for a part that has to catch up first."""
+    """What its state counts as: 0 for new data, −r for a part that was made in the r-th repair and has to catch up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +62,7 @@ class PartInfo:
 class _Part:
     shard: Shard
     version: int
-    """The number of changes that its state has seen."""
+    """The number of changes that its state has seen; negative while it catches up."""
 
 
 @dataclass(slots=True)
@@ -86,8 +83,8 @@ class _Host:
         """Do the work on the parts that are asked of this worker."""
         asked = request.route[0].parts
         before = request.number - 1 if request.work.changes else request.number
-        known = (before, request.number)
-        missing = [i for i in asked if i not in self.parts or not (request.replay or self.parts[i].version in known)]
+        known = (-request.replay,) if request.replay else (before, request.number)
+        missing = [i for i in asked if i not in self.parts or self.parts[i].version not in known]
         if missing:
             return Answer(missing=missing)
         answer = Answer()

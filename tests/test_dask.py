@@ -553,6 +553,14 @@ def test_a_cluster_that_goes_away_ends_a_fit_with_a_message(end: str, monkeypatc
             shard.hard_pass(rows[:9])
 
 
+def test_passes_of_unknown_effect_ask_for_no_cells(client: Client) -> None:
+    rows = blobs(N, C=20, D=D)
+    shard = DaskShard(client, collection_partitions(as_dask(rows)))
+    for _ in range(2 * log_module.SNAPSHOT_EVERY):
+        shard._each(bump, 1)
+    assert (shard.labels.copy() == 2 * log_module.SNAPSHOT_EVERY - 1).all()
+
+
 def search_cells(shard: Any, rows: Rows) -> None:
     """Many changes of the cells of a tree and of what they remember."""
     shard.plant_tree("columns", 8, largest=40.0)

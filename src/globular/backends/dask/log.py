@@ -85,6 +85,10 @@ _LASTING = frozenset(
     name for name, effect in _EFFECTS.items() if effect.writes & {"tree", "frontier", "gains", "parted", "kept"}
 )
 """Passes that others cannot do without."""
+_OPENINGS = frozenset(name for name, effect in _EFFECTS.items() if effect.writes & _CELLS) - {
+    "plant_tree", "put_frontier",
+}  # fmt: skip
+"""Passes over the cells of a tree that add to what the log has to keep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +149,7 @@ class Log:
     @property
     def wants_snapshot(self) -> bool:
         """Whether cells have been opened, or have searched, so often that their state is better put in place."""
-        in_place = ("plant_tree", "put_frontier")
-        openings = [change for change in self.changes if change.effect.writes & _CELLS]
-        return sum(change.work.name not in in_place for change in openings) > self._most_openings
+        return sum(change.work.name in _OPENINGS for change in self.changes) > self._most_openings
 
     def put_snapshot(self, work: Work | None) -> None:
         """Note what puts the frontiers as they are now in place; None if they take too many bytes."""

@@ -12,7 +12,6 @@ who have answered it already repeat their answer. So a fit goes on as if nothing
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import logging
 import time
@@ -24,7 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.dask.cluster import POLL_SECONDS, Cluster, Patience, client_ids
+from globular.backends.dask.cluster import Cluster, client_ids
+from globular.backends.dask.loading import load_rows
 from globular.backends.dask.log import SNAPSHOT_BYTES, Log
 from globular.backends.dask.messages import Answer, Post, Request, Work, halves
 from globular.backends.dask.partitions import Partition
@@ -35,7 +35,6 @@ from globular.backends.dask.workers import (
     drop_orphans,
     drop_parts,
     frontier_of,
-    keep_rows,
     make_parts,
     nothing,
     pass_on,
@@ -166,7 +165,7 @@ class Crew:
             return False
         try:
             await asyncio.wait_for(self.client.rpc(address).identity(), REACH_SECONDS)
-        except (OSError, TimeoutError):
+        except (OSError, RuntimeError):  # the latter from a client that is closed
             return False
         return True
 
@@ -224,7 +223,8 @@ class Crew:
         wanted = missing = sorted(numbers)
         for _ in range(MAX_ATTEMPTS):
             self._reassign(missing)
-            self._run_tasks(missing)
+            tasks = [(self.partitions[number], self.owners[number]) for number in missing]
+            load_rows(self.cluster, self.key, tasks)
             # asked again of all: who had loaded its rows may be gone by now
             found = self._ask_owners(rows_held, {number: self.partitions[number].number for number in wanted})
             missing = [number for number in wanted if number not in found]
@@ -241,47 +241,6 @@ class Crew:
                 address = min(load, key=lambda candidate: (load[candidate], candidate))
                 self.owners[number] = address
                 load[address] += 1 / threads[address]
-
-    def _run_tasks(self, numbers: list[int]) -> None:
-        """Let Dask's tasks load the rows of these parts on their workers, as far as those live."""
-        import dask
-
-        tasks = []
-        for number in numbers:
-            part = self.partitions[number]
-            with dask.annotate(workers=[self.owners[number]], allow_other_workers=False, retries=0):
-                keep = dask.delayed(keep_rows, pure=False)
-                tasks.append(keep(part.rows, part.weights, self.key, self.client.id, part.number, part.name))
-        try:
-            futures = self.client.compute(tasks, optimize_graph=False)
-        except Exception:
-            if self.client.status == "running":
-                raise
-            return  # without a connection nothing can be sent; it may come back
-        owners = [self.owners[number] for number in numbers]
-        for error in self.cluster.sync(self._wait_for_tasks, dict(zip(futures, owners, strict=True))):
-            _explain(error)
-
-    async def _wait_for_tasks(self, owners: dict[Any, str]) -> list[BaseException]:
-        """Wait for tasks until they have ended or their worker has; the errors of those whose worker lives."""
-        from distributed import wait
-
-        pending, alive = list(owners), await self.cluster.alive()
-        patience = Patience()
-        while pending:
-            with self.client.as_current(), contextlib.suppress(TimeoutError, concurrent.futures.CancelledError):
-                await wait(pending, timeout=POLL_SECONDS)
-            alive, before = await self.cluster.alive(), pending
-            pending = [future for future in pending if future.status in ("pending", "lost") and owners[future] in alive]
-            if len(pending) < len(before):
-                patience = Patience()
-            elif patience.is_over and (paused := await self.cluster.paused()) >= {owners[item] for item in pending}:
-                raise GlobularError(
-                    f"workers are too full to load their parts of X: {', '.join(sorted(paused))} have paused; "
-                    "give them more memory, or use more workers"
-                )
-        failed = [future for future in owners if future.status in ("error", "cancelled") and owners[future] in alive]
-        return list(await asyncio.gather(*(future.exception() for future in failed)))
 
     def _make(self, numbers: Iterable[int]) -> dict[int, PartInfo]:
         """Have shards laid over loaded rows; what was lost in between is loaded again."""
@@ -326,24 +285,6 @@ class Crew:
         clients = self.cluster.sync(self.cluster.of_scheduler, client_ids)
         if clients is not None:
             self.cluster.run(drop_orphans, clients)
-
-
-def _explain(error: BaseException) -> None:
-    """Raise what a loading task has raised."""
-    from distributed import KilledWorker
-
-    if isinstance(error, KilledWorker):
-        raise GlobularError(
-            "a worker was killed while it loaded its part of X, most likely for want of memory; "
-            "use smaller partitions or more memory"
-        ) from error
-    if isinstance(error, concurrent.futures.CancelledError):
-        if "scheduler-connection-lost" in str(error):
-            return  # loaded again over the new connection
-        raise GlobularError(
-            "the data that X refers to are no longer on the cluster; persist X anew, or pass it unpersisted"
-        ) from error
-    raise error
 
 
 class Traffic:

@@ -148,7 +148,11 @@ class Crew:
     async def _exchange(self, requests: list[Request]) -> list[Answer]:
         """Send requests at the same time; a worker that the scheduler has given up is lost, whatever it may do."""
         asked = [post.address for request in requests for post in request.route]
-        answers = await self.cluster.watched(asyncio.gather(*map(self._call, requests)), asked)
+
+        async def call() -> list[Answer]:
+            return await asyncio.gather(*map(self._call, requests))
+
+        answers = await self.cluster.watched(call(), asked)
         return [Answer(lost=asked)] * len(requests) if answers is None else answers
 
     async def _call(self, request: Request) -> Answer:

@@ -35,6 +35,7 @@ from globular.backends.protocol import Shard, require
 from globular.backends.split import SplitShard
 from globular.callbacks import Checkpoint
 from globular.errors import DataError
+from globular.model.gaussian import isotropic_mixture
 from globular.model.statistics import PairStatistics
 from makers import Rows, blobs, weights_for
 
@@ -44,7 +45,9 @@ import dask.array as da
 from distributed import Client, LocalCluster
 
 from globular.backends.dask import DaskShard
+from globular.backends.dask import cluster as cluster_module
 from globular.backends.dask import crew as crew_module
+from globular.backends.dask import log as log_module
 from globular.backends.dask.messages import pack, size_of, unpack
 from globular.backends.dask.partitions import collection_partitions
 from globular.estimators import distributed as face
@@ -452,6 +455,156 @@ def kill_one(client: Client) -> None:
     os.kill(pids[sorted(pids)[0]], signal.SIGKILL)
 
 
+def await_workers(client: Client) -> None:
+    """Have those that were killed before come back, most of them."""
+    client.wait_for_workers(2, timeout=60)
+
+
+def test_workers_killed_while_parts_are_loaded(fragile: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the end of its tasks and the question what it holds, and another before its parts are made."""
+    await_workers(fragile)
+    ask, moments = crew_module.Crew._ask_owners, ["rows_held", "make_parts"]
+
+    def kill_and_ask(crew: Any, function: Any, arguments: Any) -> Any:
+        if function.__name__ in moments:
+            moments.remove(function.__name__)
+            kill_one(fragile)
+        return ask(crew, function, arguments)
+
+    monkeypatch.setattr(crew_module.Crew, "_ask_owners", kill_and_ask)
+    rows = blobs(N, C=20, D=D)
+    shard = DaskShard(fragile, collection_partitions(as_dask(rows)))
+    assert not moments and shard.n_rows == N
+    assert shard.hard_pass(rows[:30]).sums.tobytes() == as_split(rows).hard_pass(rows[:30]).sums.tobytes()
+
+
+def deadly(chunk: Any, mark: str) -> Any:
+    """The rows of a chunk; who loads the first one first dies over it."""
+    if not os.path.exists(mark):
+        Path(mark).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return chunk
+
+
+def test_a_worker_that_dies_over_its_loading_task(fragile: Client, tmp_path: Path) -> None:
+    await_workers(fragile)
+    rows = blobs(N, C=20, D=D)
+    X = as_dask(rows).map_blocks(deadly, str(tmp_path / "dead"), dtype=rows.dtype, meta=np.empty((0, D)))
+    shard = DaskShard(fragile, collection_partitions(X))
+    assert (tmp_path / "dead").exists()
+    np.testing.assert_array_equal(shard.take(np.arange(N)), rows)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_all_workers_killed_at_once(fragile: Client) -> None:
+    """Their nannies start others, at other addresses; those load all rows again."""
+    await_workers(fragile)
+    rows = blobs(N, C=20, D=D)
+    with fragile.as_current():
+        expected, model = fitted_arrays(MODELS["lloyd"]().fit(as_dask(rows))), MODELS["lloyd"]()
+        for record in model.fit_iter(as_dask(rows)):
+            if record.iteration == 3:
+                for pid in fragile.run(os.getpid).values():
+                    os.kill(pid, signal.SIGKILL)
+    assert fitted_arrays(model) == expected
+
+
+def test_lazy_answers_outlive_the_worker_that_has_the_model(fragile: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    await_workers(fragile)
+    monkeypatch.setattr(face, "_SMALL_MODEL", 0)
+    rows = blobs(N, C=5, D=D)
+    model = KMeans(5, random_state=0).fit(rows)
+    with fragile.as_current():
+        answer = model.predict(as_dask(rows))
+        while not (holders := [address for found in fragile.who_has().values() for address in found]):
+            time.sleep(0.05)
+        os.kill(fragile.run(os.getpid)[holders[0]], signal.SIGKILL)
+        np.testing.assert_array_equal(answer.compute(scheduler=fragile), model.predict(rows))
+
+
+def pause(dask_worker: Any) -> None:
+    dask_worker.status = type(dask_worker.status).paused
+
+
+def test_workers_that_are_too_full_to_load_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "PATIENCE_SECONDS", 1.5)
+    with LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0", memory_limit=0,
+        silence_logs=logging.CRITICAL,
+    ) as cluster, Client(cluster, set_as_default=False) as connected:  # fmt: skip
+        connected.run(pause)
+        with pytest.raises(globular.errors.GlobularError, match="too full"):
+            DaskShard(connected, collection_partitions(as_dask(blobs(N, D=D))))
+
+
+@pytest.mark.parametrize("end", ["client", "cluster", "workers"])
+def test_a_cluster_that_goes_away_ends_a_fit_with_a_message(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "PATIENCE_SECONDS", 1.5)
+    rows = blobs(N, C=20, D=D)
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0", silence_logs=logging.CRITICAL
+    ) as cluster, Client(cluster, set_as_default=False) as connected:  # fmt: skip
+        shard = DaskShard(connected, collection_partitions(as_dask(rows)))
+        shard.hard_pass(rows[:9])
+        if end == "workers":
+            cluster.scale(0)
+            while connected.nthreads():
+                time.sleep(0.05)
+        else:
+            (connected if end == "client" else cluster).close()
+        expected = "lost all of its 2 workers" if end == "workers" else "cluster is gone"
+        with pytest.raises(globular.errors.GlobularError, match=expected):
+            shard.hard_pass(rows[:9])
+
+
+def test_passes_of_unknown_effect_ask_for_no_cells(client: Client) -> None:
+    rows = blobs(N, C=20, D=D)
+    shard = DaskShard(client, collection_partitions(as_dask(rows)))
+    for _ in range(2 * log_module.SNAPSHOT_EVERY):
+        shard._each(bump, 1)
+    assert (shard.labels.copy() == 2 * log_module.SNAPSHOT_EVERY - 1).all()
+
+
+def search_cells(shard: Any, rows: Rows) -> None:
+    """Many changes of the cells of a tree and of what they remember."""
+    shard.plant_tree("columns", 8, largest=40.0)
+    for step in range(14):
+        mixture = isotropic_mixture(rows[5 * step : 5 * step + 12], 2.0, "diag")
+        graph = np.arange(12, dtype=np.int32)[:, None]
+        shard.truncated_cell_pass(mixture, graph, globular.model.search.Search(3, n_random=2, seed=step, estimate=True))
+        for _ in range(2):  # the second keeps what the first has found
+            gains = shard.gain_pass(mixture, 4, truncated=True)
+            shard.expand_chunks(float(gains.gains[-1]))
+        if step == 5:
+            shard.open_claimed(mixture, np.array([3]), 10)
+        shard.kept_pass(mixture, renew=step % 3 == 0)
+
+
+def test_cells_of_a_tree_are_made_again_from_few_changes(fragile: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the log nor the replay grows with the number of changes, and every bit is there again."""
+    await_workers(fragile)
+    monkeypatch.setattr(log_module, "SNAPSHOT_EVERY", 6)
+    rows = blobs(N, C=20, D=D)
+    shard, split = DaskShard(fragile, collection_partitions(as_dask(rows))), as_split(rows)
+    for each in (shard, split):
+        search_cells(each, rows)
+    assert shard.crew.log.n_changes > 70
+    assert len(shard.crew.log.changes) < 12
+    kill_one(fragile)
+    one, two = shard.take_chunks(), split.take_chunks()
+    assert shard.crew.n_repairs >= 1
+    np.testing.assert_array_equal(one.means, two.means)
+    mixture = isotropic_mixture(rows[65:77], 2.0, "diag")
+    for each in (shard, split):
+        each.expand_chunks(float(each.gain_pass(mixture, 5, truncated=True).gains[-1]))
+    search = globular.model.search.Search(3, n_random=2, seed=99, estimate=True)
+    graph = np.arange(12, dtype=np.int32)[:, None]
+    one, two = (each.truncated_cell_pass(mixture, graph, search).statistics for each in (shard, split))
+    assert one.sums.tobytes() == two.sums.tobytes() and one.log_likelihood == two.log_likelihood
+    one, two = (each.kept_pass(mixture, renew=False) for each in (shard, split))
+    assert one.sums.tobytes() == two.sums.tobytes()
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_killed_worker_changes_nothing(fragile: Client) -> None:
     """SIGKILL in the middle of a fit: the same bits as without, whatever the state of the rows."""
@@ -470,7 +623,7 @@ def test_a_killed_worker_changes_nothing(fragile: Client) -> None:
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("init", ["k-means||", "hierarchical", "afk-mc2"])
 def test_a_worker_killed_while_seeds_are_drawn(init: str, fragile: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    fragile.wait_for_workers(3, timeout=60)  # those that were killed before have come back
+    await_workers(fragile)
     rows = blobs(N, C=20, D=D)
     model = KMeans(40, init=init, algorithm="probing", random_state=0, max_iter=2)
     with fragile.as_current():
@@ -585,7 +738,7 @@ def test_a_cut_log_is_made_up_for_by_one_exact_pass(fragile: Client) -> None:
 
 
 def test_without_workers_a_fit_ends_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew_module, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(cluster_module, "PATIENCE_SECONDS", 1.0)
     with (
         start_cluster(0) as cluster,
         Client(cluster, set_as_default=False, timeout="60s") as connected,

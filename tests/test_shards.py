@@ -20,6 +20,7 @@ from globular.backends.state import PointState
 from globular.backends.stream import StreamShard
 from globular.data.sources import as_source
 from globular.errors import DataError, UnsupportedPassError
+from globular.model.gaussian import isotropic_mixture
 from globular.reference import hard as reference
 from makers import Rows, blobs, in_form, lattice, weights_for
 
@@ -213,6 +214,27 @@ def test_values_whose_sum_overflows_are_finite() -> None:
     rows = np.full((50, 2), 1e308)
     shard = StreamShard(as_source(rows), rows_per_part=20)
     assert [part.n_rows for part in shard.parts()] == [20, 20, 10]
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["all components", "those kept"])
+def test_claims_draw_the_same_rows_however_these_are_split(kept: bool) -> None:
+    rows, weights = blobs(n=9000, C=4), weights_for(9000)
+    mixture = isotropic_mixture(rows[:4], 2.0, "diag")
+    shards: list[Any] = [
+        CpuShard(rows, weights),
+        SplitShard([CpuShard(rows[a:b], weights[a:b], first_row=a) for a, b in pairwise([0, 10, 5000, 5001, 9000])]),
+        StreamShard(as_source(rows), weights, rows_per_part=1234),
+    ]
+    found = []
+    for shard in shards[: 2 if kept else 3]:  # streamed rows keep nothing
+        if kept:
+            shard.kept_pass(mixture, renew=True)
+        found.append(shard.claim_pass(mixture, np.array([2, 0]), np.array([0.3, 0.7]), 5, kept=kept))
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            assert len(one.rows) > 100
+            np.testing.assert_array_equal(one.rows, two.rows)
+            np.testing.assert_allclose(one.weights, two.weights, rtol=1e-9)
 
 
 @pytest.mark.parametrize("shard", [CpuShard(np.eye(3)), split(np.eye(3), bounds=[0, 1, 3]), stream(np.eye(3))])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -15,6 +16,7 @@ from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
 from globular.backends.dask import DaskShard
+from globular.backends.dask.cluster import Cluster
 from globular.backends.dask.partitions import (
     FilesOnWorkers,
     Partition,
@@ -84,7 +86,8 @@ def open_shard(
     """Put a shard over a collection, or over files, on the workers of the current client."""
     client = _require_client()
     if isinstance(X, FilesOnWorkers):
-        partitions = _with_memory(client, file_partitions(X, len(client.nthreads())))
+        cluster = Cluster(client)
+        partitions = _with_memory(cluster, file_partitions(X, len(cluster.wait_for_workers())))
     else:
         partitions = collection_partitions(X, weight_collection)
     shard = DaskShard(client, partitions, weights, unit_rows=unit_rows, n_threads=n_threads)
@@ -108,9 +111,9 @@ def _require_client() -> Any:
     return client
 
 
-def _with_memory(client: Any, partitions: list[Partition]) -> list[Partition]:
+def _with_memory(cluster: Cluster, partitions: list[Partition]) -> list[Partition]:
     """Partitions of files to be kept in memory, or to be streamed if the workers have too little of it."""
-    memory = sum(client.run(_memory_limit).values())
+    memory = sum(cluster.run(_memory_limit).values())
     if sum(part.n_bytes or 0 for part in partitions) <= WORKER_SHARE * memory:
         return partitions
     logger.info("the files exceed a share of %g of the workers' memory: streamed", WORKER_SHARE)
@@ -175,11 +178,20 @@ def _slim(estimator: Any) -> Any:
 
 
 def _sendable(model: Any) -> Any:
-    """The model for a task graph: a part of it if it is small, else sent to the workers beforehand."""
+    """The model for a task graph: a part of it if it is small, else sent to the cluster beforehand.
+
+    It is sent as the result of a task, which the scheduler repeats if the worker that has it dies.
+    """
     import dask
 
     size = sum(value.nbytes for value in vars(model).values() if isinstance(value, np.ndarray))
     client = current_client()
     if size <= _SMALL_MODEL or client is None:
         return dask.delayed(model, pure=False, traverse=False)
-    return client.scatter(model, hash=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sending large graph")  # what it warns of is meant: it is sent once
+        return client.submit(_itself, model, pure=False)
+
+
+def _itself(model: Any) -> Any:
+    return model

@@ -42,8 +42,7 @@ def claim_pass(
         weights = shard.weights[slice(*block)]
         softmax_rows(joint, weights, np.empty(len(joint)))
         largest = weights if len(weights) else np.ones(len(joint))
-        # numbers that depend on the row's place in the whole data alone
-        drawn = np.random.default_rng([seed, shard.first_row + block[0]]).random(len(joint))
+        drawn = _draw(seed, shard.first_row + block[0], len(joint))
         found = []
         for component, rate in zip(components, rates, strict=True):
             q = joint[:, component]
@@ -61,7 +60,7 @@ def _claim_pairs(
 ) -> list[Claim]:
     """The same from pairs that were kept."""
     q, _ = pairs.normalise(pairs.joint(held_by(shard.rows, shard.scales), mixture, shard.n_threads))
-    drawn = np.random.default_rng([seed, shard.first_row]).random(shard.n_rows)
+    drawn = _draw(seed, shard.first_row, shard.n_rows)
     found = []
     for component, rate in zip(components, rates, strict=True):
         held = pairs.of(int(component))
@@ -69,6 +68,11 @@ def _claim_pairs(
         rows = pairs.rows[held]
         found.append(Claim(shard.take(rows), q[held] * shard.take_weights(rows) / rate))
     return found
+
+
+def _draw(seed: int, first_row: int, n: int) -> F64:
+    """A number in [0, 1) for each of n rows; it depends on the row's place in the whole data alone, (n,)."""
+    return np.random.Generator(np.random.PCG64([seed, 0]).advance(first_row)).random(n)
 
 
 def claim_chunks(

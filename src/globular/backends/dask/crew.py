@@ -17,27 +17,29 @@ import logging
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.dask.log import Log
+from globular.backends.dask.cluster import Cluster, client_ids
+from globular.backends.dask.loading import load_rows
+from globular.backends.dask.log import SNAPSHOT_BYTES, Log
 from globular.backends.dask.messages import Answer, Post, Request, Work, halves
 from globular.backends.dask.partitions import Partition
 from globular.backends.dask.workers import (
-    BEHIND,
     PartInfo,
     PartOptions,
     RowsInfo,
     drop_orphans,
     drop_parts,
-    keep_rows,
+    frontier_of,
     make_parts,
     nothing,
     pass_on,
-    renumber_rows,
+    put_frontier,
+    rows_held,
     serve,
 )
 from globular.backends.protocol import Shard
@@ -46,14 +48,10 @@ from globular.model.statistics import F64
 
 logger = logging.getLogger("globular")
 
-POLL_SECONDS = 1.0
-"""How often to look whether all workers are still there while they work."""
 REACH_SECONDS = 3.0
 """How long to try whether this process can connect to a worker."""
-PATIENCE_SECONDS = 120.0
-"""How long to wait for a worker, and for parts to be loaded on workers that keep dying, before giving up."""
 MAX_ATTEMPTS = 30
-"""How often to repair what was lost in the middle of one pass."""
+"""How often to load parts, or to repair what was lost in the middle of one pass, on workers that keep dying."""
 
 
 class Crew:
@@ -69,6 +67,7 @@ class Crew:
         n_threads: int | None = None,
     ) -> None:
         self.client = client
+        self.cluster = Cluster(client)
         self.key = f"globular-{uuid.uuid4().hex}"
         self.partitions = list(partitions)
         self.log = Log()
@@ -79,39 +78,41 @@ class Crew:
         self.rows: list[RowsInfo] = []
         self.infos: list[PartInfo] = []
         self.ends: NDArray[np.intp] = np.empty(0, dtype=np.intp)
+        threads = self.cluster.wait_for_workers()
         self._clean_up()
-        threads = self._wait_for_workers()
-        self._direct = client.sync(self._reaches, min(threads))
+        self._direct = self.cluster.sync(self._reaches, min(threads))
         self.owners = share_out([part.n_rows for part in self.partitions], threads)
         weakref.finalize(self, _release, client, self.key)
-        self._settle()
+        self._begin()
 
     # --- asking --------------------------------------------------------------------------------------------------
 
     def each(self, function: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
         """A function of a shard for every part."""
-        singles = self._ask(Work.for_all(function, args, kwargs, None), kwargs).singles
+        singles = self._ask(Work.for_all(function, args, kwargs, None), args, kwargs).singles
         return [singles[number] for number in range(len(self.partitions))]
 
     def total(self, merge: Callable[[Any, Any], Any], function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The same put together along the tree over the parts."""
-        (total,) = self._ask(Work.for_all(function, args, kwargs, merge), kwargs).sums.values()
+        (total,) = self._ask(Work.for_all(function, args, kwargs, merge), args, kwargs).sums.values()
         return total
 
     def some(self, function: Callable[..., Any], arguments: dict[int, tuple[Any, ...]]) -> dict[int, Any]:
         """A function of a shard for some parts, with arguments of their own."""
-        return self._ask(Work.for_some(function, arguments), {}).singles if arguments else {}
+        return self._ask(Work.for_some(function, arguments)).singles if arguments else {}
 
     def total_of(
         self, merge: Callable[[Any, Any], Any], function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
     ) -> Any:
         """`total` with arguments of its own for every part."""
-        (total,) = self._ask(Work.for_some(function, dict(enumerate(arguments)), merge), {}).sums.values()
+        (total,) = self._ask(Work.for_some(function, dict(enumerate(arguments)), merge)).sums.values()
         return total
 
-    def _ask(self, work: Work, kwargs: dict[str, Any]) -> Answer:
+    def _ask(self, work: Work, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Answer:
         if work.changes:
-            self.log.append(work, kwargs)  # first: a pass that was begun may have been done by some
+            if self.log.wants_snapshot:
+                self._take_snapshot()
+            self.log.append(work, args, kwargs)  # first: a pass that was begun may have been done by some
         for attempt in range(MAX_ATTEMPTS):
             answer = self._send(work, self.log.n_changes, None if work.changes else work.parts)
             if answer.error is not None:
@@ -122,12 +123,18 @@ class Crew:
             self._repair(answer, work)
         raise GlobularError("workers were lost faster than their parts could be made again; give them more memory")
 
-    def _send(self, work: Work, number: int, only: Iterable[int] | None, *, replay: bool = False) -> Answer:
+    def _take_snapshot(self) -> None:
+        """Have the log begin with the frontiers as they are."""
+        states = self.each(frontier_of, (SNAPSHOT_BYTES // len(self.partitions),), {})
+        arguments = {number: (state, self.log.gains_under) for number, state in enumerate(states)}
+        self.log.put_snapshot(None if None in states else Work.for_some(put_frontier, arguments))
+
+    def _send(self, work: Work, number: int, only: Iterable[int] | None, *, replay: int = 0) -> Answer:
         """One request to all who have a part in it; the answers put together."""
         route = self._route(only)
         requests = [Request(self.key, number, len(self.partitions), work, half, replay) for half in halves(route)]
         answer = Answer()
-        for request, part in zip(requests, self.client.sync(self._exchange, requests), strict=True):
+        for request, part in zip(requests, self.cluster.sync(self._exchange, requests), strict=True):
             answer.join(part.unpacked(), request)
         self.traffic.add(work.name, len(work.payload) * len(route), answer.n_bytes)
         return answer
@@ -140,27 +147,20 @@ class Crew:
 
     async def _exchange(self, requests: list[Request]) -> list[Answer]:
         """Send requests at the same time; a worker that the scheduler has given up is lost, whatever it may do."""
-        calls = [asyncio.ensure_future(self._call(request)) for request in requests]
-        pending = set(calls)
-        while pending:
-            _, pending = await asyncio.wait(pending, timeout=POLL_SECONDS)
-            if pending:
-                alive = await self.client.nthreads()
-                gone = [post.address for request in requests for post in request.route if post.address not in alive]
-                if gone:
-                    for call in pending:
-                        call.cancel()
-                    return [Answer(lost=gone) for _ in requests]
-        return [call.result() for call in calls]
+        asked = [post.address for request in requests for post in request.route]
+
+        async def call() -> list[Answer]:
+            return await asyncio.gather(*map(self._call, requests))
+
+        answers = await self.cluster.watched(call(), asked)
+        return [Answer(lost=asked)] * len(requests) if answers is None else answers
 
     async def _call(self, request: Request) -> Answer:
         if self._direct:
             return await pass_on(self.client.rpc, request)
         address = request.route[0].address
-        reply = await self.client.run(serve, request, workers=[address], on_error="return")
-        found = reply.get(address, OSError())
-        if isinstance(found, OSError):
-            return Answer(lost=[address])
+        reply = await self.cluster.run_async(serve, (request,), [address])
+        found = reply.get(address, Answer(lost=[address]))
         return Answer(error=found) if isinstance(found, BaseException) else found
 
     async def _reaches(self, address: str) -> bool:
@@ -169,7 +169,7 @@ class Crew:
             return False
         try:
             await asyncio.wait_for(self.client.rpc(address).identity(), REACH_SECONDS)
-        except (OSError, TimeoutError):
+        except (OSError, RuntimeError):  # the latter from a client that is closed
             return False
         return True
 
@@ -177,13 +177,14 @@ class Crew:
 
     def _repair(self, answer: Answer, work: Work) -> None:
         """Make lost parts again on workers that are there, and bring them up to the change before this one."""
-        alive = self._wait_for_workers()
+        alive = self.cluster.wait_for_workers()
         lost = {number for number, owner in enumerate(self.owners) if owner not in alive} | set(answer.missing)
         if not lost:
             return
         self.n_repairs += 1
         logger.warning("%d of %d parts were lost with their worker: making them again", len(lost), len(self.owners))
-        self._settle(lost)
+        self._load(lost)
+        self._make(lost)
         again = [change.work for change in self.log.changes if change.work is not work]
         centers = self.log.first_centers() if self.log.is_cut else None
         if centers is not None:
@@ -192,99 +193,26 @@ class Crew:
         number = self.log.n_changes - work.changes
         for step in again:
             # only who has come through to the end counts as up to date
-            caught_up = self._send(step, number if step is again[-1] else BEHIND, lost, replay=True)
+            now = number if step is again[-1] else -self.n_repairs
+            caught_up = self._send(step, now, lost, replay=self.n_repairs)
             if caught_up.error is not None:
                 raise caught_up.error
             if caught_up.lost or caught_up.missing:
                 return  # the next attempt begins again
 
-    def _settle(self, lost: set[int] | None = None) -> None:
-        """Load these parts, or all, on their workers, or on others where those are gone, until all are there."""
-        give_up = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            threads = self._wait_for_workers()
-            waiting = sorted(range(len(self.partitions)) if lost is None else lost)
-            self._reassign([number for number in waiting if self.owners[number] not in threads], threads)
-            if self._load(waiting) and self._make(range(len(self.partitions)) if lost is None else waiting):
-                return
-            if time.monotonic() > give_up:
-                raise GlobularError("workers were lost while the data were loaded; give them more memory or less data")
-
-    def _reassign(self, numbers: list[int], threads: dict[str, int]) -> None:
-        """Give parts without a worker to those that have least to do."""
-        load = {address: self.owners.count(address) / n for address, n in threads.items()}
-        for number in numbers:
-            address = min(load, key=lambda candidate: (load[candidate], candidate))
-            self.owners[number] = address
-            load[address] += 1 / threads[address]
-
-    def _load(self, numbers: list[int]) -> bool:
-        """Have the rows of these parts loaded by tasks on their workers; False if a worker died over it."""
-        import dask
-        from distributed import wait
-        from distributed.client import FuturesCancelledError
-
-        tasks = []
-        for number in numbers:
-            part = self.partitions[number]
-            with dask.annotate(workers=[self.owners[number]], allow_other_workers=False, retries=0):
-                keep = dask.delayed(keep_rows, pure=False)
-                tasks.append(keep(part.rows, part.weights, self.key, self.client.id, number, part.name))
-        futures = self.client.compute(tasks, optimize_graph=False)
-        while True:
-            try:
-                with self.client.as_current():
-                    wait(futures, timeout=POLL_SECONDS)
-                break
-            except FuturesCancelledError as error:
-                if all(self.owners[number] in self.client.nthreads() for number in numbers):
-                    raise GlobularError(
-                        "the data that X refers to are no longer on the cluster; persist X anew, or pass it unpersisted"
-                    ) from error
-                return False
-            except TimeoutError:
-                threads = self.client.nthreads()
-                if any(self.owners[number] not in threads for number in numbers):
-                    self.client.cancel(futures)
-                    return False
-        failed = [future for future in futures if future.status != "finished"]
-        if failed:
-            return self._explain(failed[0])
-        infos = dict(zip(numbers, self.client.gather(futures), strict=True))
-        if not self.rows:
-            self.rows = self._without_empty([infos[number] for number in numbers])
-            self._check_rows()
-        elif any(infos[number].n_rows != self.rows[number].n_rows for number in numbers):
-            raise DataError("X: a partition that was made again has another number of rows; its source has changed")
-        return True
-
-    def _without_empty(self, rows: list[RowsInfo]) -> list[RowsInfo]:
-        """Leave out partitions without rows, which no pass could do anything with; one stays in any case."""
-        kept = [number for number, info in enumerate(rows) if info.n_rows] or [0]
-        if len(kept) < len(rows):
-            self.partitions = [self.partitions[number] for number in kept]
-            self.owners = [self.owners[number] for number in kept]
-            self.client.run(renumber_rows, self.key, kept, on_error="ignore")  # a worker that dies now is missed later
-        return [rows[number] for number in kept]
-
-    def _explain(self, future: Any) -> bool:
-        """Raise what a loading task has raised; False if it was its worker that died."""
-        from distributed import CancelledError, KilledWorker
-
-        error = future.exception(timeout=POLL_SECONDS) if future.status == "error" else None
-        if isinstance(error, KilledWorker):
-            raise GlobularError(
-                "a worker was killed while it loaded its part of X, most likely for want of memory; "
-                "use smaller partitions or more memory"
-            ) from error
-        if error is None or isinstance(error, CancelledError):
-            return False
-        raise error
+    def _begin(self) -> None:
+        """Load all parts, look at their shapes together, and leave out those without rows; one stays in any case."""
+        found = self._load(range(len(self.partitions)))
+        kept = [number for number, info in sorted(found.items()) if info.n_rows] or [0]
+        self.partitions = [self.partitions[number] for number in kept]
+        self.owners = [self.owners[number] for number in kept]
+        self.rows = [found[number] for number in kept]
+        self._check_rows()
+        infos = self._make(range(len(kept)))
+        self.infos = [infos[number] for number in range(len(kept))]
 
     def _check_rows(self) -> None:
-        """Look at the shapes of all parts together."""
-        sizes = np.array([info.n_rows for info in self.rows], dtype=np.intp)
-        self.ends = np.cumsum(sizes)
+        self.ends = np.cumsum([info.n_rows for info in self.rows], dtype=np.intp)
         columns = {info.n_columns for info in self.rows if info.n_rows}
         if len(columns) > 1:
             raise DataError(f"X: partitions have different numbers of columns: {sorted(columns)}")
@@ -293,44 +221,74 @@ class Crew:
                 f"sample_weight.shape == {self._weights.shape}, expected ({self.ends[-1]},): one weight per row of X"
             )
 
-    def _make(self, numbers: Sequence[int]) -> bool:
-        """Have shards laid over loaded rows; False if a worker died over it."""
-        options = {number: self._options(number) for number in numbers}
+    def _load(self, numbers: Iterable[int]) -> dict[int, RowsInfo]:
+        """Have the rows of these parts loaded by their workers, or by others where those are gone."""
+        found: dict[int, RowsInfo] = {}
+        wanted = missing = sorted(numbers)
+        for _ in range(MAX_ATTEMPTS):
+            self._reassign(missing)
+            tasks = [(self.partitions[number], self.owners[number]) for number in missing]
+            load_rows(self.cluster, self.key, tasks)
+            # asked again of all: who had loaded its rows may be gone by now
+            found = self._ask_owners(rows_held, {number: self.partitions[number].number for number in wanted})
+            missing = [number for number in wanted if number not in found]
+            if not missing:
+                return found
+        raise GlobularError("workers were lost while the data were loaded; give them more memory or less data")
+
+    def _reassign(self, numbers: Iterable[int]) -> None:
+        """Give those of the parts whose worker is gone to the workers that have least to do."""
+        threads = self.cluster.wait_for_workers()
+        load = {address: self.owners.count(address) / n for address, n in threads.items()}
+        for number in numbers:
+            if self.owners[number] not in threads:
+                address = min(load, key=lambda candidate: (load[candidate], candidate))
+                self.owners[number] = address
+                load[address] += 1 / threads[address]
+
+    def _make(self, numbers: Iterable[int]) -> dict[int, PartInfo]:
+        """Have shards laid over loaded rows; what was lost in between is loaded again."""
         infos: dict[int, PartInfo] = {}
-        for post in self._route(numbers):
-            mine = {number: options[number] for number in post.parts}
-            reply = self.client.run(make_parts, self.key, mine, workers=[post.address], on_error="return")
-            found = reply.get(post.address, OSError())
-            if isinstance(found, OSError | KeyError):
-                return False
-            if isinstance(found, BaseException):
-                raise found
-            infos |= found
-        if not self.infos:
-            self.infos = [infos[number] for number in numbers]
-        return True
+        missing = set(numbers)
+        for _ in range(MAX_ATTEMPTS):
+            infos |= self._ask_owners(make_parts, {number: self._options(number) for number in missing})
+            missing -= infos.keys()
+            if not missing:
+                return infos
+            self._load(missing)
+        raise GlobularError("workers were lost while the data were loaded; give them more memory or less data")
+
+    def _ask_owners(self, function: Callable[..., Any], arguments: Mapping[int, Any]) -> dict[int, Any]:
+        """A function on workers, from {part: argument} to {part: result}; without those of workers that are lost."""
+
+        async def ask() -> list[dict[str, Any]]:
+            calls = []
+            for post in self._route(arguments):
+                own = {number: arguments[number] for number in post.parts}
+                calls.append(self.cluster.run_async(function, (self.key, own), [post.address]))
+            return await asyncio.gather(*calls)
+
+        found: dict[int, Any] = {}
+        for reply in self.cluster.sync(ask):
+            for said in reply.values():
+                if isinstance(said, BaseException):
+                    raise said
+                found |= said
+        return found
 
     def _options(self, number: int) -> PartOptions:
         first = int(self.ends[number - 1]) if number else 0
         weights = None if self._weights is None else self._weights[first : int(self.ends[number])]
-        version = BEHIND if self.log.n_changes else 0
-        return PartOptions(first, weights, self._unit_rows, self._n_threads, version)
-
-    def _wait_for_workers(self) -> dict[str, int]:
-        """Threads by address of worker; waits for one if there is none."""
-        threads: dict[str, int] = self.client.nthreads()
-        if not threads:
-            try:
-                self.client.wait_for_workers(1, timeout=PATIENCE_SECONDS)
-            except TimeoutError as error:
-                raise GlobularError("the Dask cluster has no workers; start some, e.g. cluster.scale(2)") from error
-            threads = self.client.nthreads()
-        return threads
+        return PartOptions(
+            self.partitions[number].number, self.rows[number].n_rows, first, weights, self._unit_rows, self._n_threads,
+            -self.n_repairs,
+        )  # fmt: skip
 
     def _clean_up(self) -> None:
         """Have workers forget what clients left behind that are gone."""
-        clients = self.client.run_on_scheduler(_client_ids)
-        self.client.run(drop_orphans, clients, on_error="ignore")
+        clients = self.cluster.sync(self.cluster.of_scheduler, client_ids)
+        if clients is not None:
+            self.cluster.run(drop_orphans, clients)
 
 
 class Traffic:
@@ -356,10 +314,6 @@ def share_out(sizes: Sequence[int | None], threads: dict[str, int]) -> list[str]
     shares = np.cumsum([threads[address] for address in addresses]) / sum(threads.values())
     middles = (np.cumsum(weights) - weights / 2) / weights.sum()
     return [addresses[i] for i in np.searchsorted(shares, middles).clip(max=len(addresses) - 1)]
-
-
-def _client_ids(dask_scheduler: Any = None) -> list[str]:
-    return list(dask_scheduler.clients)
 
 
 def _release(client: Any, key: str) -> None:

@@ -27,10 +27,12 @@ STATELESS = frozenset(
     {
         "soft_pass", "claim_pass", "trial_pass", "locate", "locate_weight", "seed_weights", "label_errors",
         "label_sums", "take", "take_potential", "take_weights", "column_moments", "farthest", "weighted_moments",
-        "potential_of", "labels_of", "labels_at", "on_arrays",
+        "potential_of", "labels_of", "labels_at", "on_arrays", "cell_pass", "gap_pass", "claim_chunks", "take_chunks",
+        "frontier_of",
     }
 )  # fmt: skip
-"""What leaves the per-point state as it is. Any other pass is taken to change it, which is always safe."""
+"""What leaves the per-point state as it is, but for what can be computed from it again. Any other pass is taken to
+change it, which is always safe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +120,8 @@ class Request:
     n_parts: int
     work: Work
     route: tuple[Post, ...]
-    replay: bool = False
-    """Bring the parts up to `number`, whatever they have seen, and send no results."""
+    replay: int = 0
+    """The repair in whose course parts that were made in it are brought up to `number`, without results; 0 for none."""
 
     def onward(self) -> list[Request]:
         """The requests to pass on: two halves of the rest of the route, neighbours staying together."""

@@ -49,6 +49,7 @@ class FileRows:
 class Partition:
     """The rows of one part."""
 
+    number: int
     rows: Any
     """A Delayed, or `FileRows`."""
     weights: Any
@@ -112,7 +113,7 @@ def collection_partitions(X: Any, weights: Any = None) -> list[Partition]:
         sizes = [None if np.isnan(size) else int(size) for size in X.chunks[0]]
     own = _weight_chunks(X, weights, len(chunks))
     return [
-        Partition(rows, weight, size, f"partition {number} of X", collections=(X, weights))
+        Partition(number, rows, weight, size, f"partition {number} of X", collections=(X, weights))
         for number, (rows, weight, size) in enumerate(zip(chunks, own, sizes, strict=True))
     ]
 
@@ -140,13 +141,14 @@ def file_partitions(files: FilesOnWorkers, n_workers: int) -> list[Partition]:
     sources = [open_path(name, files.columns) for name in names]
     ConcatenatedSource(sources)  # for its check that they go together
     n_cuts = -(-2 * n_workers // len(names)) if len(names) < 2 * n_workers else 1
-    parts = []
-    for name, source in zip(names, sources, strict=True):
+    parts: list[Partition] = []
+    for path, source in zip(names, sources, strict=True):
         cuts = np.linspace(0, source.n_rows, min(n_cuts, source.n_rows) + 1).round().astype(int).tolist()
         for start, stop in pairwise(cuts):
             size = (stop - start) * source.n_columns * source.dtype.itemsize
-            rows = FileRows((name,), start, stop, files.columns)
-            parts.append(Partition(rows, None, stop - start, f"{source.name}, rows {start} to {stop}", size))
+            rows = FileRows((path,), start, stop, files.columns)
+            name = f"{source.name}, rows {start} to {stop}"
+            parts.append(Partition(len(parts), rows, None, stop - start, name, size))
     return parts
 
 

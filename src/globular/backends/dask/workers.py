@@ -17,6 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from globular.backends.cpu import CpuShard
+from globular.backends.cpu.planted import PlantedShard
 from globular.backends.dask.messages import Answer, Request
 from globular.backends.dask.partitions import FileRows, check_finite, rows_from_chunk, weights_from_chunk
 from globular.backends.mapped import call_part
@@ -25,16 +26,20 @@ from globular.backends.stream import StreamShard
 from globular.backends.tree import TreeSum
 from globular.data.blocks import Matrix
 from globular.data.row_range import RowRange
+from globular.data.tree import FrontierState
+from globular.errors import DataError
+from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
-
-BEHIND = -1
-"""The version of a part whose state is not what it should be yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartOptions:
     """How a part is made from its rows."""
 
+    partition: int
+    """Number of the partition that the rows are from …"""
+    n_rows: int
+    """… and how many there were when it was loaded first."""
     first_row: int
     weights: F64 | None
     """None where the rows have none, or came with their own."""
@@ -42,7 +47,7 @@ class PartOptions:
     n_threads: int | None
     """None takes the worker's threads."""
     version: int
-    """What its state counts as: 0 for new data, `BEHIND` for a part that has to catch up first."""
+    """What its state counts as: 0 for new data, −r for a part that was made in the r-th repair and has to catch up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,7 @@ class PartInfo:
 class _Part:
     shard: Shard
     version: int
-    """The number of changes that its state has seen."""
+    """The number of changes that its state has seen; negative while it catches up."""
 
 
 @dataclass(slots=True)
@@ -66,6 +71,7 @@ class _Host:
 
     client_id: str
     raw: dict[int, tuple[Matrix | RowRange, F64 | None]] = field(default_factory=dict)
+    """Rows and weights that were loaded, by partition, until a part is made from them."""
     parts: dict[int, _Part] = field(default_factory=dict)
     executor: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "globular-pass"))
     answered: int = 0
@@ -77,8 +83,8 @@ class _Host:
         """Do the work on the parts that are asked of this worker."""
         asked = request.route[0].parts
         before = request.number - 1 if request.work.changes else request.number
-        known = (before, request.number)
-        missing = [i for i in asked if i not in self.parts or not (request.replay or self.parts[i].version in known)]
+        known = (-request.replay,) if request.replay else (before, request.number)
+        missing = [i for i in asked if i not in self.parts or self.parts[i].version not in known]
         if missing:
             return Answer(missing=missing)
         answer = Answer()
@@ -138,16 +144,14 @@ class RowsInfo:
     dtype: np.dtype[Any]
 
 
-def keep_rows(chunk: Any, weights: Any, key: str, client_id: str, number: int, name: str) -> RowsInfo:
-    """A Dask task: take the rows of a part (and weights that came with them) into this worker's keeping."""
+def keep_rows(chunk: Any, weights: Any, key: str, client_id: str, partition: int, name: str) -> None:
+    """A Dask task: take the rows of a partition (and weights that came with them) into this worker's keeping."""
     rows = chunk.open() if isinstance(chunk, FileRows) else rows_from_chunk(chunk, name)
     if not isinstance(rows, RowRange):  # those are checked while they are read
         check_finite(rows, name)
-    info = _describe(rows)
-    given = None if weights is None else weights_from_chunk(weights, info.n_rows, name)
+    given = None if weights is None else weights_from_chunk(weights, _describe(rows).n_rows, name)
     host = _HOSTS.setdefault((_address(), key), _Host(client_id))
-    host.raw[number] = (rows, given)
-    return info
+    host.raw[partition] = (rows, given)
 
 
 def _describe(rows: Matrix | RowRange) -> RowsInfo:
@@ -156,25 +160,35 @@ def _describe(rows: Matrix | RowRange) -> RowsInfo:
     return RowsInfo(int(rows.shape[0]), int(rows.shape[1]), rows.dtype)
 
 
-async def renumber_rows(key: str, kept: list[int], dask_worker: Any = None) -> None:
-    """Keep these of the loaded rows, numbered in this order."""
+async def rows_held(key: str, wanted: dict[int, int], dask_worker: Any = None) -> dict[int, RowsInfo]:
+    """The shapes of those parts whose partition was loaded here."""
     host = _HOSTS.get((dask_worker.address, key))
-    if host is not None:
-        host.raw = {number: host.raw[old] for number, old in enumerate(kept) if old in host.raw}
+    raw = {} if host is None else host.raw
+    return {number: _describe(raw[partition][0]) for number, partition in wanted.items() if partition in raw}
 
 
-async def make_parts(key: str, options: dict[int, PartOptions], dask_worker: Any = None) -> dict[int, PartInfo]:
-    """Lay shards over rows that were loaded before; they start with a fresh state."""
-    host = _HOSTS[dask_worker.address, key]
+async def make_parts(
+    key: str, options: dict[int, PartOptions], dask_worker: Any = None
+) -> dict[int, PartInfo] | Exception:
+    """Lay shards over those of the rows that were loaded before; they start with a fresh state."""
+    host = _HOSTS.get((dask_worker.address, key))
+    if host is None:
+        return {}
 
     def make() -> dict[int, PartInfo]:
-        return {number: _make_part(host, number, given, dask_worker) for number, given in options.items()}
+        held = {number: given for number, given in options.items() if given.partition in host.raw}
+        return {number: _make_part(host, number, given, dask_worker) for number, given in held.items()}
 
-    return await asyncio.get_running_loop().run_in_executor(host.executor, make)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(host.executor, make)
+    except Exception as error:  # returned, not raised: one of a file is not one of a connection
+        return error
 
 
 def _make_part(host: _Host, number: int, options: PartOptions, worker: Any) -> PartInfo:
-    rows, own_weights = host.raw.pop(number)
+    rows, own_weights = host.raw.pop(options.partition)
+    if _describe(rows).n_rows != options.n_rows:
+        raise DataError("X: a partition that was made again has another number of rows; its source has changed")
     weights = own_weights if options.weights is None else options.weights
     n_threads = options.n_threads or worker.state.nthreads
     shard: CpuShard | StreamShard
@@ -230,7 +244,7 @@ async def pass_on(rpc: Any, request: Request) -> Answer:
     address = request.route[0].address
     try:
         reply = await rpc(address).run(function=pickle.dumps(serve), args=pickle.dumps((request,), 5))
-    except OSError:
+    except (OSError, RuntimeError):  # the latter from connections that are closed on this side
         return Answer(lost=[address])
     if reply["status"] != "OK":
         return Answer(error=RuntimeError(f"{address}: {reply.get('text', reply)}"))
@@ -252,3 +266,14 @@ def labels_of(part: Shard) -> Labels:
 def labels_at(part: Shard, rows: Any) -> Labels:
     """The labels of some rows of a part."""
     return part.labels[rows]
+
+
+def frontier_of(part: PlantedShard, most_bytes: int) -> FrontierState | None:
+    """The cells that a part is opened into; None if they take more bytes."""
+    state = part.frontier.state
+    return state if state.n_bytes <= most_bytes else None
+
+
+def put_frontier(part: PlantedShard, state: FrontierState, gains_under: tuple[GaussianParameters, str] | None) -> None:
+    """Open a part into cells that it was opened into elsewhere."""
+    part.frontier.restore(state, gains_under)

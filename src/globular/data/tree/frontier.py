@@ -31,6 +31,22 @@ class Children:
     """For each of the chunks the place of its parent among the nodes asked for; ascending."""
 
 
+@dataclass(frozen=True, slots=True)
+class FrontierState:
+    """A frontier in few numbers: with the tree it is made again, cells in the same order."""
+
+    nodes: I64
+    leaves: I64
+    """Leaves that were opened, in the order of their rows."""
+    members: NDArray[np.int32] | None
+    gains: F64 | None
+
+    @property
+    def n_bytes(self) -> int:
+        arrays = (self.nodes, self.leaves, self.members, self.gains)
+        return sum(array.nbytes for array in arrays if array is not None)
+
+
 class Frontier:
     """The cells of a tree, at first its root alone."""
 
@@ -57,7 +73,20 @@ class Frontier:
         self._set(
             self.tree.cut(largest, depth), Chunks(np.empty(0), np.empty((0, D)), np.empty((0, 0)), self.tree.kind)
         )
+        self._leaves = np.empty(0, dtype=np.int64)
         self.members, self.gains, self.gains_under = None, None, None
+
+    @property
+    def state(self) -> FrontierState:
+        """What `restore` needs."""
+        return FrontierState(self.nodes, self._leaves, self.members, self.gains)
+
+    def restore(self, state: FrontierState, gains_under: tuple[GaussianParameters, str] | None) -> None:
+        """Back to a state of another frontier of the same tree."""
+        self.reset()
+        self._set(state.nodes, self._rows_of(state.leaves) if len(state.leaves) else self.row_chunks)
+        self._leaves = state.leaves
+        self.members, self.gains, self.gains_under = state.members, state.gains, gains_under
 
     def _set(self, nodes: I64, rows: Chunks) -> None:
         self.nodes = nodes
@@ -95,11 +124,13 @@ class Frontier:
         found = [Children(self.tree.chunks(self.tree.children[nodes[inner]].ravel()), np.repeat(inner, 2))]
         opened = np.flatnonzero(leaves)
         if len(opened):
-            numbers = np.concatenate([self.tree.rows_of(int(node)) for node in nodes[opened]])
-            rows, weights = self._read(numbers)
             parents = np.repeat(opened, self.tree.sizes(nodes[opened]))
-            found.append(Children(Chunks(weights, rows, np.empty((len(rows), 0)), self.tree.kind), parents))
+            found.append(Children(self._rows_of(nodes[opened]), parents))
         return [part for part in found if len(part.parents)]
+
+    def _rows_of(self, leaves: I64) -> Chunks:
+        rows, weights = self._read(np.concatenate([self.tree.rows_of(int(node)) for node in leaves]))
+        return Chunks(weights, rows, np.empty((len(rows), 0)), self.tree.kind)
 
     def sample(self, places: I64, n: int) -> Children:
         """Of the nodes at these places up to n rows each, evenly spaced: neighbours in the tree lie side by side."""
@@ -135,4 +166,5 @@ class Frontier:
             self.members = self.members[np.concatenate([stay, np.repeat(inner, 2), of_rows, by_row])]
         if self.gains is not None:
             self.gains = np.concatenate([self.gains[stay], np.full(len(below), np.nan)])
+        self._leaves = np.concatenate([self._leaves, self.nodes[opened]])
         self._set(np.concatenate([self.nodes[stay], below]), rows)

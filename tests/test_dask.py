@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.base import clone
 
 import globular
 from globular import (
@@ -141,7 +142,7 @@ def test_fits_equal_those_of_one_process_bit_for_bit(
     name: str, weighted: bool, current: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = blobs(N, C=20, D=D).astype(np.float64 if weighted else np.float32)
-    weights = weights_for(N) if weighted else None
+    weights = np.maximum(weights_for(N), 0.5) if weighted else None
     found = MODELS[name]().fit(as_dask(rows), sample_weight=None if weights is None else as_dask(weights))
     expected = fit_locally(MODELS[name](), rows, weights, monkeypatch)
     assert fitted_arrays(found) == fitted_arrays(expected)
@@ -157,6 +158,19 @@ SEEDINGS: dict[str, Any] = {
     "parallel": methods.parallel,
     "hierarchical": lambda shard, C, rng: methods.hierarchical(shard, C, rng).centers,
 }
+
+
+@pytest.mark.parametrize("whole_part", [False, True], ids=["single rows", "a whole part"])
+@pytest.mark.parametrize("model", [GaussianMixture(4), ChunkyGaussianMixture(4), InfiniteGaussianMixture()], ids=str)
+def test_far_rows_of_weight_zero_are_no_rows(model: Any, whole_part: bool, current: Client) -> None:
+    rows, weights = blobs(N, C=4, D=D, spread=0.1), np.ones(N)
+    far = slice(300, 310) if whole_part else slice(5, None, 40)
+    without = clone(model).set_params(random_state=0).fit(np.delete(rows, far, axis=0))
+    rows[far], weights[far] = 1e15, 0.0
+    found = clone(model).set_params(random_state=0).fit(as_dask(rows), sample_weight=as_dask(weights))
+    assert len(found.weights_) == len(without.weights_)
+    scores = [fitted.score(rows[weights > 0]) for fitted in (found, without)]
+    assert scores[0] == pytest.approx(scores[1], abs=0.05)
 
 
 @pytest.mark.parametrize("name", SEEDINGS)

@@ -81,7 +81,7 @@ def sample_of(X: Any, *, accept_sparse: bool) -> Any:
 
 
 def open_shard(
-    X: Any, weights: F64 | None, weight_collection: Any, *, unit_rows: bool, n_threads: int | None
+    X: Any, weights: F64 | None, weight_collection: Any, *, unit_rows: bool, labelled: bool, n_threads: int | None
 ) -> DaskShard:
     """Put a shard over a collection, or over files, on the workers of the current client."""
     client = _require_client()
@@ -90,7 +90,7 @@ def open_shard(
         partitions = _with_memory(cluster, file_partitions(X, len(cluster.wait_for_workers())))
     else:
         partitions = collection_partitions(X, weight_collection)
-    shard = DaskShard(client, partitions, weights, unit_rows=unit_rows, n_threads=n_threads)
+    shard = DaskShard(client, partitions, weights, unit_rows=unit_rows, labelled=labelled, n_threads=n_threads)
     n_workers = len(set(shard.crew.owners))
     logger.info("%d rows in %d partitions on %d workers", shard.n_rows, len(partitions), n_workers)
     return shard

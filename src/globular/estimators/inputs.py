@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from sklearn.base import ClusterMixin
 from sklearn.utils.validation import check_array, validate_data
 
 from globular.backends.cpu import CpuShard
@@ -230,7 +231,8 @@ def _open_distributed(
     lazy = sample_weight if is_collection(sample_weight) else None
     n_weights = 0 if lazy is not None or sample_weight is None else len(sample_weight)
     weights = None if lazy is not None else check_weights(sample_weight, n_weights)
-    shard = open_shard(X, weights, lazy, unit_rows=unit_rows, n_threads=n_threads)
+    labelled = isinstance(estimator, ClusterMixin)  # mixtures ask their rows for no labels
+    shard = open_shard(X, weights, lazy, unit_rows=unit_rows, labelled=labelled, n_threads=n_threads)
     if shard.n_rows == 0:
         raise DataError("X: 0 sample(s) in all partitions together while a minimum of 1 is required.")
     if not shard.total_weight > 0:

@@ -64,6 +64,7 @@ class Crew:
         *,
         weights: F64 | None = None,
         unit_rows: bool = False,
+        labelled: bool = True,
         n_threads: int | None = None,
     ) -> None:
         self.client = client
@@ -73,7 +74,7 @@ class Crew:
         self.log = Log()
         self.traffic = Traffic()
         self.n_repairs = 0
-        self._unit_rows, self._n_threads = unit_rows, n_threads
+        self._unit_rows, self._labelled, self._n_threads = unit_rows, labelled, n_threads
         self._weights = weights
         self.rows: list[RowsInfo] = []
         self.infos: list[PartInfo] = []
@@ -280,8 +281,8 @@ class Crew:
         first = int(self.ends[number - 1]) if number else 0
         weights = None if self._weights is None else self._weights[first : int(self.ends[number])]
         return PartOptions(
-            self.partitions[number].number, self.rows[number].n_rows, first, weights, self._unit_rows, self._n_threads,
-            -self.n_repairs,
+            self.partitions[number].number, self.rows[number].n_rows, first, weights, self._unit_rows, self._labelled,
+            self._n_threads, -self.n_repairs,
         )  # fmt: skip
 
     def _clean_up(self) -> None:

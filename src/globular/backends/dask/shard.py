@@ -36,6 +36,7 @@ class DaskShard(SideBySide):
     partitions : where the rows of every part come from.
     weights : one float64 per row of all parts, or None (also where partitions have their own).
     unit_rows : whether rows count as scaled to unit length (cosine).
+    labelled : whether rows of weight 0 are wanted, for their labels.
     n_threads : threads of each worker; None takes what the worker has.
     """
 
@@ -46,9 +47,12 @@ class DaskShard(SideBySide):
         weights: F64 | None = None,
         *,
         unit_rows: bool = False,
+        labelled: bool = True,
         n_threads: int | None = None,
     ) -> None:
-        self.crew = Crew(client, partitions, weights=weights, unit_rows=unit_rows, n_threads=n_threads)
+        self.crew = Crew(
+            client, partitions, weights=weights, unit_rows=unit_rows, labelled=labelled, n_threads=n_threads
+        )
         self._ends = self.crew.ends
         self.n_columns = max(info.n_columns for info in self.crew.rows)
         self.n_threads = resolve_threads(n_threads)

@@ -25,6 +25,7 @@ from globular.backends.protocol import Labels, Shard
 from globular.backends.stream import StreamShard
 from globular.backends.tree import TreeSum
 from globular.data.blocks import Matrix
+from globular.data.chosen_rows import ChosenRows
 from globular.data.row_range import RowRange
 from globular.data.tree import FrontierState
 from globular.errors import DataError
@@ -44,6 +45,8 @@ class PartOptions:
     weights: F64 | None
     """None where the rows have none, or came with their own."""
     unit_rows: bool
+    labelled: bool
+    """Whether rows of weight 0 are there to be labelled; else they are no rows, and others stand in their place."""
     n_threads: int | None
     """None takes the worker's threads."""
     version: int
@@ -190,9 +193,11 @@ def _make_part(host: _Host, number: int, options: PartOptions, worker: Any) -> P
     if _describe(rows).n_rows != options.n_rows:
         raise DataError("X: a partition that was made again has another number of rows; its source has changed")
     weights = own_weights if options.weights is None else options.weights
+    if weights is not None and not options.labelled:
+        rows = _rows_that_count(rows, weights)
     n_threads = options.n_threads or worker.state.nthreads
     shard: CpuShard | StreamShard
-    if isinstance(rows, RowRange):
+    if isinstance(rows, (RowRange, ChosenRows)):
         shard = StreamShard(
             rows, weights, unit_rows=options.unit_rows, n_threads=n_threads, first_row=options.first_row
         )
@@ -200,6 +205,15 @@ def _make_part(host: _Host, number: int, options: PartOptions, worker: Any) -> P
         shard = CpuShard(rows, weights, unit_rows=options.unit_rows, n_threads=n_threads, first_row=options.first_row)
     host.parts[number] = _Part(shard, options.version)
     return PartInfo(shard.total_weight, dict(shard.passes))
+
+
+def _rows_that_count(rows: Any, weights: F64) -> Any:
+    """The rows, with the next one of positive weight in place of each of weight 0: so that all keep their numbers."""
+    counted = np.flatnonzero(weights > 0)
+    if len(counted) in (0, len(weights)):
+        return rows
+    numbers = counted[np.minimum(np.searchsorted(counted, np.arange(len(weights))), len(counted) - 1)]
+    return ChosenRows(rows, numbers) if isinstance(rows, RowRange) else rows[numbers]
 
 
 async def drop_parts(key: str, dask_worker: Any = None) -> None:

@@ -140,8 +140,8 @@ class Cluster:
 
     def _gone(self) -> GlobularError:
         return GlobularError(
-            f"the Dask cluster is gone: the client is {self.client.status}, and its scheduler has not answered for up "
-            f"to {PATIENCE_SECONDS:g} s; connect a new Client and fit again, from a checkpoint if there is one"
+            f"the Dask cluster is gone: its scheduler does not answer, and the client is {self.client.status}; connect "
+            "a new Client and fit again, from a checkpoint if there is one"
         )
 
 

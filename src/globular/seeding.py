@@ -243,7 +243,8 @@ def hierarchical(
     seeds = methods.hierarchical(
         data.shard, n_clusters, _generator(random_state), wanted, unit_centers=metric == "cosine"
     )
-    return HierarchicalSeeds(_cast(seeds.centers, data), data.labels(seeds.centers), seeds.neighbors)
+    labels = np.asarray(data.labels(seeds.centers))  # they may still be on workers
+    return HierarchicalSeeds(_cast(seeds.centers, data), labels, seeds.neighbors)
 
 
 class Seeding(BaseEstimator):

@@ -12,21 +12,19 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import cache
-from typing import Any, TypeVar
+from contextlib import suppress
+from functools import cache, wraps
+from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
+Arguments = ParamSpec("Arguments")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _pools: dict[int, ThreadPoolExecutor] = {}
 _pools_lock = threading.Lock()
-# A forked child has the pools' objects but not their threads.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pools.clear)
 
 
 def default_threads() -> int:
@@ -59,29 +57,62 @@ def _pool(n_threads: int) -> ThreadPoolExecutor:
 
 
 class _SingleThreadedBlas:
-    """Hold BLAS to one thread while anybody is inside; nested and concurrent use restores what was there at first."""
+    """A decorator: BLAS has one thread while anybody is inside; whoever leaves last restores what was there at first.
+
+    Ctrl-C may come between any two instructions of the main thread, those of entering and leaving included. So numbers
+    of threads are noted before they change and forgotten after they are restored, leaving twice does no harm, and
+    whoever an exception takes out leaves twice. (A `with` would not do: its exit may be interrupted at its beginning.)
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._before: list[int] = []
+        self.forget()
 
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
+    def forget(self) -> None:
+        """Begin as if nobody were inside."""
+        self._lock = threading.Lock()
+        self._inside: set[object] = set()
+        self._before: list[int] | None = None
+        self._held = False
+
+    def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        @wraps(function)
+        def held(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            stay = object()
+            try:
+                try:
+                    self._enter(stay)
+                    return function(*args, **kwargs)
+                finally:
+                    self._leave(stay)
+            except BaseException:
+                self._leave(stay)
+                raise
+
+        return held
+
+    def _enter(self, stay: object) -> None:
         with self._lock:
-            if self._inside == 0:
+            self._inside.add(stay)
+            if self._before is None:
                 self._before = [library.get_num_threads() for library in _blas()]
+            if not self._held:
                 for library in _blas():
                     library.set_num_threads(1)
-            self._inside += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._inside -= 1
-                if self._inside == 0:
-                    for library, n_threads in zip(_blas(), self._before, strict=True):
-                        library.set_num_threads(n_threads)
+                self._held = True
+
+    def _leave(self, stay: object) -> None:
+        with self._lock:
+            self._inside.discard(stay)
+            if not self._inside:
+                self.restore()
+
+    def restore(self) -> None:
+        """Give BLAS the threads that it had before anybody came in."""
+        if self._before is not None:
+            self._held = False
+            for library, n_threads in zip(_blas(), self._before, strict=True):
+                library.set_num_threads(n_threads)
+            self._before = None
 
 
 @cache
@@ -96,6 +127,19 @@ def _blas() -> list[Any]:
 single_threaded_blas = _SingleThreadedBlas()
 
 
+def _begin_anew() -> None:
+    """A forked child has the pools and locks of its parent, but not the threads in them, nor those that hold them."""
+    global _pools_lock
+    _pools_lock = threading.Lock()
+    _pools.clear()
+    single_threaded_blas.restore()
+    single_threaded_blas.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
+
+
 def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], n_threads: int) -> Iterator[Result]:
     """`map` on our threads: results in the order of the items, at most n_threads + 2 of them waiting.
 
@@ -104,26 +148,25 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], n_thr
     """
     if isinstance(items, Sized) and len(items) == 0:
         return
+    work = single_threaded_blas(function)
     if n_threads == 1 or (isinstance(items, Sized) and len(items) == 1):
-        with single_threaded_blas():
-            yield from map(function, items)
+        yield from map(work, items)
         return
     pool = _pool(n_threads)
     waiting: deque[Future[Result]] = deque()
-    with single_threaded_blas():
-        try:
-            for item in items:
-                waiting.append(pool.submit(function, item))
-                if len(waiting) >= n_threads + 2:
-                    yield _first_result(waiting)
-            while waiting:
+    try:
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) >= n_threads + 2:
                 yield _first_result(waiting)
-        finally:
-            for future in waiting:  # an error or Ctrl-C: leave no worker writing behind our back
-                future.cancel()
-            for future in waiting:
-                if not future.cancelled():
-                    future.exception()
+        while waiting:
+            yield _first_result(waiting)
+    finally:
+        for future in waiting:  # an error or Ctrl-C: leave no worker writing behind our back
+            future.cancel()
+        for future in waiting:
+            if not future.cancelled():
+                future.exception()
 
 
 def _first_result(waiting: deque[Future[Result]]) -> Result:
@@ -140,6 +183,7 @@ def run_all(function: Callable[[Item], object], items: Iterable[Item], n_threads
     """
     left = deque(items)
 
+    @single_threaded_blas
     def work() -> None:
         while left:
             try:
@@ -153,19 +197,18 @@ def run_all(function: Callable[[Item], object], items: Iterable[Item], n_threads
                 raise
 
     helpers: list[Future[None]] = []
-    with single_threaded_blas():
-        try:
-            for _ in range(min(n_threads, len(left)) - 1):
-                helpers.append(_pool(n_threads).submit(work))
-            work()
-        finally:
-            left.clear()  # an error or Ctrl-C: leave no worker writing behind our back
-            for helper in helpers:
-                if not helper.cancel():
-                    helper.exception()
+    try:
+        for _ in range(min(n_threads, len(left)) - 1):
+            helpers.append(_pool(n_threads).submit(work))
+        work()
+    finally:
+        left.clear()  # an error or Ctrl-C: leave no worker writing behind our back
         for helper in helpers:
-            if not helper.cancelled():
-                helper.result()
+            if not helper.cancel():
+                helper.exception()
+    for helper in helpers:
+        if not helper.cancelled():
+            helper.result()
 
 
 def map_all(function: Callable[[Item], Result], items: Iterable[Item], n_threads: int) -> list[Result]:
@@ -181,17 +224,48 @@ def map_all(function: Callable[[Item], Result], items: Iterable[Item], n_threads
 
 
 def to_the_end(function: Callable[[], Result]) -> Result:
-    """Call a function that must not stop half-way: Ctrl-C is heard when it has returned."""
-    future = _pool(0).submit(function)  # signals reach the main thread only
-    interrupt: KeyboardInterrupt | None = None
-    while not future.done():
-        try:
-            future.exception()
-        except KeyboardInterrupt as caught:
-            interrupt = caught
-    if interrupt is not None:
-        raise interrupt
-    return future.result()
+    """Call a function that must not stop half-way: Ctrl-C is heard before it begins or when it has returned."""
+    future: Future[Result] = Future()
+
+    def work() -> None:  # signals reach the main thread only
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+
+    try:
+        _pool(0).submit(work)
+        return future.result()
+    except KeyboardInterrupt:
+        while not (future.cancel() or future.done()):
+            with suppress(KeyboardInterrupt):
+                future.exception()
+        raise
+
+
+class cached_property(Generic[Result]):  # noqa: N801
+    """`functools.cached_property` without the lock that it has before Python 3.12.
+
+    One thread that computes the property of any object holds that lock, and a child forked meanwhile waits for ever.
+    """
+
+    def __init__(self, function: Callable[[Any], Result]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Result: ...
+    def __get__(self, instance: object | None, owner: type) -> Self | Result:
+        if instance is None:
+            return self
+        value = instance.__dict__[self._name] = self._function(instance)
+        return value
 
 
 def even_ranges(n: int, size: int) -> list[tuple[int, int]]:

@@ -50,11 +50,11 @@ def informative_subspace(rows: F64, origin: F64, n_clusters: int, rng: np.random
     """The principal directions about the origin that so many clusters can make use of, from a sample of rows."""
     centered = rows - origin
     total = float(np.vdot(centered, centered)) / len(rows)
-    with single_threaded_blas():  # the same bits for any number of threads
-        variances, directions = _principal(centered, rng)
+    variances, directions = _principal(centered, rng)
     return Subspace(origin, np.ascontiguousarray(directions[:, : n_informative(variances, total, n_clusters)]))
 
 
+@single_threaded_blas  # the same bits for any number of threads
 def _principal(centered: F64, rng: np.random.Generator) -> tuple[F64, F64]:
     """Variances along the leading principal directions, largest first, and the directions as columns."""
     n, n_columns = centered.shape

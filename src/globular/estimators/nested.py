@@ -243,6 +243,7 @@ callable, default="auto"
         self.n_steps_ += 1
         self.batch_size_ = data.n_rows
         self.inertia_ = update.energy * data.shard.total_weight
+        self.__dict__.pop("labels_", None)
         if self.compute_labels:
             self._finish(data, "")
         return self
@@ -272,6 +273,7 @@ callable, default="auto"
 
         def finish(reason: str) -> float:
             self.stopped_ = reason
+            self.__dict__.pop("labels_", None)  # those that the last pass has left belong to other centres
             fit.n_distances += self._finish(data, reason)
             return -self.inertia_
 
@@ -297,9 +299,8 @@ callable, default="auto"
         self._take_votes(step.model.votes, data)
 
     def _take_votes(self, votes: AnyVotes, data: Input) -> None:
-        self.cluster_centers_ = votes.centers_as(data.dtype)
-        self.counts_ = votes.counts
-        self.sums_ = votes.whole_sums()
+        taken = votes.centers_as(data.dtype), votes.counts, votes.whole_sums()
+        self.cluster_centers_, self.counts_, self.sums_ = taken  # all three or, after Ctrl-C, none
 
     def _finish(self, data: Input, reason: str) -> int:
         if not self.compute_labels:

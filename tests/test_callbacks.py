@@ -485,6 +485,7 @@ def test_an_interrupted_batch_leaves_centres_sums_and_counts_that_belong_togethe
 def assert_whole(model: Any) -> None:
     """A fit that Ctrl-C has ended: its attributes belong together."""
     assert model.stopped_ == "interrupted" and len(model.history_) > 0
+    assert [record.iteration for record in model.history_] == list(range(1, len(model.history_) + 1))
     if hasattr(model, "means_"):
         assert model.lower_bounds_ == [record.objective / len(X_CTRL_C) for record in model.history_]
         assert np.isfinite(model.score(X_CTRL_C))

@@ -139,7 +139,7 @@ class Fit:
                 raise
             self._note_interrupt()
             reason = INTERRUPTED
-            if history[-1:] != [last[1]]:
+            if not history or history[-1] is not last[1]:
                 history.append(last[1])
         if last is not None and (reason == INTERRUPTED or not self._watched):
             self._complete(partial(publish, last[0], history))

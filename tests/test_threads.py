@@ -71,7 +71,8 @@ def test_an_error_in_a_block_reaches_the_caller_and_the_threads_go_on(n_threads:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-def test_no_block_is_still_written_after_ctrl_c() -> None:
+@pytest.mark.parametrize("presses", [1, 3])
+def test_no_block_is_still_written_after_ctrl_c(presses: int) -> None:
     running = set()
     lock = threading.Lock()
 
@@ -86,12 +87,14 @@ def test_no_block_is_still_written_after_ctrl_c() -> None:
 
     main = threading.main_thread().ident
     assert main is not None
-    timer = threading.Timer(0.1, lambda: signal.pthread_kill(main, signal.SIGINT))
-    timer.start()
+    timers = [threading.Timer(0.1 + 0.05 * i, signal.pthread_kill, (main, signal.SIGINT)) for i in range(presses)]
+    for timer in timers:
+        timer.start()
     with pytest.raises(KeyboardInterrupt):
         run_all(work, range(20), 2)
     assert not running
-    timer.join()
+    for timer in timers:
+        timer.join()
 
 
 def test_blas_has_one_thread_inside_and_its_old_number_after() -> None:
@@ -107,18 +110,26 @@ def test_blas_has_one_thread_inside_and_its_old_number_after() -> None:
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_blas_has_its_old_number_of_threads_after_ctrl_c_at_any_moment(n_threads: int) -> None:
     before = blas_threads()
+    running = set()
+
+    def work(item: int) -> None:
+        running.add(item)
+        time.sleep(1e-4)
+        running.discard(item)
+
     kept = []  # as an interactive session keeps the last exception, and with it the frames of our functions
     for moment in range(10_000):
         interrupter = CtrlC(moment)
         sys.settrace(interrupter)
         try:
-            run_all(abs, [1, 2, 3], n_threads)
-            for _ in ordered_map(abs, [1, 2, 3], n_threads):
+            run_all(work, [1, 2, 3], n_threads)
+            for _ in ordered_map(work, [4, 5, 6], n_threads):
                 pass
         except KeyboardInterrupt as interrupt:
             kept.append(interrupt)
         finally:
             sys.settrace(None)
+        assert not running, moment
         assert blas_threads() == before, moment
         if interrupter.moment > 0:
             break

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
 import numpy as np
@@ -152,21 +152,16 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], n_thr
     if n_threads == 1 or (isinstance(items, Sized) and len(items) == 1):
         yield from map(work, items)
         return
-    pool = _pool(n_threads)
     waiting: deque[Future[Result]] = deque()
     try:
         for item in items:
-            waiting.append(pool.submit(work, item))
+            _submit(n_threads, waiting, partial(work, item))
             if len(waiting) >= n_threads + 2:
                 yield _first_result(waiting)
         while waiting:
             yield _first_result(waiting)
     finally:
-        for future in waiting:  # an error or Ctrl-C: leave no worker writing behind our back
-            future.cancel()
-        for future in waiting:
-            if not future.cancelled():
-                future.exception()
+        _abandon(waiting)
 
 
 def _first_result(waiting: deque[Future[Result]]) -> Result:
@@ -174,6 +169,31 @@ def _first_result(waiting: deque[Future[Result]]) -> Result:
     result = waiting[0].result()
     waiting.popleft()
     return result
+
+
+def _submit(n_threads: int, futures: MutableSequence[Future[Result]], function: Callable[[], Result]) -> None:
+    """Have another thread call a function; its future is listed before, for Ctrl-C may come while it is handed over."""
+    future: Future[Result] = Future()
+    futures.append(future)
+
+    def work() -> None:
+        if future.set_running_or_notify_cancel():
+            try:
+                result = function()
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+    _pool(n_threads).submit(work)
+
+
+def _abandon(futures: Iterable[Future[Any]]) -> None:
+    """An error or Ctrl-C: let none begin, and wait for those that have, lest they write behind our back; also twice."""
+    for future in futures:
+        while not (future.cancel() or future.done()):
+            with suppress(KeyboardInterrupt):
+                future.exception()
 
 
 def run_all(function: Callable[[Item], object], items: Iterable[Item], n_threads: int) -> None:
@@ -199,16 +219,14 @@ def run_all(function: Callable[[Item], object], items: Iterable[Item], n_threads
     helpers: list[Future[None]] = []
     try:
         for _ in range(min(n_threads, len(left)) - 1):
-            helpers.append(_pool(n_threads).submit(work))
+            _submit(n_threads, helpers, work)
         work()
-    finally:
-        left.clear()  # an error or Ctrl-C: leave no worker writing behind our back
         for helper in helpers:
             if not helper.cancel():
-                helper.exception()
-    for helper in helpers:
-        if not helper.cancelled():
-            helper.result()
+                helper.result()
+    finally:
+        left.clear()
+        _abandon(helpers)
 
 
 def map_all(function: Callable[[Item], Result], items: Iterable[Item], n_threads: int) -> list[Result]:
@@ -225,23 +243,12 @@ def map_all(function: Callable[[Item], Result], items: Iterable[Item], n_threads
 
 def to_the_end(function: Callable[[], Result]) -> Result:
     """Call a function that must not stop half-way: Ctrl-C is heard before it begins or when it has returned."""
-    future: Future[Result] = Future()
-
-    def work() -> None:  # signals reach the main thread only
-        if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(function())
-            except BaseException as error:
-                future.set_exception(error)
-
+    futures: list[Future[Result]] = []
     try:
-        _pool(0).submit(work)
-        return future.result()
-    except KeyboardInterrupt:
-        while not (future.cancel() or future.done()):
-            with suppress(KeyboardInterrupt):
-                future.exception()
-        raise
+        _submit(0, futures, function)  # signals reach the main thread only
+        return futures[0].result()
+    finally:
+        _abandon(futures)
 
 
 class cached_property(Generic[Result]):  # noqa: N801

@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -480,6 +481,62 @@ def test_an_interrupted_batch_leaves_centres_sums_and_counts_that_belong_togethe
     with pytest.raises(KeyboardInterrupt):
         model.partial_fit(X_CTRL_C)
     assert (model.sums_ == sums).all() and (model.counts_ == counts).all() and model.n_steps_ == n_steps
+
+
+@pytest.mark.parametrize("moment", range(2, 9))
+def test_ctrl_c_while_rows_are_regrouped_leaves_labels_and_inertia_that_agree(
+    moment: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = moment
+
+    def interrupted(function: Any, items: Any, n_threads: int) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+        for item in items:
+            function(item)
+
+    monkeypatch.setattr("globular.backends.cpu.grouped.run_all", interrupted)
+    model = globular.VariationalKMeans(20, n_candidates=1, tol=0, random_state=0)
+    with pytest.warns(FitInterruptedWarning):
+        model.fit(X_CTRL_C)
+    assert_whole(model)
+
+
+@pytest.mark.parametrize("model", [*CENTROIDS, *MIXTURES], ids=repr)
+def test_ctrl_c_in_the_middle_of_any_pass_leaves_a_whole_model(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    n_passes = 0
+    press_at: set[int] = set()
+
+    def counting(function: Any) -> Any:
+        def work(*args: Any) -> Any:
+            nonlocal n_passes
+            n_passes += 1
+            number = n_passes
+            result = function(*args)
+            if number in press_at:
+                raise KeyboardInterrupt
+            return result
+
+        return work
+
+    monkeypatch.setattr("globular.threads.single_threaded_blas", counting)
+    for moment in (*range(0, 60, 7), 100, 200):
+        n_passes, press_at = 0, {moment, moment + 1 + moment % 5}
+        interrupted = clone(model).set_params(n_threads=1, max_iter=6)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                interrupted.fit(X_CTRL_C)
+            except KeyboardInterrupt:
+                assert len(getattr(interrupted, "history_", ())) == 0
+            press_at.clear()
+        if n_passes < moment:
+            break
+        if hasattr(interrupted, "stopped_"):
+            assert_whole(interrupted)
+    assert moment > 7
 
 
 def assert_whole(model: Any) -> None:

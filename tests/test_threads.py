@@ -73,28 +73,23 @@ def test_an_error_in_a_block_reaches_the_caller_and_the_threads_go_on(n_threads:
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 @pytest.mark.parametrize("presses", [1, 3])
 def test_no_block_is_still_written_after_ctrl_c(presses: int) -> None:
+    main = threading.get_ident()
     running = set()
-    lock = threading.Lock()
 
     def work(item: int) -> None:
-        with lock:
-            running.add(item)
+        running.add(item)
         try:
-            time.sleep(0.3)
+            if threading.get_ident() == main:
+                time.sleep(10)
+            for _ in range(presses):
+                signal.pthread_kill(main, signal.SIGINT)
+                time.sleep(0.05)
         finally:
-            with lock:
-                running.discard(item)
+            running.discard(item)
 
-    main = threading.main_thread().ident
-    assert main is not None
-    timers = [threading.Timer(0.1 + 0.05 * i, signal.pthread_kill, (main, signal.SIGINT)) for i in range(presses)]
-    for timer in timers:
-        timer.start()
     with pytest.raises(KeyboardInterrupt):
         run_all(work, range(20), 2)
     assert not running
-    for timer in timers:
-        timer.join()
 
 
 def test_blas_has_one_thread_inside_and_its_old_number_after() -> None:

@@ -7,14 +7,14 @@ on the number of threads and their results are combined in block order, so 1 thr
 
 from __future__ import annotations
 
+import _thread
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sized
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import cache, partial, wraps
-from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
+from queue import SimpleQueue
+from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -23,7 +23,7 @@ Arguments = ParamSpec("Arguments")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_pools: dict[int, ThreadPoolExecutor] = {}
+_pools: dict[int, SimpleQueue[_Task[Any]]] = {}
 _pools_lock = threading.Lock()
 
 
@@ -48,12 +48,76 @@ def resolve_threads(n_threads: int | None) -> int:
     return int(n_threads)
 
 
-def _pool(n_threads: int) -> ThreadPoolExecutor:
-    """The pool of so many threads; 0 is a thread for whole tasks that use the others."""
+class _Task(Generic[Result]):
+    """A call that another thread makes.
+
+    Ctrl-C in the main thread may come at the end of any call of a function, and in those of a `Condition`, which
+    futures consist of, it leaves a lock behind that the other thread waits for. Here there are only locks and lists,
+    whose methods are one instruction each.
+    """
+
+    def __init__(self, function: Callable[[], Result]) -> None:
+        self._function = function
+        self._claims: list[bool] = []
+        self._result: Result | None = None
+        self._error: BaseException | None = None
+        self._running = threading.Lock()
+        self._running.acquire()
+
+    def run(self) -> None:
+        """Make the call, unless it is cancelled."""
+        self._claims.append(True)
+        if self._claims[0]:
+            try:
+                self._result = self._function()
+            except BaseException as error:
+                self._error = error
+        self._running.release()
+
+    def cancel(self) -> bool:
+        """Keep it from beginning; False if it has begun."""
+        self._claims.append(False)
+        return not self._claims[0]
+
+    def wait(self) -> None:
+        """Until it has ended."""
+        with self._running:
+            pass
+
+    def result(self) -> Result:
+        """Of the call, or its error."""
+        self.wait()
+        if self._error is not None:
+            raise self._error
+        return cast(Result, self._result)
+
+
+def _pool(n_threads: int) -> SimpleQueue[_Task[Any]]:
+    """Where so many threads wait for tasks; 0 is one thread for whole tasks that use the others."""
     with _pools_lock:
         if n_threads not in _pools:
-            _pools[n_threads] = ThreadPoolExecutor(max(1, n_threads), thread_name_prefix="globular")
+            pool: SimpleQueue[_Task[Any]] = SimpleQueue()
+            for _ in range(max(1, n_threads)):
+                _thread.start_new_thread(_serve, (pool,))
+            _pools[n_threads] = pool
         return _pools[n_threads]
+
+
+def _serve(pool: SimpleQueue[_Task[Any]]) -> None:
+    while True:
+        pool.get().run()
+
+
+def _abandon(tasks: Iterable[_Task[Any]]) -> None:
+    """An error or Ctrl-C: let none begin, and wait for those that have, lest they write behind our back; also twice."""
+    for task in tasks:
+        waiting = not task.cancel()
+        while waiting:
+            try:
+                task.wait()
+                waiting = False
+            except KeyboardInterrupt:  # one is on its way already
+                pass
 
 
 class _SingleThreadedBlas:
@@ -61,7 +125,8 @@ class _SingleThreadedBlas:
 
     Ctrl-C may come between any two instructions of the main thread, those of entering and leaving included. So numbers
     of threads are noted before they change and forgotten after they are restored, leaving twice does no harm, and
-    whoever an exception takes out leaves twice. (A `with` would not do: its exit may be interrupted at its beginning.)
+    whoever an exception takes out leaves until it is done. (A `with` would not do: its exit may be interrupted at its
+    beginning.)
     """
 
     def __init__(self) -> None:
@@ -79,14 +144,19 @@ class _SingleThreadedBlas:
         def held(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
             stay = object()
             try:
-                try:
-                    self._enter(stay)
-                    return function(*args, **kwargs)
-                finally:
-                    self._leave(stay)
-            except BaseException:
+                self._enter(stay)
+                result = function(*args, **kwargs)
                 self._leave(stay)
+            except BaseException:
+                inside = True
+                while inside:
+                    try:
+                        self._leave(stay)
+                        inside = False
+                    except KeyboardInterrupt:  # one is on its way already
+                        pass
                 raise
+            return result
 
         return held
 
@@ -152,10 +222,12 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], n_thr
     if n_threads == 1 or (isinstance(items, Sized) and len(items) == 1):
         yield from map(work, items)
         return
-    waiting: deque[Future[Result]] = deque()
+    pool = _pool(n_threads)
+    waiting: deque[_Task[Result]] = deque()
     try:
         for item in items:
-            _submit(n_threads, waiting, partial(work, item))
+            waiting.append(_Task(partial(work, item)))  # before it is handed over: Ctrl-C may come in between
+            pool.put(waiting[-1])
             if len(waiting) >= n_threads + 2:
                 yield _first_result(waiting)
         while waiting:
@@ -164,36 +236,11 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], n_thr
         _abandon(waiting)
 
 
-def _first_result(waiting: deque[Future[Result]]) -> Result:
+def _first_result(waiting: deque[_Task[Result]]) -> Result:
     """Wait for the first and take it off; until then it stays where an interrupt will find it."""
     result = waiting[0].result()
     waiting.popleft()
     return result
-
-
-def _submit(n_threads: int, futures: MutableSequence[Future[Result]], function: Callable[[], Result]) -> None:
-    """Have another thread call a function; its future is listed before, for Ctrl-C may come while it is handed over."""
-    future: Future[Result] = Future()
-    futures.append(future)
-
-    def work() -> None:
-        if future.set_running_or_notify_cancel():
-            try:
-                result = function()
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-    _pool(n_threads).submit(work)
-
-
-def _abandon(futures: Iterable[Future[Any]]) -> None:
-    """An error or Ctrl-C: let none begin, and wait for those that have, lest they write behind our back; also twice."""
-    for future in futures:
-        while not (future.cancel() or future.done()):
-            with suppress(KeyboardInterrupt):
-                future.exception()
 
 
 def run_all(function: Callable[[Item], object], items: Iterable[Item], n_threads: int) -> None:
@@ -216,10 +263,10 @@ def run_all(function: Callable[[Item], object], items: Iterable[Item], n_threads
                 left.clear()
                 raise
 
-    helpers: list[Future[None]] = []
+    helpers = [_Task(work) for _ in range(min(n_threads, len(left)) - 1)]
     try:
-        for _ in range(min(n_threads, len(left)) - 1):
-            _submit(n_threads, helpers, work)
+        for helper in helpers:
+            _pool(n_threads).put(helper)
         work()
         for helper in helpers:
             if not helper.cancel():
@@ -243,12 +290,12 @@ def map_all(function: Callable[[Item], Result], items: Iterable[Item], n_threads
 
 def to_the_end(function: Callable[[], Result]) -> Result:
     """Call a function that must not stop half-way: Ctrl-C is heard before it begins or when it has returned."""
-    futures: list[Future[Result]] = []
+    task = _Task(function)
     try:
-        _submit(0, futures, function)  # signals reach the main thread only
-        return futures[0].result()
+        _pool(0).put(task)  # signals reach the main thread only
+        return task.result()
     finally:
-        _abandon(futures)
+        _abandon([task])
 
 
 class cached_property(Generic[Result]):  # noqa: N801

@@ -184,7 +184,8 @@ def _try_splits(shard: Shard, centers: F64, statistics: HardStatistics, rng: np.
     sums, counts = won.sums[C:], won.counts[C:]
     left = statistics.counts[owners] - counts
     means = sums / np.maximum(counts, 1e-300)[:, None]
-    rests = (statistics.counts[owners, None] * centers[owners] - sums) / np.maximum(left, 1e-300)[:, None]
+    # where nothing is left the difference is mere rounding: divided by a tiny number it would overflow
+    rests = (statistics.counts[owners, None] * centers[owners] - sums) / np.where(left > 0, left, 1.0)[:, None]
     gains = _between(counts, means, left, rests)
     return _Splits(rows[first], owners, gains, hope * errors[owners], won.n_distances)
 

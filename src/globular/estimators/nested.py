@@ -50,6 +50,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     Parameters
     ----------
     n_clusters : int, default=8
+        Clusters without rows are moved to far rows once all rows are in the batch.
     batch_size : int or "auto", default="auto"
         Rows in a batch; for nested ones, in the first. "auto" is 5,000, and 10 rows per cluster at least.
     growth_threshold : float or "auto", default="auto"

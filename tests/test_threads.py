@@ -154,6 +154,31 @@ class CtrlC:
         return self
 
 
+def test_blas_is_held_and_given_back_by_any_thread() -> None:
+    before = blas_threads()
+    inside, leave = threading.Event(), threading.Event()
+    seen: list[set[int]] = []
+
+    @single_threaded_blas
+    def stay() -> None:
+        inside.set()
+        leave.wait(30)
+
+    def come_second() -> None:
+        inside.wait(30)
+        seen.append(single_threaded_blas(blas_threads)())
+        leave.set()
+
+    first, second = threading.Thread(target=stay), threading.Thread(target=come_second)
+    seen.append(single_threaded_blas(blas_threads)())  # the main thread was the first that set it
+    for thread in (first, second):
+        thread.start()
+    for thread in (second, first):
+        thread.join()
+    assert seen == [{1}, {1}]
+    assert blas_threads() == before
+
+
 def test_what_must_not_stop_half_way_is_over_or_not_begun_after_ctrl_c() -> None:
     for moment in range(10_000):
         begun: list[int] = []

@@ -12,6 +12,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
+from dataclasses import dataclass
 from functools import cache, partial, wraps
 from queue import SimpleQueue
 from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
@@ -164,10 +165,10 @@ class _SingleThreadedBlas:
         with self._lock:
             self._inside.add(stay)
             if self._before is None:
-                self._before = [library.get_num_threads() for library in _blas()]
+                self._before = [library.get() for library in _blas()]
             if not self._held:
                 for library in _blas():
-                    library.set_num_threads(1)
+                    library.set(1)
                 self._held = True
 
     def _leave(self, stay: object) -> None:
@@ -181,17 +182,32 @@ class _SingleThreadedBlas:
         if self._before is not None:
             self._held = False
             for library, n_threads in zip(_blas(), self._before, strict=True):
-                library.set_num_threads(n_threads)
+                library.set(n_threads)
             self._before = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Library:
+    """A BLAS, and how many threads it has."""
+
+    get: Callable[[], int]
+    set: Callable[[int], object]
+
+
 @cache
-def _blas() -> list[Any]:
-    """The loaded BLAS libraries. (`ThreadpoolController.limit` looks all of them over each time, half a short pass.)"""
+def _blas() -> list[_Library]:
+    """The loaded BLAS libraries. (`ThreadpoolController.limit` looks all of them over each time, half a short pass.)
+
+    The number of threads is one for the whole process. Newer versions of threadpoolctl let only the thread that was the
+    first change it; we see to the order ourselves, and whoever leaves last must be able to.
+    """
     import numpy.linalg  # noqa: F401
     import scipy.linalg.cython_blas  # noqa: F401  (of NumPy, and of kernels: found once they are loaded)
 
-    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
+    found = ThreadpoolController().select(user_api="blas").lib_controllers
+    return [
+        _Library(each.get_num_threads, getattr(each, "_real_set_num_threads", each.set_num_threads)) for each in found
+    ]
 
 
 single_threaded_blas = _SingleThreadedBlas()

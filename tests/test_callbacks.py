@@ -4,6 +4,7 @@ import copy
 import errno
 import io
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -351,3 +352,223 @@ def test_a_warning_points_at_the_users_line(call: str) -> None:
 
 def _press_ctrl_c(estimator: Any, record: Any) -> None:
     raise KeyboardInterrupt
+
+
+# --- Ctrl-C
+
+X_CTRL_C = np.random.default_rng(1).normal(size=(600, 3))
+CENTROIDS = [
+    globular.KMeans(9, tol=0, random_state=0),
+    globular.KMeans(9, algorithm="yinyang", n_init=2, random_state=0),
+    globular.KMeans(40, algorithm="probing", random_state=0),
+    globular.VariationalKMeans(9, random_state=0),
+    globular.VariationalKMeans(9, n_candidates=1, random_state=0),
+    globular.NestedMiniBatchKMeans(9, batch_size=100, random_state=0),
+    globular.NestedMiniBatchKMeans(9, batch_size=100, search="cells", random_state=0),
+]
+MIXTURES = [
+    globular.GaussianMixture(3, tol=0, random_state=0),
+    globular.GaussianMixture(3, algorithm="chunky", random_state=0),
+    globular.VariationalGaussianMixture(30, random_state=0),
+    globular.ChunkyGaussianMixture(3, random_state=0),
+    globular.InfiniteGaussianMixture(random_state=0),
+]
+
+
+class Interrupted:
+    """Calls a function, and presses Ctrl-C before or after some of the calls."""
+
+    def __init__(self, function: Any, presses: int, *, after: bool) -> None:
+        self.function, self.presses, self.after = function, presses, after
+
+    def __call__(self, *args: Any) -> Any:
+        self.presses -= 1
+        result = self.function(*args) if self.after or self.presses < 0 else None
+        if self.presses >= 0:
+            raise KeyboardInterrupt
+        return result
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("model", CENTROIDS, ids=repr)
+def test_ctrl_c_while_labels_are_found_keeps_the_fit(
+    model: Any, after: bool, presses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = clone(model)
+    monkeypatch.setattr(model, "_finish", Interrupted(model._finish, presses, after=after))
+    with pytest.warns(FitInterruptedWarning):
+        model.fit(X_CTRL_C)
+    assert_whole(model)
+
+
+@pytest.mark.parametrize("presses", [1, 2])  # two within a second are one
+@pytest.mark.parametrize("model", [*CENTROIDS, *MIXTURES], ids=repr)
+def test_ctrl_c_while_a_finished_iteration_is_taken_over_keeps_it(
+    model: Any, presses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = clone(model)
+    monkeypatch.setattr(model, "_publish", Interrupted(model._publish, presses, after=False))
+    with pytest.warns(FitInterruptedWarning):
+        model.fit(X_CTRL_C)
+    assert_whole(model)
+
+
+@pytest.mark.parametrize("model", CENTROIDS, ids=repr)
+def test_the_second_ctrl_c_does_not_wait_for_labels(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("globular.estimators.running.SAME_PRESS_SECONDS", -1.0)
+    model = clone(model)
+    monkeypatch.setattr(model, "_finish", Interrupted(model._finish, 2, after=False))
+    with pytest.warns(FitInterruptedWarning), pytest.raises(KeyboardInterrupt):
+        model.fit(X_CTRL_C)
+    assert model.stopped_ == "interrupted" and len(model.history_) > 0
+    assert not hasattr(model, "labels_")  # there are none that belong to the centres
+    assert model.predict(X_CTRL_C).max() < len(model.cluster_centers_)
+
+
+@pytest.mark.parametrize("at", [("seeding", 2), ("iteration", 2), ("labels", 2)], ids=str)
+def test_ctrl_c_in_a_later_run_keeps_the_best_run_and_says_so(
+    at: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+
+    class Ends(Callback):
+        def on_fit_end(self, estimator: Any, reason: str) -> None:
+            heard.append(reason)
+
+    n_runs = 0
+
+    def press(moment: str) -> None:
+        if (moment, n_runs) == at and not heard:
+            heard.append("pressed")
+            raise KeyboardInterrupt
+
+    def start(X: Any, n_clusters: int, random_state: Any) -> Any:
+        nonlocal n_runs
+        n_runs += 1
+        press("seeding")
+        return X[:n_clusters] if n_runs == 1 else X[n_clusters : 2 * n_clusters]
+
+    def at_iteration(estimator: Any, record: Record) -> None:
+        press("iteration")
+
+    model = globular.KMeans(9, init=start, n_init=3, random_state=0, callbacks=[at_iteration, Ends()])
+    finish = model._finish
+    monkeypatch.setattr(model, "_finish", lambda *args: (press("labels"), finish(*args))[1])
+    with pytest.warns(FitInterruptedWarning):
+        model.fit(X_CTRL_C)
+    assert n_runs == 2 and heard == ["pressed", "interrupted"]
+    assert model.inertia_ <= globular.KMeans(9, init=X_CTRL_C[:9]).fit(X_CTRL_C).inertia_
+    assert_whole(model)
+
+
+def test_ctrl_c_between_two_records_keeps_the_last_one() -> None:
+    model = globular.KMeans(9, tol=0, random_state=0)
+    records = model.fit_iter(X_CTRL_C)
+    assert next(records).iteration == 1
+    assert next(records).iteration == 2
+    with pytest.warns(FitInterruptedWarning), pytest.raises(StopIteration):
+        records.throw(KeyboardInterrupt)  # type: ignore[attr-defined]  # as a signal that comes as it goes on
+    assert model.n_iter_ == 2
+    assert_whole(model)
+
+
+@pytest.mark.parametrize("moment", range(1, 40, 3))
+def test_an_interrupted_batch_leaves_centres_sums_and_counts_that_belong_together(
+    moment: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = moment
+
+    def interrupted(function: Any, items: Any, n_threads: int) -> None:
+        nonlocal left
+        left -= 1
+        for item in items:
+            function(item)
+        if left == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("globular.model.votes.run_all", interrupted)
+    model = globular.NestedMiniBatchKMeans(9, batch_size=100, random_state=0)
+    try:
+        with pytest.warns(FitInterruptedWarning):
+            model.fit(X_CTRL_C)
+    except KeyboardInterrupt:
+        assert moment == 1
+        return
+    voted = model.counts_ > 0
+    np.testing.assert_allclose(
+        model.cluster_centers_[voted], model.sums_[voted] / model.counts_[voted, None], rtol=1e-12
+    )
+    sums, counts, n_steps = model.sums_.copy(), model.counts_.copy(), model.n_steps_
+    left = 1
+    with pytest.raises(KeyboardInterrupt):
+        model.partial_fit(X_CTRL_C)
+    assert (model.sums_ == sums).all() and (model.counts_ == counts).all() and model.n_steps_ == n_steps
+
+
+@pytest.mark.parametrize("moment", range(2, 9))
+def test_ctrl_c_while_rows_are_regrouped_leaves_labels_and_inertia_that_agree(
+    moment: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = moment
+
+    def interrupted(function: Any, items: Any, n_threads: int) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+        for item in items:
+            function(item)
+
+    monkeypatch.setattr("globular.backends.cpu.grouped.run_all", interrupted)
+    model = globular.VariationalKMeans(20, n_candidates=1, tol=0, random_state=0)
+    with pytest.warns(FitInterruptedWarning):
+        model.fit(X_CTRL_C)
+    assert_whole(model)
+
+
+@pytest.mark.parametrize("model", [*CENTROIDS, *MIXTURES], ids=repr)
+def test_ctrl_c_in_the_middle_of_any_pass_leaves_a_whole_model(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    n_passes = 0
+    press_at: set[int] = set()
+
+    def counting(function: Any) -> Any:
+        def work(*args: Any) -> Any:
+            nonlocal n_passes
+            n_passes += 1
+            number = n_passes
+            result = function(*args)
+            if number in press_at:
+                raise KeyboardInterrupt
+            return result
+
+        return work
+
+    monkeypatch.setattr("globular.threads.single_threaded_blas", counting)
+    for moment in (*range(0, 60, 7), 100, 200):
+        n_passes, press_at = 0, {moment, moment + 1 + moment % 5}
+        interrupted = clone(model).set_params(n_threads=1, max_iter=6)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                interrupted.fit(X_CTRL_C)
+            except KeyboardInterrupt:
+                assert len(getattr(interrupted, "history_", ())) == 0
+            press_at.clear()
+        if n_passes < moment:
+            break
+        if hasattr(interrupted, "stopped_"):
+            assert_whole(interrupted)
+    assert moment > 7
+
+
+def assert_whole(model: Any) -> None:
+    """A fit that Ctrl-C has ended: its attributes belong together."""
+    assert model.stopped_ == "interrupted" and len(model.history_) > 0
+    assert [record.iteration for record in model.history_] == list(range(1, len(model.history_) + 1))
+    if hasattr(model, "means_"):
+        assert model.lower_bounds_ == [record.objective / len(X_CTRL_C) for record in model.history_]
+        assert np.isfinite(model.score(X_CTRL_C))
+        return
+    squared = np.square(X_CTRL_C - model.cluster_centers_[model.labels_]).sum()
+    np.testing.assert_allclose(model.inertia_, squared, rtol=1e-9)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dis
 import multiprocessing
 import signal
 import sys
 import threading
 import time
+import types
+from typing import Any
 
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
+from globular import threads
 from globular.backends.cpu import CpuShard
 from globular.threads import (
     default_threads,
@@ -20,6 +24,7 @@ from globular.threads import (
     resolve_threads,
     run_all,
     single_threaded_blas,
+    to_the_end,
 )
 
 
@@ -66,27 +71,25 @@ def test_an_error_in_a_block_reaches_the_caller_and_the_threads_go_on(n_threads:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-def test_no_block_is_still_written_after_ctrl_c() -> None:
+@pytest.mark.parametrize("presses", [1, 3])
+def test_no_block_is_still_written_after_ctrl_c(presses: int) -> None:
+    main = threading.get_ident()
     running = set()
-    lock = threading.Lock()
 
     def work(item: int) -> None:
-        with lock:
-            running.add(item)
+        running.add(item)
         try:
-            time.sleep(0.3)
+            if threading.get_ident() == main:
+                time.sleep(10)
+            for _ in range(presses):
+                signal.pthread_kill(main, signal.SIGINT)
+                time.sleep(0.05)
         finally:
-            with lock:
-                running.discard(item)
+            running.discard(item)
 
-    main = threading.main_thread().ident
-    assert main is not None
-    timer = threading.Timer(0.1, lambda: signal.pthread_kill(main, signal.SIGINT))
-    timer.start()
     with pytest.raises(KeyboardInterrupt):
         run_all(work, range(20), 2)
     assert not running
-    timer.join()
 
 
 def test_blas_has_one_thread_inside_and_its_old_number_after() -> None:
@@ -94,11 +97,110 @@ def test_blas_has_one_thread_inside_and_its_old_number_after() -> None:
     seen = list(ordered_map(lambda _: blas_threads(), range(4), 2))
     assert all(threads == {1} for threads in seen)
     assert blas_threads() == before
-    with single_threaded_blas():
-        with single_threaded_blas():
-            assert blas_threads() == {1}
-        assert blas_threads() == {1}
+    nested = single_threaded_blas(lambda: (single_threaded_blas(blas_threads)(), blas_threads()))
+    assert nested() == ({1}, {1})
     assert blas_threads() == before
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_blas_has_its_old_number_of_threads_after_ctrl_c_at_any_moment(n_threads: int) -> None:
+    before = blas_threads()
+    running = set()
+
+    def work(item: int) -> None:
+        running.add(item)
+        time.sleep(1e-4)
+        running.discard(item)
+
+    kept = []  # as an interactive session keeps the last exception, and with it the frames of our functions
+    for moment in range(10_000):
+        interrupter = CtrlC(moment)
+        sys.settrace(interrupter)
+        try:
+            run_all(work, [1, 2, 3], n_threads)
+            for _ in ordered_map(work, [4, 5, 6], n_threads):
+                pass
+        except KeyboardInterrupt as interrupt:
+            kept.append(interrupt)
+        finally:
+            sys.settrace(None)
+        assert not running, moment
+        assert blas_threads() == before, moment
+        if interrupter.moment > 0:
+            break
+    assert len(kept) > 50
+
+
+class CtrlC:
+    """A trace function that raises KeyboardInterrupt at one of the places of `threads.py` where CPython hears signals.
+
+    These are the beginning of a function, and the end of a call or of a round of a loop.
+    """
+
+    def __init__(self, moment: int) -> None:
+        self.moment = moment + 1
+        self._before: dict[types.FrameType, str] = {}
+
+    def __call__(self, frame: types.FrameType, event: str, argument: object) -> CtrlC | None:
+        if frame.f_globals["__name__"] != "globular.threads":
+            return None
+        frame.f_trace_opcodes = True
+        before = self._before.get(frame, "RESUME")
+        self._before[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+        if event == "opcode" and before.startswith(("RESUME", "CALL", "JUMP_BACKWARD")):
+            self.moment -= 1
+            if self.moment == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+def test_blas_is_held_and_given_back_by_any_thread() -> None:
+    before = blas_threads()
+    inside, leave = threading.Event(), threading.Event()
+    seen: list[set[int]] = []
+
+    @single_threaded_blas
+    def stay() -> None:
+        inside.set()
+        leave.wait(30)
+
+    def come_second() -> None:
+        inside.wait(30)
+        seen.append(single_threaded_blas(blas_threads)())
+        leave.set()
+
+    first, second = threading.Thread(target=stay), threading.Thread(target=come_second)
+    seen.append(single_threaded_blas(blas_threads)())  # the main thread was the first that set it
+    for thread in (first, second):
+        thread.start()
+    for thread in (second, first):
+        thread.join()
+    assert seen == [{1}, {1}]
+    assert blas_threads() == before
+
+
+def test_what_must_not_stop_half_way_is_over_or_not_begun_after_ctrl_c() -> None:
+    for moment in range(10_000):
+        begun: list[int] = []
+        ended: list[int] = []
+
+        def work(begun: list[int] = begun, ended: list[int] = ended) -> None:
+            begun.append(1)
+            time.sleep(1e-3)
+            ended.append(1)
+
+        interrupter = CtrlC(moment)
+        sys.settrace(interrupter)
+        try:
+            to_the_end(work)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        assert begun == ended, moment
+        if interrupter.moment > 0:
+            break
+    assert moment > 3
 
 
 def test_two_callers_at_once() -> None:
@@ -129,6 +231,52 @@ def test_a_forked_child_makes_its_own_threads() -> None:
     expected = _sum_of_labels(2)  # the pool of two threads exists now
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.apply_async(_sum_of_labels, (2,)).get(timeout=30) == expected
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_forked_while_another_thread_is_at_work_makes_its_own_locks() -> None:
+    expected, before = _sum_of_labels(2), blas_threads()
+    at_work, forked = threading.Event(), threading.Event()
+
+    def hold_everything() -> None:
+        with threads._pools_lock, threads.single_threaded_blas._lock:
+            Slow(at_work, forked).value
+
+    @single_threaded_blas
+    def fork_meanwhile() -> Any:
+        other = threading.Thread(target=hold_everything)
+        other.start()
+        at_work.wait(30)
+        ours, theirs = multiprocessing.Pipe()
+        multiprocessing.get_context("fork").Process(target=_answer, args=(theirs,), daemon=True).start()
+        forked.set()
+        other.join()
+        return ours
+
+    ours = fork_meanwhile()
+    assert ours.poll(30), "the child waits for a thread that it does not have"
+    assert ours.recv() == (before, expected, before)
+
+
+class Slow:
+    """Has a property that computes for a while."""
+
+    def __init__(self, begun: threading.Event, end: threading.Event) -> None:
+        self.begun, self.end = begun, end
+
+    @threads.cached_property
+    def value(self) -> int:
+        """Waits until it is told to end."""
+        self.begun.set()
+        return int(self.end.wait(30))
+
+
+def _answer(pipe: Any) -> None:
+    ended = threading.Event()
+    ended.set()
+    assert Slow(ended, ended).value
+    pipe.send((blas_threads(), _sum_of_labels(2), blas_threads()))
 
 
 def test_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:

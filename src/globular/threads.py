@@ -7,26 +7,25 @@ on the number of threads and their results are combined in block order, so 1 thr
 
 from __future__ import annotations
 
+import _thread
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import cache
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from functools import cache, partial, wraps
+from queue import SimpleQueue
+from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
+Arguments = ParamSpec("Arguments")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_pools: dict[int, ThreadPoolExecutor] = {}
+_pools: dict[int, SimpleQueue[_Task[Any]]] = {}
 _pools_lock = threading.Lock()
-# A forked child has the pools' objects but not their threads.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pools.clear)
 
 
 def default_threads() -> int:
@@ -50,50 +49,181 @@ def resolve_threads(n_threads: int | None) -> int:
     return int(n_threads)
 
 
-def _pool(n_threads: int) -> ThreadPoolExecutor:
-    """The pool of so many threads; 0 is a thread for whole tasks that use the others."""
+class _Task(Generic[Result]):
+    """A call that another thread makes.
+
+    Ctrl-C in the main thread may come at the end of any call of a function, and in those of a `Condition`, which
+    futures consist of, it leaves a lock behind that the other thread waits for. Here there are only locks and lists,
+    whose methods are one instruction each.
+    """
+
+    def __init__(self, function: Callable[[], Result]) -> None:
+        self._function = function
+        self._claims: list[bool] = []
+        self._result: Result | None = None
+        self._error: BaseException | None = None
+        self._running = threading.Lock()
+        self._running.acquire()
+
+    def run(self) -> None:
+        """Make the call, unless it is cancelled."""
+        self._claims.append(True)
+        if self._claims[0]:
+            try:
+                self._result = self._function()
+            except BaseException as error:
+                self._error = error
+        self._running.release()
+
+    def cancel(self) -> bool:
+        """Keep it from beginning; False if it has begun."""
+        self._claims.append(False)
+        return not self._claims[0]
+
+    def wait(self) -> None:
+        """Until it has ended."""
+        with self._running:
+            pass
+
+    def result(self) -> Result:
+        """Of the call, or its error."""
+        self.wait()
+        if self._error is not None:
+            raise self._error
+        return cast(Result, self._result)
+
+
+def _pool(n_threads: int) -> SimpleQueue[_Task[Any]]:
+    """Where so many threads wait for tasks; 0 is one thread for whole tasks that use the others."""
     with _pools_lock:
         if n_threads not in _pools:
-            _pools[n_threads] = ThreadPoolExecutor(max(1, n_threads), thread_name_prefix="globular")
+            pool: SimpleQueue[_Task[Any]] = SimpleQueue()
+            for _ in range(max(1, n_threads)):
+                _thread.start_new_thread(_serve, (pool,))
+            _pools[n_threads] = pool
         return _pools[n_threads]
 
 
+def _serve(pool: SimpleQueue[_Task[Any]]) -> None:
+    while True:
+        pool.get().run()
+
+
+def _abandon(tasks: Iterable[_Task[Any]]) -> None:
+    """An error or Ctrl-C: let none begin, and wait for those that have, lest they write behind our back; also twice."""
+    for task in tasks:
+        waiting = not task.cancel()
+        while waiting:
+            try:
+                task.wait()
+                waiting = False
+            except KeyboardInterrupt:  # one is on its way already
+                pass
+
+
 class _SingleThreadedBlas:
-    """Hold BLAS to one thread while anybody is inside; nested and concurrent use restores what was there at first."""
+    """A decorator: BLAS has one thread while anybody is inside; whoever leaves last restores what was there at first.
+
+    Ctrl-C may come between any two instructions of the main thread, those of entering and leaving included. So numbers
+    of threads are noted before they change and forgotten after they are restored, leaving twice does no harm, and
+    whoever an exception takes out leaves until it is done. (A `with` would not do: its exit may be interrupted at its
+    beginning.)
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._before: list[int] = []
+        self.forget()
 
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
+    def forget(self) -> None:
+        """Begin as if nobody were inside."""
+        self._lock = threading.Lock()
+        self._inside: set[object] = set()
+        self._before: list[int] | None = None
+        self._held = False
+
+    def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        @wraps(function)
+        def held(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            stay = object()
+            try:
+                self._enter(stay)
+                result = function(*args, **kwargs)
+                self._leave(stay)
+            except BaseException:
+                inside = True
+                while inside:
+                    try:
+                        self._leave(stay)
+                        inside = False
+                    except KeyboardInterrupt:  # one is on its way already
+                        pass
+                raise
+            return result
+
+        return held
+
+    def _enter(self, stay: object) -> None:
         with self._lock:
-            if self._inside == 0:
-                self._before = [library.get_num_threads() for library in _blas()]
+            self._inside.add(stay)
+            if self._before is None:
+                self._before = [library.get() for library in _blas()]
+            if not self._held:
                 for library in _blas():
-                    library.set_num_threads(1)
-            self._inside += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._inside -= 1
-                if self._inside == 0:
-                    for library, n_threads in zip(_blas(), self._before, strict=True):
-                        library.set_num_threads(n_threads)
+                    library.set(1)
+                self._held = True
+
+    def _leave(self, stay: object) -> None:
+        with self._lock:
+            self._inside.discard(stay)
+            if not self._inside:
+                self.restore()
+
+    def restore(self) -> None:
+        """Give BLAS the threads that it had before anybody came in."""
+        if self._before is not None:
+            self._held = False
+            for library, n_threads in zip(_blas(), self._before, strict=True):
+                library.set(n_threads)
+            self._before = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Library:
+    """A BLAS, and how many threads it has."""
+
+    get: Callable[[], int]
+    set: Callable[[int], object]
 
 
 @cache
-def _blas() -> list[Any]:
-    """The loaded BLAS libraries. (`ThreadpoolController.limit` looks all of them over each time, half a short pass.)"""
+def _blas() -> list[_Library]:
+    """The loaded BLAS libraries. (`ThreadpoolController.limit` looks all of them over each time, half a short pass.)
+
+    The number of threads is one for the whole process. Newer versions of threadpoolctl let only the thread that was the
+    first change it; we see to the order ourselves, and whoever leaves last must be able to.
+    """
     import numpy.linalg  # noqa: F401
     import scipy.linalg.cython_blas  # noqa: F401  (of NumPy, and of kernels: found once they are loaded)
 
-    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
+    found = ThreadpoolController().select(user_api="blas").lib_controllers
+    return [
+        _Library(each.get_num_threads, getattr(each, "_real_set_num_threads", each.set_num_threads)) for each in found
+    ]
 
 
 single_threaded_blas = _SingleThreadedBlas()
+
+
+def _begin_anew() -> None:
+    """A forked child has the pools and locks of its parent, but not the threads in them, nor those that hold them."""
+    global _pools_lock
+    _pools_lock = threading.Lock()
+    _pools.clear()
+    single_threaded_blas.restore()
+    single_threaded_blas.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], n_threads: int) -> Iterator[Result]:
@@ -104,29 +234,25 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], n_thr
     """
     if isinstance(items, Sized) and len(items) == 0:
         return
+    work = single_threaded_blas(function)
     if n_threads == 1 or (isinstance(items, Sized) and len(items) == 1):
-        with single_threaded_blas():
-            yield from map(function, items)
+        yield from map(work, items)
         return
     pool = _pool(n_threads)
-    waiting: deque[Future[Result]] = deque()
-    with single_threaded_blas():
-        try:
-            for item in items:
-                waiting.append(pool.submit(function, item))
-                if len(waiting) >= n_threads + 2:
-                    yield _first_result(waiting)
-            while waiting:
+    waiting: deque[_Task[Result]] = deque()
+    try:
+        for item in items:
+            waiting.append(_Task(partial(work, item)))  # before it is handed over: Ctrl-C may come in between
+            pool.put(waiting[-1])
+            if len(waiting) >= n_threads + 2:
                 yield _first_result(waiting)
-        finally:
-            for future in waiting:  # an error or Ctrl-C: leave no worker writing behind our back
-                future.cancel()
-            for future in waiting:
-                if not future.cancelled():
-                    future.exception()
+        while waiting:
+            yield _first_result(waiting)
+    finally:
+        _abandon(waiting)
 
 
-def _first_result(waiting: deque[Future[Result]]) -> Result:
+def _first_result(waiting: deque[_Task[Result]]) -> Result:
     """Wait for the first and take it off; until then it stays where an interrupt will find it."""
     result = waiting[0].result()
     waiting.popleft()
@@ -140,6 +266,7 @@ def run_all(function: Callable[[Item], object], items: Iterable[Item], n_threads
     """
     left = deque(items)
 
+    @single_threaded_blas
     def work() -> None:
         while left:
             try:
@@ -152,20 +279,17 @@ def run_all(function: Callable[[Item], object], items: Iterable[Item], n_threads
                 left.clear()
                 raise
 
-    helpers: list[Future[None]] = []
-    with single_threaded_blas():
-        try:
-            for _ in range(min(n_threads, len(left)) - 1):
-                helpers.append(_pool(n_threads).submit(work))
-            work()
-        finally:
-            left.clear()  # an error or Ctrl-C: leave no worker writing behind our back
-            for helper in helpers:
-                if not helper.cancel():
-                    helper.exception()
+    helpers = [_Task(work) for _ in range(min(n_threads, len(left)) - 1)]
+    try:
         for helper in helpers:
-            if not helper.cancelled():
+            _pool(n_threads).put(helper)
+        work()
+        for helper in helpers:
+            if not helper.cancel():
                 helper.result()
+    finally:
+        left.clear()
+        _abandon(helpers)
 
 
 def map_all(function: Callable[[Item], Result], items: Iterable[Item], n_threads: int) -> list[Result]:
@@ -181,17 +305,37 @@ def map_all(function: Callable[[Item], Result], items: Iterable[Item], n_threads
 
 
 def to_the_end(function: Callable[[], Result]) -> Result:
-    """Call a function that must not stop half-way: Ctrl-C is heard when it has returned."""
-    future = _pool(0).submit(function)  # signals reach the main thread only
-    interrupt: KeyboardInterrupt | None = None
-    while not future.done():
-        try:
-            future.exception()
-        except KeyboardInterrupt as caught:
-            interrupt = caught
-    if interrupt is not None:
-        raise interrupt
-    return future.result()
+    """Call a function that must not stop half-way: Ctrl-C is heard before it begins or when it has returned."""
+    task = _Task(function)
+    try:
+        _pool(0).put(task)  # signals reach the main thread only
+        return task.result()
+    finally:
+        _abandon([task])
+
+
+class cached_property(Generic[Result]):  # noqa: N801
+    """`functools.cached_property` without the lock that it has before Python 3.12.
+
+    One thread that computes the property of any object holds that lock, and a child forked meanwhile waits for ever.
+    """
+
+    def __init__(self, function: Callable[[Any], Result]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Result: ...
+    def __get__(self, instance: object | None, owner: type) -> Self | Result:
+        if instance is None:
+            return self
+        value = instance.__dict__[self._name] = self._function(instance)
+        return value
 
 
 def even_ranges(n: int, size: int) -> list[tuple[int, int]]:

@@ -53,7 +53,7 @@ def update_centers(
     relocated: list[tuple[int, int]] = []
     if relocate and len(empty):
         sums, counts = sums.copy(), counts.copy()
-        relocated = _relocate(shard, empty, sums, counts, old, unit, rows_follow)
+        relocated = place_empty(shard, empty, sums, counts, old, unit, rows_follow)
     filled, divisors = counts > 0, counts
     if unit:
         divisors = np.sqrt(np.einsum("ij,ij->i", sums, sums))
@@ -63,7 +63,7 @@ def update_centers(
     return CenterUpdate(centers, tuple(relocated))
 
 
-def _relocate(
+def place_empty(
     shard: Shard, empty: np.ndarray, sums: F64, counts: F64, old: F64, unit: bool, rows_follow: bool
 ) -> list[tuple[int, int]]:
     """Give each empty cluster one far row; returns who found one, and where. Changes sums and counts in place."""

@@ -141,7 +141,7 @@ class Cycles:
             yield Step(self._iteration, -shown.F, n_distances, None, shown.mixture, stopped)
         return state
 
-    @single_threaded_blas()  # on matrices this small threads only wait for each other
+    @single_threaded_blas  # on matrices this small threads only wait for each other
     def _update(self, state: State) -> State:
         """One pass, and the parameters that follow from it."""
         local = state.mixture.local

@@ -31,6 +31,7 @@ from typing import Literal
 import numpy as np
 
 from globular.algorithms.cells import draw_cells
+from globular.algorithms.centers import place_empty
 from globular.algorithms.steps import Step
 from globular.algorithms.yinyang import default_groups
 from globular.backends.protocol import Shard, require
@@ -115,14 +116,18 @@ def nested_kmeans(
         shifts = update.shifts
         if reassignment.due(batch, grows):
             shifts = shifts + reassignment.move(shard, votes, batch, rng)
+        filled = options.nested and batch.is_full and (votes.sizes == 0).any()
+        if filled:
+            moved = fill_empty(shard, votes, options)
+            shifts, filled = shifts + moved, moved.any()
         bounds = None if bounds is None else bounds.after(shifts)
         n_visits += change.n_rows
         stopped = ""
-        if options.nested and batch.is_full and change.n_changed == 0:
+        if options.nested and batch.is_full and change.n_changed == 0 and not filled:
             stopped = "no label changed"
         elif options.tol > 0 and (batch.is_full or not options.nested) and float(shifts @ shifts) <= options.tol:
             stopped = "centres moved less than tol"
-        elif stalled and not grows:
+        elif stalled and not grows and not filled:
             stopped = "max_no_improvement"
         elif n_visits >= options.max_epochs * N:
             stopped = "max_iter"
@@ -199,6 +204,19 @@ def update_centers(votes: AnyVotes, change: NestedStatistics, options: NestedOpt
     movement = float(v @ p_squared)
     mean = float(v @ variances) / movement if movement > 0 else np.inf
     return Update(p, energy, float(np.sqrt(smallest)), float(np.sqrt(mean)))
+
+
+def fill_empty(shard: Shard, votes: AnyVotes, options: NestedOptions) -> F64:
+    """Clusters without rows move to far ones, which find them in the next pass. Returns how far every centre moved.
+
+    Deviation: the paper leaves them where they are. Once all rows are in, no row will come to them any more.
+    """
+    centers = votes.dense_centers()
+    sums, counts = np.zeros_like(centers), votes.counts.copy()
+    empty = np.flatnonzero(votes.sizes == 0)
+    found = place_empty(shard, empty, sums, counts, centers, options.unit_centers, rows_follow=False)
+    clusters = np.array([cluster for cluster, _ in found], dtype=np.intp)
+    return votes.place(clusters, sums[clusters] / counts[clusters, None])
 
 
 class Plateau:

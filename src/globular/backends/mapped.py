@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, reduce
+from functools import reduce
 from operator import add
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -39,6 +39,7 @@ from globular.model.statistics import (
     SoftStatistics,
     TruncatedStatistics,
 )
+from globular.threads import cached_property
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

@@ -123,6 +123,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
 
         def finish(reason: str) -> float:
             self.stopped_ = reason
+            self.__dict__.pop("labels_", None)  # those that the last pass has left belong to other centres
             fit.n_distances += self._finish(data, reason)
             return -self.inertia_
 

@@ -52,6 +52,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     Parameters
     ----------
     n_clusters : int, default=8
+        Clusters without rows are moved to far rows once all rows are in the batch.
     batch_size : int or "auto", default="auto"
         Rows in a batch; for nested ones, in the first. "auto" is 5,000, and 10 rows per cluster at least.
     growth_threshold : float or "auto", default="auto"
@@ -248,6 +249,7 @@ callable, default="auto"
         self.n_steps_ += 1
         self.batch_size_ = data.n_rows
         self.inertia_ = update.energy * data.shard.total_weight * data.unit
+        self.__dict__.pop("labels_", None)
         if self.compute_labels:
             self._finish(data, "")
         return self
@@ -291,6 +293,7 @@ callable, default="auto"
 
         def finish(reason: str) -> float:
             self.stopped_ = reason
+            self.__dict__.pop("labels_", None)  # those that the last pass has left belong to other centres
             fit.n_distances += self._finish(data, reason)
             return -self.inertia_
 
@@ -316,9 +319,8 @@ callable, default="auto"
         self._take_votes(step.model.votes, data)
 
     def _take_votes(self, votes: AnyVotes, data: Input) -> None:
-        self.cluster_centers_ = votes.centers_as(data.dtype)
-        self.counts_ = votes.counts * data.unit
-        self.sums_ = votes.whole_sums() * data.unit
+        taken = votes.centers_as(data.dtype), votes.counts * data.unit, votes.whole_sums() * data.unit
+        self.cluster_centers_, self.counts_, self.sums_ = taken  # all three or, after Ctrl-C, none
 
     def _finish(self, data: Input, reason: str) -> int:
         if not self.compute_labels:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import sys
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -21,6 +23,11 @@ from globular.errors import FitInterruptedWarning
 from globular.model.history import History, Record
 
 Model = TypeVar("Model")
+Result = TypeVar("Result")
+
+INTERRUPTED = "interrupted"
+SAME_PRESS_SECONDS = 1.0
+"""Ctrl-C again within this time is the same one: a launcher passes it on to a process that has had it already."""
 
 
 class Fit:
@@ -40,7 +47,7 @@ class Fit:
         self.n_rows = n_rows
         self.max_time = max_time
         self.n_distances = 0
-        self.interrupted = False
+        self._interrupted_at: float | None = None
         self._start = started
         self._callbacks = as_callbacks(estimator.callbacks, estimator.verbose)
         self._watched = watched or len(self._callbacks) > 0
@@ -52,6 +59,11 @@ class Fit:
         """Wall time since the fit began."""
         return time.perf_counter() - self._start
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether there was a Ctrl-C when there was something to keep."""
+        return self._interrupted_at is not None
+
     def best_of(
         self,
         n_runs: int,
@@ -62,39 +74,44 @@ class Fit:
     ) -> Generator[Record, None, None]:
         """Follow several runs and leave the estimator with the attributes of the best one.
 
-        `begin` seeds and starts a run, `finish` completes its attributes and returns its score, the higher the better.
-        Whatever happens, the callbacks hear of the end. Ctrl-C keeps what is finished: the last iteration of the first
-        run, or the best run before; if there is nothing yet to keep it is raised again.
+        `begin` seeds and starts a run, `finish` completes its attributes and returns its score, the higher the better;
+        it may be called again. Whatever happens, the callbacks hear of the end. Ctrl-C keeps what is finished: the last
+        iteration of a run, or the best run before; if there is nothing yet to keep it is raised again. So is a second
+        one, which does not wait for `finish`.
         """
         best: tuple[float, dict[str, Any]] | None = None
         reason = "failed"
         try:
             for _ in range(n_runs):
                 try:
-                    reason = yield from self.follow(begin(), publish, error_per_row)
-                    score = finish(reason)
+                    reason = yield from self.follow(begin, publish, error_per_row)
                 except KeyboardInterrupt:
-                    reason = "interrupted"
+                    reason = INTERRUPTED
                     if best is None:
                         raise
-                    self.interrupted = True
+                    self._note_interrupt()
                     break
+                score, reason = self._complete(partial(self._finish, finish, reason))
                 if best is None or score > best[0]:
                     best = score, {name: value for name, value in vars(self.estimator).items() if name.endswith("_")}
-                if reason in ("interrupted", "max_time", "callback"):
+                if reason in (INTERRUPTED, "max_time", "callback"):
                     break
-            for name, value in best[1].items() if best else ():
-                setattr(self.estimator, name, value)
-            self.estimator.n_distances_ = self.n_distances
+            if best is not None:
+                self._complete(partial(self._restore, best[1]))
         except GeneratorExit:  # the user has left the loop over `fit_iter`
             reason = "left"
+            raise
+        except KeyboardInterrupt:
+            reason = INTERRUPTED
+            if best is not None:
+                self._restore(best[1])
             raise
         finally:
             self.end(reason)
 
     def follow(
         self,
-        steps: Iterator[Step[Model]],
+        begin: Callable[[], Iterator[Step[Model]]],
         publish: Callable[[Step[Model], History], None],
         error_per_row: Callable[[Step[Model]], float | None],
     ) -> Generator[Record, None, str]:
@@ -103,30 +120,55 @@ class Fit:
         Where nobody watches, only those of the last step are set: copying centres may cost more than a small batch.
         """
         history = History()
-        reason, unseen = "", None
-        while not reason:
-            try:
-                step = next(steps, None)
-                if step is None:
-                    break
+        last: tuple[Step[Model], Record] | None = None
+        reason = ""
+        try:
+            for step in begin():
                 record = self._record(step, error_per_row(step))
+                last = step, record
                 history.append(record)
-                unseen = step
                 if self._watched:
                     publish(step, history)
-                    unseen = None
                 asked = self._asked_to_stop(record)
                 reason = step.stopped or asked
-            except KeyboardInterrupt:
-                if not history:
-                    raise
-                self.interrupted = True
-                reason = "interrupted"
-                break
-            yield record
-        if unseen is not None:
-            publish(unseen, history)
+                yield record
+                if reason:
+                    break
+        except KeyboardInterrupt:
+            if last is None:
+                raise
+            self._note_interrupt()
+            reason = INTERRUPTED
+            if not history or history[-1] is not last[1]:
+                history.append(last[1])
+        if last is not None and (reason == INTERRUPTED or not self._watched):
+            self._complete(partial(publish, last[0], history))
         return reason
+
+    def _finish(self, finish: Callable[[str], float], reason: str) -> tuple[float, str]:
+        reason = INTERRUPTED if self.interrupted else reason
+        return finish(reason), reason
+
+    def _restore(self, attributes: dict[str, Any]) -> None:
+        """The attributes of the best run, beside what is true of all of them."""
+        vars(self.estimator).update(attributes)
+        self.estimator.n_distances_ = self.n_distances
+        if self.interrupted:
+            self.estimator.stopped_ = INTERRUPTED
+
+    def _complete(self, work: Callable[[], Result]) -> Result:
+        """Do what a finished iteration still needs: Ctrl-C begins it anew, the second Ctrl-C ends it."""
+        while True:
+            try:
+                return work()
+            except KeyboardInterrupt:
+                if self._interrupted_at is not None and self.seconds - self._interrupted_at > SAME_PRESS_SECONDS:
+                    raise
+                self._note_interrupt()
+
+    def _note_interrupt(self) -> None:
+        if self._interrupted_at is None:
+            self._interrupted_at = self.seconds
 
     def _record(self, step: Step[Any], quantization_error: float | None) -> Record:
         self.n_distances += step.n_distances
@@ -163,6 +205,5 @@ def warn_user(message: str, category: type[Warning]) -> None:
 
 
 def exhaust(records: Iterator[Record]) -> None:
-    """Run a fit to its end."""
-    for _ in records:
-        pass
+    """Run a fit to its end; no line of Python runs between two records, where Ctrl-C would not reach the fit."""
+    deque(records, maxlen=0)

@@ -93,8 +93,8 @@ def sum_sparse_votes(
 
 @kernel
 def move_centers(
-    change: Any,  # IN  (C, D) what the last batch added to the sums
-    sums: Any,  # IN/OUT (C, D) Σ w (x − origin)
+    sums: Any,  # IN  (C, D) Σ w (x − origin) before the last batch
+    change: Any,  # IN/OUT (C, D) what the last batch adds to the sums; on return the sums with it
     counts: Any,  # IN  (C,) Σ w, the last batch included
     origin: Any,  # IN  (D,)
     old: Any,  # IN  (C, D) the centres
@@ -110,11 +110,12 @@ def move_centers(
     for c in range(first, last):
         with_sums, with_change, squared, norm = 0.0, 0.0, 0.0, 0.0
         for j in range(D):
-            total = sums[c, j] + change[c, j]
-            sums[c, j] = total
+            added = change[c, j]
+            total = sums[c, j] + added
+            change[c, j] = total
             step = old[c, j] - origin[j]
             with_sums += step * total
-            with_change += step * change[c, j]
+            with_change += step * added
             squared += step * step
             whole = total + counts[c] * origin[j]
             norm += whole * whole
@@ -127,11 +128,11 @@ def move_centers(
                 centers[c, j] = old[c, j]
         elif unit:
             for j in range(D):
-                centers[c, j] = (sums[c, j] + counts[c] * origin[j]) / divisor
+                centers[c, j] = (change[c, j] + counts[c] * origin[j]) / divisor
                 shift += (centers[c, j] - old[c, j]) ** 2
         else:
             for j in range(D):
-                centers[c, j] = origin[j] + sums[c, j] / divisor
+                centers[c, j] = origin[j] + change[c, j] / divisor
                 shift += (centers[c, j] - old[c, j]) ** 2
         shifts[c] = np.sqrt(shift)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior
 from globular.model.statistics import F64
 from globular.model.sticks import Sticks
+from globular.threads import cached_property
 
 P = TypeVar("P", bound=Posterior)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from globular.model.covariances import FAMILIES, CentralMoments, CovarianceFamily, CovarianceLimits
 from globular.model.statistics import F64, I64, SoftStatistics
-from globular.threads import single_threaded_blas
+from globular.threads import cached_property, single_threaded_blas
 
 _EMPTY = 1e-200
 """A component with a smaller share of the weight than this keeps its mean and covariance: they are only rounding."""
@@ -52,8 +51,8 @@ class GaussianParameters:
     @cached_property
     def factors(self) -> F64:
         """Factors U of the precisions, U Uᵀ = Σ⁻¹; the shape of the covariances."""
-        with single_threaded_blas():  # on matrices this small threads only wait for each other
-            return self.family.factors(self.covariances)
+        # on matrices this small threads only wait for each other
+        return single_threaded_blas(self.family.factors)(self.covariances)
 
     @property
     def precisions(self) -> F64:
@@ -120,8 +119,7 @@ def m_step(
     filled = counts > _EMPTY * statistics.total_weight
     shifts = np.where(filled[:, None], statistics.sums / np.where(filled, counts, 1.0)[:, None], 0.0)
     moments = CentralMoments(counts, shifts, statistics.scatter, filled)
-    with single_threaded_blas():
-        covariances = mixture.family.estimate(moments, mixture.covariances, limits)
+    covariances = single_threaded_blas(mixture.family.estimate)(moments, mixture.covariances, limits)
     weights = np.full(len(counts), 1.0 / len(counts))
     if learned_weights:
         # As in scikit-learn a weight never reaches zero, so that its logarithm exists.

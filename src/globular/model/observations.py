@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics
+from globular.threads import cached_property
 
 _EMPTY = 1e-200
 """A smaller share of the weight is rounding, and has no mean."""

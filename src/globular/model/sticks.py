@@ -8,13 +8,13 @@ each other as T grows, and the sum over the infinite tail is a geometric series,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from scipy.special import betaln, digamma
 
 from globular.kernels.wishart import stick_terms
 from globular.model.statistics import F64
+from globular.threads import cached_property
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,11 +52,11 @@ def informative_subspace(rows: F64, origin: F64, n_clusters: int, rng: np.random
     # by a power of two, which rounds nothing: values of any size have squares, and fit into float32
     centered /= 2.0 ** np.frexp(np.abs(centered).max())[1]
     total = float(np.vdot(centered, centered)) / len(rows)
-    with single_threaded_blas():  # the same bits for any number of threads
-        variances, directions = _principal(centered, rng)
+    variances, directions = _principal(centered, rng)
     return Subspace(origin, np.ascontiguousarray(directions[:, : n_informative(variances, total, n_clusters)]))
 
 
+@single_threaded_blas  # the same bits for any number of threads
 def _principal(centered: F64, rng: np.random.Generator) -> tuple[F64, F64]:
     """Variances along the leading principal directions, largest first, and the directions as columns."""
     n, n_columns = centered.shape

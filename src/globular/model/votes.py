@@ -54,6 +54,7 @@ class AnyVotes(Protocol):
     def move(self, change: NestedStatistics, *, unit: bool, n_threads: int = 1) -> Moved:
         """Count the changes, and move the centres: c(j) ← S(j) / v(j), scaled to unit length if `unit`.
 
+        What changes is used up. Afterwards all is changed, or nothing if Ctrl-C came in between.
         A cluster without votes keeps its place, and has exactly no votes: weights that came and went leave a rounding
         error behind.
         """
@@ -113,23 +114,23 @@ class Votes:
 
     def move(self, change: NestedStatistics, *, unit: bool, n_threads: int = 1) -> Moved:
         """See `AnyVotes.move`."""
-        self.counts += change.counts
-        self.squares += change.squares
-        self.sizes += change.sizes
-        empty = np.flatnonzero((self.sizes <= 0) & (change.sizes < 0))
-        self.counts[empty] = 0.0
-        old = self.centers
+        sums, old = change.sums, self.centers
+        counts, squares, sizes = self.counts + change.counts, self.squares + change.squares, self.sizes + change.sizes
+        empty = np.flatnonzero((sizes <= 0) & (change.sizes < 0))
+        counts[empty] = 0.0
         centers, shifts, cross = np.empty_like(old), np.empty(len(old)), np.empty((len(old), 3))
 
         def move_some(span: tuple[int, int]) -> None:
             move_centers(
-                change.sums, self.sums, self.counts, self.origin, old, unit, centers, shifts, cross, *span
+                self.sums, sums, counts, self.origin, old, unit, centers, shifts, cross, *span
             )  # fmt: skip
 
         run_all(move_some, even_ranges(len(old), max(1, ENTRIES_PER_TASK // old.shape[1])), n_threads)
-        self.centers = centers
-        self._forget(empty)
-        sse = self.squares - 2.0 * cross[:, 0] + self.counts * cross[:, 2]
+        for array in (sums, squares, sizes):
+            array[empty] = 0
+        # all at once and at last: after Ctrl-C centres, sums and counts belong together
+        self.centers, self.sums, self.counts, self.squares, self.sizes = centers, sums, counts, squares, sizes
+        sse = squares - 2.0 * cross[:, 0] + counts * cross[:, 2]
         batch_sse = change.squares - 2.0 * cross[:, 1] + change.counts * cross[:, 2]
         return Moved(shifts, np.maximum(sse, 0.0), np.maximum(batch_sse, 0.0))
 
@@ -139,12 +140,9 @@ class Votes:
         shifts[clusters] = np.linalg.norm(rows - self.centers[clusters], axis=1)
         self.centers = self.centers.copy()
         self.centers[clusters] = rows
-        self._forget(clusters)
-        return shifts
-
-    def _forget(self, clusters: NDArray[np.intp]) -> None:
         for array in (self.sums, self.counts, self.squares, self.sizes):
             array[clusters] = 0
+        return shifts
 
     def dense_centers(self) -> F64:
         """See `AnyVotes.dense_centers`."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import ClassVar, Self
 
 import numpy as np
@@ -19,7 +18,7 @@ from scipy.special import digamma, gammaln
 from globular.kernels.wishart import wishart_normalisers, wishart_terms
 from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior
 from globular.model.statistics import F64
-from globular.threads import single_threaded_blas
+from globular.threads import cached_property, single_threaded_blas
 
 _EPS = float(np.finfo(np.float64).eps)
 _MOST_LIFTS = 25
@@ -332,8 +331,8 @@ def _with_factors(matrices: F64, least: F64) -> tuple[F64, F64]:
     lifted, share = matrices, _EPS * matrices.shape[1]
     for _ in range(_MOST_LIFTS):
         try:
-            with single_threaded_blas():  # on matrices this small threads only wait for each other
-                return lifted, np.asarray(np.linalg.cholesky(lifted), dtype=np.float64)
+            # on matrices this small threads only wait for each other
+            return lifted, np.asarray(single_threaded_blas(np.linalg.cholesky)(lifted), dtype=np.float64)
         except np.linalg.LinAlgError:
             diagonals = np.maximum(np.diagonal(matrices, axis1=1, axis2=2), least)
             lifted = matrices + share * diagonals[:, :, None] * np.eye(matrices.shape[1])

@@ -7,7 +7,6 @@ distance is computed where one score is clearly the lowest.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from globular.kernels import scores as kernels
 from globular.kernels.nested import SAFETY
 from globular.model.columns import ColumnMeans
 from globular.model.statistics import F64, I64
-from globular.threads import even_ranges
+from globular.threads import cached_property, even_ranges
 
 if TYPE_CHECKING:
     from globular.backends.cpu.shard import CpuShard

@@ -90,11 +90,15 @@ def cut_groups(starts: NDArray[np.int64], n_rows: int) -> Iterator[tuple[int, in
 
 
 def group_rows(shard: CpuShard, n_clusters: int) -> Grouping:
-    """Group by `shard.labels`: as the last pass has left them, or anew if somebody has changed labels since. O(N)."""
-    held = shard.grouping
+    """Group by `shard.labels`: as the last pass has left them, or anew if somebody has changed labels since. O(N).
+
+    The shard gives the groups away, and gets them back at the end of the pass: one that Ctrl-C ends half-way, with
+    labels that have changed and groups that have not, leaves none.
+    """
+    held, shard.grouping = shard.grouping, None
     if held is None or len(held.starts) != n_clusters + 1 or not np.array_equal(held.labels, shard.labels):
         starts, order = group_by(shard.labels, n_clusters)
-        shard.grouping = held = Grouping(shard.labels.copy(), starts, order[None])
+        held = Grouping(shard.labels.copy(), starts, order[None])
     return held
 
 

@@ -56,7 +56,7 @@ class _Found(NamedTuple):
     """Of rows that changed their cluster, if the centres are kept column by column."""
 
 
-@single_threaded_blas()  # once for all that follows: asking a BLAS takes its time too
+@single_threaded_blas  # once for all that follows: asking a BLAS takes its time too
 def nested_pass(
     shard: CpuShard, centers: F64 | ColumnMeans, origin: F64, batch: Batch, search: NestedSearch
 ) -> NestedStatistics:

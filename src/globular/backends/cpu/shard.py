@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -58,7 +57,7 @@ from globular.model.statistics import (
     TruncatedStatistics,
 )
 from globular.model.subspace import Subspace
-from globular.threads import even_ranges, map_all
+from globular.threads import cached_property, even_ranges, map_all
 
 _NONE = np.empty(0)
 """Stands for absent weights or scales in kernel calls: kernels look at its length."""

@@ -200,6 +200,7 @@ def _search_neighborhoods(
     moved = np.concatenate(moves, axis=1)
     moved[0] = move_rows(shard, grouping, moved)
     sort_when_it_pays(shard, grouping, moved.shape[1])
+    shard.grouping = grouping
     return sum(objectives), sum(counts), PairStatistics.join(list(pieces)), moved
 
 

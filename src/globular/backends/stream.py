@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +30,7 @@ from globular.model.covariances import ScatterKind
 from globular.model.nested import Batch, NestedSearch, NestedStatistics
 from globular.model.statistics import F64, PotentialStatistics
 from globular.model.subspace import Subspace
+from globular.threads import read_ahead
 
 PART_BYTES = 128 * 2**20
 
@@ -62,12 +62,8 @@ class StreamShard(PlantedShard, PartsInTurn):
         self._batch: StreamedBatch | None = None
 
     def parts(self) -> Iterator[CpuShard]:
-        with ThreadPoolExecutor(1, thread_name_prefix="globular-read") as reader:
-            blocks = self.source.blocks(self.rows_per_part)
-            ahead = reader.submit(_read_next, blocks)
-            while (block := ahead.result()) is not None:
-                ahead = reader.submit(_read_next, blocks)
-                yield self._part(block)
+        for block in read_ahead(map(_in_memory, self.source.blocks(self.rows_per_part))):
+            yield self._part(block)
         self._checked = True
 
     def _part(self, block: Block) -> CpuShard:
@@ -187,16 +183,15 @@ class StreamShard(PlantedShard, PartsInTurn):
         return self._per_point.local(rows, weights)
 
 
-def _read_next(blocks: Iterator[Block]) -> Block | None:
-    """The next block, in memory.
+def _in_memory(block: Block) -> Block:
+    """A block with its rows in memory.
 
     A view of a mapped file is read only when it is touched, so it is copied here, on the reading thread; and since
     pages once touched count as memory of this process, they are given back. (Not those of a mapping that can be
     written: one of mode "c" has its changes nowhere else.)
     """
-    block = next(blocks, None)
-    mapping = None if block is None else _mapping_of(block.rows)
-    if block is None or mapping is None:
+    mapping = _mapping_of(block.rows)
+    if mapping is None:
         return block
     rows = np.array(block.rows, order="C")
     with memoryview(mapping) as view:

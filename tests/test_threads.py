@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from globular.threads import (
     default_threads,
     even_ranges,
     ordered_map,
+    read_ahead,
     resolve_threads,
     run_all,
     single_threaded_blas,
@@ -201,6 +203,28 @@ def test_what_must_not_stop_half_way_is_over_or_not_begun_after_ctrl_c() -> None
         if interrupter.moment > 0:
             break
     assert moment > 3
+
+
+def test_the_next_item_is_fetched_meanwhile_and_an_error_comes_in_its_place() -> None:
+    fetched: list[int] = []
+
+    def items() -> Iterator[int]:
+        for item in range(3):
+            fetched.append(item)
+            yield item
+        raise ZeroDivisionError
+
+    ahead = read_ahead(items())
+    assert next(ahead) == 0
+    while len(fetched) < 2:
+        time.sleep(1e-3)
+    assert [next(ahead), next(ahead)] == [1, 2]
+    with pytest.raises(ZeroDivisionError):
+        next(ahead)
+    assert list(read_ahead([])) == []
+    ahead = read_ahead(range(5))
+    next(ahead)
+    ahead.close()  # type: ignore[attr-defined]
 
 
 def test_two_callers_at_once() -> None:

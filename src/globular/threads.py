@@ -314,6 +314,24 @@ def to_the_end(function: Callable[[], Result]) -> Result:
         _abandon([task])
 
 
+def read_ahead(items: Iterable[Item]) -> Iterator[Item]:
+    """The same items; while one is worked on, another thread fetches the next."""
+    source, end = iter(items), object()
+
+    def fetch() -> _Task[Any]:
+        return _Task(partial(next, source, end))
+
+    task = fetch()
+    try:
+        _thread.start_new_thread(task.run, ())
+        while (item := task.result()) is not end:
+            task = fetch()
+            _thread.start_new_thread(task.run, ())
+            yield item
+    finally:
+        _abandon([task])
+
+
 class cached_property(Generic[Result]):  # noqa: N801
     """`functools.cached_property` without the lock that it has before Python 3.12.
 

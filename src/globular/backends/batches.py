@@ -10,7 +10,6 @@ pass, the next one while the present one is worked on.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ from globular.errors import DataError
 from globular.model.columns import ColumnMeans
 from globular.model.nested import Batch, NestedSearch, NestedStatistics
 from globular.model.statistics import F64, I64
-from globular.threads import even_ranges
+from globular.threads import even_ranges, read_ahead
 
 if TYPE_CHECKING:
     from globular.backends.stream import StreamShard
@@ -84,15 +83,7 @@ class StreamedBatch:
 
     def _read(self) -> Iterator[tuple[Piece, Matrix]]:
         """Every piece with its rows; the next one is read ahead."""
-        if not self._pieces:
-            return
-        with ThreadPoolExecutor(1, thread_name_prefix="globular-read") as reader:
-            ahead = reader.submit(self._load, self._pieces[0])
-            for number, piece in enumerate(self._pieces):
-                rows = ahead.result()
-                if number + 1 < len(self._pieces):
-                    ahead = reader.submit(self._load, self._pieces[number + 1])
-                yield piece, rows
+        return zip(self._pieces, read_ahead(map(self._load, self._pieces)), strict=True)
 
     def _load(self, piece: Piece) -> Matrix:
         if piece.held is not None:

@@ -8,7 +8,6 @@ row for labels, more for seeding and bounds; in files if `state_folder` is given
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +29,7 @@ from globular.model.covariances import ScatterKind
 from globular.model.nested import Batch, NestedSearch, NestedStatistics
 from globular.model.statistics import F64, PotentialStatistics
 from globular.model.subspace import Subspace
+from globular.threads import read_ahead
 
 PART_BYTES = 128 * 2**20
 
@@ -64,12 +64,8 @@ class StreamShard(PlantedShard, PartsInTurn):
         self._batch: StreamedBatch | None = None
 
     def parts(self) -> Iterator[CpuShard]:
-        with ThreadPoolExecutor(1, thread_name_prefix="globular-read") as reader:
-            blocks = self.source.blocks(self.rows_per_part)
-            ahead = reader.submit(_read_next, blocks)
-            while (block := ahead.result()) is not None:
-                ahead = reader.submit(_read_next, blocks)
-                yield self._part(block)
+        for block in read_ahead(self.source.blocks(self.rows_per_part)):
+            yield self._part(block)
         self._checked = True
 
     def _part(self, block: Block) -> CpuShard:
@@ -190,8 +186,3 @@ class StreamShard(PlantedShard, PartsInTurn):
 
     def local(self, rows: F64, weights: F64 | None = None) -> CpuShard:
         return self._per_point.local(rows, weights)
-
-
-def _read_next(blocks: Iterator[Block]) -> Block | None:
-    """The next block, read on the reading thread."""
-    return next(blocks, None)

@@ -22,14 +22,16 @@ from globular.algorithms.infinite import (
 )
 from globular.algorithms.steps import Step
 from globular.backends.cpu import CpuShard, soft
+from globular.backends.cpu.memory import mixture_bytes
 from globular.backends.mapped import on_arrays
+from globular.estimators.chunky_starts import chunky_bytes
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, checked_floats
 from globular.estimators.infinite_priors import stick_prior
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.mixture_starts import MEANS_METHODS
-from globular.estimators.mixtures import MixtureEstimator, weighted_sum
-from globular.model.covariances import FAMILIES
+from globular.estimators.mixtures import MixtureEstimator, say_most, weighted_sum
+from globular.model.covariances import FAMILIES, ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import History, Record
 from globular.model.observations import Prior
@@ -86,6 +88,7 @@ class InfiniteEstimator(MixtureEstimator):
         mean_variance(data)  # for its check
         self._check_weights(data)
         self._check_fit(data)
+        say_most(self._most_bytes(data))
         return self._run(data, None, started, watched)
 
     def _check_weights(self, data: Input) -> None:
@@ -97,6 +100,13 @@ class InfiniteEstimator(MixtureEstimator):
                 "beyond 2**53 these overflow what float64 can count; scale them, e.g. sample_weight / "
                 "sample_weight.mean()"
             )
+
+    def _most_bytes(self, data: Input) -> int:
+        family = self._prior(data).covariance_type
+        most = mixture_bytes(
+            data.n_rows, data.n_columns, self._largest(data), family, n_threads=resolve_threads(self.n_threads)
+        )
+        return most + chunky_bytes(data.n_rows, data.n_columns, leaf_size(data), _scatter(family)) * self.accelerate
 
     def _check_fit(self, data: Input) -> None:
         stick_prior(self.concentration)
@@ -147,12 +157,10 @@ class InfiniteEstimator(MixtureEstimator):
         max_rows = data.n_rows if self.max_trial_rows is None else self.max_trial_rows
         if not self.accelerate:
             return Rows(data.shard, max_rows, rng)
-        # families without second moments of their own take them from the columns when a component is split
-        scatter = FAMILIES[prior.covariance_type].scatter
-        # the deep end of a large tree is never reached: larger leaves save building it
-        leaf_size = min(max(SMALLEST_LEAF, data.n_rows // MOST_LEAVES), LARGEST_LEAF)
-        options = CellOptions(leaf_size=leaf_size, C_prime=self.n_candidates, n_threads=resolve_threads(self.n_threads))
-        return Cells(data.shard, "columns" if scatter == "norm" else scatter, options, max_rows, rng)
+        options = CellOptions(
+            leaf_size=leaf_size(data), C_prime=self.n_candidates, n_threads=resolve_threads(self.n_threads)
+        )
+        return Cells(data.shard, _scatter(prior.covariance_type), options, max_rows, rng)
 
     def _means(self, data: Input, rng: np.random.Generator) -> F64:
         if self.means_init is not None:
@@ -240,6 +248,17 @@ class InfiniteEstimator(MixtureEstimator):
 
     def _log_likelihood(self, data: Input) -> float:
         return sum(on_arrays(data.shard, weighted_sum, _predictive, self._infinite()))
+
+
+def _scatter(covariance_type: str) -> ScatterKind:
+    """Families without second moments of their own take them from the columns when a component is split."""
+    scatter = FAMILIES[covariance_type].scatter
+    return "columns" if scatter == "norm" else scatter
+
+
+def leaf_size(data: Input) -> int:
+    """The deep end of a large tree is never reached: larger leaves save building it."""
+    return min(max(SMALLEST_LEAF, data.n_rows // MOST_LEAVES), LARGEST_LEAF)
 
 
 def _predictive(part: CpuShard, mixture: Mixture) -> F64:

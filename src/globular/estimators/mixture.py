@@ -15,6 +15,7 @@ from globular.algorithms.em import EMOptions, covariance_limits, em
 from globular.algorithms.probing_mixture import probing_mixture
 from globular.algorithms.steps import Step
 from globular.algorithms.variational import SoftModel, VariationalOptions, variational_mixture
+from globular.backends.cpu.memory import mixture_bytes
 from globular.estimators.chunky_starts import plant, resolved_candidates, resolved_max_cells, starting_chunky
 from globular.estimators.inputs import Input
 from globular.estimators.mixture_starts import (
@@ -200,6 +201,15 @@ class GaussianMixture(MixtureEstimator):
                 f"covariance_type={self.covariance_type!r} takes algorithm='em'"
             )
         self._given_start(data)
+        self.algorithm_ = self._choose_algorithm(data)
+
+    def _most_bytes(self, data: Input) -> int | None:
+        if self.algorithm_ == "chunky":
+            return None  # the tree says it
+        return mixture_bytes(
+            data.n_rows, data.n_columns, self.n_components, self.covariance_type,
+            C_prime=N_CANDIDATES if self.algorithm_ == "variational" else 0, n_threads=resolve_threads(self.n_threads),
+        )  # fmt: skip
 
     def _given_start(self, data: Input) -> GivenStart:
         return GivenStart.check(
@@ -214,7 +224,6 @@ class GaussianMixture(MixtureEstimator):
     def _steps(
         self, data: Input, continued: GaussianParameters | None, random_state: np.random.RandomState
     ) -> Iterator[Step[Any]]:
-        self.algorithm_ = self._choose_algorithm(data)
         options = EMOptions(
             self.max_iter,
             self.tol,

@@ -22,6 +22,7 @@ from globular.algorithms.em import ROUNDED
 from globular.algorithms.steps import Step, in_units
 from globular.algorithms.variational import CONVERGED as VARIATIONAL_CONVERGED
 from globular.backends.cpu import CpuShard, soft
+from globular.backends.cpu.memory import mixture_bytes
 from globular.backends.mapped import on_arrays
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_covariances, check_weights_sum, checked_floats
@@ -31,6 +32,7 @@ from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import History, Record
 from globular.model.statistics import F64, I64
+from globular.threads import resolve_threads
 
 Result = TypeVar("Result")
 Model = TypeVar("Model")
@@ -126,7 +128,15 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
                 f"warm_start: the last fit had means of shape {continued.means.shape}, this one needs "
                 f"{(self.n_components, data.n_columns)}; set warm_start=False to begin anew"
             )
+        say_most(self._most_bytes(data))
         return self._run(data, continued, started, watched)
+
+    def _most_bytes(self, data: Input) -> int | None:
+        """The most memory that a fit takes beside X; None where it is said later."""
+        return mixture_bytes(
+            data.n_rows, data.n_columns, self.n_components, self.covariance_type,
+            n_threads=resolve_threads(self.n_threads),
+        )  # fmt: skip
 
     def _run(
         self, data: Input, continued: GaussianParameters | None, started: float, watched: bool
@@ -288,6 +298,12 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
 
     def _log_likelihood(self, data: Input) -> float:
         return sum(on_arrays(data.shard, weighted_sum, soft.score_rows, self._mixture()))
+
+
+def say_most(n_bytes: int | None) -> None:
+    """Say what a fit takes at most."""
+    if n_bytes is not None:
+        check_allocation(0, "the fit, beside X", "take fewer components", at_most=n_bytes)
 
 
 def weighted_sum(part: CpuShard, score: Callable[[CpuShard, Model], F64], model: Model) -> float:

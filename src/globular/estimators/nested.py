@@ -285,6 +285,9 @@ callable, default="auto"
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         return nested_kmeans(data.shard, start.centers, choices.nested_options(self, data, variance), rng)
 
+    def _most_bytes(self, data: Input) -> int:
+        return choices.most_bytes(self, data)
+
     def _run(self, data: Input, started: float, watched: bool) -> Iterator[Record]:
         """One run: `n_init` counts starts here, not runs."""
         random_state = check_random_state(self.random_state)

@@ -11,6 +11,7 @@ from globular.algorithms.nested import RHO_TOGETHER, BoundKind, NestedOptions
 from globular.algorithms.probing import ProbingOptions, find_labels, probing_kmeans
 from globular.algorithms.swaps import swap_seeds
 from globular.algorithms.yinyang import default_groups
+from globular.backends.cpu.memory import TAKEN_AT_ONCE
 from globular.backends.stream import StreamShard
 from globular.estimators.inputs import MEMORY_SHARE, Input, check_allocation, mean_variance, physical_memory
 from globular.estimators.starts import Start, starting_centers
@@ -35,6 +36,8 @@ SWAPS_GAIN = 5e-3
 """Of the swaps, as in balanced `KMeans`."""
 CELLS_GAIN = 1e-3
 """Cells are drawn anew for every batch and always improve a little: less than this is no improvement."""
+FIXED_BYTES = 16 * 2**20
+"""Cells and the blocks of a few threads."""
 RUN_BYTES, RUNS_PER_BATCH = 256 * 2**10, 64
 """Rows on disk stay together up to so many bytes, but a batch has so many runs at least."""
 
@@ -81,6 +84,17 @@ def batch_rows(model: NestedMiniBatchKMeans, n_rows: int) -> int:
     if isinstance(model.batch_size, str):
         return min(n_rows, max(BATCH_ROWS, BATCH_ROWS_PER_CLUSTER * model.n_clusters))
     return min(n_rows, int(model.batch_size))
+
+
+def most_bytes(model: NestedMiniBatchKMeans, data: Input) -> int:
+    """The most that a fit takes beside X and the bounds.
+
+    Centres, sums and their copies; labels, the order of the batch and what a pass keeps of its rows; the rows that the
+    start is drawn from, as they are and in float64, and distances of them; blocks of a few threads.
+    """
+    sampled = min(init_rows(model, data.n_rows), data.n_rows) * data.n_columns
+    start = 2 * data.dtype.itemsize * sampled + 5 * min(8 * sampled, TAKEN_AT_ONCE) // 2
+    return 8 * (16 * model.n_clusters * data.n_columns + 5 * data.n_rows) + start + FIXED_BYTES
 
 
 def run_length(model: NestedMiniBatchKMeans, data: Input) -> int:

@@ -16,6 +16,7 @@ from globular.algorithms.probing_mixture import find_members, probing_mixture
 from globular.algorithms.steps import Step
 from globular.algorithms.variational import SoftModel, VariationalOptions, variational_mixture
 from globular.backends.cpu import CpuShard
+from globular.backends.cpu.memory import mixture_bytes, variational_bytes
 from globular.backends.cpu.truncated import TruncatedPosterior, truncated_posterior
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_indices
@@ -227,6 +228,17 @@ callable, default="auto"
         self._publish_mixture(start.mixture, data, History(), "")
         iterations = probing_mixture if probes else variational_mixture
         return iterations(data.shard, start, options, rng, limits=limits, learned_weights=self.weights == "learned")
+
+    def _most_bytes(self, data: Input) -> int:
+        size, n_threads = (data.n_rows, data.n_columns, self.n_components), resolve_threads(self.n_threads)
+        C_prime = min(self.n_candidates, self.n_components)
+        most = mixture_bytes(*size, self.covariance_type, C_prime=C_prime, n_threads=n_threads)
+        if self._choose_search() == "neighbors":  # pairs of components, as in k-means
+            itemsize = data.dtype.itemsize
+            most += variational_bytes(
+                *size, self.n_neighbors, C_prime, self.n_random, itemsize=itemsize, n_threads=n_threads
+            )
+        return most
 
     def _choose_search(self) -> str:
         given = {name: getattr(self, name) for name in NEIGHBORHOODS}

@@ -79,17 +79,17 @@ def _squared_distance(rows: Any, i: Any, scale: Any, centers: Any, c: Any, norms
 
 
 @inline
-def length(values: Any) -> float:
-    """‖values‖, also where its square would leave the range of float64. O(n)."""
+def length(values: Any, begin: int, end: int) -> float:
+    """‖values[begin … end − 1]‖, also where its square would leave the range of float64. O(n)."""
     total = 0.0
-    for value in values:
-        total += np.float64(value) * value
+    for k in range(begin, end):
+        total += np.float64(values[k]) * values[k]
     if 2.0**-960 < total < np.inf:
         return np.sqrt(total)
     factor = 2.0**600 if total < 1.0 else 2.0**-600
     total = 0.0
-    for value in values:
-        total += (factor * value) * (factor * value)
+    for k in range(begin, end):
+        total += (factor * values[k]) * (factor * values[k])
     return np.sqrt(total) / factor
 
 
@@ -103,12 +103,12 @@ def _row_length(rows: Any, i: Any) -> Any:
     if len(rows) == 1:
 
         def dense(rows: Any, i: Any) -> Any:
-            return length(rows[0][i])
+            return length(rows[0][i], 0, rows[0].shape[1])
 
         return dense
 
     def csr(rows: Any, i: Any) -> Any:
-        return length(rows[0][rows[2][i] : rows[2][i + 1]])
+        return length(rows[0], rows[2][i], rows[2][i + 1])
 
     return csr
 

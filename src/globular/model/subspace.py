@@ -49,8 +49,9 @@ class Subspace:
 def informative_subspace(rows: F64, origin: F64, n_clusters: int, rng: np.random.Generator) -> Subspace:
     """The principal directions about the origin that so many clusters can make use of, from a sample of rows."""
     centered = rows - origin
-    # by a power of two, which rounds nothing: values of any size have squares, and fit into float32
-    centered /= 2.0 ** np.frexp(np.abs(centered).max())[1]
+    exponent = int(np.frexp(max(centered.max(), -centered.min()))[1])
+    if abs(exponent) > 40:  # by a power of two, which rounds nothing: values of any size have squares in float32
+        centered /= 2.0**exponent
     total = float(np.vdot(centered, centered)) / len(rows)
     variances, directions = _principal(centered, rng)
     return Subspace(origin, np.ascontiguousarray(directions[:, : n_informative(variances, total, n_clusters)]))

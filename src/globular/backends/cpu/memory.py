@@ -1,4 +1,4 @@
-"""The most memory that variational k-means takes beside the rows, known before any of it is taken.
+"""The most memory that variational k-means and mixtures take beside the rows, known before any of it is taken.
 
 Two moments count: while seeds are drawn, and in an iteration. What is counted are arrays with one entry per row, per
 cluster or per pair of clusters; blocks of rows and scratch of fixed size come to a few megabytes.
@@ -10,6 +10,7 @@ from globular.backends.cpu.grouped import SORT_UP_TO
 from globular.backends.cpu.truncated import HASH_SIZE
 
 SMALL_THINGS = 8 << 20
+THREAD_BYTES = 2 << 20
 TAKEN_AT_ONCE = 1 << 29
 """Seeding works on so many bytes of rows in float64 at a time."""
 _TRIPLE = 16
@@ -40,3 +41,18 @@ def variational_bytes(
     # pairs as found, joined, and their order; the estimate's scratch, two tasks a thread
     iterating += n_pairs * (2 * _TRIPLE + 8) + 2 * n_threads * 20 * n_clusters
     return common + max(seeding, iterating) + SMALL_THINGS
+
+
+def mixture_bytes(
+    n_rows: int, n_columns: int, n_components: int, covariance_type: str, *, C_prime: int = 0, n_threads: int
+) -> int:
+    """For a mixture that is fitted to rows, from its start by k-means on; C′ components a row, 0 for all.
+
+    Parameters, statistics, factors and precisions are there in a dozen copies, and those of threads under way.
+    """
+    matrices = {"full": n_components, "tied": 1}.get(covariance_type, 0)
+    parameters = 8 * (n_components * (2 * n_columns + 1) + matrices * n_columns**2)
+    rows = 8 * n_rows * n_columns
+    # the start: distances, labels and orders, and rows in float64; members, shares and their order in an iteration
+    per_row = max(60 * n_rows + min(rows, TAKEN_AT_ONCE) * (5 if C_prime else 2) // 2, (20 + 36 * C_prime) * n_rows)
+    return (12 + n_threads) * parameters + per_row + SMALL_THINGS + n_threads * THREAD_BYTES

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from globular.backends import stream
 from globular.backends.stream import StreamShard
 from globular.backends.tree import TreeSum, tree_total
 from globular.data.row_range import RowRange
@@ -20,21 +19,22 @@ from globular.data.sources import as_source
 from makers import blobs
 
 
-def test_files_are_read_by_the_reading_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_read_by_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part is in memory when it is handed out, so that disk and work overlap."""
     rows = blobs(n=300)
     np.save(tmp_path / "rows.npy", rows)
-    readers = []
-    read = stream._read_next
+    source = as_source(tmp_path / "rows.npy")
+    read, readers = source.blocks, []
 
-    def note(blocks: Iterator[Any]) -> Any:
-        readers.append(threading.current_thread().name)
-        return read(blocks)
+    def noted(max_rows: int) -> Iterator[Any]:
+        for block in read(max_rows):
+            readers.append(threading.get_ident())
+            yield block
 
-    monkeypatch.setattr(stream, "_read_next", note)
-    parts = list(StreamShard(as_source(tmp_path / "rows.npy"), rows_per_part=70).parts())
+    monkeypatch.setattr(source, "blocks", noted)
+    parts = list(StreamShard(source, rows_per_part=70).parts())
     np.testing.assert_array_equal(np.concatenate([part.rows.array for part in parts]), rows)
-    assert len(readers) == 6 and all(name.startswith("globular-read") for name in readers)
+    assert len(readers) == 5 and threading.get_ident() not in readers
 
 
 def test_changes_in_a_mapping_that_can_be_written_stay(tmp_path: Path) -> None:

@@ -53,7 +53,8 @@ class Momentum:
         centers = means + step[:, None] * self._velocity
         if not self._unit_centers:
             return centers
-        centers /= _lengths(centers)[:, None]
+        lengths = _lengths(centers)[:, None]
+        centers = np.divide(centers, lengths, out=means.copy(), where=lengths > 0)  # a row of zeros has no direction
         # a long step past a unit mean may leave the cap on which the old centre lies
         outside = np.einsum("ij,ij->i", centers, means) < np.einsum("ij,ij->i", old, means)
         return np.where(outside[:, None], means, centers)

@@ -511,3 +511,14 @@ def test_no_cluster_is_empty_at_the_end(settings: dict[str, Any], metric: str, k
     model.fit(sparse.csr_array(X) if kind == "sparse" else X, sample_weight=weights)
     held = np.bincount(model.labels_, weights=weights, minlength=50)
     assert (held > 0).all() and (model.counts_ > 0).all()
+
+
+@pytest.mark.parametrize("weight", [1.0, 1e100])
+def test_rows_without_a_direction_and_large_weights_give_finite_objectives(weight: float) -> None:
+    rng = np.random.default_rng(0)
+    for seed in range(20):
+        X = rng.random((11, 1)) < 0.4  # of both values, zero among them
+        model = NestedMiniBatchKMeans(4, metric="cosine", search="cells", random_state=seed)
+        with pytest.warns(ConvergenceWarning, match="distinct"):
+            model.fit(X, sample_weight=weight * rng.uniform(0.001, 1, size=11))
+        assert np.isfinite(model.history_.column("objective")).all() and np.isfinite(model.cluster_centers_).all()

@@ -112,10 +112,11 @@ def _serve(pool: SimpleQueue[_Task[Any]]) -> None:
 def _abandon(tasks: Iterable[_Task[Any]]) -> None:
     """An error or Ctrl-C: let none begin, and wait for those that have, lest they write behind our back; also twice."""
     for task in tasks:
-        waiting = not task.cancel()
+        waiting = True
         while waiting:
             try:
-                task.wait()
+                if not task.cancel():
+                    task.wait()
                 waiting = False
             except KeyboardInterrupt:  # one is on its way already
                 pass

@@ -310,16 +310,24 @@ def column_moments(shard: CpuShard) -> tuple[F64, F64]:
 
 
 def _csr_moments(shard: CpuShard, rows: CSRRows) -> tuple[F64, F64]:
-    row_of = np.repeat(np.arange(shard.n_rows), np.diff(rows.indptr))
-    values = rows.data.astype(np.float64) * (shard.scales[row_of] if len(shard.scales) else 1.0)
-    weights = shard.weights[row_of] if len(shard.weights) else np.ones(len(values))
-    filled = np.bincount(rows.indices, minlength=shard.n_columns) == shard.n_rows
-    held = np.where(filled, 1.0, np.bincount(rows.indices, weights, shard.n_columns) / shard.total_weight)
-    mean = np.bincount(rows.indices, weights * values, shard.n_columns) / shard.total_weight
+    """About the mean, the zeros of a column together: a large offset must not cancel."""
+    indices, values, weights = rows.indices, rows.data.astype(np.float64), None
+    if len(shard.scales) or len(shard.weights):
+        row_of = np.repeat(np.arange(shard.n_rows), np.diff(rows.indptr))
+        values = values * shard.scales[row_of] if len(shard.scales) else values
+        weights = shard.weights[row_of] if len(shard.weights) else None
+
+    def share(values: F64 | None) -> F64:
+        """Σ w v of the nonzeros of every column, by the weight of all rows."""
+        each = values if weights is None else weights if values is None else weights * values
+        return np.bincount(indices, each, shard.n_columns) / shard.total_weight
+
+    filled = np.bincount(indices, minlength=shard.n_columns) == shard.n_rows
     with np.errstate(over="ignore", invalid="ignore"):  # callers see infinity or NaN and say so
-        squares = weights * (values - mean[rows.indices]) ** 2
-        zeros = np.maximum(1.0 - held, 0.0) * mean**2
-        return mean, np.bincount(rows.indices, squares, shard.n_columns) / shard.total_weight + zeros
+        mean = share(values)
+        values -= mean[indices]
+        zeros = np.where(filled, 0.0, np.maximum(1.0 - share(None), 0.0))
+        return mean, share(np.square(values, out=values)) + zeros * mean**2
 
 
 def farthest(shard: CpuShard, n: int, centers: F64) -> FarRows:

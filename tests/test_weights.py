@@ -214,6 +214,13 @@ def test_infinite_mixtures_take_weights_for_numbers_of_rows(estimator, unit):
         fitted(estimator, X, weights * unit)
 
 
+def test_sums_of_squares_that_no_float_holds_are_refused():
+    X, weights = blobs()
+    with pytest.raises(ValueError, match=r"sample_weight times the squares of X overflows"):
+        KMeans(5).fit(1e130 * X, sample_weight=1e100 * weights)
+    assert np.isfinite(fitted(KMeans(5), 1e130 * X, weights).inertia_)
+
+
 @pytest.mark.parametrize("estimator", INFINITE, ids=name_of)
 def test_hardly_any_row_leaves_the_prior(estimator):
     X, weights = blobs()

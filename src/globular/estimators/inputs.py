@@ -281,6 +281,10 @@ def mean_variance(data: Input) -> float:
     variance = float(variances.mean())
     if not np.isfinite(variance):
         raise ValueError("X has values too large for float64: their squares overflow; scale X down")
+    with np.errstate(over="ignore"):
+        total = float(np.sum(variances)) * data.shard.total_weight * np.float64(data.unit)
+    if not np.isfinite(total):
+        raise ValueError("sample_weight times the squares of X overflows in float64; scale sample_weight or X down")
     if variance < SMALLEST_VARIANCE and not _is_constant(data.shard, means):
         raise ValueError(
             "X has values too close to each other for float64: squares of their differences underflow; "

@@ -214,6 +214,14 @@ def test_infinite_mixtures_take_weights_for_numbers_of_rows(estimator, unit):
         fitted(estimator, X, weights * unit)
 
 
+def test_labels_of_rows_of_weight_zero_are_exact_where_those_of_others_are():
+    X = np.random.default_rng(0).normal(size=(2000, 6))
+    weights = (np.arange(2000) % 2).astype(float)
+    for model in (KMeans(600, algorithm="lloyd", max_iter=2), KMeans(600, exact_labels=True)):
+        found = fitted(model, X, weights)
+        np.testing.assert_array_equal(found.labels_, found.predict(X))
+
+
 def test_sums_of_squares_that_no_float_holds_are_refused():
     X, weights = blobs()
     with pytest.raises(ValueError, match=r"sample_weight times the squares of X overflows"):

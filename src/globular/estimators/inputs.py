@@ -66,10 +66,10 @@ class Input:
     unit: float = 1.0
     """What a unit of the shard's weights is in those of the user."""
 
-    def labels(self, centers: F64) -> Labels:
+    def labels(self, centers: F64, *, exact: bool = False) -> Labels:
         """The labels of all rows that were given: those of the shard, and the closest centre of those left out."""
         labels = self.shard.labels
-        return labels if self.left_out is None else self.left_out.join(labels, centers)
+        return labels if self.left_out is None else self.left_out.join(labels, centers, exact=exact)
 
 
 def open_input(

@@ -255,11 +255,12 @@ callable, default="auto"
 
     def _finish(self, data: Input, reason: str) -> int:
         self.label_recall_ = 1.0
+        exact = self.algorithm_ in EXACT or self.exact_labels
         if reason == "no label changed" and data.dtype == np.float64:
-            self.labels_ = data.labels(self._centers()).copy()
+            self.labels_ = data.labels(self._centers(), exact=exact).copy()
             return 0
         # the last M-step moved the centres, or rounding to float32 did
-        if self.algorithm_ in EXACT or self.exact_labels:
+        if exact:
             statistics = data.shard.hard_pass(self._centers(), accumulate=False)
         else:
             rng = np.random.default_rng(0)
@@ -267,6 +268,6 @@ callable, default="auto"
             n_probes = QUALITIES[self.quality].n_probes
             statistics = data.shard.probing_pass(self._centers(), cells, n_probes, accumulate=False)
             self.label_recall_ = label_recall(data.shard, self._centers(), rng)
-        self.labels_ = data.labels(self._centers()).copy()
+        self.labels_ = data.labels(self._centers(), exact=exact).copy()
         self.inertia_ = statistics.objective * data.unit
         return statistics.n_distances

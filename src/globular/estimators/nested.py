@@ -340,6 +340,6 @@ callable, default="auto"
             statistics = data.shard.probing_pass(centers, cells, choices.N_PROBES, accumulate=False)
             n_distances += statistics.n_distances
             self.label_recall_ = label_recall(data.shard, centers, rng)
-        self.labels_ = data.labels(self._centers()).copy()
+        self.labels_ = data.labels(centers, exact=self.search_ == "exact").copy()
         self.inertia_ = statistics.objective * data.unit
         return n_distances

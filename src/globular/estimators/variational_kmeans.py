@@ -205,6 +205,6 @@ class VariationalKMeans(CentroidEstimator):
             search = Search(min(self.n_candidates, self.n_clusters), n_random=0, seed=0, estimate=False)
             found = data.shard.truncated_pass(self._centers(), self.neighbors_, search, moved_only=True)
             statistics = found.statistics
-        self.labels_ = data.labels(self._centers()).copy()
+        self.labels_ = data.labels(self._centers(), exact=self.exact_labels).copy()
         self.inertia_ = statistics.objective * data.unit
         return statistics.n_distances

@@ -24,7 +24,7 @@ ORDINARY = 2.0**-64, 2.0**64
 TOTALS = 2.0**-1022, 2.0**1000
 """The least and the most that all weights may add up to."""
 EXACT_BELOW = 500
-"""Number of centres from which rows left out look at the centres of a few cells alone."""
+"""Number of centres from which rows left out may look at the centres of a few cells alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class LeftOut:
     open_rows: Callable[[Index], Shard]
     """A shard over rows of these numbers."""
 
-    def join(self, labels: Labels, centers: F64) -> Labels:
+    def join(self, labels: Labels, centers: F64, *, exact: bool) -> Labels:
         """The labels of all rows of X, from those of the rows that count; the others take the closest centre."""
         shard = self.open_rows(self.rows)
-        if len(centers) < EXACT_BELOW:
+        if exact or len(centers) < EXACT_BELOW:
             shard.hard_pass(centers, accumulate=False)
         else:
             find_labels(shard, centers, np.random.default_rng(0))

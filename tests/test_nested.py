@@ -522,3 +522,11 @@ def test_rows_without_a_direction_and_large_weights_give_finite_objectives(weigh
         with pytest.warns(ConvergenceWarning, match="distinct"):
             model.fit(X, sample_weight=weight * rng.uniform(0.001, 1, size=11))
         assert np.isfinite(model.history_.column("objective")).all() and np.isfinite(model.cluster_centers_).all()
+
+
+def test_rows_keep_the_labels_that_their_batches_found() -> None:
+    """A search from nothing in a few cells would find fewer closest centres than all batches together have."""
+    X = np.random.default_rng(1).normal(size=(2600, 20))
+    model = NestedMiniBatchKMeans(600, search="cells", max_iter=10, random_state=0).fit(X)
+    assert model.batch_size_ == 2600 and model.label_recall_ > 0.95
+    assert len(np.unique(model.labels_)) == 600

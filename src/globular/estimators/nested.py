@@ -335,7 +335,9 @@ callable, default="auto"
             n_distances = statistics.n_distances
         else:
             rng = np.random.default_rng(0)
-            n_distances = label_by_cells(data.shard, centers, draw_cells(data.shard, centers, rng))
+            n_distances = 0
+            if self.batch_size_ < data.n_rows:  # some rows have no label yet; the others keep theirs if none is closer
+                n_distances = label_by_cells(data.shard, centers, draw_cells(data.shard, centers, rng))
             cells = draw_cells(data.shard, centers, rng)
             statistics = data.shard.probing_pass(centers, cells, choices.N_PROBES, accumulate=False)
             n_distances += statistics.n_distances

@@ -388,12 +388,28 @@ def test_arrays_that_are_replaced_while_they_are_read_are_read_anew(
     read_arrays = _model_folder._read_arrays
     saves = iter([lambda: save(Toy(n_clusters=5).fit(), model_folder)])
 
-    def late(folder: Path, document: dict[str, Any]) -> Any:
+    def late(path: Path, document: dict[str, Any]) -> Any:
         next(saves, lambda: None)()
-        return read_arrays(folder, document)
+        return read_arrays(path, document)
 
     monkeypatch.setattr(_model_folder, "_read_arrays", late)
     assert load(model_folder).n_clusters == 5
+
+
+def test_arrays_that_get_their_name_while_they_are_read_are_read_anew(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_arrays = _model_folder._read_arrays
+    name = json.loads((model_folder / "model.json").read_text())["arrays"]["written_as"]
+    arrays_of(model_folder).rename(model_folder / name)  # as after the rename of model.json
+
+    def late(path: Path, document: dict[str, Any]) -> Any:
+        if path.name == name and path.exists():
+            path.rename(arrays_of(model_folder))
+        return read_arrays(path, document)
+
+    monkeypatch.setattr(_model_folder, "_read_arrays", late)
+    assert load(model_folder).n_clusters == 4
 
 
 def test_files_of_the_user_are_never_taken_for_ours(model_folder: Path) -> None:

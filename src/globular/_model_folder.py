@@ -104,11 +104,13 @@ def read_model(folder: Path) -> tuple[dict[str, Any], Arrays]:
     """The description of a model and the arrays that belong to it, also while another process saves there."""
     while True:
         document = read_document(folder)
+        place = _place_of_arrays(folder, document)
         try:
-            arrays, damage = _read_arrays(folder, document), None
+            arrays, damage = _read_arrays(place, document), None
         except DataError as error:
             arrays, damage = {}, error
-        if read_document(folder).get("arrays") == document.get("arrays"):
+        overtaken = read_document(folder).get("arrays") != document.get("arrays")
+        if not overtaken and _place_of_arrays(folder, document) == place:
             if damage is not None:
                 raise damage
             return document, arrays
@@ -158,11 +160,14 @@ def _staged_arrays(folder: Path, document: dict[str, Any]) -> Path | None:
     return staged if staged is not None and staged.exists() else None
 
 
-def _read_arrays(folder: Path, document: dict[str, Any]) -> Arrays:
+def _place_of_arrays(folder: Path, document: dict[str, Any]) -> Path:
+    return _staged_arrays(folder, document) or folder / ARRAYS_NAME
+
+
+def _read_arrays(path: Path, document: dict[str, Any]) -> Arrays:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    path = _staged_arrays(folder, document) or folder / ARRAYS_NAME
     try:
         if path.exists() and not path.is_file():
             raise ValueError("not a file")
@@ -172,7 +177,7 @@ def _read_arrays(folder: Path, document: dict[str, Any]) -> Arrays:
                     raise ValueError(f"not the arrays that {JSON_NAME} describes: their digest differs")
         return load_file(path)
     except FileNotFoundError as error:
-        raise DataError(f"{folder}: {ARRAYS_NAME} is missing; copy the whole model folder") from error
+        raise DataError(f"{path.parent}: {ARRAYS_NAME} is missing; copy the whole model folder") from error
     except (SafetensorError, *_DAMAGE) as error:
         raise DataError(f"{path}: damaged or truncated ({error}); copy or save the model again") from error
 

@@ -471,7 +471,7 @@ def kill_one(client: Client) -> None:
 
 def await_workers(client: Client) -> None:
     """Have those that were killed before come back, most of them."""
-    client.wait_for_workers(2, timeout=60)
+    client.wait_for_workers(2, timeout=180)
 
 
 def test_workers_killed_while_parts_are_loaded(fragile: Client, monkeypatch: pytest.MonkeyPatch) -> None:

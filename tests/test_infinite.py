@@ -575,3 +575,10 @@ def test_the_tree_sees_clusters_that_look_uniform_from_afar() -> None:
     *_, last = cycles.cycle(state, None, 1e-3, refine=False)
     assert -last.objective < -whole.objective - len(rows)
     assert cycles.better_parts(replace(one, F=-whole.objective)) is None  # once in a run
+
+
+def test_a_row_without_a_density_is_an_error() -> None:
+    from globular.backends.cpu.pairs import Pairs
+
+    with pytest.raises(np.linalg.LinAlgError, match="no density"):
+        Pairs.from_table(np.array([[True, False], [False, False]])).normalise(np.zeros(1))

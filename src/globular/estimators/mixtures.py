@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 Model = TypeVar("Model")
 Values = TypeVar("Values", bound=NDArray[Any])
 
-_BEYOND = "X: a mean or a covariance is beyond float64; scale the columns of X to similar sizes, about 1"
+_BEYOND = "X: a mean or a covariance overflows float64; scale the columns of X to similar sizes, about 1"
 """What a fit says that has ended in nothing."""
 
 

@@ -98,6 +98,8 @@ class Pairs:
         starts, sizes = self.starts[:-1], np.diff(self.starts)
         if not len(starts):
             return np.empty(0), np.empty(0)
+        if not sizes.all():  # densities that are not numbers keep no pair
+            raise np.linalg.LinAlgError("a row has no density under any component")
         largest = np.maximum.reduceat(joint, starts)
         q = np.exp(joint - np.repeat(largest, sizes))
         norms = np.add.reduceat(q, starts)

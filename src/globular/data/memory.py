@@ -19,7 +19,7 @@ def physical_memory() -> int:
 
 
 def check_fits(n_bytes: int, what: str, remedy: str) -> None:
-    """Refuse what is larger than this machine's memory; `what` begins with the name of the file."""
+    """Refuse what is larger than this machine's memory; of a file, `what` begins with its name."""
     memory = physical_memory()
     if n_bytes > memory:
         raise MemoryBudgetError(

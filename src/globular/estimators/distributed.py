@@ -27,6 +27,7 @@ from globular.backends.dask.partitions import (
     rows_from_chunk,
     streamed,
 )
+from globular.data.memory import physical_memory
 from globular.errors import DataError, MissingExtraError
 from globular.model.statistics import F64
 
@@ -121,8 +122,6 @@ def _with_memory(cluster: Cluster, partitions: list[Partition]) -> list[Partitio
 
 
 def _memory_limit(dask_worker: Any = None) -> int:
-    from globular.estimators.inputs import physical_memory
-
     return int(dask_worker.memory_manager.memory_limit or physical_memory())
 
 

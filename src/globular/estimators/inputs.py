@@ -26,12 +26,12 @@ from globular.backends.cpu.rows import working_dtype
 from globular.backends.dask.partitions import is_collection, open_files
 from globular.backends.protocol import Index, Labels, Shard
 from globular.backends.stream import StreamShard
+from globular.data import memory
 from globular.data.chosen_rows import ChosenRows
 from globular.data.columns import check_columns, column_names
-from globular.data.memory import physical_memory as physical_memory
 from globular.data.sources import Source, as_source, open_memmap
 from globular.data.sparse_rows import checked_csr
-from globular.errors import DataError, MemoryBudgetError
+from globular.errors import DataError
 from globular.estimators.distributed import files_on_workers, is_list_of_paths, open_shard, sample_of
 from globular.estimators.weights import ORDINARY, LeftOut, Weights
 from globular.model.statistics import F64
@@ -199,7 +199,7 @@ def _as_streamable(X: Any) -> Source | None:
 
 def _fits(source: Source) -> bool:
     size = source.n_rows * source.n_columns * source.dtype.itemsize
-    return source.in_memory or source.is_sparse or size <= MEMORY_SHARE * physical_memory()
+    return source.in_memory or source.is_sparse or size <= MEMORY_SHARE * memory.physical_memory()
 
 
 def _open_stream(estimator: Any, source: Source, weights: Weights, reset: bool, unit_rows: bool, threads: int) -> Input:
@@ -266,11 +266,7 @@ def check_allocation(n_bytes: int, what: str, alternative: str, *, at_most: int 
 
     `n_bytes` is sure to be needed. Where more may be, `at_most` is what is said.
     """
-    memory = physical_memory()
-    if n_bytes > memory:
-        raise MemoryBudgetError(
-            f"{what} would take {n_bytes / 2**30:,.1f} GiB, this machine has {memory / 2**30:,.1f}; {alternative}"
-        )
+    memory.check_fits(n_bytes, what, alternative)
     logger.info("%s: up to %.1f MiB", what, (n_bytes if at_most is None else at_most) / 2**20)
 
 

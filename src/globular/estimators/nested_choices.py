@@ -13,7 +13,8 @@ from globular.algorithms.swaps import swap_seeds
 from globular.algorithms.yinyang import default_groups
 from globular.backends.cpu.memory import TAKEN_AT_ONCE
 from globular.backends.stream import StreamShard
-from globular.estimators.inputs import MEMORY_SHARE, Input, check_allocation, mean_variance, physical_memory
+from globular.data.memory import physical_memory
+from globular.estimators.inputs import MEMORY_SHARE, Input, check_allocation, mean_variance
 from globular.estimators.starts import Start, starting_centers
 from globular.model.nested import Batch
 from globular.threads import resolve_threads

@@ -133,6 +133,8 @@ class NestedStatistics:
     """The rows that make up the sums, where centres are kept column by column; such statistics are of one shard."""
 
     def __add__(self, other: NestedStatistics) -> NestedStatistics:
+        if self.ballots is not None or other.ballots is not None:
+            raise TypeError("ballots are of one shard and do not add up; give the centres as an array")
         return NestedStatistics(
             self.sums + other.sums,
             self.counts + other.counts,

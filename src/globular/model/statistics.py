@@ -7,98 +7,13 @@ Arrays are float64 whatever the rows are. `n_distances` counts data-to-cluster d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
-
-
-@dataclass(slots=True)
-class HardStatistics:
-    """Sums of a hard assignment: each row votes for its closest centre."""
-
-    sums: F64
-    """Σ w x per cluster, (C, D); shape (0, D) when a pass was asked not to accumulate."""
-    counts: F64
-    """Σ w per cluster, (C,)."""
-    objective: float
-    """Σ w ‖x − μ_label‖², at the centres that the pass was given."""
-    n_changed: int
-    """Rows whose label differs from the one before the pass."""
-    n_distances: int
-
-    def __add__(self, other: HardStatistics) -> HardStatistics:
-        return HardStatistics(
-            self.sums + other.sums,
-            self.counts + other.counts,
-            self.objective + other.objective,
-            self.n_changed + other.n_changed,
-            self.n_distances + other.n_distances,
-        )
-
-
-@dataclass(slots=True)
-class SoftStatistics:
-    """Responsibility-weighted sums of a Gaussian mixture's E-step."""
-
-    counts: F64
-    """Σ w q(c), (C,)."""
-    sums: F64
-    """Σ w q(c) (x − μ_c), (C, D): about the means the pass was given, so that nothing cancels."""
-    scatter: F64
-    """Second moment about the same means: Σ w q ‖x−μ‖² (C,), Σ w q (x−μ)² (C, D) or Σ w q (x−μ)(x−μ)ᵀ (C, D, D)."""
-    log_likelihood: float
-    """Σ w log p(x)."""
-    total_weight: float
-    n_distances: int
-
-    def __add__(self, other: SoftStatistics) -> SoftStatistics:
-        return SoftStatistics(
-            self.counts + other.counts,
-            self.sums + other.sums,
-            self.scatter + other.scatter,
-            self.log_likelihood + other.log_likelihood,
-            self.total_weight + other.total_weight,
-            self.n_distances + other.n_distances,
-        )
-
-
-@dataclass(slots=True)
-class PotentialStatistics:
-    """The potential Σ w d² that k-means++ and its relatives draw from."""
-
-    potential: float
-    """Σ w d(x, S)², with d the distance to the closest centre given so far."""
-    n_distances: int
-
-    def __add__(self, other: PotentialStatistics) -> PotentialStatistics:
-        return PotentialStatistics(self.potential + other.potential, self.n_distances + other.n_distances)
-
-
-@dataclass(slots=True)
-class CellStatistics:
-    """Sums of a routed assignment: each row votes for the closest centre of its own cell."""
-
-    sums: F64
-    """Σ w x per centre, (C, D); shape (0, D) when a pass was asked not to accumulate."""
-    counts: F64
-    """Σ w per centre, (C,); shape (0,) when a pass was asked not to accumulate."""
-    errors: F64
-    """Σ w ‖x − μ_label‖² per centre, (C,)."""
-    n_changed: int
-    n_distances: int
-
-    def __add__(self, other: CellStatistics) -> CellStatistics:
-        return CellStatistics(
-            self.sums + other.sums,
-            self.counts + other.counts,
-            self.errors + other.errors,
-            self.n_changed + other.n_changed,
-            self.n_distances + other.n_distances,
-        )
 
 
 class PairStatistics:
@@ -151,30 +66,109 @@ class PairStatistics:
         return joined
 
 
-Inner = TypeVar("Inner", HardStatistics, SoftStatistics)
+@dataclass(slots=True)
+class HardStatistics:
+    """Sums of a hard assignment: each row votes for the closest of the centres that it has looked at."""
+
+    sums: F64
+    """Σ w x per cluster, (C, D); shape (0, D) when a pass was asked not to accumulate."""
+    counts: F64
+    """Σ w per cluster, (C,); shape (0,) when a pass was asked not to accumulate."""
+    objective: float
+    """Σ w ‖x − μ_label‖², at the centres that the pass was given."""
+    n_changed: int
+    """Rows whose label differs from the one before the pass."""
+    n_distances: int
+    pairs: PairStatistics | None = None
+    """Distances between clusters that a search of neighbourhoods came across."""
+    errors: F64 | None = None
+    """Σ w ‖x − μ_label‖² per cluster, (C,), from a search down a tree."""
+
+    def __add__(self, other: HardStatistics) -> HardStatistics:
+        return HardStatistics(
+            self.sums + other.sums,
+            self.counts + other.counts,
+            self.objective + other.objective,
+            self.n_changed + other.n_changed,
+            self.n_distances + other.n_distances,
+            None if self.pairs is None or other.pairs is None else self.pairs + other.pairs,
+            None if self.errors is None or other.errors is None else self.errors + other.errors,
+        )
 
 
 @dataclass(slots=True)
-class TruncatedStatistics(Generic[Inner]):
-    """Statistics of a truncated E-step, and the distances between clusters that it came across."""
+class SoftStatistics:
+    """Responsibility-weighted sums of a Gaussian mixture's E-step."""
 
-    statistics: Inner
-    pairs: PairStatistics
+    counts: F64
+    """Σ w q(c), (C,)."""
+    sums: F64
+    """Σ w q(c) (x − μ_c), (C, D): about the means the pass was given, so that nothing cancels."""
+    scatter: F64
+    """Second moment about the same means: Σ w q ‖x−μ‖² (C,), Σ w q (x−μ)² (C, D) or Σ w q (x−μ)(x−μ)ᵀ (C, D, D)."""
+    log_likelihood: float
+    """Σ w log p(x)."""
+    total_weight: float
+    n_distances: int
+    pairs: PairStatistics | None = None
+    """Distances between components that a search of neighbourhoods came across."""
+    gain: float = 0.0
+    """How much higher the free energy is than with the K(n) of before, at the same parameters, after probing."""
 
-    def __add__(self, other: TruncatedStatistics[Inner]) -> TruncatedStatistics[Inner]:
-        return TruncatedStatistics(self.statistics + other.statistics, self.pairs + other.pairs)
+    def __add__(self, other: SoftStatistics) -> SoftStatistics:
+        return SoftStatistics(
+            self.counts + other.counts,
+            self.sums + other.sums,
+            self.scatter + other.scatter,
+            self.log_likelihood + other.log_likelihood,
+            self.total_weight + other.total_weight,
+            self.n_distances + other.n_distances,
+            None if self.pairs is None or other.pairs is None else self.pairs + other.pairs,
+            self.gain + other.gain,
+        )
 
 
 @dataclass(slots=True)
-class ProbedStatistics:
-    """Statistics of a probing E-step of a mixture, and what its search was good for."""
+class PotentialStatistics:
+    """The potential Σ w d² that k-means++ and its relatives draw from."""
 
-    statistics: SoftStatistics
-    gain: float
-    """How much higher the free energy is than with the K(n) of before, at the same parameters."""
+    potential: float
+    """Σ w d(x, S)², with d the distance to the closest centre given so far."""
+    n_distances: int
 
-    def __add__(self, other: ProbedStatistics) -> ProbedStatistics:
-        return ProbedStatistics(self.statistics + other.statistics, self.gain + other.gain)
+    def __add__(self, other: PotentialStatistics) -> PotentialStatistics:
+        return PotentialStatistics(self.potential + other.potential, self.n_distances + other.n_distances)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnMoments:
+    """Weighted means and variances of columns, for each of several sets of rows."""
+
+    pieces: tuple[tuple[float, F64, F64], ...]
+    """Σ w, means and variances of every set."""
+
+    def __add__(self, other: ColumnMoments) -> ColumnMoments:
+        return ColumnMoments(self.pieces + other.pieces)
+
+    @property
+    def mean(self) -> F64:
+        """Of all rows together, (D,)."""
+        if len(self.pieces) == 1:
+            return self.pieces[0][1]
+        return np.sum([weight * mean for weight, mean, _ in self.pieces], axis=0) / self._total
+
+    @property
+    def variance(self) -> F64:
+        """Of all rows together, (D,)."""
+        if len(self.pieces) == 1:
+            return self.pieces[0][2]
+        mean = self.mean
+        spread = [weight * (variance + (own - mean) ** 2) for weight, own, variance in self.pieces]
+        return np.sum(spread, axis=0) / self._total
+
+    @property
+    def _total(self) -> float:
+        return sum(weight for weight, _, _ in self.pieces)
 
 
 @dataclass(slots=True)

@@ -6,26 +6,30 @@ centres, so that even filtered work runs as matrix products. Per-point state: th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.hard import CenterProduct, cluster_sums
+from globular.backends.cpu.products import CenterProduct
+from globular.backends.cpu.shard import CpuShard
+from globular.backends.cpu.sums import former_labels, wanted_sums
 from globular.kernels import bounded as kernels
 from globular.kernels import hard as hard_kernels
-from globular.model.groups import CenterGroups
-from globular.model.statistics import F64, HardStatistics
+from globular.model.statistics import HardStatistics
+from globular.seam.among import Bounded
+from globular.seam.passes import Assign
 from globular.threads import even_ranges, map_all
-
-if TYPE_CHECKING:
-    from globular.backends.cpu.shard import CpuShard
 
 ROWS_PER_BLOCK = 4096
 
 
-def bounded_pass(shard: CpuShard, centers: F64, groups: CenterGroups, shifts: F64 | None) -> HardStatistics:
-    """See `Shard.bounded_pass`."""
+@CpuShard.implements(Assign, Bounded)
+def assign_bounded(shard: CpuShard, work: Assign) -> HardStatistics:
+    """Every row against the groups of centres that its bounds do not rule out."""
+    assert isinstance(work.among, Bounded)
+    centers, groups, shifts = work.centers, work.among.groups, work.among.shifts
+    former = former_labels(shard, work)
     chunks = [groups.order[a:b] for a, b in zip(groups.starts, groups.starts[1:], strict=False)]
     product = CenterProduct(shard, centers, chunks)
     labels = shard.labels
@@ -72,5 +76,4 @@ def bounded_pass(shard: CpuShard, centers: F64, groups: CenterGroups, shifts: F6
     objective, n_changed, n_distances = 0.0, 0, 0
     for part in map_all(block, even_ranges(shard.n_rows, ROWS_PER_BLOCK), shard.n_threads):
         objective, n_changed, n_distances = objective + part[0], n_changed + part[1], n_distances + part[2]
-    sums, counts = cluster_sums(shard, len(centers))
-    return HardStatistics(sums, counts, objective, n_changed, n_distances)
+    return HardStatistics(*wanted_sums(shard, work, former), objective, n_changed, n_distances)

@@ -7,21 +7,19 @@ distance is computed where one score is clearly the lowest.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, Rows, load_rows
-from globular.backends.protocol import Labels
+from globular.backends.cpu.shard import CpuShard
 from globular.kernels import columns as column_kernels
 from globular.kernels import scores as kernels
 from globular.kernels.nested import SAFETY
 from globular.model.columns import ColumnMeans
 from globular.model.statistics import F64, I64
+from globular.seam.passes import Labels
 from globular.threads import cached_property, even_ranges
-
-if TYPE_CHECKING:
-    from globular.backends.cpu.shard import CpuShard
 
 ROWS_PER_BLOCK = 512
 """Rows that are put together for one product: they and their scores stay in the second-level cache."""

@@ -10,17 +10,19 @@ import numpy as np
 
 from globular.backends.cpu.chunk_blocks import ChunkBlocks
 from globular.backends.cpu.pairs import Pairs, lying
+from globular.backends.cpu.shard import CpuShard
 from globular.kernels.soft import softmax_rows
 from globular.model.chunks import Chunks
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, SoftStatistics
+from globular.seam.passes import ExpectChunks
 
 SMALLEST_SHARE = float(np.exp(-16.0))
 """Smaller responsibilities count, but move nothing."""
 
 
 class HeldChunks:
-    """See `LocalShard.chunk_pass`."""
+    """Chunks and what can be made of them beforehand, for the next mixture that is evaluated on them."""
 
     def __init__(self, chunks: Chunks) -> None:
         self.chunks = chunks
@@ -51,3 +53,12 @@ def _rows_step(rows: Chunks, mixture: GaussianParameters) -> SoftStatistics:
     held = q > SMALLEST_SHARE * weights[:, None]
     _, sums, scatter = Pairs.from_table(held).moments(source, mixture, q[held], 1)
     return SoftStatistics(q.sum(axis=0), sums, scatter, float(weights @ densities), float(weights.sum()), q.size)
+
+
+@CpuShard.implements(ExpectChunks)
+def expect_chunks(shard: CpuShard, work: ExpectChunks) -> SoftStatistics:
+    held = shard.recall(HeldChunks)
+    if held is None or held.chunks is not work.chunks:
+        held = HeldChunks(work.chunks)
+        shard.keep(held)
+    return held.e_step(work.mixture)

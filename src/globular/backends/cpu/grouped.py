@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, load_rows, read_only
+from globular.backends.cpu.shard import CpuShard
 from globular.kernels import grouped as kernels
 from globular.model.groups import group_by, order_by
 from globular.threads import even_ranges, run_all
-
-if TYPE_CHECKING:
-    from globular.backends.cpu.shard import CpuShard
 
 SORT_UP_TO = 1 << 30
 """Largest copy of the rows, in bytes. A fixed limit: the same fit takes the same steps on any machine."""
@@ -95,7 +92,8 @@ def group_rows(shard: CpuShard, n_clusters: int) -> Grouping:
     The shard gives the groups away, and gets them back at the end of the pass: one that Ctrl-C ends half-way, with
     labels that have changed and groups that have not, leaves none.
     """
-    held, shard.grouping = shard.grouping, None
+    held = shard.recall(Grouping)
+    shard.forget(Grouping)
     if held is None or len(held.starts) != n_clusters + 1 or not np.array_equal(held.labels, shard.labels):
         starts, order = group_by(shard.labels, n_clusters)
         held = Grouping(shard.labels.copy(), starts, order[None])

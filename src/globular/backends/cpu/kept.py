@@ -16,22 +16,21 @@ margin does not matter, and is not looked at further.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.chunk_blocks import ABSENT, WIDE, ChunkBlocks, block_size
 from globular.backends.cpu.pairs import Pairs, held_by, lying
-from globular.backends.cpu.soft import Span, block_rows, evaluate_blocks, soft_pass
+from globular.backends.cpu.shard import CpuShard
+from globular.backends.cpu.soft import Span, block_rows, evaluate_blocks, expect_all
 from globular.model.chunks import Chunks
 from globular.model.gaussian import GaussianParameters
 from globular.model.observations import ExpectedMixture, Moments
 from globular.model.statistics import F64, I64, SoftStatistics
+from globular.seam.among import Remembered
+from globular.seam.passes import Expect
 from globular.threads import even_ranges, ordered_map
-
-if TYPE_CHECKING:
-    from globular.backends.cpu.shard import CpuShard
 
 MARGIN = 10.0
 """Nats below the best component of a row at which another no longer matters to it."""
@@ -61,31 +60,36 @@ class Kept:
     def sum_up(cls, shard: CpuShard, pairs: Pairs, mixture: GaussianParameters) -> Kept:
         """Sums of the certain rows, about the means of `mixture`."""
         alone = np.diff(pairs.starts) == 1
-        weights = shard.take_weights(np.flatnonzero(alone))
+        weights = shard.take(np.flatnonzero(alone), "weights")
         found = pairs.of_rows(alone).moments(held_by(shard.rows, shard.scales), mixture, weights, shard.n_threads)
         statistics = SoftStatistics(*found, 0.0, shard.total_weight, 0)
         return cls(pairs, pairs.of_rows(~alone), Moments.from_pass(mixture, statistics))
 
 
-def kept_pass(shard: CpuShard, mixture: GaussianParameters, renew: bool) -> SoftStatistics:
-    """See `Shard.kept_pass`."""
+@CpuShard.implements(Expect, Remembered)
+def expect_remembered(shard: CpuShard, work: Expect) -> SoftStatistics:
+    """The pairs that mattered when all were looked at last; all, where most do."""
+    assert isinstance(work.among, Remembered)
+    mixture, kept = work.mixture, shard.recall(Kept)
     n_distances, source = shard.n_rows * mixture.n_components, held_by(shard.rows, shard.scales)
-    if renew:
+    if work.among.renew:
+        shard.forget(Kept)
         pairs, joint = _look_at_all(shard, mixture)
-        shard.kept = None if pairs is None else Kept.sum_up(shard, pairs, mixture)
-        if shard.kept is not None:
-            joint = joint[np.repeat(np.diff(shard.kept.pairs.starts) > 1, np.diff(shard.kept.pairs.starts))]
-    elif shard.kept is not None:
-        joint = shard.kept.doubtful.joint(source, mixture, shard.n_threads)
-        n_distances = len(shard.kept.doubtful) + mixture.n_components
-    if shard.kept is None:
-        return soft_pass(shard, mixture)
-    doubtful = shard.kept.doubtful
+        kept = None if pairs is None else Kept.sum_up(shard, pairs, mixture)
+        if kept is not None:
+            shard.keep(kept)
+            joint = joint[np.repeat(np.diff(kept.pairs.starts) > 1, np.diff(kept.pairs.starts))]
+    elif kept is not None:
+        joint = kept.doubtful.joint(source, mixture, shard.n_threads)
+        n_distances = len(kept.doubtful) + mixture.n_components
+    if kept is None:
+        return expect_all(shard, work)
+    doubtful = kept.doubtful
     q, densities = doubtful.normalise(joint)
-    weights = shard.take_weights(np.asarray(doubtful.rows, dtype=np.intp))
+    weights = shard.take(np.asarray(doubtful.rows, dtype=np.intp), "weights")
     likelihood = float(weights[doubtful.starts[:-1]] @ densities)
     found = doubtful.moments(source, mixture, q * weights, shard.n_threads)
-    certain = shard.kept.certain.about(mixture.means)
+    certain = kept.certain.about(mixture.means)
     # Σ log p(c, x) of rows that are of c alone: linear in their moments
     squares = np.vdot(np.broadcast_to(mixture.precisions, certain[2].shape), certain[2])
     likelihood += float(certain[0] @ np.maximum(mixture.log_constants, ABSENT) - 0.5 * squares)

@@ -11,7 +11,7 @@ Only rows that changed their cluster are summed, in cluster order; in each the r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,17 +26,15 @@ from globular.backends.cpu.center_scores import (
     product_tasks,
     rows_at_once,
 )
-from globular.backends.cpu.picked import pick
+from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.votes import Moves, add_votes, cast_ballots
-from globular.backends.protocol import Labels
 from globular.kernels import nested as kernels
 from globular.model.columns import ColumnMeans
-from globular.model.nested import Batch, Bounds, Candidates, NestedSearch, NestedStatistics
+from globular.model.nested import Batch, Bounds, Candidates, NestedStatistics
 from globular.model.statistics import F64, I64
+from globular.seam.among import Down, Probe
+from globular.seam.passes import Assign, AssignBatch, Labels
 from globular.threads import even_ranges, map_all, run_all, single_threaded_blas
-
-if TYPE_CHECKING:
-    from globular.backends.cpu.shard import CpuShard
 
 DIRECT_SHARE = 1 / 6
 """Dense rows with at most this share of the centres as candidates compute those distances alone, others all: a
@@ -56,17 +54,15 @@ class _Found(NamedTuple):
     """Of rows that changed their cluster, if the centres are kept column by column."""
 
 
+@CpuShard.implements(AssignBatch)
 @single_threaded_blas  # once for all that follows: asking a BLAS takes its time too
-def nested_pass(
-    shard: CpuShard, centers: F64 | ColumnMeans, origin: F64, batch: Batch, search: NestedSearch
-) -> NestedStatistics:
-    """See `Shard.nested_pass`."""
-    labels = shard.labels
+def assign_batch(shard: CpuShard, work: AssignBatch) -> NestedStatistics:
+    """The rows of a batch against all centres, those that bounds leave, or those of a few cells."""
+    centers, origin, search, labels = work.centers, work.origin, work.search, shard.labels
+    batch = work.rows.seen_from(shard.first_row)
     if search.restart:
         labels[:] = -1
-    if shard.batch_rows is None or shard.batch_rows[0] != batch:
-        shard.batch_rows = batch, batch.rows(shard.n_rows)
-    rows = shard.batch_rows[1]
+    rows = _rows_of_batch(shard, batch)
     former = labels[rows]
     if search.candidates is not None:
         assert not isinstance(centers, ColumnMeans)
@@ -89,6 +85,22 @@ def nested_pass(
     else:
         add_votes(shard, moves, origin, statistics)
     return statistics
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchRows:
+    """The rows of the last batch: the next one is often the same."""
+
+    batch: Batch
+    rows: I64
+
+
+def _rows_of_batch(shard: CpuShard, batch: Batch) -> I64:
+    known = shard.recall(_BatchRows)
+    if known is None or known.batch != batch:
+        known = _BatchRows(batch, batch.rows(shard.n_rows))
+        shard.keep(known)
+    return known.rows
 
 
 def _by_products(shard: CpuShard, centers: F64 | ColumnMeans, rows: I64, former: Labels) -> _Found:
@@ -198,13 +210,13 @@ class _BoundedSearch:
 
 def _by_cells(shard: CpuShard, centers: F64, rows: I64, former: Labels, candidates: Candidates) -> _Found:
     cells = candidates.cells
-    part = pick(shard, rows)
+    part = shard.subset(rows)
     part.labels[:] = former
     n_distances = 0
     fresh = np.flatnonzero(former < 0)
     if len(fresh):  # they have no cluster to compare with yet: down to the closest centre of their closest cell
-        new = pick(shard, rows[fresh])
-        n_distances += new.routed_pass(cells.tree(centers), accumulate=False).n_distances
+        new, tree = shard.subset(rows[fresh]), cells.tree(centers)
+        n_distances += new.run(Assign(tree.centers, Down(tree), "labels")).n_distances
         part.labels[fresh] = cells.order.astype(np.int32)[new.labels]
-    n_distances += part.probing_pass(centers, cells, candidates.n_probes, accumulate=False).n_distances
+    n_distances += part.run(Assign(centers, Probe(cells, candidates.n_probes), "labels")).n_distances
     return _Found(part.labels, n_distances)

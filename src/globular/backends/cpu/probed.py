@@ -7,35 +7,35 @@ Rounds: in round a each row visits its a-th closest cell, rows grouped by cell, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.d2 import squared_distances
-from globular.backends.cpu.hard import CenterProduct, cluster_sums
+from globular.backends.cpu.products import CenterProduct
 from globular.backends.cpu.routed import ROWS_PER_TASK, CellTask, cell_tasks
 from globular.backends.cpu.rows import gather_rows
+from globular.backends.cpu.shard import CpuShard
+from globular.backends.cpu.sums import wanted_sums
 from globular.kernels import hard as hard_kernels
 from globular.kernels import probed as kernels
 from globular.kernels import thin
 from globular.model.cells import VISITS_ABOVE, CenterCells
 from globular.model.groups import group_by
 from globular.model.statistics import F64, HardStatistics
+from globular.seam.among import Probe
+from globular.seam.passes import Assign
 from globular.threads import even_ranges, run_all
 
-if TYPE_CHECKING:
-    from globular.backends.cpu.shard import CpuShard
 
-
-def probing_pass(shard: CpuShard, centers: F64, cells: CenterCells, n_probes: int, accumulate: bool) -> HardStatistics:
-    """See `Shard.probing_pass`."""
+@CpuShard.implements(Assign, Probe)
+def assign_probe(shard: CpuShard, work: Assign) -> HardStatistics:
+    """Every row against the centres of its closest cells, and its own."""
+    assert isinstance(work.among, Probe) and work.among.cells is not None
+    centers, cells, n_probes = work.centers, work.among.cells, work.among.n_probes
     former = shard.labels.copy()
     visits, n_distances = closest_cells(shard, cells, n_probes)
     members = [cells.order[a:b] for a, b in zip(cells.starts[:-1], cells.starts[1:], strict=True)]
     product = CenterProduct(shard, centers, members)
-    best = _own_distances(shard, product, squared_distances(shard))
-    shard.potential_runs = None
+    best = _own_distances(shard, product, shard.squared_distances)
     n_distances += shard.n_rows
     sizes = np.diff(cells.starts)
     for a in range(visits.shape[1]):
@@ -43,8 +43,8 @@ def probing_pass(shard: CpuShard, centers: F64, cells: CenterCells, n_probes: in
         n_distances += int(sizes[visits[:, a]].sum())
     objective = float(best @ shard.weights if len(shard.weights) else best.sum())
     n_changed = int(np.count_nonzero(former != shard.labels))
-    sums, counts = cluster_sums(shard, len(centers)) if accumulate else (np.empty((0, shard.n_columns)), np.empty(0))
-    return HardStatistics(sums, counts, objective, n_changed, n_distances)
+    sums = wanted_sums(shard, work, former if work.want == "moves" else None)
+    return HardStatistics(*sums, objective, n_changed, n_distances)
 
 
 def closest_cells(shard: CpuShard, cells: CenterCells, n_probes: int) -> tuple[NDArray[np.int32], int]:

@@ -8,46 +8,45 @@ Cells are visited by distance, whatever the variances.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.hard import CenterProduct, ScoreChunk
 from globular.backends.cpu.probed import closest_cells
+from globular.backends.cpu.products import CenterProduct, ScoreChunk
 from globular.backends.cpu.routed import ROWS_PER_TASK, CellTask, cell_tasks
 from globular.backends.cpu.rows import Floats, KernelRows, gather_rows, read_only
+from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.truncated import Costs, kept_members, soft_sums
 from globular.kernels import probed_soft as kernels
 from globular.kernels.hard import row_lengths
 from globular.kernels.probed import HEAT
 from globular.model.cells import CenterCells
-from globular.model.gaussian import GaussianParameters
 from globular.model.groups import group_by
-from globular.model.statistics import F64, ProbedStatistics, SoftStatistics
+from globular.model.statistics import F64, SoftStatistics
+from globular.seam.among import Probe
+from globular.seam.passes import Expect
 from globular.threads import even_ranges, map_all, run_all
 
-if TYPE_CHECKING:
-    from globular.backends.cpu.shard import CpuShard
 
-
-def probing_soft_pass(
-    shard: CpuShard, mixture: GaussianParameters, cells: CenterCells | None, n_probes: int, n_candidates: int
-) -> ProbedStatistics:
-    """See `Shard.probing_soft_pass`."""
+@CpuShard.implements(Expect, Probe)
+def expect_probe(shard: CpuShard, work: Expect) -> SoftStatistics:
+    """Truncated E-step of a mixture with diagonal covariances among K(n) and the components of the closest cells."""
+    assert isinstance(work.among, Probe)
+    mixture, cells = work.mixture, work.among.cells
     itself = np.arange(mixture.n_components, dtype=np.int32)[:, None]
-    members = kept_members(shard, itself, n_candidates)
+    members = kept_members(shard, itself, work.among.n_candidates)
     weighed = Costs(mixture)
     costs = np.empty(members.shape)
     n_distances = _own_costs(shard, mixture.means, weighed, members, costs)
     before = np.nan
     if cells is not None:
         before = _free_energy(shard, weighed, costs)
-        n_distances += _search(shard, mixture.means, weighed, cells, n_probes, members, costs)
+        n_distances += _search(shard, mixture.means, weighed, cells, work.among.n_probes, members, costs)
     shard.labels[:] = members[:, 0]
     bound = _shares(shard, weighed, costs)
-    statistics = SoftStatistics(*soft_sums(shard, mixture, members, costs), bound, shard.total_weight, n_distances)
-    return ProbedStatistics(statistics, 0.0 if cells is None else bound - before)
+    sums = soft_sums(shard, mixture, members, costs)
+    gain = 0.0 if cells is None else bound - before
+    return SoftStatistics(*sums, bound, shard.total_weight, n_distances, gain=gain)
 
 
 def _search(

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from globular.backends.cpu.rows import DenseRows, Floats
+from globular.backends.cpu.rows import Floats
+from globular.backends.cpu.shard import CpuShard
+from globular.backends.host import HostShard
 from globular.model.subspace import Subspace
+from globular.seam.passes import Project
 from globular.threads import even_ranges, run_all
-
-if TYPE_CHECKING:
-    from globular.backends.cpu.shard import CpuShard
 
 ROWS_PER_BLOCK = 4096
 
 
-def write_coordinates(shard: CpuShard, subspace: Subspace, out: Floats) -> None:
+@HostShard.implements(Project)
+def project(shard: HostShard, work: Project) -> CpuShard:
+    """The coordinates of all rows, those of one part after the other."""
+    coordinates = np.empty((shard.n_rows, work.subspace.dimension), dtype=shard.dtype)
+    begin = 0
+    for part in shard.parts():
+        _write_coordinates(part, work.subspace, coordinates[begin : begin + part.n_rows])
+        begin += part.n_rows
+    weights = shard.weights if len(shard.weights) else None
+    return CpuShard(coordinates, weights, n_threads=shard.n_threads, state=shard.state, first_row=shard.first_row)
+
+
+def _write_coordinates(shard: CpuShard, subspace: Subspace, out: Floats) -> None:
     """(x − origin) · basis of every row, in the dtype of the rows, to `out` (N, d)."""
-    rows = shard.rows
-    if not isinstance(rows, DenseRows):
-        raise TypeError("a subspace needs dense rows")
+    rows = shard.dense_rows
     origin, basis = subspace.origin.astype(rows.dtype), subspace.basis.astype(rows.dtype)
 
     def project(span: tuple[int, int]) -> None:

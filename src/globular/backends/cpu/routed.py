@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import copy
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.d2 import squared_distances
-from globular.backends.cpu.hard import CENTER_CHUNK, CenterProduct, ScoreChunk, cluster_sums
+from globular.backends.cpu.products import CENTER_CHUNK, CenterProduct, ScoreChunk
 from globular.backends.cpu.rows import gather_rows
-from globular.backends.protocol import Index, Labels, Route
-from globular.model.cells import CellLevel, CellTree
+from globular.backends.cpu.shard import CpuShard
+from globular.backends.cpu.sums import former_labels, wanted_sums
+from globular.model.cells import CellLevel
 from globular.model.groups import group_by
-from globular.model.statistics import F64, CellStatistics
+from globular.model.statistics import F64, HardStatistics
+from globular.seam.among import Down
+from globular.seam.passes import Assign, CellNeighbors, Index, Labels
 from globular.threads import even_ranges, map_all, run_all
-
-if TYPE_CHECKING:
-    from globular.backends.cpu.shard import CpuShard
 
 ROWS_PER_TASK = 2048
 FEW_NEIGHBORS = 3
@@ -32,10 +31,13 @@ NEIGHBOR_ENTRIES = 2**22
 """Distances between centres held at once by a thread: 32 MB."""
 
 
-def routed_pass(shard: CpuShard, tree: CellTree, route: Route, accumulate: bool) -> CellStatistics:
-    """See `Shard.routed_pass`."""
+@CpuShard.implements(Assign, Down)
+def assign_down(shard: CpuShard, work: Assign) -> HardStatistics:
+    """Every row down the tree to the closest centre of its own cell."""
+    assert isinstance(work.among, Down)
+    tree, route, former = work.among.tree, work.among.route, former_labels(shard, work)
     cells = cast(Labels, shard.state.get("cells", np.int32, 0))
-    labels, d2 = shard.labels, squared_distances(shard)
+    labels, d2 = shard.labels, shard.squared_distances
     n_distances = 0
     if route == "down":
         cells[:] = labels
@@ -44,13 +46,12 @@ def routed_pass(shard: CpuShard, tree: CellTree, route: Route, accumulate: bool)
         for level in tree.levels[:-1]:
             n_distances += _descend(shard, level, cells, cells, d2).n_distances
     last = _descend(shard, tree.levels[-1], cells, labels, d2)
-    shard.potential_runs = None
     weighted = d2 * shard.weights if len(shard.weights) else d2
     errors = cast(F64, np.bincount(labels, weighted, minlength=len(tree.centers)))
-    sums, counts = np.empty((0, shard.n_columns)), np.empty(0)
-    if accumulate:
-        sums, counts = cluster_sums(shard, len(tree.centers))
-    return CellStatistics(sums, counts, errors, last.n_changed, n_distances + last.n_distances)
+    n_distances += last.n_distances
+    return HardStatistics(
+        *wanted_sums(shard, work, former), float(errors.sum()), last.n_changed, n_distances, errors=errors
+    )
 
 
 class CellTask(NamedTuple):
@@ -112,8 +113,10 @@ def _only(product: CenterProduct, chunks: list[ScoreChunk]) -> CenterProduct:
     return part
 
 
-def cell_neighbors(shard: CpuShard, starts: Index, adjacent: Index, n_neighbors: int) -> Labels:
-    """See `LocalShard.cell_neighbors`: matrix products of blocks of a cell, float64."""
+@CpuShard.implements(CellNeighbors)
+def cell_neighbors(shard: CpuShard, work: CellNeighbors) -> Labels:
+    """Matrix products of blocks of a cell, float64."""
+    starts, adjacent, n_neighbors = work.starts, work.adjacent, work.n_neighbors
     centers = shard.take(np.arange(shard.n_rows))
     out = np.empty((shard.n_rows, n_neighbors), dtype=np.int32)
     sizes = np.diff(starts)

@@ -7,12 +7,13 @@ copied whole. Small integers and float16 become float32 without loss; wider inte
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from globular.kernels.votes import copy_csr
 from globular.model.statistics import F64
 
 Number = TypeVar("Number", bound=np.generic)
@@ -40,6 +41,10 @@ class DenseRows:
     array: NDArray[np.generic]
 
     @property
+    def shape(self) -> tuple[int, int]:
+        return cast(tuple[int, int], self.array.shape)
+
+    @property
     def dtype(self) -> np.dtype:
         return working_dtype(self.array.dtype)
 
@@ -59,9 +64,40 @@ class DenseRows:
         # np.take is the faster one and lets go of the GIL, but would first copy an array of another layout whole
         return np.take(self.array, indices, axis=0) if self.array.flags.c_contiguous else self.array[indices]
 
+    def take(self, indices: NDArray[np.integer]) -> F64:
+        """Those rows in float64."""
+        return self.gather(indices).astype(np.float64)
+
+    def picked(self, chosen: NDArray[np.integer]) -> DenseRows:
+        """Some rows, not copied."""
+        return PickedRows(self.array, chosen)
+
     def is_direct(self) -> bool:
         """Whether kernels may index the array itself."""
         return self.array.dtype == self.dtype and self.array.flags.c_contiguous and self.array.flags.aligned
+
+
+@dataclass(frozen=True, slots=True)
+class PickedRows(DenseRows):
+    """Some rows of an array, gathered block by block."""
+
+    chosen: NDArray[np.integer]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.chosen), self.array.shape[1]
+
+    def block(self, start: int, stop: int) -> Floats:
+        return DenseRows.gather(self, self.chosen[start:stop])
+
+    def gather(self, indices: NDArray[np.integer]) -> Floats:
+        return DenseRows.gather(self, self.chosen[indices])
+
+    def picked(self, chosen: NDArray[np.integer]) -> DenseRows:
+        return PickedRows(self.array, self.chosen[chosen])
+
+    def is_direct(self) -> bool:
+        return False
 
 
 class CSRRows:
@@ -75,10 +111,23 @@ class CSRRows:
         if not matrix.has_canonical_format:
             matrix = matrix.copy()
             matrix.sum_duplicates()
-        self.shape: tuple[int, int] = matrix.shape
-        self.data: Floats = read_only(np.ascontiguousarray(matrix.data, dtype=working_dtype(matrix.dtype)))
-        self.indices: NDArray[np.int32] = read_only(np.ascontiguousarray(matrix.indices, dtype=np.int32))
-        self.indptr: NDArray[np.int64] = read_only(np.ascontiguousarray(matrix.indptr, dtype=np.int64))
+        data = np.ascontiguousarray(matrix.data, dtype=working_dtype(matrix.dtype))
+        self._set(data, matrix.indices, matrix.indptr, matrix.shape[1])
+
+    def _set(self, data: Floats, indices: NDArray[np.integer], indptr: NDArray[np.integer], n_columns: int) -> None:
+        self.shape: tuple[int, int] = (len(indptr) - 1, n_columns)
+        self.data: Floats = read_only(data)
+        self.indices: NDArray[np.int32] = read_only(np.ascontiguousarray(indices, dtype=np.int32))
+        self.indptr: NDArray[np.int64] = read_only(np.ascontiguousarray(indptr, dtype=np.int64))
+
+    def picked(self, chosen: NDArray[np.integer]) -> CSRRows:
+        """Some rows, copied together."""
+        indptr = np.concatenate([[0], np.cumsum(self.indptr[chosen + 1] - self.indptr[chosen])]).astype(np.int64)
+        data, indices = np.empty(indptr[-1], dtype=self.dtype), np.empty(indptr[-1], dtype=np.int32)
+        copy_csr((self.data, self.indices, self.indptr), chosen, data, indices, indptr)
+        picked = object.__new__(CSRRows)
+        picked._set(data, indices, indptr, self.shape[1])
+        return picked
 
     @property
     def dtype(self) -> np.dtype:
@@ -88,7 +137,7 @@ class CSRRows:
         """Rows start..stop as kernels take them, without a copy (row pointers are not rebased)."""
         return self.data, self.indices, self.indptr[start : stop + 1]
 
-    def dense(self, indices: NDArray[np.integer]) -> F64:
+    def take(self, indices: NDArray[np.integer]) -> F64:
         """Those rows as a dense float64 array."""
         out = np.zeros((len(indices), self.shape[1]))
         for position, row in enumerate(indices):

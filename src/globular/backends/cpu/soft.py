@@ -7,23 +7,22 @@ mean of the mixture. What a block computes depends on the mixture alone, so ever
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from functools import reduce
+from operator import add
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.chunk_blocks import ChunkBlocks, block_size
-from globular.backends.cpu.rows import DenseRows
-from globular.backends.protocol import add_up
-from globular.errors import UnsupportedPassError
+from globular.backends.cpu.shard import CpuShard
 from globular.kernels.soft import softmax_rows
 from globular.model.chunks import Chunks
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, SoftStatistics
+from globular.seam.among import All
+from globular.seam.passes import Answer, Expect
 from globular.threads import even_ranges, map_all, ordered_map, run_all
-
-if TYPE_CHECKING:
-    from globular.backends.cpu.shard import CpuShard
 
 _MAX_SPANS = 64
 """Statistics are C-sized; so few of them are added up, whatever the number of blocks."""
@@ -36,8 +35,6 @@ class _Evaluator:
     """A mixture ready to be evaluated on the rows of a shard."""
 
     def __init__(self, shard: CpuShard, mixture: GaussianParameters) -> None:
-        if not isinstance(shard.rows, DenseRows):
-            raise UnsupportedPassError(f"soft_pass is not available here: {shard.passes['soft_pass']}")
         if shard.n_columns != mixture.n_features:
             raise ValueError(f"rows have {shard.n_columns} columns, the mixture {mixture.n_features}")
         self.shard, self.mixture = shard, mixture
@@ -67,25 +64,20 @@ class _Evaluator:
         blocks_per_span = max(1, -(-n_blocks // _MAX_SPANS))
         return even_ranges(self.shard.n_rows, self.block_rows * blocks_per_span) or [(0, 0)]
 
-    def write_rows(self, write: Callable[[Span, F64], None]) -> None:
-        """Call `write` with every block and its log p(c, x)."""
-        blocks = even_ranges(self.shard.n_rows, self.block_rows)
-        run_all(lambda block: write(block, self.log_joint(block)), blocks, self.shard.n_threads)
-
 
 def block_rows(shard: CpuShard, block: Span) -> F64:
     """Dense rows of a block in float64, as the passes see them; a copy."""
-    assert isinstance(shard.rows, DenseRows)
-    rows = shard.rows.block(*block).astype(np.float64)
+    rows = shard.dense_rows.block(*block).astype(np.float64)
     if len(shard.scales):
         rows *= shard.scales[slice(*block), None]
     return rows
 
 
-def soft_pass(shard: CpuShard, mixture: GaussianParameters) -> SoftStatistics:
+@CpuShard.implements(Expect, All)
+def expect_all(shard: CpuShard, work: Expect) -> SoftStatistics:
     """Sums weighted by the responsibilities. N·C distances; memory: the statistics and a few blocks per thread."""
-    evaluator = _Evaluator(shard, mixture)
-    return add_up(ordered_map(evaluator.span_statistics, evaluator.spans(), shard.n_threads))
+    evaluator = _Evaluator(shard, work.mixture)
+    return reduce(add, ordered_map(evaluator.span_statistics, evaluator.spans(), shard.n_threads))
 
 
 def evaluate_blocks(
@@ -103,35 +95,32 @@ def evaluate_blocks(
     return map_all(evaluate, even_ranges(shard.n_rows, evaluator.block_rows), shard.n_threads)
 
 
-def score_rows(shard: CpuShard, mixture: GaussianParameters) -> F64:
-    """log p(x) of every row, (N,)."""
-    scores = np.empty(shard.n_rows)
+@CpuShard.implements(Answer, GaussianParameters)
+def answer(shard: CpuShard, work: Answer) -> list[Any]:
+    """What a mixture says of every row.
 
-    def write(block: Span, joint: F64) -> None:
-        softmax_rows(joint, np.empty(0), scores[slice(*block)])
+    "log_densities": log p(x), (N,); "total": their weighted sum; "probabilities": p(c | x), (N, C); "components": the
+    one of largest p(c | x), lowest index on ties, (N,).
+    """
+    evaluator, n = _Evaluator(shard, work.model), shard.n_rows
+    found: NDArray[Any] = np.empty((n, evaluator.mixture.n_components) if work.want == "probabilities" else n)
+    if work.want == "components":
+        found = np.empty(n, dtype=np.int64)
 
-    _Evaluator(shard, mixture).write_rows(write)
-    return scores
+    def write(block: Span) -> None:
+        joint, part = evaluator.log_joint(block), slice(*block)
+        if work.want == "components":
+            np.argmax(joint, axis=1, out=found[part])
+            return
+        by_probability = work.want == "probabilities"
+        softmax_rows(joint, np.empty(0), np.empty(len(joint)) if by_probability else found[part])
+        if by_probability:
+            found[part] = joint
+
+    run_all(write, even_ranges(n, evaluator.block_rows), shard.n_threads)
+    return [weighted_total(shard, found)] if work.want == "total" else [found]
 
 
-def responsibilities(shard: CpuShard, mixture: GaussianParameters) -> F64:
-    """p(c | x) of every row, (N, C)."""
-    result = np.empty((shard.n_rows, mixture.n_components))
-
-    def write(block: Span, joint: F64) -> None:
-        softmax_rows(joint, np.empty(0), np.empty(len(joint)))
-        result[slice(*block)] = joint
-
-    _Evaluator(shard, mixture).write_rows(write)
-    return result
-
-
-def most_likely(shard: CpuShard, mixture: GaussianParameters) -> NDArray[np.int64]:
-    """The component of largest p(c | x) of every row, lowest index on ties, (N,)."""
-    labels = np.empty(shard.n_rows, dtype=np.int64)
-
-    def write(block: Span, joint: F64) -> None:
-        np.argmax(joint, axis=1, out=labels[slice(*block)])
-
-    _Evaluator(shard, mixture).write_rows(write)
-    return labels
+def weighted_total(shard: CpuShard, values: F64) -> float:
+    """Σ w v of one value a row."""
+    return float(shard.weights @ values if len(shard.weights) else values.sum())

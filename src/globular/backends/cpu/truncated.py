@@ -9,42 +9,43 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.grouped import (
     ROWS_PER_TASK,
-    TASKS,
+    Grouping,
     cut_groups,
     group_rows,
     move_rows,
     sort_when_it_pays,
 )
-from globular.backends.cpu.hard import cluster_sums
 from globular.backends.cpu.rows import DenseRows, Floats, load_rows
+from globular.backends.cpu.shard import CpuShard
+from globular.backends.cpu.sums import cluster_sums, moved_sums
 from globular.kernels import few_columns, neighborhoods
 from globular.kernels import truncated as kernels
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
-from globular.model.groups import group_by, order_by
+from globular.model.groups import group_by
 from globular.model.search import Search
-from globular.model.statistics import F64, HardStatistics, PairStatistics, SoftStatistics, TruncatedStatistics
+from globular.model.statistics import F64, HardStatistics, PairStatistics, SoftStatistics
+from globular.seam.among import Neighbors
+from globular.seam.passes import Assign, Expect
 from globular.threads import even_ranges, map_all, run_all
-
-if TYPE_CHECKING:
-    from globular.backends.cpu.shard import CpuShard
 
 FEW_COLUMNS = 12
 """Up to so many columns the search is vectorised over rows."""
 HASH_SIZE = 1 << 15
 
 
-def truncated_pass(
-    shard: CpuShard, centers: F64, graph: Graph, search: Search, moved_only: bool
-) -> TruncatedStatistics[HardStatistics]:
-    """See `Shard.truncated_pass`."""
+@CpuShard.implements(Assign, Neighbors)
+def assign_neighbors(shard: CpuShard, work: Assign) -> HardStatistics:
+    """Every row against the neighbourhoods of its K(n)."""
+    assert isinstance(work.among, Neighbors)
+    centers, graph, search = work.centers, work.among.graph, work.among.search
     if search.n_candidates == 1:
         objective, n_distances, pairs, moved = _search_neighborhoods(shard, centers, graph, search)
     else:
@@ -54,17 +55,20 @@ def truncated_pass(
         objective = _settle_hard(shard, centers, members)
         changed = np.flatnonzero(former != shard.labels)
         moved = np.stack([changed, former[changed]]).astype(former.dtype if shard.n_rows < 2**31 else np.int64)
-    if moved_only:
-        sums, counts = _moved_sums(shard, len(centers), moved)
+    if work.want == "moves":
+        sums, counts = moved_sums(shard, len(centers), moved)
+    elif work.want == "sums":
+        sums, counts = cluster_sums(shard, len(centers), shard.recall(Grouping) if search.n_candidates == 1 else None)
     else:
-        sums, counts = cluster_sums(shard, len(centers), shard.grouping if search.n_candidates == 1 else None)
-    return TruncatedStatistics(HardStatistics(sums, counts, objective, moved.shape[1], n_distances), pairs)
+        sums, counts = np.empty((0, shard.n_columns)), np.empty(0)
+    return HardStatistics(sums, counts, objective, moved.shape[1], n_distances, pairs)
 
 
-def truncated_soft_pass(
-    shard: CpuShard, mixture: GaussianParameters, graph: Graph, search: Search
-) -> TruncatedStatistics[SoftStatistics]:
-    """See `Shard.truncated_soft_pass`."""
+@CpuShard.implements(Expect, Neighbors)
+def expect_neighbors(shard: CpuShard, work: Expect) -> SoftStatistics:
+    """Truncated E-step of a mixture with diagonal covariances among the neighbourhoods of K(n)."""
+    assert isinstance(work.among, Neighbors)
+    mixture, graph, search = work.mixture, work.among.graph, work.among.search
     members = kept_members(shard, graph, search.n_candidates)
     costs = Costs(mixture)
     n_distances, pairs = _search_candidates(shard, mixture.means, costs, graph, search, members)
@@ -72,8 +76,7 @@ def truncated_soft_pass(
     shares, bounds = _settle_soft(shard, mixture, costs, members, shard.weights)
     bound = float(shard.weights @ bounds if len(shard.weights) else bounds.sum())
     counts, sums, scatter = soft_sums(shard, mixture, members, shares)
-    statistics = SoftStatistics(counts, sums, scatter, bound, shard.total_weight, n_distances)
-    return TruncatedStatistics(statistics, pairs)
+    return SoftStatistics(counts, sums, scatter, bound, shard.total_weight, n_distances, pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +203,7 @@ def _search_neighborhoods(
     moved = np.concatenate(moves, axis=1)
     moved[0] = move_rows(shard, grouping, moved)
     sort_when_it_pays(shard, grouping, moved.shape[1])
-    shard.grouping = grouping
+    shard.keep(grouping)
     return sum(objectives), sum(counts), PairStatistics.join(list(pieces)), moved
 
 
@@ -282,29 +285,6 @@ def _settle_hard(shard: CpuShard, centers: F64, members: NDArray[np.int32]) -> f
         )  # fmt: skip
 
     return float(sum(map_all(settle, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads)))
-
-
-def _moved_sums(shard: CpuShard, n_clusters: int, moved: NDArray[np.integer]) -> tuple[F64, F64]:
-    """What the moved rows (and what they have left) add to their new clusters and take from their old ones."""
-    numbers, old = moved
-    sums, counts = np.zeros((n_clusters, shard.n_columns)), np.zeros(n_clusters)
-    origin = np.zeros(shard.n_columns)
-    sides = []
-    for labels, sign in ((shard.labels[numbers], 1.0), (old, -1.0)):
-        order = order_by(labels, n_clusters)
-        sides.append((labels[order], numbers[order], sign))
-
-    def add(clusters: tuple[int, int]) -> None:
-        for labels, numbers, sign in sides:
-            part = slice(*np.searchsorted(labels, clusters))
-            rows, gathered = load_rows(shard.rows, numbers[part])
-            kernels.sum_moved(
-                rows, gathered, shard.weights, shard.scales, origin, labels[part], numbers[part], sign, sums, counts
-            )
-
-    n_tasks = min(TASKS, 1 + len(numbers) // ROWS_PER_TASK)
-    run_all(add, even_ranges(n_clusters, -(-n_clusters // n_tasks)), shard.n_threads)
-    return sums, counts
 
 
 def soft_sums(

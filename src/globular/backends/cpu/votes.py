@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from globular.backends.cpu.center_scores import RowProducts, entries_of, in_place
 from globular.backends.cpu.rows import CSRRows
-from globular.backends.protocol import Labels
+from globular.backends.cpu.shard import CpuShard
 from globular.kernels.votes import sum_sparse_votes, sum_votes
 from globular.model.columns import Ballots
 from globular.model.groups import group_by
 from globular.model.nested import NestedStatistics
 from globular.model.statistics import F64, I64
+from globular.seam.passes import Labels
 from globular.threads import even_ranges, map_all
-
-if TYPE_CHECKING:
-    from globular.backends.cpu.shard import CpuShard
 
 ROWS_PER_SUM = 1024
 

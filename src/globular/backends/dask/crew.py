@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from globular.backends.dask.cluster import Cluster, client_ids
 from globular.backends.dask.loading import load_rows
 from globular.backends.dask.log import SNAPSHOT_BYTES, Log
-from globular.backends.dask.messages import Answer, Post, Request, Work, halves
+from globular.backends.dask.messages import Nothing, Post, Reply, Request, Work, halves
 from globular.backends.dask.partitions import Partition
 from globular.backends.dask.workers import (
     PartInfo,
@@ -34,17 +34,15 @@ from globular.backends.dask.workers import (
     RowsInfo,
     drop_orphans,
     drop_parts,
-    frontier_of,
     make_parts,
-    nothing,
     pass_on,
-    put_frontier,
     rows_held,
     serve,
 )
-from globular.backends.protocol import Shard
 from globular.errors import DataError, GlobularError
 from globular.model.statistics import F64
+from globular.seam.passes import Assign, Pass, Result
+from globular.seam.tree_passes import ReadFrontier
 
 logger = logging.getLogger("globular")
 
@@ -72,7 +70,6 @@ class Crew:
         self.key = f"globular-{uuid.uuid4().hex}"
         self.partitions = list(partitions)
         self.log = Log()
-        self.traffic = Traffic()
         self.n_repairs = 0
         self._unit_rows, self._labelled, self._n_threads = unit_rows, labelled, n_threads
         self._weights = weights
@@ -88,32 +85,25 @@ class Crew:
 
     # --- asking --------------------------------------------------------------------------------------------------
 
-    def each(self, function: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
-        """A function of a shard for every part."""
-        singles = self._ask(Work.for_all(function, args, kwargs, None), args, kwargs).singles
+    def merged(self, work: Pass[Result]) -> Result:
+        """The results of a pass on all parts, merged along the tree over their numbers."""
+        (total,) = self._ask(Work(work, is_merged=True)).sums.values()
+        return total
+
+    def each(self, work: Pass[Result]) -> list[Result]:
+        """The result of a pass for every part."""
+        singles = self._ask(Work(work, is_merged=False)).singles
         return [singles[number] for number in range(len(self.partitions))]
 
-    def total(self, merge: Callable[[Any, Any], Any], function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """The same put together along the tree over the parts."""
-        (total,) = self._ask(Work.for_all(function, args, kwargs, merge), args, kwargs).sums.values()
-        return total
+    def some(self, work: Mapping[int, Pass[Result]]) -> dict[int, Result]:
+        """A pass of its own for each of some parts."""
+        return self._ask(Work(dict(work), is_merged=False)).singles if work else {}
 
-    def some(self, function: Callable[..., Any], arguments: dict[int, tuple[Any, ...]]) -> dict[int, Any]:
-        """A function of a shard for some parts, with arguments of their own."""
-        return self._ask(Work.for_some(function, arguments)).singles if arguments else {}
-
-    def total_of(
-        self, merge: Callable[[Any, Any], Any], function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
-    ) -> Any:
-        """`total` with arguments of its own for every part."""
-        (total,) = self._ask(Work.for_some(function, dict(enumerate(arguments)), merge)).sums.values()
-        return total
-
-    def _ask(self, work: Work, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Answer:
+    def _ask(self, work: Work) -> Reply:
         if work.changes:
             if self.log.wants_snapshot:
-                self._take_snapshot()
-            self.log.append(work, args, kwargs)  # first: a pass that was begun may have been done by some
+                self.log.put_snapshot(self.merged(ReadFrontier(SNAPSHOT_BYTES // len(self.partitions))))
+            self.log.append(work)  # first: a pass that was begun may have been done by some
         for attempt in range(MAX_ATTEMPTS):
             answer = self._send(work, self.log.n_changes, None if work.changes else work.parts)
             if answer.error is not None:
@@ -124,20 +114,13 @@ class Crew:
             self._repair(answer, work)
         raise GlobularError("workers were lost faster than their parts could be made again; give them more memory")
 
-    def _take_snapshot(self) -> None:
-        """Have the log begin with the frontiers as they are."""
-        states = self.each(frontier_of, (SNAPSHOT_BYTES // len(self.partitions),), {})
-        arguments = {number: (state, self.log.gains_under) for number, state in enumerate(states)}
-        self.log.put_snapshot(None if None in states else Work.for_some(put_frontier, arguments))
-
-    def _send(self, work: Work, number: int, only: Iterable[int] | None, *, replay: int = 0) -> Answer:
+    def _send(self, work: Work, number: int, only: Iterable[int] | None, *, replay: int = 0) -> Reply:
         """One request to all who have a part in it; the answers put together."""
         route = self._route(only)
         requests = [Request(self.key, number, len(self.partitions), work, half, replay) for half in halves(route)]
-        answer = Answer()
+        answer = Reply()
         for request, part in zip(requests, self.cluster.sync(self._exchange, requests), strict=True):
             answer.join(part.unpacked(), request)
-        self.traffic.add(work.name, len(work.payload) * len(route), answer.n_bytes)
         return answer
 
     def _route(self, only: Iterable[int] | None) -> tuple[Post, ...]:
@@ -146,23 +129,23 @@ class Crew:
             posts.setdefault(self.owners[number], []).append(number)
         return tuple(Post(address, tuple(parts)) for address, parts in posts.items())
 
-    async def _exchange(self, requests: list[Request]) -> list[Answer]:
+    async def _exchange(self, requests: list[Request]) -> list[Reply]:
         """Send requests at the same time; a worker that the scheduler has given up is lost, whatever it may do."""
         asked = [post.address for request in requests for post in request.route]
 
-        async def call() -> list[Answer]:
+        async def call() -> list[Reply]:
             return await asyncio.gather(*map(self._call, requests))
 
         answers = await self.cluster.watched(call(), asked)
-        return [Answer(lost=asked)] * len(requests) if answers is None else answers
+        return [Reply(lost=asked)] * len(requests) if answers is None else answers
 
-    async def _call(self, request: Request) -> Answer:
+    async def _call(self, request: Request) -> Reply:
         if self._direct:
             return await pass_on(self.client.rpc, request)
         address = request.route[0].address
         reply = await self.cluster.run_async(serve, (request,), [address])
-        found = reply.get(address, Answer(lost=[address]))
-        return Answer(error=found) if isinstance(found, BaseException) else found
+        found = reply.get(address, Reply(lost=[address]))
+        return Reply(error=found) if isinstance(found, BaseException) else found
 
     async def _reaches(self, address: str) -> bool:
         """Whether a worker can be spoken to without the scheduler, through whose hands all answers would go."""
@@ -176,7 +159,7 @@ class Crew:
 
     # --- loading and repairing -----------------------------------------------------------------------------------
 
-    def _repair(self, answer: Answer, work: Work) -> None:
+    def _repair(self, answer: Reply, work: Work) -> None:
         """Make lost parts again on workers that are there, and bring them up to the change before this one."""
         alive = self.cluster.wait_for_workers()
         lost = {number for number, owner in enumerate(self.owners) if owner not in alive} | set(answer.missing)
@@ -189,8 +172,8 @@ class Crew:
         again = [change.work for change in self.log.changes if change.work is not work]
         centers = self.log.first_centers() if self.log.is_cut else None
         if centers is not None:
-            again.insert(0, Work.for_all(Shard.hard_pass, (centers,), {"accumulate": False}, None))
-        again.append(Work.for_all(nothing, (), {}, None))
+            again.insert(0, Work(Assign(centers, want="labels"), is_merged=False))
+        again.append(Work(Nothing(), is_merged=False))
         number = self.log.n_changes - work.changes
         for step in again:
             # only who has come through to the end counts as up to date
@@ -290,21 +273,6 @@ class Crew:
         clients = self.cluster.sync(self.cluster.of_scheduler, client_ids)
         if clients is not None:
             self.cluster.run(drop_orphans, clients)
-
-
-class Traffic:
-    """Bytes that passes have moved between processes: parameters out, statistics back; each link counts."""
-
-    def __init__(self) -> None:
-        self.out: dict[str, int] = {}
-        self.back: dict[str, int] = {}
-        self.calls: dict[str, int] = {}
-
-    def add(self, name: str, n_out: int, n_back: int) -> None:
-        """Note one pass."""
-        self.out[name] = self.out.get(name, 0) + n_out
-        self.back[name] = self.back.get(name, 0) + n_back
-        self.calls[name] = self.calls.get(name, 0) + 1
 
 
 def share_out(sizes: Sequence[int | None], threads: dict[str, int]) -> list[str]:

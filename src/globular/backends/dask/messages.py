@@ -7,9 +7,9 @@ narrowest types that hold them; what arrives has the same bits.
 from __future__ import annotations
 
 import io
+import pickle
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -17,52 +17,56 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.tree import Node, TreeSum
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import PairStatistics
-
-Merge = Callable[[Any, Any], Any]
-
-STATELESS = frozenset(
-    {
-        "soft_pass", "claim_pass", "trial_pass", "locate", "locate_weight", "seed_weights", "label_errors",
-        "label_sums", "take", "take_potential", "take_weights", "column_moments", "farthest", "weighted_moments",
-        "potential_of", "labels_of", "labels_at", "on_arrays", "cell_pass", "gap_pass", "claim_chunks", "take_chunks",
-        "frontier_of",
-    }
-)  # fmt: skip
-"""What leaves the per-point state as it is, but for what can be computed from it again. Any other pass is taken to
-change it, which is always safe."""
+from globular.seam.passes import Change, Pass
+from globular.seam.tree_sum import Node, TreeSum
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
+class Nothing(Change):
+    """Leave a part as it is."""
+
+
 class Work:
-    """A function of a shard for every part, or with arguments of its own for some parts."""
+    """A pass for every part, or one of its own for each of some parts; pickled once, however far it travels."""
 
-    name: str
-    payload: bytes
-    """Pickled (function, args, kwargs), or (function, {part: args})."""
-    merge: Merge | None
-    """How two results become one; None returns them part by part."""
-    parts: frozenset[int] | None = None
-    """The parts that have arguments of their own; None for all, with the same arguments."""
+    __slots__ = ("_value", "changes", "is_merged", "name", "parts", "payload")
+
+    def __init__(self, value: Pass[Any] | dict[int, Pass[Any]], *, is_merged: bool) -> None:
+        one = next(iter(value.values())) if isinstance(value, dict) else value
+        self._value: Pass[Any] | dict[int, Pass[Any]] | None = value
+        self.name = type(one).__name__
+        self.changes = bool(one.effect.writes)
+        """Whether the per-row state is another one afterwards."""
+        self.payload = _dumps(value)
+        self.is_merged = is_merged
+        """Whether the results become one; else they come back part by part."""
+        self.parts = frozenset(value) if isinstance(value, dict) else None
+        """The parts that have a pass of their own; None for all, with the same pass."""
 
     @property
-    def changes(self) -> bool:
-        """Whether the per-point state is another one afterwards."""
-        return self.name not in STATELESS
+    def value(self) -> Pass[Any] | dict[int, Pass[Any]]:
+        """The pass, or the passes by part."""
+        if self._value is None:
+            self._value = pickle.loads(self.payload)
+        return self._value
 
-    @classmethod
-    def for_all(cls, function: Callable[..., Any], args: Any, kwargs: Any, merge: Merge | None) -> Work:
-        """The same arguments for every part."""
-        return cls(function.__name__, _dumps((function, args, kwargs)), merge)
+    @property
+    def one(self) -> Pass[Any]:
+        """The pass, or one of them."""
+        return next(iter(self.value.values())) if isinstance(self.value, dict) else self.value
 
-    @classmethod
-    def for_some(
-        cls, function: Callable[..., Any], arguments: dict[int, tuple[Any, ...]], merge: Merge | None = None
-    ) -> Work:
-        """Arguments of its own for each of these parts."""
-        return cls(function.__name__, _dumps((function, arguments)), merge, frozenset(arguments))
+    def of_part(self, number: int) -> Pass[Any] | None:
+        """The pass of a part; None where there is nothing to do."""
+        return self.value.get(number) if isinstance(self.value, dict) else self.value
+
+    def __getstate__(self) -> Any:
+        return self.name, self.changes, self.payload, self.is_merged, self.parts
+
+    def __setstate__(self, state: Any) -> None:
+        self.name, self.changes, self.payload, self.is_merged, self.parts = state
+        self._value = None
 
 
 def _dumps(value: Any) -> bytes:
@@ -138,7 +142,7 @@ def halves(route: tuple[Post, ...]) -> list[tuple[Post, ...]]:
 
 
 @dataclass(slots=True)
-class Answer:
+class Reply:
     """What the workers of a route found, or what kept them from it."""
 
     sums: dict[Node, Any] = field(default_factory=dict)
@@ -150,33 +154,27 @@ class Answer:
     missing: list[int] = field(default_factory=list)
     """Parts that their worker does not have, or has in an earlier state."""
     error: BaseException | None = None
-    n_bytes: int = 0
-    """Size of the answers on all links so far."""
 
-    def join(self, other: Answer, request: Request) -> None:
+    def join(self, other: Reply, request: Request) -> None:
         """Take in the answer of another route."""
         self.lost += other.lost
         self.missing += other.missing
         self.error = self.error or other.error
-        self.n_bytes += other.n_bytes
         self.singles |= other.singles
-        if request.work.merge is not None and (self.sums or other.sums):
-            tree = TreeSum[Any](request.n_parts, request.work.merge)
+        if request.work.is_merged and (self.sums or other.sums):
+            tree = TreeSum[Any](request.n_parts, request.work.one.merge)
             tree.nodes.update(self.sums)
             for (level, number), value in other.sums.items():
                 tree.insert(level, number, value)
             self.sums = tree.nodes
 
-    def packed(self) -> Answer:
-        """The same for the journey, its size added to `n_bytes`."""
-        sums = {node: pack(value) for node, value in self.sums.items()}
-        n_bytes = self.n_bytes + sum(map(size_of, sums.values())) + sum(map(size_of, self.singles.values()))
-        return Answer(sums, self.singles, self.lost, self.missing, self.error, n_bytes)
+    def packed(self) -> Reply:
+        """The same for the journey."""
+        return replace(self, sums={node: pack(value) for node, value in self.sums.items()})
 
-    def unpacked(self) -> Answer:
+    def unpacked(self) -> Reply:
         """The same after the journey."""
-        sums = {node: unpack(value) for node, value in self.sums.items()}
-        return Answer(sums, self.singles, self.lost, self.missing, self.error, self.n_bytes)
+        return replace(self, sums={node: unpack(value) for node, value in self.sums.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,20 +241,3 @@ def narrowed(values: NDArray[Any]) -> NDArray[Any]:
             small = values.astype(kind)
             return small if values.dtype.kind != "f" or np.array_equal(small, values) else values
     return values
-
-
-def size_of(value: Any) -> int:
-    """Bytes of the arrays and numbers in a value."""
-    if isinstance(value, np.ndarray):
-        return int(value.nbytes)
-    if isinstance(value, SparseRows):
-        return int(value.indices.nbytes + value.rows.nbytes)
-    if isinstance(value, PackedPairs):
-        return size_of(value.pieces)
-    if isinstance(value, Record):
-        return size_of(value.values)
-    if isinstance(value, list | tuple):
-        return sum(map(size_of, value))
-    if is_dataclass(value) and not isinstance(value, type):
-        return sum(size_of(getattr(value, item.name)) for item in fields(value))
-    return 8

@@ -4,26 +4,23 @@ A `DaskShard` is a shard like any other: its parts are partitions of the data, e
 the memory of a worker, with the per-point state beside the rows. Parameters go out, additive statistics come back;
 rows and state stay where they are. Algorithms do not notice.
 
-Sums are added in a fixed tree over the parts (`backends.tree`), the same as in a `SplitShard`, so results do not
+Sums are added in a fixed tree over the parts (`seam.tree_sum`), the same as in a `SplitShard`, so results do not
 depend on the number of workers and equal those of a split into the same parts bit for bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Concatenate, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from globular.backends.cpu import CpuShard
-from globular.backends.dask.crew import Crew, Traffic
+from globular.backends.dask.crew import Crew
 from globular.backends.dask.partitions import Partition
-from globular.backends.dask.workers import labels_at, labels_of
-from globular.backends.mapped import Arguments, Result
-from globular.backends.protocol import Labels, Shard
-from globular.backends.split import IN_PARTS, SideBySide
+from globular.backends.many.split import SideBySide
 from globular.model.statistics import F64
+from globular.seam.passes import AllLabels, Labels, Pass, Result
 from globular.threads import resolve_threads
 
 
@@ -59,16 +56,8 @@ class DaskShard(SideBySide):
         self.dtype: np.dtype[Any] = np.result_type(np.uint8, *{info.dtype for info in self.crew.rows})
 
     @property
-    def traffic(self) -> Traffic:
-        """Bytes moved so far, by pass."""
-        return self.crew.traffic
-
-    @property
-    def passes(self) -> Mapping[str, str]:
-        merged: dict[str, str] = {}
-        for info in self.crew.infos:
-            merged |= {name: reason for name, reason in info.passes.items() if reason or name not in merged}
-        return {**merged, "within": IN_PARTS}
+    def _lacks_of_parts(self) -> list[Mapping[str, str]]:
+        return [info.lacks for info in self.crew.infos]
 
     @property
     def weights_of_parts(self) -> F64:
@@ -78,44 +67,14 @@ class DaskShard(SideBySide):
     def labels(self) -> Labels:
         return cast(Labels, RemoteLabels(self))
 
-    def labels_at(self, indices: Any) -> Labels:
-        """The labels of these rows."""
-        return self._collect(labels_at, indices, np.empty(len(indices), dtype=np.int32))
+    def _merged(self, work: Pass[Result]) -> Result:
+        return self.crew.merged(work)
 
-    def all_labels(self) -> Labels:
-        """The labels of all rows, brought here."""
-        return np.concatenate(self._each(labels_of))
+    def _each(self, work: Pass[Result]) -> list[Result]:
+        return self.crew.each(work)
 
-    def _each(
-        self,
-        function: Callable[Concatenate[Shard, Arguments], Result],
-        *args: Arguments.args,
-        **kwargs: Arguments.kwargs,
-    ) -> list[Result]:
-        return self.crew.each(function, args, kwargs)
-
-    def _join(
-        self,
-        merge: Callable[[Result, Result], Result],
-        function: Callable[Concatenate[Shard, Arguments], Result],
-        *args: Arguments.args,
-        **kwargs: Arguments.kwargs,
-    ) -> Result:
-        return self.crew.total(merge, function, args, kwargs)
-
-    def _some(self, function: Callable[..., Result], arguments: Mapping[int, tuple[Any, ...]]) -> dict[int, Result]:
-        return self.crew.some(function, dict(arguments))
-
-    def _join_own(
-        self,
-        merge: Callable[[Result, Result], Result],
-        function: Callable[..., Result],
-        arguments: Sequence[tuple[Any, ...]],
-    ) -> Result:
-        return self.crew.total_of(merge, function, arguments)
-
-    def local(self, rows: F64, weights: F64 | None = None) -> CpuShard:
-        return CpuShard(np.empty((0, self.n_columns)), n_threads=self.n_threads).local(rows, weights)
+    def _some(self, work: Mapping[int, Pass[Result]]) -> dict[int, Result]:
+        return self.crew.some(work)
 
 
 class RemoteLabels:
@@ -135,12 +94,12 @@ class RemoteLabels:
         return self.shape[0]
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Labels:
-        return self._shard.all_labels().astype(dtype or self.dtype, copy=False)
+        return self.copy().astype(dtype or self.dtype, copy=False)
 
     def __getitem__(self, key: Any) -> Any:
         indices = np.asarray(key) if isinstance(key, np.ndarray | list) else None
         if indices is not None and indices.ndim == 1 and indices.dtype.kind in "iu":
-            return self._shard.labels_at(np.where(indices < 0, indices + len(self), indices))
+            return self._shard.take(np.where(indices < 0, indices + len(self), indices), "labels")
         return np.asarray(self)[key]
 
     def __eq__(self, other: object) -> Any:
@@ -150,7 +109,7 @@ class RemoteLabels:
 
     def copy(self) -> Labels:
         """All labels as they are now."""
-        return self._shard.all_labels()
+        return np.concatenate(self._shard.run(AllLabels()))
 
     def __reduce__(self) -> Any:
         return np.asarray, (np.asarray(self),)

@@ -17,20 +17,17 @@ from typing import Any, cast
 import numpy as np
 
 from globular.backends.cpu import CpuShard
-from globular.backends.cpu.planted import PlantedShard
-from globular.backends.dask.messages import Answer, Request
+from globular.backends.dask.messages import Nothing, Reply, Request
 from globular.backends.dask.partitions import FileRows, check_finite, rows_from_chunk, weights_from_chunk
-from globular.backends.mapped import call_part
-from globular.backends.protocol import Labels, Shard
-from globular.backends.stream import StreamShard
-from globular.backends.tree import TreeSum
+from globular.backends.host import HostShard
+from globular.backends.many.stream import StreamShard
 from globular.data.blocks import Matrix
 from globular.data.chosen_rows import ChosenRows
 from globular.data.row_range import RowRange
-from globular.data.tree import FrontierState
 from globular.errors import DataError
-from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
+from globular.seam.shard import Shard
+from globular.seam.tree_sum import TreeSum
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,7 @@ class PartInfo:
     """What the client needs to know about a part."""
 
     total_weight: float
-    passes: dict[str, str]
+    lacks: dict[str, str]
 
 
 @dataclass(slots=True)
@@ -79,43 +76,36 @@ class _Host:
     executor: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "globular-pass"))
     answered: int = 0
     """Number of the last change that was answered …"""
-    said: Answer = field(default_factory=Answer)
+    said: Reply = field(default_factory=Reply)
     """… and the answer."""
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> Reply:
         """Do the work on the parts that are asked of this worker."""
         asked = request.route[0].parts
         before = request.number - 1 if request.work.changes else request.number
         known = (-request.replay,) if request.replay else (before, request.number)
         missing = [i for i in asked if i not in self.parts or self.parts[i].version not in known]
         if missing:
-            return Answer(missing=missing)
-        answer = Answer()
+            return Reply(missing=missing)
+        answer = Reply()
         if request.work.changes and self.answered == request.number and not request.replay:
             answer = self.said
         todo = [i for i in asked if request.replay or not request.work.changes or self.parts[i].version == before]
         found = self._run(request, todo)
         answer.join(found, request)
         if request.replay:
-            return Answer()
+            return Reply()
         if request.work.changes:
             self.answered, self.said = request.number, answer
-        return Answer(dict(answer.sums), dict(answer.singles))
+        return Reply(dict(answer.sums), dict(answer.singles))
 
-    def _run(self, request: Request, todo: list[int]) -> Answer:
-        work = request.work
-        if work.parts is None:
-            function, args, kwargs = pickle.loads(work.payload)
-            arguments = dict.fromkeys(todo, args)
-        else:
-            function, arguments = pickle.loads(work.payload)
-            kwargs = {}
-        answer = Answer()
-        tree = TreeSum[Any](request.n_parts, work.merge) if work.merge is not None else None
+    def _run(self, request: Request, todo: list[int]) -> Reply:
+        work, answer = request.work, Reply()
+        tree = TreeSum[Any](request.n_parts, work.one.merge) if work.is_merged else None
         for number in todo:
-            part = self.parts[number]
-            if number in arguments:
-                result = call_part(part.shard, function, *arguments[number], **kwargs)
+            part, own = self.parts[number], work.of_part(number)
+            if own is not None:
+                result = part.shard.run(own)
                 if tree is None:
                     answer.singles[number] = result
                 else:
@@ -204,7 +194,7 @@ def _make_part(host: _Host, number: int, options: PartOptions, worker: Any) -> P
     else:
         shard = CpuShard(rows, weights, unit_rows=options.unit_rows, n_threads=n_threads, first_row=options.first_row)
     host.parts[number] = _Part(shard, options.version)
-    return PartInfo(shard.total_weight, dict(shard.passes))
+    return PartInfo(shard.total_weight, dict(shard.lacks))
 
 
 def _rows_that_count(rows: Any, weights: F64) -> Any:
@@ -234,7 +224,7 @@ async def drop_orphans(client_ids: list[str], dask_worker: Any = None) -> None:
 # --- answering -----------------------------------------------------------------------------------------------
 
 
-async def serve(request: Request, dask_worker: Any = None) -> Answer:
+async def serve(request: Request, dask_worker: Any = None) -> Reply:
     """Do the own part of a request while the other workers of the route do theirs, and put the answers together."""
     onward = [asyncio.ensure_future(pass_on(dask_worker.rpc, part)) for part in request.onward()]
     answer = await _answer(request, dask_worker)
@@ -243,51 +233,28 @@ async def serve(request: Request, dask_worker: Any = None) -> Answer:
     return answer.packed()
 
 
-async def _answer(request: Request, worker: Any) -> Answer:
+async def _answer(request: Request, worker: Any) -> Reply:
     host = _HOSTS.get((worker.address, request.key))
     if host is None:
-        return Answer(missing=list(request.route[0].parts))
+        return Reply(missing=list(request.route[0].parts))
     try:
         return await asyncio.get_running_loop().run_in_executor(host.executor, host.answer, request)
     except Exception as error:  # travels to the client and is raised there
-        return Answer(error=error)
+        return Reply(error=error)
 
 
-async def pass_on(rpc: Any, request: Request) -> Answer:
+async def pass_on(rpc: Any, request: Request) -> Reply:
     """Have the first worker of a request's route serve it; `rpc` are the connections of a worker or a client."""
     address = request.route[0].address
     try:
         reply = await rpc(address).run(function=pickle.dumps(serve), args=pickle.dumps((request,), 5))
     except (OSError, RuntimeError):  # the latter from connections that are closed on this side
-        return Answer(lost=[address])
+        return Reply(lost=[address])
     if reply["status"] != "OK":
-        return Answer(error=RuntimeError(f"{address}: {reply.get('text', reply)}"))
-    return cast(Answer, reply["result"])
+        return Reply(error=RuntimeError(f"{address}: {reply.get('text', reply)}"))
+    return cast(Reply, reply["result"])
 
 
-# --- what is asked beside the passes of the protocol ---------------------------------------------------------------
-
-
-def nothing(part: Shard) -> None:
+@HostShard.implements(Nothing)
+def nothing(shard: HostShard, work: Nothing) -> None:
     """Leave a part as it is."""
-
-
-def labels_of(part: Shard) -> Labels:
-    """All labels of a part."""
-    return part.labels
-
-
-def labels_at(part: Shard, rows: Any) -> Labels:
-    """The labels of some rows of a part."""
-    return part.labels[rows]
-
-
-def frontier_of(part: PlantedShard, most_bytes: int) -> FrontierState | None:
-    """The cells that a part is opened into; None if they take more bytes."""
-    state = part.frontier.state
-    return state if state.n_bytes <= most_bytes else None
-
-
-def put_frontier(part: PlantedShard, state: FrontierState, gains_under: tuple[GaussianParameters, str] | None) -> None:
-    """Open a part into cells that it was opened into elsewhere."""
-    part.frontier.restore(state, gains_under)

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.data.tree.partition import PartitionTree
+from globular.backends.tree.partition import PartitionTree
 from globular.model.chunks import Chunks
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64
+from globular.seam.tree_passes import FrontierState, Gains
 
 ReadRows = Callable[[NDArray[np.integer]], tuple[F64, F64]]
 """Rows of these numbers, and their weights."""
@@ -31,32 +32,17 @@ class Children:
     """For each of the chunks the place of its parent among the nodes asked for; ascending."""
 
 
-@dataclass(frozen=True, slots=True)
-class FrontierState:
-    """A frontier in few numbers: with the tree it is made again, cells in the same order."""
-
-    nodes: I64
-    leaves: I64
-    """Leaves that were opened, in the order of their rows."""
-    members: NDArray[np.int32] | None
-    gains: F64 | None
-
-    @property
-    def n_bytes(self) -> int:
-        arrays = (self.nodes, self.leaves, self.members, self.gains)
-        return sum(array.nbytes for array in arrays if array is not None)
-
-
 class Frontier:
     """The cells of a tree, at first its root alone."""
 
-    def __init__(self, tree: PartitionTree, read: ReadRows) -> None:
+    def __init__(self, tree: PartitionTree, read: ReadRows, leaf_size: int = 1) -> None:
         self.tree = tree
+        self.leaf_size = leaf_size
         self._read = read
         self.gains: F64 | None = None
         """Per node, what opening it would gain for every cell it adds, as left by a pass; NaN where a node is new."""
-        self.gains_under: tuple[GaussianParameters, str] | None = None
-        """The mixture and the measure of these gains."""
+        self.gains_of: Gains | None = None
+        """The pass that has left these gains."""
         self.members: NDArray[np.int32] | None = None
         """Components that each cell keeps, (n_cells, C′), nodes first; inherited by children."""
         self.densities: tuple[GaussianParameters, F64] | None = None
@@ -74,19 +60,19 @@ class Frontier:
             self.tree.cut(largest, depth), Chunks(np.empty(0), np.empty((0, D)), np.empty((0, 0)), self.tree.kind)
         )
         self._leaves = np.empty(0, dtype=np.int64)
-        self.members, self.gains, self.gains_under = None, None, None
+        self.members, self.gains, self.gains_of = None, None, None
 
     @property
     def state(self) -> FrontierState:
         """What `restore` needs."""
         return FrontierState(self.nodes, self._leaves, self.members, self.gains)
 
-    def restore(self, state: FrontierState, gains_under: tuple[GaussianParameters, str] | None) -> None:
+    def restore(self, state: FrontierState, gains_of: Gains | None) -> None:
         """Back to a state of another frontier of the same tree."""
         self.reset()
         self._set(state.nodes, self._rows_of(state.leaves) if len(state.leaves) else self.row_chunks)
         self._leaves = state.leaves
-        self.members, self.gains, self.gains_under = state.members, state.gains, gains_under
+        self.members, self.gains, self.gains_of = state.members, state.gains, gains_of
 
     def _set(self, nodes: I64, rows: Chunks) -> None:
         self.nodes = nodes

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.data.tree.partition import PartitionTree
+from globular.backends.tree.partition import PartitionTree
 from globular.kernels.tree_sums import part_nodes
 from globular.model.chunks import NodeValue
 from globular.model.statistics import I64

@@ -9,23 +9,24 @@ pass, the next one while the present one is worked on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import reduce
+from operator import add
 
 import numpy as np
 
-from globular.backends.protocol import add_up
-from globular.backends.state import PointState
-from globular.data.blocks import Matrix
+from globular.backends.cpu.shard import CpuShard
+from globular.data.blocks import Matrix, Source
 from globular.errors import DataError
-from globular.model.columns import ColumnMeans
-from globular.model.nested import Batch, NestedSearch, NestedStatistics
-from globular.model.statistics import F64, I64
+from globular.model.nested import Batch, NestedStatistics
+from globular.model.statistics import I64
+from globular.seam.passes import AssignBatch, Labels
+from globular.seam.state import PointState
 from globular.threads import even_ranges, read_ahead
 
-if TYPE_CHECKING:
-    from globular.backends.stream import StreamShard
+PartOf = Callable[[Matrix, I64, PointState], CpuShard]
+"""A shard of some rows: the rows, their numbers and their state."""
 
 HELD_BYTES = 256 * 2**20
 
@@ -43,32 +44,31 @@ class Piece:
 class StreamedBatch:
     """The rows of one shard that the nested batches of one order have reached."""
 
-    def __init__(self, shard: StreamShard) -> None:
-        self.shard = shard
+    def __init__(
+        self, source: Source, rows_per_piece: int, part_of: PartOf, labels: Labels, first_row: int = 0
+    ) -> None:
+        self._source, self._rows_per_piece, self._part_of = source, rows_per_piece, part_of
+        self._labels, self._first_row = labels, first_row
         self._seed: int | None = None
         self._size = 0
         self._pieces: list[Piece] = []
         self._held_bytes = 0
 
-    def nested_pass(
-        self, centers: F64 | ColumnMeans, origin: F64, batch: Batch, search: NestedSearch
-    ) -> NestedStatistics:
-        """See `Shard.nested_pass`."""
-        labels = self.shard.labels
-        if search.restart:
-            labels[:] = -1
-        self._grow(batch, anew=search.restart)
-        inside = NestedSearch(search.bounds, search.candidates, search.remove_old)
+    def run(self, work: AssignBatch) -> NestedStatistics:
+        """The pass on all pieces of the batch."""
+        if work.search.restart:
+            self._labels[:] = -1
+        self._grow(work.rows.seen_from(self._first_row), anew=work.search.restart)
 
         def of_piece(piece: Piece, rows: Matrix) -> NestedStatistics:
-            part = self.shard.part_of(rows, piece.rows, piece.state)
-            part.labels[:] = labels[piece.rows]
-            statistics = part.nested_pass(centers, origin, Batch(0, len(piece.rows), len(piece.rows)), inside)
-            labels[piece.rows] = part.labels
+            part = self._part_of(rows, piece.rows, piece.state)
+            part.labels[:] = self._labels[piece.rows]
+            statistics = part.run(work.for_rows(len(piece.rows)))
+            self._labels[piece.rows] = part.labels
             return statistics
 
-        none = NestedStatistics.none(*centers.shape)
-        return add_up([none, *(of_piece(piece, rows) for piece, rows in self._read())])
+        none = NestedStatistics.none(*work.centers.shape)
+        return reduce(add, (of_piece(piece, rows) for piece, rows in self._read()), none)
 
     def _grow(self, batch: Batch, *, anew: bool) -> None:
         """Let the pieces cover the batch: what an earlier batch of the same order had stays."""
@@ -76,9 +76,9 @@ class StreamedBatch:
             self._seed, self._size, self._pieces, self._held_bytes = batch.seed, 0, [], 0
         # a batch that is full from the start lists its rows in another order than one that has grown; both are all
         new = batch if self._size == 0 else batch.after(min(self._size, batch.size))
-        rows = new.rows(self.shard.n_rows) if batch.size > self._size else np.empty(0, dtype=np.int64)
+        rows = new.rows(self._source.n_rows) if batch.size > self._size else np.empty(0, dtype=np.int64)
         self._size = batch.size
-        for a, b in even_ranges(len(rows), self.shard.rows_per_part):
+        for a, b in even_ranges(len(rows), self._rows_per_piece):
             self._pieces.append(Piece(rows[a:b], PointState(b - a)))
 
     def _read(self) -> Iterator[tuple[Piece, Matrix]]:
@@ -88,7 +88,7 @@ class StreamedBatch:
     def _load(self, piece: Piece) -> Matrix:
         if piece.held is not None:
             return piece.held
-        rows = self.shard.source.take(piece.rows)
+        rows = self._source.take(piece.rows)
         values = rows if isinstance(rows, np.ndarray) else rows.data
         if not piece.checked:
             self._check_finite(values, piece)
@@ -105,5 +105,5 @@ class StreamedBatch:
             bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
             if len(bad):
                 where = f" in row {piece.rows[bad[0]]}" if values.ndim == 2 else ""
-                name = self.shard.source.name
+                name = self._source.name
                 raise DataError(f"{name}: NaN or infinity{where}; remove or fill such values first")

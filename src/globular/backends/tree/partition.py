@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.data.tree.growth import Nodes, grow, halving, join
+from globular.backends.tree.growth import Nodes, grow, halving, join
 from globular.model.chunks import Chunks, packed_width
 from globular.model.covariances import ScatterKind
 from globular.model.statistics import F64, I64

@@ -1,6 +1,6 @@
 """Truncated passes over chunks: each cell keeps few components K(A), so a pass costs neither rows nor components.
 
-The search is that of paper 000 with cells for rows: K(A) becomes the best C′ of the neighbourhoods of its components.
+The search is that of truncated variational EM (Forster & Lücke) with cells for rows: K(A) becomes the best C′ of the neighbourhoods of its components.
 Children inherit K(A), so the bound never falls when a cell is opened. A new frontier starts from the C′ best of all.
 """
 
@@ -10,15 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.chunk_blocks import ABSENT, ChunkBlocks, packed_precisions
-from globular.backends.cpu.chunks import collect_gains, mean_of_sample, per_parent, sampled_gap
-from globular.data.tree import Children, Frontier
+from globular.backends.host import HostShard
+from globular.backends.tree.cells import frontier_of
+from globular.backends.tree.expect import collect_gains, mean_of_sample, per_parent, sampled_gap
+from globular.backends.tree.frontier import Children, Frontier
 from globular.kernels import chunks as kernels
 from globular.model.chunks import BoundGap, ChunkGains, Chunks, coarsen, unpack
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
 from globular.model.groups import group_by
 from globular.model.search import Search
-from globular.model.statistics import F64, I64, PairStatistics, SoftStatistics, TruncatedStatistics
+from globular.model.statistics import F64, I64, PairStatistics, SoftStatistics
+from globular.seam.among import Neighbors
+from globular.seam.tree_passes import ExpectCells, Gains, Gap
 from globular.threads import even_ranges, map_all, run_all
 
 CELLS_PER_TASK = 1024
@@ -54,10 +58,12 @@ class _Costs:
         return shares, bounds
 
 
-def truncated_cell_pass(
-    frontier: Frontier, mixture: GaussianParameters, graph: Graph, search: Search, n_threads: int
-) -> TruncatedStatistics[SoftStatistics]:
-    """See `Shard.truncated_cell_pass`."""
+@HostShard.implements(ExpectCells, Neighbors)
+def expect_neighbors(shard: HostShard, work: ExpectCells) -> SoftStatistics:
+    """Every cell against the neighbourhoods of its K(A)."""
+    assert isinstance(work.among, Neighbors)
+    frontier, mixture, n_threads = frontier_of(shard), work.mixture, shard.n_threads
+    graph, search = work.among.graph, work.among.search
     costs = _Costs(mixture)
     C_prime = min(search.n_candidates, mixture.n_components)
     n_distances = 0
@@ -76,16 +82,17 @@ def truncated_cell_pass(
     run_all(share, _tasks(frontier), n_threads)
     weights = np.concatenate([part.weights for part in frontier.parts()])
     counts, sums, scatter = _sum_shares(frontier, costs, members, shares, n_threads)
-    statistics = SoftStatistics(
+    return SoftStatistics(
         counts, sums, unpack(scatter, costs.kind, mixture.n_features), float(weights @ bounds), float(weights.sum()),
-        n_distances + searched,
+        n_distances + searched, found,
     )  # fmt: skip
-    return TruncatedStatistics(statistics, found)
 
 
-def truncated_gain_pass(frontier: Frontier, mixture: GaussianParameters, n: int, n_threads: int) -> ChunkGains:
+@HostShard.implements(Gains, Neighbors)
+def gains_of_members(shard: HostShard, work: Gains) -> ChunkGains:
     """Gains in the bound when children keep the components of their parents."""
-    members, costs = _members(frontier), _Costs(mixture)
+    frontier = frontier_of(shard)
+    members, costs = _members(frontier), _Costs(work.mixture)
 
     def of_block(places: I64) -> tuple[F64, int]:
         held = members[places]
@@ -98,13 +105,14 @@ def truncated_gain_pass(frontier: Frontier, mixture: GaussianParameters, n: int,
             n_cells += len(children.chunks)
         return gains, n_cells
 
-    under = mixture, "bound, truncated"
-    return collect_gains(frontier, under, of_block, n, members.shape[1], members.shape[1], n_threads)
+    return collect_gains(shard, work, of_block, members.shape[1], members.shape[1])
 
 
-def truncated_gap_pass(frontier: Frontier, mixture: GaussianParameters, n_threads: int) -> BoundGap:
+@HostShard.implements(Gap, Neighbors)
+def gap_of_members(shard: HostShard, work: Gap) -> BoundGap:
     """How far the truncated bound is below that of single rows, each with the components of its cell."""
-    members, costs = _members(frontier), _Costs(mixture)
+    frontier = frontier_of(shard)
+    members, costs = _members(frontier), _Costs(work.mixture)
 
     def of_block(places: I64, rows: Children) -> float:
         held, nodes = members[places], frontier.node_chunks.pick(places)
@@ -112,12 +120,12 @@ def truncated_gap_pass(frontier: Frontier, mixture: GaussianParameters, n_thread
         of_rows = costs.share(rows.chunks, held, rows.parents)[1]
         return float(nodes.weights @ mean_of_sample(rows, of_rows - of_nodes[rows.parents], len(nodes)))
 
-    return sampled_gap(frontier, of_block, members.shape[1], members.shape[1], n_threads)
+    return sampled_gap(frontier, of_block, members.shape[1], members.shape[1], shard.n_threads)
 
 
 def _members(frontier: Frontier) -> Members:
     if frontier.members is None:
-        raise RuntimeError("truncated gains need the components of a truncated_cell_pass; run that first")
+        raise RuntimeError("truncated gains need the components of a pass among Neighbors; run that first")
     return frontier.members
 
 

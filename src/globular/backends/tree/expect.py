@@ -7,24 +7,20 @@ are read only where leaves are opened. Cells go in fixed blocks, nodes before si
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from globular.backends.cpu.chunk_blocks import ChunkBlocks, Moments, block_size
-from globular.backends.cpu.rows import DenseRows, Floats, read_only
-from globular.data.tree import Children, Frontier, PartitionTree
-from globular.errors import UnsupportedPassError
+from globular.backends.host import HostShard
+from globular.backends.tree.cells import frontier_of
+from globular.backends.tree.frontier import Children, Frontier
 from globular.kernels.soft import softmax_rows
-from globular.model.chunks import BoundGap, ChunkGains, Chunks, GainMeasure, ShareRule, Within, packed_width
-from globular.model.covariances import ScatterKind
+from globular.model.chunks import BoundGap, ChunkGains, Chunks, Within, packed_width
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics
+from globular.seam.among import All
+from globular.seam.tree_passes import ExpectCells, Gains, Gap
 from globular.threads import even_ranges, map_all, ordered_map
-
-if TYPE_CHECKING:
-    from globular.backends.cpu.shard import CpuShard
 
 _MAX_SPANS = 64
 """Statistics are C-sized; so few of them are added up, whatever the number of blocks."""
@@ -39,40 +35,22 @@ GainOfBlock = Callable[[I64], tuple[F64, int]]
 """From places of nodes to their gains, and the cells that were looked at."""
 
 
-def build_tree(shard: CpuShard, kind: ScatterKind, leaf_size: int) -> PartitionTree:
-    """A tree over the rows of a shard, numbered from `first_row`."""
-    if not isinstance(shard.rows, DenseRows):
-        raise UnsupportedPassError(f"cell_pass is not available here: {shard.passes['cell_pass']}")
-    rows: Floats = shard.rows.block(0, shard.n_rows)
-    if len(shard.scales):
-        rows = read_only(rows * shard.scales[:, None])
-    return PartitionTree.build(
-        rows, shard.weights, kind, leaf_size, first_row=shard.first_row, n_threads=shard.n_threads
-    )
-
-
-def read_rows(shard: CpuShard, numbers: NDArray[np.integer]) -> tuple[F64, F64]:
-    """Rows by their numbers in the tree, and their weights."""
-    places = np.asarray(numbers, dtype=np.intp) - shard.first_row
-    return shard.take(places), shard.take_weights(places)
-
-
-def cell_pass(
-    frontier: Frontier, mixture: GaussianParameters, rule: ShareRule, within: Within | None, n_threads: int
-) -> SoftStatistics:
-    """See `Shard.cell_pass`."""
-    blocks = frontier_blocks(frontier, mixture)
+@HostShard.implements(ExpectCells, All)
+def expect_all(shard: HostShard, work: ExpectCells) -> SoftStatistics:
+    """Every cell against all components."""
+    frontier, n_threads = frontier_of(shard), shard.n_threads
+    blocks = frontier_blocks(frontier, work.mixture)
     kept = node_features(frontier, blocks, n_threads)
-    held = None if within is None else _Held(frontier, within, n_threads)
+    held = None if work.within is None else _Held(frontier, work.within, n_threads)
 
-    def of_span(work: tuple[Chunks, list[Span], int]) -> Moments:
-        chunks, spans, first = work
+    def of_span(task: tuple[Chunks, list[Span], int]) -> Moments:
+        chunks, spans, first = task
         total = blocks.no_moments()
         for begin, end in spans:
             part = chunks.pick(slice(begin, end))
             weights = None if held is None else held.weights(part, slice(first + begin, first + end))
             features = kept[begin:end] if kept is not None and chunks is frontier.node_chunks else None
-            blocks.e_step(total, part, weights, rule, features)
+            blocks.e_step(total, part, weights, work.rule, features)
         return total
 
     total = blocks.no_moments()
@@ -133,58 +111,36 @@ def cell_densities(frontier: Frontier, mixture: GaussianParameters, n_threads: i
 
     def of_span(work: tuple[Chunks, list[Span], int]) -> F64:
         chunks, spans, _ = work
-        return np.concatenate([_densities(blocks, chunks.pick(slice(*span)))[1] for span in spans])
+        return np.concatenate([_densities(blocks, chunks.pick(slice(*span))) for span in spans])
 
     return np.concatenate([_NONE, *map_all(of_span, _work(frontier, blocks.width), n_threads)])
 
 
-def _densities(blocks: ChunkBlocks, chunks: Chunks, features: F64 | None = None) -> tuple[F64, F64]:
-    """q(c), (B, C), and log Σ_c exp ⟨log p(c, x)⟩, (B,)."""
+def _densities(blocks: ChunkBlocks, chunks: Chunks, features: F64 | None = None) -> F64:
+    """log Σ_c exp ⟨log p(c, x)⟩, (B,)."""
     features = blocks.features(chunks) if features is None else features
     joint, densities = blocks.log_joint(chunks, features), np.empty(len(chunks))
     softmax_rows(joint, _NONE, densities)
-    return joint, densities
+    return densities
 
 
-def gain_pass(
-    frontier: Frontier, mixture: GaussianParameters, n: int, measure: GainMeasure, n_threads: int
-) -> ChunkGains:
-    """See `Shard.gain_pass`."""
-    blocks = ChunkBlocks(mixture, frontier.offset)
+@HostShard.implements(Gains, All)
+def gains_of_all(shard: HostShard, work: Gains) -> ChunkGains:
+    frontier = frontier_of(shard)
+    blocks = ChunkBlocks(work.mixture, frontier.offset)
     kept = frontier.features.get(blocks.coefficients.shape[1])  # if a pass has made them; a few nodes need not
-    gains_of, under = _GAINS[measure], (mixture, measure)
 
     def of_block(places: I64) -> tuple[F64, int]:
         nodes = frontier.node_chunks.pick(places)
-        return gains_of(frontier, blocks, places, _densities(blocks, nodes, None if kept is None else kept[places]))
+        # the children's parts of F minus their parents'
+        gains = -nodes.weights * _densities(blocks, nodes, None if kept is None else kept[places])
+        n_cells = len(places)
+        for children in frontier.children(places):
+            gains += per_parent(children, children.chunks.weights * _densities(blocks, children.chunks), len(places))
+            n_cells += len(children.chunks)
+        return gains, n_cells
 
-    return collect_gains(frontier, under, of_block, n, mixture.n_components, blocks.width, n_threads)
-
-
-def _bound_gains(frontier: Frontier, blocks: ChunkBlocks, places: I64, parents: tuple[F64, F64]) -> tuple[F64, int]:
-    """Children's parts of F minus their parents'."""
-    gains, n_cells = -frontier.node_chunks.weights[places] * parents[1], len(places)
-    for children in frontier.children(places):
-        parts = children.chunks.weights * _densities(blocks, children.chunks)[1]
-        gains += per_parent(children, parts, len(places))
-        n_cells += len(children.chunks)
-    return gains, n_cells
-
-
-def _changes(frontier: Frontier, blocks: ChunkBlocks, places: I64, parents: tuple[F64, F64]) -> tuple[F64, int]:
-    """Weight whose responsibilities change when a cell is opened: Σ_B w_B ½ Σ_s |q_B(s) − q_A(s)|."""
-    gains, n_cells = np.zeros(len(places)), len(places)
-    for children in frontier.children(places):
-        moved = 0.5 * np.abs(_densities(blocks, children.chunks)[0] - parents[0][children.parents]).sum(axis=1)
-        gains += per_parent(children, children.chunks.weights * moved, len(places))
-        n_cells += len(children.chunks)
-    return gains, n_cells
-
-
-_GAINS: dict[GainMeasure, Callable[[Frontier, ChunkBlocks, I64, tuple[F64, F64]], tuple[F64, int]]] = {
-    "bound": _bound_gains,
-    "change": _changes,
-}
+    return collect_gains(shard, work, of_block, work.mixture.n_components, blocks.width)
 
 
 def per_parent(children: Children, values: F64, n_parents: int) -> F64:
@@ -192,9 +148,10 @@ def per_parent(children: Children, values: F64, n_parents: int) -> F64:
     return np.asarray(np.bincount(children.parents, values, minlength=n_parents), dtype=np.float64)
 
 
-def gap_pass(frontier: Frontier, mixture: GaussianParameters, n_threads: int) -> BoundGap:
-    """See `Shard.gap_pass`."""
-    blocks = ChunkBlocks(mixture, frontier.offset)
+@HostShard.implements(Gap, All)
+def gap_of_all(shard: HostShard, work: Gap) -> BoundGap:
+    frontier = frontier_of(shard)
+    blocks = ChunkBlocks(work.mixture, frontier.offset)
 
     def of_block(places: I64, rows: Children) -> float:
         nodes = frontier.node_chunks.pick(places)
@@ -209,7 +166,7 @@ def gap_pass(frontier: Frontier, mixture: GaussianParameters, n_threads: int) ->
         divergences += densities - bounds[rows.parents]
         return float(nodes.weights @ mean_of_sample(rows, divergences, len(nodes)))
 
-    return sampled_gap(frontier, of_block, mixture.n_components, blocks.width, n_threads)
+    return sampled_gap(frontier, of_block, work.mixture.n_components, blocks.width, shard.n_threads)
 
 
 def mean_of_sample(rows: Children, values: F64, n_parents: int) -> F64:
@@ -243,35 +200,27 @@ def sampled_gap(
     return BoundGap(total / share, (len(chosen) + len(rows.chunks)) * per_cell)
 
 
-def collect_gains(
-    frontier: Frontier,
-    under: tuple[GaussianParameters, str],
-    of_block: GainOfBlock,
-    n: int,
-    per_cell: int,
-    width: int,
-    n_threads: int,
-) -> ChunkGains:
+def collect_gains(shard: HostShard, work: Gains, of_block: GainOfBlock, per_cell: int, width: int) -> ChunkGains:
     """Gains of all nodes, per cell added, to the frontier; the n largest of them as the answer.
 
     Nodes without scatter are exact already: their gain is zero without looking. Those known from an earlier pass under
     the same mixture stay: only what was opened since is looked at.
     """
-    known = frontier.gains_under
-    if frontier.gains is None or known is None or known[0] is not under[0] or known[1] != under[1]:
+    frontier = frontier_of(shard)
+    if frontier.gains is None or frontier.gains_of is None or not work.continues(frontier.gains_of):
         frontier.gains = np.full(len(frontier.nodes), np.nan)
-    frontier.gains_under = under
+    frontier.gains_of = work
     added = np.maximum(frontier.n_children(np.arange(len(frontier.nodes))) - 1, 1)
     gains, n_cells = frontier.gains * added, 0
     unknown = np.flatnonzero(np.isnan(gains))
     gains[unknown] = 0.0
     spread = unknown[np.any(frontier.node_chunks.scatter[unknown] != 0.0, axis=1)]
     works = list(_by_children(frontier, spread, block_size(width)))
-    for places, (found, looked_at) in zip(works, map_all(of_block, works, n_threads), strict=True):
+    for places, (found, looked_at) in zip(works, map_all(of_block, works, shard.n_threads), strict=True):
         gains[places] = np.maximum(found, 0.0)  # negative by rounding only
         n_cells += looked_at
     frontier.gains = gains / added
-    best = np.argsort(-frontier.gains, kind="stable")[:n]
+    best = np.argsort(-frontier.gains, kind="stable")[: work.n]
     return ChunkGains(frontier.gains[best], added[best], float(gains.sum()), len(frontier), n_cells * per_cell)
 
 
@@ -284,11 +233,3 @@ def _by_children(frontier: Frontier, places: I64, size: int) -> Iterator[I64]:
         end = max(begin + 1, int(np.searchsorted(ends, before + size, side="right")))
         yield places[begin:end]
         begin = end
-
-
-def expand_chunks(frontier: Frontier, smallest: float) -> int:
-    """See `Shard.expand_chunks`."""
-    if frontier.gains is None:
-        raise RuntimeError("expand_chunks opens what a gain_pass has found; run that first")
-    frontier.open(np.flatnonzero((frontier.gains >= smallest) & (frontier.gains > 0.0)))
-    return len(frontier)

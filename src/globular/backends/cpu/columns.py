@@ -1,0 +1,66 @@
+"""What is to be known of columns before a fit: moments, and the smallest value."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from globular.backends.cpu.rows import CSRRows
+from globular.backends.cpu.shard import CpuShard
+from globular.kernels.moments import add_moments
+from globular.model.statistics import F64, ColumnMoments
+from globular.seam.passes import Moments, Smallest
+from globular.threads import even_ranges, map_all
+
+
+@CpuShard.implements(Moments)
+def moments(shard: CpuShard, work: Moments) -> ColumnMoments:
+    """Zeros where nothing counts."""
+    weight = shard.total_weight
+    found = _column_moments(shard) if weight > 0 else (np.zeros(shard.n_columns), np.zeros(shard.n_columns))
+    return ColumnMoments(((weight, *found),))
+
+
+def _column_moments(shard: CpuShard) -> tuple[F64, F64]:
+    """Weighted mean and variance per column, in one pass about a sample's mean, float64."""
+    if isinstance(shard.rows, CSRRows):
+        return _csr_moments(shard, shard.rows)
+    rows, total = shard.rows, shard.total_weight
+    sample = shard.take(np.arange(0, shard.n_rows, -(-shard.n_rows // 256)))
+    # a constant column is to have the variance zero, not what rounding its mean leaves
+    shift = np.where((sample == sample[0]).all(axis=0), sample[0], sample.mean(axis=0))
+
+    def moments(span: tuple[int, int]) -> F64:
+        part, out = slice(*span), np.zeros((2, shard.n_columns))
+        add_moments(rows.block(*span), shard.scales[part], shard.weights[part], shift, out[0], out[1])
+        return out
+
+    spans = even_ranges(shard.n_rows, 4096)
+    first, second = sum(map_all(moments, spans, shard.n_threads), np.zeros((2, shard.n_columns))) / total
+    with np.errstate(over="ignore", invalid="ignore"):  # callers see infinity or NaN and say so
+        return shift + first, np.maximum(second - first**2, 0.0)
+
+
+def _csr_moments(shard: CpuShard, rows: CSRRows) -> tuple[F64, F64]:
+    """About the mean, the zeros of a column together: a large offset must not cancel."""
+    indices, values, weights = rows.indices, rows.data.astype(np.float64), None
+    if len(shard.scales) or len(shard.weights):
+        row_of = np.repeat(np.arange(shard.n_rows), np.diff(rows.indptr))
+        values = values * shard.scales[row_of] if len(shard.scales) else values
+        weights = shard.weights[row_of] if len(shard.weights) else None
+
+    def share(values: F64 | None) -> F64:
+        """Σ w v of the nonzeros of every column, by the weight of all rows."""
+        each = values if weights is None else weights if values is None else weights * values
+        return np.bincount(indices, each, shard.n_columns) / shard.total_weight
+
+    filled = np.bincount(indices, minlength=shard.n_columns) == shard.n_rows
+    with np.errstate(over="ignore", invalid="ignore"):  # callers see infinity or NaN and say so
+        mean = share(values)
+        values -= mean[indices]
+        zeros = np.where(filled, 0.0, np.maximum(1.0 - share(None), 0.0))
+        return mean, share(np.square(values, out=values)) + zeros * mean**2
+
+
+@CpuShard.implements(Smallest)
+def smallest(shard: CpuShard, work: Smallest) -> float:
+    return float(shard.dense_rows.array.min())

@@ -1,0 +1,95 @@
+"""What fitted centres and infinite mixtures say of every row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.metrics.pairwise import cosine_distances
+
+from globular.backends.cpu.rows import CSRRows
+from globular.backends.cpu.shard import CpuShard
+from globular.backends.cpu.soft import weighted_total
+from globular.model.dirichlet import InfiniteMixture
+from globular.model.statistics import F64
+from globular.seam.passes import Answer, Centers
+from globular.threads import even_ranges, run_all
+
+ROWS_PER_BLOCK = 4096
+_ROWS_OF_PREDICTIVE = 4096
+_CANCELLED = 1e-4
+"""Squared distances below this share of the squares that they come from are computed again as differences."""
+
+
+@CpuShard.implements(Answer, Centers)
+def distances(shard: CpuShard, work: Answer) -> list[Any]:
+    """Distances of every row to all centres, (N, k), in the dtype of the rows; cosine distances if asked for."""
+    found = np.empty((shard.n_rows, len(work.model.centers)), dtype=shard.rows.dtype)
+    measure = _cosine if work.model.metric == "cosine" else _Euclidean(work.model.centers, sparse=_is_sparse(shard))
+
+    def write(span: tuple[int, int]) -> None:
+        found[slice(*span)] = measure(_block(shard, span), work.model.centers)
+
+    run_all(write, even_ranges(shard.n_rows, ROWS_PER_BLOCK), shard.n_threads)
+    return [found]
+
+
+def _is_sparse(shard: CpuShard) -> bool:
+    return isinstance(shard.rows, CSRRows)
+
+
+def _block(shard: CpuShard, span: tuple[int, int]) -> Any:
+    rows = shard.rows
+    if not isinstance(rows, CSRRows):
+        return rows.block(*span)
+    begin, end = rows.indptr[span[0]], rows.indptr[span[1]]
+    indptr = rows.indptr[span[0] : span[1] + 1] - begin
+    return sparse.csr_array((rows.data[begin:end], rows.indices[begin:end], indptr), (len(indptr) - 1, rows.shape[1]))
+
+
+def _cosine(rows: Any, centers: F64) -> NDArray[Any]:
+    """Rows are first brought to a largest entry of one: the square of a length may leave the range of floats."""
+    if sparse.issparse(rows):
+        largest = abs(rows).max(axis=1).toarray().ravel()
+        shortened = sparse.csr_array(rows, copy=True)
+        shortened.data /= np.repeat(np.where(largest > 0, largest, 1), np.diff(rows.indptr))
+    else:
+        largest = np.abs(rows).max(axis=1, keepdims=True)
+        shortened = rows / np.where(largest > 0, largest, 1)
+    return cosine_distances(shortened, centers.astype(rows.dtype))
+
+
+class _Euclidean:
+    """By products in float64, and by differences where those cancel."""
+
+    def __init__(self, centers: F64, *, sparse: bool) -> None:
+        self.offset = 0.0 if sparse else centers.mean(axis=0)  # sparse rows would not stay sparse
+        self.centers = centers - self.offset
+        self.norms = (self.centers**2).sum(axis=1)
+
+    def __call__(self, block: Any, centers: F64) -> F64:
+        dense = isinstance(block, np.ndarray)
+        rows = block.astype(np.float64)
+        rows = rows - self.offset if dense else rows
+        lengths = (rows**2).sum(axis=1) if dense else np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
+        scale = lengths[:, None] + self.norms
+        squared = scale - 2.0 * np.asarray(rows @ self.centers.T)
+        cancelled = squared < _CANCELLED * scale
+        for c in np.flatnonzero(cancelled.any(axis=0)):
+            near = rows[np.flatnonzero(cancelled[:, c])]
+            squared[cancelled[:, c], c] = (((near if dense else near.toarray()) - self.centers[c]) ** 2).sum(axis=1)
+        return np.sqrt(squared)
+
+
+@CpuShard.implements(Answer, InfiniteMixture)
+def predictive(shard: CpuShard, work: Answer) -> list[Any]:
+    """The "log_densities" log p(x | X) of every row, (N,), or their weighted "total"."""
+    scores = np.empty(shard.n_rows)
+
+    def score(block: tuple[int, int]) -> None:
+        scores[slice(*block)] = work.model.log_predictive(shard.take(np.arange(*block)))
+
+    run_all(score, even_ranges(shard.n_rows, _ROWS_OF_PREDICTIVE), shard.n_threads)
+    return [weighted_total(shard, scores)] if work.want == "total" else [scores]

@@ -1,0 +1,240 @@
+"""What shards of this process share: per-row state, the table of who carries out which pass, and passes over state.
+
+A backend derives from `HostShard`, brings rows (`take`, `parts`) and registers a function for each pass that it carries
+out itself: `@MyShard.implements(Assign)`, or `@MyShard.implements(Assign, Probe)` for one source of candidates. What
+needs weights and per-row state alone is written here once. Passes that nobody has registered are carried out part by
+part.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from functools import reduce
+from typing import Any, ClassVar, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.errors import UnsupportedPassError
+from globular.kernels.d2 import weighted_sum
+from globular.kernels.random import random_labels
+from globular.model.statistics import F64
+from globular.seam.passes import (
+    AllLabels,
+    Index,
+    LabelBySeeds,
+    Labels,
+    Locate,
+    Pass,
+    Relabel,
+    Result,
+    RowValue,
+    ScatterLabels,
+    Take,
+    Total,
+)
+from globular.seam.shard import Shard
+from globular.seam.state import PointState
+from globular.threads import cached_property, even_ranges, map_all
+
+Handler = Callable[[Any, Any], Any]
+Function = TypeVar("Function", bound=Handler)
+
+NONE: F64 = np.empty(0)
+"""Stands for absent weights or scales in kernel calls: kernels look at its length."""
+RUN = 4096
+"""Rows whose sum of w d² is kept as one number."""
+
+
+class HostShard(Shard):
+    """Rows whose weights and per-row state are in the memory of this process."""
+
+    _handlers: ClassVar[dict[tuple[type, type | None], Handler]] = {}
+    frontier: Any = None
+    """The cells of a tree over the rows, once there is one; see `backends.tree`."""
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        weights: F64 | None = None,
+        *,
+        n_threads: int = 1,
+        state: PointState | None = None,
+        first_row: int = 0,
+    ) -> None:
+        self.n_rows, self.n_columns = int(shape[0]), int(shape[1])
+        self.weights: F64 = NONE if weights is None else np.ascontiguousarray(weights, dtype=np.float64)
+        """One number a row, or none at all."""
+        self.n_threads = n_threads
+        self.first_row = first_row
+        """The number of row 0 in the whole data, for random numbers that do not depend on the split."""
+        self.state = PointState(self.n_rows) if state is None else state
+        self.error_runs: F64 | None = None
+        """Σ w d² of every run of rows, where a pass has left it."""
+
+    def __init_subclass__(cls) -> None:
+        cls._handlers = {}
+
+    @classmethod
+    def implements(cls, kind: type[Pass[Any]], variant: type | None = None) -> Callable[[Function], Function]:
+        """Register a function (shard, pass) → result for a kind of pass, or for one variant of it."""
+
+        def register(function: Function) -> Function:
+            cls._handlers[kind, variant] = function
+            return function
+
+        return register
+
+    def _handler(self, work: Pass[Any]) -> Handler | None:
+        variants = (*work.variant.__mro__, None) if work.variant else (None,)
+        for cls in type(self).__mro__:
+            for variant in variants:
+                found = cls.__dict__.get("_handlers", {}).get((type(work), variant))
+                if found is not None:
+                    return cast(Handler, found)
+        return None
+
+    def run(self, work: Pass[Result]) -> Result:
+        if reason := self.why_not(type(work)):
+            raise UnsupportedPassError(f"{type(work).__name__} is not available here: {reason}")
+        if "d2" in work.effect.writes:
+            self.error_runs = None
+        handler = self._handler(work)
+        return self._run_parts(work) if handler is None else handler(self, work)
+
+    def _run_parts(self, work: Pass[Result]) -> Result:
+        """The pass on one part after the other: one result is held, not many."""
+        return reduce(work.merge, (part.run(work) for part in self.parts()))
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype:
+        """The type that kernels see the rows in."""
+
+    @abstractmethod
+    def parts(self) -> Iterator[HostShard]:
+        """The rows in order as shards in memory, with their weights and views of the state."""
+
+    @abstractmethod
+    def take_rows(self, indices: Index) -> F64:
+        """Some rows as the passes see them."""
+
+    @cached_property
+    def total_weight(self) -> float:  # type: ignore[override]
+        return float(self.weights.sum()) if len(self.weights) else float(self.n_rows)
+
+    @property
+    def labels(self) -> Labels:
+        return cast(Labels, self.state.get("labels", np.int32, -1))
+
+    @property
+    def squared_distances(self) -> F64:
+        """Per-row state: squared distance to the closest seed, or to the row's own centre."""
+        return cast(F64, self.state.get("d2", np.float64, np.inf))
+
+    @property
+    def closest_seeds(self) -> Labels:
+        """Per-row state: number of the closest seed."""
+        return cast(Labels, self.state.get("seeds", np.int32, -1))
+
+    def take(self, indices: Index, what: RowValue = "rows") -> NDArray[Any]:
+        if what == "rows":
+            return self.take_rows(indices)
+        if what == "labels":
+            return self.labels[indices]
+        weights = self.weights[indices] if len(self.weights) else np.ones(len(indices))
+        return weights if what == "weights" else self.squared_distances[indices] * weights
+
+    def locate(self, masses: F64, by: Any = "weights") -> Index:
+        if by == "errors":
+            return _locate_in_runs(masses, error_runs(self), lambda span: _errors(self, span))
+        if not len(self.weights):
+            return np.clip(masses, 0, self.n_rows - 1).astype(np.intp)
+        return _locate_in_runs(masses, self._weight_runs, lambda span: self.weights[span])
+
+    @cached_property
+    def _weight_runs(self) -> F64:
+        return np.add.reduceat(self.weights, np.arange(0, self.n_rows, RUN))
+
+
+def for_runs(shard: HostShard, function: Callable[[tuple[int, int]], Result]) -> list[Result]:
+    """Results for all runs of rows in order; a single run is not worth waking the threads for."""
+    spans = even_ranges(shard.n_rows, RUN)
+    return [function(spans[0])] if len(spans) == 1 else map_all(function, spans, shard.n_threads)
+
+
+def error_runs(shard: HostShard) -> F64:
+    """Σ w d² of every run of rows, as kept by the last pass or taken from the state."""
+    if shard.error_runs is None:
+        d2, weights = shard.squared_distances, shard.weights
+
+        def add(span: tuple[int, int]) -> float:
+            return weighted_sum(d2[slice(*span)], weights[slice(*span)])
+
+        shard.error_runs = np.array(for_runs(shard, add))
+    return shard.error_runs
+
+
+def _errors(shard: HostShard, span: slice) -> F64:
+    d2 = shard.squared_distances[span]
+    return d2 * shard.weights[span] if len(shard.weights) else d2
+
+
+def _locate_in_runs(masses: F64, sums: F64, shares: Callable[[slice], F64]) -> Index:
+    """Find the run of each mass from the runs' sums, then the row inside it. O(runs touched · RUN + m log m)."""
+    ends = np.cumsum(sums)
+    positive = np.flatnonzero(sums > 0)
+    found = np.zeros(len(masses), dtype=np.intp)
+    if not len(positive) or not len(masses):
+        return found
+    # a mass that rounding has pushed past the total belongs to the last row that can be drawn at all
+    runs = np.minimum(np.searchsorted(ends, masses, side="right"), positive[-1])
+    order = np.argsort(runs, kind="stable")
+    firsts = np.flatnonzero(np.diff(runs[order], prepend=-1))
+    for run, members in zip(runs[order][firsts].tolist(), np.split(order, firsts[1:]), strict=True):
+        inside = np.cumsum(shares(slice(run * RUN, (run + 1) * RUN)))
+        last = np.searchsorted(inside, inside[-1])  # the row at which the sum reaches its final value
+        at = np.searchsorted(inside, masses[members] - (ends[run] - sums[run]), side="right")
+        found[members] = run * RUN + np.minimum(at, last)
+    return found
+
+
+@HostShard.implements(Take)
+def take(shard: HostShard, work: Take) -> NDArray[Any]:
+    return shard.take(work.indices, work.what)
+
+
+@HostShard.implements(Locate)
+def locate(shard: HostShard, work: Locate) -> Index:
+    return shard.locate(work.masses, work.by)
+
+
+@HostShard.implements(Total)
+def total(shard: HostShard, work: Total) -> F64:
+    if work.by is None:
+        return np.array([shard.total_weight if work.of == "weights" else _errors(shard, slice(None)).sum()])
+    keys = shard.labels if work.by == "labels" else shard.closest_seeds
+    weights = shard.weights if len(shard.weights) else None
+    values = weights if work.of == "weights" else _errors(shard, slice(None))
+    return np.bincount(keys, values, minlength=work.n).astype(np.float64)
+
+
+@HostShard.implements(AllLabels)
+def all_labels(shard: HostShard, work: AllLabels) -> list[Labels]:
+    return [shard.labels]
+
+
+@HostShard.implements(ScatterLabels)
+def scatter_labels(shard: HostShard, work: ScatterLabels) -> None:
+    random_labels(np.uint64(work.seed), shard.first_row, work.n_clusters, shard.labels)
+
+
+@HostShard.implements(LabelBySeeds)
+def label_by_seeds(shard: HostShard, work: LabelBySeeds) -> None:
+    shard.labels[:] = shard.closest_seeds
+
+
+@HostShard.implements(Relabel)
+def relabel(shard: HostShard, work: Relabel) -> None:
+    np.take(work.names, shard.labels, out=shard.labels)

@@ -1,0 +1,140 @@
+"""Any list of shards as one: a pass is run on every part, and the results are merged along a tree.
+
+Labels equal those of one shard over all rows bit for bit, because a label depends on its own row and the centres only.
+Sums are added in another order than on one shard, so they agree to rounding (about 1e-15 of their size).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.backends.cpu.shard import CpuShard, local_shard
+from globular.backends.host import HostShard
+from globular.errors import UnsupportedPassError
+from globular.model.statistics import F64
+from globular.seam.passes import Index, Labels, Locate, Pass, Result, RowValue, Take, Total
+from globular.seam.shard import Shard
+from globular.seam.tree_sum import tree_total
+
+IN_PARTS = "the rows lie in several parts, each of which would have to keep a second copy"
+
+
+class SideBySide(Shard):
+    """Parts that keep their own rows and state; row i of the whole is a row of the part it falls into."""
+
+    _ends: Index
+    """One past the last row of every part."""
+
+    @abstractmethod
+    def _merged(self, work: Pass[Result]) -> Result:
+        """The results of a pass on all parts, merged along the tree over their numbers."""
+
+    @abstractmethod
+    def _each(self, work: Pass[Result]) -> list[Result]:
+        """The result of a pass for every part."""
+
+    @abstractmethod
+    def _some(self, work: Mapping[int, Pass[Result]]) -> dict[int, Result]:
+        """A pass of its own for each of some parts."""
+
+    @property
+    @abstractmethod
+    def _lacks_of_parts(self) -> list[Mapping[str, str]]:
+        """See `Shard.lacks`, part by part."""
+
+    @property
+    @abstractmethod
+    def weights_of_parts(self) -> F64:
+        """Σ w of every part."""
+
+    @property
+    def n_rows(self) -> int:  # type: ignore[override]
+        return int(self._ends[-1])
+
+    @property
+    def total_weight(self) -> float:
+        return float(sum(self.weights_of_parts.tolist()))
+
+    @property
+    def lacks(self) -> Mapping[str, str]:
+        found = {need: reason for lacks in self._lacks_of_parts for need, reason in lacks.items()}
+        return {**found, "rows in one place": IN_PARTS, "sparse rows": IN_PARTS}
+
+    def run(self, work: Pass[Result]) -> Result:
+        if reason := self.why_not(type(work)):
+            raise UnsupportedPassError(f"{type(work).__name__} is not available here: {reason}")
+        return self._merged(work)
+
+    def take(self, indices: Index, what: RowValue = "rows") -> NDArray[Any]:
+        owners = np.searchsorted(self._ends, indices, side="right")
+        wanted = {int(part): Take(indices[owners == part] - self._first(part), what) for part in np.unique(owners)}
+        out: NDArray[Any] = np.empty((len(indices), self.n_columns) if what == "rows" else len(indices))
+        if what == "labels":
+            out = out.astype(np.int32)
+        for part, values in self._some(wanted).items():
+            out[owners == part] = values
+        return out
+
+    def locate(self, masses: F64, by: Any = "weights") -> Index:
+        """Find the part of each mass from the totals, then the row inside it."""
+        totals = self.weights_of_parts if by == "weights" else np.concatenate(self._each(Total(by)))
+        ends = np.cumsum(totals)
+        last = np.flatnonzero(totals > 0)[-1] if (totals > 0).any() else 0
+        owners = np.minimum(np.searchsorted(ends, masses, side="right"), last)
+        wanted = {
+            int(part): Locate(masses[owners == part] - (ends[part] - totals[part]), by) for part in np.unique(owners)
+        }
+        located = np.empty(len(masses), dtype=np.intp)
+        for part, rows in self._some(wanted).items():
+            located[owners == part] = rows + self._first(part)
+        return located
+
+    def _first(self, part: int) -> int:
+        return int(self._ends[part - 1]) if part else 0
+
+    def subset(self, indices: Index) -> CpuShard:
+        return self.local(self.take(indices), self.take(indices, "weights"))
+
+    def local(self, rows: F64, weights: F64 | None = None) -> CpuShard:
+        return local_shard(rows, weights, self.n_threads)
+
+
+class SplitShard(SideBySide):
+    """Shards side by side in this process; row 0 of each gets the number it has in the whole."""
+
+    def __init__(self, shards: Sequence[HostShard]) -> None:
+        if not shards:
+            raise ValueError("a split needs at least one shard")
+        if len({shard.n_columns for shard in shards}) > 1:
+            raise ValueError("all shards of a split must have the same number of columns")
+        self.shards = list(shards)
+        self.n_columns, self.n_threads = shards[0].n_columns, shards[0].n_threads
+        self._ends = np.cumsum([shard.n_rows for shard in shards])
+        for number, shard in enumerate(shards):
+            shard.first_row = self._first(number)
+
+    @property
+    def _lacks_of_parts(self) -> list[Mapping[str, str]]:
+        return [shard.lacks for shard in self.shards]
+
+    @property
+    def weights_of_parts(self) -> F64:
+        return np.array([shard.total_weight for shard in self.shards])
+
+    @property
+    def labels(self) -> Labels:
+        return np.concatenate([shard.labels for shard in self.shards])
+
+    def _merged(self, work: Pass[Result]) -> Result:
+        return tree_total(len(self.shards), work.merge, (shard.run(work) for shard in self.shards))
+
+    def _each(self, work: Pass[Result]) -> list[Result]:
+        return [shard.run(work) for shard in self.shards]
+
+    def _some(self, work: Mapping[int, Pass[Result]]) -> dict[int, Result]:
+        return {part: self.shards[part].run(own) for part, own in work.items()}

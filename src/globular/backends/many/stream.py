@@ -1,0 +1,109 @@
+"""Data larger than memory: rows come from a source block by block, per-row state stays.
+
+A pass loads one part after the other, lays a `CpuShard` with a view of the state over it, and merges the results.
+While a part is worked on, the next is read by a thread of its own. Memory: two parts, the per-row state (4 bytes a row
+for labels, more for seeding and bounds) and what C×D needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from globular.backends.cpu.rows import working_dtype
+from globular.backends.cpu.shard import CpuShard, local_shard
+from globular.backends.host import HostShard
+from globular.backends.many.batches import StreamedBatch
+from globular.data.blocks import Block, Matrix, Source
+from globular.errors import DataError
+from globular.model.nested import NestedStatistics
+from globular.model.statistics import F64
+from globular.seam.passes import AssignBatch, Index
+from globular.seam.state import PointState
+from globular.threads import cached_property, read_ahead
+
+PART_BYTES = 128 * 2**20
+READ_ANEW = "rows that are read anew remember nothing"
+
+
+class StreamShard(HostShard):
+    """A source read anew for every pass."""
+
+    def __init__(
+        self,
+        source: Source,
+        weights: F64 | None = None,
+        *,
+        unit_rows: bool = False,
+        n_threads: int = 1,
+        rows_per_part: int | None = None,
+        first_row: int = 0,
+        row_numbers: Index | None = None,
+    ) -> None:
+        super().__init__((source.n_rows, source.n_columns), weights, n_threads=n_threads, first_row=first_row)
+        self.source = source
+        self._row_numbers = row_numbers
+        """How messages number the rows, where that is not in order from 0."""
+        self.unit_rows = unit_rows
+        self.rows_per_part = rows_per_part or max(1, PART_BYTES // (source.n_columns * source.dtype.itemsize))
+        self._checked = False
+
+    @property
+    def dtype(self) -> np.dtype:
+        return working_dtype(self.source.dtype)
+
+    def parts(self) -> Iterator[CpuShard]:
+        for block in read_ahead(self.source.blocks(self.rows_per_part)):
+            yield self._part(block)
+        self._checked = True
+
+    def _part(self, block: Block) -> CpuShard:
+        if not self._checked:
+            self._check_finite(block)
+        part = self.part_of(block.rows, slice(block.start, block.stop), self.state.view(block.start, block.stop))
+        part.first_row = self.first_row + block.start
+        return part
+
+    def part_of(self, rows: Matrix, numbers: Index | slice, state: PointState) -> CpuShard:
+        """A shard of the rows with these numbers, which the caller has read and keeps the state of."""
+        weights = self.weights[numbers] if len(self.weights) else None
+        return CpuShard(rows, weights, unit_rows=self.unit_rows, n_threads=self.n_threads, state=state)
+
+    def _check_finite(self, block: Block) -> None:
+        values = block.rows if isinstance(block.rows, np.ndarray) else block.rows.data
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = values.sum(dtype=np.float64)  # one fast look; only a sum that is not finite asks for a closer one
+        if not np.isfinite(total):
+            bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
+            if len(bad):
+                number = block.start + int(bad[0])
+                if self._row_numbers is not None:
+                    number = int(self._row_numbers[number])
+                where = f" in row {number}" if isinstance(block.rows, np.ndarray) else ""
+                raise DataError(f"{self.source.name}: NaN or infinity{where}; remove or fill such values first")
+
+    @cached_property
+    def lacks(self) -> Mapping[str, str]:  # type: ignore[override]
+        first = self.subset(np.zeros(1, dtype=np.intp))
+        return {**first.lacks, "rows that stay": READ_ANEW, "sparse rows": READ_ANEW}
+
+    @cached_property
+    def batch(self) -> StreamedBatch:
+        """The rows that nested batches have reached."""
+        return StreamedBatch(self.source, self.rows_per_part, self.part_of, self.labels, self.first_row)
+
+    def take_rows(self, indices: Index) -> F64:
+        return self.subset(indices).take(np.arange(len(indices)))
+
+    def subset(self, indices: Index) -> CpuShard:
+        return self.part_of(self.source.take(indices), indices, PointState(len(indices)))
+
+    def local(self, rows: F64, weights: F64 | None = None) -> CpuShard:
+        return local_shard(rows, weights, self.n_threads)
+
+
+@StreamShard.implements(AssignBatch)
+def assign_batch(shard: StreamShard, work: AssignBatch) -> NestedStatistics:
+    """The rows of the batch alone are read."""
+    return shard.batch.run(work)

@@ -1,0 +1,92 @@
+"""Candidate sources: which centres or components a row compares itself with in a pass.
+
+Looking at more centres than a source names is always correct, so a backend may answer any of them by `ALL`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+from globular.model.cells import CellTree, CenterCells
+from globular.model.graph import Graph
+from globular.model.groups import CenterGroups
+from globular.model.search import Search
+from globular.model.statistics import F64
+
+Route = Literal["top", "down", "stay"]
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Every centre."""
+
+    needs: ClassVar[Set[str]] = frozenset()
+
+
+ALL = All()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bounded:
+    """Every centre that yinyang bounds do not rule out: the same result as `ALL`."""
+
+    needs: ClassVar[Set[str]] = frozenset()
+    groups: CenterGroups
+    shifts: F64 | None
+    """How far the centres have moved since the last pass; None starts the bounds afresh."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Neighbors:
+    """The neighbourhoods of the C′ centres that the row keeps, its K(n), and a few centres at random.
+
+    About C′·G distances a row, whatever the number of centres; the result has the pairs of Eq. 8 if `search` asks.
+    """
+
+    needs: ClassVar[Set[str]] = frozenset()
+    graph: Graph
+    search: Search
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Probe:
+    """The centres in the `n_probes` cells closest to the row, and those that it keeps.
+
+    About cells + n_probes · C / cells distances a row. A mixture keeps `n_candidates` components a row; without cells
+    it looks at those alone. Rows whose K(n) does not begin with their label start from the label.
+    """
+
+    needs: ClassVar[Set[str]] = frozenset()
+    cells: CenterCells | None
+    n_probes: int
+    n_candidates: int = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Down:
+    """The centres in the row's own cell of the last level but one of a tree.
+
+    `route` says how a row comes to its cell: "top", down the whole tree; "down", the cell is its present label (the
+    tree has grown by one level since the last pass); "stay", the cell of the last pass.
+    """
+
+    needs: ClassVar[Set[str]] = frozenset()
+    tree: CellTree
+    route: Route = "top"
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """The components that mattered to the row when all were looked at last; `renew` looks at all.
+
+    The log-likelihood is then a bound of it from below.
+    """
+
+    needs: ClassVar[Set[str]] = frozenset({"dense rows", "rows that stay"})
+    renew: bool
+
+
+HardAmong: TypeAlias = All | Bounded | Neighbors | Probe | Down
+SoftAmong: TypeAlias = All | Neighbors | Probe | Remembered

@@ -1,0 +1,397 @@
+"""Passes over the rows, as values.
+
+A pass holds small parameters (C-sized, float64). Whoever carries it out does everything N-sized, changes the per-row
+state that the pass declares, and returns a result; results of several sets of rows are put together by `merge`.
+Every pass has an oracle in `reference`. "Rows as the passes see them" are the user's rows in float64, scaled to unit
+length if the metric is the cosine.
+
+Per-row state by name: "labels", the closest centre (−1 before the first pass); "d2", the squared distance to the
+closest seed, or to the own centre after a pass among `Probe` or `Down`; "seeds", the number of that seed; "members",
+K(n); "cells", the row's cell in a tree of centres; "bounds", what bounds have left; "pairs", what `Remembered` recalls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.model.cells import CellTree
+from globular.model.chunks import Chunks
+from globular.model.columns import ColumnMeans
+from globular.model.gaussian import GaussianParameters
+from globular.model.nested import Batch, NestedSearch, NestedStatistics
+from globular.model.statistics import (
+    F64,
+    Claim,
+    ColumnMoments,
+    FarRows,
+    HardStatistics,
+    PotentialStatistics,
+    SoftStatistics,
+)
+from globular.model.subspace import Subspace
+from globular.seam.among import ALL, Bounded, Down, HardAmong, Neighbors, Probe, Remembered, Route, SoftAmong
+
+Result = TypeVar("Result")
+Index: TypeAlias = NDArray[np.intp]
+Labels: TypeAlias = NDArray[np.int32]
+Names: TypeAlias = Set[str]
+NOTHING: Names = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a pass does to the per-row state: what a lost part has to be told again."""
+
+    writes: Names = NOTHING
+    afresh: bool = False
+    """Whether what is written does not depend on what was there before."""
+    reads: Names = NOTHING
+    """What is looked at beside what is written."""
+
+
+NO_EFFECT = Effect()
+
+
+class Pass(Generic[Result]):
+    """What is to be done to all rows of a shard."""
+
+    needs: ClassVar[Names] = NOTHING
+    """What the rows must be like: "dense rows", "rows that stay" (not read anew), "rows in one place"."""
+
+    @property
+    def effect(self) -> Effect:
+        """What the pass does to the per-row state."""
+        return NO_EFFECT
+
+    @property
+    def variant(self) -> type | None:
+        """What tells apart passes of one kind that are carried out in different ways: the candidate source."""
+        return None
+
+    def merge(self, one: Result, other: Result) -> Result:
+        """The result for two sets of rows, of which `one` comes first."""
+        return one + other  # type: ignore[operator]
+
+    def continues(self, earlier: Pass[Any]) -> bool:
+        """Whether a pass that sets state afresh goes on from what an earlier pass of its kind has left."""
+        return False
+
+
+class Change(Pass[None]):
+    """A pass without a result."""
+
+    def merge(self, one: None, other: None) -> None:
+        return None
+
+
+# --- k-means ---------------------------------------------------------------------------------------------------------
+
+Want = Literal["sums", "moves", "labels"]
+
+
+@dataclass(frozen=True, eq=False)
+class Assign(Pass[HardStatistics]):
+    """Label every row with the closest of its candidate centres (lowest index on ties), and sum per cluster.
+
+    `want`: "sums" of all rows, the "moves" (what changed against the labels before), or "labels" and no sums.
+    Among `Probe` and `Neighbors` a row keeps its label if nothing that it looks at is closer.
+    """
+
+    centers: F64
+    among: HardAmong = ALL
+    want: Want = "sums"
+
+    @classmethod
+    def down(cls, tree: CellTree, route: Route = "top", want: Want = "sums") -> Assign:
+        """The pass down a tree to the centres of its last level."""
+        return cls(tree.centers, Down(tree, route), want)
+
+    @property
+    def effect(self) -> Effect:
+        match self.among:
+            case Bounded(shifts=shifts):
+                return Effect({"labels", "bounds"}, afresh=shifts is None)
+            case Neighbors():
+                return Effect({"labels", "members"})
+            case Probe():
+                return Effect({"labels", "d2"})
+            case Down(route=route):
+                return Effect({"labels", "d2", "cells"}, afresh=route == "top")
+        return Effect({"labels"}, afresh=True)
+
+    @property
+    def variant(self) -> type:
+        return type(self.among)
+
+
+@dataclass(frozen=True, eq=False)
+class AssignBatch(Pass[NestedStatistics]):
+    """Label the rows of a batch, and say how the votes changed; those of other rows stay as they are.
+
+    Sums and squares are taken about `origin`. Exactly the closest centre unless the search has candidates. Centres by
+    column are answered by ballots about zero, all others by sums. At most C distances for each row of the batch.
+    """
+
+    centers: F64 | ColumnMeans
+    origin: F64
+    rows: Batch
+    search: NestedSearch
+
+    @property
+    def effect(self) -> Effect:
+        return Effect({"labels", "batch bounds"}, afresh=self.search.restart)
+
+    def for_rows(self, n: int) -> AssignBatch:
+        """The same pass for a shard of n rows that are all in the batch, and whose state is known."""
+        return replace(self, rows=Batch(0, n, n), search=replace(self.search, restart=False))
+
+
+@dataclass(frozen=True, eq=False)
+class SumByLabel(Pass[HardStatistics]):
+    """Sums of the rows as they are labelled; no distance is looked at, and the objective is 0."""
+
+    n_clusters: int
+
+
+@dataclass(frozen=True, eq=False)
+class Farthest(Pass[FarRows]):
+    """The n rows farthest from the centre of their own label; rows of weight zero do not count."""
+
+    centers: F64
+    n: int
+
+    def merge(self, one: FarRows, other: FarRows) -> FarRows:
+        return (one + other).first(self.n)
+
+
+# --- seeds -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class AddSeeds(Pass[PotentialStatistics]):
+    """Lower each row's squared distance to its closest seed by these seeds; one distance a row and seed.
+
+    `n_before` seeds were given before; 0 forgets all earlier ones.
+    """
+
+    seeds: F64
+    n_before: int = 0
+
+    @property
+    def effect(self) -> Effect:
+        return Effect({"d2", "seeds"}, afresh=self.n_before == 0)
+
+
+@dataclass(frozen=True, eq=False)
+class TrySeeds(Pass[F64]):
+    """Σ w min(d², ‖x − m‖²) for each of some seeds alone; the state stays."""
+
+    seeds: F64
+
+
+# --- mixtures --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Expect(Pass[SoftStatistics]):
+    """E-step of a Gaussian mixture: sums weighted by the responsibilities, and the log-likelihood.
+
+    Among few components the log-likelihood is the free energy of Eq. 10.
+    """
+
+    needs = frozenset({"dense rows"})
+    mixture: GaussianParameters
+    among: SoftAmong = ALL
+
+    @property
+    def effect(self) -> Effect:
+        match self.among:
+            case Remembered(renew=True):
+                return Effect({"pairs"}, afresh=True)
+            case Neighbors() | Probe():
+                return Effect({"labels", "members"})
+        return NO_EFFECT
+
+    @property
+    def variant(self) -> type:
+        return type(self.among)
+
+
+@dataclass(frozen=True, eq=False)
+class RowsOf(Pass[list[Claim]]):
+    """Copies of the rows that these components are responsible for, weighted by w·q; one distance a row and component.
+
+    A component gives the share `rates` of its rows, drawn at random, and their weights divided by it. `remembered`
+    looks only at the pairs that the last pass among `Remembered` has left.
+    """
+
+    needs = frozenset({"dense rows"})
+    mixture: GaussianParameters
+    components: Index
+    rates: F64
+    seed: int
+    remembered: bool = False
+
+    def merge(self, one: list[Claim], other: list[Claim]) -> list[Claim]:
+        return [Claim.join([a, b]) for a, b in zip(one, other, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class Answer(Pass[list[Any]]):
+    """What a fitted model says of every row: arrays for consecutive rows, to be joined (see `answer`).
+
+    `model` is a mixture, an infinite mixture or `Centers`; who carries the pass out is chosen by its type, and knows
+    what can be wanted of it.
+    """
+
+    model: Any
+    want: str
+
+    @property
+    def variant(self) -> type:
+        return type(self.model)
+
+
+@dataclass(frozen=True, eq=False)
+class Centers:
+    """Centres to be asked for the "distances" of all rows to them."""
+
+    centers: F64
+    metric: str = "euclidean"
+
+
+# --- columns and subspaces -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Moments(Pass[ColumnMoments]):
+    """Weighted mean and variance of every column."""
+
+
+@dataclass(frozen=True)
+class Smallest(Pass[float]):
+    """The smallest value of all rows and columns."""
+
+    def merge(self, one: float, other: float) -> float:
+        return min(one, other)
+
+
+@dataclass(frozen=True, eq=False)
+class Project(Pass[Any]):
+    """A shard of the rows' coordinates in a subspace, in memory; all per-row state is shared with this one."""
+
+    needs = frozenset({"dense rows", "rows in one place"})
+    subspace: Subspace
+
+
+# --- per-row state alone ---------------------------------------------------------------------------------------------
+
+RowValue = Literal["rows", "weights", "errors", "labels"]
+"""Of a row: itself as the passes see it, its weight w, its error w·d², its label."""
+
+
+@dataclass(frozen=True, eq=False)
+class Take(Pass[NDArray[Any]]):
+    """Something of some rows; see `Shard.take`."""
+
+    indices: Index
+    what: RowValue = "rows"
+
+
+@dataclass(frozen=True, eq=False)
+class Locate(Pass[Index]):
+    """See `Shard.locate`."""
+
+    masses: F64
+    by: Literal["weights", "errors"] = "weights"
+
+
+@dataclass(frozen=True)
+class Total(Pass[F64]):
+    """Σ w, or Σ w d², of all rows (one number) or of those of every label or seed (n numbers)."""
+
+    of: Literal["weights", "errors"]
+    by: Literal["labels", "seeds"] | None = None
+    n: int = 1
+
+
+@dataclass(frozen=True)
+class AllLabels(Pass[list[Labels]]):
+    """The labels of all rows, as arrays to be joined."""
+
+
+@dataclass(frozen=True)
+class ScatterLabels(Change):
+    """Put every row into a random cluster, whatever the split: the start of truncated variational EM."""
+
+    n_clusters: int
+    seed: int
+
+    @property
+    def effect(self) -> Effect:
+        return Effect({"labels"}, afresh=True)
+
+
+@dataclass(frozen=True)
+class LabelBySeeds(Change):
+    """Give every row the number of its closest seed for a label."""
+
+    @property
+    def effect(self) -> Effect:
+        return Effect({"labels"}, afresh=True, reads={"seeds"})
+
+
+@dataclass(frozen=True, eq=False)
+class Relabel(Change):
+    """Rename the clusters: a row of label c gets the label names[c]."""
+
+    names: Labels
+
+    @property
+    def effect(self) -> Effect:
+        return Effect({"labels"})
+
+
+# --- C-sized shards that are here ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class CellSeeds(Pass[Index]):
+    """Draw quotas[g] rows by k-means++ inside each cell g, the rows starts[g] … starts[g + 1] − 1.
+
+    `uniforms` holds one number in [0, 1) for each row to draw. The result are Σ quotas row numbers in the order of the
+    cells; −1 where a cell had no further distinct row of positive weight.
+    """
+
+    starts: Index
+    quotas: Index
+    uniforms: F64
+
+
+@dataclass(frozen=True, eq=False)
+class CellNeighbors(Pass[Labels]):
+    """For each row the n closest rows (itself first) among its own cell and the adjacent ones.
+
+    `adjacent` (n_cells, A) names cells, the own one among them. Cells that together hold too few rows count as
+    adjacent to all.
+    """
+
+    starts: Index
+    adjacent: Index
+    n_neighbors: int
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectChunks(Pass[SoftStatistics]):
+    """The E-step of these chunks of data, few enough for one thread; the rows of the shard have no part in it.
+
+    The same chunks are often asked for again: what can be made of them beforehand is kept.
+    """
+
+    chunks: Chunks
+    mixture: GaussianParameters

@@ -1,0 +1,94 @@
+"""The seam: a shard is a set of rows wherever they live, and `run` carries out a pass over them.
+
+Algorithms see this class and the passes and nothing else, so the same loop runs on one array (`backends.cpu`), on many
+shards (`split`), on data larger than memory (`stream`) and on other machines (`dask`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.errors import UnsupportedPassError
+from globular.model.statistics import F64
+from globular.seam.among import HardAmong, SoftAmong
+from globular.seam.passes import Answer, Index, Labels, Moments, Pass, Result, RowValue
+from globular.threads import cached_property
+
+Kind = type[Pass[Any]] | type[HardAmong] | type[SoftAmong]
+
+
+class Shard(ABC):
+    """Rows with their weights and per-row state, and whoever carries out passes over them."""
+
+    n_rows: int
+    n_columns: int
+    n_threads: int
+
+    @property
+    @abstractmethod
+    def total_weight(self) -> float:
+        """Σ w; the number of rows when there are no weights."""
+
+    @property
+    @abstractmethod
+    def labels(self) -> Labels:
+        """The labels of all rows; −1 before the first pass."""
+
+    @property
+    @abstractmethod
+    def lacks(self) -> Mapping[str, str]:
+        """From what passes may need (`Pass.needs`) and the rows here are not, to the reason."""
+
+    @abstractmethod
+    def run(self, work: Pass[Result]) -> Result:
+        """Carry out a pass: change the per-row state as it declares, and return its result."""
+
+    def why_not(self, kind: Any) -> str:
+        """Why passes of a kind, or among a source of candidates, cannot be run here; empty if they can."""
+        return next((self.lacks[need] for need in sorted(kind.needs) if need in self.lacks), "")
+
+    @abstractmethod
+    def take(self, indices: Index, what: RowValue = "rows") -> NDArray[Any]:
+        """Some rows as the passes see them, (len(indices), D), or their weights w, errors w·d² or labels."""
+
+    @abstractmethod
+    def locate(self, masses: F64, by: Any = "weights") -> Index:
+        """Rows at which the running sum of w ("weights"), or of w·d² ("errors"), first exceeds each mass."""
+
+    @abstractmethod
+    def subset(self, indices: Index) -> Shard:
+        """These rows (ascending) as a shard of their own, with their weights but without labels or other state."""
+
+    @abstractmethod
+    def local(self, rows: F64, weights: F64 | None = None) -> Shard:
+        """A C-sized shard of these rows (as `take` returns them) in memory beside the algorithm, on the same threads.
+
+        It sees the rows as they are given: they are not scaled again.
+        """
+
+    @cached_property
+    def _moments(self) -> tuple[F64, F64]:
+        found = self.run(Moments())
+        return found.mean, found.variance
+
+    def column_moments(self) -> tuple[F64, F64]:
+        """Weighted mean and variance of every column."""
+        return self._moments
+
+
+def require(shard: Shard, *kinds: Any) -> None:
+    """Raise with the shard's own reason unless it runs passes of all these kinds."""
+    for kind in kinds:
+        if reason := shard.why_not(kind):
+            raise UnsupportedPassError(f"{kind.__name__} is not available here: {reason}")
+
+
+def answer(shard: Shard, model: Any, want: str) -> NDArray[Any]:
+    """What a fitted model says of every row, as one array."""
+    pieces = shard.run(Answer(model, want))
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)

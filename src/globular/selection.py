@@ -32,10 +32,11 @@ from sklearn.utils import check_random_state
 from globular.algorithms.em import EMOptions, em, start_from_means
 from globular.algorithms.growing import GrowingOptions, grow
 from globular.algorithms.seeding.common import evenly_spaced_masses
-from globular.backends.protocol import Shard
 from globular.estimators.inputs import Input, mean_variance, open_input
 from globular.model.covariances import FAMILIES
 from globular.model.statistics import F64
+from globular.seam.passes import Expect
+from globular.seam.shard import Shard
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -221,8 +222,8 @@ def _run(
     shard = data.shard
     options = GrowingOptions(max_iter, 1e-4 * mean_variance(data), unit_centers=metric == "cosine")
     masses = evenly_spaced_masses(shard.total_weight, sample_size, rng)
-    chosen = np.unique(shard.locate_weight(masses))
-    sample, weights = shard.take(chosen), shard.take_weights(chosen)
+    chosen = np.unique(shard.locate(masses, "weights"))
+    sample, weights = shard.take(chosen), shard.take(chosen, "weights")
     centers: list[NDArray[np.floating[Any]]] = []
     errors, silhouettes, bics = [], [], []
     for growth in grow(shard, sizes, options, rng):
@@ -275,7 +276,7 @@ def mixture_bic(shard: Shard, centers: F64, covariance_type: str, unit: float = 
     mixture = start_from_means(shard, centers, covariance_type, options)
     for step in em(shard, mixture, options):
         mixture = step.model
-    likelihood = unit * shard.soft_pass(mixture).log_likelihood
+    likelihood = unit * shard.run(Expect(mixture)).log_likelihood
     return mixture.n_parameters(learned_weights=True) * log(unit * shard.total_weight) - 2.0 * likelihood
 
 

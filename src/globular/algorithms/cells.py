@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 
 from globular.algorithms.centers import update_centers
 from globular.algorithms.lloyd import KMeansOptions, lloyd
-from globular.backends.protocol import Labels, Shard
 from globular.model.cells import CellTree, CenterCells
 from globular.model.graph import Graph
 from globular.model.statistics import F64, HardStatistics
+from globular.seam.among import Probe
+from globular.seam.passes import AddSeeds, Assign, CellNeighbors, LabelBySeeds, Labels, Relabel, SumByLabel
+from globular.seam.shard import Shard
 
 ADJACENT_CELLS = 8
 STEPS = 3
@@ -35,7 +37,7 @@ def _draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterC
     middles = centers[np.sort(rng.choice(C, n_cells, replace=False))]
     for step in lloyd(local, middles, KMeansOptions(max_iter=STEPS)):
         middles = step.model
-    local.hard_pass(middles, accumulate=False)
+    local.run(Assign(middles, want="labels"))
     cell_of = local.labels
     sizes = np.bincount(cell_of, minlength=n_cells)
     starts = np.concatenate([[0], np.cumsum(sizes[sizes > 0])])
@@ -49,7 +51,7 @@ def _draw_cells_of_cells(shard: Shard, centers: F64, rng: np.random.Generator) -
     local = shard.local(centers)
     label_by_cells(local, middles, _draw_cells(shard, middles, rng))
     for _ in range(STEPS):
-        statistics = local.probing_pass(middles, _draw_cells(shard, middles, rng), n_probes=1)
+        statistics = local.run(Assign(middles, Probe(_draw_cells(shard, middles, rng), 1)))
         middles = update_centers(local, statistics, middles, unit=False, relocate=False, rows_follow=False).centers
     occupied = np.bincount(local.labels, minlength=len(middles)) > 0
     above = _draw_cells(shard, middles[occupied], rng)
@@ -64,8 +66,8 @@ def _draw_cells_of_cells(shard: Shard, centers: F64, rng: np.random.Generator) -
 
 def label_by_cells(shard: Shard, centers: F64, cells: CenterCells) -> int:
     """Label every row with the closest centre of its closest cell; returns the distances it took. O(N √C D)."""
-    statistics = shard.routed_pass(cells.tree(centers), accumulate=False)
-    shard.relabel(cells.order.astype(np.int32))
+    statistics = shard.run(Assign.down(cells.tree(centers), want="labels"))
+    shard.run(Relabel(cells.order.astype(np.int32)))
     return statistics.n_distances
 
 
@@ -75,12 +77,12 @@ def search_widely(shard: Shard, centers: F64, n_probes: int, rng: np.random.Gene
     Squared distances to the own centre are left behind as by a `probing_pass`.
     """
     if len(centers) <= EXACT_UP_TO:
-        found = shard.d2_pass(centers, restart=True)
-        shard.label_by_seeds()
-        sums = shard.label_sums(len(centers))
+        found = shard.run(AddSeeds(centers))
+        shard.run(LabelBySeeds())
+        sums = shard.run(SumByLabel(len(centers)))
         return replace(sums, objective=found.potential, n_changed=shard.n_rows, n_distances=found.n_distances)
     n_distances = label_by_cells(shard, centers, draw_cells(shard, centers, rng))
-    statistics = shard.probing_pass(centers, draw_cells(shard, centers, rng), 2 * n_probes)
+    statistics = shard.run(Assign(centers, Probe(draw_cells(shard, centers, rng), 2 * n_probes)))
     return replace(statistics, n_distances=statistics.n_distances + n_distances)
 
 
@@ -99,6 +101,6 @@ def neighbor_graph(shard: Shard, tree: CellTree, n_neighbors: int) -> Labels:
     for depth, level in enumerate(tree.levels):
         is_last = depth == len(tree.levels) - 1
         n = n_neighbors if is_last else min(ADJACENT_CELLS, len(level.centers))
-        neighbors = shard.local(level.centers).cell_neighbors(level.starts, adjacent, n)
+        neighbors = shard.local(level.centers).run(CellNeighbors(level.starts, adjacent, n))
         adjacent = neighbors.astype(np.intp)
     return neighbors

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from globular.backends.protocol import Shard
 from globular.model.statistics import F64, HardStatistics
+from globular.seam.passes import Farthest
+from globular.seam.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def place_empty(
 ) -> list[tuple[int, int]]:
     """Give each empty cluster one far row; returns who found one, and where. Changes sums and counts in place."""
     # Duplicates share a place, so look at more rows than are needed; what is missed is found in the next iteration.
-    far = shard.farthest(4 * len(empty) + 16, old)
+    far = shard.run(Farthest(old, 4 * len(empty) + 16))
     scale = float(np.abs(old).max(initial=0.0)) ** 2 * old.shape[1]
     taken: set[bytes] = set()
     waiting = list(empty[::-1])

@@ -33,13 +33,16 @@ from typing import Literal
 import numpy as np
 
 from globular.algorithms.steps import Step
-from globular.backends.protocol import Shard, require
 from globular.model.chunks import ChunkGains, ShareRule, coarsen
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
 from globular.model.graph import Graph, estimated_graph
 from globular.model.search import Search
 from globular.model.statistics import F64, SoftStatistics
+from globular.seam.among import Neighbors
+from globular.seam.passes import Assign, CellNeighbors, Expect
+from globular.seam.shard import Shard
+from globular.seam.tree_passes import ExpectCells, Gains, Gap, OpenGaining, OpenRows, TakeCells
 
 CONVERGED = "the bound is within refine_tol of the log-likelihood"
 ENOUGH = "max_cells"
@@ -108,7 +111,6 @@ def chunky(
     limits: CovarianceLimits,
 ) -> Iterator[Step[ChunkyModel]]:
     """Run Chunky EM from `start`; the objective of a step is F at the parameters and cells its E-step used."""
-    require(shard, "cell_pass", "soft_pass")
     cells = _Cells(shard, start, options, rng)
     mixture, bound = start, options.previous_bound
     if options.refine == "batch":
@@ -147,12 +149,12 @@ class _Cells:
         self.graph: Graph | None = None
         if options.C_prime is not None:
             self.graph = _nearest_means(shard, start.means, options.G)
-        self.n_cells = len(shard.take_chunks()) if options.C_prime is None else self._first_search(start)
+        self.n_cells = len(shard.run(TakeCells())) if options.C_prime is None else self._first_search(start)
 
     def _first_search(self, start: GaussianParameters) -> int:
         """K(A) of every cell, before anything is opened."""
         self.e_step(start)
-        return len(self._shard.take_chunks())
+        return len(self._shard.run(TakeCells()))
 
     def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
         """Responsibilities of all cells, as sums."""
@@ -161,8 +163,8 @@ class _Cells:
             statistics = self._full_e_step(mixture)
         else:
             search = Search(options.C_prime, options.n_random, int(self._rng.integers(2**63)), estimate=True)
-            found = self._shard.truncated_cell_pass(mixture, self.graph, search)
-            statistics = found.statistics
+            found = self._shard.run(ExpectCells(mixture, Neighbors(self.graph, search)))
+            statistics = found
             self.graph = estimated_graph(self.graph, found.pairs, options.n_threads)  # Eq. 8 of Forster & Lücke
         self._n_distances += statistics.n_distances
         return statistics
@@ -170,11 +172,11 @@ class _Cells:
     def _full_e_step(self, mixture: GaussianParameters) -> SoftStatistics:
         """Under all components, on cells or on rows."""
         if self._on_rows:
-            return self._shard.soft_pass(mixture)
-        return self._shard.cell_pass(mixture, rule=self._options.rule)
+            return self._shard.run(Expect(mixture))
+        return self._shard.run(ExpectCells(mixture, rule=self._options.rule))
 
     def _gains(self, mixture: GaussianParameters, n: int) -> ChunkGains:
-        found = self._shard.gain_pass(mixture, n, truncated=self._options.C_prime is not None)
+        found = self._shard.run(Gains(mixture, n, truncated=self._options.C_prime is not None))
         self._n_distances += found.n_distances
         return found
 
@@ -191,7 +193,7 @@ class _Cells:
         Deviation: the paper stops when opening the best cell hardly raises F, which shrinks with the number of cells;
         its other proposal, a sampled approximation of the gap (Section 4.2), says what can be lost.
         """
-        gap = self._shard.gap_pass(mixture, truncated=self._options.C_prime is not None)
+        gap = self._shard.run(Gap(mixture, truncated=self._options.C_prime is not None))
         self._n_distances += gap.n_distances
         return gap.total <= self._options.refine_tol * self._shard.total_weight
 
@@ -206,7 +208,7 @@ class _Cells:
             if self._hardly(found):
                 return
             more = min(math.ceil(self._options.share * self.n_cells), n_cells - self.n_cells)
-            before, self.n_cells = self.n_cells, self._shard.expand_chunks(found.smallest_within(more))
+            before, self.n_cells = self.n_cells, self._shard.run(OpenGaining(found.smallest_within(more)))
             if self.n_cells == before:
                 return
 
@@ -227,7 +229,7 @@ class _Cells:
             self._on_rows, self._ending = True, None
             self.n_cells = self._shard.n_rows
             if options.C_prime is not None:  # rows take over the components of their cells
-                self.n_cells = self._shard.open_rows()
+                self.n_cells = self._shard.run(OpenRows())
             return ""
         if ending is not None and reason:
             return reason
@@ -244,7 +246,7 @@ class _Cells:
         found = self._gains(mixture, more)
         if self._hardly(found) and self._is_tight(mixture):
             return CONVERGED
-        before, self.n_cells = self.n_cells, self._shard.expand_chunks(found.smallest_within(more))
+        before, self.n_cells = self.n_cells, self._shard.run(OpenGaining(found.smallest_within(more)))
         return "" if self.n_cells > before else STUCK
 
     def take_distances(self) -> int:
@@ -257,18 +259,17 @@ def _nearest_means(shard: Shard, means: F64, n_neighbors: int) -> Graph:
     """The components closest to each by their means: the first neighbourhoods. O(C²D), once."""
     C = len(means)
     everything = np.zeros((1, 1), dtype=np.intp)
-    return shard.local(means).cell_neighbors(np.array([0, C], dtype=np.intp), everything, min(n_neighbors, C))
+    return shard.local(means).run(CellNeighbors(np.array([0, C], dtype=np.intp), everything, min(n_neighbors, C)))
 
 
 def start_from_cells(
     shard: Shard, means: F64, covariance_type: str, limits: CovarianceLimits, *, learned_weights: bool
 ) -> GaussianParameters:
     """Every cell to its closest mean, then an M-step: what `em.start_from_means` does with rows."""
-    require(shard, "cell_pass")
-    cells = shard.take_chunks()
+    cells = shard.run(TakeCells())
     D = means.shape[1]
-    apart = shard.local(cells.means, cells.weights).hard_pass(means, accumulate=False).objective
+    apart = shard.local(cells.means, cells.weights).run(Assign(means, want="labels")).objective
     inside = float(coarsen(cells.scatter, cells.kind, "norm", D).sum())
     within = (apart + inside) / (shard.total_weight * D)
     cold = isotropic_mixture(means, max(_COLD * within, float(limits.smallest.mean())), covariance_type)
-    return m_step(cold, shard.cell_pass(cold), limits, learned_weights=learned_weights)
+    return m_step(cold, shard.run(ExpectCells(cold)), limits, learned_weights=learned_weights)

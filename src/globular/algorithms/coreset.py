@@ -21,8 +21,9 @@ import numpy as np
 from globular.algorithms.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.seeding.common import TAKEN_NUMBERS, sample_by_weight_and_error
 from globular.algorithms.swaps import SwappedSeeds, swap_seeds
-from globular.backends.protocol import LocalShard, Shard
 from globular.model.statistics import F64
+from globular.seam.passes import AddSeeds
+from globular.seam.shard import Shard
 
 ROWS_PER_CLUSTER = 128
 WORTH_IT = 4
@@ -31,13 +32,13 @@ CREDIBLE = 1.1
 """By how much the error of all rows may exceed that of the part before the part counts as misleading."""
 
 
-def draw_part(shard: Shard, n_clusters: int, rng: np.random.Generator) -> LocalShard | None:
+def draw_part(shard: Shard, n_clusters: int, rng: np.random.Generator) -> Shard | None:
     """Enough rows for so many clusters, beside the algorithm; None where that is too many, or hardly fewer than all."""
     n = ROWS_PER_CLUSTER * n_clusters
     if shard.n_rows < WORTH_IT * n or n * shard.n_columns > TAKEN_NUMBERS:
         return None
     mean, _ = shard.column_moments()
-    potential = shard.d2_pass(mean[None], restart=True).potential
+    potential = shard.run(AddSeeds(mean[None])).potential
     indices, weights = sample_by_weight_and_error(shard, n, potential, rng)
     return shard.local(shard.take(indices), weights)
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from globular.algorithms.steps import Step
-from globular.backends.protocol import Shard, require
 from globular.model.covariances import RELATIVE_FLOOR, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
 from globular.model.statistics import F64
+from globular.seam.passes import Assign, Expect
+from globular.seam.shard import Shard
 
 CONVERGED = "the log-likelihood changed by less than tol"
 ROUNDED = "the log-likelihood fell by rounding in a covariance that is all but singular"
@@ -51,12 +52,11 @@ def em(shard: Shard, start: GaussianParameters, options: EMOptions) -> Iterator[
     Without `reg_covar` it never falls but by rounding, which covariances of condition 1e12 make felt: EM then ends, and
     the last step has the mixture of before.
     """
-    require(shard, "soft_pass", "column_moments")
     limits = covariance_limits(shard, options)
     mixture, bound = start, options.previous_bound
     best, objective = start, -np.inf
     for iteration in range(1, options.max_iter + 1):
-        statistics = shard.soft_pass(mixture)
+        statistics = shard.run(Expect(mixture))
         if options.reg_covar == 0 and _has_fallen(statistics.log_likelihood, objective, statistics.total_weight):
             yield Step(iteration, objective, statistics.n_distances, None, best, ROUNDED)
             return
@@ -88,12 +88,11 @@ def start_from_means(shard: Shard, means: F64, covariance_type: str, options: EM
 
     The assignment is the E-step of a mixture so cold that it is hard; rows halfway between two means go to both.
     """
-    require(shard, "hard_pass", "soft_pass", "column_moments")
     limits = covariance_limits(shard, options)
-    inertia = shard.hard_pass(means, accumulate=False).objective
+    inertia = shard.run(Assign(means, want="labels")).objective
     within = inertia / (shard.total_weight * means.shape[1])
     cold = isotropic_mixture(means, max(_COLD * within, float(limits.smallest.mean())), covariance_type)
-    statistics = shard.soft_pass(cold)
+    statistics = shard.run(Expect(cold))
     return m_step(cold, statistics, limits, learned_weights=options.learned_weights)
 
 
@@ -105,10 +104,9 @@ def start_at_random(
     Deviation: no N×C table is drawn; averages under uniform random responsibilities scatter about the mean of the data
     with a third of its covariance per row, and that distribution is drawn from directly.
     """
-    require(shard, "soft_pass", "column_moments")
     mean, variance = shard.column_moments()
     one = isotropic_mixture(mean[None, :], max(float(variance.mean()), 1e-30), covariance_type)
-    one = m_step(one, shard.soft_pass(one), covariance_limits(shard, options))
+    one = m_step(one, shard.run(Expect(one)), covariance_limits(shard, options))
     noise = one.family.spread(one.covariances, 0, random.standard_normal((n_components, len(mean))))
     means = one.means[0] + noise / np.sqrt(3 * shard.n_rows)
     shape = one.family.shape(n_components, len(mean))

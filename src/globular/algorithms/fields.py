@@ -12,13 +12,26 @@ from typing import Protocol
 
 import numpy as np
 
-from globular.backends.protocol import Shard, require
 from globular.model.chunks import Chunks, NodeValue
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph, estimated_graph
 from globular.model.search import Search
 from globular.model.statistics import F64, I64, Claim, SoftStatistics
+from globular.seam.among import Neighbors, Remembered
+from globular.seam.passes import CellNeighbors, Expect, ExpectChunks, RowsOf
+from globular.seam.shard import Shard
+from globular.seam.tree_passes import (
+    BestCut,
+    CellsOf,
+    ExpectCells,
+    ForgetMembers,
+    Gains,
+    OpenCut,
+    OpenGaining,
+    OpenHeld,
+    Plant,
+)
 
 _MANY_ROWS = 50_000
 """With fewer rows than this cells are opened for proportionally less."""
@@ -119,7 +132,6 @@ class Rows:
     """VIM and BJ: every row by itself."""
 
     def __init__(self, shard: Shard, max_rows: int, rng: np.random.Generator) -> None:
-        require(shard, "soft_pass", "claim_pass", "column_moments")
         self._shard, self._max_rows, self._rng = shard, max_rows, rng
         self.total_weight = shard.total_weight
 
@@ -127,7 +139,7 @@ class Rows:
         return self._shard.column_moments()
 
     def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
-        return self._shard.soft_pass(mixture)
+        return self._shard.run(Expect(mixture))
 
     def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> Shares:
         """Deviation: of a component with more than `max_rows` rows a random part stands for all of them.
@@ -141,7 +153,7 @@ class Rows:
     def _claims(self, mixture: GaussianParameters, components: I64, counts: F64, *, kept: bool) -> list[Claim]:
         held = counts * (self._shard.n_rows / self._shard.total_weight)
         rates = np.minimum(1.0, self._max_rows / np.maximum(held, 1.0))
-        return self._shard.claim_pass(mixture, components, rates, int(self._rng.integers(2**62)), kept=kept)
+        return self._shard.run(RowsOf(mixture, components, rates, int(self._rng.integers(2**62)), remembered=kept))
 
     truncated = False
     complete = True
@@ -175,7 +187,7 @@ class KeptRows(Rows):
 
     def __init__(self, shard: Shard, max_rows: int, rng: np.random.Generator) -> None:
         super().__init__(shard, max_rows, rng)
-        self.truncated = not shard.passes.get("kept_pass", "not known")
+        self.truncated = not shard.why_not(Remembered)
         self._arrangement, self._T = 0, 0
         self._n_left, self._interval = 0, _LOOK_EVERY
 
@@ -191,7 +203,7 @@ class KeptRows(Rows):
         if not self.truncated:
             return super().e_step(mixture)
         look = self._n_left == 0 or mixture.n_components != self._T
-        statistics = self._shard.kept_pass(mixture, renew=look)
+        statistics = self._shard.run(Expect(mixture, Remembered(renew=look)))
         self._T = mixture.n_components
         if look:
             # the longer the same components move about, the less they move
@@ -220,7 +232,7 @@ class LocalRows:
         return self._local.n_rows
 
     def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
-        return self._local.soft_pass(mixture)
+        return self._local.run(Expect(mixture))
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,12 +264,11 @@ class Cells:
     def __init__(
         self, shard: Shard, scatter: ScatterKind, options: CellOptions, max_rows: int, rng: np.random.Generator
     ) -> None:
-        require(shard, "cell_pass")
         self._shard, self._options, self._rng = shard, options, rng
         self._rows = KeptRows(shard, max_rows, rng)
         self.total_weight = shard.total_weight
         largest = self.total_weight / options.n_cells
-        self.n_cells = shard.plant_tree(scatter, options.leaf_size, largest=largest, depth=_START_DEPTH)
+        self.n_cells = shard.run(Plant(scatter, options.leaf_size, largest=largest, depth=_START_DEPTH))
         self.by_rows = options.C_prime is None and self.n_cells > options.most_cells * shard.n_rows
         self._arrangement = 0
         self._graph: Graph | None = None
@@ -281,14 +292,14 @@ class Cells:
             self._rows.arrange(arrangement)
         elif self.truncated and arrangement != self._arrangement:
             self._arrangement, self._graph = arrangement, None
-            self._shard.forget_members()
+            self._shard.run(ForgetMembers())
 
     def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
         if self.by_rows:
             return self._rows.e_step(mixture)
         if self._is_truncated(mixture):
             return self._truncated_step(mixture)
-        return self._shard.cell_pass(mixture)
+        return self._shard.run(ExpectCells(mixture))
 
     def _is_truncated(self, mixture: GaussianParameters) -> bool:
         C_prime = self._options.C_prime
@@ -301,30 +312,30 @@ class Cells:
             self._graph = nearest_means(self._shard, mixture.means, options.G)
         seed = int(self._rng.integers(2**63))
         search = Search(options.C_prime or 1, n_random=1, seed=seed, estimate=True)
-        found = self._shard.truncated_cell_pass(mixture, self._graph, search)
+        found = self._shard.run(ExpectCells(mixture, Neighbors(self._graph, search)))
         self._graph = estimated_graph(self._graph, found.pairs, options.n_threads)
-        return found.statistics
+        return found
 
     def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> Shares:
         if self.by_rows:
             return self._rows.shares(mixture, components, counts)
         before, n_distances = self.n_cells, self.n_cells * mixture.n_components
-        claims = self._shard.claim_chunks(mixture, components)
+        claims = self._shard.run(CellsOf(mixture, components))
         few = np.array([len(chunks) < _LEAST_CELLS for chunks in claims])
         if few.any():
             # Step 2a: what is one cell to all components may be two clusters
-            self.n_cells = self._shard.open_claimed(mixture, components[few], _LEAST_CELLS)
+            self.n_cells = self._shard.run(OpenHeld(mixture, components[few], _LEAST_CELLS))
         if self.n_cells > before:
             n_distances += self.n_cells * mixture.n_components
-            claims = self._shard.claim_chunks(mixture, components)
+            claims = self._shard.run(CellsOf(mixture, components))
         return Shares([CellShare(self._shard, chunks) for chunks in claims], n_distances, self.n_cells > before)
 
     def parts(self, value: NodeValue, gain: float) -> Chunks | None:
-        return self._shard.best_nodes(value, gain)
+        return self._shard.run(BestCut(value, gain))
 
     def open_parts(self) -> None:
         if not self.by_rows:
-            self.n_cells = self._shard.open_best()
+            self.n_cells = self._shard.run(OpenCut())
 
     def trial_threads(self, shares: Sequence[Share]) -> int:
         """Small shares are over before another thread has started."""
@@ -335,7 +346,7 @@ class Cells:
         """Expand the cells that lower F most: as few as make up most of what all of them would."""
         if self.by_rows:
             return 0
-        gains = self._shard.gain_pass(mixture, self.n_cells, truncated=self._is_truncated(mixture))
+        gains = self._shard.run(Gains(mixture, self.n_cells, truncated=self._is_truncated(mixture)))
         tol = self._options.tol if thorough else self._options.growth_tol
         tol *= min(1.0, self._shard.n_rows / _MANY_ROWS)  # few rows can afford to be looked at closely
         if gains.total < tol * self.total_weight:
@@ -346,7 +357,7 @@ class Cells:
         if not fits and not thorough:
             return 0
         if fits:
-            self.n_cells = self._shard.expand_chunks(float(gains.gains[:n_expanded][-1]))
+            self.n_cells = self._shard.run(OpenGaining(float(gains.gains[:n_expanded][-1])))
         # a leaf opens into many rows, so that there may be more cells now than were counted on
         self.by_rows = not fits or self.n_cells > most
         return gains.n_distances
@@ -356,7 +367,7 @@ def nearest_means(shard: Shard, means: F64, n_neighbors: int) -> Graph:
     """The components closest to each by their means. O(C²D)."""
     C = len(means)
     together = np.zeros((1, 1), dtype=np.intp)
-    return shard.local(means).cell_neighbors(np.array([0, C], dtype=np.intp), together, min(n_neighbors, C))
+    return shard.local(means).run(CellNeighbors(np.array([0, C], dtype=np.intp), together, min(n_neighbors, C)))
 
 
 class CellShare:
@@ -370,4 +381,4 @@ class CellShare:
         return len(self._chunks)
 
     def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
-        return self._local.chunk_pass(self._chunks, mixture)
+        return self._local.run(ExpectChunks(self._chunks, mixture))

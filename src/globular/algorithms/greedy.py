@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from globular.backends.protocol import Shard, require
 from globular.model.chunks import Within
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
 from globular.model.statistics import F64
+from globular.seam.shard import Shard
+from globular.seam.tree_passes import ExpectCells
 
 N_TRIED = 10
 """Components that one round tries to split: those that hold most."""
@@ -37,14 +38,13 @@ def grow_mixture(
     learned_weights: bool = True,
 ) -> GaussianParameters:
     """A mixture of so many components, grown one by one on the cells that the tree is open to."""
-    require(shard, "cell_pass", "column_moments")
     mean, variance = shard.column_moments()
     mixture = isotropic_mixture(mean[None, :], max(float(variance.mean()), 1e-30), covariance_type)
-    mixture = m_step(mixture, shard.cell_pass(mixture), limits)
+    mixture = m_step(mixture, shard.run(ExpectCells(mixture)), limits)
     while mixture.n_components < n_components:
         mixture = _split_best(shard, mixture, rng, limits)
         for _ in range(SETTLING_STEPS):
-            mixture = m_step(mixture, shard.cell_pass(mixture), limits, learned_weights=learned_weights)
+            mixture = m_step(mixture, shard.run(ExpectCells(mixture)), limits, learned_weights=learned_weights)
     return mixture
 
 
@@ -52,16 +52,16 @@ def _split_best(
     shard: Shard, mixture: GaussianParameters, rng: np.random.Generator, limits: CovarianceLimits
 ) -> GaussianParameters:
     """The mixture with one component split in two."""
-    counts = shard.cell_pass(mixture).counts
+    counts = shard.run(ExpectCells(mixture)).counts
     best_gain, best, chosen = -np.inf, mixture, 0
     for component in np.argsort(-counts, kind="stable")[:N_TRIED]:
         within = Within(mixture, int(component))
-        alone = shard.cell_pass(_pick(mixture, [within.component]), within=within).log_likelihood
+        alone = shard.run(ExpectCells(_pick(mixture, [within.component]), within=within)).log_likelihood
         pair = _halves(mixture, within.component, rng)
         for _ in range(PARTIAL_STEPS):
-            fitted = m_step(pair, shard.cell_pass(pair, within=within), limits)
+            fitted = m_step(pair, shard.run(ExpectCells(pair, within=within)), limits)
             pair = replace(fitted, weights=mixture.weights[within.component] * fitted.weights)
-        gain = shard.cell_pass(pair, within=within).log_likelihood - alone
+        gain = shard.run(ExpectCells(pair, within=within)).log_likelihood - alone
         if gain > best_gain:
             best_gain, best, chosen = gain, pair, within.component
     return _with_pair(mixture, chosen, best)

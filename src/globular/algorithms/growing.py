@@ -20,8 +20,9 @@ import numpy as np
 from globular.algorithms.lloyd import KMeansOptions, lloyd
 from globular.algorithms.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.seeding.plus_plus import distinct_plus_plus, extend
-from globular.backends.protocol import Shard, require
 from globular.model.statistics import F64
+from globular.seam.passes import AddSeeds, TrySeeds
+from globular.seam.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,6 @@ def grow(shard: Shard, sizes: Sequence[int], options: GrowingOptions, rng: np.ra
 
     Costs N·k distances at each size beside the iterations.
     """
-    require(shard, "d2_pass", "trial_pass", "take")
     centers = distinct_plus_plus(shard, sizes[0], rng, _n_trials(sizes[0]))
     potential = np.inf
     for size in sizes:
@@ -74,12 +74,12 @@ def grow(shard: Shard, sizes: Sequence[int], options: GrowingOptions, rng: np.ra
 def _better(shard: Shard, grown: F64, fresh: F64 | None) -> tuple[F64, float]:
     """The centres of lower error, with that error; leaves the shard's squared distances with them."""
     if fresh is None:
-        return grown, shard.d2_pass(grown, restart=True).potential
-    other = shard.d2_pass(fresh, restart=True).potential
-    potential = shard.d2_pass(grown, restart=True).potential
+        return grown, shard.run(AddSeeds(grown)).potential
+    other = shard.run(AddSeeds(fresh)).potential
+    potential = shard.run(AddSeeds(grown)).potential
     if potential <= other:
         return grown, potential
-    return fresh, shard.d2_pass(fresh, restart=True).potential
+    return fresh, shard.run(AddSeeds(fresh)).potential
 
 
 def _more(
@@ -92,9 +92,9 @@ def _more(
     for _ in range(n_more):
         if potential <= 0:
             break
-        trials = shard.take(shard.locate(rng.random(_n_trials(n_seeds)) * potential))
-        best = int(np.argmin(shard.trial_pass(trials)))
-        potential = shard.d2_pass(trials[best : best + 1]).potential
+        trials = shard.take(shard.locate(rng.random(_n_trials(n_seeds)) * potential, "errors"))
+        best = int(np.argmin(shard.run(TrySeeds(trials))))
+        potential = shard.run(AddSeeds(trials[best : best + 1], n_seeds + len(found) - 1)).potential
         found.append(trials[best : best + 1])
     return np.concatenate(found)
 

@@ -8,8 +8,9 @@ from itertools import count
 
 from globular.algorithms.centers import CenterUpdate, update_centers
 from globular.algorithms.steps import Step
-from globular.backends.protocol import Shard, require
 from globular.model.statistics import F64
+from globular.seam.passes import Assign
+from globular.seam.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +29,8 @@ def lloyd(shard: Shard, centers: F64, options: KMeansOptions) -> Iterator[Step[F
 
     The objective Σ w ‖x − μ‖² of a step belongs to the centres before the step's update; it never rises.
     """
-    require(shard, "hard_pass", "farthest")
     for iteration in count(1):
-        statistics = shard.hard_pass(centers)
+        statistics = shard.run(Assign(centers))
         update = update_centers(shard, statistics, centers, unit=options.unit_centers)
         # labels that a seeding or another run left behind say nothing about this one
         n_changed = statistics.n_changed if iteration > 1 else shard.n_rows

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from globular.algorithms.centers import CenterUpdate
-from globular.backends.protocol import Index
 from globular.model.statistics import F64
+from globular.seam.passes import Index
 
 DECAY = 0.9
 REACH = 0.95

@@ -34,11 +34,13 @@ from globular.algorithms.cells import draw_cells
 from globular.algorithms.centers import place_empty
 from globular.algorithms.steps import Step
 from globular.algorithms.yinyang import default_groups
-from globular.backends.protocol import Shard, require
+from globular.model.columns import ColumnMeans
 from globular.model.groups import CenterGroups
 from globular.model.nested import Batch, Bounds, Candidates, NestedSearch, NestedStatistics
 from globular.model.statistics import F64
 from globular.model.votes import AnyVotes, ColumnVotes, Votes
+from globular.seam.passes import AssignBatch, Relabel
+from globular.seam.shard import Shard
 
 BoundKind = Literal["elkan", "yinyang"]
 TINY = float(np.finfo(np.float64).tiny)
@@ -98,7 +100,6 @@ def nested_kmeans(
     shard: Shard, centers: F64, options: NestedOptions, rng: np.random.Generator
 ) -> Iterator[Step[NestedModel]]:
     """Alg. 5. The objective of a step is the inertia of all rows as its batch estimates it."""
-    require(shard, "nested_pass")
     N, weight = shard.n_rows, shard.total_weight
     votes, bounds = _first_votes(shard, centers, options), _first_bounds(centers, options)
     plateau, reassignment = Plateau(options, N), Reassignment(options, len(centers))
@@ -106,7 +107,7 @@ def nested_kmeans(
     for t in count(1):
         batch = Batch(seed, b, N, options.run)  # M_t
         search = NestedSearch(bounds, _candidates(shard, votes, options, rng), options.remove_old, restart=t == 1)
-        change = shard.nested_pass(votes.centers, votes.origin, batch, search)  # lines 9–29
+        change = shard.run(AssignBatch(votes.centers, votes.origin, batch, search))  # lines 9–29
         update = update_centers(votes, change, options)
         stalled = plateau.after(update.energy, b)
         # Line 36. Deviation: all centres together may be asked instead of each. And a batch that has nothing left to
@@ -145,13 +146,13 @@ def one_batch(shard: Shard, votes: Votes, options: NestedOptions, rng: np.random
     """All rows of a shard as one batch beside what was voted before: Alg. 4 where the caller brings the batches."""
     batch = Batch(0, shard.n_rows, shard.n_rows)
     search = NestedSearch(None, _candidates(shard, votes, options, rng), remove_old=False, restart=True)
-    change = shard.nested_pass(votes.centers, votes.origin, batch, search)
+    change = shard.run(AssignBatch(votes.centers, votes.origin, batch, search))
     return update_centers(votes, change, options)
 
 
 def _first_votes(shard: Shard, centers: F64, options: NestedOptions) -> AnyVotes:
     """Sparse rows in memory vote column by column; cells, and centres of unit length, need them as rows."""
-    by_column = shard.casts_ballots and options.n_probes == 0 and not options.unit_centers
+    by_column = not shard.why_not(ColumnMeans) and options.n_probes == 0 and not options.unit_centers
     if by_column and ColumnVotes.suit(centers):
         return ColumnVotes.none(centers, options.n_threads)
     return Votes.none(centers)
@@ -274,5 +275,5 @@ class Reassignment:
         if self._options.remove_old and len(weak):
             names = np.arange(len(votes.counts) + 1, dtype=np.int32)
             names[weak] = names[-1] = -1  # the last entry is where −1 itself points to
-            shard.relabel(names)
+            shard.run(Relabel(names))
         return votes.place(weak, rows)

@@ -25,8 +25,10 @@ from globular.algorithms.cells import draw_cells, label_by_cells, search_widely
 from globular.algorithms.centers import update_centers
 from globular.algorithms.momentum import Momentum
 from globular.algorithms.steps import Step
-from globular.backends.protocol import Shard, require
 from globular.model.statistics import F64
+from globular.seam.among import Probe
+from globular.seam.passes import Assign
+from globular.seam.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +59,12 @@ def probing_kmeans(
     `momentum` is how the centres were moving, `before` the objective at the start, where they are known; `outside` an
     error that the shard does not see.
     """
-    require(shard, "probing_pass", "farthest")
     momentum = momentum or Momentum(unit_centers=options.unit_centers)
     for iteration in count(1):
         if iteration == 1 and not labelled:
             statistics = search_widely(shard, centers, options.n_probes, rng)
         else:
-            statistics = shard.probing_pass(centers, draw_cells(shard, centers, rng), options.n_probes)
+            statistics = shard.run(Assign(centers, Probe(draw_cells(shard, centers, rng), options.n_probes)))
         update = update_centers(shard, statistics, centers, unit=options.unit_centers, rows_follow=False)
         objective = statistics.objective + outside
         gain = (before - objective) / max(objective, np.finfo(np.float64).tiny)
@@ -84,7 +85,7 @@ def find_labels(shard: Shard, centers: F64, rng: np.random.Generator, n_probes: 
     n_distances = label_by_cells(shard, centers, draw_cells(shard, centers, rng))
     for _ in range(n_rounds):
         cells = draw_cells(shard, centers, rng)
-        n_distances += shard.probing_pass(centers, cells, n_probes, accumulate=False).n_distances
+        n_distances += shard.run(Assign(centers, Probe(cells, n_probes), "labels")).n_distances
     return n_distances
 
 
@@ -93,7 +94,7 @@ def label_recall(shard: Shard, centers: F64, rng: np.random.Generator, n_rows: i
     chosen = np.sort(rng.choice(shard.n_rows, min(n_rows, shard.n_rows), replace=False))
     rows = shard.take(chosen)
     sample = shard.local(rows)
-    sample.hard_pass(centers, accumulate=False)
+    sample.run(Assign(centers, want="labels"))
     labels = shard.labels[chosen]
     closest = np.linalg.norm(rows - centers[sample.labels], axis=1)
     own = np.linalg.norm(rows - centers[labels], axis=1)

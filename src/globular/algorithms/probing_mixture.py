@@ -26,10 +26,12 @@ from globular.algorithms.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.steps import Step
 from globular.algorithms.swaps import swap_seeds
 from globular.algorithms.variational import Patience, SoftModel, SoftStart, VariationalOptions, with_variance
-from globular.backends.protocol import Shard, require
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
-from globular.model.statistics import F64, ProbedStatistics
+from globular.model.statistics import F64, SoftStatistics
+from globular.seam.among import Probe
+from globular.seam.passes import Assign, Expect
+from globular.seam.shard import Shard
 
 N_PROBES = 2
 """Cells that each row searches in a probing E-step."""
@@ -57,10 +59,10 @@ class Schedule:
         self._waited += 1
         return idle or self._waited >= self._period
 
-    def learn(self, found: ProbedStatistics, before: float, n_rows: int) -> None:
+    def learn(self, found: SoftStatistics, before: float, n_rows: int) -> None:
         """From a probing iteration; `before` is the free energy that the iteration before it has reached."""
-        work = (found.statistics.n_distances / n_rows - self._C_prime) / (WORK_OF_A_MEMBER * self._C_prime)
-        others = found.statistics.log_likelihood - found.gain - before
+        work = (found.n_distances / n_rows - self._C_prime) / (WORK_OF_A_MEMBER * self._C_prime)
+        others = found.log_likelihood - found.gain - before
         pays = found.gain >= work * others
         self._period = max(1, self._period // 2) if pays else min(LONGEST_WAIT, 2 * self._period)
         self._waited = 0
@@ -94,13 +96,12 @@ def start_probing(
     `labelled` says that `shard.labels` belong to the means already. `keep_covariances` leaves those of `mixture` in
     place.
     """
-    require(shard, "probing_pass", "probing_soft_pass")
     cells = draw_cells(shard, mixture.means, rng)
     if not labelled:
         label_by_cells(shard, mixture.means, cells)
     n_distances = 0
     if not keep_covariances:
-        found = shard.probing_pass(mixture.means, cells, N_PROBES, accumulate=False)
+        found = shard.run(Assign(mixture.means, Probe(cells, N_PROBES), "labels"))
         n_distances = found.n_distances
         mixture = with_variance(mixture, found.objective / shard.total_weight, limits)
     return SoftStart(mixture, graph_by_cells(shard, mixture.means, cells, options.G), n_distances)
@@ -126,12 +127,12 @@ def probing_mixture(
     for iteration in range(1, options.max_iter + 1):
         if schedule.is_due(idle=patience.is_idle):
             cells = draw_cells(shard, mixture.means, rng)
-            found = shard.probing_soft_pass(mixture, cells, N_PROBES, options.C_prime)
+            found = shard.run(Expect(mixture, Probe(cells, N_PROBES, options.C_prime)))
             schedule.learn(found, before, shard.n_rows)
             graph = graph_by_cells(shard, mixture.means, cells, options.G)
         else:
-            found = shard.probing_soft_pass(mixture, None, 0, options.C_prime)
-        step = found.statistics
+            found = shard.run(Expect(mixture, Probe(None, 0, options.C_prime)))
+        step = found
         before = step.log_likelihood
         mixture = m_step(mixture, step, limits, learned_weights=learned_weights)  # Eq. 4
         stopped = patience.reason(iteration, step.log_likelihood, settled=False)
@@ -148,5 +149,5 @@ def find_members(shard: Shard, mixture: GaussianParameters, n_candidates: int, r
     n_distances = label_by_cells(shard, mixture.means, draw_cells(shard, mixture.means, rng))
     for _ in range(FINDING_ROUNDS):
         cells = draw_cells(shard, mixture.means, rng)
-        n_distances += shard.probing_soft_pass(mixture, cells, FINDING_PROBES, n_candidates).statistics.n_distances
+        n_distances += shard.run(Expect(mixture, Probe(cells, FINDING_PROBES, n_candidates))).n_distances
     return n_distances

@@ -25,9 +25,10 @@ from globular.algorithms.centers import update_centers
 from globular.algorithms.momentum import Momentum
 from globular.algorithms.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.steps import Step
-from globular.backends.protocol import Shard
 from globular.model.statistics import F64, HardStatistics
 from globular.model.subspace import Subspace, informative_subspace
+from globular.seam.passes import Project, SumByLabel
+from globular.seam.shard import Shard
 
 FROM_COLUMNS = 16
 """With fewer columns there is too little to gain."""
@@ -55,17 +56,17 @@ class Inside:
 def enter_subspace(shard: Shard, n_clusters: int, rng: np.random.Generator, *, unit_centers: bool) -> Inside | None:
     """The subspace that so many clusters need; None where the whole space is as good or the coordinates too many."""
     D = shard.n_columns
-    if shard.passes.get("within", "not known") or D < FROM_COLUMNS:
+    if shard.why_not(Project) or D < FROM_COLUMNS:
         return None
     n = min(SAMPLED_ROWS, shard.n_rows, max(1, SAMPLED_NUMBERS // D))
-    sample = shard.take(shard.locate_weight(np.sort(rng.random(n)) * shard.total_weight))
+    sample = shard.take(shard.locate(np.sort(rng.random(n)) * shard.total_weight, "weights"))
     mean, variance = shard.column_moments()
     origin = np.zeros(D) if unit_centers else mean
     subspace = informative_subspace(sample, origin, n_clusters, rng)
     d = subspace.dimension
     if d > WORTH_IT * D or shard.n_rows * d * 8 > LARGEST_COPY:
         return None
-    inside = shard.within(subspace)
+    inside = shard.run(Project(subspace))
     total = shard.total_weight * float((variance + (mean - origin) ** 2).sum())
     inner_mean, inner_variance = inside.column_moments()
     explained = shard.total_weight * float((inner_variance + inner_mean**2).sum())
@@ -94,7 +95,7 @@ def kmeans_from_subspace(
         yield replace(step, model=lifted, stopped=step.stopped if is_last else "")
         if is_last:
             return
-    statistics = shard.label_sums(len(centers))
+    statistics = shard.run(SumByLabel(len(centers)))
     means = update_centers(shard, statistics, lifted, unit=options.unit_centers, relocate=False).centers
     before = _objective_at(means, statistics, inside)
     remaining = replace(options, max_iter=options.max_iter - n_done)

@@ -30,10 +30,12 @@ from globular.algorithms.cells import draw_cells, graph_by_cells, search_widely
 from globular.algorithms.centers import update_centers
 from globular.algorithms.momentum import Momentum
 from globular.algorithms.seeding.common import effective_dimension
-from globular.backends.protocol import Index, Labels, Shard
 from globular.model.cells import CenterCells
 from globular.model.search import Search
 from globular.model.statistics import F64, HardStatistics
+from globular.seam.among import Neighbors, Probe
+from globular.seam.passes import Assign, Index, Labels, Relabel, Total
+from globular.seam.shard import Shard
 
 MAX_ROUNDS = 20
 SAFETY = 1.2
@@ -82,7 +84,7 @@ def swap_seeds(
     for _ in range(MAX_ROUNDS):
         cells = draw_cells(shard, centers, rng)
         if labelled:
-            statistics = shard.probing_pass(centers, cells, n_probes)
+            statistics = shard.run(Assign(centers, Probe(cells, n_probes)))
         else:
             statistics, labelled = search_widely(shard, centers, n_probes, rng), True
         n_distances += statistics.n_distances
@@ -133,7 +135,7 @@ class _Swaps:
         centers[seats[taken]] = splits.centers[taken]
         trusting = taken[gains[taken] > splits.gains[taken]]
         self._newcomers, self._expected = seats[trusting].astype(np.intp), splits.hopes[trusting]
-        self._shard.relabel(np.concatenate([names, np.where(seats < 0, names[splits.owners], seats)]))
+        self._shard.run(Relabel(np.concatenate([names, np.where(seats < 0, names[splits.owners], seats)])))
         return np.flatnonzero(names != np.arange(C))
 
 
@@ -173,8 +175,8 @@ class _Splits:
 def _try_splits(shard: Shard, centers: F64, statistics: HardStatistics, rng: np.random.Generator) -> _Splits:
     """Second centres for clusters drawn by their error. The rows they would win are labelled C, C + 1, … after it."""
     C = len(centers)
-    errors = shard.label_errors(C)
-    drawn = np.unique(shard.locate(np.sort(rng.random(max(1, int(DRAWN * C)))) * statistics.objective))
+    errors = shard.run(Total("errors", "labels", C))
+    drawn = np.unique(shard.locate(np.sort(rng.random(max(1, int(DRAWN * C)))) * statistics.objective, "errors"))
     drawn = rng.permutation(drawn)
     rows, labels = shard.take(drawn), shard.labels[drawn]
     hope = _share_of_a_second_center(rows - centers[labels])
@@ -182,7 +184,7 @@ def _try_splits(shard: Shard, centers: F64, statistics: HardStatistics, rng: np.
     graph = np.repeat(np.arange(C + len(owners), dtype=np.int32)[:, None], 2, axis=1)
     graph[owners, 1] = np.arange(C, C + len(owners))
     search = Search(n_candidates=1, n_random=0, seed=0, estimate=False)
-    won = shard.truncated_pass(np.concatenate([centers, rows[first]]), graph, search, moved_only=True).statistics
+    won = shard.run(Assign(np.concatenate([centers, rows[first]]), Neighbors(graph, search), "moves"))
     sums, counts = won.sums[C:], won.counts[C:]
     left = statistics.counts[owners] - counts
     left[left < _ROUNDING * statistics.counts[owners]] = 0.0  # all was won: what is left of it is rounding

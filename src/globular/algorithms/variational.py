@@ -21,12 +21,14 @@ import numpy as np
 from globular.algorithms.cells import draw_cells, graph_by_cells, label_by_cells
 from globular.algorithms.centers import update_centers
 from globular.algorithms.steps import Step
-from globular.backends.protocol import Shard, require
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
 from globular.model.graph import Graph, diverse_graph, estimated_graph, introduce, random_graph
 from globular.model.search import Search
 from globular.model.statistics import F64, HardStatistics, PairStatistics
+from globular.seam.among import Neighbors
+from globular.seam.passes import Assign, CellNeighbors, Expect, ScatterLabels
+from globular.seam.shard import Shard
 
 CONVERGED = "objective changed less than tol"
 Neighborhoods = Literal["estimated", "exhaustive"]
@@ -103,7 +105,9 @@ class _Neighborhoods:
         """The G nearest centres of every centre. O(C²D)."""
         C, G = len(centers), min(self._options.G, len(centers))
         n_wanted = min(C, 3 * G) if self._options.diverse else G
-        found = self._shard.local(centers).cell_neighbors(np.array([0, C]), np.zeros((1, 1), dtype=np.intp), n_wanted)
+        found = self._shard.local(centers).run(
+            CellNeighbors(np.array([0, C]), np.zeros((1, 1), dtype=np.intp), n_wanted)
+        )
         if not self._options.diverse:
             return found
         return diverse_graph(centers, found, G, self._options.n_threads)
@@ -147,7 +151,7 @@ def start_rows(
     Seeding that knows the neighbourhoods (`graph`) has labelled the rows too.
     """
     if at_random:
-        shard.scatter_labels(len(centers), int(rng.integers(2**63)))
+        shard.run(ScatterLabels(len(centers), int(rng.integers(2**63))))
         return None
     if graph is not None and graph.shape[1] >= min(n_neighbors, len(centers)):
         return graph
@@ -168,14 +172,13 @@ def variational_kmeans(
     Rows start from `shard.labels`, see `start_rows`. The objective of a step, Σ w ‖x − μ‖² at the centres before its
     M-step, never rises.
     """
-    require(shard, "truncated_pass")
     neighborhoods = _Neighborhoods(shard, options, rng)
     graph = neighborhoods.start(centers, graph)
     n_distances = 0
     for _ in range(options.n_warmup):
         graph = neighborhoods.before(centers, graph)
-        found = shard.truncated_pass(centers, graph, neighborhoods.search(centers), moved_only=True)
-        n_distances += found.statistics.n_distances
+        found = shard.run(Assign(centers, Neighbors(graph, neighborhoods.search(centers)), "moves"))
+        n_distances += found.n_distances
         graph = neighborhoods.after(graph, found.pairs)
 
     totals: HardStatistics | None = None
@@ -184,8 +187,10 @@ def variational_kmeans(
     for iteration in count(1):
         graph = introduce(neighborhoods.before(centers, graph), newcomers)
         full = iteration % FULL_SUMS_EVERY == 1 or totals is None
-        found = shard.truncated_pass(centers, graph, neighborhoods.search(centers), moved_only=not full)
-        step = found.statistics
+        found = shard.run(
+            Assign(centers, Neighbors(graph, neighborhoods.search(centers)), "moves" if not full else "sums")
+        )
+        step = found
         totals = step if full or totals is None else _advance(totals, step)
         graph = neighborhoods.after(graph, found.pairs)
         # M-step, Eq. 4 with hard votes
@@ -247,15 +252,14 @@ def warm_up_mixture(
     already the two are the same. Components with variances of their own would swallow their neighbours from a wide
     start: they begin with the σ² after the warm-up.
     """
-    require(shard, "truncated_pass")
     neighborhoods = _Neighborhoods(shard, options, rng)
     graph = neighborhoods.start(mixture.means, graph)
     n_distances, objective = 0, np.nan
     for step in range(max(1, options.n_warmup)):
-        found = shard.truncated_pass(mixture.means, graph, neighborhoods.search(mixture.means), moved_only=True)
-        n_distances += found.statistics.n_distances
+        found = shard.run(Assign(mixture.means, Neighbors(graph, neighborhoods.search(mixture.means)), "moves"))
+        n_distances += found.n_distances
         if step == 0 or mixture.covariance_type != "tied_spherical":
-            objective = found.statistics.objective
+            objective = found.objective
         graph = neighborhoods.after(graph, found.pairs)
     if not keep_covariances:
         mixture = with_variance(mixture, objective / shard.total_weight, limits)
@@ -283,14 +287,13 @@ def variational_mixture(
     The objective of a step is the free energy F = Σ w log Σ_{c ∈ K(n)} p(c, x) of Eq. 10 at the parameters before its
     M-step; it never falls and never exceeds the log-likelihood.
     """
-    require(shard, "truncated_soft_pass")
     neighborhoods = _Neighborhoods(shard, options, rng)
     mixture, graph, n_distances = start.mixture, start.graph, start.n_distances
     patience = Patience(options, shard.total_weight)
     for iteration in range(1, options.max_iter + 1):
         graph = neighborhoods.before(mixture.means, graph)
-        found = shard.truncated_soft_pass(mixture, graph, neighborhoods.search(mixture.means))
-        step = found.statistics
+        found = shard.run(Expect(mixture, Neighbors(graph, neighborhoods.search(mixture.means))))
+        step = found
         graph = neighborhoods.after(graph, found.pairs)
         mixture = m_step(mixture, step, limits, learned_weights=learned_weights)  # Eq. 4
         stopped = patience.reason(iteration, step.log_likelihood, settled=False)

@@ -13,9 +13,11 @@ from itertools import count
 from globular.algorithms.centers import update_centers
 from globular.algorithms.lloyd import KMeansOptions, reason_to_stop
 from globular.algorithms.steps import Step
-from globular.backends.protocol import Shard, require
 from globular.model.groups import CenterGroups
 from globular.model.statistics import F64
+from globular.seam.among import Bounded
+from globular.seam.passes import Assign
+from globular.seam.shard import Shard
 
 
 def default_groups(n_clusters: int, n_columns: int) -> int:
@@ -25,11 +27,10 @@ def default_groups(n_clusters: int, n_columns: int) -> int:
 
 def yinyang(shard: Shard, centers: F64, options: KMeansOptions, n_groups: int | None = None) -> Iterator[Step[F64]]:
     """Lloyd's algorithm with one bound per row and group of centres."""
-    require(shard, "bounded_pass", "farthest")
     groups = CenterGroups.by_proximity(centers, n_groups or default_groups(*centers.shape))
     shifts: F64 | None = None
     for iteration in count(1):
-        statistics = shard.bounded_pass(centers, groups, shifts)
+        statistics = shard.run(Assign(centers, Bounded(groups, shifts)))
         update = update_centers(shard, statistics, centers, unit=options.unit_centers)
         shifts = update.shifts(centers)
         stopped = reason_to_stop(iteration, statistics.n_changed, update, shifts, options)

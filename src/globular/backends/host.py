@@ -121,7 +121,7 @@ class HostShard(Shard):
         """Some rows as the passes see them."""
 
     @cached_property
-    def total_weight(self) -> float:  # type: ignore[override]
+    def total_weight(self) -> float:
         return float(self.weights.sum()) if len(self.weights) else float(self.n_rows)
 
     @property

@@ -10,23 +10,21 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics.pairwise import cosine_distances
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.probing import find_labels
 from globular.algorithms.steps import Step, in_units
-from globular.backends.cpu.rows import working_dtype
-from globular.backends.protocol import Labels
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_indices, checked_floats
 from globular.estimators.inputs import Input, check_allocation, open_input
 from globular.estimators.running import Fit, exhaust, warn_user
 from globular.model.history import History, Record
 from globular.model.statistics import F64
+from globular.seam.passes import Assign, Centers, Labels
+from globular.seam.shard import answer
 
 
 class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
@@ -182,15 +180,11 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     def transform(self, X: Any) -> NDArray[np.floating[Any]]:
         """Distances of every row to all centres, an N × k array (cosine distances if the metric is the cosine)."""
         check_is_fitted(self)
-        matrix = open_input(self, X, reset=False, n_threads=self.n_threads).matrix
-        if matrix is None:
-            raise ValueError("transform returns N × k distances and needs X in memory; pass it in parts")
+        data = open_input(self, X, reset=False, n_threads=self.n_threads)
         centers = self._centers()
-        n_bytes = 8 * matrix.shape[0] * len(centers)
+        n_bytes = data.shard.n_rows * len(centers) * 8
         check_allocation(n_bytes, "the distances of all rows to all centres", "transform X in parts")
-        if self.metric == "cosine":
-            return cosine_distances(_shortened(matrix) if matrix.dtype.kind == "f" else matrix, self.cluster_centers_)
-        return _distances(matrix, centers)
+        return answer(data.shard, Centers(centers, self.metric), "distances")
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Minus the sum of squared distances of the rows to their closest centres (larger is better)."""
@@ -203,7 +197,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
 
     def _assign(self, X: Any, sample_weight: Any) -> tuple[Labels, float]:
         data = self._open_fitted(X, sample_weight)
-        statistics = data.shard.hard_pass(self._centers(), accumulate=False)
+        statistics = data.shard.run(Assign(self._centers(), want="labels"))
         return data.shard.labels, statistics.objective * data.unit
 
     def _centers(self) -> F64:
@@ -228,39 +222,6 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-def _shortened(matrix: Any) -> Any:
-    """Rows of the same directions whose largest entry is one: the square of a length may leave the range of floats."""
-    dense = not sparse.issparse(matrix)
-    if dense:
-        largest = np.abs(matrix).max(axis=1, keepdims=True)
-        return matrix / np.where(largest > 0, largest, 1)
-    shortened = matrix.copy()
-    largest = abs(shortened).max(axis=1).toarray().ravel()
-    shortened.data /= np.repeat(np.where(largest > 0, largest, 1), np.diff(shortened.indptr))
-    return shortened
-
-
-def _distances(matrix: Any, centers: F64) -> NDArray[np.floating[Any]]:
-    """Euclidean distances, N × k: by products in float64, and by differences where those cancel. N·k distances."""
-    dense = not sparse.issparse(matrix)
-    distances = np.empty((matrix.shape[0], len(centers)), dtype=working_dtype(matrix.dtype))
-    offset = centers.mean(axis=0) if dense else 0.0  # sparse rows would not stay sparse
-    centers = centers - offset
-    norms = (centers**2).sum(axis=1)
-    for start in range(0, len(distances), 4096):
-        rows = matrix[start : start + 4096].astype(np.float64)
-        rows = rows - offset if dense else rows
-        lengths = (rows**2).sum(axis=1) if dense else np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
-        scale = lengths[:, None] + norms
-        squared = scale - 2.0 * np.asarray(rows @ centers.T)
-        cancelled = squared < 1e-4 * scale
-        for c in np.flatnonzero(cancelled.any(axis=0)):
-            near = rows[np.flatnonzero(cancelled[:, c])]
-            squared[cancelled[:, c], c] = (((near if dense else near.toarray()) - centers[c]) ** 2).sum(axis=1)
-        distances[start : start + 4096] = np.sqrt(squared)
-    return distances
 
 
 def _error_per_row(data: Input, step: Step[Any]) -> float:

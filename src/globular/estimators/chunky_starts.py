@@ -7,12 +7,13 @@ import numpy as np
 from globular.algorithms.chunky import ChunkyOptions, start_from_cells
 from globular.algorithms.em import EMOptions, start_at_random
 from globular.algorithms.greedy import grow_mixture
-from globular.backends.protocol import Shard, require
-from globular.data.tree.partition import tree_bytes
+from globular.backends.tree.partition import tree_bytes
 from globular.estimators.inputs import Input, check_allocation
 from globular.estimators.mixture_starts import MEANS_METHODS, STARTS, GivenStart
 from globular.model.covariances import FAMILIES, CovarianceLimits, ScatterKind
 from globular.model.gaussian import GaussianParameters
+from globular.seam.shard import Shard
+from globular.seam.tree_passes import Plant, TakeCells
 
 CHUNKY_STARTS = (*STARTS, "greedy")
 LEAF_SIZE = 16
@@ -74,10 +75,9 @@ def plant(
     # A mixture that grows on coarse cells settles into them and is slow to leave.
     per_component = GROWTH_CELLS_PER_COMPONENT if init == "greedy" else CELLS_PER_COMPONENT
     n_cells = min(per_component * n_components, max_cells)
-    require(data.shard, "cell_pass")
     if depth is not None:
-        return data.shard.plant_tree(kind, leaf_size, depth=depth)
-    return data.shard.plant_tree(kind, leaf_size, largest=data.shard.total_weight / n_cells)
+        return data.shard.run(Plant(kind, leaf_size, depth=depth))
+    return data.shard.run(Plant(kind, leaf_size, largest=data.shard.total_weight / n_cells))
 
 
 def starting_chunky(
@@ -98,7 +98,7 @@ def starting_chunky(
     if complete is not None:
         return complete
     rng = np.random.default_rng(random_state.randint(2**31, size=4))
-    cells = shard.take_chunks()
+    cells = shard.run(TakeCells())
     counted = cells.weights > 0
     local: Shard = shard
     if int(counted.sum()) >= n_components:

@@ -21,30 +21,28 @@ from globular.algorithms.infinite import (
     one_component,
 )
 from globular.algorithms.steps import Step
-from globular.backends.cpu import CpuShard, soft
 from globular.backends.cpu.memory import mixture_bytes
-from globular.backends.mapped import on_arrays
 from globular.estimators.chunky_starts import chunky_bytes
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, checked_floats
 from globular.estimators.infinite_priors import stick_prior
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.mixture_starts import MEANS_METHODS
-from globular.estimators.mixtures import MixtureEstimator, say_most, weighted_sum
+from globular.estimators.mixtures import MixtureEstimator, say_most
 from globular.model.covariances import FAMILIES, ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import History, Record
 from globular.model.observations import Prior
 from globular.model.statistics import F64, I64
 from globular.model.sticks import Sticks
-from globular.threads import even_ranges, resolve_threads, run_all
+from globular.seam.passes import Answer
+from globular.threads import resolve_threads
 
 NESTED_COMPONENTS, FIXED_COMPONENTS = 1000, 20
 """What `max_components=None` comes to."""
 MOST_ROWS = 2.0**53
 """Beyond, one row more is no longer another number."""
 SMALLEST_LEAF, LARGEST_LEAF, MOST_LEAVES = 16, 512, 2048
-_ROWS_AT_ONCE = 4096
 
 
 class InfiniteEstimator(MixtureEstimator):
@@ -197,7 +195,7 @@ class InfiniteEstimator(MixtureEstimator):
         check_is_fitted(self)
         infinite_mixture = self._infinite()
         seen = infinite_mixture.posterior.expected_mixture(infinite_mixture.sticks.log_weights)
-        return self._per_row(X, lambda part, _: soft.most_likely(part, seen))
+        return self._answer(X, "components", seen)
 
     @lazily
     def predict_proba(self, X: Any) -> F64:
@@ -206,15 +204,14 @@ class InfiniteEstimator(MixtureEstimator):
         What a row lacks to one is the probability that it is of a component not seen yet.
         """
         check_is_fitted(self)
-        found = self._per_row(X, soft.responsibilities, n_results=self._T + 1)
+        found = self._answer(X, "probabilities", n_results=self._T + 1)
         return found[:, : self._T]
 
     @lazily
     def score_samples(self, X: Any) -> F64:
         """The log predictive density of every row (Eq. 10), (n_samples,)."""
         check_is_fitted(self)
-        infinite_mixture = self._infinite()
-        return self._per_row(X, lambda part, _: _predictive(part, infinite_mixture))
+        return self._answer(X, "log_densities", self._infinite())
 
     def _check_state(self) -> None:
         D = check_common(self, "lower_bound_", "free_energy_", "n_components_", "remaining_weight_")
@@ -247,7 +244,8 @@ class InfiniteEstimator(MixtureEstimator):
         return self._infinite().local
 
     def _log_likelihood(self, data: Input) -> float:
-        return sum(on_arrays(data.shard, weighted_sum, _predictive, self._infinite()))
+        totals = data.shard.run(Answer(self._infinite(), "total"))
+        return float(sum(totals))
 
 
 def _scatter(covariance_type: str) -> ScatterKind:
@@ -259,14 +257,3 @@ def _scatter(covariance_type: str) -> ScatterKind:
 def leaf_size(data: Input) -> int:
     """The deep end of a large tree is never reached: larger leaves save building it."""
     return min(max(SMALLEST_LEAF, data.n_rows // MOST_LEAVES), LARGEST_LEAF)
-
-
-def _predictive(part: CpuShard, mixture: Mixture) -> F64:
-    """log p(x | X) of every row."""
-    scores = np.empty(part.n_rows)
-
-    def score(block: tuple[int, int]) -> None:
-        scores[slice(*block)] = mixture.log_predictive(part.take(np.arange(*block)))
-
-    run_all(score, even_ranges(part.n_rows, _ROWS_AT_ONCE), part.n_threads)
-    return scores

@@ -12,9 +12,6 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite import Mixture
-from globular.backends.cpu import CpuShard
-from globular.backends.cpu.rows import DenseRows
-from globular.backends.mapped import on_arrays
 from globular.estimators.fitted import checked_floats
 from globular.estimators.infinite_base import InfiniteEstimator
 from globular.estimators.infinite_priors import counts_prior
@@ -23,6 +20,7 @@ from globular.estimators.mixture_starts import MEANS_METHODS
 from globular.model.counts import CountsPosterior, CountsPrior
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.statistics import F64, I64
+from globular.seam.passes import Smallest
 
 
 class InfiniteMultinomialMixture(InfiniteEstimator):
@@ -145,7 +143,7 @@ n_distances_
     def _open(self, X: Any, sample_weight: Any, *, reset: bool) -> Input:
         data = super()._open(X, sample_weight, reset=reset)
         in_memory = data.matrix is not None  # a file is read for this once, before the fit
-        if (reset or in_memory) and min(on_arrays(data.shard, _smallest)) < 0:
+        if (reset or in_memory) and data.shard.run(Smallest()) < 0:
             raise ValueError(
                 f"Negative values in data passed to {type(self).__name__}: X holds counts, which are at least 0"
             )
@@ -202,8 +200,3 @@ n_distances_
     def _n_parameters(self) -> int:
         T, D = self.means_.shape
         return T * (D - 1) + T - 1
-
-
-def _smallest(part: CpuShard) -> float:
-    assert isinstance(part.rows, DenseRows)
-    return float(part.rows.array.min())

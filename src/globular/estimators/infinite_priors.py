@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_array
 
-from globular.backends.protocol import Shard
 from globular.model.counts import CountsPrior
 from globular.model.covariances import CovarianceLimits
 from globular.model.statistics import F64
 from globular.model.wishart import GaussianPrior
+from globular.seam.shard import Shard
 
 LEAST_SCALE = 1e-6
 """How far the fitted scale of the covariance prior may fall below the variance of the data."""

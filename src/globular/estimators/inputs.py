@@ -24,8 +24,7 @@ from sklearn.utils.validation import check_array, validate_data
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu.rows import working_dtype
 from globular.backends.dask.partitions import is_collection, open_files
-from globular.backends.protocol import Index, Labels, Shard
-from globular.backends.stream import StreamShard
+from globular.backends.many.stream import StreamShard
 from globular.data import memory
 from globular.data.chosen_rows import ChosenRows
 from globular.data.columns import check_columns, column_names
@@ -35,6 +34,8 @@ from globular.errors import DataError
 from globular.estimators.distributed import files_on_workers, is_list_of_paths, open_shard, sample_of
 from globular.estimators.weights import ORDINARY, LeftOut, Weights
 from globular.model.statistics import F64
+from globular.seam.passes import Index, Labels
+from globular.seam.shard import Shard
 from globular.threads import resolve_threads
 
 logger = logging.getLogger("globular")
@@ -291,5 +292,5 @@ def mean_variance(data: Input) -> float:
 
 def _is_constant(shard: Shard, means: F64) -> bool:
     """Whether all rows that have a weight are the same; only for rows whose variance says nothing."""
-    first = shard.take(shard.locate_weight(np.zeros(1)))
+    first = shard.take(shard.locate(np.zeros(1), "weights"))
     return bool((np.abs(first - means) <= 1e-12 * np.abs(means)).all())

@@ -24,6 +24,8 @@ from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.starts import STARTS, starting_centers
 from globular.model.statistics import F64
+from globular.seam.among import Probe
+from globular.seam.passes import Assign
 
 logger = logging.getLogger("globular")
 
@@ -261,12 +263,12 @@ callable, default="auto"
             return 0
         # the last M-step moved the centres, or rounding to float32 did
         if exact:
-            statistics = data.shard.hard_pass(self._centers(), accumulate=False)
+            statistics = data.shard.run(Assign(self._centers(), want="labels"))
         else:
             rng = np.random.default_rng(0)
             cells = draw_cells(data.shard, self._centers(), rng)
             n_probes = QUALITIES[self.quality].n_probes
-            statistics = data.shard.probing_pass(self._centers(), cells, n_probes, accumulate=False)
+            statistics = data.shard.run(Assign(self._centers(), Probe(cells, n_probes), "labels"))
             self.label_recall_ = label_recall(data.shard, self._centers(), rng)
         self.labels_ = data.labels(self._centers(), exact=exact).copy()
         self.inertia_ = statistics.objective * data.unit

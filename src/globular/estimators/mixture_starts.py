@@ -21,12 +21,13 @@ from globular.algorithms.variational import (
     variational_kmeans,
     warm_up_mixture,
 )
-from globular.backends.protocol import Shard
 from globular.estimators.starts import SEEDINGS, Start, automatic
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import Graph
 from globular.model.statistics import F64
+from globular.seam.passes import LabelBySeeds
+from globular.seam.shard import Shard
 
 _KMEANS_ITERATIONS = 300
 _KMEANS_TOLERANCE = 1e-4
@@ -226,7 +227,7 @@ def _probed_means(shard: Shard, n_components: int, rng: np.random.Generator) -> 
         centers = seeding.hierarchical(shard, n_components, rng, 0, rough=True).centers
     else:
         centers = SEEDINGS[name](shard, n_components, rng)
-        shard.label_by_seeds()
+        shard.run(LabelBySeeds())
     return settle_seeds(shard, centers, rng)
 
 

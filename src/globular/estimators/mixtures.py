@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from operator import index
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
@@ -21,9 +20,7 @@ from globular.algorithms.em import CONVERGED as EM_CONVERGED
 from globular.algorithms.em import ROUNDED
 from globular.algorithms.steps import Step, in_units
 from globular.algorithms.variational import CONVERGED as VARIATIONAL_CONVERGED
-from globular.backends.cpu import CpuShard, soft
 from globular.backends.cpu.memory import mixture_bytes
-from globular.backends.mapped import on_arrays
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_covariances, check_weights_sum, checked_floats
 from globular.estimators.inputs import Input, check_allocation, mean_variance, open_input
@@ -32,11 +29,9 @@ from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import History, Record
 from globular.model.statistics import F64, I64
+from globular.seam.passes import Answer
+from globular.seam.shard import answer
 from globular.threads import resolve_threads
-
-Result = TypeVar("Result")
-Model = TypeVar("Model")
-Values = TypeVar("Values", bound=NDArray[Any])
 
 _BEYOND = "X: a mean or a covariance overflows float64; scale the columns of X to similar sizes, about 1"
 """What a fit says that has ended in nothing."""
@@ -195,18 +190,18 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
     @lazily
     def predict(self, X: Any) -> I64:
         """The most likely component of every row, (n_samples,)."""
-        return self._per_row(X, soft.most_likely)
+        return self._answer(X, "components")
 
     @lazily
     def predict_proba(self, X: Any) -> F64:
         """The probability of every component given the row, (n_samples, n_components)."""
         check_is_fitted(self)
-        return self._per_row(X, soft.responsibilities, n_results=len(self.means_))
+        return self._answer(X, "probabilities", n_results=len(self.means_))
 
     @lazily
     def score_samples(self, X: Any) -> F64:
         """The log-likelihood of every row, (n_samples,)."""
-        return self._per_row(X, soft.score_rows)
+        return self._answer(X, "log_densities")
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """The mean log-likelihood of a row, weighted if there are weights."""
@@ -279,34 +274,20 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
     def _n_parameters(self) -> int:
         return self._mixture().n_parameters(learned_weights=self.weights == "learned")
 
-    def _per_part(
-        self, X: Any, function: Callable[[CpuShard, GaussianParameters], Result], n_results: int = 1
-    ) -> list[Result]:
-        """A function of rows with so many results for each, on whatever holds them, one part after the other."""
+    def _answer(self, X: Any, want: str, model: Any = None, n_results: int = 1) -> Any:
+        """What a model, by default the mixture, says of every row of X: `n_results` numbers for each."""
         check_is_fitted(self)
-        mixture = self._mixture()
+        model = self._mixture() if model is None else model
         data = self._open(X, None, reset=False)
         check_allocation(8 * data.n_rows * n_results, f"{n_results} numbers for every row", "pass X in parts")
-        return on_arrays(data.shard, function, mixture)
-
-    def _per_row(
-        self, X: Any, function: Callable[[CpuShard, GaussianParameters], Values], n_results: int = 1
-    ) -> Values:
-        """The same as one array."""
-        results = self._per_part(X, function, n_results)
-        return results[0] if len(results) == 1 else cast(Values, np.concatenate(results))
+        return answer(data.shard, model, want)
 
     def _log_likelihood(self, data: Input) -> float:
-        return sum(on_arrays(data.shard, weighted_sum, soft.score_rows, self._mixture()))
+        totals = data.shard.run(Answer(self._mixture(), "total"))
+        return float(sum(totals))
 
 
 def say_most(n_bytes: int | None) -> None:
     """Say what a fit takes at most."""
     if n_bytes is not None:
         check_allocation(0, "the fit, beside X", "take fewer components", at_most=n_bytes)
-
-
-def weighted_sum(part: CpuShard, score: Callable[[CpuShard, Model], F64], model: Model) -> float:
-    """Σ w of what a model says of every row."""
-    scores = score(part, model)
-    return float(part.weights @ scores if len(part.weights) else scores.sum())

@@ -16,7 +16,6 @@ from globular.algorithms.cells import draw_cells, label_by_cells
 from globular.algorithms.nested import NestedModel, nested_kmeans, one_batch
 from globular.algorithms.probing import label_recall
 from globular.algorithms.steps import Step, in_units
-from globular.backends.protocol import Labels
 from globular.estimators import nested_choices as choices
 from globular.estimators.centroids import CentroidEstimator, _error_per_row
 from globular.estimators.fitted import check_common, checked_floats
@@ -26,6 +25,8 @@ from globular.estimators.starts import STARTS
 from globular.model.history import History, Record
 from globular.model.statistics import F64
 from globular.model.votes import AnyVotes, Votes
+from globular.seam.among import Probe
+from globular.seam.passes import Assign, Labels
 
 
 class NestedMiniBatchKMeans(CentroidEstimator):
@@ -331,7 +332,7 @@ callable, default="auto"
         self.label_recall_ = 1.0
         centers = self._centers()
         if self.search_ == "exact":
-            statistics = data.shard.hard_pass(centers, accumulate=False)
+            statistics = data.shard.run(Assign(centers, want="labels"))
             n_distances = statistics.n_distances
         else:
             rng = np.random.default_rng(0)
@@ -339,7 +340,7 @@ callable, default="auto"
             if self.batch_size_ < data.n_rows:  # some rows have no label yet; the others keep theirs if none is closer
                 n_distances = label_by_cells(data.shard, centers, draw_cells(data.shard, centers, rng))
             cells = draw_cells(data.shard, centers, rng)
-            statistics = data.shard.probing_pass(centers, cells, choices.N_PROBES, accumulate=False)
+            statistics = data.shard.run(Assign(centers, Probe(cells, choices.N_PROBES), "labels"))
             n_distances += statistics.n_distances
             self.label_recall_ = label_recall(data.shard, centers, rng)
         self.labels_ = data.labels(centers, exact=self.search_ == "exact").copy()

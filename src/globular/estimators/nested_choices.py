@@ -12,11 +12,12 @@ from globular.algorithms.probing import ProbingOptions, find_labels, probing_kme
 from globular.algorithms.swaps import swap_seeds
 from globular.algorithms.yinyang import default_groups
 from globular.backends.cpu.memory import TAKEN_AT_ONCE
-from globular.backends.stream import StreamShard
+from globular.backends.many.stream import StreamShard
 from globular.data.memory import physical_memory
 from globular.estimators.inputs import MEMORY_SHARE, Input, check_allocation, mean_variance
 from globular.estimators.starts import Start, starting_centers
 from globular.model.nested import Batch
+from globular.seam.passes import Assign
 from globular.threads import resolve_threads
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def best_start(model: NestedMiniBatchKMeans, data: Input, n_rows: int, random_st
     starts = [_one_start(model, sample, random_state) for _ in range(n_starts)]
     if n_starts == 1:
         return starts[0]
-    errors = [sample.shard.hard_pass(start.centers, accumulate=False).objective for start in starts]
+    errors = [sample.shard.run(Assign(start.centers, want="labels")).objective for start in starts]
     return starts[int(np.argmin(errors))]
 
 
@@ -164,7 +165,7 @@ def random_sample(model: NestedMiniBatchKMeans, data: Input, n_rows: int, random
         return data
     seed = int(random_state.randint(2**31))
     rows = Batch(seed, n_rows, data.n_rows, run_length(model, data)).rows(data.n_rows)
-    shard = data.shard.pick(rows)
+    shard = data.shard.subset(rows)
     if len(rows) < model.n_clusters or shard.total_weight == 0:
         return data
     return Input(shard, data.dtype, len(rows), data.n_columns, None if data.matrix is None else data.matrix[rows])

@@ -10,10 +10,11 @@ import numpy as np
 from sklearn.utils import check_array
 
 from globular.algorithms import seeding
-from globular.backends.protocol import Shard
 from globular.estimators.inputs import Input, naming
 from globular.model.graph import Graph
 from globular.model.statistics import F64
+from globular.seam.passes import LabelBySeeds
+from globular.seam.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ def choose_centers(
             return Start(seeds.centers, name, seeds.neighbors, labelled=True)
         centers = SEEDINGS[name](data.shard, n_clusters, rng)
         if name in KNOW_THE_CLOSEST:
-            data.shard.label_by_seeds()
+            data.shard.run(LabelBySeeds())
         return Start(centers, name, labelled=name in KNOW_THE_CLOSEST)
     if callable(init):
         if data.matrix is None:

@@ -18,6 +18,8 @@ from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.starts import STARTS, starting_centers
 from globular.model.graph import Graph
 from globular.model.search import Search
+from globular.seam.among import Neighbors
+from globular.seam.passes import Assign
 from globular.threads import resolve_threads
 
 RANDOM_WARMUP = 20
@@ -200,11 +202,11 @@ class VariationalKMeans(CentroidEstimator):
 
     def _finish(self, data: Input, reason: str) -> int:
         if self.exact_labels:
-            statistics = data.shard.hard_pass(self._centers(), accumulate=False)
+            statistics = data.shard.run(Assign(self._centers(), want="labels"))
         else:
             search = Search(min(self.n_candidates, self.n_clusters), n_random=0, seed=0, estimate=False)
-            found = data.shard.truncated_pass(self._centers(), self.neighbors_, search, moved_only=True)
-            statistics = found.statistics
+            found = data.shard.run(Assign(self._centers(), Neighbors(self.neighbors_, search), "moves"))
+            statistics = found
         self.labels_ = data.labels(self._centers(), exact=self.exact_labels).copy()
         self.inertia_ = statistics.objective * data.unit
         return statistics.n_distances

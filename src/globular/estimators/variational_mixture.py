@@ -10,14 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import sparse as scipy_sparse
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.em import EMOptions, covariance_limits
 from globular.algorithms.probing_mixture import find_members, probing_mixture
 from globular.algorithms.steps import Step
 from globular.algorithms.variational import SoftModel, VariationalOptions, variational_mixture
-from globular.backends.cpu import CpuShard
 from globular.backends.cpu.memory import mixture_bytes, variational_bytes
-from globular.backends.cpu.truncated import TruncatedPosterior, truncated_posterior
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_indices
 from globular.estimators.inputs import Input
@@ -28,7 +27,8 @@ from globular.estimators.variational_kmeans import RANDOM_WARMUP
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
 from globular.model.history import History
-from globular.model.statistics import F64, I64
+from globular.model.statistics import F64, I64, TruncatedPosterior
+from globular.seam.passes import Answer, Truncated
 from globular.threads import resolve_threads
 
 NEIGHBORHOODS = {
@@ -288,7 +288,8 @@ callable, default="auto"
         """
         if exact:
             return super().predict(X)
-        return self._per_row(X, lambda part, mixture: self._posterior(part, mixture).members[:, 0].astype(np.int64))
+        posteriors = self._posterior(X, "posterior")
+        return np.concatenate([posterior.members[:, 0] for posterior in posteriors]).astype(np.int64)
 
     @lazily
     def predict_proba(self, X: Any, truncated: bool = False, sparse: bool = False) -> Any:
@@ -307,7 +308,7 @@ callable, default="auto"
             if sparse:
                 raise ValueError("sparse=True needs truncated=True: exact probabilities are nowhere zero")
             return super().predict_proba(X)
-        parts = self._per_part(X, lambda part, mixture: _as_csr(self._posterior(part, mixture), mixture.n_components))
+        parts = [_as_csr(posterior, len(self.means_)) for posterior in self._posterior(X, "posterior")]
         matrix = parts[0] if len(parts) == 1 else scipy_sparse.vstack(parts, format="csr")
         return matrix if sparse else matrix.toarray()
 
@@ -323,12 +324,15 @@ callable, default="auto"
         """
         if exact:
             return super().score_samples(X)
-        return self._per_row(X, lambda part, mixture: self._posterior(part, mixture).log_densities)
+        return np.concatenate(self._posterior(X, "log_densities"))
 
-    def _posterior(self, part: CpuShard, mixture: GaussianParameters) -> TruncatedPosterior:
+    def _posterior(self, X: Any, want: str) -> list[Any]:
+        """What the components that are found by way of cells say of all rows."""
+        check_is_fitted(self)
+        mixture, shard = self._mixture(), self._open(X, None, reset=False).shard
         n_candidates = min(self.n_candidates, mixture.n_components)
-        find_members(part, mixture, n_candidates, np.random.default_rng(0))
-        return truncated_posterior(part, mixture, n_candidates)
+        find_members(shard, mixture, n_candidates, np.random.default_rng(0))
+        return shard.run(Answer(Truncated(mixture, n_candidates), want))
 
 
 def _as_csr(posterior: TruncatedPosterior, n_components: int) -> scipy_sparse.csr_matrix:

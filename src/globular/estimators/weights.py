@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from globular.algorithms.probing import find_labels
-from globular.backends.protocol import Index, Labels, Shard
 from globular.model.statistics import F64
+from globular.seam.passes import Assign, Index, Labels
+from globular.seam.shard import Shard
 
 ORDINARY = 2.0**-64, 2.0**64
 """Where the largest weight lies between these the unit is one."""
@@ -42,7 +43,7 @@ class LeftOut:
         """The labels of all rows of X, from those of the rows that count; the others take the closest centre."""
         shard = self.open_rows(self.rows)
         if exact or len(centers) < EXACT_BELOW:
-            shard.hard_pass(centers, accumulate=False)
+            shard.run(Assign(centers, want="labels"))
         else:
             find_labels(shard, centers, np.random.default_rng(0))
         joined = np.empty(1 + max(self.rows[-1], self.counted[-1]), dtype=np.int32)

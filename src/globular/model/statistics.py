@@ -6,7 +6,7 @@ Arrays are float64 whatever the rows are. `n_distances` counts data-to-cluster d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -79,10 +79,10 @@ class HardStatistics:
     n_changed: int
     """Rows whose label differs from the one before the pass."""
     n_distances: int
-    pairs: PairStatistics | None = None
-    """Distances between clusters that a search of neighbourhoods came across."""
-    errors: F64 | None = None
-    """Σ w ‖x − μ_label‖² per cluster, (C,), from a search down a tree."""
+    pairs: PairStatistics = field(default_factory=lambda: PairStatistics.of_pieces([]))
+    """Distances between clusters that a search of neighbourhoods came across; none from other searches."""
+    errors: F64 = field(default_factory=lambda: np.empty(0))
+    """Σ w ‖x − μ_label‖² per cluster, (C,), from a search down a tree; else (0,)."""
 
     def __add__(self, other: HardStatistics) -> HardStatistics:
         return HardStatistics(
@@ -91,8 +91,8 @@ class HardStatistics:
             self.objective + other.objective,
             self.n_changed + other.n_changed,
             self.n_distances + other.n_distances,
-            None if self.pairs is None or other.pairs is None else self.pairs + other.pairs,
-            None if self.errors is None or other.errors is None else self.errors + other.errors,
+            self.pairs + other.pairs,
+            self.errors + other.errors,
         )
 
 
@@ -110,8 +110,8 @@ class SoftStatistics:
     """Σ w log p(x)."""
     total_weight: float
     n_distances: int
-    pairs: PairStatistics | None = None
-    """Distances between components that a search of neighbourhoods came across."""
+    pairs: PairStatistics = field(default_factory=lambda: PairStatistics.of_pieces([]))
+    """Distances between components that a search of neighbourhoods came across; none from other searches."""
     gain: float = 0.0
     """How much higher the free energy is than with the K(n) of before, at the same parameters, after probing."""
 
@@ -123,7 +123,7 @@ class SoftStatistics:
             self.log_likelihood + other.log_likelihood,
             self.total_weight + other.total_weight,
             self.n_distances + other.n_distances,
-            None if self.pairs is None or other.pairs is None else self.pairs + other.pairs,
+            self.pairs + other.pairs,
             self.gain + other.gain,
         )
 
@@ -209,3 +209,15 @@ class Claim:
     def join(cls, parts: list[Claim]) -> Claim:
         """All parts in order."""
         return cls(np.concatenate([part.rows for part in parts]), np.concatenate([part.weights for part in parts]))
+
+
+@dataclass(frozen=True, slots=True)
+class TruncatedPosterior:
+    """What is known of every row from its K(n) alone."""
+
+    members: NDArray[np.int32]
+    """K(n), the most likely component first, (N, C′); −1 where there is none."""
+    probabilities: F64
+    """The posterior renormalised over K(n), Eq. 5, (N, C′); 0 where there is no member."""
+    log_densities: F64
+    """log Σ_{c∈K(n)} p(c, x) ≤ log p(x), (N,)."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.model.cells import CellTree
-from globular.model.statistics import F64, CellStatistics
+from globular.model.statistics import F64, HardStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ def pairwise(rows: F64, centers: F64) -> F64:
 
 
 def seed_distances(rows: F64, weights: F64, seeds: F64) -> SeedDistances:
-    """What the state of `d2_pass` must be after these seeds, in any batches."""
+    """What the state of `AddSeeds` must be after these seeds, in any batches."""
     distances = pairwise(rows, seeds)
     d2 = distances.min(axis=1)
     return SeedDistances(d2, distances.argmin(axis=1), float(weights @ d2))
@@ -45,7 +45,7 @@ def locate(shares: F64, masses: F64) -> NDArray[np.intp]:
     return np.searchsorted(np.cumsum(shares), masses, side="right")
 
 
-def routed(rows: F64, weights: F64, tree: CellTree) -> tuple[NDArray[np.intp], CellStatistics]:
+def routed(rows: F64, weights: F64, tree: CellTree) -> tuple[NDArray[np.intp], HardStatistics]:
     """Labels and statistics of a routed pass from the top of the tree, row by row."""
     labels = np.zeros(len(rows), dtype=np.intp)
     d2 = np.empty(len(rows))
@@ -63,4 +63,4 @@ def routed(rows: F64, weights: F64, tree: CellTree) -> tuple[NDArray[np.intp], C
     counts, errors = np.zeros(len(sums)), np.zeros(len(sums))
     np.add.at(counts, labels, weights)
     np.add.at(errors, labels, weights * d2)
-    return labels, CellStatistics(sums, counts, errors, len(rows), n_distances)
+    return labels, HardStatistics(sums, counts, float(errors.sum()), len(rows), n_distances, errors=errors)

@@ -245,8 +245,8 @@ class RowsOf(Pass[list[Claim]]):
 class Answer(Pass[list[Any]]):
     """What a fitted model says of every row: arrays for consecutive rows, to be joined (see `answer`).
 
-    `model` is a mixture, an infinite mixture or `Centers`; who carries the pass out is chosen by its type, and knows
-    what can be wanted of it.
+    `model` is a mixture, an infinite mixture, `Truncated` or `Centers`; who carries the pass out is chosen by its type,
+    and knows what can be wanted of it.
     """
 
     model: Any
@@ -263,6 +263,14 @@ class Centers:
 
     centers: F64
     metric: str = "euclidean"
+
+
+@dataclass(frozen=True, eq=False)
+class Truncated:
+    """A mixture to be asked with the K(n) of `n_candidates` components that the last pass has left."""
+
+    mixture: GaussianParameters
+    n_candidates: int
 
 
 # --- columns and subspaces -------------------------------------------------------------------------------------------

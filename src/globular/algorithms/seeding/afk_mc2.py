@@ -17,8 +17,9 @@ import numpy as np
 
 from globular.algorithms.seeding.common import first_seed, repeat_rows
 from globular.algorithms.seeding.plus_plus import extend
-from globular.backends.protocol import Index, Shard, require
 from globular.model.statistics import F64
+from globular.seam.passes import AddSeeds, Index
+from globular.seam.shard import Shard
 
 _PROPOSED_NUMBERS = 1 << 21
 """Size of a block of proposals, rows times columns."""
@@ -30,10 +31,9 @@ def afk_mc2(shard: Shard, n_clusters: int, rng: np.random.Generator, chain_lengt
 
     A chain that meets nothing but rows equal to seeds cannot give a new one: the rest is then drawn by k-means++.
     """
-    require(shard, "d2_pass", "take")
     seeds = np.empty((n_clusters, shard.n_columns))
     seeds[:1] = first_seed(shard, rng)
-    potential = shard.d2_pass(seeds[:1], restart=True).potential
+    potential = shard.run(AddSeeds(seeds[:1])).potential
     n_seeds = 1
     n_chains = max(1, min(_LONGEST_BLOCK, _PROPOSED_NUMBERS // (chain_length * shard.n_columns)))
     while n_seeds < n_clusters and potential > 0:
@@ -42,7 +42,7 @@ def afk_mc2(shard: Shard, n_clusters: int, rng: np.random.Generator, chain_lengt
         given = _run_chains(shard, indices.reshape(block, chain_length), potential, seeds, n_seeds, rng)
         n_seeds += given
         if given < block:
-            potential = shard.d2_pass(seeds[1:n_seeds]).potential
+            potential = shard.run(AddSeeds(seeds[1:n_seeds], 1)).potential
             more = extend(shard, n_seeds, n_clusters - n_seeds, potential, rng)
             seeds[n_seeds : n_seeds + len(more)] = more
             n_seeds += len(more)
@@ -55,8 +55,8 @@ def _propose(shard: Shard, n: int, potential: float, rng: np.random.Generator) -
     by_distance = rng.random(n) < 0.5
     masses = rng.random(n)
     indices = np.empty(n, dtype=np.intp)
-    indices[by_distance] = shard.locate(masses[by_distance] * potential)
-    indices[~by_distance] = shard.locate_weight(masses[~by_distance] * shard.total_weight)
+    indices[by_distance] = shard.locate(masses[by_distance] * potential, "errors")
+    indices[~by_distance] = shard.locate(masses[~by_distance] * shard.total_weight, "weights")
     return indices
 
 
@@ -69,16 +69,16 @@ def _run_chains(
     tests = rng.random((n_chains, m))
     local = shard.local(proposals)
     everyone = np.arange(n_chains * m)
-    local.d2_pass(seeds[:1], restart=True)
+    local.run(AddSeeds(seeds[:1]))
     # q(x) / w(x)
-    q = 0.5 * local.take_potential(everyone) / potential + 0.5 / shard.total_weight
+    q = 0.5 * local.take(everyone, "errors") / potential + 0.5 / shard.total_weight
     if n_seeds > 1:
-        local.d2_pass(seeds[1:n_seeds])
+        local.run(AddSeeds(seeds[1:n_seeds], 1))
     for chain in range(n_chains):
         if chain:
-            local.d2_pass(seeds[n_seeds + chain - 1 : n_seeds + chain])
+            local.run(AddSeeds(seeds[n_seeds + chain - 1 : n_seeds + chain], n_seeds + chain - 1))
         here = slice(chain * m, (chain + 1) * m)
-        squared = local.take_potential(everyone[here])
+        squared = local.take(everyone[here], "errors")
         last = _last_state(squared, q[here], tests[chain])
         if squared[last] == 0.0:
             return chain

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from globular.backends.protocol import Index, Shard
 from globular.model.statistics import F64
+from globular.seam.passes import Index
+from globular.seam.shard import Shard
 
 TAKEN_NUMBERS = 1 << 26
 """Rows times columns taken to the algorithm's side at once, in float64: 512 MiB."""
@@ -13,7 +14,7 @@ TAKEN_NUMBERS = 1 << 26
 
 def first_seed(shard: Shard, rng: np.random.Generator) -> F64:
     """One row drawn by weight, (1, D)."""
-    return shard.take(shard.locate_weight(np.array([rng.random() * shard.total_weight])))
+    return shard.take(shard.locate(np.array([rng.random() * shard.total_weight]), "weights"))
 
 
 def evenly_spaced_masses(total: float, n: int, rng: np.random.Generator) -> F64:
@@ -28,8 +29,8 @@ def sample_by_weight_and_error(shard: Shard, n: int, potential: float, rng: np.r
     what it would in a plain sample. Rows are ascending; fewer than n where some are drawn twice.
     """
     total = shard.total_weight
-    by_weight = shard.locate_weight(evenly_spaced_masses(total, n - n // 2, rng))
-    by_error = shard.locate(evenly_spaced_masses(potential, n // 2, rng)) if potential > 0 else by_weight[:0]
+    by_weight = shard.locate(evenly_spaced_masses(total, n - n // 2, rng), "weights")
+    by_error = shard.locate(evenly_spaced_masses(potential, n // 2, rng), "errors") if potential > 0 else by_weight[:0]
     indices, counts = np.unique(np.concatenate([by_weight, by_error]), return_counts=True)
     # chance of one draw to hit a row, divided by the row's weight
     chance = np.full(len(indices), 0.5 / total)
@@ -40,7 +41,7 @@ def sample_by_weight_and_error(shard: Shard, n: int, potential: float, rng: np.r
 
 def take_squared_distances(shard: Shard, indices: Index) -> F64:
     """d² of rows of positive weight, as left by the last pass."""
-    return shard.take_potential(indices) / shard.take_weights(indices)
+    return shard.take(indices, "errors") / shard.take(indices, "weights")
 
 
 def effective_dimension(variances: F64) -> float:

@@ -39,9 +39,11 @@ from globular.algorithms.seeding.common import (
     sample_by_weight_and_error,
 )
 from globular.algorithms.seeding.plus_plus import distinct_plus_plus, extend
-from globular.backends.protocol import Index, Labels, Route, Shard, require
 from globular.model.cells import CellLevel, CellTree
-from globular.model.statistics import F64, CellStatistics
+from globular.model.statistics import F64, HardStatistics
+from globular.seam.among import Down, Route
+from globular.seam.passes import AddSeeds, Assign, CellSeeds, Index, Labels
+from globular.seam.shard import Shard
 
 FLAT_UP_TO = 24
 """So few centres are seeded without a tree."""
@@ -80,7 +82,6 @@ def hierarchical(
     `rough` seeds take one Lloyd step inside their cells, and the labels are those of before it: enough for an algorithm
     that goes on fast. With `n_neighbors` 0 no neighbours are looked for.
     """
-    require(shard, "routed_pass", "d2_pass", "take")
     builder = _Builder(shard, rng, unit_centers)
     sizes = level_sizes(n_clusters)
     for size in sizes[:-1]:
@@ -140,11 +141,11 @@ class _Builder:
         chosen = slice(None, None, -(-len(sample.indices) // fits))
         local = self.shard.local(self.shard.take(sample.indices[chosen]), sample.weights[chosen])
         for step in range(UPPER_STEPS):
-            tree = self._moved(tree, local.routed_pass(tree, route="stay" if step else "top"))
-        statistics = self.shard.routed_pass(tree)
+            tree = self._moved(tree, local.run(Assign(tree.centers, Down(tree, "stay" if step else "top"))))
+        statistics = self.shard.run(Assign(tree.centers, Down(tree)))
         self.tree = tree.without_empty(statistics.counts)
         if len(self.tree.centers) < len(tree.centers):
-            statistics = self.shard.routed_pass(self.tree)
+            statistics = self.shard.run(Assign(self.tree.centers, Down(self.tree)))
         self.errors = statistics.errors
         if len(self.tree.levels) == 1:
             self.exponent = _exponent(self.shard)
@@ -155,13 +156,13 @@ class _Builder:
         tree = self.tree.below(self._seed_cells(size, sample))
         route: Route = "down" if self.tree.levels else "top"
         for _ in range(1 if rough else LAST_STEPS):
-            tree = self._moved(tree, self.shard.routed_pass(tree, route=route))
+            tree = self._moved(tree, self.shard.run(Assign(tree.centers, Down(tree, route))))
             route = "stay"
         if not rough:
-            self.shard.routed_pass(tree, route=route, accumulate=False)
+            self.shard.run(Assign(tree.centers, Down(tree, route), "labels"))
         return tree
 
-    def _moved(self, tree: CellTree, statistics: CellStatistics) -> CellTree:
+    def _moved(self, tree: CellTree, statistics: HardStatistics) -> CellTree:
         """Every centre to the mean of its rows; one without rows stays."""
         occupied = statistics.counts > 0
         means = statistics.sums / np.where(occupied, statistics.counts, 1.0)[:, None]
@@ -175,11 +176,11 @@ class _Builder:
         """Rows with the weight each of them stands for; sorted by row number."""
         shard, total = self.shard, self.shard.total_weight
         if shard.n_rows <= n:
-            weights = shard.take_weights(np.arange(shard.n_rows))
+            weights = shard.take(np.arange(shard.n_rows), "weights")
             return _Sample(np.flatnonzero(weights), weights[weights > 0], True)
         if not self.tree.levels:
             indices, counts = np.unique(
-                shard.locate_weight(evenly_spaced_masses(total, n, self.rng)), return_counts=True
+                shard.locate(evenly_spaced_masses(total, n, self.rng), "weights"), return_counts=True
             )
             return _Sample(indices, counts.astype(np.float64) * (total / n), False)
         indices, weights = sample_by_weight_and_error(shard, n, float(self.errors.sum()), self.rng)
@@ -223,7 +224,7 @@ class _Builder:
                 cells.append(np.full(len(found), cell))
                 wanted[cell] = 0
             uniforms = self.rng.random(int(wanted[first:stop].sum()))
-            drawn = self.shard.local(rows, weights).cell_seeds(starts, wanted[first:stop], uniforms)
+            drawn = self.shard.local(rows, weights).run(CellSeeds(starts, wanted[first:stop], uniforms))
             centers.append(rows[drawn[drawn >= 0]])
             cells.append(np.repeat(np.arange(first, stop), wanted[first:stop])[drawn >= 0])
         return np.concatenate(centers), np.concatenate(cells)
@@ -241,14 +242,14 @@ class _Builder:
         """Centres that the sample could not give: other distinct rows by D² sampling, then repeated ones."""
         n_found = len(centers)
         if not is_everything:
-            potential = self.shard.d2_pass(centers, restart=True).potential
+            potential = self.shard.run(AddSeeds(centers)).potential
             more = extend(self.shard, n_found, size - n_found, potential, self.rng)
             centers = np.concatenate([centers, more])
         centers = repeat_rows(centers, size)
         if not self.tree.levels:
             return centers, np.zeros(size, dtype=np.intp)
         newcomers = self.shard.local(centers[n_found:])
-        newcomers.routed_pass(self.tree, accumulate=False)
+        newcomers.run(Assign(self.tree.centers, Down(self.tree), "labels"))
         return centers, np.concatenate([cells, newcomers.labels.astype(np.intp)])
 
 

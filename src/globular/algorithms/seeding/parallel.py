@@ -16,26 +16,26 @@ import numpy as np
 
 from globular.algorithms.seeding.common import evenly_spaced_masses, first_seed, repeat_rows
 from globular.algorithms.seeding.plus_plus import distinct_plus_plus, extend
-from globular.backends.protocol import Shard, require
 from globular.model.statistics import F64
+from globular.seam.passes import AddSeeds, Total
+from globular.seam.shard import Shard
 
 
 def parallel(
     shard: Shard, n_clusters: int, rng: np.random.Generator, n_rounds: int = 5, oversampling: float = 2.0
 ) -> F64:
     """k-means‖ seeds with ℓ = oversampling · n_clusters candidates a round. O(N · n_rounds · ℓ · D)."""
-    require(shard, "d2_pass", "take")
     candidates = first_seed(shard, rng)
-    potential = shard.d2_pass(candidates, restart=True).potential
+    potential = shard.run(AddSeeds(candidates)).potential
     n_candidates = int(np.ceil(oversampling * n_clusters))
     for _ in range(n_rounds):
         if potential <= 0:
             break
-        indices = np.unique(shard.locate(evenly_spaced_masses(potential, n_candidates, rng)))
+        indices = np.unique(shard.locate(evenly_spaced_masses(potential, n_candidates, rng), "errors"))
         drawn = shard.take(indices)
-        potential = shard.d2_pass(drawn).potential
+        potential = shard.run(AddSeeds(drawn, len(candidates))).potential
         candidates = np.concatenate([candidates, drawn])
-    weights = shard.seed_weights(len(candidates))
+    weights = shard.run(Total("weights", "seeds", len(candidates)))
     seeds = distinct_plus_plus(shard.local(candidates, weights), n_clusters, rng)
     if len(seeds) < n_clusters:  # all the candidates are seeds; the shard still knows its distances to them
         more = extend(shard, len(candidates), n_clusters - len(seeds), potential, rng)

@@ -18,8 +18,9 @@ from __future__ import annotations
 import numpy as np
 
 from globular.algorithms.seeding.common import first_seed, repeat_rows, take_squared_distances
-from globular.backends.protocol import Shard, require
 from globular.model.statistics import F64
+from globular.seam.passes import AddSeeds, TrySeeds
+from globular.seam.shard import Shard
 
 _LONGEST_BATCH = 1024
 
@@ -31,13 +32,11 @@ def plus_plus(shard: Shard, n_clusters: int, rng: np.random.Generator, n_local_t
 
 def distinct_plus_plus(shard: Shard, n_clusters: int, rng: np.random.Generator, n_local_trials: int = 1) -> F64:
     """As `plus_plus`, but fewer rows rather than repeated ones."""
-    require(shard, "d2_pass", "take")
     first = first_seed(shard, rng)
-    potential = shard.d2_pass(first, restart=True).potential
+    potential = shard.run(AddSeeds(first)).potential
     if n_local_trials == 1:
         more = extend(shard, 1, n_clusters - 1, potential, rng)
     else:
-        require(shard, "trial_pass")
         more = _extend_greedily(shard, n_clusters - 1, potential, n_local_trials, rng)
     return np.concatenate([first, more])
 
@@ -51,7 +50,7 @@ def extend(shard: Shard, n_seeds: int, n_more: int, potential: float, rng: np.ra
     while n_more > 0 and potential > 0:
         length = min(n_more, max(1, n_seeds // 2), _LONGEST_BATCH)
         accepted = _draw_batch(shard, length, potential, rng)
-        potential = shard.d2_pass(accepted).potential
+        potential = shard.run(AddSeeds(accepted, n_seeds)).potential
         n_seeds, n_more = n_seeds + len(accepted), n_more - len(accepted)
         found.append(accepted)
     return np.concatenate(found)
@@ -59,7 +58,7 @@ def extend(shard: Shard, n_seeds: int, n_more: int, potential: float, rng: np.ra
 
 def _draw_batch(shard: Shard, length: int, potential: float, rng: np.random.Generator) -> F64:
     """Proposals from the current potential, thinned by rejection; the first one always stays."""
-    indices = shard.locate(rng.random(length) * potential)
+    indices = shard.locate(rng.random(length) * potential, "errors")
     tests = rng.random(length)
     proposals = shard.take(indices)
     if length == 1:
@@ -71,8 +70,8 @@ def _draw_batch(shard: Shard, length: int, potential: float, rng: np.random.Gene
     closest = before
     for i in range(1, length):
         if accepted[-1] == i - 1:  # a new seed since the last look
-            local.d2_pass(proposals[i - 1 : i], restart=i == 1)
-            closest = local.take_potential(everyone)
+            local.run(AddSeeds(proposals[i - 1 : i], len(accepted) - 1))
+            closest = local.take(everyone, "errors")
         if tests[i] * before[i] < min(closest[i], before[i]):
             accepted.append(i)
     return proposals[accepted]
@@ -82,9 +81,9 @@ def _extend_greedily(shard: Shard, n_more: int, potential: float, n_local_trials
     """One pass per seed: of `n_local_trials` D² draws keep the one that leaves the lowest potential."""
     found: list[F64] = [np.empty((0, shard.n_columns))]
     while n_more > 0 and potential > 0:
-        trials = shard.take(shard.locate(rng.random(n_local_trials) * potential))
-        best = int(np.argmin(shard.trial_pass(trials)))
-        potential = shard.d2_pass(trials[best : best + 1]).potential
+        trials = shard.take(shard.locate(rng.random(n_local_trials) * potential, "errors"))
+        best = int(np.argmin(shard.run(TrySeeds(trials))))
+        potential = shard.run(AddSeeds(trials[best : best + 1], len(found))).potential
         found.append(trials[best : best + 1])
         n_more -= 1
     return np.concatenate(found)

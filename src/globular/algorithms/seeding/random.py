@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from globular.algorithms.seeding.common import repeat_rows
-from globular.backends.protocol import Index, Shard, require
 from globular.model.statistics import F64
+from globular.seam.passes import Index
+from globular.seam.shard import Shard
 
 _BLOCK = 1 << 17
 
@@ -16,7 +17,6 @@ def random(shard: Shard, n_clusters: int, rng: np.random.Generator) -> F64:
 
     More rows are drawn only if some of the first ones are equal: their order is one permutation, cut longer and longer.
     """
-    require(shard, "take")
     keys_seed = int(rng.integers(2**63))
     n_drawn = n_clusters
     while True:
@@ -36,7 +36,7 @@ def _draw_in_order(shard: Shard, n: int, rng: np.random.Generator) -> Index:
     arrivals, indices = np.empty(0), np.empty(0, dtype=np.intp)
     for start in range(0, shard.n_rows, _BLOCK):
         block = np.arange(start, min(start + _BLOCK, shard.n_rows))
-        weights = shard.take_weights(block)
+        weights = shard.take(block, "weights")
         waiting = rng.exponential(size=len(block))
         alive = weights > 0
         arrivals = np.concatenate([arrivals, waiting[alive] / weights[alive]])

@@ -14,6 +14,7 @@ from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.soft import Span, evaluate_blocks
 from globular.kernels.soft import softmax_rows
 from globular.model.statistics import F64, Claim
+from globular.seam.passes import RowsOf
 
 SMALLEST_SHARE = 1e-4
 """Rows with a smaller responsibility are left out; together they weigh nothing."""

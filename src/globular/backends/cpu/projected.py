@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 
 from globular.backends.cpu.rows import Floats
@@ -20,7 +22,7 @@ def project(shard: HostShard, work: Project) -> CpuShard:
     coordinates = np.empty((shard.n_rows, work.subspace.dimension), dtype=shard.dtype)
     begin = 0
     for part in shard.parts():
-        _write_coordinates(part, work.subspace, coordinates[begin : begin + part.n_rows])
+        _write_coordinates(cast(CpuShard, part), work.subspace, coordinates[begin : begin + part.n_rows])
         begin += part.n_rows
     weights = shard.weights if len(shard.weights) else None
     return CpuShard(coordinates, weights, n_threads=shard.n_threads, state=shard.state, first_row=shard.first_row)

@@ -111,12 +111,12 @@ class CSRRows:
         if not matrix.has_canonical_format:
             matrix = matrix.copy()
             matrix.sum_duplicates()
-        data = np.ascontiguousarray(matrix.data, dtype=working_dtype(matrix.dtype))
+        data: Floats = np.ascontiguousarray(matrix.data, dtype=working_dtype(matrix.dtype))
         self._set(data, matrix.indices, matrix.indptr, matrix.shape[1])
 
     def _set(self, data: Floats, indices: NDArray[np.integer], indptr: NDArray[np.integer], n_columns: int) -> None:
         self.shape: tuple[int, int] = (len(indptr) - 1, n_columns)
-        self.data: Floats = read_only(data)
+        self.data = cast(Floats, read_only(data))
         self.indices: NDArray[np.int32] = read_only(np.ascontiguousarray(indices, dtype=np.int32))
         self.indptr: NDArray[np.int64] = read_only(np.ascontiguousarray(indptr, dtype=np.int64))
 

@@ -51,14 +51,13 @@ def _block(shard: CpuShard, span: tuple[int, int]) -> Any:
 
 def _cosine(rows: Any, centers: F64) -> NDArray[Any]:
     """Rows are first brought to a largest entry of one: the square of a length may leave the range of floats."""
-    if sparse.issparse(rows):
-        largest = abs(rows).max(axis=1).toarray().ravel()
-        shortened = sparse.csr_array(rows, copy=True)
-        shortened.data /= np.repeat(np.where(largest > 0, largest, 1), np.diff(rows.indptr))
-    else:
+    if isinstance(rows, np.ndarray):
         largest = np.abs(rows).max(axis=1, keepdims=True)
-        shortened = rows / np.where(largest > 0, largest, 1)
-    return cosine_distances(shortened, centers.astype(rows.dtype))
+        rows = rows / np.where(largest > 0, largest, 1)
+    else:
+        largest = abs(rows).max(axis=1).toarray().ravel()
+        rows.data = rows.data / np.repeat(np.where(largest > 0, largest, 1), np.diff(rows.indptr))
+    return cosine_distances(rows, centers.astype(rows.dtype))
 
 
 class _Euclidean:

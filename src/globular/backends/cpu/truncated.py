@@ -8,8 +8,7 @@ cluster order; the hard pass can return only what moved, so that settled rows co
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +30,9 @@ from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
 from globular.model.groups import group_by
 from globular.model.search import Search
-from globular.model.statistics import F64, HardStatistics, PairStatistics, SoftStatistics
+from globular.model.statistics import F64, HardStatistics, PairStatistics, SoftStatistics, TruncatedPosterior
 from globular.seam.among import Neighbors
-from globular.seam.passes import Assign, Expect
+from globular.seam.passes import Answer, Assign, Expect, Truncated
 from globular.threads import even_ranges, map_all, run_all
 
 FEW_COLUMNS = 12
@@ -79,23 +78,15 @@ def expect_neighbors(shard: CpuShard, work: Expect) -> SoftStatistics:
     return SoftStatistics(counts, sums, scatter, bound, shard.total_weight, n_distances, pairs)
 
 
-@dataclass(frozen=True, slots=True)
-class TruncatedPosterior:
-    """What is known of every row from its K(n) alone."""
-
-    members: NDArray[np.int32]
-    """K(n), the most likely component first, (N, C′); −1 where there is none."""
-    probabilities: F64
-    """The posterior renormalised over K(n), Eq. 5, (N, C′); 0 where there is no member."""
-    log_densities: F64
-    """log Σ_{c∈K(n)} p(c, x) ≤ log p(x), (N,)."""
-
-
-def truncated_posterior(shard: CpuShard, mixture: GaussianParameters, n_candidates: int) -> TruncatedPosterior:
-    """Of the K(n) that the last truncated soft pass has left. O(N · C′ · D)."""
+@CpuShard.implements(Answer, Truncated)
+def truncated_posterior(shard: CpuShard, work: Answer) -> list[Any]:
+    """The "posterior" of the K(n) that the last pass has left, or its "log_densities" alone. O(N · C′ · D)."""
+    mixture, n_candidates = work.model.mixture, work.model.n_candidates
     members = cast(NDArray[np.int32], shard.state.get("members", np.int32, -1, width=n_candidates))
     probabilities, log_densities = _settle_soft(shard, mixture, Costs(mixture), members, np.empty(0))
-    return TruncatedPosterior(members, probabilities, log_densities)
+    return [
+        log_densities if work.want == "log_densities" else TruncatedPosterior(members, probabilities, log_densities)
+    ]
 
 
 def _settle_soft(

@@ -84,7 +84,7 @@ class StreamShard(HostShard):
                 raise DataError(f"{self.source.name}: NaN or infinity{where}; remove or fill such values first")
 
     @cached_property
-    def lacks(self) -> Mapping[str, str]:  # type: ignore[override]
+    def lacks(self) -> Mapping[str, str]:
         first = self.subset(np.zeros(1, dtype=np.intp))
         return {**first.lacks, "rows that stay": READ_ANEW, "sparse rows": READ_ANEW}
 

@@ -1,4 +1,4 @@
-"""Cells that components of a mixture are responsible for: what a component can be split on, and what is opened for it."""
+"""Cells that components of a mixture are responsible for: what one can be split on, and what is opened for it."""
 
 from __future__ import annotations
 

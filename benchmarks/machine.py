@@ -28,10 +28,12 @@ from numpy.typing import NDArray
 from globular.algorithms.cells import draw_cells
 from globular.algorithms.variational import VariationalOptions, variational_kmeans
 from globular.backends.cpu import CpuShard
-from globular.backends.cpu.hard import CenterProduct
+from globular.backends.cpu.assign.all import CenterProduct
 from globular.backends.cpu.rows import gather_rows
 from globular.benchmarking.problems import find_problem
 from globular.kernels.probed import check_cell
+from globular.seam.among import Probe
+from globular.seam.passes import Assign, CellNeighbors
 from globular.threads import even_ranges, run_all
 
 THREADS = 2
@@ -110,9 +112,9 @@ def measure(name: str, rounds: int) -> None:
     random = np.random.default_rng(0)
     centers = X[np.sort(random.choice(N, C, replace=False))].astype(np.float64)
     shard = CpuShard(X, n_threads=THREADS)
-    shard.hard_pass(centers, accumulate=False)
+    shard.run(Assign(centers, want="labels"))
     cells = draw_cells(shard, centers, random)
-    graph = shard.local(centers).cell_neighbors(np.array([0, C]), np.zeros((1, 1), dtype=np.intp), 5)
+    graph = shard.local(centers).run(CellNeighbors(np.array([0, C]), np.zeros((1, 1), dtype=np.intp), 5))
     # whole iterations of variational k-means, M-step included, on rows of their own that begin at the closest centres
     moving = CpuShard(X, n_threads=THREADS)
     moving.labels[:] = shard.labels
@@ -125,16 +127,16 @@ def measure(name: str, rounds: int) -> None:
         run_all(lambda span: X[slice(*span)].sum(), even_ranges(N, -(-N // THREADS)), THREADS)
 
     def lloyd() -> None:
-        shard.hard_pass(centers)
+        shard.run(Assign(centers))
 
     def truncated() -> None:
         next(iterations)
 
     def probing() -> None:
-        shard.probing_pass(centers, cells, 2)
+        shard.run(Assign(centers, Probe(cells, 2)))
 
     seconds = best_of(rounds, {"sum": plain_sum, "lloyd": lloyd})
-    shard.probing_pass(centers, cells, 2)
+    shard.run(Assign(centers, Probe(cells, 2)))
     seconds |= best_of(rounds + 8, {"sum": plain_sum, "truncated": truncated, "probing": probing})
     others = {peer: min(run() for _ in range(max(1, rounds // 2))) for peer, run in peers(X, centers).items()}
     print(f"  plain sum        {1e3 * seconds['sum']:9.1f} ms  {X.nbytes / seconds['sum'] / 1e9:6.1f} GB/s")

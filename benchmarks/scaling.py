@@ -37,7 +37,7 @@ from globular.backends.dask import DaskShard
 from globular.backends.dask.messages import Post, halves
 from globular.backends.dask.partitions import collection_partitions
 from globular.estimators import distributed
-from globular.model.search import Search
+from globular.seam.passes import Assign
 from globular.seeding import kmeans_plus_plus
 
 N_WORKERS, N_PARTITIONS = 2, 8
@@ -119,42 +119,6 @@ def overhead(small: bool, rows_wanted: int, n_candidates: int) -> None:
     )
 
 
-def bytes_per_pass(small: bool) -> None:
-    """What one pass of each kind moves, counted on the links and by formula."""
-    n, D, C, G = (20_000, 8, 300, 10) if small else (500_000, 32, 5_000, 10)
-    rows = mixture_rows(n, D, C)
-    centers = rows[:C].astype(np.float64)
-    graph = np.random.default_rng(0).integers(C, size=(C, G)).astype(np.int32)
-    graph[:, 0] = np.arange(C)
-    with cluster() as workers, Client(workers) as client:
-        shard = DaskShard(client, collection_partitions(da.from_array(rows, chunks=(-(-n // N_PARTITIONS), D))))
-        shard.hard_pass(centers)
-        first = len(shard.traffic.out)
-        assert first == 1
-        shard.truncated_pass(centers, graph, Search(1, 1, 0, False))
-        truncated = shard.traffic.out["truncated_pass"], shard.traffic.back["truncated_pass"]
-        for seed in range(8):
-            shard.truncated_pass(centers, graph, Search(1, 1, seed, False), moved_only=True)
-        before = shard.traffic.back["truncated_pass"]
-        found = shard.truncated_pass(centers, graph, Search(1, 1, 99, False), moved_only=True)
-        moved = shard.traffic.back["truncated_pass"] - before
-        shard.truncated_pass(centers, graph, Search(1, 1, 0, True))
-        pairs = shard.traffic.back["truncated_pass"] - before - moved
-        hard = shard.traffic.out["hard_pass"], shard.traffic.back["hard_pass"]
-    down, up = N_WORKERS * 8 * C * D, N_WORKERS * 8 * C * (D + 1)
-    print_rows(
-        f"bytes on all links: N = {n:,}, D = {D}, C = {C:,}, G = {G}, {N_PARTITIONS} partitions, {N_WORKERS} workers",
-        [
-            ("hard pass, out: counted / formula W·8CD", f"{hard[0]:,} / {down:,}"),
-            ("hard pass, back: counted / formula W·8C(D+1)", f"{hard[1]:,} / {up:,}"),
-            ("truncated pass, out: counted / W·(8CD + 4CG)", f"{truncated[0]:,} / {down + N_WORKERS * 4 * C * G:,}"),
-            ("truncated pass, back: counted / W·8C(D+1)", f"{truncated[1]:,} / {up:,}"),
-            ("truncated pass, what moved, back", f"{moved:,} ({found.statistics.n_changed:,} rows changed)"),
-            ("truncated pass with pairs, back", f"{pairs:,}"),
-        ],
-    )
-
-
 def iterations_to(shard: DaskShard, seeds: np.ndarray, error: float, at_most: int = 60) -> int:
     """How many exact Lloyd iterations lead from seeds to an error; dask-ml's are such."""
     for step in lloyd(shard, seeds.astype(np.float64), KMeansOptions(max_iter=at_most + 1, tol=0)):
@@ -180,7 +144,7 @@ def against_dask_ml(small: bool) -> None:
         def theirs(start: np.ndarray, n_iter: int) -> tuple[float, float]:
             model = dask_ml.cluster.KMeans(C, init=start, max_iter=n_iter, tol=0)
             seconds, _ = timed(lambda: model.fit(X))
-            return seconds, shard.hard_pass(model.cluster_centers_.astype(np.float64), accumulate=False).objective
+            return seconds, shard.run(Assign(model.cluster_centers_.astype(np.float64), want="labels")).objective
 
         seconds, ours = min(
             (timed(lambda: KMeans(C, random_state=0).fit(X)) for _ in range(2)), key=lambda pair: pair[0]
@@ -331,7 +295,6 @@ def main() -> None:
     warnings.simplefilter("ignore", ConvergenceWarning)
     runs: dict[str, Callable[[], None]] = {
         "overhead": lambda: overhead(options.small, options.rows, options.candidates),
-        "bytes": lambda: bytes_per_pass(options.small),
         "dask-ml": lambda: against_dask_ml(options.small),
         "stream": lambda: streamed(options.small, options.gigabytes, options.folder),
         "plan": lambda: plan(options.small),

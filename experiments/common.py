@@ -25,6 +25,7 @@ from globular.benchmarking.measure import quantization_error
 from globular.benchmarking.problems import data_folder
 from globular.benchmarking.results import describe_machine
 from globular.errors import DataError
+from globular.seam.passes import Assign
 from globular.threads import resolve_threads
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def exact_error(X: Rows, centers: NDArray[Any]) -> float:
 def n_empty_clusters(X: Rows, centers: Centers) -> int:
     """How many of the centres no row is closest to."""
     shard = CpuShard(X, n_threads=resolve_threads(None))
-    return int((shard.hard_pass(np.ascontiguousarray(centers)).counts == 0).sum())
+    return int((shard.run(Assign(np.ascontiguousarray(centers))).counts == 0).sum())
 
 
 # ------------------------------------------------------------------------------------------------ baseline

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from globular.backends.cpu import CpuShard
 from globular.model.groups import CenterGroups
 from globular.reference import hard as reference
+from globular.seam.among import Bounded
+from globular.seam.passes import Assign
 from makers import FORMS, Rows, blobs, in_form, lattice, weights_for
 
 
@@ -33,7 +35,7 @@ def walk(
     for number, centers in enumerate(path):
         if number:
             shifts = np.linalg.norm(centers - path[number - 1], axis=1)
-        found = shard.bounded_pass(centers, groups, shifts)
+        found = shard.run(Assign(centers, Bounded(groups, shifts)))
         labels, expected = reference.hard_pass(rows, used, centers, before)
         np.testing.assert_array_equal(shard.labels, labels)
         largest = np.abs(expected.sums).max(initial=0.0)
@@ -105,7 +107,7 @@ def test_duplicate_centers_in_different_groups_with_rounded_distances() -> None:
         shift = np.zeros(30)
         for number in range(6):
             bounded.bounded_pass(start + 0.1 * number, groups, shift if number else None)
-            plain.hard_pass(start + 0.1 * number)
+            plain.run(Assign(start + 0.1 * number))
             np.testing.assert_array_equal(bounded.labels, plain.labels)
             shift = np.full(30, 0.1 * np.sqrt(11) * (1 + 1e-12))
 
@@ -146,8 +148,8 @@ def test_bounds_save_distances_as_centers_settle() -> None:
 def test_starting_afresh_forgets_labels_and_bounds() -> None:
     rows = lattice(100, D=3)
     shard, groups = CpuShard(rows), CenterGroups.by_proximity(rows[:10], 3)
-    shard.bounded_pass(rows[:10], groups, None)
-    again = shard.bounded_pass(rows[50:60], groups, None)
+    shard.run(Assign(rows[:10], Bounded(groups, None)))
+    again = shard.run(Assign(rows[50:60], Bounded(groups, None)))
     np.testing.assert_array_equal(shard.labels, reference.closest_centers(rows, rows[50:60]))
     assert again.n_changed == 100 and again.n_distances == 1000
 

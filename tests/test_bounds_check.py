@@ -14,7 +14,8 @@ import pytest
 
 SMALL = """
 import numpy as np
-from globular.backends.cpu import CpuShard, hard
+from globular.backends.cpu import CpuShard
+from globular.backends.cpu.assign import all as hard
 from globular.model.groups import CenterGroups
 random = np.random.default_rng(0)
 hard.SCORES_PER_BLOCK, hard.ROWS_PER_RUN = 64, 40
@@ -53,7 +54,8 @@ import warnings
 import numpy as np
 from scipy import sparse
 from globular import NestedMiniBatchKMeans
-from globular.backends.cpu import center_scores, votes
+from globular.backends.cpu import center_scores
+from globular.backends.cpu.assign import votes
 random = np.random.default_rng(0)
 center_scores.ROWS_PER_BLOCK = 50
 votes.ROWS_PER_SUM = 30

@@ -13,12 +13,14 @@ from globular.algorithms.em import EMOptions, covariance_limits, em, start_from_
 from globular.algorithms.greedy import grow_mixture
 from globular.algorithms.steps import Step
 from globular.backends.cpu import CpuShard
-from globular.backends.protocol import Shard
-from globular.backends.split import SplitShard
+from globular.backends.many.split import SplitShard
 from globular.datasets import separated_mixture
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.statistics import F64
+from globular.seam.passes import Expect
+from globular.seam.shard import Shard
+from globular.seam.tree_passes import ExpectCells, Gap, Plant, TakeCells
 from makers import blobs, weights_for
 
 TYPES = sorted(FAMILIES)
@@ -33,7 +35,7 @@ def planted(
     rows: F64, covariance_type: str, weights: F64 | None = None, leaf_size: int = 4, depth: int = 2
 ) -> CpuShard:
     shard = CpuShard(rows, weights)
-    shard.plant_tree(FAMILIES[covariance_type].scatter, leaf_size, depth=depth)
+    shard.run(Plant(FAMILIES[covariance_type].scatter, leaf_size, depth=depth))
     return shard
 
 
@@ -89,7 +91,7 @@ def test_bound_never_falls_and_never_exceeds_the_likelihood(
     assert np.isfinite(bounds).all()
     assert (np.diff(bounds) >= -slack[1:]).all()
     mixtures = [start, *(step.model.mixture for step in steps[:-1])]
-    exact = [CpuShard(rows, weights).soft_pass(mixture).log_likelihood for mixture in mixtures]
+    exact = [CpuShard(rows, weights).run(Expect(mixture)).log_likelihood for mixture in mixtures]
     assert (bounds <= np.array(exact) + slack).all()
 
 
@@ -99,7 +101,7 @@ def test_refinement_ends_by_gain_or_by_cells() -> None:
     start = start_from_means(shard, data.centers, "full", EMOptions())
 
     def ends(options: ChunkyOptions) -> Step:
-        shard.plant_tree("outer", 8, largest=100.0)
+        shard.run(Plant("outer", 8, largest=100.0))
         return run(shard, start, options)[-1]
 
     by_gain = ends(ChunkyOptions(refine_tol=0.05))
@@ -121,14 +123,14 @@ def test_em_settles_for_good_on_the_last_cells(options: ChunkyOptions, reason: s
     data = separated_mixture(5000, 8, 2, separation=0.5, random_state=0)
     shard = CpuShard(data.X)
     start = start_from_means(shard, data.X[:8], "full", EMOptions())
-    shard.plant_tree("outer", 8, largest=50.0)
+    shard.run(Plant("outer", 8, largest=50.0))
     steps = run(shard, start, options)
     n_cells = np.array([step.model.n_cells for step in steps])
     rises = np.diff([step.objective / len(data.X) for step in steps])[n_cells[1:] == n_cells[-1]]
     assert steps[-1].stopped == reason
     assert rises[-1] < 1e-4 and (rises < 1e-3).sum() > 5  # on cells that were to be opened the first would do
     if reason == CONVERGED:
-        assert shard.gap_pass(steps[-1].model.mixture).total <= 0.03 * len(data.X)
+        assert shard.run(Gap(steps[-1].model.mixture)).total <= 0.03 * len(data.X)
 
 
 def test_best_first_opens_one_cell_after_the_other() -> None:
@@ -146,12 +148,12 @@ def test_finer_cells_come_closer_to_em() -> None:
     rows, test = data.X[:5000], CpuShard(data.X[5000:])
     shard = CpuShard(rows)
     start = start_from_means(shard, rows[:8].astype(np.float64), "full", EMOptions())
-    exact = test.soft_pass(list(em(shard, start, EMOptions(tol=1e-4)))[-1].model).log_likelihood
+    exact = test.run(Expect(list(em(shard, start, EMOptions(tol=1e-4)))[-1].model)).log_likelihood
     short = []
     for n_cells in (20, 200, 2000):
-        shard.plant_tree("outer", 4, largest=5000 / 20)
+        shard.run(Plant("outer", 4, largest=5000 / 20))
         steps = run(shard, start, ChunkyOptions(tol=1e-4, refine_tol=0.0, max_cells=n_cells))
-        short.append((exact - test.soft_pass(steps[-1].model.mixture).log_likelihood) / abs(exact))
+        short.append((exact - test.run(Expect(steps[-1].model.mixture)).log_likelihood) / abs(exact))
     assert short[0] > short[2] and abs(short[2]) < 0.01
 
 
@@ -161,8 +163,10 @@ def test_optimal_responsibilities_are_never_worse_than_centroids() -> None:
     mixture = start_from_means(shard, data.centers, "full", EMOptions())
     gaps = []
     for depth in range(1, 8):
-        shard.plant_tree("outer", 4, depth=depth)
-        optimal, centroid = (shard.cell_pass(mixture, rule=rule).log_likelihood for rule in ("optimal", "centroid"))
+        shard.run(Plant("outer", 4, depth=depth))
+        optimal, centroid = (
+            shard.run(ExpectCells(mixture, rule=rule)).log_likelihood for rule in ("optimal", "centroid")
+        )
         gaps.append(optimal - centroid)
     assert min(gaps) >= 0 and gaps[0] > gaps[-1]
     with_centroids = run(shard, mixture, ChunkyOptions(max_iter=3, rule="centroid"))
@@ -177,12 +181,12 @@ def test_few_components_per_cell_lose_little_and_cost_little() -> None:
     shard = CpuShard(rows)
     results = {}
     for C_prime in (None, 5):
-        shard.plant_tree("outer", 8, largest=20_000 / 1440)
+        shard.run(Plant("outer", 8, largest=20_000 / 1440))
         start = start_from_cells(
             shard, centers + 1.0, "full", covariance_limits(shard, EMOptions()), learned_weights=True
         )
         steps = run(shard, start, ChunkyOptions(C_prime=C_prime, max_cells=4000))
-        likelihood = shard.soft_pass(steps[-1].model.mixture).log_likelihood / len(rows)
+        likelihood = shard.run(Expect(steps[-1].model.mixture)).log_likelihood / len(rows)
         results[C_prime] = likelihood, sum(step.n_distances for step in steps[1:])
     assert results[5][0] == pytest.approx(results[None][0], abs=0.005)
     assert results[5][1] < results[None][1] / 3
@@ -192,7 +196,7 @@ def test_few_components_per_cell_lose_little_and_cost_little() -> None:
 def test_start_on_cells_is_the_start_on_rows_when_cells_are_rows(covariance_type: str) -> None:
     rows = blobs(n=150, D=3)
     shard = planted(rows, covariance_type, leaf_size=1, depth=60)
-    assert len(shard.take_chunks()) == 150
+    assert len(shard.run(TakeCells())) == 150
     ours = start_from_cells(
         shard, rows[:4], covariance_type, covariance_limits(shard, EMOptions()), learned_weights=True
     )
@@ -210,7 +214,7 @@ def test_grown_mixtures_find_separate_clusters(covariance_type: str) -> None:
     limits = covariance_limits(shard, EMOptions())
     grown = grow_mixture(shard, 5, covariance_type, random, limits=limits)
     one = grow_mixture(shard, 1, covariance_type, random, limits=limits)
-    assert shard.cell_pass(grown).log_likelihood > shard.cell_pass(one).log_likelihood + 1000
+    assert shard.run(ExpectCells(grown)).log_likelihood > shard.run(ExpectCells(one)).log_likelihood + 1000
     if covariance_type.startswith("tied"):
         return  # one covariance for all is far too wide for the first splits, which need not be the right ones
     distances = np.linalg.norm(grown.means[:, None] - centers, axis=2)
@@ -231,7 +235,7 @@ def test_split_shards_take_the_same_way_up_to_their_trees() -> None:
     start = start_from_means(whole, data.centers, "full", EMOptions())
     ends = []
     for shard in (whole, split):
-        shard.plant_tree("outer", 8, largest=40.0)
+        shard.run(Plant("outer", 8, largest=40.0))
         ends.append(run(shard, start, ChunkyOptions(refine_tol=1e-3))[-1])
     assert ends[0].objective == pytest.approx(ends[1].objective, rel=1e-3)
     np.testing.assert_allclose(ends[0].model.mixture.means, ends[1].model.mixture.means, atol=0.05)

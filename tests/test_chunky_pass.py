@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
-from globular.backends.cpu import CpuShard, chunk_blocks, chunks
-from globular.backends.cpu.chunks import cell_densities
-from globular.backends.protocol import Shard, require
-from globular.backends.split import SplitShard
-from globular.backends.stream import StreamShard
+from globular.backends.cpu import CpuShard, chunks
+from globular.backends.cpu.expect import blocks as chunk_blocks
+from globular.backends.many.split import SplitShard
+from globular.backends.many.stream import StreamShard
+from globular.backends.tree.expect import cell_densities
 from globular.data.sources import as_source
 from globular.errors import UnsupportedPassError
 from globular.model.chunks import Within
@@ -24,6 +24,10 @@ from globular.model.search import Search
 from globular.model.statistics import F64, SoftStatistics
 from globular.reference import chunks as reference
 from globular.reference import soft
+from globular.seam.among import Neighbors
+from globular.seam.passes import Expect
+from globular.seam.shard import Shard, require
+from globular.seam.tree_passes import ExpectCells, Gains, Gap, OpenGaining, OpenRows, Plant, TakeCells
 from makers import blobs, weights_for
 
 TYPES = sorted(FAMILIES)
@@ -40,7 +44,7 @@ def planted(
     rows: F64, covariance_type: str, weights: F64 | None = None, depth: int = 3, leaf_size: int = 8
 ) -> CpuShard:
     shard = CpuShard(rows, weights)
-    shard.plant_tree(FAMILIES[covariance_type].scatter, leaf_size, depth=depth)
+    shard.run(Plant(FAMILIES[covariance_type].scatter, leaf_size, depth=depth))
     return shard
 
 
@@ -76,7 +80,7 @@ def test_cell_pass_is_the_reference(covariance_type: str, offset: float, shrink:
     for _ in range(4):
         shard.frontier.open(np.arange(0, len(shard.frontier.nodes), 3))
     assert len(shard.frontier.row_chunks) and len(shard.frontier.nodes)
-    ours = shard.cell_pass(mixture, rule=rule)
+    ours = shard.run(ExpectCells(mixture, rule=rule))
     expected = reference.cell_pass(cells_of(shard, rows, weights), mixture, rule)
     assert_equal(ours, expected, rtol=1e-6 if offset else 1e-9)  # a mean near 1e8 is good to 1e-8
     assert ours.n_distances == len(shard.frontier) * 4
@@ -90,10 +94,10 @@ def test_many_columns_without_packed_products(covariance_type: str, rule: str, m
     mixture = mixture_for(rows, covariance_type)
     shard = planted(rows, covariance_type, weights)
     shard.frontier.open(np.arange(0, len(shard.frontier.nodes), 3))
-    packed = shard.cell_pass(mixture, rule=rule)
+    packed = shard.run(ExpectCells(mixture, rule=rule))
     monkeypatch.setattr(chunk_blocks, "WIDE", 5)
     assert chunk_blocks.ChunkBlocks(mixture, rows.mean(axis=0)).wide
-    assert_equal(shard.cell_pass(mixture, rule=rule), packed)
+    assert_equal(shard.run(ExpectCells(mixture, rule=rule)), packed)
 
 
 @pytest.mark.parametrize("covariance_type", TYPES)
@@ -103,7 +107,7 @@ def test_single_rows_are_the_soft_pass(covariance_type: str) -> None:
     shard = planted(rows, covariance_type, weights)
     while len(shard.frontier.nodes):
         shard.frontier.open(np.arange(len(shard.frontier.nodes)))
-    assert_equal(shard.cell_pass(mixture), shard.soft_pass(mixture), rtol=1e-10)
+    assert_equal(shard.run(ExpectCells(mixture)), shard.run(Expect(mixture)), rtol=1e-10)
 
 
 @settings(deadline=None, max_examples=40)
@@ -119,22 +123,22 @@ def test_bound_rises_with_every_split_and_never_exceeds_the_likelihood(
     mixture = isotropic_mixture(rows[random.choice(len(rows), 3)] + 0.5, float(random.uniform(0.5, 9)), covariance_type)
     weights = random.integers(0, 3, size=len(rows)) + np.eye(len(rows))[0]
     shard = planted(rows, covariance_type, weights, depth=0, leaf_size=3)
-    likelihood = shard.soft_pass(mixture).log_likelihood
+    likelihood = shard.run(Expect(mixture)).log_likelihood
     slack = 1e-9 * (abs(likelihood) + weights.sum())
     bound, counts = -np.inf, 0
     while True:
-        optimal = shard.cell_pass(mixture).log_likelihood
+        optimal = shard.run(ExpectCells(mixture)).log_likelihood
         assert bound - slack <= optimal <= likelihood + slack
-        assert shard.cell_pass(mixture, rule="centroid").log_likelihood <= optimal + slack
+        assert shard.run(ExpectCells(mixture, rule="centroid")).log_likelihood <= optimal + slack
         bound, counts = optimal, len(shard.frontier)
-        found = shard.gain_pass(mixture, 1)
+        found = shard.run(Gains(mixture, 1))
         if found.total <= 0:
             break
-        assert shard.expand_chunks(float(found.gains[0])) > counts
-        assert shard.cell_pass(mixture).log_likelihood >= bound + found.gains[0] * found.added[0] - slack
+        assert shard.run(OpenGaining(float(found.gains[0]))) > counts
+        assert shard.run(ExpectCells(mixture)).log_likelihood >= bound + found.gains[0] * found.added[0] - slack
     # Two halves that are alike gain nothing, whatever is below them: only with single rows is the bound surely tight.
-    assert shard.open_rows() == len(rows)
-    assert shard.cell_pass(mixture).log_likelihood == pytest.approx(likelihood, abs=slack)
+    assert shard.run(OpenRows()) == len(rows)
+    assert shard.run(ExpectCells(mixture)).log_likelihood == pytest.approx(likelihood, abs=slack)
 
 
 @pytest.mark.parametrize("covariance_type", TYPES)
@@ -142,12 +146,12 @@ def test_gains_are_differences_of_bounds(covariance_type: str) -> None:
     rows, weights = blobs(n=200, D=3), weights_for(200)
     mixture = mixture_for(rows, covariance_type)
     shard = planted(rows, covariance_type, weights, depth=4, leaf_size=16)
-    before = shard.cell_pass(mixture).log_likelihood
-    found = shard.gain_pass(mixture, 5)
+    before = shard.run(ExpectCells(mixture)).log_likelihood
+    found = shard.run(Gains(mixture, 5))
     assert len(found.gains) == 5 and (np.diff(found.gains) <= 0).all()
     assert found.n_chunks == len(shard.frontier) and shard.frontier.tree.is_leaf(shard.frontier.nodes).any()
-    shard.expand_chunks(0.0)
-    after = shard.cell_pass(mixture).log_likelihood
+    shard.run(OpenGaining(0.0))
+    after = shard.run(ExpectCells(mixture)).log_likelihood
     assert after - before == pytest.approx(found.total, rel=1e-9)
 
 
@@ -159,22 +163,22 @@ def test_gap_is_what_single_rows_would_gain(weighted: bool, monkeypatch: pytest.
     weights = weights_for(3000) if weighted else np.ones(3000)
     for largest, tolerance in ((chunks.SAMPLED_ROWS, 1e-9), (100, 0.5)):
         shard = CpuShard(rows, weights)
-        shard.plant_tree("outer", 4)
+        shard.run(Plant("outer", 4))
         while (shard.frontier.tree.sizes(shard.frontier.nodes) > largest).any():
             shard.frontier.open(np.flatnonzero(shard.frontier.tree.sizes(shard.frontier.nodes) > largest))
-        gap = shard.soft_pass(mixture).log_likelihood - shard.cell_pass(mixture).log_likelihood
-        found = shard.gap_pass(mixture)
+        gap = shard.run(Expect(mixture)).log_likelihood - shard.run(ExpectCells(mixture)).log_likelihood
+        found = shard.run(Gap(mixture))
         assert gap > 1 and found.total == pytest.approx(gap, rel=tolerance)
         assert found.n_distances <= 4 * (1 + chunks.SAMPLED_ROWS) * len(shard.frontier)
         graph = np.tile(np.arange(4, dtype=np.int32), (4, 1))
-        shard.truncated_cell_pass(mixture, graph, Search(4, 0, 0, estimate=False))
+        shard.run(ExpectCells(mixture, Neighbors(graph, Search(4, 0, 0, estimate=False))))
         if largest == chunks.SAMPLED_ROWS:
-            assert shard.gap_pass(mixture, truncated=True).total == pytest.approx(gap, rel=1e-9)
+            assert shard.run(Gap(mixture, truncated=True)).total == pytest.approx(gap, rel=1e-9)
         monkeypatch.setattr(chunks, "SAMPLED_CELLS", len(shard.frontier) // 3)
-        assert shard.gap_pass(mixture).total == pytest.approx(gap, rel=0.5)
+        assert shard.run(Gap(mixture)).total == pytest.approx(gap, rel=0.5)
         monkeypatch.undo()
-    shard.open_rows()
-    assert shard.gap_pass(mixture).total == 0.0
+    shard.run(OpenRows())
+    assert shard.run(Gap(mixture)).total == 0.0
 
 
 def test_change_is_the_weight_that_changes_component() -> None:
@@ -182,16 +186,16 @@ def test_change_is_the_weight_that_changes_component() -> None:
     mixture = mixture_for(rows, "full")
     shard = planted(rows, "full", depth=0, leaf_size=60)
     root = np.exp(_joint(shard, mixture) - cell_densities(shard.frontier, mixture, 1)[:, None])
-    change = shard.gain_pass(mixture, 1, measure="change").total
-    shard.expand_chunks(0.0)
+    change = shard.run(Gains(mixture, 1)).total
+    shard.run(OpenGaining(0.0))
     children = np.exp(_joint(shard, mixture) - cell_densities(shard.frontier, mixture, 1)[:, None])
-    weights = shard.take_chunks().weights
+    weights = shard.run(TakeCells()).weights
     assert change == pytest.approx(float(weights @ np.abs(children - root).sum(axis=1)) / 2, rel=1e-9)
 
 
 def _joint(shard: CpuShard, mixture: GaussianParameters) -> F64:
     blocks = chunk_blocks.ChunkBlocks(mixture, shard.frontier.offset)
-    return blocks.log_joint(shard.take_chunks(), blocks.features(shard.take_chunks()))
+    return blocks.log_joint(shard.run(TakeCells()), blocks.features(shard.run(TakeCells())))
 
 
 @pytest.mark.parametrize("covariance_type", TYPES)
@@ -200,11 +204,11 @@ def test_within_counts_what_the_component_holds(covariance_type: str) -> None:
     mixture = mixture_for(rows, covariance_type)
     pair = mixture_for(rows[50:], covariance_type, C=2)
     shard = planted(rows, covariance_type, weights)
-    every = shard.cell_pass(mixture)
-    parts = [shard.cell_pass(pair, within=Within(mixture, c)) for c in range(4)]
+    every = shard.run(ExpectCells(mixture))
+    parts = [shard.run(ExpectCells(pair, within=Within(mixture, c))) for c in range(4)]
     np.testing.assert_allclose([part.total_weight for part in parts], every.counts, rtol=1e-9)
     total = parts[0] + parts[1] + parts[2] + parts[3]
-    assert_equal(total, shard.cell_pass(pair))
+    assert_equal(total, shard.run(ExpectCells(pair)))
 
 
 @pytest.mark.parametrize("covariance_type", TYPES)
@@ -213,24 +217,24 @@ def test_weights_may_add_up_to_anything(covariance_type: str) -> None:
     mixture = mixture_for(rows, covariance_type)
     shard = planted(rows, covariance_type)
     scaled = GaussianParameters(1e-30 * mixture.weights, mixture.means, mixture.covariances, covariance_type)
-    one, other = shard.cell_pass(mixture), shard.cell_pass(scaled)
+    one, other = shard.run(ExpectCells(mixture)), shard.run(ExpectCells(scaled))
     np.testing.assert_allclose(other.scatter, one.scatter, rtol=1e-6)
     assert other.log_likelihood == pytest.approx(one.log_likelihood + 100 * np.log(1e-30), rel=1e-9)
     gone = GaussianParameters(np.array([1.0, 0.0, 0.0, 0.0]), mixture.means, mixture.covariances, covariance_type)
-    np.testing.assert_allclose(shard.cell_pass(gone).counts, [100.0, 0.0, 0.0, 0.0])
+    np.testing.assert_allclose(shard.run(ExpectCells(gone)).counts, [100.0, 0.0, 0.0, 0.0])
 
 
 def test_finer_trees_serve_coarser_families() -> None:
     rows = blobs(n=100, D=3)
     shard = CpuShard(rows)
-    shard.plant_tree("outer", 8, depth=3)
+    shard.run(Plant("outer", 8, depth=3))
     for covariance_type in TYPES:
         mixture = mixture_for(rows, covariance_type)
-        expected = planted(rows, covariance_type).cell_pass(mixture)
-        assert_equal(shard.cell_pass(mixture), expected, rtol=1e-12)
-    shard.plant_tree("norm", 8)
+        expected = planted(rows, covariance_type).run(ExpectCells(mixture))
+        assert_equal(shard.run(ExpectCells(mixture)), expected, rtol=1e-12)
+    shard.run(Plant("norm", 8))
     with pytest.raises(ValueError, match="needs 'columns'"):
-        shard.cell_pass(mixture_for(rows, "diag"))
+        shard.run(ExpectCells(mixture_for(rows, "diag")))
 
 
 def test_threads_and_shards() -> None:
@@ -238,31 +242,33 @@ def test_threads_and_shards() -> None:
     mixture = mixture_for(rows, "full")
     single, double = CpuShard(rows, weights, n_threads=1), CpuShard(rows, weights, n_threads=2)
     for shard in (single, double):
-        shard.plant_tree("outer", 4, largest=10.0)
-    one, two = single.cell_pass(mixture), double.cell_pass(mixture)
+        shard.run(Plant("outer", 4, largest=10.0))
+    one, two = single.run(ExpectCells(mixture)), double.run(ExpectCells(mixture))
     np.testing.assert_array_equal(one.scatter, two.scatter)
     assert one.log_likelihood == two.log_likelihood
-    assert (single.gain_pass(mixture, 9).gains == double.gain_pass(mixture, 9).gains).all()
+    assert (single.run(Gains(mixture, 9)).gains == double.run(Gains(mixture, 9)).gains).all()
     halves = [CpuShard(rows[:1000], weights[:1000]), CpuShard(rows[1000:], weights[1000:], first_row=1000)]
     split: Shard = SplitShard(halves)
-    assert split.plant_tree("outer", 4, largest=10.0) == sum(len(half.frontier) for half in halves)
-    assert_equal(split.cell_pass(mixture), halves[0].cell_pass(mixture) + halves[1].cell_pass(mixture))
-    best = split.gain_pass(mixture, 3)
+    assert split.run(Plant("outer", 4, largest=10.0)) == sum(len(half.frontier) for half in halves)
+    assert_equal(
+        split.run(ExpectCells(mixture)), halves[0].run(ExpectCells(mixture)) + halves[1].run(ExpectCells(mixture))
+    )
+    best = split.run(Gains(mixture, 3))
     gains = np.sort(np.concatenate([half.frontier.gains for half in halves]))[::-1]
     np.testing.assert_array_equal(best.gains, gains[:3])
-    n_cells = len(split.take_chunks())
-    assert split.expand_chunks(float(best.gains[2])) >= n_cells + 3
+    n_cells = len(split.run(TakeCells()))
+    assert split.run(OpenGaining(float(best.gains[2]))) >= n_cells + 3
 
 
 def test_streamed_rows_are_read_only_where_leaves_are_opened() -> None:
     rows, weights = blobs(n=500, D=3), weights_for(500)
     mixture = mixture_for(rows, "diag")
     stream = StreamShard(as_source(rows), weights, rows_per_part=200)
-    stream.plant_tree("columns", 8, largest=20.0)
-    while stream.gain_pass(mixture, 1).total > 0:
-        stream.expand_chunks(0.0)
-    exact = CpuShard(rows, weights).soft_pass(mixture)
-    assert_equal(stream.cell_pass(mixture), exact)
+    stream.run(Plant("columns", 8, largest=20.0))
+    while stream.run(Gains(mixture, 1)).total > 0:
+        stream.run(OpenGaining(0.0))
+    exact = CpuShard(rows, weights).run(Expect(mixture))
+    assert_equal(stream.run(ExpectCells(mixture)), exact)
 
 
 # Truncated -----------------------------------------------------------------------------------------------------------
@@ -273,12 +279,12 @@ def test_all_components_kept_is_the_whole_pass(covariance_type: str) -> None:
     rows, weights = blobs(n=300, D=3), weights_for(300)
     mixture = mixture_for(rows, covariance_type)
     shard = planted(rows, covariance_type, weights)
-    shard.gain_pass(mixture, 1)
-    shard.expand_chunks(0.0)
+    shard.run(Gains(mixture, 1))
+    shard.run(OpenGaining(0.0))
     graph = random_graph(4, 4, np.random.default_rng(0))
-    found = shard.truncated_cell_pass(mixture, graph, Search(4, 0, 0, estimate=True))
-    assert_equal(found.statistics, shard.cell_pass(mixture))
-    exact, truncated = shard.gain_pass(mixture, 3), shard.gain_pass(mixture, 3, truncated=True)
+    found = shard.run(ExpectCells(mixture, Neighbors(graph, Search(4, 0, 0, estimate=True))))
+    assert_equal(found, shard.run(ExpectCells(mixture)))
+    exact, truncated = shard.run(Gains(mixture, 3)), shard.run(Gains(mixture, 3, truncated=True))
     np.testing.assert_allclose(truncated.gains, exact.gains, rtol=1e-7)
     assert truncated.total == pytest.approx(exact.total, rel=1e-7)
 
@@ -293,13 +299,13 @@ def test_truncated_bound_rises_to_the_best_components(covariance_type: str) -> N
     shard.frontier.members = np.tile(np.array([11, 3], dtype=np.int32), (len(shard.frontier), 1))
     bound = -np.inf
     for step in range(20):
-        found = shard.truncated_cell_pass(mixture, graph, Search(2, 2, step, estimate=True))
-        assert found.statistics.log_likelihood >= bound - 1e-9 * abs(bound)
-        assert found.statistics.counts.sum() == pytest.approx(400)
-        bound = found.statistics.log_likelihood
+        found = shard.run(ExpectCells(mixture, Neighbors(graph, Search(2, 2, step, estimate=True))))
+        assert found.log_likelihood >= bound - 1e-9 * abs(bound)
+        assert found.counts.sum() == pytest.approx(400)
+        bound = found.log_likelihood
         if step in (3, 6):
-            gains = shard.gain_pass(mixture, 1, truncated=True)
-            shard.expand_chunks(float(gains.gains[0]))
+            gains = shard.run(Gains(mixture, 1, truncated=True))
+            shard.run(OpenGaining(float(gains.gains[0])))
     joint = _joint(shard, mixture)
     best = np.sort(joint, axis=1)[:, -2:]
     held = np.take_along_axis(joint, np.asarray(shard.frontier.members), axis=1)
@@ -313,11 +319,11 @@ def test_first_components_are_the_best_of_all() -> None:
     mixture = mixture_for(rows, "full", C=12)
     shard = planted(rows, "full")
     graph = np.arange(12, dtype=np.int32)[:, None]  # neighbourhoods of one: the sets stay as they begin
-    found = shard.truncated_cell_pass(mixture, graph, Search(3, 0, 0, estimate=False))
+    found = shard.run(ExpectCells(mixture, Neighbors(graph, Search(3, 0, 0, estimate=False))))
     joint = _joint(shard, mixture)
     np.testing.assert_array_equal(shard.frontier.members, np.argsort(-joint, axis=1)[:, :3])
-    expected = shard.take_chunks().weights @ np.logaddexp.reduce(np.sort(joint, axis=1)[:, -3:], axis=1)
-    assert found.statistics.log_likelihood == pytest.approx(float(expected), rel=1e-12)
+    expected = shard.run(TakeCells()).weights @ np.logaddexp.reduce(np.sort(joint, axis=1)[:, -3:], axis=1)
+    assert found.log_likelihood == pytest.approx(float(expected), rel=1e-12)
 
 
 # Refusals ------------------------------------------------------------------------------------------------------------
@@ -327,10 +333,10 @@ def test_what_cannot_be_done_is_refused() -> None:
     rows = blobs(n=50, D=3)
     shard = planted(rows, "full")
     with pytest.raises(RuntimeError, match="gain_pass"):
-        shard.expand_chunks(0.0)
+        shard.run(OpenGaining(0.0))
     with pytest.raises(RuntimeError, match="truncated_cell_pass"):
-        shard.gain_pass(mixture_for(rows, "full"), 1, truncated=True)
+        shard.run(Gains(mixture_for(rows, "full"), 1, truncated=True))
     with pytest.raises(UnsupportedPassError, match="dense"):
-        require(CpuShard(sparse.csr_array(rows)), "cell_pass")
+        require(CpuShard(sparse.csr_array(rows)), Plant)
     with pytest.raises(UnsupportedPassError, match="dense"):
-        CpuShard(sparse.csr_array(rows)).plant_tree("outer", 4)
+        CpuShard(sparse.csr_array(rows)).run(Plant("outer", 4))

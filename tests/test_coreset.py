@@ -14,7 +14,7 @@ from globular.algorithms.coreset import draw_part, swap_from_part
 from globular.algorithms.probing import ProbingOptions
 from globular.algorithms.seeding import hierarchical
 from globular.backends.cpu import CpuShard
-from globular.backends.split import SplitShard
+from globular.backends.many.split import SplitShard
 from globular.reference import hard
 
 C = 20
@@ -46,7 +46,7 @@ def test_the_error_of_any_centers_on_the_part_is_that_of_all_rows(weighted: bool
     drawn = draw_part(CpuShard(X, weights), C, random)
     assert drawn is not None
     everyone = np.arange(drawn.n_rows)
-    rows, share = drawn.take(everyone), drawn.take_weights(everyone)
+    rows, share = drawn.take(everyone), drawn.take(everyone, "weights")
     assert share.sum() == pytest.approx(len(X) if weights is None else weights.sum(), rel=0.03)
     for _ in range(5):
         centers = X[random.choice(len(X), C, replace=False)]

@@ -9,9 +9,11 @@ import pytest
 from scipy import sparse
 
 from globular.backends.cpu import CpuShard
-from globular.backends.split import SplitShard
+from globular.backends.many.split import SplitShard
 from globular.model.cells import CellLevel, CellTree
 from globular.reference import d2 as reference
+from globular.seam.among import Down
+from globular.seam.passes import AddSeeds, Assign, CellNeighbors, CellSeeds, Total, TrySeeds
 
 N, D = 9001, 7
 KINDS = ["float32", "float64", "int16", "fortran", "csr", "cosine", "csr cosine"]
@@ -45,55 +47,57 @@ def test_d2_pass_equals_reference_in_any_batches(kind: str, weighted: bool) -> N
     shard = make_shard(kind, weights)
     rows = seen_rows(shard)
     seeds = rows[:40]
-    shard.d2_pass(seeds[30:], restart=True)  # must be forgotten
-    shard.d2_pass(seeds[:1], restart=True)
-    shard.d2_pass(seeds[1:3])
-    last = shard.d2_pass(seeds[3:])
+    shard.run(AddSeeds(seeds[30:]))  # must be forgotten
+    shard.run(AddSeeds(seeds[:1]))
+    shard.run(AddSeeds(seeds[1:3], 1))
+    last = shard.run(AddSeeds(seeds[3:], 3))
     plain = np.ones(N) if weights is None else weights
     expected = reference.seed_distances(rows, plain, seeds)
     everyone = np.arange(N)
     assert last.n_distances == N * 37
     np.testing.assert_allclose(last.potential, expected.potential, rtol=1e-10)
-    np.testing.assert_allclose(shard.take_potential(everyone), plain * expected.d2, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(shard.take(everyone, "errors"), plain * expected.d2, rtol=1e-9, atol=1e-12)
     # ties may be decided by rounding where the form expands the square, so compare weights, not numbers
     if not kind.startswith("csr") and not kind.endswith("cosine"):
-        np.testing.assert_array_equal(shard.seed_weights(40), np.bincount(expected.seeds, plain, minlength=40))
-    assert shard.seed_weights(40).sum() == pytest.approx(plain.sum())
+        np.testing.assert_array_equal(
+            shard.run(Total("weights", "seeds", 40)), np.bincount(expected.seeds, plain, minlength=40)
+        )
+    assert shard.run(Total("weights", "seeds", 40)).sum() == pytest.approx(plain.sum())
 
 
 @pytest.mark.parametrize("n_seeds", [1, 60])
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_equal_to_a_seed_are_at_distance_exactly_zero(kind: str, n_seeds: int) -> None:
     shard = make_shard(kind)
-    shard.d2_pass(shard.take(np.arange(n_seeds)), restart=True)
+    shard.run(AddSeeds(shard.take(np.arange(n_seeds))))
     equal = min(n_seeds, 50)
     same = np.concatenate([np.arange(n_seeds), np.arange(N // 2, N // 2 + equal)])
-    assert (shard.take_potential(same) == 0).all()
-    assert (shard.take_potential(np.arange(N)) > 0).sum() > N // 2
+    assert (shard.take(same, "errors") == 0).all()
+    assert (shard.take(np.arange(N), "errors") > 0).sum() > N // 2
 
 
 def test_zero_distance_survives_a_large_offset() -> None:
     rows = np.random.default_rng(0).normal(size=(500, 5)) + 1e8
     shard = CpuShard(rows)
-    shard.d2_pass(rows[:20], restart=True)
-    assert (shard.take_potential(np.arange(20)) == 0).all()
+    shard.run(AddSeeds(rows[:20]))
+    assert (shard.take(np.arange(20), "errors") == 0).all()
     expected = reference.seed_distances(rows, np.ones(500), rows[:20])
-    np.testing.assert_allclose(shard.take_potential(np.arange(500)), expected.d2, rtol=1e-12)
+    np.testing.assert_allclose(shard.take(np.arange(500), "errors"), expected.d2, rtol=1e-12)
 
 
 def test_parallel_rows_are_the_same_direction() -> None:
     rows = np.random.default_rng(0).normal(size=(100, 6)).astype(np.float32)
     shard = CpuShard(np.concatenate([rows, 3 * rows]), unit_rows=True)
-    assert shard.d2_pass(shard.take(np.arange(100)), restart=True).potential == 0.0
+    assert shard.run(AddSeeds(shard.take(np.arange(100)))).potential == 0.0
 
 
 @pytest.mark.parametrize("kind", ["float32", "csr"])
 def test_same_bits_for_any_number_of_threads(kind: str) -> None:
     one, two = make_shard(kind, n_threads=1), make_shard(kind, n_threads=2)
     seeds = one.take(np.arange(30))
-    assert one.d2_pass(seeds, restart=True) == two.d2_pass(seeds, restart=True)
-    np.testing.assert_array_equal(one.take_potential(np.arange(N)), two.take_potential(np.arange(N)))
-    np.testing.assert_array_equal(one.trial_pass(seeds[:4] + 0.1), two.trial_pass(seeds[:4] + 0.1))
+    assert one.run(AddSeeds(seeds)) == two.run(AddSeeds(seeds))
+    np.testing.assert_array_equal(one.take(np.arange(N), "errors"), two.take(np.arange(N), "errors"))
+    np.testing.assert_array_equal(one.run(TrySeeds(seeds[:4] + 0.1)), two.run(TrySeeds(seeds[:4] + 0.1)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -101,43 +105,45 @@ def test_trial_pass_equals_reference_and_changes_nothing(kind: str) -> None:
     weights = np.random.default_rng(1).random(N)
     shard = make_shard(kind, weights)
     rows = seen_rows(shard)
-    shard.d2_pass(rows[:3], restart=True)
-    before = shard.take_potential(np.arange(N))
+    shard.run(AddSeeds(rows[:3]))
+    before = shard.take(np.arange(N), "errors")
     d2 = reference.seed_distances(rows, weights, rows[:3]).d2
     expected = reference.trial_potentials(rows, weights, d2, rows[10:15])
-    np.testing.assert_allclose(shard.trial_pass(rows[10:15]), expected, rtol=1e-9)
-    np.testing.assert_array_equal(shard.take_potential(np.arange(N)), before)
+    np.testing.assert_allclose(shard.run(TrySeeds(rows[10:15])), expected, rtol=1e-9)
+    np.testing.assert_array_equal(shard.take(np.arange(N), "errors"), before)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_locate_finds_the_rows_of_the_running_sum(weighted: bool) -> None:
     weights = np.random.default_rng(1).integers(0, 3, N).astype(float) if weighted else None
     shard = make_shard("float64", weights)
-    potential = shard.d2_pass(shard.take(np.arange(1)), restart=True).potential
-    shares = shard.take_potential(np.arange(N))
+    potential = shard.run(AddSeeds(shard.take(np.arange(1)))).potential
+    shares = shard.take(np.arange(N), "errors")
     masses = np.random.default_rng(2).random(500)
-    np.testing.assert_array_equal(shard.locate(masses * potential), reference.locate(shares, masses * potential))
+    np.testing.assert_array_equal(
+        shard.locate(masses * potential, "errors"), reference.locate(shares, masses * potential)
+    )
     plain = np.ones(N) if weights is None else weights
-    found = shard.locate_weight(masses * shard.total_weight)
+    found = shard.locate(masses * shard.total_weight, "weights")
     np.testing.assert_array_equal(found, reference.locate(plain, masses * plain.sum()))
     assert (plain[found] > 0).all()
-    assert (shares[shard.locate(masses * potential)] > 0).all()
+    assert (shares[shard.locate(masses * potential, "errors")] > 0).all()
 
 
 def test_locate_of_nothing_is_nothing() -> None:
     shard = make_shard("float64", np.ones(N))
-    shard.d2_pass(shard.take(np.arange(1)), restart=True)
-    assert len(shard.locate(np.empty(0))) == len(shard.locate_weight(np.empty(0))) == 0
+    shard.run(AddSeeds(shard.take(np.arange(1))))
+    assert len(shard.locate(np.empty(0), "errors")) == len(shard.locate(np.empty(0), "weights")) == 0
 
 
 def test_locate_past_the_end_gives_the_last_row_that_can_be_drawn() -> None:
     weights = np.ones(10_000)
     weights[9_000:] = 0.0
     shard = CpuShard(np.arange(10_000.0)[:, None], weights)
-    potential = shard.d2_pass(np.zeros((1, 1)), restart=True).potential
-    assert shard.locate(np.array([potential, 2 * potential])).tolist() == [8_999, 8_999]
-    assert shard.locate_weight(np.array([9_000.0, 1e9])).tolist() == [8_999, 8_999]
-    assert CpuShard(np.zeros((5, 1))).locate_weight(np.array([0.0, 4.999, 5.0])).tolist() == [0, 4, 4]
+    potential = shard.run(AddSeeds(np.zeros((1, 1)))).potential
+    assert shard.locate(np.array([potential, 2 * potential]), "errors").tolist() == [8_999, 8_999]
+    assert shard.locate(np.array([9_000.0, 1e9]), "weights").tolist() == [8_999, 8_999]
+    assert CpuShard(np.zeros((5, 1))).locate(np.array([0.0, 4.999, 5.0]), "weights").tolist() == [0, 4, 4]
 
 
 def test_split_shards_answer_as_one() -> None:
@@ -147,11 +153,11 @@ def test_split_shards_answer_as_one() -> None:
     cuts = [0, 1, 500, 4096, 7000, N]
     split = SplitShard([CpuShard(rows[a:b], weights[a:b]) for a, b in pairwise(cuts)])
     seeds = whole.take(np.arange(20))
-    assert split.d2_pass(seeds, restart=True).potential == pytest.approx(whole.d2_pass(seeds, restart=True).potential)
-    masses = np.random.default_rng(2).random(300) * whole.d2_pass(seeds[:0]).potential
-    np.testing.assert_array_equal(split.locate(masses), whole.locate(masses))
-    np.testing.assert_allclose(split.seed_weights(20), whole.seed_weights(20))
-    np.testing.assert_allclose(split.trial_pass(seeds[:3] + 1), whole.trial_pass(seeds[:3] + 1))
+    assert split.run(AddSeeds(seeds)).potential == pytest.approx(whole.run(AddSeeds(seeds)).potential)
+    masses = np.random.default_rng(2).random(300) * whole.run(AddSeeds(seeds[:0], len(seeds))).potential
+    np.testing.assert_array_equal(split.locate(masses, "errors"), whole.locate(masses, "errors"))
+    np.testing.assert_allclose(split.run(Total("weights", "seeds", 20)), whole.run(Total("weights", "seeds", 20)))
+    np.testing.assert_allclose(split.run(TrySeeds(seeds[:3] + 1)), whole.run(TrySeeds(seeds[:3] + 1)))
 
 
 def make_tree(rows: np.ndarray) -> CellTree:
@@ -173,7 +179,7 @@ def test_routed_pass_equals_reference(kind: str) -> None:
     rows = seen_rows(shard)
     # centres off the grid of the rows: no ties
     tree = make_tree(rows + np.random.default_rng(3).normal(scale=0.05, size=rows.shape))
-    found = shard.routed_pass(tree)
+    found = shard.run(Assign(tree.centers, Down(tree)))
     labels, expected = reference.routed(rows, weights, tree)
     np.testing.assert_array_equal(shard.labels, labels)
     np.testing.assert_allclose(found.sums, expected.sums, rtol=1e-9, atol=1e-9)
@@ -181,19 +187,19 @@ def test_routed_pass_equals_reference(kind: str) -> None:
     np.testing.assert_allclose(found.errors, expected.errors, rtol=1e-9, atol=1e-9)
     assert (found.n_changed, found.n_distances) == (n, expected.n_distances)
     # the errors are left where `locate` draws from
-    assert shard.take_potential(np.arange(n)).sum() == pytest.approx(expected.errors.sum())
+    assert shard.take(np.arange(n), "errors").sum() == pytest.approx(expected.errors.sum())
 
 
 def test_routes_down_and_stay_lead_to_the_same_cells() -> None:
     shard = make_shard("float64", n=2000)
     tree = make_tree(seen_rows(shard) + 0.01)
-    shard.routed_pass(tree)
+    shard.run(Assign(tree.centers, Down(tree)))
     labels = shard.labels.copy()
-    again = shard.routed_pass(tree, route="stay", accumulate=False)
+    again = shard.run(Assign(tree.centers, Down(tree, "stay"), "labels"))
     assert again.n_changed == 0 and again.sums.shape == (0, D)
     np.testing.assert_array_equal(shard.labels, labels)
-    shard.routed_pass(CellTree(tree.levels[:2]))
-    shard.routed_pass(tree, route="down")
+    shard.run(Assign.down(CellTree(tree.levels[:2])))
+    shard.run(Assign(tree.centers, Down(tree, "down")))
     np.testing.assert_array_equal(shard.labels, labels)
 
 
@@ -204,7 +210,7 @@ def test_cell_seeds_are_distinct_rows_of_their_cells() -> None:
     assert local.rows.dtype == np.float32
     starts = np.array([0, 40, 40, 120])
     quotas = np.array([12, 0, 7])
-    chosen = local.cell_seeds(starts, quotas, np.random.default_rng(0).random(19))
+    chosen = local.run(CellSeeds(starts, quotas, np.random.default_rng(0).random(19)))
     first, second = chosen[:12], chosen[12:]
     assert (first[10:] == -1).all()  # only ten distinct rows
     assert set(rows[first[:10], 0]) == set(range(10))
@@ -216,12 +222,12 @@ def test_cell_neighbors_are_the_closest_of_adjacent_cells() -> None:
     rows = np.random.default_rng(0).normal(size=(60, 3))
     starts = np.array([0, 10, 25, 26, 60])
     adjacent = np.array([[0, 1], [1, 3], [2, 0], [3, 1]])
-    found = CpuShard(rows).cell_neighbors(starts, adjacent, 5)
+    found = CpuShard(rows).run(CellNeighbors(starts, adjacent, 5))
     distances = reference.pairwise(rows, rows)
     for cell in range(4):
         allowed = np.concatenate([np.arange(starts[g], starts[g + 1]) for g in adjacent[cell]])
         for row in range(starts[cell], starts[cell + 1]):
             expected = allowed[np.argsort(distances[row, allowed])[:5]]
             np.testing.assert_array_equal(found[row], expected)
-    everyone = CpuShard(rows).cell_neighbors(starts, adjacent, 60)
+    everyone = CpuShard(rows).run(CellNeighbors(starts, adjacent, 60))
     assert (np.sort(everyone, axis=1) == np.arange(60)).all()

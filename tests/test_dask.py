@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import logging
 import os
+import pickle
 import signal
 import threading
 import time
@@ -32,12 +33,15 @@ from globular import (
 from globular.algorithms import seeding as methods
 from globular.algorithms.lloyd import KMeansOptions, lloyd
 from globular.backends.cpu import CpuShard
-from globular.backends.protocol import Shard, require
-from globular.backends.split import SplitShard
+from globular.backends.many.split import SplitShard
 from globular.callbacks import Checkpoint
 from globular.errors import DataError
 from globular.model.gaussian import isotropic_mixture
 from globular.model.statistics import PairStatistics
+from globular.seam.among import Neighbors, Remembered
+from globular.seam.passes import AddSeeds, Assign, Expect, ScatterLabels
+from globular.seam.shard import Shard
+from globular.seam.tree_passes import ExpectCells, Gains, OpenGaining, OpenHeld, Plant, TakeCells
 from makers import Rows, blobs, weights_for
 
 pytest.importorskip("distributed", reason='needs Dask: pip install "globular[dask]"')
@@ -49,7 +53,7 @@ from globular.backends.dask import DaskShard
 from globular.backends.dask import cluster as cluster_module
 from globular.backends.dask import crew as crew_module
 from globular.backends.dask import log as log_module
-from globular.backends.dask.messages import pack, size_of, unpack
+from globular.backends.dask.messages import pack, unpack
 from globular.backends.dask.partitions import collection_partitions
 from globular.estimators import distributed as face
 
@@ -187,12 +191,11 @@ def test_a_dask_shard_keeps_the_protocol(client: Client) -> None:
     shard = DaskShard(client, collection_partitions(as_dask(rows)))
     assert isinstance(shard, Shard)
     assert (shard.n_rows, shard.n_columns, shard.total_weight) == (N, D, N)
-    assert shard.passes == as_split(rows).passes
-    require(shard, *(name for name, reason in shard.passes.items() if not reason))
+    assert shard.lacks == as_split(rows).lacks
     assert (shard.labels.copy() == -1).all()
-    shard.hard_pass(rows[:9])
+    shard.run(Assign(rows[:9]))
     labels = CpuShard(rows)
-    labels.hard_pass(rows[:9])
+    labels.run(Assign(rows[:9]))
     chosen = np.array([1199, 0, 305, 305, 150])
     np.testing.assert_array_equal(shard.labels[chosen], labels.labels[chosen])
     np.testing.assert_array_equal(np.asarray(shard.labels), labels.labels)
@@ -395,20 +398,19 @@ def test_a_collection_needs_a_client() -> None:
 
 
 def test_few_changed_sums_travel_as_few_rows(client: Client) -> None:
-    """What moved is small towards the end; parameters go out once per worker and sums come back once."""
+    """What moved is small towards the end of a fit."""
     rows = blobs(N, C=20, D=D)
     shard = DaskShard(client, collection_partitions(as_dask(rows, [0, 300, 600, 900, 1200])))
     C = 200
     centers = rows[:C].copy()
-    shard.hard_pass(centers)
-    assert shard.traffic.back["hard_pass"] == 2 * (8 * C * D + 8 * C + 3 * 8)
-    assert 2 * 8 * C * D < shard.traffic.out["hard_pass"] < 2 * 8 * C * D + 2000
+    shard.run(Assign(centers))
     graph = np.arange(C, dtype=np.int32)[:, None]
     search = globular.model.search.Search(1, n_random=0, seed=0, estimate=False)
     centers[7] += 0.3
-    found = shard.truncated_pass(centers, graph, search, moved_only=True)
-    assert found.statistics.n_changed == 0
-    assert shard.traffic.back["truncated_pass"] < 2 * (8 * C + 200)
+    found = shard.run(Assign(centers, Neighbors(graph, search), "moves"))
+    assert found.n_changed == 0
+    assert len(pickle.dumps(found)) > 8 * C * D > 3 * len(pickle.dumps(pack(found)))
+    np.testing.assert_array_equal(unpack(pack(found)).sums, found.sums)
 
 
 def test_pairs_keep_their_bits_on_the_way() -> None:
@@ -418,7 +420,7 @@ def test_pairs_keep_their_bits_on_the_way() -> None:
         sums = np.stack([random.random(500), random.integers(largest, size=500)]).astype(np.float32)
         one, other = PairStatistics(pairs[:, :200], sums[:, :200]), PairStatistics(pairs[:, 200:], sums[:, 200:])
         packed = pack(one + other)
-        assert (size_of(packed) < 16 * 500) == (C < 2**16)
+        assert (len(pickle.dumps(packed)) < 16 * 500) == (C < 2**16)
         np.testing.assert_array_equal(unpack(packed).pairs, pairs)
         np.testing.assert_array_equal(unpack(packed).sums, sums)
         assert unpack(packed).pairs.dtype == np.int32 and unpack(packed).sums.dtype == np.float32
@@ -430,11 +432,11 @@ def test_workers_that_only_the_scheduler_reaches(client: Client, monkeypatch: py
     rows = blobs(N, C=20, D=D)
     shard = DaskShard(client, collection_partitions(as_dask(rows)))
     assert shard.crew._direct
-    direct = shard.hard_pass(rows[:30])
+    direct = shard.run(Assign(rows[:30]))
     monkeypatch.setattr(client, "direct_to_workers", False)
     shard = DaskShard(client, collection_partitions(as_dask(rows)))
     assert not shard.crew._direct
-    assert shard.hard_pass(rows[:30]).sums.tobytes() == direct.sums.tobytes()
+    assert shard.run(Assign(rows[:30])).sums.tobytes() == direct.sums.tobytes()
 
 
 def test_workers_forget_what_is_no_longer_needed(client: Client) -> None:
@@ -489,7 +491,7 @@ def test_workers_killed_while_parts_are_loaded(fragile: Client, monkeypatch: pyt
     rows = blobs(N, C=20, D=D)
     shard = DaskShard(fragile, collection_partitions(as_dask(rows)))
     assert not moments and shard.n_rows == N
-    assert shard.hard_pass(rows[:30]).sums.tobytes() == as_split(rows).hard_pass(rows[:30]).sums.tobytes()
+    assert shard.run(Assign(rows[:30])).sums.tobytes() == as_split(rows).run(Assign(rows[:30])).sums.tobytes()
 
 
 def deadly(chunk: Any, mark: str) -> Any:
@@ -559,7 +561,7 @@ def test_a_cluster_that_goes_away_ends_a_fit_with_a_message(end: str, monkeypatc
         n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0", silence_logs=logging.CRITICAL
     ) as cluster, Client(cluster, set_as_default=False) as connected:  # fmt: skip
         shard = DaskShard(connected, collection_partitions(as_dask(rows)))
-        shard.hard_pass(rows[:9])
+        shard.run(Assign(rows[:9]))
         if end == "workers":
             cluster.scale(0)
             while connected.nthreads():
@@ -568,7 +570,7 @@ def test_a_cluster_that_goes_away_ends_a_fit_with_a_message(end: str, monkeypatc
             (connected if end == "client" else cluster).close()
         expected = "lost all of its 2 workers" if end == "workers" else "cluster is gone"
         with pytest.raises(globular.errors.GlobularError, match=expected):
-            shard.hard_pass(rows[:9])
+            shard.run(Assign(rows[:9]))
 
 
 def test_passes_of_unknown_effect_ask_for_no_cells(client: Client) -> None:
@@ -581,17 +583,21 @@ def test_passes_of_unknown_effect_ask_for_no_cells(client: Client) -> None:
 
 def search_cells(shard: Any, rows: Rows) -> None:
     """Many changes of the cells of a tree and of what they remember."""
-    shard.plant_tree("columns", 8, largest=40.0)
+    shard.run(Plant("columns", 8, largest=40.0))
     for step in range(14):
         mixture = isotropic_mixture(rows[5 * step : 5 * step + 12], 2.0, "diag")
         graph = np.arange(12, dtype=np.int32)[:, None]
-        shard.truncated_cell_pass(mixture, graph, globular.model.search.Search(3, n_random=2, seed=step, estimate=True))
+        shard.run(
+            ExpectCells(
+                mixture, Neighbors(graph, globular.model.search.Search(3, n_random=2, seed=step, estimate=True))
+            )
+        )
         for _ in range(2):  # the second keeps what the first has found
-            gains = shard.gain_pass(mixture, 4, truncated=True)
-            shard.expand_chunks(float(gains.gains[-1]))
+            gains = shard.run(Gains(mixture, 4, truncated=True))
+            shard.run(OpenGaining(float(gains.gains[-1])))
         if step == 5:
-            shard.open_claimed(mixture, np.array([3]), 10)
-        shard.kept_pass(mixture, renew=step % 3 == 0)
+            shard.run(OpenHeld(mixture, np.array([3]), 10))
+        shard.run(Expect(mixture, Remembered(renew=step % 3 == 0)))
 
 
 def test_cells_of_a_tree_are_made_again_from_few_changes(fragile: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -605,17 +611,17 @@ def test_cells_of_a_tree_are_made_again_from_few_changes(fragile: Client, monkey
     assert shard.crew.log.n_changes > 70
     assert len(shard.crew.log.changes) < 12
     kill_one(fragile)
-    one, two = shard.take_chunks(), split.take_chunks()
+    one, two = shard.run(TakeCells()), split.run(TakeCells())
     assert shard.crew.n_repairs >= 1
     np.testing.assert_array_equal(one.means, two.means)
     mixture = isotropic_mixture(rows[65:77], 2.0, "diag")
     for each in (shard, split):
-        each.expand_chunks(float(each.gain_pass(mixture, 5, truncated=True).gains[-1]))
+        each.run(OpenGaining(float(each.run(Gains(mixture, 5, truncated=True)).gains[-1])))
     search = globular.model.search.Search(3, n_random=2, seed=99, estimate=True)
     graph = np.arange(12, dtype=np.int32)[:, None]
-    one, two = (each.truncated_cell_pass(mixture, graph, search).statistics for each in (shard, split))
+    one, two = (each.run(ExpectCells(mixture, Neighbors(graph, search))) for each in (shard, split))
     assert one.sums.tobytes() == two.sums.tobytes() and one.log_likelihood == two.log_likelihood
-    one, two = (each.kept_pass(mixture, renew=False) for each in (shard, split))
+    one, two = (each.run(Expect(mixture, Remembered(renew=False))) for each in (shard, split))
     assert one.sums.tobytes() == two.sums.tobytes()
 
 
@@ -720,15 +726,15 @@ def test_a_worker_killed_in_the_middle_of_a_pass(fragile: Client) -> None:
     shard = DaskShard(client, collection_partitions(as_dask(rows)))
     split = as_split(rows)
     for each in (shard, split):
-        each.d2_pass(rows[:20], restart=True)
-        each.hard_pass(rows[:30])
+        each.run(AddSeeds(rows[:20]))
+        each.run(Assign(rows[:30]))
     victim = min(client.run(os.getpid).items())[1]  # known beforehand: asking for it may take longer than the pass
     threading.Timer(0.4, os.kill, [victim, signal.SIGKILL]).start()
     assert sum(shard._each(slow_pass, 0.3)) == N  # counts as a change of state, and is replayed
     assert shard.crew.n_repairs >= 1
     np.testing.assert_array_equal(shard.labels.copy(), split.labels)
-    np.testing.assert_array_equal(shard.take_potential(np.arange(N)), split.take_potential(np.arange(N)))
-    one, two = shard.hard_pass(rows[:31]), split.hard_pass(rows[:31])
+    np.testing.assert_array_equal(shard.take(np.arange(N), "errors"), split.take(np.arange(N), "errors"))
+    one, two = shard.run(Assign(rows[:31])), split.run(Assign(rows[:31]))
     assert one.sums.tobytes() == two.sums.tobytes() and one.n_changed == two.n_changed
 
 
@@ -739,12 +745,12 @@ def test_a_cut_log_is_made_up_for_by_one_exact_pass(fragile: Client) -> None:
     shard.crew.log._max_bytes = 3000  # the centres of one or two passes
     graph = np.arange(40, dtype=np.int32)[:, None]
     search = globular.model.search.Search(1, n_random=2, seed=0, estimate=False)
-    shard.scatter_labels(40, 0)
+    shard.run(ScatterLabels(40, 0))
     before = np.inf
     for iteration in range(6):
         if iteration == 4:
             kill_one(client)
-        statistics = shard.truncated_pass(rows[:40], graph, search, moved_only=False).statistics
+        statistics = shard.run(Assign(rows[:40], Neighbors(graph, search)))
         assert statistics.objective <= before
         assert statistics.counts.sum() == N
         before = statistics.objective

@@ -21,6 +21,7 @@ from globular.model.observations import Moments, Posterior, Prior
 from globular.model.sticks import Sticks
 from globular.model.wishart import GaussianPrior
 from globular.reference import infinite as reference
+from globular.seam.passes import Expect
 
 Rows = NDArray[np.float64]
 ALPHA = (1.0, 1.5)
@@ -121,7 +122,7 @@ def test_no_order_is_better_than_by_size() -> None:
 @pytest.mark.parametrize("kind", ["full", "diag"])
 def test_cycle_is_the_reference(kind: str) -> None:
     rows, prior, mixture = mixture_for(kind)
-    statistics = CpuShard(rows).soft_pass(mixture.local)
+    statistics = CpuShard(rows).run(Expect(mixture.local))
     components = [
         reference.NormalWishart(*parts)
         for parts in zip(
@@ -176,7 +177,7 @@ def test_one_closed_component_has_the_evidence_in_closed_form(kind: str) -> None
     """With a single component F is −log p(X), the ratio of the conjugate normalisers."""
     rows, prior = some_rows(), gaussian_prior(kind, 3)
     mixture = InfiniteMixture.update(prior, ALPHA, moments_of(rows, np.ones((len(rows), 1)), kind), closed=True)
-    statistics = CpuShard(rows).soft_pass(mixture.local)
+    statistics = CpuShard(rows).run(Expect(mixture.local))
     evidence = plain(prior).log_evidence(rows, np.ones(len(rows)))
     assert -mixture.free_energy(statistics.log_likelihood) == pytest.approx(evidence, rel=1e-10)
 
@@ -253,7 +254,7 @@ def test_expected_log_likelihood_of_counts_is_linear(variance: float) -> None:
     rows = count_rows()
     prior = CountsPrior(np.array([1.0, 2.0, 0.5]), variance)
     mixture = InfiniteMixture.update(prior, ALPHA, moments_of(rows, some_q(len(rows), 2), "counts"), 0.1)
-    statistics = CpuShard(rows).soft_pass(mixture.local)
+    statistics = CpuShard(rows).run(Expect(mixture.local))
     constant = prior.row_constant(len(rows), rows.mean(axis=0), rows.var(axis=0))
     a = np.vstack([mixture.posterior.a, prior.a])
     S = rows @ (digamma(a) - digamma(a.sum(axis=1, keepdims=True))).T
@@ -273,7 +274,7 @@ def test_counts_evidence_and_predictive() -> None:
     small = np.array([x for x in itertools.product(range(3), repeat=3) if sum(x) == 2], dtype=np.float64)
     assert np.exp(posterior.log_predictive(small)).sum() == pytest.approx(1.0)
     mixture = InfiniteMixture.update(prior, ALPHA, moments_of(rows, np.ones((len(rows), 1)), "counts"), closed=True)
-    log_normaliser = CpuShard(rows).soft_pass(mixture.local).log_likelihood
+    log_normaliser = CpuShard(rows).run(Expect(mixture.local)).log_likelihood
     log_normaliser += prior.row_constant(len(rows), rows.mean(axis=0), rows.var(axis=0))
     assert -mixture.free_energy(log_normaliser) == pytest.approx(float(posterior.log_evidences()[0]), rel=1e-9)
 
@@ -293,7 +294,7 @@ def test_priors_share_one_interface() -> None:
     rows = count_rows()
     for prior in priors:
         whole = isotropic_mixture(rows.mean(axis=0)[None], 1.0, prior.covariance_type)
-        moments = Moments.from_pass(whole, CpuShard(rows).soft_pass(whole))
+        moments = Moments.from_pass(whole, CpuShard(rows).run(Expect(whole)))
         posterior = prior.update(moments)
         assert len(posterior.join(prior.itself())) == 2
         assert posterior.divergences()[0] > 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from functools import reduce
+from operator import add
 
 import numpy as np
 import pytest
@@ -15,15 +17,16 @@ from sklearn.mixture import GaussianMixture as SklearnMixture
 from threadpoolctl import threadpool_limits
 
 from globular.algorithms.em import EMOptions, em, start_at_random, start_from_means
-from globular.backends.cpu import chunk_blocks, soft
+from globular.backends.cpu.expect import all as soft
+from globular.backends.cpu.expect import blocks as chunk_blocks
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.protocol import add_up
 from globular.errors import UnsupportedPassError
 from globular.kernels.soft import softmax_rows
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
 from globular.model.statistics import SoftStatistics
 from globular.reference import soft as reference
+from globular.seam.passes import Assign, Expect
 
 TYPES = sorted(FAMILIES)
 Rows = NDArray[np.float64]
@@ -62,7 +65,7 @@ def test_soft_pass_is_the_reference(covariance_type: str, offset: float, shrink:
     rows = rows + offset
     mixture = GaussianParameters(mixture.weights, mixture.means + offset, mixture.covariances * shrink, covariance_type)
     weights = np.random.default_rng(0).uniform(size=len(rows))
-    ours = soft.soft_pass(CpuShard(rows, weights), mixture)
+    ours = CpuShard(rows, weights).run(Expect(mixture))
     assert_statistics_equal(ours, reference.soft_pass(rows, weights, mixture))
 
 
@@ -71,7 +74,7 @@ def test_soft_pass_reads_every_dtype(dtype: str) -> None:
     rows = np.abs(blobs()).astype(dtype)
     exact = rows.astype(np.float64)
     mixture = mixture_for(exact, "diag")
-    ours = soft.soft_pass(CpuShard(rows), mixture)
+    ours = CpuShard(rows).run(Expect(mixture))
     assert_statistics_equal(ours, reference.soft_pass(exact, np.ones(len(rows)), mixture))
 
 
@@ -80,7 +83,7 @@ def test_soft_pass_on_unit_rows(covariance_type: str) -> None:
     rows = blobs()
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     mixture = mixture_for(unit, covariance_type)
-    ours = soft.soft_pass(CpuShard(rows, unit_rows=True), mixture)
+    ours = CpuShard(rows, unit_rows=True).run(Expect(mixture))
     assert_statistics_equal(ours, reference.soft_pass(unit, np.ones(len(rows)), mixture))
 
 
@@ -89,22 +92,22 @@ def test_threads_give_the_same_bits_and_split_shards_the_same_sums(covariance_ty
     rows = blobs(n=20_000, C=20, D=5)  # several blocks
     weights = np.random.default_rng(0).uniform(size=len(rows))
     mixture = mixture_for(rows[:500], covariance_type, C=20)
-    one = soft.soft_pass(CpuShard(rows, weights, n_threads=1), mixture)
-    two = soft.soft_pass(CpuShard(rows, weights, n_threads=2), mixture)
+    one = CpuShard(rows, weights, n_threads=1).run(Expect(mixture))
+    two = CpuShard(rows, weights, n_threads=2).run(Expect(mixture))
     for name in ("counts", "sums", "scatter", "log_likelihood"):
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
     cuts = [0, 1, 700, 9_000, 9_001, 20_000]
-    parts = [soft.soft_pass(CpuShard(rows[a:b], weights[a:b]), mixture) for a, b in itertools.pairwise(cuts)]
-    assert_statistics_equal(add_up(parts), one, rtol=1e-12)
+    parts = [CpuShard(rows[a:b], weights[a:b]).run(Expect(mixture)) for a, b in itertools.pairwise(cuts)]
+    assert_statistics_equal(reduce(add, parts), one, rtol=1e-12)
 
 
 def test_many_blocks_in_few_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = blobs(n=2_000)
     mixture = mixture_for(rows, "spherical")
-    whole = soft.soft_pass(CpuShard(rows), mixture)
+    whole = CpuShard(rows).run(Expect(mixture))
     monkeypatch.setattr(chunk_blocks, "_BLOCK_ENTRIES", 1)  # blocks of 32 rows
     monkeypatch.setattr(soft, "_MAX_SPANS", 3)
-    assert_statistics_equal(soft.soft_pass(CpuShard(rows, n_threads=2), mixture), whole, rtol=1e-12)
+    assert_statistics_equal(CpuShard(rows, n_threads=2).run(Expect(mixture)), whole, rtol=1e-12)
 
 
 @pytest.mark.parametrize("covariance_type", TYPES)
@@ -221,7 +224,7 @@ def test_equal_weights_and_one_variance_at_zero_temperature_are_k_means() -> Non
     cold = isotropic_mixture(means, 1e-6, "tied_spherical")
     step = next(em(CpuShard(rows), cold, EMOptions(learned_weights=False)))
     shard = CpuShard(rows)
-    statistics = shard.hard_pass(means)
+    statistics = shard.run(Assign(means))
     np.testing.assert_allclose(step.model.means, statistics.sums / statistics.counts[:, None], rtol=1e-9)
     moved = means - step.model.means
     spread = statistics.objective - statistics.counts @ np.sum(moved**2, axis=1)

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from globular.algorithms.cells import draw_cells, graph_by_cells, label_by_cells
-from globular.backends.cpu import CpuShard, routed
+from globular.backends.cpu import CpuShard
+from globular.backends.cpu.assign import down as routed
 from globular.model.graph import Graph, diverse_graph, estimated_graph, introduce, random_graph
 from globular.model.statistics import PairStatistics
 from globular.reference import hard, truncated

@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from globular.backends.cpu import CpuShard, hard
+from globular.backends.cpu import CpuShard
+from globular.backends.cpu.assign import all as hard
 from globular.kernels.rows import CANCELLED
 from globular.model.statistics import HardStatistics
 from globular.reference import hard as reference
+from globular.seam.passes import Assign, Farthest
 from makers import FORMS, Rows, blobs, in_form, lattice, weights_for
 
 
@@ -24,7 +26,7 @@ def check_pass(
     shard = CpuShard(matrix, weights, unit_rows=unit_rows, n_threads=n_threads)
     rows = reference.as_seen(matrix, unit_rows=unit_rows)
     before = shard.labels.copy()
-    found = shard.hard_pass(centers)
+    found = shard.run(Assign(centers))
     labels, expected = reference.hard_pass(rows, np.ones(len(rows)) if weights is None else weights, centers, before)
     np.testing.assert_array_equal(shard.labels, labels)
     check_statistics(found, expected)
@@ -66,7 +68,7 @@ def test_sparse_rows_on_either_side_of_cancellation(share: float) -> None:
     step *= np.sqrt(share * CANCELLED / np.einsum("ij,ij->i", step, step))[:, None]
     rows = near + step * np.linalg.norm(near, axis=1, keepdims=True)
     shard = check_pass(sparse.csr_matrix(rows), centers)
-    assert shard.hard_pass(centers).objective == pytest.approx(share * CANCELLED * np.sum(near**2), rel=1e-9)
+    assert shard.run(Assign(centers)).objective == pytest.approx(share * CANCELLED * np.sum(near**2), rel=1e-9)
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e4, 1e8])
@@ -115,7 +117,7 @@ def test_labels_do_not_depend_on_the_rounding_of_the_product(dtype: type, monkey
     pairs = random.integers(50, size=(2000, 2))
     rows = (0.5 * centers[pairs[:, 0]] + 0.5 * centers[pairs[:, 1]]).astype(dtype)
     plain = CpuShard(rows)
-    plain.hard_pass(centers)
+    plain.run(Assign(centers))
 
     def backwards(self: Any, seen: Any, chosen: Any, chunk: Any) -> Any:
         self._buffer(len(seen[0]), len(chunk.members))
@@ -124,7 +126,7 @@ def test_labels_do_not_depend_on_the_rounding_of_the_product(dtype: type, monkey
 
     monkeypatch.setattr(hard.CenterProduct, "scores", backwards)
     other = CpuShard(rows)
-    other.hard_pass(centers)
+    other.run(Assign(centers))
     np.testing.assert_array_equal(plain.labels, other.labels)
 
 
@@ -183,23 +185,23 @@ def test_a_row_that_equals_a_center_is_at_distance_zero() -> None:
     rows = blobs(n=60, D=7) + 1e8
     for dtype in (np.float64, np.float32):
         distinct = np.unique(rows.astype(dtype), axis=0)
-        assert CpuShard(distinct).hard_pass(distinct.astype(np.float64)).objective == 0.0
+        assert CpuShard(distinct).run(Assign(distinct.astype(np.float64))).objective == 0.0
 
 
 def test_changed_labels_are_counted_against_the_pass_before() -> None:
     rows = blobs(n=100)
     shard = CpuShard(rows)
-    assert shard.hard_pass(rows[:5]).n_changed == 100
-    assert shard.hard_pass(rows[:5]).n_changed == 0
+    assert shard.run(Assign(rows[:5])).n_changed == 100
+    assert shard.run(Assign(rows[:5])).n_changed == 0
     before = shard.labels.copy()
-    changed = shard.hard_pass(rows[3:9]).n_changed
+    changed = shard.run(Assign(rows[3:9])).n_changed
     assert changed == (shard.labels != before).sum() > 0
 
 
 def test_without_accumulating_only_labels_and_objective() -> None:
     rows = blobs(n=100, D=4)
     full, light = CpuShard(rows), CpuShard(rows)
-    a, b = full.hard_pass(rows[:5]), light.hard_pass(rows[:5], accumulate=False)
+    a, b = full.run(Assign(rows[:5])), light.run(Assign(rows[:5], want="labels"))
     np.testing.assert_array_equal(full.labels, light.labels)
     assert (a.objective, a.n_changed, a.n_distances) == (b.objective, b.n_changed, b.n_distances)
     assert b.sums.shape == (0, 4) and b.counts.shape == (0,)
@@ -211,9 +213,9 @@ def test_passes_leave_the_input_alone() -> None:
         before = matrix.toarray() if form.startswith("csr") else matrix.copy()
         nnz, weights_before = getattr(matrix, "nnz", None), weights.copy()
         shard = CpuShard(matrix, weights, unit_rows=True)
-        shard.hard_pass(np.eye(4))
+        shard.run(Assign(np.eye(4)))
         shard.column_moments()
-        shard.farthest(3, np.eye(4))
+        shard.run(Farthest(np.eye(4), 3))
         np.testing.assert_array_equal(matrix.toarray() if form.startswith("csr") else matrix, before)
         assert getattr(matrix, "nnz", None) == nnz
         np.testing.assert_array_equal(weights, weights_before)
@@ -257,8 +259,8 @@ def test_farthest_rows_equal_the_reference(form: str, n: int) -> None:
     matrix, weights = in_form(blobs(n=150), form), weights_for(150)
     centers = np.random.default_rng(0).normal(size=(6, 4))
     shard = CpuShard(matrix, weights)
-    shard.hard_pass(centers)
-    found = shard.farthest(n, centers)
+    shard.run(Assign(centers))
+    found = shard.run(Farthest(centers, n))
     expected = reference.farthest(reference.as_seen(matrix), weights, centers, shard.labels, n)
     np.testing.assert_allclose(found.squared_distances, expected.squared_distances, rtol=1e-12)
     np.testing.assert_array_equal(found.rows, expected.rows)

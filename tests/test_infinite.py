@@ -27,10 +27,11 @@ from globular.algorithms.infinite import (
 )
 from globular.algorithms.parts import Worth, hard_free_energy
 from globular.algorithms.steps import Step
-from globular.backends.cpu import CpuShard, soft
+from globular.backends.cpu import CpuShard
 from globular.backends.cpu import chunks as cpu_chunks
-from globular.backends.cpu.kept import MARGIN
-from globular.backends.split import SplitShard
+from globular.backends.cpu.expect import all as soft
+from globular.backends.cpu.expect.remembered import MARGIN
+from globular.backends.many.split import SplitShard
 from globular.model.chunks import Chunks, Within
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
@@ -38,6 +39,19 @@ from globular.model.observations import Moments
 from globular.model.search import Search
 from globular.model.wishart import GaussianPrior
 from globular.reference import soft as reference
+from globular.seam.among import Neighbors, Remembered
+from globular.seam.passes import Expect, ExpectChunks, RowsOf
+from globular.seam.tree_passes import (
+    BestCut,
+    CellsOf,
+    ExpectCells,
+    Gains,
+    OpenCut,
+    OpenGaining,
+    OpenHeld,
+    Plant,
+    TakeCells,
+)
 
 Matrix = NDArray[np.float64]
 KINDS = ["full", "diag"]
@@ -235,7 +249,7 @@ def test_claims_are_responsibilities(weighted: bool) -> None:
     prior = prior_for(rows)
     mixture = InfiniteMixture.update(prior, (1.0, 1.0), components_at(on_rows(rows), rows[:3], prior)).local
     wanted, rates = np.array([2, 0]), np.ones(2)
-    one = CpuShard(rows, weights).claim_pass(mixture, wanted, rates, 0)
+    one = CpuShard(rows, weights).run(RowsOf(mixture, wanted, rates, 0))
     q = soft.responsibilities(CpuShard(rows), mixture)
     for claim, component in zip(one, wanted, strict=True):
         chosen = q[:, component] > 1e-4
@@ -244,7 +258,7 @@ def test_claims_are_responsibilities(weighted: bool) -> None:
         np.testing.assert_allclose(claim.rows, rows[chosen], atol=1e-12)
     parts = SplitShard([CpuShard(rows[:100], None if weights is None else weights[:100]),
                         CpuShard(rows[100:], None if weights is None else weights[100:], n_threads=2)])  # fmt: skip
-    for claim, other in zip(one, parts.claim_pass(mixture, wanted, rates, 0), strict=True):
+    for claim, other in zip(one, parts.run(RowsOf(mixture, wanted, rates, 0)), strict=True):
         np.testing.assert_array_equal(claim.weights, other.weights)
 
 
@@ -257,18 +271,18 @@ def test_rows_that_remember_their_components_lose_nothing_that_matters(kind: str
     means = np.vstack([rows[:8], [[40.0, 0.0, 0.0]]])
     mixture = isotropic_mixture(means, 1.5, kind)
     for step, renew in enumerate([True, False, False]):
-        exact, found = shard.soft_pass(mixture), shard.kept_pass(mixture, renew=renew)
+        exact, found = shard.run(Expect(mixture)), shard.run(Expect(mixture, Remembered(renew=renew)))
         assert (found.n_distances < 0.3 * exact.n_distances) is not renew
         assert found.log_likelihood <= exact.log_likelihood + 1e-9 * abs(exact.log_likelihood)
         for name in ("counts", "sums", "scatter", "log_likelihood", "total_weight"):
             np.testing.assert_allclose(getattr(found, name), getattr(exact, name), atol=5e-3, rtol=1e-4, err_msg=name)
             np.testing.assert_array_equal(
-                getattr(other.kept_pass(mixture, renew=renew), name), getattr(found, name), err_msg=name
+                getattr(other.run(Expect(mixture, Remembered(renew=renew))), name), getattr(found, name), err_msg=name
             )
         wanted, rates = np.array([5, 0]), np.ones(2)
         for kept, all_rows in zip(
-            shard.claim_pass(mixture, wanted, rates, 0, kept=True),
-            shard.claim_pass(mixture, wanted, rates, 0),
+            shard.run(RowsOf(mixture, wanted, rates, 0, remembered=True)),
+            shard.run(RowsOf(mixture, wanted, rates, 0)),
             strict=True,
         ):
             np.testing.assert_allclose(kept.rows, all_rows.rows, atol=1e-12)
@@ -285,13 +299,13 @@ def test_a_look_that_begins_with_some_of_the_columns_keeps_what_matters(dtype: s
     spread = np.eye(45) + 0.1 * random.normal(size=(9, 45, 45))
     mixture = GaussianParameters(np.full(9, 1 / 9), rows[:9].astype(float), spread @ spread.transpose(0, 2, 1), "full")
     shard, exact = CpuShard(rows), reference.log_joint(rows.astype(float), mixture)
-    found = shard.kept_pass(mixture, renew=True)
+    found = shard.run(Expect(mixture, Remembered(renew=True)))
     assert shard.kept is not None
     kept = np.zeros(exact.shape, dtype=bool)
     kept[shard.kept.pairs.rows, shard.kept.pairs.components] = True
     np.testing.assert_array_equal(kept, exact >= exact.max(axis=1, keepdims=True) - MARGIN)
     assert 1.1 * len(rows) < kept.sum() < 0.3 * kept.size  # a trivial answer would not do
-    again = shard.kept_pass(mixture, renew=False)
+    again = shard.run(Expect(mixture, Remembered(renew=False)))
     for name in ("counts", "sums", "scatter", "log_likelihood"):
         np.testing.assert_allclose(getattr(again, name), getattr(found, name), rtol=1e-9, atol=1e-9, err_msg=name)
 
@@ -325,20 +339,20 @@ def test_a_cycle_costs_the_same_a_cell_for_a_thousand_components() -> None:
 def test_cells_of_components_that_are_tried_are_opened(C_prime: int | None) -> None:
     rows, _ = blobs(n=4000, C=8, D=3)
     shard = CpuShard(rows)
-    n_before = shard.plant_tree("outer", 8, largest=600.0)
+    n_before = shard.run(Plant("outer", 8, largest=600.0))
     mixture = isotropic_mixture(rows[:8], 1.0, "full")
     if C_prime:
         graph = fields.nearest_means(shard, mixture.means, 4)
-        shard.truncated_cell_pass(mixture, graph, Search(C_prime, 0, 0, estimate=False))
-    bound = shard.cell_pass(mixture).log_likelihood
-    n_cells = shard.open_claimed(mixture, np.array([3, 5]), 40)
-    claims = shard.claim_chunks(mixture, np.arange(8))
+        shard.run(ExpectCells(mixture, Neighbors(graph, Search(C_prime, 0, 0, estimate=False))))
+    bound = shard.run(ExpectCells(mixture)).log_likelihood
+    n_cells = shard.run(OpenHeld(mixture, np.array([3, 5]), 40))
+    claims = shard.run(CellsOf(mixture, np.arange(8)))
     assert n_cells > n_before and n_cells < n_before + 4 * 80
     assert min(len(claims[3]), len(claims[5])) >= 30 > len(claims[0])
-    after = shard.cell_pass(mixture)
+    after = shard.run(ExpectCells(mixture))
     assert after.log_likelihood >= bound and after.total_weight == pytest.approx(4000)
-    assert shard.open_claimed(mixture, np.array([3, 5]), 10) == n_cells  # they have enough now
-    assert shard.open_claimed(mixture, np.arange(8), 10_000) == 4000  # all rows, and no more
+    assert shard.run(OpenHeld(mixture, np.array([3, 5]), 10)) == n_cells  # they have enough now
+    assert shard.run(OpenHeld(mixture, np.arange(8), 10_000)) == 4000  # all rows, and no more
 
 
 def test_rows_that_need_most_components_remember_none() -> None:
@@ -346,7 +360,7 @@ def test_rows_that_need_most_components_remember_none() -> None:
     shard = CpuShard(rows)
     mixture = isotropic_mixture(rows[:5], 1.0, "full")
     for renew in (True, False):
-        found, exact = shard.kept_pass(mixture, renew=renew), shard.soft_pass(mixture)
+        found, exact = shard.run(Expect(mixture, Remembered(renew=renew))), shard.run(Expect(mixture))
         np.testing.assert_array_equal(found.sums, exact.sums)
         assert found.n_distances == exact.n_distances
 
@@ -357,7 +371,7 @@ def test_a_share_of_rows_has_the_e_step_of_all_rows(kind: str) -> None:
     weights = np.random.default_rng(0).uniform(size=len(rows))
     mixture = isotropic_mixture(rows[:3], 1.0, kind)
     chunks = Chunks(weights, rows, np.empty((len(rows), 0)), "outer")
-    found, exact = CpuShard(rows[:0]).chunk_pass(chunks, mixture), CpuShard(rows, weights).soft_pass(mixture)
+    found, exact = CpuShard(rows[:0]).run(ExpectChunks(chunks, mixture)), CpuShard(rows, weights).run(Expect(mixture))
     for name in ("counts", "sums", "scatter", "log_likelihood", "total_weight", "n_distances"):
         np.testing.assert_allclose(getattr(found, name), getattr(exact, name), rtol=1e-6, atol=1e-6, err_msg=name)
 
@@ -371,18 +385,18 @@ def test_a_share_of_cells_has_the_e_step_of_the_frontier(kind: str, D: int, monk
     shard, plain = CpuShard(rows + 100.0), CpuShard(rows + 100.0)
     mixture = replace(mixture, means=mixture.means + 100.0)
     for each in (shard, plain):
-        each.plant_tree("outer", 16, largest=200.0)
+        each.run(Plant("outer", 16, largest=200.0))
     local = shard.local(rows[:0])
     for _ in range(2):
-        chunks = shard.take_chunks()
+        chunks = shard.run(TakeCells())
         found, again, kept = (
-            local.chunk_pass(chunks, mixture),
-            local.chunk_pass(chunks, mixture),
-            shard.cell_pass(mixture),
+            local.run(ExpectChunks(chunks, mixture)),
+            local.run(ExpectChunks(chunks, mixture)),
+            shard.run(ExpectCells(mixture)),
         )
         with monkeypatch.context() as patch:
             patch.setattr(cpu_chunks, "KEPT_FEATURES", 0)
-            exact = plain.cell_pass(mixture)
+            exact = plain.run(ExpectCells(mixture))
         for name in ("counts", "sums", "scatter", "log_likelihood", "total_weight", "n_distances"):
             np.testing.assert_array_equal(getattr(found, name), getattr(again, name))
             for other in (found, kept):
@@ -390,8 +404,8 @@ def test_a_share_of_cells_has_the_e_step_of_the_frontier(kind: str, D: int, monk
                     getattr(other, name), getattr(exact, name), rtol=1e-7, atol=1e-6, err_msg=name
                 )
         for each in (shard, plain):
-            gains = each.gain_pass(mixture, 5)
-            each.expand_chunks(float(gains.gains[-1]))
+            gains = each.run(Gains(mixture, 5))
+            each.run(OpenGaining(float(gains.gains[-1])))
 
 
 def test_components_seen_in_the_same_cells_are_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,8 +454,8 @@ def test_a_part_of_the_claims_weighs_as_much_as_all() -> None:
     rows, _ = blobs(n=20_000, C=1)
     prior = prior_for(rows)
     mixture = InfiniteMixture.update(prior, (1.0, 1.0), components_at(on_rows(rows), rows[:1], prior)).local
-    (part,) = CpuShard(rows).claim_pass(mixture, np.array([0]), np.array([0.1]), 7)
-    (again,) = CpuShard(rows, n_threads=2).claim_pass(mixture, np.array([0]), np.array([0.1]), 7)
+    (part,) = CpuShard(rows).run(RowsOf(mixture, np.array([0]), np.array([0.1]), 7))
+    (again,) = CpuShard(rows, n_threads=2).run(RowsOf(mixture, np.array([0]), np.array([0.1]), 7))
     assert 1500 < len(part.weights) < 2500
     assert part.weights.sum() == pytest.approx(20_000, rel=0.1)
     np.testing.assert_array_equal(part.rows, again.rows)
@@ -454,18 +468,18 @@ def test_claimed_cells_weigh_what_the_component_holds() -> None:
     shard = data._shard
     mixture = InfiniteMixture.update(prior, (1.0, 1.0), components_at(data, rows[:4], prior)).local
     children = InfiniteMixture.update(prior, (1.0, 1.0), components_at(data, rows[4:6], prior)).local
-    (chunks,) = shard.claim_chunks(mixture, np.array([2]))
+    (chunks,) = shard.run(CellsOf(mixture, np.array([2])))
     assert len(chunks) < data.n_cells
     found, expected = (
-        shard.local(rows[:1]).chunk_pass(chunks, children),
-        shard.cell_pass(children, within=Within(mixture, 2)),
+        shard.local(rows[:1]).run(ExpectChunks(chunks, children)),
+        shard.run(ExpectCells(children, within=Within(mixture, 2))),
     )
     for name in ("counts", "sums", "scatter", "log_likelihood", "total_weight"):
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=0.01, atol=0.2, err_msg=name)
     halves = SplitShard([CpuShard(rows[:900]), CpuShard(rows[900:])])
-    halves.plant_tree("outer", 16, largest=50.0)
-    (joined,) = halves.claim_chunks(mixture, np.array([2]))
-    assert joined.weights.sum() == pytest.approx(halves.cell_pass(mixture).counts[2], rel=0.01)
+    halves.run(Plant("outer", 16, largest=50.0))
+    (joined,) = halves.run(CellsOf(mixture, np.array([2])))
+    assert joined.weights.sum() == pytest.approx(halves.run(ExpectCells(mixture)).counts[2], rel=0.01)
 
 
 @pytest.mark.parametrize("make", [on_rows, on_cells], ids=["rows", "cells"])
@@ -533,7 +547,7 @@ def test_partition_of_the_tree_is_the_best_that_it_contains() -> None:
     """Against all partitions of a small tree, by brute force."""
     rows, _ = blobs(n=60, C=4, D=2, apart=8.0)
     shard = CpuShard(rows)
-    shard.plant_tree("outer", 10)
+    shard.run(Plant("outer", 10))
     worth = Worth(prior_for(rows, scale=1e-2), 5.0, 60.0)
     tree = shard.frontier.tree
     values = worth(tree.chunks(np.arange(tree.n_nodes)))
@@ -543,12 +557,12 @@ def test_partition_of_the_tree_is_the_best_that_it_contains() -> None:
         below = [] if a < 0 else [x + y for x in totals(a) for y in totals(b)]
         return [values[node], *below]
 
-    found = shard.best_nodes(worth, 0.0)
+    found = shard.run(BestCut(worth, 0.0))
     assert found.weights.sum() == pytest.approx(60.0)
     assert worth(found).sum() == pytest.approx(max(totals(0)))
-    shard.open_best()
+    shard.run(OpenCut())
     assert len(shard.frontier) == len(found)
-    np.testing.assert_allclose(np.sort(shard.take_chunks().weights), np.sort(found.weights))
+    np.testing.assert_allclose(np.sort(shard.run(TakeCells()).weights), np.sort(found.weights))
 
 
 def test_hard_free_energy_is_that_of_rows_that_are_not_shared() -> None:
@@ -578,7 +592,7 @@ def test_the_tree_sees_clusters_that_look_uniform_from_afar() -> None:
 
 
 def test_a_row_without_a_density_is_an_error() -> None:
-    from globular.backends.cpu.pairs import Pairs
+    from globular.backends.cpu.expect.pairs import Pairs
 
     with pytest.raises(np.linalg.LinAlgError, match="no density"):
         Pairs.from_table(np.array([[True, False], [False, False]])).normalise(np.zeros(1))

@@ -16,6 +16,7 @@ from globular.algorithms.lloyd import KMeansOptions, lloyd
 from globular.algorithms.steps import Step
 from globular.backends.cpu import CpuShard
 from globular.reference import hard as reference
+from globular.seam.passes import Assign
 from makers import Rows, blobs, in_form, lattice, weights_for
 
 
@@ -244,7 +245,7 @@ def test_opposite_directions_that_cancel_keep_their_center() -> None:
 def test_labels_left_by_another_run_do_not_end_this_one() -> None:
     X = blobs(n=200, C=5)
     shard = CpuShard(X)
-    shard.hard_pass(X[:5])
+    shard.run(Assign(X[:5]))
     fresh = [step.stopped for step in lloyd(CpuShard(X), X[:5], KMeansOptions(100))]
     again = [step.stopped for step in lloyd(shard, X[:5], KMeansOptions(100))]
     assert len(fresh) > 2 and again == fresh

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from globular import ChunkyGaussianMixture, InfiniteGaussianMixture, InfiniteMultinomialMixture
 from globular.algorithms.em import ROUNDED
-from globular.backends.stream import StreamShard
+from globular.backends.many.stream import StreamShard
 from globular.data.sources import as_source
 from globular.errors import FitInterruptedWarning
 from globular.estimators import inputs, starts
@@ -302,7 +302,7 @@ def test_files_and_streams_give_the_result_of_the_array(tmp_path: Path, monkeypa
     read = GaussianMixture(**options).fit(str(tmp_path / "rows.npy"))
     np.testing.assert_array_equal(read.means_, model.means_)
     monkeypatch.setattr(inputs, "MEMORY_SHARE", 0.0)
-    monkeypatch.setattr("globular.backends.stream.PART_BYTES", 200 * 3 * 8)
+    monkeypatch.setattr("globular.backends.many.stream.PART_BYTES", 200 * 3 * 8)
     source = as_source(np.load(tmp_path / "rows.npy", mmap_mode="r"))
     assert isinstance(inputs.open_input(GaussianMixture(), source, reset=True).shard, StreamShard)
     streamed = GaussianMixture(**options).fit(source)

@@ -21,7 +21,7 @@ from globular.algorithms.lloyd import KMeansOptions, lloyd
 from globular.algorithms.nested import RHO_TOGETHER, NestedOptions, Plateau, nested_kmeans
 from globular.backends import batches
 from globular.backends.cpu import CpuShard
-from globular.backends.stream import StreamShard
+from globular.backends.many.stream import StreamShard
 from globular.data.sources import ArraySource
 from globular.errors import DataError, MemoryBudgetError
 from globular.estimators import inputs

@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from globular.backends.cpu import CpuShard, center_scores
-from globular.backends.cpu import votes as cpu_votes
-from globular.backends.split import SplitShard
-from globular.backends.stream import StreamShard
+from globular.backends.cpu.assign import votes as cpu_votes
+from globular.backends.many.split import SplitShard
+from globular.backends.many.stream import StreamShard
 from globular.data.sources import ArraySource
 from globular.model.cells import CenterCells
 from globular.model.groups import CenterGroups
 from globular.model.nested import Batch, Bounds, Candidates, NestedSearch
 from globular.model.votes import Votes
 from globular.reference import hard as reference
+from globular.seam.passes import Assign, AssignBatch
 from makers import FORMS, Rows, blobs, in_form, weights_for
 
 
@@ -59,7 +60,7 @@ def walk(
     for t, centers in enumerate(path):
         size = sizes[t] if sizes else min(len(rows), 20 * 2 ** (t // 2))
         batch = Batch(7, size, len(rows))
-        found = shard.nested_pass(centers, votes.origin, batch, NestedSearch(bounds, restart=t == 0))
+        found = shard.run(AssignBatch(centers, votes.origin, batch, NestedSearch(bounds, restart=t == 0)))
         votes.centers = centers
         votes.move(found, unit=False)
         chosen = batch.rows(len(rows))
@@ -166,8 +167,8 @@ def test_any_scale_of_the_data(dtype: type, scale: float, kind: str) -> None:
     bounds = Bounds.start(groups_of(kind, path[0]))
     for t, centers in enumerate(path):
         batch = Batch(1, min(120, 30 * (t + 1)), 120)
-        shard.nested_pass(centers, np.zeros(3), batch, NestedSearch(bounds, restart=t == 0))
-        plain.hard_pass(centers)
+        shard.run(AssignBatch(centers, np.zeros(3), batch, NestedSearch(bounds, restart=t == 0)))
+        plain.run(Assign(centers))
         chosen = batch.rows(120)
         np.testing.assert_array_equal(shard.labels[chosen], plain.labels[chosen])
         if t + 1 < len(path):
@@ -208,7 +209,7 @@ def test_same_bits_for_any_number_of_threads(kind: str, monkeypatch: pytest.Monk
         shard = CpuShard(rows, n_threads=n_threads)
         bounds = None if kind == "none" else Bounds.start(groups_of(kind, rows[:30]))
         changes = [
-            shard.nested_pass(rows[:30], rows[0], Batch(3, size, 1000), NestedSearch(bounds, restart=size == 400))
+            shard.run(AssignBatch(rows[:30], rows[0], Batch(3, size, 1000), NestedSearch(bounds, restart=size == 400)))
             for size in (400, 800)
         ]
         found.append((shard.labels.tobytes(), *(c.sums.tobytes() + c.squares.tobytes() for c in changes)))
@@ -239,7 +240,7 @@ def test_split_and_stream_equal_the_whole(where: str, kind: str) -> None:
     for t, centers in enumerate(path):
         batch = Batch(11, min(400, 50 * 2 ** (t // 2)), 400, run=5)
         search = NestedSearch(bounds, restart=t == 0)
-        one, two = (shard.nested_pass(centers, origin, batch, search) for shard in (whole, parts))
+        one, two = (shard.run(AssignBatch(centers, origin, batch, search)) for shard in (whole, parts))
         np.testing.assert_array_equal(whole.labels, parts.labels)
         np.testing.assert_allclose(two.sums, one.sums, rtol=1e-10, atol=1e-10)
         np.testing.assert_allclose(two.squares, one.squares, rtol=1e-10, atol=1e-10)
@@ -257,7 +258,7 @@ def test_votes_without_removal_count_every_visit() -> None:
     votes = Votes.none(rows[:5])
     for _ in range(3):
         votes.centers = rows[:5]
-        votes.move(shard.nested_pass(rows[:5], votes.origin, Batch(0, 100, 100), search), unit=False)
+        votes.move(shard.run(AssignBatch(rows[:5], votes.origin, Batch(0, 100, 100), search)), unit=False)
     assert votes.counts.sum() == 300
     member = shard.labels[:, None] == np.arange(5)
     np.testing.assert_allclose(votes.sums, 3 * member.T @ (rows - votes.origin), rtol=1e-12, atol=1e-9)
@@ -278,8 +279,8 @@ def test_candidates_never_lose_a_closer_centre_that_a_row_had(form: str) -> None
     chosen = batch.rows(600)
     votes, before = Votes.none(centers), np.full(400, np.inf)
     for t, n_probes in enumerate((1, 2, 10)):
-        found = shard.nested_pass(
-            centers, votes.origin, batch, NestedSearch(None, Candidates(cells, n_probes), restart=t == 0)
+        found = shard.run(
+            AssignBatch(centers, votes.origin, batch, NestedSearch(None, Candidates(cells, n_probes), restart=t == 0))
         )
         votes.move(found, unit=False)
         check_votes(votes, rows[chosen], np.ones(400), shard.labels[chosen])
@@ -297,11 +298,11 @@ def test_pick_is_a_shard_of_those_rows(form: str, unit_rows: bool) -> None:
     rows = reference.as_seen(matrix, unit_rows=unit_rows)
     whole = CpuShard(matrix, weights, unit_rows=unit_rows)
     for shard in (whole, SplitShard([whole])):
-        part = shard.pick(chosen)
+        part = shard.subset(chosen)
         np.testing.assert_allclose(part.take(np.arange(5)), rows[chosen], rtol=1e-12)
-        np.testing.assert_array_equal(part.take_weights(np.arange(5)), weights[chosen])
-        found = part.hard_pass(rows[:7])
+        np.testing.assert_array_equal(part.take(np.arange(5), "weights"), weights[chosen])
+        found = part.run(Assign(rows[:7]))
         labels, expected = reference.hard_pass(rows[chosen], weights[chosen], rows[:7], np.full(5, -1))
         np.testing.assert_array_equal(part.labels, labels)
         np.testing.assert_allclose(found.sums, expected.sums, rtol=1e-6, atol=1e-9)
-    assert (whole.pick(np.arange(60)).labels == -1).all()
+    assert (whole.subset(np.arange(60)).labels == -1).all()

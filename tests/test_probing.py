@@ -15,9 +15,11 @@ from globular import KMeans
 from globular.algorithms.cells import draw_cells, graph_by_cells, label_by_cells
 from globular.algorithms.probing import ProbingOptions, find_labels, label_recall, probing_kmeans
 from globular.backends.cpu import CpuShard
-from globular.backends.split import SplitShard
+from globular.backends.many.split import SplitShard
 from globular.model.cells import CenterCells
 from globular.reference import hard, probed
+from globular.seam.among import Probe
+from globular.seam.passes import Assign
 
 
 def blobs(n: int = 600, D: int = 5, n_blobs: int = 40, seed: int = 0, dtype: Any = np.float64) -> Any:
@@ -82,7 +84,7 @@ def test_the_pass_equals_its_oracle(form: str, n_probes: int, depth: str) -> Non
     centers, random = start(shard, 60)
     cells = draw_cells(shard, centers, random)
     expected, best = probed.probing_pass(rows, centers, cells, n_probes, shard.labels)
-    statistics = shard.probing_pass(centers, cells, n_probes)
+    statistics = shard.run(Assign(centers, Probe(cells, n_probes)))
     assert (cells.above is None) is (depth == "cells")
     visits, n_distances = probed.visited_cells(rows, cells, n_probes)
     sizes = np.diff(cells.starts)
@@ -105,8 +107,8 @@ def test_probing_all_cells_is_exact() -> None:
     X = blobs(2000)
     shard, exact = CpuShard(X), CpuShard(X)
     centers, random = start(shard, 100)
-    shard.probing_pass(centers, draw_cells(shard, centers, random), 1000)
-    exact.hard_pass(centers, accumulate=False)
+    shard.run(Assign(centers, Probe(draw_cells(shard, centers, random), 1000)))
+    exact.run(Assign(centers, want="labels"))
     np.testing.assert_array_equal(shard.labels, exact.labels)
     assert label_recall(shard, centers, random) == 1.0
 
@@ -119,15 +121,15 @@ def test_a_cell_may_hold_more_centers_than_a_chunk() -> None:
     shard, exact = CpuShard(X), CpuShard(X)
     label_by_cells(shard, centers, draw_cells(shard, centers, random))
     cells = CenterCells(np.array([[0.0] * 3, [1e6] * 3]), np.arange(5003), np.array([0, 5000, 5003]))
-    shard.probing_pass(centers, cells, 1)
-    exact.hard_pass(centers, accumulate=False)
+    shard.run(Assign(centers, Probe(cells, 1)))
+    exact.run(Assign(centers, want="labels"))
     np.testing.assert_array_equal(shard.labels, exact.labels)
 
 
 def test_recall_counts_rows_with_a_wrong_label() -> None:
     X = blobs(500)
     shard = CpuShard(X)
-    shard.hard_pass(X[:20], accumulate=False)
+    shard.run(Assign(X[:20], want="labels"))
     shard.labels[:250] = (shard.labels[:250] + 1) % 20
     assert label_recall(shard, X[:20], np.random.default_rng(0)) == pytest.approx(0.5)
 

@@ -15,19 +15,23 @@ from globular.algorithms.cells import draw_cells, label_by_cells
 from globular.algorithms.em import EMOptions, covariance_limits
 from globular.algorithms.probing_mixture import LONGEST_WAIT, Schedule, find_members, probing_mixture, start_probing
 from globular.algorithms.variational import VariationalOptions
-from globular.backends.cpu import CpuShard, probed_soft, routed
-from globular.backends.cpu.soft import most_likely, score_rows
-from globular.backends.cpu.truncated import truncated_posterior
-from globular.backends.protocol import require
-from globular.backends.split import SplitShard
-from globular.backends.stream import StreamShard
+from globular.backends.cpu import CpuShard
+from globular.backends.cpu.assign import down as routed
+from globular.backends.cpu.assign.neighbors import truncated_posterior
+from globular.backends.cpu.expect import probe as probed_soft
+from globular.backends.cpu.expect.all import most_likely, score_rows
+from globular.backends.many.split import SplitShard
+from globular.backends.many.stream import StreamShard
 from globular.data.sources import as_source
 from globular.errors import UnsupportedPassError
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
-from globular.model.statistics import ProbedStatistics, SoftStatistics
+from globular.model.statistics import SoftStatistics
 from globular.reference import hard as hard_reference
 from globular.reference import probed as reference
+from globular.seam.among import Probe
+from globular.seam.passes import Expect, ScatterLabels
+from globular.seam.shard import require
 from makers import blobs, in_form, weights_for
 
 TYPES = ("tied_spherical", "spherical", "diag")
@@ -81,13 +85,13 @@ def test_the_pass_equals_its_oracle(form: str, covariance_type: str, C_prime: in
         cells = draw_cells(shard, mixture.means, rng())
         used = np.ones(200) if weights is None else weights
         kept, expected, gain = reference.probing_soft_pass(rows, used, mixture, cells, n_probes, members)
-        found = shard.probing_soft_pass(mixture, cells, n_probes, C_prime)
+        found = shard.run(Expect(mixture, Probe(cells, n_probes, C_prime)))
         np.testing.assert_array_equal(shard.state.get("members", np.int32, -1, C_prime), kept)
         np.testing.assert_array_equal(shard.labels, kept[:, 0])
         assert found.gain == pytest.approx(gain, rel=1e-9, abs=1e-8)
-        assert found.statistics.n_distances == expected.n_distances
+        assert found.n_distances == expected.n_distances
         for field in ("counts", "sums", "scatter", "log_likelihood", "total_weight"):
-            ours, theirs = getattr(found.statistics, field), getattr(expected, field)
+            ours, theirs = getattr(found, field), getattr(expected, field)
             np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9 * np.abs(theirs).max(), err_msg=field)
 
 
@@ -97,14 +101,14 @@ def test_without_cells_the_members_stay(covariance_type: str) -> None:
     mixture = mixture_of(rows, covariance_type, 30)
     shard = CpuShard(rows)
     shard.labels[:] = 0
-    shard.probing_soft_pass(mixture, draw_cells(shard, mixture.means, rng()), 2, 3)
+    shard.run(Expect(mixture, Probe(draw_cells(shard, mixture.means, rng()), 2, 3)))
     members = shard.state.get("members", np.int32, -1, 3).copy()
     moved = mixture_of(rows, covariance_type, 30, seed=5)
-    found = shard.probing_soft_pass(moved, None, 0, 3)
+    found = shard.run(Expect(moved, Probe(None, 0, 3)))
     now = shard.state.get("members", np.int32, -1, 3)
     np.testing.assert_array_equal(np.sort(now, axis=1), np.sort(members, axis=1))
     assert (now != members).any()  # sorted by what they are worth now
-    assert found.gain == 0.0 and found.statistics.n_distances == 900
+    assert found.gain == 0.0 and found.n_distances == 900
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -120,10 +124,10 @@ def test_all_cells_find_the_best_of_all(covariance_type: str, dtype: Any) -> Non
         )
     shard = CpuShard(rows)
     shard.labels[:] = 0
-    shard.probing_soft_pass(mixture, draw_cells(shard, mixture.means, rng()), 100, 90)
+    shard.run(Expect(mixture, Probe(draw_cells(shard, mixture.means, rng()), 100, 90)))
     posterior = truncated_posterior(shard, mixture, 90)
     np.testing.assert_allclose(posterior.log_densities, score_rows(CpuShard(rows), mixture), rtol=1e-6)
-    shard.probing_soft_pass(mixture, draw_cells(shard, mixture.means, rng()), 100, 3)
+    shard.run(Expect(mixture, Probe(draw_cells(shard, mixture.means, rng()), 100, 3)))
     np.testing.assert_array_equal(shard.labels, most_likely(CpuShard(rows), mixture))
 
 
@@ -146,16 +150,16 @@ def test_the_pass_in_any_layout(covariance_type: str, monkeypatch: pytest.Monkey
     label_by_cells(whole, mixture.means, draw_cells(whole, mixture.means, rng()))
     start = whole.labels.copy()
     cells = draw_cells(whole, mixture.means, rng(1))
-    expected = whole.probing_soft_pass(mixture, cells, 2, 3)
+    expected = whole.run(Expect(mixture, Probe(cells, 2, 3)))
     for name, shard in layouts(rows, weights).items():
         label_by_cells(shard, mixture.means, draw_cells(shard, mixture.means, rng()))
         np.testing.assert_array_equal(shard.labels, start)
-        found = shard.probing_soft_pass(mixture, cells, 2, 3)
+        found = shard.run(Expect(mixture, Probe(cells, 2, 3)))
         np.testing.assert_array_equal(shard.labels, whole.labels, err_msg=name)
-        assert found.statistics.n_distances == expected.statistics.n_distances
+        assert found.n_distances == expected.n_distances
         assert found.gain == pytest.approx(expected.gain)
         for field in ("counts", "sums", "scatter", "log_likelihood"):
-            ours, theirs = getattr(found.statistics, field), getattr(expected.statistics, field)
+            ours, theirs = getattr(found, field), getattr(expected, field)
             if name == "two threads":
                 np.testing.assert_array_equal(ours, theirs)
             np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-10, err_msg=field)
@@ -163,7 +167,7 @@ def test_the_pass_in_any_layout(covariance_type: str, monkeypatch: pytest.Monkey
 
 def test_sparse_rows_have_no_such_pass() -> None:
     with pytest.raises(UnsupportedPassError, match="sparse"):
-        require(CpuShard(in_form(blobs(), "csr64")), "probing_soft_pass")
+        require(CpuShard(in_form(blobs(), "csr64")), Expect)
 
 
 # ---------------------------------------------------------------- EM
@@ -184,17 +188,17 @@ def test_the_free_energy_never_falls(
     shard = CpuShard(rows.astype(np.float32 if single else np.float64), weights)
     mixture = mixture_of(rows, covariance_type, C, seed)
     limits = covariance_limits(shard, EMOptions(reg_covar=0.0))
-    shard.scatter_labels(C, seed % 1000)
+    shard.run(ScatterLabels(C, seed % 1000))
     C_prime = min(C_prime, C)
     bounds = []
     for step in range(8):
         cells = draw_cells(shard, mixture.means, random) if step % 3 != 1 else None
-        found = shard.probing_soft_pass(mixture, cells, 1 + step % 2, C_prime)
-        assert found.gain >= -1e-9 * abs(found.statistics.log_likelihood)
-        bounds.append(found.statistics.log_likelihood)
+        found = shard.run(Expect(mixture, Probe(cells, 1 + step % 2, C_prime)))
+        assert found.gain >= -1e-9 * abs(found.log_likelihood)
+        bounds.append(found.log_likelihood)
         exact = weights @ score_rows(shard, mixture)
         assert bounds[-1] <= exact + 1e-6 * (1 + abs(exact))
-        mixture = m_step(mixture, found.statistics, limits, learned_weights=bool(seed % 2))
+        mixture = m_step(mixture, found, limits, learned_weights=bool(seed % 2))
     assert all(after >= before - 1e-7 * (1 + abs(before)) for before, after in pairwise(bounds))
 
 
@@ -218,11 +222,9 @@ def test_em_by_probing(covariance_type: str) -> None:
     assert graph.shape == (60, 4) and (graph[:, 0] == np.arange(60)).all()
 
 
-def found_by_search(gain: float, others: float, n_distances: float) -> ProbedStatistics:
+def found_by_search(gain: float, others: float, n_distances: float) -> SoftStatistics:
     nothing = np.empty(0)
-    return ProbedStatistics(
-        SoftStatistics(nothing, nothing, nothing, gain + others, 100.0, int(100 * n_distances)), gain
-    )
+    return SoftStatistics(nothing, nothing, nothing, gain + others, 100.0, int(100 * n_distances), gain=gain)
 
 
 def test_the_schedule_probes_while_it_pays() -> None:

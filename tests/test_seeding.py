@@ -19,10 +19,11 @@ from globular.algorithms import seeding as methods
 from globular.algorithms.seeding.hierarchical import apportion, level_sizes
 from globular.algorithms.seeding.plus_plus import extend
 from globular.backends.cpu import CpuShard
-from globular.backends.split import SplitShard
-from globular.backends.stream import StreamShard
+from globular.backends.many.split import SplitShard
+from globular.backends.many.stream import StreamShard
 from globular.data.sources import as_source
 from globular.reference.d2 import pairwise
+from globular.seam.passes import AddSeeds
 
 Method = Callable[..., Any]
 
@@ -244,7 +245,7 @@ def test_batches_of_plus_plus_follow_d2_sampling_exactly() -> None:
     shard = CpuShard(X, weights)
     drawn = []
     for _ in range(2500):
-        start = shard.d2_pass(X[:4], restart=True)
+        start = shard.run(AddSeeds(X[:4]))
         rows = extend(shard, 4, 2, start.potential, rng)
         drawn.append(tuple(int(np.flatnonzero((row == X).all(axis=1))[0]) for row in rows))
     expected = enumerate_draws(X, weights, [0, 1, 2, 3], 2)

@@ -13,15 +13,18 @@ from scipy import sparse
 
 from globular.algorithms.lloyd import KMeansOptions, lloyd
 from globular.algorithms.yinyang import yinyang
-from globular.backends.cpu import CpuShard, hard
-from globular.backends.protocol import Shard, require
-from globular.backends.split import SplitShard
-from globular.backends.state import PointState
-from globular.backends.stream import StreamShard
+from globular.backends.cpu import CpuShard
+from globular.backends.cpu.assign import all as hard
+from globular.backends.many.split import SplitShard
+from globular.backends.many.stream import StreamShard
 from globular.data.sources import as_source
 from globular.errors import DataError, UnsupportedPassError
 from globular.model.gaussian import isotropic_mixture
 from globular.reference import hard as reference
+from globular.seam.among import Remembered
+from globular.seam.passes import Assign, Expect, Farthest, Pass, RowsOf
+from globular.seam.shard import Shard
+from globular.seam.state import PointState
 from makers import Rows, blobs, in_form, lattice, weights_for
 
 RAGGED = [0, 1, 3, 40, 41, 130, 240, 300]
@@ -87,8 +90,8 @@ def test_farthest_rows_are_those_of_one_shard(layout: str, n: int) -> None:
     centers = blobs(n=9, D=3)
     whole, parts = CpuShard(rows, weights), LAYOUTS[layout](rows, weights)
     for shard in (whole, parts):
-        shard.hard_pass(centers)
-    expected, found = whole.farthest(n, centers), parts.farthest(n, centers)
+        shard.run(Assign(centers))
+    expected, found = whole.run(Farthest(centers, n)), parts.run(Farthest(centers, n))
     for name in ("rows", "squared_distances", "weights", "labels"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
 
@@ -106,7 +109,7 @@ def test_moments_and_rows_are_those_of_one_shard(form: str, unit_rows: bool, lay
     assert parts.total_weight == pytest.approx(whole.total_weight, rel=1e-14)
     chosen = np.array([299, 0, 40, 40, 41, 2, 129])
     np.testing.assert_array_equal(parts.take(chosen), whole.take(chosen))
-    np.testing.assert_array_equal(parts.take_weights(chosen), weights[chosen])
+    np.testing.assert_array_equal(parts.take(chosen, "weights"), weights[chosen])
     assert parts.take(chosen[:0]).shape == (0, 4)
 
 
@@ -117,8 +120,8 @@ def test_parts_without_weight(layout: str) -> None:
     parts = LAYOUTS[layout](rows, weights)
     for found, expected in zip(parts.column_moments(), reference.column_moments(rows, weights), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-12)
-    parts.hard_pass(rows[:5])
-    assert (parts.farthest(1000, rows[:5]).weights == 1.0).all()
+    parts.run(Assign(rows[:5]))
+    assert (parts.run(Farthest(rows[:5], 1000)).weights == 1.0).all()
 
 
 @pytest.mark.parametrize("unit_rows", [False, True], ids=["euclidean", "cosine"])
@@ -168,10 +171,10 @@ def test_files_are_streamed_like_arrays(dtype: type, tmp_path: Path) -> None:
     mapped = np.memmap(tmp_path / "rows.bin", dtype=dtype, mode="w+", shape=rows.shape)
     mapped[:] = rows
     expected = CpuShard(rows)
-    expected.hard_pass(rows[:7].astype(np.float64))
+    expected.run(Assign(rows[:7].astype(np.float64)))
     for given in (tmp_path / "rows.npy", tmp_path / "fortran.npy", mapped):
         shard = StreamShard(as_source(given), rows_per_part=64)
-        shard.hard_pass(rows[:7].astype(np.float64))
+        shard.run(Assign(rows[:7].astype(np.float64)))
         np.testing.assert_array_equal(shard.labels, expected.labels)
 
 
@@ -205,9 +208,9 @@ def test_a_stream_names_the_row_that_is_not_finite() -> None:
         rows = blobs(n=100)
         rows[71, 2] = bad
         with pytest.raises(DataError, match="row 71"):
-            StreamShard(as_source(rows), rows_per_part=30).hard_pass(rows[:3])
+            StreamShard(as_source(rows), rows_per_part=30).run(Assign(rows[:3]))
         with pytest.raises(DataError, match="NaN or infinity"):
-            StreamShard(as_source(sparse.csr_matrix(rows)), rows_per_part=30).hard_pass(rows[:3])
+            StreamShard(as_source(sparse.csr_matrix(rows)), rows_per_part=30).run(Assign(rows[:3]))
 
 
 def test_values_whose_sum_overflows_are_finite() -> None:
@@ -228,8 +231,8 @@ def test_claims_draw_the_same_rows_however_these_are_split(kept: bool) -> None:
     found = []
     for shard in shards[: 2 if kept else 3]:  # streamed rows keep nothing
         if kept:
-            shard.kept_pass(mixture, renew=True)
-        found.append(shard.claim_pass(mixture, np.array([2, 0]), np.array([0.3, 0.7]), 5, kept=kept))
+            shard.run(Expect(mixture, Remembered(renew=True)))
+        found.append(shard.run(RowsOf(mixture, np.array([2, 0]), np.array([0.3, 0.7]), 5, remembered=kept)))
     for other in found[1:]:
         for one, two in zip(found[0], other, strict=True):
             assert len(one.rows) > 100
@@ -237,10 +240,13 @@ def test_claims_draw_the_same_rows_however_these_are_split(kept: bool) -> None:
             np.testing.assert_allclose(one.weights, two.weights, rtol=1e-9)
 
 
+class Juggle(Pass[int]):
+    """A pass that nobody carries out."""
+
+
 @pytest.mark.parametrize("shard", [CpuShard(np.eye(3)), split(np.eye(3), bounds=[0, 1, 3]), stream(np.eye(3))])
 def test_all_shards_keep_the_protocol(shard: Shard) -> None:
     assert isinstance(shard, Shard)
-    require(shard, "hard_pass", "bounded_pass", "farthest", "column_moments", "take")
     assert (shard.labels == -1).all() and shard.labels.dtype == np.int32
-    with pytest.raises(UnsupportedPassError, match="juggling_pass"):
-        require(shard, "juggling_pass")
+    with pytest.raises(UnsupportedPassError, match="Juggle"):
+        shard.run(Juggle())

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from globular.backends.stream import StreamShard
-from globular.backends.tree import TreeSum, tree_total
+from globular.backends.many.stream import StreamShard
 from globular.data.row_range import RowRange
 from globular.data.sources import as_source
+from globular.seam.passes import ScatterLabels
+from globular.seam.tree_sum import TreeSum, tree_total
 from makers import blobs
 
 
@@ -64,7 +65,7 @@ def test_random_choices_do_not_depend_on_the_first_row_of_a_stream() -> None:
     whole = StreamShard(as_source(rows), rows_per_part=64)
     tail = StreamShard(as_source(rows[100:]), rows_per_part=64, first_row=100)
     for shard in (whole, tail):
-        shard.scatter_labels(11, seed=3)
+        shard.run(ScatterLabels(11))
     np.testing.assert_array_equal(tail.labels, whole.labels[100:])
 
 

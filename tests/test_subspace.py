@@ -16,10 +16,11 @@ from globular.algorithms.cells import draw_cells, label_by_cells
 from globular.algorithms.probing import ProbingOptions
 from globular.algorithms.subspace import Inside, enter_subspace, kmeans_from_subspace
 from globular.backends.cpu import CpuShard
-from globular.backends.split import SplitShard
-from globular.backends.stream import StreamShard
+from globular.backends.many.split import SplitShard
+from globular.backends.many.stream import StreamShard
 from globular.data.sources import as_source
 from globular.model.subspace import MARGIN, informative_subspace, n_informative
+from globular.seam.passes import Assign, Project, SumByLabel
 
 
 def flat_rows(n: int = 3000, D: int = 40, dtype: Any = np.float64, offset: float = 3.0) -> Any:
@@ -106,9 +107,9 @@ def test_the_sum_outside_is_what_projection_leaves() -> None:
 def test_labels_are_shared_and_sums_follow_them() -> None:
     shard = CpuShard(flat_rows())
     inside = enter(shard)
-    inside.shard.hard_pass(inside.shard.take(np.arange(100)))
+    inside.shard.run(Assign(inside.shard.take(np.arange(100))))
     assert (shard.labels >= 0).all()
-    statistics = shard.label_sums(100)
+    statistics = shard.run(SumByLabel(100))
     X = flat_rows()
     for c in (0, 50, 99):
         np.testing.assert_allclose(statistics.sums[c], X[shard.labels == c].sum(axis=0), atol=1e-9)
@@ -119,7 +120,9 @@ def test_a_stream_keeps_its_coordinates_in_memory() -> None:
     whole, streamed = CpuShard(X), StreamShard(as_source(X), rows_per_part=700)
     subspace = enter(whole).subspace
     np.testing.assert_allclose(
-        whole.within(subspace).take(np.arange(3000)), streamed.within(subspace).take(np.arange(3000)), atol=1e-5
+        whole.run(Project(subspace)).take(np.arange(3000)),
+        streamed.run(Project(subspace)).take(np.arange(3000)),
+        atol=1e-5,
     )
     objectives = [step.objective for step in steps(streamed)]
     np.testing.assert_allclose(objectives, [step.objective for step in steps(whole)], rtol=1e-3)

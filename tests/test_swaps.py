@@ -12,8 +12,10 @@ from globular.algorithms import swaps
 from globular.algorithms.cells import draw_cells, label_by_cells
 from globular.algorithms.swaps import swap_seeds
 from globular.backends.cpu import CpuShard
-from globular.backends.split import SplitShard
+from globular.backends.many.split import SplitShard
 from globular.reference import hard
+from globular.seam.among import Probe
+from globular.seam.passes import Assign
 
 
 def seeded(shard: Any, n_clusters: int, seed: int = 0) -> Any:
@@ -102,7 +104,7 @@ def test_what_a_split_gains_is_what_it_lowers_the_objective_by() -> None:
     for _ in range(20):  # to where Lloyd ends: some clusters are two groups
         labels = shard.labels.copy()
         centers = np.array([X[labels == c].mean(axis=0) for c in range(6)])
-        statistics = shard.probing_pass(centers, draw_cells(shard, centers, np.random.default_rng(0)), n_probes=6)
+        statistics = shard.run(Assign(centers, Probe(draw_cells(shard, centers, np.random.default_rng(0)), 6)))
     np.testing.assert_array_equal(shard.labels, labels)
     splits = swaps._try_splits(shard, centers, statistics, np.random.default_rng(1))
     parts = shard.labels

@@ -18,6 +18,7 @@ from threadpoolctl import threadpool_info
 
 from globular import threads
 from globular.backends.cpu import CpuShard
+from globular.seam.passes import Assign
 from globular.threads import (
     default_threads,
     even_ranges,
@@ -231,7 +232,7 @@ def test_two_callers_at_once() -> None:
     before = blas_threads()
     rows = np.random.default_rng(0).normal(size=(20000, 8))
     expected = CpuShard(rows)
-    expected.hard_pass(rows[:50])
+    expected.run(Assign(rows[:50]))
     shards = [CpuShard(rows, n_threads=2) for _ in range(3)]
     callers = [threading.Thread(target=shard.hard_pass, args=(rows[:50],)) for shard in shards]
     for caller in callers:
@@ -245,7 +246,7 @@ def test_two_callers_at_once() -> None:
 def _sum_of_labels(n_threads: int) -> int:
     rows = np.random.default_rng(0).normal(size=(500, 3))
     shard = CpuShard(rows, n_threads=n_threads)
-    shard.hard_pass(rows[:9])
+    shard.run(Assign(rows[:9]))
     return int(shard.labels.sum())
 
 

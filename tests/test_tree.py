@@ -6,20 +6,21 @@ import itertools
 
 import numpy as np
 import pytest
+from globular.data.tree import Frontier, PartitionTree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from globular.backends.cpu import CpuShard
-from globular.backends.split import SplitShard
-from globular.backends.stream import StreamShard
+from globular.backends.many.split import SplitShard
+from globular.backends.many.stream import StreamShard
+from globular.backends.tree.partition import tree_bytes
 from globular.data.sources import as_source
-from globular.data.tree import Frontier, PartitionTree
-from globular.data.tree.partition import tree_bytes
 from globular.model.chunks import Chunks, coarsen, pack, unpack
 from globular.model.covariances import ScatterKind
 from globular.model.statistics import F64
 from globular.reference.tree import set_statistics
+from globular.seam.tree_passes import Plant, TakeCells
 from makers import blobs, lattice, weights_for
 
 KINDS: tuple[ScatterKind, ...] = ("norm", "columns", "outer")
@@ -168,9 +169,9 @@ def test_streamed_and_split_rows_have_trees_over_all_of_them() -> None:
     stream = StreamShard(as_source(rows), weights, rows_per_part=150)
     split = SplitShard([CpuShard(rows[:150], weights[:150]), CpuShard(rows[150:], weights[150:])])
     for shard in (whole, stream, split):
-        shard.plant_tree("outer", 8)
+        shard.run(Plant("outer", 8))
     assert_is_brute_force(stream.frontier.tree, rows, weights)
-    totals = [shard.take_chunks() for shard in (whole, stream, split)]
+    totals = [shard.run(TakeCells()) for shard in (whole, stream, split)]
     assert [len(chunks) for chunks in totals] == [1, 1, 2]
     for chunks in totals:
         np.testing.assert_allclose(chunks.weights @ chunks.means, weights @ rows, rtol=1e-12)
@@ -252,4 +253,4 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(ValueError, match="at least one row"):
         build(np.empty((0, 2)))
     with pytest.raises(RuntimeError, match="plant_tree first"):
-        CpuShard(lattice()).take_chunks()
+        CpuShard(lattice()).run(TakeCells())

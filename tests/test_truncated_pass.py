@@ -10,19 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from globular.backends.cpu import CpuShard, grouped, truncated
-from globular.backends.protocol import Shard, require
-from globular.backends.split import SplitShard
-from globular.backends.stream import StreamShard
+from globular.backends.cpu import CpuShard, grouped
+from globular.backends.cpu.assign import neighbors as truncated
+from globular.backends.many.split import SplitShard
+from globular.backends.many.stream import StreamShard
 from globular.data.sources import as_source
 from globular.errors import UnsupportedPassError
 from globular.kernels import few_columns
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph, random_graph
 from globular.model.search import Search
-from globular.model.statistics import PairStatistics, SoftStatistics, TruncatedStatistics
+from globular.model.statistics import PairStatistics, SoftStatistics
 from globular.reference import hard as hard_reference
 from globular.reference import truncated as reference
+from globular.seam.among import Neighbors
+from globular.seam.passes import Answer, Assign, Expect, ScatterLabels, Truncated
+from globular.seam.shard import Shard, require
 from makers import Rows, blobs, in_form, lattice, weights_for
 
 FORMS = ("float64", "float32", "uint8", "fortran", "csr64", "csr32")
@@ -74,8 +77,8 @@ def soft_problem(rows: Rows, covariance_type: str, C: int, learned: bool = True)
     return GaussianParameters(weights, means, np.asarray(0.2 * variances), covariance_type)
 
 
-def check_soft(found: TruncatedStatistics[SoftStatistics], expected: reference.SoftStep) -> None:
-    statistics, wanted = found.statistics, expected.statistics
+def check_soft(found: SoftStatistics, expected: reference.SoftStep) -> None:
+    statistics, wanted = found, expected.statistics
     assert statistics.n_distances == wanted.n_distances
     assert statistics.total_weight == pytest.approx(wanted.total_weight, rel=1e-12)
     assert statistics.log_likelihood == pytest.approx(wanted.log_likelihood, rel=1e-11)
@@ -102,7 +105,7 @@ def test_one_candidate_equals_the_reference(form: str, D: int, unit_rows: bool, 
         for seed in range(3):  # several passes, each from the labels of the one before
             search = Search(1, n_random, seed=seed, estimate=True)
             shard.labels[:] = former
-            found = shard.truncated_pass(centers, graph, search)
+            found = shard.run(Assign(centers, Neighbors(graph, search)))
             expected = reference.neighborhood_pass(rows, used, centers, graph, search, former)
             np.testing.assert_array_equal(shard.labels, expected.labels)
             check_hard(found, expected, form)
@@ -110,7 +113,7 @@ def test_one_candidate_equals_the_reference(form: str, D: int, unit_rows: bool, 
 
 
 def check_hard(found: Any, expected: reference.HardStep, form: str) -> None:
-    statistics, wanted = found.statistics, expected.statistics
+    statistics, wanted = found, expected.statistics
     scale = np.abs(wanted.sums).max()
     np.testing.assert_allclose(statistics.sums, wanted.sums, rtol=1e-9, atol=1e-11 * scale)
     np.testing.assert_allclose(statistics.counts, wanted.counts, rtol=1e-12)
@@ -134,7 +137,7 @@ def test_several_candidates_equal_the_reference(form: str, D: int, unit_rows: bo
         former, members = labels, reference.starting_members(labels, graph, C_prime)
         for seed in range(3):
             search = Search(C_prime, n_random=2, seed=seed, estimate=True)
-            found = shard.truncated_pass(centers, graph, search)
+            found = shard.run(Assign(centers, Neighbors(graph, search)))
             expected = reference.candidates_pass(rows, used, centers, graph, search, former, members)
             np.testing.assert_array_equal(shard.state.get("members", np.int32, -1, C_prime), expected.members)
             check_hard(found, expected, form)
@@ -152,14 +155,14 @@ def test_exact_ties_are_broken_as_in_the_reference(form: str, C_prime: int) -> N
     shard = CpuShard(matrix)
     shard.labels[:] = labels
     search = Search(C_prime, n_random=1, seed=5, estimate=False)
-    found = shard.truncated_pass(centers, graph, search)
+    found = shard.run(Assign(centers, Neighbors(graph, search)))
     if C_prime == 1:
         expected = reference.neighborhood_pass(rows, np.ones(150), centers, graph, search, labels)
     else:
         members = reference.starting_members(labels, graph, C_prime)
         expected = reference.candidates_pass(rows, np.ones(150), centers, graph, search, labels, members)
     np.testing.assert_array_equal(shard.labels, expected.labels)
-    assert found.statistics.objective == expected.statistics.objective
+    assert found.objective == expected.statistics.objective
 
 
 @given(
@@ -177,7 +180,7 @@ def test_any_shape(seed: int, n: int, C: int, D: int, G: int, C_prime: int, n_ra
     shard = CpuShard(rows.astype(random.choice([np.float32, np.float64])), weights)
     shard.labels[:] = labels
     search = Search(C_prime, n_random, seed=seed, estimate=True)
-    found = shard.truncated_pass(centers, graph, search)
+    found = shard.run(Assign(centers, Neighbors(graph, search)))
     if C_prime == 1:
         expected = reference.neighborhood_pass(rows, weights, centers, graph, search, labels)
     else:
@@ -205,7 +208,7 @@ def test_soft_pass_equals_the_reference(form: str, covariance_type: str, C_prime
         members = reference.starting_members(labels, graph, C_prime)
         for seed in range(3):
             search = Search(C_prime, n_random=1, seed=seed, estimate=True)
-            found = shard.truncated_soft_pass(mixture, graph, search)
+            found = shard.run(Expect(mixture, Neighbors(graph, search)))
             expected = reference.soft_pass(rows, used, mixture, graph, search, members)
             np.testing.assert_array_equal(shard.state.get("members", np.int32, -1, C_prime), expected.members)
             np.testing.assert_array_equal(shard.labels, expected.members[:, 0])
@@ -222,8 +225,8 @@ def test_posterior_is_that_of_the_members(covariance_type: str) -> None:
     shard = CpuShard(matrix, weights_for(200))  # the posterior of a row does not depend on its weight
     shard.labels[:] = labels
     search = Search(3, n_random=1, seed=1, estimate=False)
-    shard.truncated_soft_pass(mixture, graph, search)
-    posterior = truncated.truncated_posterior(shard, mixture, 3)
+    shard.run(Expect(mixture, Neighbors(graph, search)))
+    (posterior,) = shard.run(Answer(Truncated(mixture, 3), "posterior"))
     members = reference.starting_members(labels, graph, 3)
     expected = reference.soft_pass(rows, np.ones(200), mixture, graph, search, members)
     np.testing.assert_array_equal(posterior.members, expected.members)
@@ -238,7 +241,7 @@ def test_members_that_are_not_there_have_no_share() -> None:
     shard = CpuShard(rows)
     shard.labels[:] = 0
     search = Search(4, n_random=0, seed=0, estimate=False)  # G = 2: at most two are known at first
-    shard.truncated_soft_pass(mixture, random_graph(10, 1, np.random.default_rng(0)), search)
+    shard.run(Expect(mixture, Neighbors(random_graph(10, 1, np.random.default_rng(0)), search)))
     posterior = truncated.truncated_posterior(shard, mixture, 4)
     np.testing.assert_array_equal(posterior.members, np.tile([0, -1, -1, -1], (50, 1)))
     np.testing.assert_array_equal(posterior.probabilities, np.tile([1.0, 0.0, 0.0, 0.0], (50, 1)))
@@ -246,7 +249,7 @@ def test_members_that_are_not_there_have_no_share() -> None:
 
 def test_sparse_rows_have_no_soft_pass() -> None:
     with pytest.raises(UnsupportedPassError, match="sparse"):
-        require(CpuShard(in_form(blobs(), "csr64")), "truncated_soft_pass")
+        require(CpuShard(in_form(blobs(), "csr64")), Expect)
 
 
 # ---------------------------------------------------------------- counts and sums
@@ -261,8 +264,8 @@ def test_one_candidate_costs_exactly_its_neighborhood(D: int, G: int, n_random: 
     shard = CpuShard(rows)
     shard.labels[:] = random.integers(C, size=n)
     search = Search(1, n_random, seed=1, estimate=True)
-    found = shard.truncated_pass(centers, random_graph(C, G, random), search)
-    assert found.statistics.n_distances == n * (G + n_random)
+    found = shard.run(Assign(centers, Neighbors(random_graph(C, G, random), search)))
+    assert found.n_distances == n * (G + n_random)
 
 
 @pytest.mark.parametrize("C_prime", [2, 4])
@@ -271,8 +274,8 @@ def test_a_cluster_in_several_neighborhoods_is_looked_at_once(C_prime: int) -> N
     whole = np.array([np.roll(np.arange(9), -c) for c in range(9)], dtype=np.int32)  # G = C
     shard = CpuShard(rows)
     shard.labels[:] = 0
-    found = shard.truncated_pass(rows[:9], whole, Search(C_prime, n_random=3, seed=0, estimate=True))
-    assert found.statistics.n_distances == 100 * 9
+    found = shard.run(Assign(rows[:9], Neighbors(whole, Search(C_prime, n_random=3, seed=0, estimate=True))))
+    assert found.n_distances == 100 * 9
 
 
 @pytest.mark.parametrize("C_prime", [1, 3])
@@ -285,8 +288,8 @@ def test_moved_only_sums_are_the_difference_of_full_sums(form: str, C_prime: int
     for shard in shards:
         shard.labels[:] = labels
     search = Search(C_prime, n_random=1, seed=3, estimate=True)
-    full = shards[0].truncated_pass(centers, graph, search).statistics
-    moved = shards[1].truncated_pass(centers, graph, search, moved_only=True).statistics
+    full = shards[0].run(Assign(centers, Neighbors(graph, search)))
+    moved = shards[1].run(Assign(centers, Neighbors(graph, search), "moves"))
     np.testing.assert_array_equal(shards[0].labels, shards[1].labels)
     assert (moved.objective, moved.n_changed, moved.n_distances) == (full.objective, full.n_changed, full.n_distances)
     votes = weights[:, None] * (labels[:, None] == np.arange(len(centers)))
@@ -340,19 +343,19 @@ def test_hard_pass_in_any_layout(form: str, C_prime: int, unit_rows: bool) -> No
     search = Search(C_prime, n_random=1, seed=9, estimate=True)
     whole = CpuShard(matrix, weights, unit_rows=unit_rows)
     whole.labels[:] = labels
-    expected = whole.truncated_pass(centers, graph, search)
+    expected = whole.run(Assign(centers, Neighbors(graph, search)))
     for name, shard in layouts(matrix, weights, unit_rows).items():
         set_labels(shard, labels)
-        found = shard.truncated_pass(centers, graph, search)
+        found = shard.run(Assign(centers, Neighbors(graph, search)))
         np.testing.assert_array_equal(shard.labels, whole.labels, err_msg=name)
         if name == "two threads":
-            np.testing.assert_array_equal(found.statistics.sums, expected.statistics.sums)
+            np.testing.assert_array_equal(found.sums, expected.sums)
             np.testing.assert_array_equal(found.pairs.sums, expected.pairs.sums)
             np.testing.assert_array_equal(found.pairs.pairs, expected.pairs.pairs)
-            assert found.statistics.objective == expected.statistics.objective
-        np.testing.assert_allclose(found.statistics.sums, expected.statistics.sums, rtol=1e-12, atol=1e-12)
-        assert found.statistics.objective == pytest.approx(expected.statistics.objective, rel=1e-12)
-        assert found.statistics.n_distances == expected.statistics.n_distances
+            assert found.objective == expected.objective
+        np.testing.assert_allclose(found.sums, expected.sums, rtol=1e-12, atol=1e-12)
+        assert found.objective == pytest.approx(expected.objective, rel=1e-12)
+        assert found.n_distances == expected.n_distances
         check_pairs(found.pairs, dense_pairs(expected.pairs, len(centers)))
 
 
@@ -372,14 +375,14 @@ def test_groups_kept_between_passes_are_those_made_anew(form: str, D: int) -> No
         anew = CpuShard(matrix)
         anew.labels[:] = kept.labels
         search = Search(1, n_random=1, seed=seed, estimate=True)
-        expected = anew.truncated_pass(centers, graph, search, moved_only=seed % 2 == 0)
-        found = kept.truncated_pass(centers, graph, search, moved_only=seed % 2 == 0)
+        expected = anew.run(Assign(centers, Neighbors(graph, search), "moves" if seed % 2 == 0 else "sums"))
+        found = kept.run(Assign(centers, Neighbors(graph, search), "moves" if seed % 2 == 0 else "sums"))
         np.testing.assert_array_equal(kept.labels, anew.labels)
-        assert found.statistics.n_changed == expected.statistics.n_changed
-        assert found.statistics.n_distances == expected.statistics.n_distances
-        assert found.statistics.objective == pytest.approx(expected.statistics.objective, rel=1e-12)
-        np.testing.assert_allclose(found.statistics.sums, expected.statistics.sums, rtol=1e-10, atol=1e-8)
-        np.testing.assert_allclose(found.statistics.counts, expected.statistics.counts, atol=1e-12)
+        assert found.n_changed == expected.n_changed
+        assert found.n_distances == expected.n_distances
+        assert found.objective == pytest.approx(expected.objective, rel=1e-12)
+        np.testing.assert_allclose(found.sums, expected.sums, rtol=1e-10, atol=1e-8)
+        np.testing.assert_allclose(found.counts, expected.counts, atol=1e-12)
         check_pairs(found.pairs, dense_pairs(expected.pairs, 12))
         centers = centers + 0.05 * random.normal(size=centers.shape) * centers.std()
     if form == "float32":
@@ -396,18 +399,18 @@ def test_soft_pass_in_any_layout(form: str, covariance_type: str) -> None:
     search = Search(3, n_random=1, seed=9, estimate=True)
     whole = CpuShard(matrix, weights)
     whole.labels[:] = labels
-    expected = whole.truncated_soft_pass(mixture, graph, search)
+    expected = whole.run(Expect(mixture, Neighbors(graph, search)))
     for name, shard in layouts(matrix, weights, False).items():
         set_labels(shard, labels)
-        found = shard.truncated_soft_pass(mixture, graph, search)
+        found = shard.run(Expect(mixture, Neighbors(graph, search)))
         np.testing.assert_array_equal(shard.labels, whole.labels, err_msg=name)
         if name == "two threads":
-            np.testing.assert_array_equal(found.statistics.sums, expected.statistics.sums)
-            assert found.statistics.log_likelihood == expected.statistics.log_likelihood
+            np.testing.assert_array_equal(found.sums, expected.sums)
+            assert found.log_likelihood == expected.log_likelihood
         for field in ("counts", "sums", "scatter", "log_likelihood"):
-            ours, theirs = getattr(found.statistics, field), getattr(expected.statistics, field)
+            ours, theirs = getattr(found, field), getattr(expected, field)
             np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-10, err_msg=field)
-        assert found.statistics.n_distances == expected.statistics.n_distances
+        assert found.n_distances == expected.n_distances
         check_pairs(found.pairs, dense_pairs(expected.pairs, mixture.n_components))
 
 
@@ -415,9 +418,9 @@ def test_soft_pass_in_any_layout(form: str, covariance_type: str) -> None:
 def test_random_labels_do_not_depend_on_the_split(layout: str) -> None:
     rows, weights = blobs(n=200), np.ones(200)
     whole = CpuShard(rows)
-    whole.scatter_labels(1000, seed=4)
+    whole.run(ScatterLabels(1000))
     parts = layouts(rows, weights, False)[layout]
-    parts.scatter_labels(1000, seed=4)
+    parts.run(ScatterLabels(1000))
     np.testing.assert_array_equal(parts.labels, whole.labels)
     assert whole.labels.min() >= 0 and whole.labels.max() < 1000 and len(np.unique(whole.labels)) > 150
 
@@ -434,5 +437,5 @@ def test_no_row_moves_to_a_cluster_that_is_farther_in_float64(offset: float, D: 
     shard.labels[:] = d2.argmin(axis=1)
     for seed in range(5):
         before = d2[np.arange(300), shard.labels]
-        shard.truncated_pass(centers, graph, Search(C_prime, n_random=1, seed=seed, estimate=True))
+        shard.run(Assign(centers, Neighbors(graph, Search(C_prime, n_random=1, seed=seed, estimate=True))))
         assert (d2[np.arange(300), shard.labels] <= before).all()

@@ -24,13 +24,15 @@ from globular.algorithms.variational import (
     warm_up_mixture,
 )
 from globular.backends.cpu import CpuShard
-from globular.backends.protocol import Shard
-from globular.backends.split import SplitShard
-from globular.backends.stream import StreamShard
+from globular.backends.many.split import SplitShard
+from globular.backends.many.stream import StreamShard
 from globular.data.sources import as_source
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import random_graph
 from globular.model.search import Search
+from globular.seam.among import Neighbors
+from globular.seam.passes import Assign, Expect, ScatterLabels
+from globular.seam.shard import Shard
 from makers import Rows, blobs, lattice, weights_for
 
 TYPES = ("tied_spherical", "spherical", "diag")
@@ -43,7 +45,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 def labelled(shard: Shard, centers: Rows) -> Shard:
     """Every row at its exactly closest centre."""
-    shard.hard_pass(centers, accumulate=False)
+    shard.run(Assign(centers, want="labels"))
     return shard
 
 
@@ -142,7 +144,7 @@ def test_objective_of_kmeans_never_rises(
     C = min(n, C)
     shard = CpuShard(some_rows(random, n, D, single), weights_for(n) if weighted and n > 1 else None, unit_rows=unit)
     centers = shard.take(random.choice(n, C, replace=False))
-    shard.scatter_labels(C, seed)
+    shard.run(ScatterLabels(C, seed))
     options = VariationalOptions(
         min(C_prime, C), G, n_random, neighborhoods, diverse=diverse, n_warmup=n_warmup, tol=0.0, max_iter=15,
         unit_centers=unit, relocate_empty=relocate,
@@ -169,7 +171,7 @@ def test_free_energy_never_falls_and_never_exceeds_the_log_likelihood(
     rows, weights = some_rows(random, n, D, single), weights_for(n) if weighted else None
     shard = CpuShard(rows, weights)
     means = shard.take(random.choice(n, C, replace=False))
-    shard.scatter_labels(C, seed)
+    shard.run(ScatterLabels(C, seed))
     options = VariationalOptions(min(C_prime, C), G, n_random, neighborhoods, tol=0.0, max_iter=12)
     mixture = isotropic_mixture(means, 1.0, covariance_type)
     limits = covariance_limits(shard, EMOptions(reg_covar=0.0))
@@ -177,7 +179,7 @@ def test_free_energy_never_falls_and_never_exceeds_the_log_likelihood(
     steps = list(variational_mixture(shard, start, options, random, limits=limits, learned_weights=learned))
     assert_never("falls", [step.objective / shard.total_weight for step in steps], 1e-9)
     for mixture, step in zip([start.mixture, *(step.model.mixture for step in steps)], steps, strict=False):
-        exact = CpuShard(rows, weights).soft_pass(mixture).log_likelihood
+        exact = CpuShard(rows, weights).run(Expect(mixture)).log_likelihood
         assert step.objective <= exact + 1e-7 * max(abs(exact), shard.total_weight)
 
 
@@ -191,22 +193,22 @@ def test_wider_candidates_never_lower_the_free_energy(covariance_type: str, neig
     reached = []
     for C_prime in (1, 2, 3, 6, 20):
         shard = CpuShard(rows)
-        shard.scatter_labels(20, seed=1)
+        shard.run(ScatterLabels(20))
         search = Search(C_prime, n_random=1, seed=2, estimate=True)
-        reached.append(shard.truncated_soft_pass(mixture, graph, search).statistics.log_likelihood)
+        reached.append(shard.run(Expect(mixture, Neighbors(graph, search))).log_likelihood)
     assert reached == sorted(reached) and reached[0] < reached[-1]
     labelled(shard, means)
     whole = random_graph(20, 20, rng())
     search = Search(20, n_random=0, seed=2, estimate=False)
-    everything = shard.truncated_soft_pass(mixture, whole, search).statistics.log_likelihood
-    assert everything == pytest.approx(CpuShard(rows).soft_pass(mixture).log_likelihood, rel=1e-12)
+    everything = shard.run(Expect(mixture, Neighbors(whole, search))).log_likelihood
+    assert everything == pytest.approx(CpuShard(rows).run(Expect(mixture)).log_likelihood, rel=1e-12)
 
 
 def test_starting_variance_is_the_mean_squared_distance() -> None:
     rows, weights = blobs(n=300, D=3), weights_for(300)
     shard = CpuShard(rows, weights)
     means = rows[::10]
-    inertia = labelled(shard, means).hard_pass(means).objective  # type: ignore[attr-defined]
+    inertia = labelled(shard, means).run(Assign(means)).objective  # type: ignore[attr-defined]
     limits = covariance_limits(shard, EMOptions(reg_covar=0.0))
     for covariance_type in TYPES:
         mixture = isotropic_mixture(means, 7.0, covariance_type)
@@ -238,7 +240,7 @@ def test_random_start_finds_its_way_on_a_grid(C_prime: int, tolerance: float) ->
     start = grid + rng(1).normal(size=(100, 2))
     exact = [step.objective for step in lloyd(CpuShard(rows), start, KMeansOptions())][-1]
     shard = CpuShard(rows)
-    shard.scatter_labels(100, seed=0)
+    shard.run(ScatterLabels(100))
     options = VariationalOptions(C_prime, 5, n_random=1, n_warmup=20, max_iter=60)
     steps = hard_steps(shard, start, options)
     assert steps[-1].objective <= (1 + tolerance) * exact
@@ -252,7 +254,7 @@ def test_distances_are_counted_exactly(neighborhoods: Any) -> None:
     rows = rng().normal(size=(200, 3))
     centers = rng(1).normal(size=(1500, 3))
     shard = CpuShard(rows)
-    shard.scatter_labels(1500, seed=0)
+    shard.run(ScatterLabels(1500))
     options = VariationalOptions(1, 5, 1, neighborhoods, n_warmup=3, tol=0.0, max_iter=4)
     counts = [step.n_distances for step in hard_steps(shard, centers, options)]
     assert counts == [4 * 200 * 6, 200 * 6, 200 * 6, 200 * 6]
@@ -351,9 +353,9 @@ def test_duplicates(neighborhoods: Any) -> None:
     start = rows[[0, 1, 20, 21, 40]]  # five centres in three places
     options = VariationalOptions(2, 4, 1, neighborhoods, max_iter=10)
     shard = CpuShard(rows)
-    shard.scatter_labels(5, seed=0)
+    shard.run(ScatterLabels(5))
     assert hard_steps(shard, start, options)[-1].objective == 0.0
-    shard.scatter_labels(5, seed=0)
+    shard.run(ScatterLabels(5))
     for covariance_type in TYPES:
         steps = soft_steps(shard, isotropic_mixture(start, 1.0, covariance_type), options)
         assert np.isfinite([step.objective for step in steps]).all()

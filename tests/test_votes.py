@@ -17,8 +17,10 @@ from globular.algorithms.nested import NestedOptions, nested_kmeans
 from globular.backends.cpu import CpuShard
 from globular.kernels.columns import column_scores
 from globular.model import columns
+from globular.model.columns import ColumnMeans
 from globular.model.nested import Batch, NestedSearch
 from globular.model.votes import ColumnVotes
+from globular.seam.passes import AssignBatch, Relabel
 from globular.threads import to_the_end
 from makers import blobs, in_form, weights_for
 
@@ -35,7 +37,7 @@ def test_sparse_batches_go_the_way_of_dense_ones(bounds: Any, how: dict[str, Any
     X = thin_rows(600, 30)
     start = X[:25].copy()
     dense, thin = CpuShard(X, weights_for(600)), CpuShard(sparse.csr_array(X), weights_for(600))
-    assert thin.casts_ballots and not dense.casts_ballots
+    assert not thin.why_not(ColumnMeans) and dense.why_not(ColumnMeans)
     options = NestedOptions(80, bounds=bounds, max_epochs=6, reassignment_ratio=0.1, **how)
     runs = [nested_kmeans(shard, start, options, np.random.default_rng(0)) for shard in (dense, thin)]
     for one, two in zip(*runs, strict=True):
@@ -56,7 +58,7 @@ def test_shifts_are_those_of_the_centres_and_never_less(seed: int, noisy: bool) 
     for t in range(5):
         old = votes.dense_centers()
         batch = Batch(seed % 1000, int(random.integers(1, 61)), 60)
-        change = shard.nested_pass(votes.centers, votes.origin, batch, NestedSearch(restart=t == 0))
+        change = shard.run(AssignBatch(votes.centers, votes.origin, batch, NestedSearch(restart=t == 0)))
         moved = votes.move(change, unit=False)
         true = np.linalg.norm(votes.dense_centers() - old, axis=1)
         assert (moved.shifts >= true * (1.0 - 1e-12)).all()
@@ -71,12 +73,12 @@ def test_a_cluster_without_votes_keeps_its_place() -> None:
     X = np.eye(4)
     shard, votes = CpuShard(sparse.csr_array(X)), ColumnVotes.none(np.vstack([X[:2], [[9.0, 9.0, 9.0, 9.0]]]))
     batch, search = Batch(0, 4, 4), NestedSearch()
-    votes.move(shard.nested_pass(votes.centers, votes.origin, batch, search), unit=False)
+    votes.move(shard.run(AssignBatch(votes.centers, votes.origin, batch, search)), unit=False)
     np.testing.assert_array_equal(votes.dense_centers()[2], [9.0] * 4)
     before = votes.dense_centers()[1]
     votes.place(np.array([0]), X[1:2])  # the other centre is as close to nothing any more
-    shard.relabel(np.array([-1, 1, 2, -1], dtype=np.int32))
-    votes.move(shard.nested_pass(votes.centers, votes.origin, batch, search), unit=False)
+    shard.run(Relabel(np.array([-1, 1, 2, -1], dtype=np.int32)))
+    votes.move(shard.run(AssignBatch(votes.centers, votes.origin, batch, search)), unit=False)
     assert votes.sizes.sum() == 4 and votes.sizes[2] == 0
     if votes.sizes[1] == 0:
         np.testing.assert_array_equal(votes.dense_centers()[1], before)

@@ -14,6 +14,7 @@ from experiments.forster2018.fits import CHAIN_LENGTH, Variant, moments
 from globular import seeding
 from globular.backends.cpu import CpuShard
 from globular.model.gaussian import isotropic_mixture
+from globular.seam.passes import Expect
 from globular.threads import resolve_threads
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def trace(
             energies[t] = moment.objective / len(X)
         if likelihood and measured and np.isfinite(variance):
             mixture = isotropic_mixture(centers, variance, "tied_spherical")
-            likelihoods[t] = shard.soft_pass(mixture).log_likelihood / len(X)
+            likelihoods[t] = shard.run(Expect(mixture)).log_likelihood / len(X)
         centers, variance = moment.centers, moment.variance
         t = moment.iteration
         if t % every == 0:

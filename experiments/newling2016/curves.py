@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from experiments.newling2016.problems import Split
 from globular.algorithms.nested import RHO_TOGETHER, NestedOptions, nested_kmeans
 from globular.backends.cpu import CpuShard
+from globular.seam.passes import Assign
 from globular.threads import resolve_threads
 
 Floats = NDArray[np.float64]
@@ -96,7 +97,7 @@ def trace(split: Split, setup: Setup, algorithm: str, seed: int, rho: float | No
 
 
 def _energy(valid: CpuShard, centers: Floats) -> float:
-    return valid.hard_pass(centers, accumulate=False).objective / valid.n_rows
+    return valid.run(Assign(centers, want="labels")).objective / valid.n_rows
 
 
 def warm_up(split: Split, setup: Setup, algorithms: Sequence[str]) -> None:

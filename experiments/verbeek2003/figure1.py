@@ -27,6 +27,7 @@ from experiments.common import (
 from experiments.verbeek2003 import HEADING, REPORT
 from experiments.verbeek2003.fits import Problem, Rows, draw, kmeans_start
 from globular.backends.cpu import CpuShard
+from globular.seam.tree_passes import ExpectCells, Plant
 
 NEVER_WORSE = Band(low=0.0)
 PAPER = Problem(N=5000, d=10, k=20, c=2.0, n_test=1)
@@ -53,9 +54,9 @@ def measure(config: Config) -> Rows:
         mixture = kmeans_start(rows, config.problem.k, run)
         shard = CpuShard(rows)
         for place, depth in enumerate(config.depths):
-            shard.plant_tree("outer", 1, depth=depth)
-            optimal = shard.cell_pass(mixture, rule="optimal").log_likelihood
-            found[run, place] = optimal - shard.cell_pass(mixture, rule="centroid").log_likelihood
+            shard.run(Plant("outer", 1, depth=depth))
+            optimal = shard.run(ExpectCells(mixture, rule="optimal")).log_likelihood
+            found[run, place] = optimal - shard.run(ExpectCells(mixture, rule="centroid")).log_likelihood
     return found
 
 

@@ -17,6 +17,8 @@ from globular.algorithms.steps import Step
 from globular.backends.cpu import CpuShard
 from globular.estimators.chunky_starts import CELLS_PER_COMPONENT, LEAF_SIZE, resolved_max_cells
 from globular.model.gaussian import GaussianParameters
+from globular.seam.passes import Expect
+from globular.seam.tree_passes import Plant
 
 Rows = NDArray[np.float64]
 Result = TypeVar("Result")
@@ -61,7 +63,7 @@ def kmeans_start(rows: Rows, k: int, seed: int) -> GaussianParameters:
 
 def loss(mixture: GaussianParameters, rows: Rows) -> float:
     """Mean negative log-likelihood."""
-    return -CpuShard(rows).soft_pass(mixture).log_likelihood / len(rows)
+    return -CpuShard(rows).run(Expect(mixture)).log_likelihood / len(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +99,12 @@ def compare(problem: Problem, seed: int, *, tol: float = 1e-3) -> Comparison:
     shard = CpuShard(sample.rows)
     exact, em_seconds = _timed(lambda: list(em(shard, start, EMOptions(max_iter=1000, tol=tol))))
     largest = problem.N / (CELLS_PER_COMPONENT * problem.k)
-    _, tree_seconds = _timed(lambda: CpuShard(sample.rows).plant_tree("outer", LEAF_SIZE))
+    _, tree_seconds = _timed(lambda: CpuShard(sample.rows).run(Plant("outer", LEAF_SIZE)))
     options = ChunkyOptions(tol=tol, max_cells=resolved_max_cells(None, problem.N, problem.k), polish="needed")
     limits = covariance_limits(shard, EMOptions())
 
     def refine() -> list[Step[ChunkyModel]]:
-        shard.plant_tree("outer", LEAF_SIZE, largest=largest)  # it stands: this lays the first cells
+        shard.run(Plant("outer", LEAF_SIZE, largest=largest))  # it stands: this lays the first cells
         return list(chunky(shard, start, options, np.random.default_rng(seed), limits=limits))
 
     refine()

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from globular.data.tree import PartitionTree
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture as PeerMixture
@@ -41,10 +42,10 @@ from globular.algorithms.chunky import POLISHED
 from globular.algorithms.em import EMOptions, start_from_means
 from globular.backends.cpu import CpuShard
 from globular.benchmarking.problems import data_folder
-from globular.data.tree import PartitionTree
 from globular.errors import DataError
 from globular.estimators.chunky_starts import chunky_bytes
 from globular.model.gaussian import GaussianParameters
+from globular.seam.passes import Expect
 from globular.threads import resolve_threads
 
 Rows = NDArray[np.float32]
@@ -181,7 +182,7 @@ def measure(problem: Problem) -> dict[str, Any]:
 def loss_of(model: PeerMixture | GaussianMixture | ChunkyGaussianMixture, test: Data) -> float:
     """Mean negative log-likelihood of held-out rows, by one and the same code for all."""
     mixture = GaussianParameters(model.weights_ / model.weights_.sum(), model.means_, model.covariances_, "full")
-    statistics = CpuShard(test.rows, test.weights).soft_pass(mixture)
+    statistics = CpuShard(test.rows, test.weights).run(Expect(mixture))
     return -statistics.log_likelihood / statistics.total_weight
 
 

@@ -6,8 +6,8 @@ cluster or per pair of clusters; blocks of rows and scratch of fixed size come t
 
 from __future__ import annotations
 
+from globular.backends.cpu.assign.neighbors import HASH_SIZE
 from globular.backends.cpu.grouped import SORT_UP_TO
-from globular.backends.cpu.truncated import HASH_SIZE
 
 SMALL_THINGS = 8 << 20
 THREAD_BYTES = 2 << 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.chunk_blocks import ChunkBlocks
-from globular.backends.cpu.claims import SMALLEST_SHARE
+from globular.backends.cpu.expect.blocks import ChunkBlocks
+from globular.backends.cpu.expect.rows_of import SMALLEST_SHARE
 from globular.backends.host import HostShard
 from globular.backends.tree.cells import frontier_of
 from globular.backends.tree.frontier import Frontier

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from globular.backends.cpu.chunk_blocks import ChunkBlocks, Moments, block_size
+from globular.backends.cpu.expect.blocks import ChunkBlocks, Moments, block_size
 from globular.backends.host import HostShard
 from globular.backends.tree.cells import frontier_of
 from globular.backends.tree.frontier import Children, Frontier

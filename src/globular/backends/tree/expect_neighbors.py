@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.chunk_blocks import ABSENT, ChunkBlocks, packed_precisions
+from globular.backends.cpu.expect.blocks import ABSENT, ChunkBlocks, packed_precisions
 from globular.backends.host import HostShard
 from globular.backends.tree.cells import frontier_of
 from globular.backends.tree.expect import collect_gains, mean_of_sample, per_parent, sampled_gap

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.chunk_blocks import ABSENT, WIDE, ChunkBlocks, block_size
-from globular.backends.cpu.pairs import Pairs, held_by, lying
+from globular.backends.cpu.expect.all import Span, block_rows, evaluate_blocks, expect_all
+from globular.backends.cpu.expect.blocks import ABSENT, WIDE, ChunkBlocks, block_size
+from globular.backends.cpu.expect.pairs import Pairs, held_by, lying
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.cpu.soft import Span, block_rows, evaluate_blocks, expect_all
 from globular.model.chunks import Chunks
 from globular.model.gaussian import GaussianParameters
 from globular.model.observations import ExpectedMixture, Moments

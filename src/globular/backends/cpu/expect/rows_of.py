@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from globular.backends.cpu.kept import Kept
-from globular.backends.cpu.pairs import Pairs, held_by
+from globular.backends.cpu.expect.all import Span, evaluate_blocks
+from globular.backends.cpu.expect.pairs import Pairs, held_by
+from globular.backends.cpu.expect.remembered import Kept
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.cpu.soft import Span, evaluate_blocks
 from globular.kernels.soft import softmax_rows
 from globular.model.statistics import F64, Claim
 from globular.seam.passes import RowsOf

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.chunk_blocks import ChunkBlocks, block_size
+from globular.backends.cpu.expect.blocks import ChunkBlocks, block_size
 from globular.backends.cpu.shard import CpuShard
 from globular.kernels.soft import softmax_rows
 from globular.model.chunks import Chunks

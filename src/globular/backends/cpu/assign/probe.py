@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.backends.cpu.assign.down import ROWS_PER_TASK, CellTask, cell_tasks
 from globular.backends.cpu.products import CenterProduct
-from globular.backends.cpu.routed import ROWS_PER_TASK, CellTask, cell_tasks
 from globular.backends.cpu.rows import gather_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import wanted_sums

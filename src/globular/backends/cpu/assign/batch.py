@@ -16,6 +16,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.backends.cpu.assign.votes import Moves, add_votes, cast_ballots
 from globular.backends.cpu.center_scores import (
     ColumnScores,
     DenseScores,
@@ -27,7 +28,6 @@ from globular.backends.cpu.center_scores import (
     rows_at_once,
 )
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.cpu.votes import Moves, add_votes, cast_ballots
 from globular.kernels import nested as kernels
 from globular.model.columns import ColumnMeans
 from globular.model.nested import Batch, Bounds, Candidates, NestedStatistics

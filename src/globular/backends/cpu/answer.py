@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.metrics.pairwise import cosine_distances
 
+from globular.backends.cpu.expect.all import weighted_total
 from globular.backends.cpu.rows import CSRRows
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.cpu.soft import weighted_total
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.statistics import F64
 from globular.seam.passes import Answer, Centers

@@ -11,12 +11,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.probed import closest_cells
+from globular.backends.cpu.assign.down import ROWS_PER_TASK, CellTask, cell_tasks
+from globular.backends.cpu.assign.neighbors import kept_members
+from globular.backends.cpu.assign.probe import closest_cells
+from globular.backends.cpu.expect.neighbors import Costs, soft_sums
 from globular.backends.cpu.products import CenterProduct, ScoreChunk
-from globular.backends.cpu.routed import ROWS_PER_TASK, CellTask, cell_tasks
 from globular.backends.cpu.rows import Floats, KernelRows, gather_rows, read_only
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.cpu.truncated import Costs, kept_members, soft_sums
 from globular.kernels import probed_soft as kernels
 from globular.kernels.hard import row_lengths
 from globular.kernels.probed import HEAT

@@ -1,14 +1,14 @@
-"""The truncated passes: E-steps over neighbourhoods, at a cost that does not depend on the number of clusters.
+"""Truncated E-steps of k-means: rows look at neighbourhoods, at a cost that does not depend on the number of clusters.
 
-Rows are grouped by their closest cluster (counting sort); groups are searched side by side on our threads. The hard
-pass (k-means) keeps a label a row, and K(n) too if C′ > 1; the soft pass (mixtures) keeps K(n). Sums are taken in
-cluster order; the hard pass can return only what moved, so that settled rows cost no second read.
+Rows are grouped by their closest cluster (counting sort); groups are searched side by side on our threads. A row keeps
+its label, and K(n) too if C′ > 1. Sums are taken in cluster order; the pass can return only what moved, so that settled
+rows cost no second read. `expect.neighbors` has the same search for mixtures.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from globular.backends.cpu.grouped import (
     ROWS_PER_TASK,
     Grouping,
-    cut_groups,
     group_rows,
     move_rows,
     sort_when_it_pays,
@@ -26,14 +25,13 @@ from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import cluster_sums, moved_sums
 from globular.kernels import few_columns, neighborhoods
 from globular.kernels import truncated as kernels
-from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
 from globular.model.groups import group_by
 from globular.model.search import Search
-from globular.model.statistics import F64, HardStatistics, PairStatistics, SoftStatistics, TruncatedPosterior
+from globular.model.statistics import F64, HardStatistics, PairStatistics
 from globular.seam.among import Neighbors
-from globular.seam.passes import Answer, Assign, Expect, Truncated
-from globular.threads import even_ranges, map_all, run_all
+from globular.seam.passes import Assign
+from globular.threads import even_ranges, map_all
 
 FEW_COLUMNS = 12
 """Up to so many columns the search is vectorised over rows."""
@@ -50,7 +48,7 @@ def assign_neighbors(shard: CpuShard, work: Assign) -> HardStatistics:
     else:
         former = shard.labels.copy()
         members = kept_members(shard, graph, search.n_candidates)
-        n_distances, pairs = _search_candidates(shard, centers, _NO_MIXTURE, graph, search, members)
+        n_distances, pairs = search_candidates_of(shard, centers, SquaredDistances(), graph, search, members)
         objective = _settle_hard(shard, centers, members)
         changed = np.flatnonzero(former != shard.labels)
         moved = np.stack([changed, former[changed]]).astype(former.dtype if shard.n_rows < 2**31 else np.int64)
@@ -63,92 +61,13 @@ def assign_neighbors(shard: CpuShard, work: Assign) -> HardStatistics:
     return HardStatistics(sums, counts, objective, moved.shape[1], n_distances, pairs)
 
 
-@CpuShard.implements(Expect, Neighbors)
-def expect_neighbors(shard: CpuShard, work: Expect) -> SoftStatistics:
-    """Truncated E-step of a mixture with diagonal covariances among the neighbourhoods of K(n)."""
-    assert isinstance(work.among, Neighbors)
-    mixture, graph, search = work.mixture, work.among.graph, work.among.search
-    members = kept_members(shard, graph, search.n_candidates)
-    costs = Costs(mixture)
-    n_distances, pairs = _search_candidates(shard, mixture.means, costs, graph, search, members)
-    shard.labels[:] = members[:, 0]
-    shares, bounds = _settle_soft(shard, mixture, costs, members, shard.weights)
-    bound = float(shard.weights @ bounds if len(shard.weights) else bounds.sum())
-    counts, sums, scatter = soft_sums(shard, mixture, members, shares)
-    return SoftStatistics(counts, sums, scatter, bound, shard.total_weight, n_distances, pairs)
-
-
-@CpuShard.implements(Answer, Truncated)
-def truncated_posterior(shard: CpuShard, work: Answer) -> list[Any]:
-    """The "posterior" of the K(n) that the last pass has left, or its "log_densities" alone. O(N · C′ · D)."""
-    mixture, n_candidates = work.model.mixture, work.model.n_candidates
-    members = cast(NDArray[np.int32], shard.state.get("members", np.int32, -1, width=n_candidates))
-    probabilities, log_densities = _settle_soft(shard, mixture, Costs(mixture), members, np.empty(0))
-    return [
-        log_densities if work.want == "log_densities" else TruncatedPosterior(members, probabilities, log_densities)
-    ]
-
-
-def _settle_soft(
-    shard: CpuShard, mixture: GaussianParameters, costs: Costs, members: NDArray[np.int32], weights: F64
-) -> tuple[F64, F64]:
-    """w q(c) of the members, (N, C′), and the terms of Eq. 10, (N,)."""
-    shares, bounds = np.empty(members.shape), np.empty(len(members))
-
-    def settle(span: tuple[int, int]) -> None:
-        part = slice(*span)
-        kernels.settle_soft(
-            shard.rows.kernel_rows(*span), weights[part], mixture.means, costs.precisions, costs.biases,
-            members[part], shares[part], bounds[part],
-        )  # fmt: skip
-
-    run_all(settle, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads)
-    return shares, bounds
-
-
-class Costs:
-    """−2 log p(c, x) = Σ_j precision_cj (x_j − μ_cj)² + bias_c for the families with diagonal covariances.
-
-    The search may compare something simpler that sorts alike: with one variance for all, −2σ² log p(c, x) without its
-    constants, which for equal weights is the squared distance. −2 log p(c, x) = unit · (what is compared) + base.
-    """
-
-    dtype: np.dtype | None = np.dtype(np.float64)
-    """K(n) is chosen in float64 whatever the rows are: in float32 rounding could lower the free energy."""
-
-    def __init__(self, mixture: GaussianParameters) -> None:
-        C, D = mixture.means.shape
-        variances = np.asarray(mixture.covariances, dtype=np.float64)
-        variances = variances.reshape(C, -1) if variances.ndim else np.full((C, 1), float(variances))
-        self.precisions: F64 = 1.0 / variances
-        log_determinants = np.log(variances).sum(axis=1) * (D if variances.shape[1] == 1 else 1)
-        with np.errstate(divide="ignore"):
-            log_weights = np.log(mixture.weights)
-        self.biases: F64 = log_determinants + D * np.log(2 * np.pi) - 2.0 * log_weights
-        self.by_distance = mixture.covariance_type == "tied_spherical"
-        self.search_precisions, self.search_biases = self.precisions, self.biases
-        self.unit, self.base = 1.0, 0.0
-        if self.by_distance:
-            self.search_precisions = np.ones((C, 1))
-            self.search_biases = 2.0 * variances[:, 0] * (log_weights.max() - log_weights)
-            self.unit, self.base = float(self.precisions[0, 0]), float(self.biases.min())
-
-
-class _NoMixture:
-    """K-means: the cost is the squared distance, in the rows' dtype."""
+class SquaredDistances:
+    """What a search compares: for k-means the squared distance, in the rows' dtype."""
 
     dtype: np.dtype | None = None
     search_precisions: F64 = np.empty((0, 0))
     search_biases: F64 = np.empty(0)
     by_distance = True
-
-
-_NO_MIXTURE = _NoMixture()
-
-
-def _rows_per_task(n_rows: int) -> int:
-    """About a hundred tasks: fewer would not balance, more would cost more to hand out. Threads play no part."""
-    return min(1 << 16, max(ROWS_PER_TASK, n_rows // 100))
 
 
 def _search_neighborhoods(
@@ -209,8 +128,8 @@ def kept_members(shard: CpuShard, graph: Graph, n_candidates: int) -> NDArray[np
     return members
 
 
-def _search_candidates(
-    shard: CpuShard, centers: F64, costs: Costs | _NoMixture, graph: Graph, search: Search, members: NDArray[np.int32]
+def search_candidates_of(
+    shard: CpuShard, centers: F64, costs: SquaredDistances, graph: Graph, search: Search, members: NDArray[np.int32]
 ) -> tuple[int, PairStatistics]:
     """C′ > 1, or soft: K(n) becomes the best of the union of its members' neighbourhoods."""
     C = len(centers)
@@ -276,26 +195,3 @@ def _settle_hard(shard: CpuShard, centers: F64, members: NDArray[np.int32]) -> f
         )  # fmt: skip
 
     return float(sum(map_all(settle, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads)))
-
-
-def soft_sums(
-    shard: CpuShard, mixture: GaussianParameters, members: NDArray[np.int32], shares: F64
-) -> tuple[F64, F64, F64]:
-    """Counts, sums and scatter of the truncated M-step: the entries of K(n) sorted by cluster."""
-    means = mixture.means
-    C, D = means.shape
-    C_prime = members.shape[1]
-    by_column = mixture.family.scatter == "columns"
-    clusters = np.where(members < 0, C, members).ravel()  # entries without a cluster go behind the last
-    starts, order = group_by(clusters, C + 1)
-    counts, sums, scatter = np.zeros(C), np.zeros((C, D)), np.zeros((C, D if by_column else 1))
-    flat = shares.ravel()
-
-    def add(span: tuple[int, int]) -> None:
-        first, last = span
-        entries = order[starts[first] : starts[last]]
-        rows, gathered = load_rows(shard.rows, entries // C_prime)
-        kernels.sum_shares(rows, gathered, flat, C_prime, order, starts, first, last, means, counts, sums, scatter)
-
-    run_all(add, cut_groups(starts[:-1], _rows_per_task(len(order))), shard.n_threads)
-    return counts, sums, scatter if by_column else scatter[:, 0]

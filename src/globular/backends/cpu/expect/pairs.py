@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.chunk_blocks import ABSENT
+from globular.backends.cpu.expect.blocks import ABSENT
 from globular.backends.cpu.rows import Floats, Rows, load_rows, read_only
 from globular.kernels import pairs as kernels
 from globular.model.gaussian import GaussianParameters

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from globular.backends.cpu.chunk_blocks import ChunkBlocks
-from globular.backends.cpu.pairs import Pairs, lying
+from globular.backends.cpu.expect.blocks import ChunkBlocks
+from globular.backends.cpu.expect.pairs import Pairs, lying
 from globular.backends.cpu.shard import CpuShard
 from globular.kernels.soft import softmax_rows
 from globular.model.chunks import Chunks

@@ -1,0 +1,122 @@
+"""Truncated E-steps of mixtures with diagonal covariances: K(n) among the neighbourhoods of its components."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.backends.cpu.assign.neighbors import SquaredDistances, kept_members, search_candidates_of
+from globular.backends.cpu.grouped import (
+    ROWS_PER_TASK,
+    cut_groups,
+)
+from globular.backends.cpu.rows import load_rows
+from globular.backends.cpu.shard import CpuShard
+from globular.kernels import truncated as kernels
+from globular.model.gaussian import GaussianParameters
+from globular.model.groups import group_by
+from globular.model.statistics import F64, SoftStatistics, TruncatedPosterior
+from globular.seam.among import Neighbors
+from globular.seam.passes import Answer, Expect, Truncated
+from globular.threads import even_ranges, run_all
+
+
+@CpuShard.implements(Expect, Neighbors)
+def expect_neighbors(shard: CpuShard, work: Expect) -> SoftStatistics:
+    """Truncated E-step of a mixture with diagonal covariances among the neighbourhoods of K(n)."""
+    assert isinstance(work.among, Neighbors)
+    mixture, graph, search = work.mixture, work.among.graph, work.among.search
+    members = kept_members(shard, graph, search.n_candidates)
+    costs = Costs(mixture)
+    n_distances, pairs = search_candidates_of(shard, mixture.means, costs, graph, search, members)
+    shard.labels[:] = members[:, 0]
+    shares, bounds = _settle_soft(shard, mixture, costs, members, shard.weights)
+    bound = float(shard.weights @ bounds if len(shard.weights) else bounds.sum())
+    counts, sums, scatter = soft_sums(shard, mixture, members, shares)
+    return SoftStatistics(counts, sums, scatter, bound, shard.total_weight, n_distances, pairs)
+
+
+@CpuShard.implements(Answer, Truncated)
+def truncated_posterior(shard: CpuShard, work: Answer) -> list[Any]:
+    """The "posterior" of the K(n) that the last pass has left, or its "log_densities" alone. O(N · C′ · D)."""
+    mixture, n_candidates = work.model.mixture, work.model.n_candidates
+    members = cast(NDArray[np.int32], shard.state.get("members", np.int32, -1, width=n_candidates))
+    probabilities, log_densities = _settle_soft(shard, mixture, Costs(mixture), members, np.empty(0))
+    return [
+        log_densities if work.want == "log_densities" else TruncatedPosterior(members, probabilities, log_densities)
+    ]
+
+
+def _settle_soft(
+    shard: CpuShard, mixture: GaussianParameters, costs: Costs, members: NDArray[np.int32], weights: F64
+) -> tuple[F64, F64]:
+    """w q(c) of the members, (N, C′), and the terms of Eq. 10, (N,)."""
+    shares, bounds = np.empty(members.shape), np.empty(len(members))
+
+    def settle(span: tuple[int, int]) -> None:
+        part = slice(*span)
+        kernels.settle_soft(
+            shard.rows.kernel_rows(*span), weights[part], mixture.means, costs.precisions, costs.biases,
+            members[part], shares[part], bounds[part],
+        )  # fmt: skip
+
+    run_all(settle, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads)
+    return shares, bounds
+
+
+class Costs(SquaredDistances):
+    """−2 log p(c, x) = Σ_j precision_cj (x_j − μ_cj)² + bias_c for the families with diagonal covariances.
+
+    The search may compare something simpler that sorts alike: with one variance for all, −2σ² log p(c, x) without its
+    constants, which for equal weights is the squared distance. −2 log p(c, x) = unit · (what is compared) + base.
+    """
+
+    dtype: np.dtype | None = np.dtype(np.float64)
+    """K(n) is chosen in float64 whatever the rows are: in float32 rounding could lower the free energy."""
+
+    def __init__(self, mixture: GaussianParameters) -> None:
+        C, D = mixture.means.shape
+        variances = np.asarray(mixture.covariances, dtype=np.float64)
+        variances = variances.reshape(C, -1) if variances.ndim else np.full((C, 1), float(variances))
+        self.precisions: F64 = 1.0 / variances
+        log_determinants = np.log(variances).sum(axis=1) * (D if variances.shape[1] == 1 else 1)
+        with np.errstate(divide="ignore"):
+            log_weights = np.log(mixture.weights)
+        self.biases: F64 = log_determinants + D * np.log(2 * np.pi) - 2.0 * log_weights
+        self.by_distance = mixture.covariance_type == "tied_spherical"
+        self.search_precisions, self.search_biases = self.precisions, self.biases
+        self.unit, self.base = 1.0, 0.0
+        if self.by_distance:
+            self.search_precisions = np.ones((C, 1))
+            self.search_biases = 2.0 * variances[:, 0] * (log_weights.max() - log_weights)
+            self.unit, self.base = float(self.precisions[0, 0]), float(self.biases.min())
+
+
+def _rows_per_task(n_rows: int) -> int:
+    """About a hundred tasks: fewer would not balance, more would cost more to hand out. Threads play no part."""
+    return min(1 << 16, max(ROWS_PER_TASK, n_rows // 100))
+
+
+def soft_sums(
+    shard: CpuShard, mixture: GaussianParameters, members: NDArray[np.int32], shares: F64
+) -> tuple[F64, F64, F64]:
+    """Counts, sums and scatter of the truncated M-step: the entries of K(n) sorted by cluster."""
+    means = mixture.means
+    C, D = means.shape
+    C_prime = members.shape[1]
+    by_column = mixture.family.scatter == "columns"
+    clusters = np.where(members < 0, C, members).ravel()  # entries without a cluster go behind the last
+    starts, order = group_by(clusters, C + 1)
+    counts, sums, scatter = np.zeros(C), np.zeros((C, D)), np.zeros((C, D if by_column else 1))
+    flat = shares.ravel()
+
+    def add(span: tuple[int, int]) -> None:
+        first, last = span
+        entries = order[starts[first] : starts[last]]
+        rows, gathered = load_rows(shard.rows, entries // C_prime)
+        kernels.sum_shares(rows, gathered, flat, C_prime, order, starts, first, last, means, counts, sums, scatter)
+
+    run_all(add, cut_groups(starts[:-1], _rows_per_task(len(order))), shard.n_threads)
+    return counts, sums, scatter if by_column else scatter[:, 0]

@@ -5,11 +5,15 @@ from __future__ import annotations
 import csv
 import dataclasses
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import readme
+import globular
+from benchmarks import golden, readme
 from globular.benchmarking import adapters, measure, problems, run
 from globular.benchmarking.adapters import ADAPTERS, title
 from globular.benchmarking.plots import plot_curve
@@ -269,3 +273,31 @@ def test_every_adapter_has_a_title_and_a_place_in_the_picture(tmp_path):
     assert all(title(name) != name for name in ADAPTERS if name != "lance") and title("of old") == "of old"
     plot_curve(rows, tmp_path / "curve.png", source="here")
     assert b"here" in (tmp_path / "curve.png").read_bytes()
+
+
+def test_golden_bits_of_a_checkout_equal_themselves():
+    src = str(Path(globular.__file__).parents[1])
+    command = [sys.executable, golden.__file__, src, src, "--only", "KMeans(n_clusters=8) fit 1500×10 csr seed 0"]
+    run_twice = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run_twice.returncode == 0, run_twice.stderr
+    assert "no difference\n3 cases compared, 0 differ" in run_twice.stdout  # of all three estimators of that name
+
+
+def test_golden_bits_tell_what_differs_and_by_how_much():
+    before = {"a": {"same": np.arange(3.0), "x": np.array([1.0, 2.0]), "gone": np.array(1)}, "b": {"y": np.array(0.0)}}
+    before["d"] = {"z": np.array(0)}
+    after = {"a": {"same": np.arange(3.0), "x": np.array([1.0, 2.0 + 2**-50])}, "b": {"y": np.array(-0.0)}, "c": {}}
+    after["d"] = {"error": np.array("ValueError: no")}
+    assert golden.compare(before, after) == [
+        "a: gone: only before",
+        "a: x: 1 of 2 differ, by up to 4.4e-16 of the value",
+        "b: y: the same values in other bits",
+        "d: fails after: ValueError: no",
+    ]
+
+
+def test_golden_bits_skip_the_clock_of_a_history():
+    blobs = np.random.default_rng(0).normal(size=(60, 2))
+    names = dict(golden.fitted_attributes(globular.KMeans(3, random_state=0, n_threads=1).fit(blobs)))
+    assert {"cluster_centers_", "labels_", "inertia_", "history_.objective"} <= names.keys()
+    assert not any("seconds" in name for name in names)

@@ -15,8 +15,8 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 
 import globular
-from globular._progress import Forecast, format_seconds
 from globular.callbacks import Callback, Checkpoint, EarlyStopping, Progress, TimeBudget, as_callbacks
+from globular.callbacks.progress import Forecast, format_seconds
 from globular.errors import CheckpointWarning, DataError, FitInterruptedWarning
 from globular.model.history import History, Record
 from globular.persistence import load, read_info

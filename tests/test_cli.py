@@ -155,7 +155,7 @@ def test_checkpoints_that_cannot_be_written_are_a_line_and_a_model_that_cannot_i
     def fail(*arguments: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("globular._model_folder._write_safetensors", fail)
+    monkeypatch.setattr("globular.persistence.folder._write_safetensors", fail)
     again = ["fit", data, "-k", 20, "-o", tmp_path / "m", "--checkpoint-every", 1e-6, "-q"]
     assert command(*again) == 2
     lines = capsys.readouterr().err.splitlines()

@@ -199,7 +199,7 @@ def test_onnx_refuses_what_it_cannot_write(model: Any, tmp_path: Path, monkeypat
         to_onnx(globular.KMeans(3), tmp_path / "m.onnx")
     with pytest.raises(TypeError, match="no ONNX form"):
         to_onnx(sklearn.mixture.GaussianMixture(2).fit(X), tmp_path / "m.onnx")
-    monkeypatch.setattr("globular.export._LARGEST_ONNX", 10)
+    monkeypatch.setattr("globular.export.onnx._LARGEST_ONNX", 10)
     with pytest.raises(MemoryBudgetError, match="to_npy"):
         to_onnx(model, tmp_path / "m.onnx")
     assert list(tmp_path.iterdir()) == []

@@ -22,11 +22,11 @@ from sklearn.base import BaseEstimator
 from sklearn.cluster import KMeans as OtherKMeans
 
 import globular
-from globular import _model_folder
 from globular._version import __version__
 from globular.errors import DataError
 from globular.model.history import History, Record
 from globular.persistence import check_destination, is_model, load, read_info, save
+from globular.persistence import folder as folders
 
 
 class Toy(BaseEstimator):
@@ -385,21 +385,21 @@ def test_saves_to_one_folder_wait_for_each_other(model_folder: Path) -> None:
 def test_arrays_that_are_replaced_while_they_are_read_are_read_anew(
     model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_arrays = _model_folder._read_arrays
+    read_arrays = folders._read_arrays
     saves = iter([lambda: save(Toy(n_clusters=5).fit(), model_folder)])
 
     def late(path: Path, document: dict[str, Any]) -> Any:
         next(saves, lambda: None)()
         return read_arrays(path, document)
 
-    monkeypatch.setattr(_model_folder, "_read_arrays", late)
+    monkeypatch.setattr(folders, "_read_arrays", late)
     assert load(model_folder).n_clusters == 5
 
 
 def test_arrays_that_get_their_name_while_they_are_read_are_read_anew(
     model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_arrays = _model_folder._read_arrays
+    read_arrays = folders._read_arrays
     name = json.loads((model_folder / "model.json").read_text())["arrays"]["written_as"]
     arrays_of(model_folder).rename(model_folder / name)  # as after the rename of model.json
 
@@ -408,7 +408,7 @@ def test_arrays_that_get_their_name_while_they_are_read_are_read_anew(
             path.rename(arrays_of(model_folder))
         return read_arrays(path, document)
 
-    monkeypatch.setattr(_model_folder, "_read_arrays", late)
+    monkeypatch.setattr(folders, "_read_arrays", late)
     assert load(model_folder).n_clusters == 4
 
 
@@ -475,7 +475,7 @@ def damage_binary_json(folder: Path) -> None:
 
 
 def damage_newer(folder: Path) -> None:
-    rewrite(folder, lambda document: document.update(format_version=_model_folder.FORMAT_VERSION + 1))
+    rewrite(folder, lambda document: document.update(format_version=folders.FORMAT_VERSION + 1))
 
 
 def damage_unknown_class(folder: Path) -> None:

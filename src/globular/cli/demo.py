@@ -186,6 +186,6 @@ def _corner(X: Array, labels: Array, centers: Array) -> tuple[Array, Array, Arra
 
 
 def _save_figure(figure: Figure, path: Path) -> Path:
-    from globular._files import write_whole
+    from globular.io.files import write_whole
 
     return write_whole(path, lambda file: figure.savefig(file, format="png", dpi=130))

@@ -112,8 +112,8 @@ def fit(
 
 def run_fit(options: FitOptions) -> int:
     """Check everything that can be checked before the fit, fit, save, tell."""
-    from globular._files import check_file
     from globular.callbacks import Callback, Checkpoint, Progress
+    from globular.io.files import check_file
     from globular.persistence import save
 
     folder = _free_folder(options)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from globular._files import file_size
 from globular.cli.inputs import split_columns
 from globular.cli.shared import ColumnsOption, output, print_next, print_table
 
@@ -25,8 +24,8 @@ def info(
     columns: ColumnsOption = None,
 ) -> None:
     """Describe a model or a data file."""
-    from globular._model_folder import JSON_NAME
     from globular.persistence import is_model, read_info
+    from globular.persistence.folder import JSON_NAME
 
     console = output()
     if (Path(path) / JSON_NAME).is_file() or is_model(path):
@@ -77,6 +76,7 @@ def _show_history(console: Console, n_iterations: int, tail: tuple[Record, ...])
 
 def _show_data(console: Console, path: str, columns: str | None) -> None:
     from globular.io import open_source
+    from globular.io.files import file_size
 
     source = open_source(path, columns=split_columns(columns))
     rows: list[tuple[str, Any]] = [

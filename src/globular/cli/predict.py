@@ -41,9 +41,9 @@ def predict(
     quiet: QuietOption = False,
 ) -> None:
     """Write the cluster of every row of DATA."""
-    from globular._files import check_file
     from globular.data.columns import check_columns
     from globular.io import open_source, write_array
+    from globular.io.files import check_file
 
     check_file(labels, ARRAY_SUFFIXES, "labels")
     model = load_model(model_folder, threads)

@@ -29,8 +29,8 @@ def report(
     """Write one self-contained HTML page about a model: convergence, sizes, a map of the clusters, their rows."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from globular._files import check_file
     from globular.io import open_source
+    from globular.io.files import check_file
     from globular.report import write_report
 
     check_file(page, (".html", ".htm"), "a report")

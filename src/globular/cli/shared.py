@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from globular._files import file_size
-
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -110,5 +108,7 @@ def rows_per_block(n_columns: int) -> int:
 
 def print_written(path: Path, what_next: str = "") -> None:
     """Name a file that is complete, and its size."""
+    from globular.io.files import file_size
+
     size = file_size(path.expanduser().stat().st_size)
     output().print(f"Written: {path} ({size}){what_next}", markup=False, soft_wrap=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from globular._files import file_size
+from globular.io.files import file_size
 from globular.model.history import History
 from globular.report.clusters import Clusters
 

@@ -18,7 +18,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from globular._model_folder import (
+from globular._version import __version__
+from globular.errors import DataError
+from globular.model.history import History, Record
+from globular.persistence.folder import (
     FORMAT,
     FORMAT_VERSION,
     Arrays,
@@ -29,10 +32,7 @@ from globular._model_folder import (
     read_model,
     write_folder,
 )
-from globular._model_json import decode_value, encode_fitted, encode_parameter, omitted_name
-from globular._version import __version__
-from globular.errors import DataError
-from globular.model.history import History, Record
+from globular.persistence.values import decode_value, encode_fitted, encode_parameter, omitted_name
 
 __all__ = ["HistorySummary", "ModelInfo", "check_destination", "is_model", "load", "read_info", "save"]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from globular._progress import Display, Forecast
+from globular.callbacks.progress import Display, Forecast
 from globular.errors import CheckpointWarning
 from globular.model.history import Record
 from globular.persistence import check_destination, save

@@ -14,10 +14,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from globular._files import write_whole
 from globular.data.blocks import Source
 from globular.data.formats import SUFFIXES, open_path
 from globular.errors import DataError, MissingExtraError
+from globular.io.files import write_whole
 
 __all__ = ["open_source", "supported_formats", "write_array"]
 

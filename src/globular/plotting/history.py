@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.model.history import History
+from globular.model.selection import Scores
 from globular.plotting.axes import BLUE, GREY, HUES, INK, new_axes, pyplot, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from globular.selection import Selection
 
 _NAMES = {"elbow": "elbow (change of slope)", "silhouette": "silhouette", "bic": "BIC (lower is better)"}
 
@@ -148,7 +147,7 @@ def plot_time_quality(
     return axes
 
 
-def plot_selection(selection: Selection, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
+def plot_selection(selection: Scores, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
     """Draw the error and the criterion of a selection over the number of clusters; returns the two Axes.
 
     Parameters

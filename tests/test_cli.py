@@ -182,20 +182,6 @@ def test_resume_without_a_model_starts(data: Path, tmp_path: Path, capsys: pytes
     assert_refused(capsys, "fit", data, "-o", tmp_path / "n", "--resume", "-q", says="-k is missing")
 
 
-def test_resume_goes_on_from_a_model_that_an_interrupted_save_put_aside(
-    data: Path, tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    aside = tmp_path / ".model.previous"  # between the two renames of format version 1
-    (model_folder / "notes.txt").write_text("mine")
-    model_folder.rename(aside)
-    assert_refused(capsys, "fit", data, "-k", 20, "-o", model_folder, "-q", says="already holds a model")
-    assert command("info", model_folder) == 0
-    good = globular.load(model_folder).inertia_
-    assert command("fit", data, "-o", model_folder, "--resume", "--max-iter", 1, "--seed", 5, "-q") == 0
-    assert globular.load(model_folder).inertia_ <= good
-    assert (model_folder / "notes.txt").exists() and not aside.exists()
-
-
 def test_checkpoints_that_cannot_be_written_are_a_line_and_a_model_that_cannot_is_an_error(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -190,9 +190,7 @@ def test_info_tells_without_the_arrays(model_folder: Path) -> None:
     assert (info.n_clusters, info.n_features) == (4, 3)
     assert info.parameters["n_clusters"] == 4 and "callbacks" not in info.parameters
     assert str(info.attributes["cluster_centers_"]) == "array 4 × 3 float32"
-    assert info.history is not None
-    assert (info.history.n_iterations, info.history.first_objective, info.history.n_distances) == (2, 9.0, 120)
-    assert len(info.history.tail) == 2
+    assert (len(info.history), info.history[0].objective) == (2, 9.0)
 
 
 # --- what cannot be saved
@@ -329,7 +327,7 @@ def killed_saves(folder: Path, prepare: Any) -> Iterator[int]:
         yield n
 
 
-@pytest.mark.parametrize("before", ["nothing", "model", "previous", "both", "killed"])
+@pytest.mark.parametrize("before", ["nothing", "model", "killed"])
 def test_a_kill_at_any_call_of_the_file_system_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
@@ -343,12 +341,6 @@ def test_a_kill_at_any_call_of_the_file_system_loses_nothing(
         if before == "killed":
             assert save_killed_at(24, Toy(n_clusters=5).fit(), folder)
         (folder / "notes.txt").write_text("mine")
-        if before in ("previous", "both"):
-            as_first_version(folder)
-            folder.rename(folder.with_name(".model.previous"))
-        if before == "both":  # the second rename is done, the user's files are not back yet
-            save(Toy(n_clusters=4).fit(), folder.with_name("new"))
-            folder.with_name("new").rename(folder)
 
     for n in killed_saves(folder, prepare):
         if before != "nothing":
@@ -360,8 +352,6 @@ def test_a_kill_at_any_call_of_the_file_system_loses_nothing(
         save(Toy(n_clusters=7).fit(), folder)
         assert load(folder).n_clusters == 7
         left = {path.name for path in folder.parent.rglob("*")}
-        if before in ("previous", "both"):  # an empty folder is no harm
-            left -= {".model.previous"}
         expected = {"model", "model.json", arrays_of(folder).name} | ({"notes.txt"} if before != "nothing" else set())
         assert left == expected, n
         if before != "nothing":

@@ -9,11 +9,9 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from globular.callbacks.progress import Display, Forecast
 from globular.errors import CheckpointWarning
@@ -280,22 +278,11 @@ class _Adapter(Callback):
     """Makes a callback of a plain function, or of an object that has some of the methods."""
 
     def __init__(self, target: Any) -> None:
-        self._target = target
-
-    def on_fit_start(self, estimator: Any, n_rows: int, max_iter: int | None, max_time: float | None) -> None:
-        if hasattr(self._target, "on_fit_start"):
-            self._target.on_fit_start(estimator, n_rows, max_iter, max_time)
-
-    def on_iteration(self, estimator: Any, record: Record) -> bool:
-        act: Callable[[Any, Record], object] | None = getattr(self._target, "on_iteration", None)
-        if act is None and callable(self._target):
-            act = self._target
-        answer = None if act is None else act(estimator, record)
-        return isinstance(answer, bool | np.bool_) and bool(answer)  # a comparison of numpy numbers counts too
-
-    def on_fit_end(self, estimator: Any, reason: str) -> None:
-        if hasattr(self._target, "on_fit_end"):
-            self._target.on_fit_end(estimator, reason)
+        if callable(target):
+            self.on_iteration = target  # type: ignore[method-assign]
+        for hook in _HOOKS:
+            if hasattr(target, hook):
+                setattr(self, hook, getattr(target, hook))
 
 
 def as_callbacks(callbacks: object, verbose: int = 0) -> list[Callback]:

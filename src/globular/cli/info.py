@@ -13,7 +13,7 @@ from globular.cli.shared import ColumnsOption, output, print_next, print_table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from globular.model.history import Record
+    from globular.model.history import History
     from globular.persistence import ModelInfo
 
 
@@ -24,11 +24,11 @@ def info(
     columns: ColumnsOption = None,
 ) -> None:
     """Describe a model or a data file."""
-    from globular.persistence import is_model, read_info
+    from globular.persistence import read_info
     from globular.persistence.folder import JSON_NAME
 
     console = output()
-    if (Path(path) / JSON_NAME).is_file() or is_model(path):
+    if (Path(path) / JSON_NAME).is_file():
         _show_model(console, path, read_info(path))
     else:
         _show_data(console, path, columns)
@@ -50,14 +50,15 @@ def _show_model(console: Console, path: str, found: ModelInfo) -> None:
     print_table(console, "parameters", stored)
     console.print()
     print_table(console, "fitted", [(name, _short(value)) for name, value in found.attributes.items()])
-    if found.history is not None:
+    if found.history:
         console.print()
-        _show_history(console, found.history.n_iterations, found.history.tail)
+        _show_history(console, found.history)
 
 
-def _show_history(console: Console, n_iterations: int, tail: tuple[Record, ...]) -> None:
+def _show_history(console: Console, history: History) -> None:
     from rich.table import Table
 
+    n_iterations, tail = len(history), history[-5:]
     title = f"last {len(tail)} of {n_iterations} iterations" if len(tail) < n_iterations else "iterations"
     table = Table(title=title, title_justify="left", title_style="bold", box=None, header_style="dim")
     for name in ("iteration", "seconds", "objective", "distances", "rows moved"):

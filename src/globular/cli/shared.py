@@ -14,6 +14,7 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
 FAILED = 2
 INTERRUPTED = 130
@@ -99,6 +100,15 @@ def warnings_as_lines() -> Iterator[None]:
             warnings.simplefilter("ignore")
             warnings.simplefilter("default", UserWarning)
         yield
+
+
+def bar_of_rows(name: str, *, shown: bool) -> Progress:
+    """A progress bar over rows that goes away at its end; in a terminal only."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = stderr()
+    columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal))
 
 
 def rows_per_block(n_columns: int) -> int:

@@ -25,12 +25,6 @@ def plot_history(history: Any, ax: Axes | None = None) -> Axes:
     ----------
     history : History or fitted estimator
         What the fit recorded.
-    ax : matplotlib Axes, optional
-        Where to draw; a new figure by default.
-
-    Returns
-    -------
-    Axes
 
     Examples
     --------
@@ -70,14 +64,8 @@ def plot_curves(curves: Mapping[str, Any], ax: Axes | None = None, highlight: Se
     ----------
     curves : mapping of str to fitted estimator, History or (seconds, errors)
         What to draw, by name.
-    ax : matplotlib Axes, optional
-        Where to draw; a new figure by default.
     highlight : sequence of str, optional
         Names to draw in colour, the others in grey; all in colour if there are none.
-
-    Returns
-    -------
-    Axes
 
     Examples
     --------

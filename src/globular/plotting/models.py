@@ -23,12 +23,6 @@ def plot_sizes(model_or_labels: Any, ax: Axes | None = None) -> Axes:
     ----------
     model_or_labels : fitted estimator or array of int
         Labels, or a model with ``labels_``; a model also tells of clusters without rows.
-    ax : matplotlib Axes, optional
-        Where to draw; a new figure by default.
-
-    Returns
-    -------
-    Axes
 
     Examples
     --------
@@ -83,16 +77,10 @@ def plot_clusters(
         Cluster of each row.
     centers : array of shape (k, 2)
         Centres in the same two dimensions.
-    ax : matplotlib Axes, optional
-        Where to draw; a new figure by default.
     max_points : int, default=100_000
         Of more rows a random part is drawn, and the title says so.
     random_state : int, default=0
         Seed of that choice.
-
-    Returns
-    -------
-    Axes
 
     Examples
     --------
@@ -155,14 +143,8 @@ def plot_mixture(model: Any, X: ArrayLike | None = None, ax: Axes | None = None,
     model : fitted Gaussian mixture on two columns
     X : array of shape (n, 2), optional
         Rows to draw below it, at most 20,000 of them.
-    ax : matplotlib Axes, optional
-        Where to draw; a new figure by default.
     n_std : float, default=2.0
         Size of the ellipses.
-
-    Returns
-    -------
-    Axes
 
     Examples
     --------
@@ -224,14 +206,8 @@ def plot_graph(model: Any, ax: Axes | None = None, max_clusters: int = 5000) -> 
     ----------
     model : fitted model with ``neighbors_``
         `VariationalKMeans` or `VariationalGaussianMixture`.
-    ax : matplotlib Axes, optional
-        Where to draw; a new figure by default.
     max_clusters : int, default=5000
         Of more clusters the largest are drawn, and the title says so.
-
-    Returns
-    -------
-    Axes
 
     Examples
     --------

@@ -93,7 +93,9 @@ def test_faiss_index_has_our_lists(model: Any, tmp_path: Path) -> None:
 def test_faiss_with_the_cosine(tmp_path: Path) -> None:
     faiss = pytest.importorskip("faiss", reason="faiss-cpu is not installed; it is in the extra 'export'")
     model = globular.KMeans(6, metric="cosine", random_state=0).fit(X)
-    index = to_faiss_ivf(model, X, n_probes=6)
+    rows = X.copy()
+    index = to_faiss_ivf(model, rows, n_probes=6)
+    np.testing.assert_array_equal(rows, X)  # scaled in a copy
     assert index.metric_type == faiss.METRIC_INNER_PRODUCT
     unit = X / np.linalg.norm(X, axis=1, keepdims=True)
     similarity, ids = index.search(unit[:50], 1)

@@ -193,7 +193,7 @@ def silhouette(rows: F64, weights: F64, centers: F64) -> float:
 
 
 def mixture_bic(shard: Shard, centers: F64, covariance_type: str, unit: float = 1.0) -> float:
-    """BIC of the mixture that EM reaches from these centres, with the total weight as the number of rows.
+    """BIC of the mixture that EM reaches from `centers`, with the total weight as the number of rows.
 
     `unit` is what a unit of the shard's weights counts for.
     """

@@ -1,6 +1,6 @@
 """One adapter per library and setting, all with the same contract: a `Task` in, centres out, seeding included.
 
-The calls themselves are in `fits`. Libraries are imported by those calls only, so a missing one costs nothing.
+The calls themselves are in `fits`. A library is imported by its call only, so a missing one costs nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The calls of every library, each from nothing to centres, seeding included.
 
-Traps that make such comparisons unfair, and what is done about them here:
+Traps that make comparisons unfair, and what is done about them here:
 
 - faiss and superkmeans drop rows above 256 per cluster unless told otherwise (`max_points_per_centroid`);
 - the OpenBLAS inside the faiss wheel takes new processors for very old ones: `tune_openblas` names a better

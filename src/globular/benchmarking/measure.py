@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 from globular.benchmarking.adapters import Adapter
 from globular.benchmarking.worker import Job
 
-# Every library reads one of these, most of them when they are imported and never again.
+# Every library reads one of these variables, most of them when they are imported and never again.
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",

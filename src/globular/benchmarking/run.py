@@ -53,11 +53,6 @@ class Plan:
     deadline: float
 
 
-def quick(output: Path, *, threads: int = 2, progress: Callable[[str], None] = print) -> Path:
-    """The two-minute benchmark: small generated problems, the peers that are installed."""
-    return run_benchmark((), (), threads=threads, quick=True, output=output, progress=progress)
-
-
 def run_benchmark(
     problems: Sequence[str],
     adapters: Sequence[str],

@@ -125,9 +125,9 @@ class Checkpoint(Callback):
     path : path
         The model folder, see :func:`globular.save`.
     every_iterations : int, optional
-        Save after each so many iterations.
+        Iterations between two saves.
     every_seconds : float, optional
-        Save when so many seconds have passed since the last time. With neither of the two, every 300 seconds.
+        Seconds between two saves. If neither argument is given, the model is saved every 300 seconds.
     include_labels : bool, default=True
         ``False`` leaves out ``labels_``, which going on does not need.
 
@@ -206,7 +206,7 @@ class EarlyStopping(Callback):
     min_relative_improvement : float, default=1e-4
         An iteration counts when it betters the best objective so far by more than this share of it.
     patience : int, default=3
-        So many iterations in a row may fail to count; then the fit ends.
+        Number of iterations in a row that do not count after which the fit ends.
     direction : {"auto", "min", "max"}, default="auto"
         Whether a smaller or a larger objective is better; ``"auto"`` takes ``"max"`` for a mixture (an
         estimator with ``lower_bound_``) and ``"min"`` otherwise.

@@ -100,7 +100,9 @@ def fit(
     ] = None,
     checkpoint_every: Annotated[
         float | None,
-        typer.Option("--checkpoint-every", metavar="SECONDS", help="Save the model as often while it is fitted."),
+        typer.Option(
+            "--checkpoint-every", metavar="SECONDS", help="Seconds between two saves of the unfinished model."
+        ),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the model in MODEL if there is one; iterations count anew.")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from sklearn.preprocessing import normalize
 
 from globular.data.sources import as_source
 from globular.errors import DataError
@@ -26,31 +27,27 @@ def to_faiss_ivf(
 ) -> Any:
     """A ``faiss.IndexIVFFlat`` whose lists are the clusters; faiss trains nothing.
 
-    Parameters
-    ----------
-    model : fitted k-means model, or anything that :func:`centers_from` takes
-    X : array, CSR matrix, data frame, source or path, optional
-        Rows to add, block by block; their ids are their numbers. Without rows the index is trained and empty.
-    n_probes : int, default=1
-        Lists that a search looks at (``index.nprobe``).
-    metric : {"auto", "euclidean", "cosine"}, default="auto"
-        "cosine" makes an inner-product index and scales rows to unit length as they are added; scale queries
-        yourself. "auto" takes the model's own.
+        Parameters
+        ----------
+        model : fitted k-means model, or anything that :func:`centers_from` takes
+        X : array, CSR matrix, data frame, source or path, optional
+            Rows to add, block by block; their ids are their numbers. Without rows the index is trained and empty.
+        n_probes : int, default=1
+            Lists that a search looks at (``index.nprobe``).
+        metric : {"auto", "euclidean", "cosine"}, default="auto"
+            "cosine" makes an inner-product index and scales rows to unit length as they are added; scale queries
+            yourself. "auto" takes the model's own.
 
-    Returns
-    -------
-    faiss.IndexIVFFlat
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import globular
-    >>> from globular.export import to_faiss_ivf
-    >>> X = np.random.default_rng(0).normal(size=(1000, 8)).astype("float32")
-    >>> model = globular.KMeans(20, random_state=0).fit(X)
-    >>> index = to_faiss_ivf(model, X, n_probes=4)  # doctest: +SKIP
-    >>> index.search(X[:5], 1)[1].ravel().tolist()  # doctest: +SKIP
-    [0, 1, 2, 3, 4]
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import globular
+        >>> from globular.export import to_faiss_ivf
+        >>> X = np.random.default_rng(0).normal(size=(1000, 8)).astype("float32")
+        >>> model = globular.KMeans(20, random_state=0).fit(X)
+        >>> index = to_faiss_ivf(model, X, n_probes=4)  # doctest: +SKIP
+        >>> index.search(X[:5], 1)[1].ravel().tolist()  # doctest: +SKIP
+        [0, 1, 2, 3, 4]
     """
     if metric not in ("auto", "euclidean", "cosine"):
         raise ValueError(f"metric must be auto, euclidean or cosine, got {metric!r}")
@@ -81,10 +78,7 @@ def _add_rows(index: Any, X: Any, D: int, cosine: bool) -> None:
         rows: Any = block.rows
         dense = rows.toarray() if hasattr(rows, "toarray") else np.asarray(rows)
         part = np.ascontiguousarray(dense, dtype=np.float32)
-        if cosine:
-            lengths = np.linalg.norm(part, axis=1, keepdims=True)
-            part = np.divide(part, lengths, out=np.zeros_like(part), where=lengths > 0)
-        index.add(part)
+        index.add(normalize(part) if cosine else part)
 
 
 def write_faiss(index: Any, path: str | os.PathLike[str]) -> Path:

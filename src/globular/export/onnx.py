@@ -1,7 +1,7 @@
 """ONNX models of k-means models and Gaussian mixtures.
 
 Distances are ‖x‖² − 2 x·μ + ‖μ‖² about the mean of the centres, so that a common offset of the data does not cancel.
-Operators are those of set 17, which runtimes since 2022 know.
+The operators are from operator set 17, which runtimes since 2022 know.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
 
 OPERATORS = 17
+"""Number of the operator set."""
 FORMAT = 8
-"""Version of the file format that goes with these operators."""
+"""Version of the file format that goes with operator set 17."""
 _LARGEST_ONNX = 2**31 - 1
-"""Bytes of a protocol buffer."""
+"""Most bytes of a protocol buffer."""
 
 
 def to_onnx(model: Any, path: str | os.PathLike[str], *, dtype: Literal["float32", "float64"] = "float32") -> Path:
@@ -44,10 +45,6 @@ def to_onnx(model: Any, path: str | os.PathLike[str], *, dtype: Literal["float32
         Ends in ``.onnx``. Written whole or not at all.
     dtype : {"float32", "float64"}, default="float32"
         Type of the input. K-means computes in it; mixtures always compute in float64.
-
-    Returns
-    -------
-    Path
 
     Examples
     --------
@@ -115,7 +112,7 @@ class Graph:
         keepdims: int | None = None,
         to: int | None = None,
     ) -> str:
-        """A node; attributes are those of the operator, as ONNX names them."""
+        """Add a node; the keywords are attributes of the operator, by their ONNX names."""
         result = name or f"t{len(self.nodes)}"
         given = {"axis": axis, "axes": axes, "keepdims": keepdims, "to": to}
         attributes = {key: value for key, value in given.items() if value is not None}

@@ -43,7 +43,7 @@ class Scores:
 
     scores: tuple[Score, ...]
     criterion: Criterion
-    """By which `best` is chosen."""
+    """The criterion by which `best` is chosen."""
     centers: tuple[NDArray[np.floating[Any]], ...]
     """One array per score: a start for the fit with that number, ``init=selection.centers_for(k)``."""
 

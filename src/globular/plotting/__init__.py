@@ -1,6 +1,6 @@
 """Pictures of a clustering. Needs matplotlib.
 
-Each function draws into the Axes `ax`, those of a new figure by default, and returns them.
+Each function draws into an Axes `ax`, by default that of a new figure, and returns it.
 Colours keep one meaning throughout: blue is the model, grey what it is compared with. Clusters in a map are
 told apart by a handful of hues in turn: with thousands of clusters no colour can be a name.
 """

@@ -110,7 +110,7 @@ def plot_clusters(
 
 
 def _hues(labels: NDArray[Any], centers: NDArray[Any]) -> NDArray[Any]:
-    """A colour per row: that of its cluster, such that clusters side by side differ."""
+    """The colour of each row is that of its cluster; clusters side by side have different colours."""
     from matplotlib.colors import to_rgba_array
 
     n_clusters = max(len(centers), int(labels.max(initial=0)) + 1)

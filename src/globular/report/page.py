@@ -64,10 +64,6 @@ def write_report(
     progress : callable, optional
         Called with the number of rows read so far.
 
-    Returns
-    -------
-    Path
-
     Examples
     --------
     >>> import pathlib, tempfile

@@ -175,18 +175,6 @@ def test_files_are_streamed_like_arrays(dtype: type, tmp_path: Path) -> None:
         np.testing.assert_array_equal(shard.labels, expected.labels)
 
 
-def test_state_in_files(tmp_path: Path) -> None:
-    rows = blobs(n=300)
-    in_memory = StreamShard(as_source(rows), rows_per_part=50)
-    in_files = StreamShard(as_source(rows), rows_per_part=50, state_folder=tmp_path)
-    options = KMeansOptions(max_iter=10)
-    for one, two in zip(yinyang(in_memory, rows[:40], options), yinyang(in_files, rows[:40], options), strict=True):
-        assert one.model.tobytes() == two.model.tobytes()
-        np.testing.assert_array_equal(in_files.labels, in_memory.labels)
-    assert (tmp_path / "labels.state").stat().st_size == 300 * 4
-    assert (tmp_path / "yinyang.state").stat().st_size > 0
-
-
 def test_point_state_views_write_to_the_whole() -> None:
     state = PointState(10)
     view = state.view(4, 8).view(1, 3)

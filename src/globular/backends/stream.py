@@ -2,13 +2,12 @@
 
 A pass loads one part after the other, lays a `CpuShard` with a view of the state over it, and adds the statistics up.
 While a part is worked on, the next is read by a thread of its own. Memory: two parts, the per-point state (4 bytes a
-row for labels, more for seeding and bounds; in files if `state_folder` is given) and what C×D needs.
+row for labels, more for seeding and bounds) and what C×D needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +44,6 @@ class StreamShard(PlantedShard, PartsInTurn):
         unit_rows: bool = False,
         n_threads: int = 1,
         rows_per_part: int | None = None,
-        state_folder: Path | None = None,
         first_row: int = 0,
         row_numbers: Index | None = None,
     ) -> None:
@@ -57,7 +55,7 @@ class StreamShard(PlantedShard, PartsInTurn):
         self.n_threads = n_threads
         self.unit_rows = unit_rows
         self.rows_per_part = rows_per_part or max(1, PART_BYTES // (source.n_columns * source.dtype.itemsize))
-        self.state = PointState(self.n_rows, state_folder)
+        self.state = PointState(self.n_rows)
         self._weights = weights
         self._n_seeds = 0
         self._checked = False

@@ -9,23 +9,19 @@ pass, the next one while the present one is worked on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from globular.backends.protocol import add_up
+from globular.backends.protocol import Index, Labels, Shard, add_up
 from globular.backends.state import PointState
-from globular.data.blocks import Matrix
-from globular.errors import DataError
+from globular.data.blocks import Matrix, Source
+from globular.data.some_rows import check_rows
 from globular.model.columns import ColumnMeans
 from globular.model.nested import Batch, NestedSearch, NestedStatistics
 from globular.model.statistics import F64, I64
 from globular.threads import even_ranges, read_ahead
-
-if TYPE_CHECKING:
-    from globular.backends.stream import StreamShard
 
 HELD_BYTES = 256 * 2**20
 
@@ -41,27 +37,30 @@ class Piece:
 
 
 class StreamedBatch:
-    """The rows of one shard that the nested batches of one order have reached."""
+    """The rows of one source that the nested batches of one order have reached; `part_of` lays shards over them."""
 
-    def __init__(self, shard: StreamShard) -> None:
-        self.shard = shard
+    def __init__(
+        self, source: Source, rows_per_part: int, part_of: Callable[[Matrix, Index, PointState], Shard]
+    ) -> None:
+        self.source = source
+        self.rows_per_part = rows_per_part
+        self.part_of = part_of
         self._seed: int | None = None
         self._size = 0
         self._pieces: list[Piece] = []
         self._held_bytes = 0
 
     def nested_pass(
-        self, centers: F64 | ColumnMeans, origin: F64, batch: Batch, search: NestedSearch
+        self, centers: F64 | ColumnMeans, origin: F64, batch: Batch, search: NestedSearch, labels: Labels
     ) -> NestedStatistics:
-        """See `Shard.nested_pass`."""
-        labels = self.shard.labels
+        """See `Shard.nested_pass`; `labels` are those of all rows."""
         if search.restart:
             labels[:] = -1
         self._grow(batch, anew=search.restart)
         inside = NestedSearch(search.bounds, search.candidates, search.remove_old)
 
         def of_piece(piece: Piece, rows: Matrix) -> NestedStatistics:
-            part = self.shard.part_of(rows, piece.rows, piece.state)
+            part = self.part_of(rows, piece.rows, piece.state)
             part.labels[:] = labels[piece.rows]
             statistics = part.nested_pass(centers, origin, Batch(0, len(piece.rows), len(piece.rows)), inside)
             labels[piece.rows] = part.labels
@@ -76,9 +75,9 @@ class StreamedBatch:
             self._seed, self._size, self._pieces, self._held_bytes = batch.seed, 0, [], 0
         # a batch that is full from the start lists its rows in another order than one that has grown; both are all
         new = batch if self._size == 0 else batch.after(min(self._size, batch.size))
-        rows = new.rows(self.shard.n_rows) if batch.size > self._size else np.empty(0, dtype=np.int64)
+        rows = new.rows(self.source.n_rows) if batch.size > self._size else np.empty(0, dtype=np.int64)
         self._size = batch.size
-        for a, b in even_ranges(len(rows), self.shard.rows_per_part):
+        for a, b in even_ranges(len(rows), self.rows_per_part):
             self._pieces.append(Piece(rows[a:b], PointState(b - a)))
 
     def _read(self) -> Iterator[tuple[Piece, Matrix]]:
@@ -88,22 +87,12 @@ class StreamedBatch:
     def _load(self, piece: Piece) -> Matrix:
         if piece.held is not None:
             return piece.held
-        rows = self.shard.source.take(piece.rows)
+        rows = self.source.take(piece.rows)
         values = rows if isinstance(rows, np.ndarray) else rows.data
         if not piece.checked:
-            self._check_finite(values, piece)
+            check_rows(rows, self.source, piece.rows)
+            piece.checked = True
         if self._held_bytes + values.nbytes <= HELD_BYTES:
             piece.held = rows
             self._held_bytes += values.nbytes
         return rows
-
-    def _check_finite(self, values: np.ndarray, piece: Piece) -> None:
-        piece.checked = True
-        with np.errstate(over="ignore", invalid="ignore"):
-            total = values.sum(dtype=np.float64)  # one fast look; only a sum that is not finite asks for a closer one
-        if not np.isfinite(total):
-            bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
-            if len(bad):
-                where = f" in row {piece.rows[bad[0]]}" if values.ndim == 2 else ""
-                name = self.shard.source.name
-                raise DataError(f"{name}: NaN or infinity{where}; remove or fill such values first")

@@ -16,13 +16,12 @@ from globular.backends.batches import StreamedBatch
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu.planted import PlantedShard
 from globular.backends.cpu.projected import write_coordinates
-from globular.backends.cpu.rows import working_dtype
 from globular.backends.mapped import PartsInTurn
 from globular.backends.protocol import Index, Labels
 from globular.backends.state import PointState
-from globular.data.blocks import Block, Matrix, Source
+from globular.data.blocks import Block, Matrix, Source, working_dtype
+from globular.data.some_rows import check_rows
 from globular.data.tree import PartitionTree
-from globular.errors import DataError
 from globular.model.columns import ColumnMeans
 from globular.model.covariances import ScatterKind
 from globular.model.nested import Batch, NestedSearch, NestedStatistics
@@ -45,11 +44,8 @@ class StreamShard(PlantedShard, PartsInTurn):
         n_threads: int = 1,
         rows_per_part: int | None = None,
         first_row: int = 0,
-        row_numbers: Index | None = None,
     ) -> None:
         self.source = source
-        self._row_numbers = row_numbers
-        """How messages number the rows, where that is not in order from 0."""
         self.first_row = first_row
         self.n_rows, self.n_columns = source.n_rows, source.n_columns
         self.n_threads = n_threads
@@ -68,7 +64,7 @@ class StreamShard(PlantedShard, PartsInTurn):
 
     def _part(self, block: Block) -> CpuShard:
         if not self._checked:
-            self._check_finite(block)
+            check_rows(block.rows, self.source, np.arange(block.start, block.stop))
         span = slice(block.start, block.stop)
         part = self._shard(block.rows, None if self._weights is None else self._weights[span])
         part.state = self.state.view(block.start, block.stop)
@@ -78,19 +74,6 @@ class StreamShard(PlantedShard, PartsInTurn):
 
     def _shard(self, rows: Matrix, weights: F64 | None) -> CpuShard:
         return CpuShard(rows, weights, unit_rows=self.unit_rows, n_threads=self.n_threads)
-
-    def _check_finite(self, block: Block) -> None:
-        values = block.rows if isinstance(block.rows, np.ndarray) else block.rows.data
-        with np.errstate(over="ignore", invalid="ignore"):
-            total = values.sum(dtype=np.float64)  # one fast look; only a sum that is not finite asks for a closer one
-        if not np.isfinite(total):
-            bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
-            if len(bad):
-                number = block.start + int(bad[0])
-                if self._row_numbers is not None:
-                    number = int(self._row_numbers[number])
-                where = f" in row {number}" if isinstance(block.rows, np.ndarray) else ""
-                raise DataError(f"{self.source.name}: NaN or infinity{where}; remove or fill such values first")
 
     @property
     def _per_point(self) -> CpuShard:
@@ -118,8 +101,8 @@ class StreamShard(PlantedShard, PartsInTurn):
         self, centers: F64 | ColumnMeans, origin: F64, batch: Batch, search: NestedSearch
     ) -> NestedStatistics:
         if self._batch is None:
-            self._batch = StreamedBatch(self)
-        return self._batch.nested_pass(centers, origin, batch, search)
+            self._batch = StreamedBatch(self.source, self.rows_per_part, self.part_of)
+        return self._batch.nested_pass(centers, origin, batch, search, self.labels)
 
     def part_of(self, rows: Matrix, numbers: Index, state: PointState) -> CpuShard:
         """A part of the rows with these numbers, which the caller has read and keeps the state of."""

@@ -19,8 +19,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.probing import find_labels
 from globular.algorithms.steps import Step, in_units
-from globular.backends.cpu.rows import working_dtype
 from globular.backends.protocol import Labels
+from globular.data.blocks import working_dtype
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_indices, checked_floats
 from globular.estimators.inputs import Input, check_allocation, open_input

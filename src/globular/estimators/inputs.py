@@ -22,13 +22,13 @@ from sklearn.base import ClusterMixin
 from sklearn.utils.validation import check_array, validate_data
 
 from globular.backends.cpu import CpuShard
-from globular.backends.cpu.rows import working_dtype
 from globular.backends.dask.partitions import is_collection, open_files
 from globular.backends.protocol import Index, Labels, Shard
 from globular.backends.stream import StreamShard
 from globular.data import memory
-from globular.data.chosen_rows import ChosenRows
+from globular.data.blocks import working_dtype
 from globular.data.columns import check_columns, column_names
+from globular.data.some_rows import ChosenRows
 from globular.data.sources import Source, as_source, open_memmap
 from globular.data.sparse_rows import checked_csr
 from globular.errors import DataError
@@ -217,7 +217,7 @@ def _streamed_rows(
     source: Source, unit_rows: bool, threads: int, rows: Index | None, weights: F64 | None = None
 ) -> StreamShard:
     chosen = source if rows is None else ChosenRows(source, rows)
-    return StreamShard(chosen, weights, unit_rows=unit_rows, n_threads=threads, row_numbers=rows)
+    return StreamShard(chosen, weights, unit_rows=unit_rows, n_threads=threads)
 
 
 def _open_distributed(

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from globular.data.blocks import Matrix, Source, check_table
 from globular.data.formats import open_path
-from globular.data.row_range import RowRange
+from globular.data.some_rows import RowRange
 from globular.data.sources import as_source
 from globular.data.sparse_rows import checked_csr
 from globular.data.streamed import ConcatenatedSource
@@ -182,14 +182,3 @@ def weights_from_chunk(chunk: Any, n_rows: int, name: str) -> F64:
     if not (weights >= 0).all() or not np.isfinite(weights).all():
         raise ValueError(f"sample_weight: {name} has weights that are negative, NaN or infinite")
     return weights
-
-
-def check_finite(rows: Matrix, name: str) -> None:
-    """Refuse NaN and infinity, naming the partition."""
-    values = rows.data if sparse.issparse(rows) else rows
-    if values.dtype.kind != "f":
-        return
-    with np.errstate(over="ignore", invalid="ignore"):
-        suspicious = not np.isfinite(values.sum(dtype=np.float64))
-    if suspicious and not np.isfinite(values).all():
-        raise DataError(f"{name}: NaN or infinity; remove or fill such values first")

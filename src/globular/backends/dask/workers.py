@@ -19,14 +19,13 @@ import numpy as np
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu.planted import PlantedShard
 from globular.backends.dask.messages import Answer, Request
-from globular.backends.dask.partitions import FileRows, check_finite, rows_from_chunk, weights_from_chunk
+from globular.backends.dask.partitions import FileRows, rows_from_chunk, weights_from_chunk
 from globular.backends.mapped import call_part
 from globular.backends.protocol import Labels, Shard
 from globular.backends.stream import StreamShard
 from globular.backends.tree import TreeSum
-from globular.data.blocks import Matrix
-from globular.data.chosen_rows import ChosenRows
-from globular.data.row_range import RowRange
+from globular.data.blocks import Matrix, check_finite
+from globular.data.some_rows import ChosenRows, RowRange
 from globular.data.tree import FrontierState
 from globular.errors import DataError
 from globular.model.gaussian import GaussianParameters

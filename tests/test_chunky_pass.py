@@ -14,7 +14,7 @@ from globular.backends.cpu.chunks import cell_densities
 from globular.backends.protocol import Shard, require
 from globular.backends.split import SplitShard
 from globular.backends.stream import StreamShard
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.errors import UnsupportedPassError
 from globular.model.chunks import Within
 from globular.model.covariances import FAMILIES, CovarianceLimits

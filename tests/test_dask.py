@@ -45,13 +45,12 @@ pytest.importorskip("distributed", reason='needs Dask: pip install "globular[das
 import dask.array as da
 from distributed import Client, LocalCluster
 
-from globular.backends.dask import DaskShard
+from globular.backends.dask import DaskShard, opening
 from globular.backends.dask import cluster as cluster_module
 from globular.backends.dask import crew as crew_module
 from globular.backends.dask import log as log_module
 from globular.backends.dask.messages import pack, size_of, unpack
 from globular.backends.dask.partitions import collection_partitions
-from globular.estimators import distributed as face
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -246,7 +245,7 @@ def test_data_frames(current: Client) -> None:
     own = KMeans(8, init=rows[:8], max_iter=4, algorithm="lloyd").fit(lazy, sample_weight=lazy.a.abs())
     same = KMeans(8, init=rows[:8], max_iter=4, algorithm="lloyd").fit(frame, sample_weight=frame.a.abs())
     np.testing.assert_array_equal(own.labels_, same.labels_)
-    with pytest.raises(DataError, match=r"not numbers: kind; drop"):
+    with pytest.raises(DataError, match=r"not numbers: 'kind'; drop"):
         KMeans(2).fit(lazy.assign(kind="x"))
 
 
@@ -327,7 +326,7 @@ def test_files_are_read_by_the_workers(
     if suffix == ".parquet":
         pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
     if not keep:
-        monkeypatch.setattr(face, "WORKER_SHARE", 0.0)
+        monkeypatch.setattr(opening, "WORKER_SHARE", 0.0)
     rows = blobs(N, C=6, D=D)
     paths = write_parts(tmp_path / "parts", rows, suffix)
     options = {"init": rows[:6], "algorithm": "lloyd", "max_iter": 5}
@@ -525,7 +524,7 @@ def test_all_workers_killed_at_once(fragile: Client) -> None:
 
 def test_lazy_answers_outlive_the_worker_that_has_the_model(fragile: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     await_workers(fragile)
-    monkeypatch.setattr(face, "_SMALL_MODEL", 0)
+    monkeypatch.setattr("globular.estimators.distributed._SMALL_MODEL", 0)
     rows = blobs(N, C=5, D=D)
     model = KMeans(5, random_state=0).fit(rows)
     with fragile.as_current():

@@ -25,7 +25,7 @@ from sklearn.preprocessing import StandardScaler
 
 from globular import KMeans, NestedMiniBatchKMeans, VariationalKMeans
 from globular.callbacks import Callback
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.errors import FitInterruptedWarning
 from globular.estimators import inputs
 from globular.estimators.starts import STARTS

@@ -21,7 +21,7 @@ from globular.backends.cpu.truncated import truncated_posterior
 from globular.backends.protocol import require
 from globular.backends.split import SplitShard
 from globular.backends.stream import StreamShard
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.errors import UnsupportedPassError
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step

@@ -18,7 +18,7 @@ from globular.backends.protocol import Shard, require
 from globular.backends.split import SplitShard
 from globular.backends.state import PointState
 from globular.backends.stream import StreamShard
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.errors import DataError, UnsupportedPassError
 from globular.model.gaussian import isotropic_mixture
 from globular.reference import hard as reference

@@ -14,15 +14,10 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from globular.data.binary_files import BinarySource
-from globular.data.sources import (
-    ArraySource,
-    ConcatenatedSource,
-    CSRSource,
-    MemmapSource,
-    Source,
-    as_source,
-    open_memmap,
-)
+from globular.data.blocks import Source
+from globular.data.open import as_source
+from globular.data.sources import ArraySource, CSRSource, MemmapSource, open_memmap
+from globular.data.streamed import ConcatenatedSource
 from globular.errors import DataError
 
 N_ROWS, N_COLUMNS = 37, 3

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from globular.backends.stream import StreamShard
 from globular.backends.tree import TreeSum, tree_total
+from globular.data.open import as_source
 from globular.data.some_rows import ChosenRows, RowRange
-from globular.data.sources import as_source
 from globular.errors import DataError
 from globular.model.nested import Batch, NestedSearch
 from makers import blobs

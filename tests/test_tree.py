@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from globular.backends.cpu import CpuShard
 from globular.backends.split import SplitShard
 from globular.backends.stream import StreamShard
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.data.tree import Frontier, PartitionTree
 from globular.data.tree.partition import tree_bytes
 from globular.model.chunks import Chunks, coarsen, pack, unpack

@@ -27,7 +27,7 @@ from globular.backends.cpu import CpuShard
 from globular.backends.protocol import Shard
 from globular.backends.split import SplitShard
 from globular.backends.stream import StreamShard
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import random_graph
 from globular.model.search import Search

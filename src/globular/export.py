@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from globular._files import check_file, write_whole
 from globular._onnx_graphs import kmeans_graph, mixture_graph
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.errors import DataError, MemoryBudgetError, MissingExtraError
 from globular.estimators.mixtures import MixtureEstimator
 from globular.io import write_array

@@ -63,7 +63,7 @@ def predict_blocks(model: Any, source: Source, *, show_progress: bool = False) -
     import numpy as np
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from globular.data.sources import as_source
+    from globular.data.open import as_source
 
     console = stderr()
     bar = Progress(

@@ -102,9 +102,14 @@ def _open_files(paths: Sequence[Path], columns: Columns, dataset: str | None) ->
     return _open_svmlight(paths)
 
 
+def files_in(folder: Path) -> list[Path]:
+    """What a folder holds, in the order of the names, but for names that begin with ``.`` or ``_``."""
+    return sorted(path for path in folder.iterdir() if not path.name.startswith((".", "_")))
+
+
 def _open_folder(folder: Path, columns: Columns, dataset: str | None) -> Source:
     """Open the parts of a folder in the order of their names; all must have one format and the same columns."""
-    paths = sorted(path for path in folder.iterdir() if not path.name.startswith((".", "_")))
+    paths = files_in(folder)
     if not paths:
         raise DataError(f"{folder}: the folder is empty; globular reads folders of {', '.join(SUFFIXES)} files")
     for path in paths:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from globular.algorithms.cells import draw_cells, graph_by_cells
-from globular.backends.cpu import CpuShard
+from globular.backends.registry import shard_over
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.fitted import check_indices, checked_floats
 from globular.estimators.mixtures import MixtureEstimator
@@ -123,7 +123,7 @@ def _errors(model: Any, scan: Scan | None, centers: F64) -> tuple[F64 | None, st
 
 def _closest_centers(centers: F64) -> Graph:
     """Every centre and the closest others, nearly exactly. O(C √C D)."""
-    shard = CpuShard(centers, n_threads=resolve_threads(None))
+    shard = shard_over(centers, n_threads=resolve_threads(None))
     cells = draw_cells(shard, centers, np.random.default_rng(0))
     return graph_by_cells(shard, centers, cells, N_NEIGHBORS + 1)
 

@@ -16,16 +16,15 @@ from typing import Any, cast
 
 import numpy as np
 
-from globular.backends.cpu import CpuShard
 from globular.backends.cpu.planted import PlantedShard
 from globular.backends.dask.messages import Answer, Request
 from globular.backends.dask.partitions import FileRows, rows_from_chunk, weights_from_chunk
 from globular.backends.mapped import call_part
 from globular.backends.protocol import Labels, Shard
-from globular.backends.stream import StreamShard
+from globular.backends.registry import shard_over
 from globular.backends.tree import TreeSum
 from globular.data.blocks import Matrix, check_finite
-from globular.data.some_rows import ChosenRows, RowRange
+from globular.data.some_rows import RowRange, choose_rows
 from globular.data.tree import FrontierState
 from globular.errors import DataError
 from globular.model.gaussian import GaussianParameters
@@ -195,13 +194,7 @@ def _make_part(host: _Host, number: int, options: PartOptions, worker: Any) -> P
     if weights is not None and not options.labelled:
         rows = _rows_that_count(rows, weights)
     n_threads = options.n_threads or worker.state.nthreads
-    shard: CpuShard | StreamShard
-    if isinstance(rows, (RowRange, ChosenRows)):
-        shard = StreamShard(
-            rows, weights, unit_rows=options.unit_rows, n_threads=n_threads, first_row=options.first_row
-        )
-    else:
-        shard = CpuShard(rows, weights, unit_rows=options.unit_rows, n_threads=n_threads, first_row=options.first_row)
+    shard = shard_over(rows, weights, unit_rows=options.unit_rows, n_threads=n_threads, first_row=options.first_row)
     host.parts[number] = _Part(shard, options.version)
     return PartInfo(shard.total_weight, dict(shard.passes))
 
@@ -212,7 +205,7 @@ def _rows_that_count(rows: Any, weights: F64) -> Any:
     if len(counted) in (0, len(weights)):
         return rows
     numbers = counted[np.minimum(np.searchsorted(counted, np.arange(len(weights))), len(counted) - 1)]
-    return ChosenRows(rows, numbers) if isinstance(rows, RowRange) else rows[numbers]
+    return choose_rows(rows, numbers)
 
 
 async def drop_parts(key: str, dask_worker: Any = None) -> None:

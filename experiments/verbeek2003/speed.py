@@ -43,7 +43,7 @@ from globular.backends.cpu import CpuShard
 from globular.benchmarking.problems import data_folder
 from globular.data.tree import PartitionTree
 from globular.errors import DataError
-from globular.estimators.chunky_starts import chunky_bytes
+from globular.estimators.memory import chunky_bytes
 from globular.model.gaussian import GaussianParameters
 from globular.threads import resolve_threads
 

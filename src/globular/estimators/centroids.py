@@ -23,7 +23,8 @@ from globular.backends.protocol import Labels
 from globular.data.blocks import working_dtype
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_indices, checked_floats
-from globular.estimators.inputs import Input, check_allocation, open_input
+from globular.estimators.inputs import Input, open_input
+from globular.estimators.memory import check_allocation
 from globular.estimators.running import Fit, exhaust, warn_user
 from globular.model.history import History, Record
 from globular.model.statistics import F64

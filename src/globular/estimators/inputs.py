@@ -222,15 +222,6 @@ def check_weights(sample_weight: Any, n_rows: int) -> F64 | None:
     return weights
 
 
-def check_allocation(n_bytes: int, what: str, alternative: str, *, at_most: int | None = None) -> None:
-    """Say beforehand how much memory something takes; refuse what cannot fit into this machine, and say what can.
-
-    `n_bytes` is sure to be needed. Where more may be, `at_most` is what is said.
-    """
-    memory.check_fits(n_bytes, what, alternative)
-    logger.info("%s: up to %.1f MiB", what, (n_bytes if at_most is None else at_most) / 2**20)
-
-
 def mean_variance(data: Input) -> float:
     """Mean variance of the columns; an error if squares leave the range of float64: no distance means anything then."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):

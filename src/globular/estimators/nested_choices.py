@@ -11,10 +11,10 @@ from globular.algorithms.nested import RHO_TOGETHER, BoundKind, NestedOptions
 from globular.algorithms.probing import ProbingOptions, find_labels, probing_kmeans
 from globular.algorithms.swaps import swap_seeds
 from globular.algorithms.yinyang import default_groups
-from globular.backends.cpu.memory import TAKEN_AT_ONCE
 from globular.backends.stream import StreamShard
 from globular.data.memory import physical_memory
-from globular.estimators.inputs import MEMORY_SHARE, Input, check_allocation, mean_variance
+from globular.estimators.inputs import MEMORY_SHARE, Input, mean_variance
+from globular.estimators.memory import TAKEN_AT_ONCE, check_allocation
 from globular.estimators.starts import Start, starting_centers
 from globular.model.nested import Batch
 from globular.threads import resolve_threads

@@ -24,6 +24,7 @@ from globular.backends.cpu.grouped import (
 )
 from globular.backends.cpu.hard import cluster_sums
 from globular.backends.cpu.rows import DenseRows, Floats, load_rows
+from globular.backends.limits import HASH_SIZE
 from globular.kernels import few_columns, neighborhoods
 from globular.kernels import truncated as kernels
 from globular.model.gaussian import GaussianParameters
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 FEW_COLUMNS = 12
 """Up to so many columns the search is vectorised over rows."""
-HASH_SIZE = 1 << 15
 
 
 def truncated_pass(

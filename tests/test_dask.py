@@ -335,11 +335,23 @@ def test_files_are_read_by_the_workers(
         model = KMeans(6, **options).fit(X)
         np.testing.assert_array_equal(model.labels_, expected.labels_)
         np.testing.assert_allclose(model.cluster_centers_, expected.cluster_centers_, rtol=1e-12)
+    np.testing.assert_array_equal(model.transform(paths), model.transform(rows))
     predicted = model.predict(paths)
     assert isinstance(predicted, np.ndarray)
     np.testing.assert_array_equal(predicted, expected.labels_)
     mixture = GaussianMixture(2, random_state=0).fit(rows)
     np.testing.assert_array_equal(mixture.predict(paths), mixture.predict(rows))
+
+
+def test_bounds_of_rows_that_workers_stream_have_a_budget_of_their_own(
+    tmp_path: Path, current: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_parts(tmp_path / "parts", blobs(N, C=6, D=D), ".npy")
+    monkeypatch.setattr("globular.estimators.nested_choices.STREAMED_BOUNDS", 0)
+    model = NestedMiniBatchKMeans(6, max_iter=1, random_state=0)
+    assert model.fit(tmp_path / "parts").bounds_ == "elkan"  # kept in the workers' memory
+    monkeypatch.setattr(opening, "WORKER_SHARE", 0.0)
+    assert model.fit(tmp_path / "parts").bounds_ is None
 
 
 def test_a_list_of_files_without_a_client(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from globular.algorithms.probing import find_labels
 from globular.algorithms.steps import Step, in_units
 from globular.backends.protocol import Labels
-from globular.data.blocks import working_dtype
+from globular.data.blocks import check_finite, working_dtype
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_indices, checked_floats
 from globular.estimators.inputs import Input, open_input
@@ -28,6 +28,11 @@ from globular.estimators.memory import check_allocation
 from globular.estimators.running import Fit, exhaust, warn_user
 from globular.model.history import History, Record
 from globular.model.statistics import F64
+
+ROWS_AT_ONCE = 4096
+"""Rows of which `transform` finds the distances together."""
+BLOCK_BYTES = 64 * 2**20
+"""Bytes of rows in float64 that `transform` reads at a time where they do not lie in memory."""
 
 
 class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
@@ -183,15 +188,25 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     def transform(self, X: Any) -> NDArray[np.floating[Any]]:
         """Distances of every row to all centres, an N × k array (cosine distances if the metric is the cosine)."""
         check_is_fitted(self)
-        matrix = open_input(self, X, reset=False, n_threads=self.n_threads).matrix
-        if matrix is None:
-            raise ValueError("transform returns N × k distances and needs X in memory; pass it in parts")
-        centers = self._centers()
-        n_bytes = 8 * matrix.shape[0] * len(centers)
+        data = open_input(self, X, reset=False, n_threads=self.n_threads)
+        shape = data.n_rows, len(self.cluster_centers_)
+        n_bytes = data.dtype.itemsize * shape[0] * shape[1]
         check_allocation(n_bytes, "the distances of all rows to all centres", "transform X in parts")
+        if data.matrix is not None:
+            return self._distances_of(data.matrix)
+        distances = np.empty(shape, dtype=data.dtype)
+        step = ROWS_AT_ONCE * max(1, BLOCK_BYTES // (8 * data.n_columns * ROWS_AT_ONCE))
+        for start in range(0, data.n_rows, step):
+            numbers = np.arange(start, min(start + step, data.n_rows))
+            rows = data.shard.take(numbers).astype(data.dtype, copy=False)
+            check_finite(rows, "X", numbers)
+            distances[numbers[0] : numbers[-1] + 1] = self._distances_of(rows)
+        return distances
+
+    def _distances_of(self, rows: Any) -> NDArray[np.floating[Any]]:
         if self.metric == "cosine":
-            return cosine_distances(_shortened(matrix) if matrix.dtype.kind == "f" else matrix, self.cluster_centers_)
-        return _distances(matrix, centers)
+            return cosine_distances(_shortened(rows) if rows.dtype.kind == "f" else rows, self.cluster_centers_)
+        return _distances(rows, self._centers())
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Minus the sum of squared distances of the rows to their closest centres (larger is better)."""
@@ -250,8 +265,8 @@ def _distances(matrix: Any, centers: F64) -> NDArray[np.floating[Any]]:
     offset = centers.mean(axis=0) if dense else 0.0  # sparse rows would not stay sparse
     centers = centers - offset
     norms = (centers**2).sum(axis=1)
-    for start in range(0, len(distances), 4096):
-        rows = matrix[start : start + 4096].astype(np.float64)
+    for start in range(0, len(distances), ROWS_AT_ONCE):
+        rows = matrix[start : start + ROWS_AT_ONCE].astype(np.float64)
         rows = rows - offset if dense else rows
         lengths = (rows**2).sum(axis=1) if dense else np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
         scale = lengths[:, None] + norms
@@ -260,7 +275,7 @@ def _distances(matrix: Any, centers: F64) -> NDArray[np.floating[Any]]:
         for c in np.flatnonzero(cancelled.any(axis=0)):
             near = rows[np.flatnonzero(cancelled[:, c])]
             squared[cancelled[:, c], c] = (((near if dense else near.toarray()) - centers[c]) ** 2).sum(axis=1)
-        distances[start : start + 4096] = np.sqrt(squared)
+        distances[start : start + ROWS_AT_ONCE] = np.sqrt(squared)
     return distances
 
 

@@ -15,8 +15,7 @@ from scipy import sparse
 from globular.data.blocks import Source, check_not_empty
 from globular.data.columns import are_not_numbers
 from globular.data.formats import files_in, open_path
-from globular.data.sources import ArraySource, CSRSource, open_memmap
-from globular.data.streamed import ConcatenatedSource
+from globular.data.sources import ArraySource, CSRSource, concatenate, open_memmap
 from globular.errors import DataError
 
 
@@ -30,13 +29,13 @@ class Files:
     def open(self) -> Source:
         """One source of all rows."""
         sources = [open_path(path, self.columns) for path in self.paths]
-        return sources[0] if len(sources) == 1 else ConcatenatedSource(sources, name=f"{sources[0].name} …")
+        return concatenate(sources, f"{sources[0].name} …")
 
     def names(self) -> Iterator[str]:
         """The full name of every file."""
         for path in self.paths:
-            folder = Path(path).expanduser()
-            yield from map(os.path.abspath, files_in(folder) if folder.is_dir() else [folder])
+            location = os.path.expanduser(path)
+            yield from map(os.path.abspath, files_in(Path(location)) if os.path.isdir(location) else [location])
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +65,8 @@ def tell(X: Any) -> Given:
     if isinstance(X, list | tuple) and X and all(isinstance(item, str | os.PathLike) for item in X):
         return Given("files", Files(tuple(map(os.fspath, X))))
     if isinstance(X, str | os.PathLike):
-        path = os.fspath(X)
-        is_folder = Path(path).expanduser().is_dir()
-        return Given("files", Files((path,))) if is_folder else Given("source", open_path(path))
+        is_folder = os.path.isdir(os.path.expanduser(X))
+        return Given("files", Files((os.fspath(X),))) if is_folder else Given("source", open_path(X))
     if isinstance(X, np.memmap) and X.filename is not None:  # a copy of a memmap has no file behind it
         return Given("source", open_memmap(X))
     if isinstance(X, Source) and not isinstance(X, np.ndarray):
@@ -82,29 +80,8 @@ def is_collection(X: Any) -> bool:
 
 
 def as_source(X: Any) -> Source:
-    """Make a source of whatever a user passes as data.
+    """Make a source, of at least one row and one column, of whatever a user passes as data; arrays are not copied.
 
-    Parameters
-    ----------
-    X : ndarray, memmap, scipy sparse matrix or array, pandas DataFrame, list of lists, path, list of paths, or Source
-        The table. A path is opened by :func:`globular.io.open_source`; a source is returned as it is.
-
-    Returns
-    -------
-    Source
-        With at least one row and one column. Arrays are not copied, memmaps are not read.
-
-    Raises
-    ------
-    TypeError
-        If `X` is none of these.
-    globular.errors.DataError
-        If it is empty, not two-dimensional, or does not hold real numbers (a ``ValueError``).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from globular.data.open import as_source
     >>> source = as_source(np.arange(6, dtype=np.uint8).reshape(3, 2))
     >>> [block.rows.tolist() for block in source.blocks(max_rows=2)]
     [[[0, 1], [2, 3]], [[4, 5]]]

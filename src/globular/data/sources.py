@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from globular.data.binary_files import BinarySource, Places
 from globular.data.blocks import Block, Matrix, Source, check_indices, check_span, check_table
 from globular.data.sparse_rows import checked_csr
+from globular.data.streamed import ConcatenatedSource
 from globular.data.versions import FileVersion
 from globular.errors import DataError
 
@@ -30,17 +32,14 @@ class _SlicedSource:
         self._rows = rows
 
     def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[Block]:
-        """Give rows `start` to `stop` in order, `max_rows` at a time."""
         first, last = check_span(max_rows, start, stop, self.n_rows)
         spans = ((low, min(low + max_rows, last)) for low in range(first, last, max_rows))
         return (Block(low, high, self._rows[low:high]) for low, high in spans)
 
     def take(self, indices: NDArray[np.intp]) -> Matrix:
-        """Return these rows in this order."""
         return self._rows[check_indices(indices, self.n_rows)]
 
     def whole(self) -> Matrix:
-        """Return every row; nothing is copied."""
         return self._rows
 
 
@@ -77,13 +76,33 @@ class MemmapSource(_SlicedSource):
         super().__init__(np.asarray(array), name)
 
     def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[Block]:
-        """Give rows `start` to `stop` in order, `max_rows` at a time."""
         views = super().blocks(max_rows, start, stop)
         return (Block(view.start, view.stop, np.array(view.rows, order="C")) for view in views)
 
     def whole(self) -> Matrix:
-        """Return a copy in memory, row after row."""
         return np.array(self._rows, order="C")
+
+
+def concatenate(parts: Sequence[Source], name: str) -> Source:
+    """Several sources one below the other; one alone stays what it is, and sparse ones are joined in memory."""
+    head = parts[0]
+    for part in parts[1:]:
+        if part.n_columns != head.n_columns:
+            raise DataError(
+                f"{part.name}: has {part.n_columns} columns, but {head.name} has {head.n_columns}; "
+                "all parts need the same columns"
+            )
+        if part.is_sparse != head.is_sparse:
+            raise DataError(
+                f"{part.name}: is {'sparse' if part.is_sparse else 'dense'}, but {head.name} is not; "
+                "make all parts dense or all parts sparse"
+            )
+    if len(parts) == 1:
+        return head
+    if head.is_sparse:
+        matrices: list[Any] = [part.whole() for part in parts]
+        return CSRSource(sparse.vstack(matrices, format="csr"), name)
+    return ConcatenatedSource(parts, name)
 
 
 def open_memmap(array: np.memmap[Any, Any]) -> Source:

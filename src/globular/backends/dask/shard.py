@@ -16,12 +16,12 @@ from typing import Any, Concatenate, cast
 import numpy as np
 from numpy.typing import DTypeLike
 
-from globular.backends.cpu import CpuShard
 from globular.backends.dask.crew import Crew, Traffic
 from globular.backends.dask.partitions import Partition
 from globular.backends.dask.workers import labels_at, labels_of
 from globular.backends.mapped import Arguments, Result
-from globular.backends.protocol import Labels, Shard
+from globular.backends.protocol import Labels, LocalShard, Shard
+from globular.backends.registry import shard_over
 from globular.backends.split import IN_PARTS, SideBySide
 from globular.model.statistics import F64
 from globular.threads import resolve_threads
@@ -116,8 +116,8 @@ class DaskShard(SideBySide):
     ) -> Result:
         return self.crew.total_of(merge, function, arguments)
 
-    def local(self, rows: F64, weights: F64 | None = None) -> CpuShard:
-        return CpuShard(np.empty((0, self.n_columns)), n_threads=self.n_threads).local(rows, weights)
+    def local(self, rows: F64, weights: F64 | None = None) -> LocalShard:
+        return shard_over(np.empty((0, self.n_columns)), n_threads=self.n_threads).local(rows, weights)
 
 
 class RemoteLabels:

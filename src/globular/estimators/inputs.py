@@ -121,7 +121,7 @@ def _fits(source: Source) -> bool:
 
 def _open_on_workers(estimator: Any, given: Given, sample_weight: Any, unit_rows: bool, n_threads: int | None) -> Input:
     """A shard on Dask workers over a collection or files; weights may be a collection or an array."""
-    lazy = sample_weight if is_collection(sample_weight) else None
+    lazy = sample_weight if given.kind == "collection" and is_collection(sample_weight) else None
     weights = None if lazy is not None or sample_weight is None else check_weights(sample_weight, len(sample_weight))
     labelled = isinstance(estimator, ClusterMixin)  # mixtures ask their rows for no labels
     shard = open_on_workers(given, weights, lazy, unit_rows=unit_rows, labelled=labelled, n_threads=n_threads)

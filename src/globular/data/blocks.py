@@ -119,7 +119,7 @@ def check_not_empty(n_rows: int, n_columns: int, name: str) -> None:
 
 
 def check_finite(rows: Matrix, name: str, numbers: NDArray[np.intp] | None = None) -> None:
-    """Refuse NaN and infinity; the first of such rows is named by its number, where rows are dense and have numbers."""
+    """Refuse NaN and infinity; where rows are dense and have numbers, the first bad row is named by its number."""
     values = rows if isinstance(rows, np.ndarray) else rows.data
     if values.dtype.kind != "f":
         return

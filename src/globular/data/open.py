@@ -43,7 +43,7 @@ class Given:
     """What a user hands over as X."""
 
     kind: Literal["collection", "files", "source", "rows"]
-    """On Dask; several files, which workers may read; one file, memory map or other source; what lies in memory."""
+    """A collection of Dask, several files (for workers, if there are any), one file or other source, rows in memory."""
     value: Any
     """A Dask array or data frame, `Files`, a `Source`, or X itself."""
 

@@ -88,7 +88,8 @@ def open_input(
 ) -> Input:
     """Validate X (and weights) and put a shard over the rows that count. `reset` is True in fit, False in predict.
 
-    `at_least` as many rows are wanted, where X has them, and weights may be counts; see `Weights.of`.
+    `at_least` is the number of rows that a fit needs, `are_counts` says that weights are numbers of rows; see
+    `Weights.of`.
     """
     given = tell(X)
     source = given.open()

@@ -19,7 +19,7 @@ from globular import (
     VariationalKMeans,
 )
 from globular.backends.dask.partitions import rows_from_chunk
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.errors import DataError, MemoryBudgetError
 from globular.estimators import inputs
 from globular.export import centers_from

@@ -18,7 +18,7 @@ from sklearn.utils.estimator_checks import check_sample_weight_equivalence_on_de
 import globular
 from globular import ChunkyGaussianMixture, GaussianMixture
 from globular.algorithms.chunky import CONVERGED, ENOUGH, POLISHED
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.datasets import separated_mixture
 from globular.errors import MemoryBudgetError
 from globular.estimators import chunky_starts, inputs, mixture

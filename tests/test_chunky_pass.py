@@ -14,7 +14,7 @@ from globular.backends.cpu.expect import blocks as chunk_blocks
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
 from globular.backends.tree.expect import cell_densities
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.errors import UnsupportedPassError
 from globular.model.chunks import Within
 from globular.model.covariances import FAMILIES, CovarianceLimits

@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from globular import ChunkyGaussianMixture, InfiniteGaussianMixture, InfiniteMultinomialMixture
 from globular.algorithms.em import ROUNDED
 from globular.backends.many.stream import StreamShard
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.errors import FitInterruptedWarning
 from globular.estimators import inputs, starts
 from globular.estimators.mixture import GaussianMixture

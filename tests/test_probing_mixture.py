@@ -22,7 +22,7 @@ from globular.backends.cpu.expect import probe as probed_soft
 from globular.backends.cpu.expect.all import most_likely, score_rows
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.errors import UnsupportedPassError
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step

@@ -17,7 +17,7 @@ from globular.backends.cpu import CpuShard
 from globular.backends.cpu.assign import all as hard
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.errors import DataError, UnsupportedPassError
 from globular.model.gaussian import isotropic_mixture
 from globular.reference import hard as reference
@@ -176,18 +176,6 @@ def test_files_are_streamed_like_arrays(dtype: type, tmp_path: Path) -> None:
         shard = StreamShard(as_source(given), rows_per_part=64)
         shard.run(Assign(rows[:7].astype(np.float64)))
         np.testing.assert_array_equal(shard.labels, expected.labels)
-
-
-def test_state_in_files(tmp_path: Path) -> None:
-    rows = blobs(n=300)
-    in_memory = StreamShard(as_source(rows), rows_per_part=50)
-    in_files = StreamShard(as_source(rows), rows_per_part=50, state_folder=tmp_path)
-    options = KMeansOptions(max_iter=10)
-    for one, two in zip(yinyang(in_memory, rows[:40], options), yinyang(in_files, rows[:40], options), strict=True):
-        assert one.model.tobytes() == two.model.tobytes()
-        np.testing.assert_array_equal(in_files.labels, in_memory.labels)
-    assert (tmp_path / "labels.state").stat().st_size == 300 * 4
-    assert (tmp_path / "yinyang.state").stat().st_size > 0
 
 
 def test_point_state_views_write_to_the_whole() -> None:

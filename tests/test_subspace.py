@@ -18,7 +18,7 @@ from globular.algorithms.subspace import Inside, enter_subspace, kmeans_from_sub
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.model.subspace import MARGIN, informative_subspace, n_informative
 from globular.seam.passes import Assign, Project, SumByLabel
 

@@ -26,7 +26,7 @@ from globular.algorithms.variational import (
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import random_graph
 from globular.model.search import Search

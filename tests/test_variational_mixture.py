@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import globular
 from globular import GaussianMixture, VariationalGaussianMixture
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.estimators import inputs, mixture
 from globular.estimators.starts import STARTS
 from globular.model.covariances import FAMILIES

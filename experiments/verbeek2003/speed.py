@@ -43,7 +43,7 @@ from globular.algorithms.em import EMOptions, start_from_means
 from globular.backends.cpu import CpuShard
 from globular.benchmarking.problems import data_folder
 from globular.errors import DataError
-from globular.estimators.chunky_starts import chunky_bytes
+from globular.estimators.memory import chunky_bytes
 from globular.model.gaussian import GaussianParameters
 from globular.seam.passes import Expect
 from globular.threads import resolve_threads

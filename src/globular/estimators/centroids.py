@@ -19,12 +19,18 @@ from globular.algorithms.probing import find_labels
 from globular.algorithms.steps import Step, in_units
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_indices, checked_floats
-from globular.estimators.inputs import Input, check_allocation, open_input
+from globular.estimators.inputs import Input, open_input
+from globular.estimators.memory import check_allocation
 from globular.estimators.running import Fit, exhaust, warn_user
 from globular.model.history import History, Record
 from globular.model.statistics import F64
 from globular.seam.passes import Assign, Centers, Labels
 from globular.seam.shard import answer
+
+ROWS_AT_ONCE = 4096
+"""Rows of which `transform` finds the distances together."""
+BLOCK_BYTES = 64 * 2**20
+"""Bytes of rows in float64 that `transform` reads at a time where they do not lie in memory."""
 
 
 class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):

@@ -7,10 +7,10 @@ import numpy as np
 from globular.algorithms.chunky import ChunkyOptions, start_from_cells
 from globular.algorithms.em import EMOptions, start_at_random
 from globular.algorithms.greedy import grow_mixture
-from globular.backends.tree.partition import tree_bytes
-from globular.estimators.inputs import Input, check_allocation
+from globular.estimators.inputs import Input
+from globular.estimators.memory import check_allocation, chunky_bytes
 from globular.estimators.mixture_starts import MEANS_METHODS, STARTS, GivenStart
-from globular.model.covariances import FAMILIES, CovarianceLimits, ScatterKind
+from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.gaussian import GaussianParameters
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import Plant, TakeCells
@@ -30,8 +30,6 @@ FEWEST_CELLS = 1000
 TRUNCATED_FROM = 400
 """Number of components from which cells look at few of them."""
 N_CANDIDATES = 5
-WORKING_BYTES = 2**26
-"""Blocks of cells and of statistics in the hands of the threads, and what compiled kernels take."""
 
 
 def resolved_max_cells(max_cells: int | None, n_rows: int, n_components: int) -> int:
@@ -48,11 +46,6 @@ def resolved_candidates(n_candidates: int | str | None, n_components: int) -> in
     if n_candidates is None or isinstance(n_candidates, str) or n_candidates >= n_components:
         return None
     return int(n_candidates)
-
-
-def chunky_bytes(n_rows: int, n_columns: int, leaf_size: int, kind: ScatterKind) -> int:
-    """Most memory that a fit takes beyond the rows: the tree, twice while its subtrees are joined, blocks of cells."""
-    return 2 * tree_bytes(n_rows, n_columns, leaf_size, kind) + WORKING_BYTES
 
 
 def plant(

@@ -21,12 +21,11 @@ from globular.algorithms.infinite import (
     one_component,
 )
 from globular.algorithms.steps import Step
-from globular.backends.cpu.memory import mixture_bytes
-from globular.estimators.chunky_starts import chunky_bytes
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, checked_floats
 from globular.estimators.infinite_priors import stick_prior
 from globular.estimators.inputs import Input, mean_variance
+from globular.estimators.memory import chunky_bytes, mixture_bytes
 from globular.estimators.mixture_starts import MEANS_METHODS
 from globular.estimators.mixtures import MixtureEstimator, say_most
 from globular.model.covariances import FAMILIES, ScatterKind

@@ -15,9 +15,9 @@ from globular.algorithms.em import EMOptions, covariance_limits, em
 from globular.algorithms.probing_mixture import probing_mixture
 from globular.algorithms.steps import Step
 from globular.algorithms.variational import SoftModel, VariationalOptions, variational_mixture
-from globular.backends.cpu.memory import mixture_bytes
 from globular.estimators.chunky_starts import plant, resolved_candidates, resolved_max_cells, starting_chunky
 from globular.estimators.inputs import Input
+from globular.estimators.memory import mixture_bytes
 from globular.estimators.mixture_starts import (
     STARTS,
     GivenStart,

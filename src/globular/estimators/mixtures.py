@@ -20,10 +20,10 @@ from globular.algorithms.em import CONVERGED as EM_CONVERGED
 from globular.algorithms.em import ROUNDED
 from globular.algorithms.steps import Step, in_units
 from globular.algorithms.variational import CONVERGED as VARIATIONAL_CONVERGED
-from globular.backends.cpu.memory import mixture_bytes
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_covariances, check_weights_sum, checked_floats
-from globular.estimators.inputs import Input, check_allocation, mean_variance, open_input
+from globular.estimators.inputs import Input, mean_variance, open_input
+from globular.estimators.memory import check_allocation, mixture_bytes
 from globular.estimators.running import Fit, exhaust, warn_user
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters

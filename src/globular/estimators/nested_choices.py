@@ -11,10 +11,9 @@ from globular.algorithms.nested import RHO_TOGETHER, BoundKind, NestedOptions
 from globular.algorithms.probing import ProbingOptions, find_labels, probing_kmeans
 from globular.algorithms.swaps import swap_seeds
 from globular.algorithms.yinyang import default_groups
-from globular.backends.cpu.memory import TAKEN_AT_ONCE
-from globular.backends.many.stream import StreamShard
 from globular.data.memory import physical_memory
-from globular.estimators.inputs import MEMORY_SHARE, Input, check_allocation, mean_variance
+from globular.estimators.inputs import MEMORY_SHARE, Input, mean_variance
+from globular.estimators.memory import TAKEN_AT_ONCE, check_allocation
 from globular.estimators.starts import Start, starting_centers
 from globular.model.nested import Batch
 from globular.seam.passes import Assign
@@ -72,7 +71,7 @@ def choose_bounds(model: NestedMiniBatchKMeans, data: Input) -> BoundKind | None
     chosen = model.bounds
     if chosen == "auto":
         budget = MEMORY_SHARE * physical_memory()
-        if isinstance(data.shard, StreamShard):
+        if data.is_streamed:
             budget = min(budget, STREAMED_BOUNDS)
         pays = {"elkan": True, "yinyang": k <= FEW_CLUSTERS or k <= SMALL_GROUPS * groups}
         chosen = next((kind for kind, size in sizes.items() if size <= budget and pays[kind]), "none")

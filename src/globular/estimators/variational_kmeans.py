@@ -11,10 +11,10 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from globular.algorithms.steps import Step
 from globular.algorithms.variational import HardModel, VariationalOptions, start_rows, variational_kmeans
-from globular.backends.cpu.memory import variational_bytes
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.fitted import check_indices
 from globular.estimators.inputs import Input, mean_variance
+from globular.estimators.memory import variational_bytes
 from globular.estimators.starts import STARTS, starting_centers
 from globular.model.graph import Graph
 from globular.model.search import Search

@@ -16,10 +16,10 @@ from globular.algorithms.em import EMOptions, covariance_limits
 from globular.algorithms.probing_mixture import find_members, probing_mixture
 from globular.algorithms.steps import Step
 from globular.algorithms.variational import SoftModel, VariationalOptions, variational_mixture
-from globular.backends.cpu.memory import mixture_bytes, variational_bytes
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_indices
 from globular.estimators.inputs import Input
+from globular.estimators.memory import mixture_bytes, variational_bytes
 from globular.estimators.mixture_starts import automatic_search, neighborhood_start, probing_start
 from globular.estimators.mixtures import MixtureEstimator
 from globular.estimators.starts import STARTS, Start, choose_centers

@@ -6,7 +6,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Cluster
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import cosine_distances
 from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.probing import find_labels
@@ -24,14 +25,26 @@ from globular.backends.protocol import Labels
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_indices, checked_floats
 from globular.estimators.inputs import Input, check_allocation, open_input
+from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, SharedParameters
 from globular.estimators.running import Fit, exhaust, warn_user
+from globular.estimators.starts import STARTS
 from globular.model.history import History, Record
 from globular.model.statistics import F64
 
 
-class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
+class CentroidEstimator(
+    SharedParameters, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator
+):
     """Base of the k-means family: subclasses say which steps to run (`_steps`) and take over a step (`_take_over`)."""
 
+    _parameter_constraints: ClassVar[Constraints] = {
+        **SharedParameters._parameter_constraints,
+        "n_clusters": [FROM_ONE],
+        "init": [StrOptions(set(STARTS)), "array-like", callable],
+        "n_init": [AUTO, FROM_ONE],
+        "metric": [StrOptions({"euclidean", "cosine"})],
+        "warm_start": ["boolean"],
+    }
     n_clusters: int
     metric: str
     n_init: int | str

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
 from globular.algorithms.cells import draw_cells
 from globular.algorithms.coreset import WORTH_IT, draw_part, swap_from_part
@@ -22,7 +21,8 @@ from globular.algorithms.swaps import swap_seeds
 from globular.algorithms.yinyang import yinyang
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.inputs import Input, mean_variance
-from globular.estimators.starts import STARTS, starting_centers
+from globular.estimators.parameters import Constraints
+from globular.estimators.starts import starting_centers
 from globular.model.statistics import F64
 
 logger = logging.getLogger("globular")
@@ -65,38 +65,21 @@ class KMeans(CentroidEstimator):
         "lloyd" compares every row with every centre by matrix products; "yinyang" gives the same labels and skips what
         its bounds rule out, at the price of a few float32 per row. "probing" compares a row with the centres of a few
         cells, redrawn in every iteration, at a cost that grows with the square root of the clusters. "auto" takes
-        "lloyd" below 500 clusters and "probing" from there on; see `algorithm_`.
+        "lloyd" below 500 clusters and "probing" from there on; see `algorithm_`. Unless you choose the start, "probing"
+        begins in a subspace of the columns and with a part of the rows where that pays. Centres that you give are not
+        swapped.
     quality : {"fast", "balanced", "best"}, default="balanced"
         For "probing": how widely to search and how long to go on.
-    init : {"auto", "k-means++", "greedy k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
-callable, default="auto"
-        Starting centres: the name of a seeding (see :mod:`globular.seeding`), an array of shape (n_clusters,
-        n_features) or a function ``(X, n_clusters, random_state) -> array``. "auto" takes greedy k-means++ up to
-        64 clusters, k-means++ up to 500 (for the exact algorithms 2,000) and hierarchical seeds above; "probing" then
-        begins in a subspace of the columns and with a part of the rows where that pays. Given centres are not swapped.
-    n_init : int or "auto", default="auto"
-        Number of runs from different seeds, of which the best is kept; "auto" is 1.
+    {init, n_init}
     max_iter : int, default=300
         Most iterations of one run.
     tol : float, default=1e-4
         For the exact algorithms: stop when the squared shifts of all centres add up to less than `tol` times the mean
         variance of the columns.
-    max_time : float or None, default=None
-        Seconds after which to stop at the end of the running iteration.
-    metric : {"euclidean", "cosine"}, default="euclidean"
-        "cosine" clusters the rows' directions (spherical k-means); centres have unit length.
+    {max_time, metric}
     exact_labels : bool, default=False
         End with an exact assignment of all rows (N·k distances) also after "probing".
-    warm_start : bool, default=False
-        Begin at the centres of the last fit instead of new ones.
-    random_state : int, RandomState or None, default=None
-        Seed of everything random.
-    verbose : int, default=0
-        1 shows a progress bar with the objective and the time left.
-    callbacks : callback, callable or list of them, default=None
-        See :mod:`globular.callbacks`.
-    n_threads : int or None, default=None
-        Threads; None is GLOBULAR_NUM_THREADS or all cores. The result does not depend on it.
+    {warm_start, random_state, verbose, callbacks, n_threads}
 
     Attributes
     ----------
@@ -131,22 +114,11 @@ callable, default="auto"
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "n_clusters": [Interval(Integral, 1, None, closed="left")],
+    _parameter_constraints: ClassVar[Constraints] = {
+        **CentroidEstimator._parameter_constraints,
         "algorithm": [StrOptions({"auto", "probing", *EXACT})],
         "quality": [StrOptions(set(QUALITIES))],
-        "init": [StrOptions(set(STARTS)), "array-like", callable],
-        "n_init": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "max_time": [None, Interval(Real, 0, None, closed="neither")],
-        "metric": [StrOptions({"euclidean", "cosine"})],
         "exact_labels": ["boolean"],
-        "warm_start": ["boolean"],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-        "callbacks": "no_validation",
-        "n_threads": [None, Integral],
     }
 
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -21,8 +21,8 @@ from globular.estimators import nested_choices as choices
 from globular.estimators.centroids import CentroidEstimator, _error_per_row
 from globular.estimators.fitted import check_common, checked_floats
 from globular.estimators.inputs import Input, mean_variance, open_input
+from globular.estimators.parameters import AUTO, FROM_ONE, NOT_NEGATIVE, Constraints
 from globular.estimators.running import Fit
-from globular.estimators.starts import STARTS
 from globular.model.history import History, Record
 from globular.model.statistics import F64
 from globular.model.votes import AnyVotes, Votes
@@ -73,9 +73,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         "exact" finds the closest of all centres. "cells" looks at the centres of a few of about √k cells, drawn anew
         for every batch: a cost that grows with the square root of the clusters, labels that are now and then only the
         second closest, and no bounds. "auto" takes cells from 1,000 clusters on, unless you choose bounds.
-    init : {"auto", "k-means++", "greedy k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
-callable, default="auto"
-        As in :class:`KMeans`, but drawn from `init_size` random rows.
+    {init}
     init_size : int or None, default=None
         Rows to draw the starting centres from; None is three batches, and three rows per cluster at least.
     n_init : int or "auto", default="auto"
@@ -94,8 +92,7 @@ callable, default="auto"
     compute_labels : bool, default=True
         End with the labels and the inertia of all rows. Otherwise there is no `labels_`, and `inertia_` is the last
         batch's estimate.
-    max_time, metric, warm_start, random_state, verbose, callbacks, n_threads
-        As in :class:`KMeans`.
+    {max_time, metric, warm_start, random_state, verbose, callbacks, n_threads}
 
     Attributes
     ----------
@@ -133,29 +130,18 @@ callable, default="auto"
     """
 
     _least_label = -1  # of a row that was in no batch yet
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "n_clusters": [Interval(Integral, 1, None, closed="left")],
-        "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "growth_threshold": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
+    _parameter_constraints: ClassVar[Constraints] = {
+        **CentroidEstimator._parameter_constraints,
+        "batch_size": [AUTO, FROM_ONE],
+        "growth_threshold": [AUTO, NOT_NEGATIVE],
         "bounds": [StrOptions({"auto", "elkan", "yinyang"}), None],
         "nested": ["boolean"],
         "remove_old": ["boolean"],
         "search": [StrOptions({"auto", "exact", "cells"})],
-        "init": [StrOptions(set(STARTS)), "array-like", callable],
-        "init_size": [None, Interval(Integral, 1, None, closed="left")],
-        "n_init": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "max_no_improvement": [None, Interval(Integral, 1, None, closed="left")],
+        "init_size": [None, FROM_ONE],
+        "max_no_improvement": [None, FROM_ONE],
         "reassignment_ratio": [Interval(Real, 0, 1, closed="both")],
         "compute_labels": ["boolean"],
-        "max_time": [None, Interval(Real, 0, None, closed="neither")],
-        "metric": [StrOptions({"euclidean", "cosine"})],
-        "warm_start": ["boolean"],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-        "callbacks": "no_validation",
-        "n_threads": [None, Integral],
     }
 
     def __init__(

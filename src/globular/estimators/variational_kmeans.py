@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +15,8 @@ from globular.backends.cpu.memory import variational_bytes
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.fitted import check_indices
 from globular.estimators.inputs import Input, mean_variance
-from globular.estimators.starts import STARTS, starting_centers
+from globular.estimators.parameters import AUTO, FROM_ONE, FROM_ZERO, Constraints
+from globular.estimators.starts import starting_centers
 from globular.model.graph import Graph
 from globular.model.search import Search
 from globular.threads import resolve_threads
@@ -51,8 +52,7 @@ class VariationalKMeans(CentroidEstimator):
         seeds), or drawn at random as in the paper.
     n_warmup : int or "auto", default="auto"
         E-steps without an M-step before the first iteration; "auto" is 0, and 20 with ``start="random"``.
-    init, n_init, max_time, metric, warm_start, random_state, verbose, callbacks, n_threads
-        As in :class:`KMeans`.
+    {init, n_init, max_time, metric, warm_start, random_state, verbose, callbacks, n_threads}
     max_iter : int, default=200
     tol : float, default=1e-4
         Stop when the objective has improved by less than this share of itself …
@@ -83,29 +83,18 @@ class VariationalKMeans(CentroidEstimator):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any] | str]] = {
-        "n_clusters": [Interval(Integral, 1, None, closed="left")],
-        "n_candidates": [Interval(Integral, 1, None, closed="left")],
-        "n_neighbors": [Interval(Integral, 1, None, closed="left")],
+    _parameter_constraints: ClassVar[Constraints] = {
+        **CentroidEstimator._parameter_constraints,
+        "n_candidates": [FROM_ONE],
+        "n_neighbors": [FROM_ONE],
         "n_random": [Interval(Integral, 0, 15, closed="both")],
         "neighborhoods": [StrOptions({"estimated", "exhaustive"})],
         "diverse": ["boolean"],
         "start": [StrOptions({"cells", "random"})],
-        "n_warmup": [StrOptions({"auto"}), Interval(Integral, 0, None, closed="left")],
-        "init": [StrOptions(set(STARTS)), "array-like", callable],
-        "n_init": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "patience": [Interval(Integral, 1, None, closed="left")],
-        "max_time": [None, Interval(Real, 0, None, closed="neither")],
-        "metric": [StrOptions({"euclidean", "cosine"})],
+        "n_warmup": [AUTO, FROM_ZERO],
+        "patience": [FROM_ONE],
         "relocate_empty": ["boolean"],
         "exact_labels": ["boolean"],
-        "warm_start": ["boolean"],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-        "callbacks": "no_validation",
-        "n_threads": [None, Integral],
     }
 
     def __init__(

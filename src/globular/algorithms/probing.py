@@ -49,13 +49,13 @@ def probing_kmeans(
     *,
     momentum: Momentum | None = None,
     before: float = np.inf,
-    outside: float = 0.0,
+    unexplained: float = 0.0,
     labelled: bool = True,
 ) -> Iterator[Step[F64]]:
     """K-means from labelled rows (by hierarchical seeding or `label_by_cells`), or from others, searched widely first.
 
-    `momentum` is how the centres were moving, `before` the objective at the start, where they are known; `outside` an
-    error that the shard does not see.
+    `momentum` is how the centres were moving, `before` the objective at the start, where they are known; `unexplained`
+    the part of the objective that no centre in the subspace of the shard's coordinates can explain.
     """
     require(shard, "probing_pass", "farthest")
     momentum = momentum or Momentum(unit_centers=options.unit_centers)
@@ -65,7 +65,7 @@ def probing_kmeans(
         else:
             statistics = shard.probing_pass(centers, draw_cells(shard, centers, rng), options.n_probes)
         update = update_centers(shard, statistics, centers, unit=options.unit_centers, rows_follow=False)
-        objective = statistics.objective + outside
+        objective = statistics.objective + unexplained
         gain = (before - objective) / max(objective, np.finfo(np.float64).tiny)
         before = objective
         stopped = ""
@@ -86,6 +86,35 @@ def find_labels(shard: Shard, centers: F64, rng: np.random.Generator, n_probes: 
         cells = draw_cells(shard, centers, rng)
         n_distances += shard.probing_pass(centers, cells, n_probes, accumulate=False).n_distances
     return n_distances
+
+
+@dataclass(frozen=True, slots=True)
+class Labelling:
+    """What came of labelling all rows; the labels themselves stay with the shard."""
+
+    objective: float
+    n_distances: int
+    recall: float = 1.0
+    """Share of a sample of the rows that have a closest centre for their label."""
+
+
+def label_exactly(shard: Shard, centers: F64) -> Labelling:
+    """Label every row with its closest centre."""
+    statistics = shard.hard_pass(centers, accumulate=False)
+    return Labelling(statistics.objective, statistics.n_distances)
+
+
+def label_by_probing(shard: Shard, centers: F64, n_probes: int, *, labelled: bool = True) -> Labelling:
+    """Label every row with the closest centre of a few cells; `labelled` rows keep their label if none is closer.
+
+    The cells are drawn with a fixed seed, here and in `predict(exact=False)`: labels belong to the centres and do not
+    change with the `random_state` of the fit that found them.
+    """
+    rng = np.random.default_rng(0)
+    n_distances = 0 if labelled else label_by_cells(shard, centers, draw_cells(shard, centers, rng))
+    statistics = shard.probing_pass(centers, draw_cells(shard, centers, rng), n_probes, accumulate=False)
+    n_distances += statistics.n_distances
+    return Labelling(statistics.objective, n_distances, label_recall(shard, centers, rng))
 
 
 def label_recall(shard: Shard, centers: F64, rng: np.random.Generator, n_rows: int = 1000) -> float:

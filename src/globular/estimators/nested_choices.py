@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from globular.algorithms.nested import RHO_TOGETHER, BoundKind, NestedOptions
-from globular.algorithms.probing import ProbingOptions, find_labels, probing_kmeans
-from globular.algorithms.swaps import swap_seeds
+from globular.algorithms.probing import ProbingOptions, find_labels
+from globular.algorithms.steps import last_step
+from globular.algorithms.swaps import swap_and_step
 from globular.algorithms.yinyang import default_groups
 from globular.backends.cpu.memory import TAKEN_AT_ONCE
 from globular.backends.stream import StreamShard
@@ -150,11 +151,9 @@ def _one_start(model: NestedMiniBatchKMeans, sample: Input, random_state: np.ran
     rng = np.random.default_rng(random_state.randint(2**31, size=4))
     if not start.labelled:
         find_labels(sample.shard, start.centers, rng, n_rounds=1)
-    unit = model.metric == "cosine"
-    swapped = swap_seeds(sample.shard, start.centers, rng, min_gain=SWAPS_GAIN, unit_centers=unit)
-    # one step more: swapped centres get their rows, and centres that momentum left without any a new place
-    options = ProbingOptions(max_iter=1, unit_centers=unit)
-    (step,) = probing_kmeans(sample.shard, swapped.centers, options, rng, momentum=swapped.momentum)
+    # one step after the swaps: swapped centres get their rows, and centres that momentum left without any a new place
+    options = ProbingOptions(max_iter=1, min_gain=SWAPS_GAIN, unit_centers=model.metric == "cosine")
+    step = last_step(swap_and_step(sample.shard, start.centers, options, rng))
     return replace(start, centers=step.model)
 
 

@@ -26,6 +26,11 @@ def test_every_parameter_has_a_constraint_and_a_description(estimator: type[Base
     assert sorted(described) == sorted(parameters)
 
 
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_constructors_have_at_most_18_parameters(estimator: type[BaseEstimator]) -> None:
+    assert len(inspect.signature(estimator).parameters) <= 18
+
+
 def test_names_in_braces_are_filled_in_with_their_indentation() -> None:
     text = filled("Head.\n\n    Parameters\n    ----------\n    {max_time, verbose}\n    mode : {not a name}\n")
     lines = DESCRIPTIONS["max_time"].split("\n") + DESCRIPTIONS["verbose"].split("\n")

@@ -114,10 +114,7 @@ class CentroidEstimator(
             self, X, sample_weight, reset=True, unit_rows=self.metric == "cosine", n_threads=self.n_threads,
             at_least=self.n_clusters,
         )  # fmt: skip
-        if data.n_rows < self.n_clusters:
-            raise ValueError(
-                f"n_samples={data.n_rows} should be >= n_clusters={self.n_clusters}; ask for fewer clusters"
-            )
+        self._refuse_few_rows(data)
         # centres, sums, their copies for the products; labels, orders and distances of the rows
         n_bytes = 8 * (6 * self.n_clusters * data.n_columns + 4 * data.n_rows)
         check_allocation(
@@ -125,14 +122,29 @@ class CentroidEstimator(
         )
         return self._run(data, started, watched)
 
+    def _refuse_few_rows(self, data: Input) -> None:
+        if data.n_rows < self.n_clusters:
+            raise ValueError(
+                f"n_samples={data.n_rows} should be >= n_clusters={self.n_clusters}; ask for fewer clusters"
+            )
+
     def _most_bytes(self, data: Input) -> int | None:
         """The most memory that a fit takes beside X, where that is known."""
         return None
 
+    def _n_runs(self) -> int:
+        """Runs from different starts."""
+        return 1 if self.n_init == "auto" else int(self.n_init)
+
+    def _n_steps(self) -> int | None:
+        """The most steps that a run can take, where that is known."""
+        return self.max_iter
+
     def _run(self, data: Input, started: float, watched: bool) -> Iterator[Record]:
         """All runs of a fit, the best of which is kept."""
         random_state = check_random_state(self.random_state)
-        fit = Fit(self, data.n_rows, max_iter=self.max_iter, max_time=self.max_time, started=started, watched=watched)
+        n_steps = self._n_steps()
+        fit = Fit(self, data.n_rows, max_iter=n_steps, max_time=self.max_time, started=started, watched=watched)
 
         def finish(reason: str) -> float:
             self.stopped_ = reason
@@ -141,7 +153,7 @@ class CentroidEstimator(
             return -self.inertia_
 
         yield from fit.best_of(
-            1 if self.n_init == "auto" else int(self.n_init),
+            self._n_runs(),
             lambda: in_units(self._steps(data, random_state), data.unit),
             partial(self._publish, data),
             finish,
@@ -158,6 +170,8 @@ class CentroidEstimator(
         self.n_distances_ = int(sum(record.n_distances for record in history))
 
     def _warn_if_fewer(self) -> None:
+        if not hasattr(self, "labels_"):
+            return
         n_found = int(np.count_nonzero(np.bincount(self.labels_, minlength=self.n_clusters)))
         if n_found < self.n_clusters:
             warn_user(

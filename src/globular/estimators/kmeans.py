@@ -50,10 +50,7 @@ class KMeans(CentroidEstimator):
     tol : float, default=1e-4
         For the exact algorithms: stop when the squared shifts of all centres add up to less than `tol` times the mean
         variance of the columns.
-    {max_time, metric}
-    exact_labels : bool, default=False
-        End with an exact assignment of all rows (N·k distances) also after "probing".
-    {warm_start, random_state, verbose, callbacks, n_threads}
+    {max_time, metric, exact_labels, warm_start, random_state, verbose, callbacks, n_threads}
 
     Attributes
     ----------

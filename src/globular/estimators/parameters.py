@@ -33,6 +33,8 @@ max_time : float or None, default=None
     Seconds after which to stop at the end of the running iteration.
 metric : {"euclidean", "cosine"}, default="euclidean"
     "cosine" clusters the rows' directions (spherical k-means); centres have unit length.
+exact_labels : bool, default=False
+    End with an exact assignment of all rows (N·k distances), also where the iterations look at fewer centres.
 warm_start : bool, default=False
     Begin where the last fit ended instead of at a new start.
 random_state : int, RandomState or None, default=None

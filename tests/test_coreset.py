@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,16 @@ def test_threads_splits_and_streams_change_nothing(tmp_path: Path) -> None:
     drawn = draw_part(split, C, np.random.default_rng(0))
     assert whole is not None and drawn is not None
     np.testing.assert_array_equal(drawn.take(np.arange(drawn.n_rows)), whole.take(np.arange(whole.n_rows)))
+
+
+def test_the_part_is_given_up_before_the_steps_over_all_rows() -> None:
+    shard, random = CpuShard(many_rows()), np.random.default_rng(0)
+    part = draw_part(shard, C, random)
+    assert part is not None
+    steps = swap_and_step_from_part(
+        shard, part, hierarchical(part, C, random, 0).centers, ProbingOptions(min_gain=0.005), random
+    )
+    gone = weakref.ref(part)
+    del part
+    next(steps)
+    assert gone() is None

@@ -16,9 +16,8 @@ from globular.algorithms.cells import draw_cells, graph_by_cells, label_by_cells
 from globular.algorithms.probing import (
     ProbingOptions,
     find_labels,
-    label_by_probing,
-    label_exactly,
     label_recall,
+    label_rows,
     probing_kmeans,
 )
 from globular.backends.cpu import CpuShard
@@ -144,10 +143,10 @@ def test_last_labels_belong_to_the_centers_and_to_no_seed() -> None:
     found = []
     for _ in range(2):
         shard = CpuShard(X)
-        found.append((label_by_probing(shard, X[:300], 3, labelled=False), shard.labels.copy()))
+        found.append((label_rows(shard, X[:300], 3, labelled=False), shard.labels.copy()))
     np.testing.assert_array_equal(found[0][1], found[1][1])
     assert found[0][0] == found[1][0] and 0.9 < found[0][0].recall <= 1.0
-    exact = label_exactly(CpuShard(X), X[:300])
+    exact = label_rows(CpuShard(X), X[:300], 0)
     assert exact.recall == 1.0 and exact.objective <= found[0][0].objective < 1.05 * exact.objective
     assert found[0][0].n_distances < exact.n_distances == 3000 * 300
 

@@ -62,6 +62,7 @@ def swap_and_step_from_part(
     All rows are swapped only if the part was misleading. The first step counts the distances of the part.
     """
     begun = last_step(swap_and_step(part, centers, options, rng, unexplained=unexplained))
+    del part  # its memory is free while the steps over all rows are taken
     good_enough = CREDIBLE * begun.objective
     steps = swap_and_step(
         shard, begun.model, options, rng, labelled=False, good_enough=good_enough, unexplained=unexplained

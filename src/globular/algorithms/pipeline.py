@@ -9,20 +9,20 @@ decide where it ends, so as much as possible is done on less:
 4. swaps of centres, which mend what iterations cannot                        `swaps`
 5. iterations, which search a few cells of centres                            `probing`
 6. iterations in the whole space                                              `subspace`
-7. labels for the centres as they are handed out                              `probing`
+7. labels for the centres as they are handed out (`label_rows`)               `probing`
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from globular.algorithms.coreset import draw_part, part_bytes, swap_and_step_from_part
 from globular.algorithms.lloyd import KMeansOptions, lloyd
-from globular.algorithms.probing import Labelling, ProbingOptions, label_by_probing, label_exactly, probing_kmeans
+from globular.algorithms.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.seeding.named import Start
 from globular.algorithms.steps import Step
 from globular.algorithms.subspace import LARGEST_COPY, enter_subspace, leave_subspace
@@ -41,19 +41,12 @@ FIXED_BYTES = 64 * 2**20
 """Samples, cells and the blocks of a few threads."""
 
 
-@dataclass(frozen=True, slots=True)
-class Quality:
-    """A point on the time–quality curve of probing k-means."""
-
-    n_probes: int
-    min_gain: float
-
-
 QUALITIES = {
-    "fast": Quality(n_probes=2, min_gain=1e-2),
-    "balanced": Quality(n_probes=2, min_gain=5e-3),
-    "best": Quality(n_probes=3, min_gain=1e-3),
+    "fast": ProbingOptions(n_probes=2, min_gain=1e-2),
+    "balanced": ProbingOptions(n_probes=2, min_gain=5e-3),
+    "best": ProbingOptions(n_probes=3, min_gain=1e-3),
 }
+"""Points on the time–quality curve of probing k-means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +74,14 @@ class PipelineOptions:
         return "lloyd" if self.n_clusters < PROBING_FROM else "probing"
 
     @property
-    def labels_are_exact(self) -> bool:
-        """Whether every row ends with its closest centre."""
-        return self.exact_labels or self.chosen in EXACT
+    def last_probes(self) -> int:
+        """Cells that `label_rows` searches after the last step; 0 looks at all centres."""
+        return 0 if self.exact_labels or self.chosen in EXACT else QUALITIES[self.quality].n_probes
 
     @property
     def probing(self) -> ProbingOptions:
         """The part of the options that probing k-means takes."""
-        quality = QUALITIES[self.quality]
-        return ProbingOptions(quality.n_probes, self.max_iter, quality.min_gain, self.unit_centers)
+        return replace(QUALITIES[self.quality], max_iter=self.max_iter, unit_centers=self.unit_centers)
 
 
 def kmeans(
@@ -124,13 +116,6 @@ def _probing(
         logger.info("begins with %d of %d rows", part.n_rows, shard.n_rows)
         steps = swap_and_step_from_part(seen, part, start.centers, options.probing, rng, unexplained=unexplained)
     return steps if inside is None else leave_subspace(shard, inside, steps, options.probing, rng)
-
-
-def label(shard: Shard, centers: F64, options: PipelineOptions) -> Labelling:
-    """Stage 7: the last M-step has moved the centres, or rounding to float32 has."""
-    if options.labels_are_exact:
-        return label_exactly(shard, centers)
-    return label_by_probing(shard, centers, options.probing.n_probes)
 
 
 def most_bytes(n_clusters: int, n_rows: int, n_columns: int) -> int:

@@ -1,7 +1,7 @@
 """Probing k-means: E-steps that search a few cells of centres, redrawn every time.
 
 Truncated variational EM with another source of candidates. Before every E-step the C centres are clustered into cells
-(random centres as middles, a few Lloyd steps on C points). Each row goes to its closest cells and searches those
+(from random centres, by a few Lloyd steps on C points). Each row goes to its closest cells and searches those
 exactly by matrix products; it changes its cluster only for a closer one, so K(n) contains the old cluster and the
 objective never rises (Prop. 1 of Forster & Lücke 2018). An iteration costs N·(cells + probes · C / cells) distances,
 O(N √C D), and they run at the speed of a matrix product; with very many centres the cells are themselves in cells, and
@@ -98,23 +98,19 @@ class Labelling:
     """Share of a sample of the rows that have a closest centre for their label."""
 
 
-def label_exactly(shard: Shard, centers: F64) -> Labelling:
-    """Label every row with its closest centre."""
-    statistics = shard.hard_pass(centers, accumulate=False)
-    return Labelling(statistics.objective, statistics.n_distances)
+def label_rows(shard: Shard, centers: F64, n_probes: int, *, labelled: bool = True) -> Labelling:
+    """Label every row with the closest centre of a few cells, or of all where `n_probes` is 0.
 
-
-def label_by_probing(shard: Shard, centers: F64, n_probes: int, *, labelled: bool = True) -> Labelling:
-    """Label every row with the closest centre of a few cells; `labelled` rows keep their label if none is closer.
-
-    The cells are drawn with a fixed seed, here and in `predict(exact=False)`: labels belong to the centres and do not
-    change with the `random_state` of the fit that found them.
+    Rows that are `labelled` keep their label if none is closer. The cells are drawn with a fixed seed, here and in
+    `predict(exact=False)`: labels belong to the centres, not to the `random_state` of the fit that found them.
     """
+    if n_probes == 0:
+        exact = shard.hard_pass(centers, accumulate=False)
+        return Labelling(exact.objective, exact.n_distances)
     rng = np.random.default_rng(0)
     n_distances = 0 if labelled else label_by_cells(shard, centers, draw_cells(shard, centers, rng))
-    statistics = shard.probing_pass(centers, draw_cells(shard, centers, rng), n_probes, accumulate=False)
-    n_distances += statistics.n_distances
-    return Labelling(statistics.objective, n_distances, label_recall(shard, centers, rng))
+    found = shard.probing_pass(centers, draw_cells(shard, centers, rng), n_probes, accumulate=False)
+    return Labelling(found.objective, n_distances + found.n_distances, label_recall(shard, centers, rng))
 
 
 def label_recall(shard: Shard, centers: F64, rng: np.random.Generator, n_rows: int = 1000) -> float:

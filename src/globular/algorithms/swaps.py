@@ -8,7 +8,7 @@ distance, as k-means++ would draw it. It is made when the gain exceeds the loss:
 - gain: to make a cluster two gains the same with the means of the two parts. The parts are known: one truncated pass in
   which every row compares its centre with the row drawn from its cluster.
 
-That settles the matter where a cluster is really several. In one group of rows such a cut says little: a centre more
+That settles the matter where a cluster is really several. In one group of rows that cut says little: one centre more
 there pays since its neighbours move closer too. The lowest error of k centres falls like k^(−2/d) in d dimensions
 (Zador's law), so the gain may be the share 2/d of the cluster's error; d is the effective dimension (Σ v)² / Σ v² of
 the columns' variances v inside clusters, taken from the rows drawn. The law is for many centres in one group. How much

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.utils._param_validation import StrOptions
 
-from globular.algorithms.pipeline import ALGORITHMS, QUALITIES, PipelineOptions, kmeans, label, most_bytes
+from globular.algorithms.pipeline import ALGORITHMS, QUALITIES, PipelineOptions, kmeans, most_bytes
+from globular.algorithms.probing import label_rows
 from globular.algorithms.seeding.named import Start
 from globular.algorithms.steps import Step
 from globular.backends.protocol import Shard
@@ -158,11 +159,11 @@ class KMeans(CentroidEstimator):
         self.cluster_centers_ = step.model.astype(data.dtype)
 
     def _finish(self, data: Input, reason: str) -> int:
-        options, centers = self._options(), self._centers()
+        n_probes, centers = self._options().last_probes, self._centers()
         self.label_recall_, n_distances = 1.0, 0
-        if reason != "no label changed" or data.dtype != np.float64:
-            found = label(data.shard, centers, options)
+        if reason != "no label changed" or data.dtype != np.float64:  # centres have moved, or were rounded to float32
+            found = label_rows(data.shard, centers, n_probes)
             self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
             n_distances = found.n_distances
-        self.labels_ = data.labels(centers, exact=options.labels_are_exact).copy()
+        self.labels_ = data.labels(centers, exact=n_probes == 0).copy()
         return n_distances

@@ -14,7 +14,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from globular.algorithms.nested import RHO_TOGETHER, NestedModel, NestedOptions, nested_kmeans, one_batch
 from globular.algorithms.nested_choices import BOUNDS, CELLS_GAIN, N_PROBES, SEARCHES, NestedSettings, best_start
-from globular.algorithms.probing import label_by_probing, label_exactly
+from globular.algorithms.probing import label_rows
 from globular.algorithms.seeding.named import Start
 from globular.algorithms.steps import Step
 from globular.backends.protocol import Labels
@@ -318,12 +318,8 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     def _finish(self, data: Input, reason: str) -> int:
         if not self.compute_labels:
             return 0
-        exact, centers = self.search_ != "cells", self._centers()
-        if exact:
-            found = label_exactly(data.shard, centers)
-        else:
-            labelled = self.batch_size_ == data.n_rows
-            found = label_by_probing(data.shard, centers, N_PROBES, labelled=labelled)
-        self.labels_ = data.labels(centers, exact=exact).copy()
+        n_probes, centers = N_PROBES if self.search_ == "cells" else 0, self._centers()
+        found = label_rows(data.shard, centers, n_probes, labelled=self.batch_size_ == data.n_rows)
+        self.labels_ = data.labels(centers, exact=n_probes == 0).copy()
         self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
         return found.n_distances

@@ -34,8 +34,13 @@ class Start:
         return self.name in STARTS
 
 
+def greedy_trials(n_clusters: int) -> int:
+    """Draws for a greedily chosen seed, as in scikit-learn."""
+    return 2 + int(np.log(n_clusters))
+
+
 def _greedy(shard: Shard, n_clusters: int, rng: np.random.Generator) -> F64:
-    return plus_plus(shard, n_clusters, rng, n_local_trials=2 + int(np.log(n_clusters)))
+    return plus_plus(shard, n_clusters, rng, greedy_trials(n_clusters))
 
 
 SEEDINGS: dict[str, Callable[[Shard, int, np.random.Generator], F64]] = {

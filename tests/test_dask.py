@@ -124,7 +124,6 @@ MODELS = {
     "probing": lambda: KMeans(40, algorithm="probing", init="hierarchical", random_state=2, max_iter=6),
     "cosine": lambda: KMeans(16, metric="cosine", init="afk-mc2", random_state=3, max_iter=6),
     "variational": lambda: VariationalKMeans(30, random_state=4, max_iter=13),
-    "paper's start": lambda: VariationalKMeans(20, start="random", n_warmup=2, random_state=5, max_iter=5),
     "em": lambda: GaussianMixture(4, random_state=6, max_iter=6, tol=0),
     "nested": lambda: NestedMiniBatchKMeans(12, random_state=8, max_iter=8),
     "chunky": lambda: ChunkyGaussianMixture(4, random_state=9),

@@ -312,7 +312,7 @@ def test_differences_whose_squares_underflow_are_refused(estimator: type) -> Non
 
 SPARSE = [
     KMeans(8, algorithm="lloyd"), KMeans(8, algorithm="yinyang"), KMeans(8, algorithm="probing"), VariationalKMeans(8),
-    NestedMiniBatchKMeans(8), NestedMiniBatchKMeans(8, bounds="elkan"), NestedMiniBatchKMeans(8, search="cells"),
+    NestedMiniBatchKMeans(8), NestedMiniBatchKMeans(8, search="elkan"), NestedMiniBatchKMeans(8, search="cells"),
 ]  # fmt: skip
 
 

@@ -22,9 +22,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from globular.algorithms.cells import draw_cells, graph_by_cells, label_by_cells
-from globular.algorithms.probing import ProbingOptions, probing_kmeans
-from globular.algorithms.steps import Step
-from globular.algorithms.swaps import swap_seeds
+from globular.algorithms.probing import ProbingOptions
+from globular.algorithms.steps import Step, last_step
+from globular.algorithms.swaps import swap_and_step
 from globular.algorithms.variational import Patience, SoftModel, SoftStart, VariationalOptions, with_variance
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
@@ -73,12 +73,7 @@ def settle_seeds(shard: Shard, seeds: F64, rng: np.random.Generator) -> F64:
 
     From seeds alone EM ends lower: it cannot carry a mean across a gap, and has many more steps to go.
     """
-    swapped = swap_seeds(shard, seeds, rng, n_probes=N_PROBES, min_gain=SETTLED_GAIN)
-    means = swapped.centers
-    options = ProbingOptions(N_PROBES, min_gain=SETTLED_GAIN)
-    for step in probing_kmeans(shard, means, options, rng, momentum=swapped.momentum, before=swapped.objective):
-        means = step.model
-    return means
+    return last_step(swap_and_step(shard, seeds, ProbingOptions(N_PROBES, min_gain=SETTLED_GAIN), rng)).model
 
 
 def start_probing(

@@ -23,7 +23,6 @@ from globular.estimators.memory import mixture_bytes, variational_bytes
 from globular.estimators.mixture_starts import automatic_search, neighborhood_start, probing_start
 from globular.estimators.mixtures import MixtureEstimator
 from globular.estimators.starts import STARTS, Start, choose_centers
-from globular.estimators.variational_kmeans import RANDOM_WARMUP
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
 from globular.model.history import History
@@ -31,6 +30,8 @@ from globular.model.statistics import F64, I64, TruncatedPosterior
 from globular.seam.passes import Answer, Truncated
 from globular.threads import resolve_threads
 
+RANDOM_WARMUP = 20
+"""E-steps before the first M-step when rows start in random components."""
 NEIGHBORHOODS = {
     "n_neighbors": 5,
     "n_random": 1,

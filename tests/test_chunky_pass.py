@@ -10,7 +10,6 @@ from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
 from globular.backends.cpu import CpuShard, chunk_blocks, chunks
-from globular.backends.cpu.chunks import cell_densities
 from globular.backends.protocol import Shard, require
 from globular.backends.split import SplitShard
 from globular.backends.stream import StreamShard
@@ -175,18 +174,6 @@ def test_gap_is_what_single_rows_would_gain(weighted: bool, monkeypatch: pytest.
         monkeypatch.undo()
     shard.open_rows()
     assert shard.gap_pass(mixture).total == 0.0
-
-
-def test_change_is_the_weight_that_changes_component() -> None:
-    rows = blobs(n=100, D=3)
-    mixture = mixture_for(rows, "full")
-    shard = planted(rows, "full", depth=0, leaf_size=60)
-    root = np.exp(_joint(shard, mixture) - cell_densities(shard.frontier, mixture, 1)[:, None])
-    change = shard.gain_pass(mixture, 1, measure="change").total
-    shard.expand_chunks(0.0)
-    children = np.exp(_joint(shard, mixture) - cell_densities(shard.frontier, mixture, 1)[:, None])
-    weights = shard.take_chunks().weights
-    assert change == pytest.approx(float(weights @ np.abs(children - root).sum(axis=1)) / 2, rel=1e-9)
 
 
 def _joint(shard: CpuShard, mixture: GaussianParameters) -> F64:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from globular.backends.protocol import Index, LocalShard, Route, Shard
 from globular.model.cells import CellTree, CenterCells
-from globular.model.chunks import BoundGap, ChunkGains, Chunks, GainMeasure, NodeValue, ShareRule, Within
+from globular.model.chunks import BoundGap, ChunkGains, Chunks, NodeValue, ShareRule, Within
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
@@ -218,10 +218,8 @@ class MappedShard(ABC):
     ) -> TruncatedStatistics[SoftStatistics]:
         return self._add(Shard.truncated_cell_pass, mixture, graph, search)
 
-    def gain_pass(
-        self, mixture: GaussianParameters, n: int, *, measure: GainMeasure = "bound", truncated: bool = False
-    ) -> ChunkGains:
-        return self._join(LargestOf(n), Shard.gain_pass, mixture, n, measure=measure, truncated=truncated)
+    def gain_pass(self, mixture: GaussianParameters, n: int, *, truncated: bool = False) -> ChunkGains:
+        return self._join(LargestOf(n), Shard.gain_pass, mixture, n, truncated=truncated)
 
     def gap_pass(self, mixture: GaussianParameters, *, truncated: bool = False) -> BoundGap:
         return self._add(Shard.gap_pass, mixture, truncated=truncated)

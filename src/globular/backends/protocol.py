@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from globular.errors import UnsupportedPassError
 from globular.model.cells import CellTree, CenterCells
-from globular.model.chunks import BoundGap, ChunkGains, Chunks, GainMeasure, NodeValue, ShareRule, Within
+from globular.model.chunks import BoundGap, ChunkGains, Chunks, NodeValue, ShareRule, Within
 from globular.model.columns import ColumnMeans
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
@@ -232,10 +232,8 @@ class Shard(Protocol):
         """The same with few components K(A) per cell, found by neighbourhoods: about cells · C′ · G densities."""
         ...
 
-    def gain_pass(
-        self, mixture: GaussianParameters, n: int, *, measure: GainMeasure = "bound", truncated: bool = False
-    ) -> ChunkGains:
-        """What replacing each cell with its children would gain per cell added; the n largest.
+    def gain_pass(self, mixture: GaussianParameters, n: int, *, truncated: bool = False) -> ChunkGains:
+        """What replacing each cell with its children would raise the bound by, per cell added; the n largest.
 
         Gains stay with the shard, for `expand_chunks`. `truncated` looks only at K(A), which a truncated pass has left.
         """

@@ -17,7 +17,7 @@ from globular.backends.cpu.rows import DenseRows, Floats, read_only
 from globular.data.tree import Children, Frontier, PartitionTree
 from globular.errors import UnsupportedPassError
 from globular.kernels.soft import softmax_rows
-from globular.model.chunks import BoundGap, ChunkGains, Chunks, GainMeasure, ShareRule, Within, packed_width
+from globular.model.chunks import BoundGap, ChunkGains, Chunks, ShareRule, Within, packed_width
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics
@@ -133,58 +133,36 @@ def cell_densities(frontier: Frontier, mixture: GaussianParameters, n_threads: i
 
     def of_span(work: tuple[Chunks, list[Span], int]) -> F64:
         chunks, spans, _ = work
-        return np.concatenate([_densities(blocks, chunks.pick(slice(*span)))[1] for span in spans])
+        return np.concatenate([_densities(blocks, chunks.pick(slice(*span))) for span in spans])
 
     return np.concatenate([_NONE, *map_all(of_span, _work(frontier, blocks.width), n_threads)])
 
 
-def _densities(blocks: ChunkBlocks, chunks: Chunks, features: F64 | None = None) -> tuple[F64, F64]:
-    """q(c), (B, C), and log Σ_c exp ⟨log p(c, x)⟩, (B,)."""
+def _densities(blocks: ChunkBlocks, chunks: Chunks, features: F64 | None = None) -> F64:
+    """log Σ_c exp ⟨log p(c, x)⟩, (B,)."""
     features = blocks.features(chunks) if features is None else features
     joint, densities = blocks.log_joint(chunks, features), np.empty(len(chunks))
     softmax_rows(joint, _NONE, densities)
-    return joint, densities
+    return densities
 
 
-def gain_pass(
-    frontier: Frontier, mixture: GaussianParameters, n: int, measure: GainMeasure, n_threads: int
-) -> ChunkGains:
+def gain_pass(frontier: Frontier, mixture: GaussianParameters, n: int, n_threads: int) -> ChunkGains:
     """See `Shard.gain_pass`."""
     blocks = ChunkBlocks(mixture, frontier.offset)
     kept = frontier.features.get(blocks.coefficients.shape[1])  # if a pass has made them; a few nodes need not
-    gains_of, under = _GAINS[measure], (mixture, measure)
 
     def of_block(places: I64) -> tuple[F64, int]:
+        """The children's parts of F minus their parents', and the cells looked at."""
         nodes = frontier.node_chunks.pick(places)
-        return gains_of(frontier, blocks, places, _densities(blocks, nodes, None if kept is None else kept[places]))
+        gains = -nodes.weights * _densities(blocks, nodes, None if kept is None else kept[places])
+        n_cells = len(places)
+        for children in frontier.children(places):
+            parts = children.chunks.weights * _densities(blocks, children.chunks)
+            gains += per_parent(children, parts, len(places))
+            n_cells += len(children.chunks)
+        return gains, n_cells
 
-    return collect_gains(frontier, under, of_block, n, mixture.n_components, blocks.width, n_threads)
-
-
-def _bound_gains(frontier: Frontier, blocks: ChunkBlocks, places: I64, parents: tuple[F64, F64]) -> tuple[F64, int]:
-    """Children's parts of F minus their parents'."""
-    gains, n_cells = -frontier.node_chunks.weights[places] * parents[1], len(places)
-    for children in frontier.children(places):
-        parts = children.chunks.weights * _densities(blocks, children.chunks)[1]
-        gains += per_parent(children, parts, len(places))
-        n_cells += len(children.chunks)
-    return gains, n_cells
-
-
-def _changes(frontier: Frontier, blocks: ChunkBlocks, places: I64, parents: tuple[F64, F64]) -> tuple[F64, int]:
-    """Weight whose responsibilities change when a cell is opened: Σ_B w_B ½ Σ_s |q_B(s) − q_A(s)|."""
-    gains, n_cells = np.zeros(len(places)), len(places)
-    for children in frontier.children(places):
-        moved = 0.5 * np.abs(_densities(blocks, children.chunks)[0] - parents[0][children.parents]).sum(axis=1)
-        gains += per_parent(children, children.chunks.weights * moved, len(places))
-        n_cells += len(children.chunks)
-    return gains, n_cells
-
-
-_GAINS: dict[GainMeasure, Callable[[Frontier, ChunkBlocks, I64, tuple[F64, F64]], tuple[F64, int]]] = {
-    "bound": _bound_gains,
-    "change": _changes,
-}
+    return collect_gains(frontier, (mixture, False), of_block, n, mixture.n_components, blocks.width, n_threads)
 
 
 def per_parent(children: Children, values: F64, n_parents: int) -> F64:
@@ -245,7 +223,7 @@ def sampled_gap(
 
 def collect_gains(
     frontier: Frontier,
-    under: tuple[GaussianParameters, str],
+    under: tuple[GaussianParameters, bool],
     of_block: GainOfBlock,
     n: int,
     per_cell: int,

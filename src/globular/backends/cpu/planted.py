@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from globular.backends.cpu import chunks, claims, truncated_chunks
 from globular.data.tree import Frontier, PartitionTree
 from globular.data.tree.parts import best_parts, parts_below
-from globular.model.chunks import BoundGap, ChunkGains, Chunks, GainMeasure, NodeValue, ShareRule, Within
+from globular.model.chunks import BoundGap, ChunkGains, Chunks, NodeValue, ShareRule, Within
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
@@ -56,12 +56,10 @@ class PlantedShard(ABC):
     ) -> TruncatedStatistics[SoftStatistics]:
         return truncated_chunks.truncated_cell_pass(self.frontier, mixture, graph, search, self.n_threads)
 
-    def gain_pass(
-        self, mixture: GaussianParameters, n: int, *, measure: GainMeasure = "bound", truncated: bool = False
-    ) -> ChunkGains:
+    def gain_pass(self, mixture: GaussianParameters, n: int, *, truncated: bool = False) -> ChunkGains:
         if truncated:
             return truncated_chunks.truncated_gain_pass(self.frontier, mixture, n, self.n_threads)
-        return chunks.gain_pass(self.frontier, mixture, n, measure, self.n_threads)
+        return chunks.gain_pass(self.frontier, mixture, n, self.n_threads)
 
     def gap_pass(self, mixture: GaussianParameters, *, truncated: bool = False) -> BoundGap:
         if truncated:

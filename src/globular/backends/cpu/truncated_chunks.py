@@ -98,8 +98,7 @@ def truncated_gain_pass(frontier: Frontier, mixture: GaussianParameters, n: int,
             n_cells += len(children.chunks)
         return gains, n_cells
 
-    under = mixture, "bound, truncated"
-    return collect_gains(frontier, under, of_block, n, members.shape[1], members.shape[1], n_threads)
+    return collect_gains(frontier, (mixture, True), of_block, n, members.shape[1], members.shape[1], n_threads)
 
 
 def truncated_gap_pass(frontier: Frontier, mixture: GaussianParameters, n_threads: int) -> BoundGap:

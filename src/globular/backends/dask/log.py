@@ -107,8 +107,8 @@ class Log:
         self.is_cut = False
         """Whether changes that mattered had to go."""
         self.changes: list[Change] = []
-        self.gains_under: tuple[GaussianParameters, str] | None = None
-        """The mixture and the measure of the gains that parts remember."""
+        self.gains_under: tuple[GaussianParameters, bool] | None = None
+        """The mixture of the gains that parts remember, and whether they are truncated."""
         self._max_bytes = max_bytes
         self._most_openings = SNAPSHOT_EVERY
 
@@ -132,7 +132,7 @@ class Log:
         if name == "plant_tree":
             self.gains_under = None
         elif name == "gain_pass":
-            known, under = self.gains_under, (args[0], "bound, truncated" if kwargs["truncated"] else kwargs["measure"])
+            known, under = self.gains_under, (args[0], kwargs["truncated"])
             self.gains_under = under
             if known is not None and known[0] is under[0] and known[1] == under[1]:  # cells that are known stay
                 return Effect(effect.reads | effect.writes, effect.writes)

@@ -288,6 +288,6 @@ def frontier_of(part: PlantedShard, most_bytes: int) -> FrontierState | None:
     return state if state.n_bytes <= most_bytes else None
 
 
-def put_frontier(part: PlantedShard, state: FrontierState, gains_under: tuple[GaussianParameters, str] | None) -> None:
+def put_frontier(part: PlantedShard, state: FrontierState, gains_under: tuple[GaussianParameters, bool] | None) -> None:
     """Open a part into cells that it was opened into elsewhere."""
     part.frontier.restore(state, gains_under)

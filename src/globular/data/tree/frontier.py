@@ -55,8 +55,8 @@ class Frontier:
         self._read = read
         self.gains: F64 | None = None
         """Per node, what opening it would gain for every cell it adds, as left by a pass; NaN where a node is new."""
-        self.gains_under: tuple[GaussianParameters, str] | None = None
-        """The mixture and the measure of these gains."""
+        self.gains_under: tuple[GaussianParameters, bool] | None = None
+        """The mixture of these gains, and whether cells looked at few of its components."""
         self.members: NDArray[np.int32] | None = None
         """Components that each cell keeps, (n_cells, C′), nodes first; inherited by children."""
         self.densities: tuple[GaussianParameters, F64] | None = None
@@ -81,7 +81,7 @@ class Frontier:
         """What `restore` needs."""
         return FrontierState(self.nodes, self._leaves, self.members, self.gains)
 
-    def restore(self, state: FrontierState, gains_under: tuple[GaussianParameters, str] | None) -> None:
+    def restore(self, state: FrontierState, gains_under: tuple[GaussianParameters, bool] | None) -> None:
         """Back to a state of another frontier of the same tree."""
         self.reset()
         self._set(state.nodes, self._rows_of(state.leaves) if len(state.leaves) else self.row_chunks)

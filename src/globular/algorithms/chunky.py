@@ -32,11 +32,13 @@ from typing import Literal
 
 import numpy as np
 
+from globular.algorithms.em import cold_mixture
 from globular.algorithms.steps import Step
+from globular.algorithms.variational import nearest_graph
 from globular.backends.protocol import Shard, require
 from globular.model.chunks import ChunkGains, ShareRule, coarsen
 from globular.model.covariances import CovarianceLimits
-from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
+from globular.model.gaussian import GaussianParameters, m_step
 from globular.model.graph import Graph, estimated_graph
 from globular.model.search import Search
 from globular.model.statistics import F64, SoftStatistics
@@ -56,8 +58,6 @@ _POLISHED_AFTER: dict[Polishing, tuple[str, ...]] = {
 }
 _LAST = 0.1
 """Where no more cells are opened EM goes on until F changes by less than this part of `tol`."""
-_COLD = 1e-3
-"""Variance, relative to that within clusters, at which responsibilities are all but hard assignments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class _Cells:
         self._ending: _Ending | None = None
         self.graph: Graph | None = None
         if options.C_prime is not None:
-            self.graph = _nearest_means(shard, start.means, options.G)
+            self.graph = nearest_graph(shard, start.means, options.G)
         self.n_cells = len(shard.take_chunks()) if options.C_prime is None else self._first_search(start)
 
     def _first_search(self, start: GaussianParameters) -> int:
@@ -253,13 +253,6 @@ class _Cells:
         return n_distances
 
 
-def _nearest_means(shard: Shard, means: F64, n_neighbors: int) -> Graph:
-    """The components closest to each by their means: the first neighbourhoods. O(C²D), once."""
-    C = len(means)
-    everything = np.zeros((1, 1), dtype=np.intp)
-    return shard.local(means).cell_neighbors(np.array([0, C], dtype=np.intp), everything, min(n_neighbors, C))
-
-
 def start_from_cells(
     shard: Shard, means: F64, covariance_type: str, limits: CovarianceLimits, *, learned_weights: bool
 ) -> GaussianParameters:
@@ -269,6 +262,5 @@ def start_from_cells(
     D = means.shape[1]
     apart = shard.local(cells.means, cells.weights).hard_pass(means, accumulate=False).objective
     inside = float(coarsen(cells.scatter, cells.kind, "norm", D).sum())
-    within = (apart + inside) / (shard.total_weight * D)
-    cold = isotropic_mixture(means, max(_COLD * within, float(limits.smallest.mean())), covariance_type)
+    cold = cold_mixture(means, (apart + inside) / (shard.total_weight * D), covariance_type, limits)
     return m_step(cold, shard.cell_pass(cold), limits, learned_weights=learned_weights)

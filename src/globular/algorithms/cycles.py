@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from globular.algorithms.fields import Field
+from globular.algorithms.fields import RowData
 from globular.algorithms.merges import merge
 from globular.algorithms.parts import best_partition, hard_free_energy
 from globular.algorithms.splits import Place, SplitRules, Trial, try_splits
@@ -83,13 +83,14 @@ class State:
 class Cycles:
     """Cycles over the data, and their bookkeeping."""
 
-    def __init__(self, data: Field, prior: Prior, options: InfiniteOptions) -> None:
+    def __init__(self, data: RowData, prior: Prior, options: InfiniteOptions) -> None:
         self._data, self.prior, self._options = data, prior, options
-        self._row_constant = prior.row_constant(data.total_weight, *data.column_moments())
+        self._total_weight = data.shard.total_weight
+        self._row_constant = prior.row_constant(self._total_weight, *data.shard.column_moments())
         self._iteration = 0
         self._n_distances = 0
         self._n_arrangements = 0
-        self.epsilon = 0.1 * options.tol * data.total_weight
+        self.epsilon = 0.1 * options.tol * self._total_weight
         self._rules = SplitRules(self.epsilon, options.gain, options.smallest, options.n_updates)
         self.ended = options.max_iter == 0
         self._opened = False
@@ -123,9 +124,8 @@ class Cycles:
             before = state.F
             state = self._update(state)
             gained = 0.0 if kept is None else kept.F - state.F
-            settled = before - state.F < max(tol * self._data.total_weight, _ENOUGH * (gained - self.epsilon))
-            if settled and reason and not self._data.complete:
-                self._data.look_again()
+            settled = before - state.F < max(tol * self._total_weight, _ENOUGH * (gained - self.epsilon))
+            if settled and reason and self._data.look_again():
                 settled = False
             self._iteration += 1
             if refine and self._iteration % _REFINE_EVERY == 0 and not reason and self.refine(state, thorough=False):
@@ -145,8 +145,7 @@ class Cycles:
     def _update(self, state: State) -> State:
         """One pass, and the parameters that follow from it."""
         local = state.mixture.local
-        self._data.arrange(state.arrangement)
-        statistics = self._data.e_step(local)
+        statistics = self._data.e_step(local, state.arrangement)
         self._n_distances += statistics.n_distances
         F = state.mixture.free_energy(statistics.log_likelihood + self._row_constant)
         moments, tail = Moments.from_pass(local, statistics), 0.0
@@ -218,8 +217,7 @@ class Cycles:
         behind = state.tail + counts.sum() - np.cumsum(counts)
         places = [Place(self._options.alpha, float(behind[c])) for c in candidates]
         found = self._data.shares(state.mixture.local, candidates, counts[candidates])
-        n_threads = self._data.trial_threads(found.shares)
-        trials = try_splits(found.shares, candidates, state.moments, places, self.prior, self._rules, n_threads)
+        trials = try_splits(found.shares, candidates, state.moments, places, self.prior, self._rules, found.n_threads)
         self._n_distances += found.n_distances + sum(trial.n_distances for trial in trials)
         self._opened |= found.refined
         return sorted(trials, key=lambda trial: -trial.gain)

@@ -11,10 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from globular.algorithms.em import one_gaussian
 from globular.backends.protocol import Shard, require
 from globular.model.chunks import Within
 from globular.model.covariances import CovarianceLimits
-from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
+from globular.model.gaussian import GaussianParameters, m_step
 from globular.model.statistics import F64
 
 N_TRIED = 10
@@ -38,8 +39,7 @@ def grow_mixture(
 ) -> GaussianParameters:
     """A mixture of so many components, grown one by one on the cells that the tree is open to."""
     require(shard, "cell_pass", "column_moments")
-    mean, variance = shard.column_moments()
-    mixture = isotropic_mixture(mean[None, :], max(float(variance.mean()), 1e-30), covariance_type)
+    mixture = one_gaussian(shard, covariance_type)
     mixture = m_step(mixture, shard.cell_pass(mixture), limits)
     while mixture.n_components < n_components:
         mixture = _split_best(shard, mixture, rng, limits)

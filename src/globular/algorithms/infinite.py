@@ -23,7 +23,8 @@ from dataclasses import replace
 import numpy as np
 
 from globular.algorithms.cycles import VANISHED, Cycles, InfiniteOptions, Mixture, State
-from globular.algorithms.fields import Field
+from globular.algorithms.em import one_gaussian
+from globular.algorithms.fields import RowData
 from globular.algorithms.merges import propose_merges
 from globular.algorithms.splits import Trial
 from globular.algorithms.steps import Step
@@ -46,7 +47,7 @@ _PRIOR_UPDATES = 20
 
 
 def infinite(
-    data: Field, prior: Prior, start: Moments, options: InfiniteOptions, rng: np.random.Generator
+    data: RowData, prior: Prior, start: Moments, options: InfiniteOptions, rng: np.random.Generator
 ) -> Iterator[Step[Mixture]]:
     """Run from the components in `start`; one step per cycle. Only nested truncations grow."""
     run = Cycles(data, prior, options)
@@ -125,16 +126,15 @@ def _merges(run: Cycles, state: State, options: InfiniteOptions) -> list[tuple[i
     return found[: max(options.n_candidates, len(state.moments) // 8)]
 
 
-def one_component(data: Field, prior: Prior) -> Moments:
+def one_component(data: RowData, prior: Prior) -> Moments:
     """Step 1, T = 1: all rows in one component."""
-    mean, variance = data.column_moments()
-    whole = isotropic_mixture(mean[None, :], max(float(variance.mean()), 1e-300), prior.covariance_type)
+    whole = one_gaussian(data.shard, prior.covariance_type)
     return Moments.from_pass(whole, data.e_step(whole))
 
 
-def components_at(data: Field, means: F64, prior: Prior) -> Moments:
+def components_at(data: RowData, means: F64, prior: Prior) -> Moments:
     """Every row to its closest mean, by the E-step of a mixture so cold that it is hard: the start of BJ."""
-    variance = float(data.column_moments()[1].mean())
+    variance = float(data.shard.column_moments()[1].mean())
     cold = isotropic_mixture(means, max(_COLD * variance, 1e-300), prior.covariance_type)
     return Moments.from_pass(cold, data.e_step(cold))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from globular.algorithms.fields import Field
+from globular.algorithms.fields import RowData
 from globular.model.chunks import Chunks, coarsen, unpack
 from globular.model.covariances import FAMILIES
 from globular.model.observations import Moments, Prior
@@ -48,7 +48,7 @@ class Partition:
     prior: Prior
 
 
-def best_partition(data: Field, prior: Prior, smallest: float, gain: float, least: int) -> Partition | None:
+def best_partition(data: RowData, prior: Prior, smallest: float, gain: float, least: int) -> Partition | None:
     """The best partition under a prior fitted to the leaves of the tree, as far as it may be.
 
     None if there is no tree, or one of fewer than `least` parts.
@@ -58,7 +58,7 @@ def best_partition(data: Field, prior: Prior, smallest: float, gain: float, leas
         if leaves is None or len(leaves) < least:
             return None
         prior = _fitted(prior, leaves, smallest)
-    nodes = data.parts(Worth(prior, smallest, data.total_weight), gain)
+    nodes = data.parts(Worth(prior, smallest, data.shard.total_weight), gain)
     return None if nodes is None or len(nodes) < least else Partition(_moments(nodes, prior), prior)
 
 

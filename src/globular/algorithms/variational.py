@@ -101,12 +101,10 @@ class _Neighborhoods:
 
     def exhaustive(self, centers: F64) -> Graph:
         """The G nearest centres of every centre. O(C²D)."""
-        C, G = len(centers), min(self._options.G, len(centers))
-        n_wanted = min(C, 3 * G) if self._options.diverse else G
-        found = self._shard.local(centers).cell_neighbors(np.array([0, C]), np.zeros((1, 1), dtype=np.intp), n_wanted)
+        G = min(self._options.G, len(centers))
         if not self._options.diverse:
-            return found
-        return diverse_graph(centers, found, G, self._options.n_threads)
+            return nearest_graph(self._shard, centers, G)
+        return diverse_graph(centers, nearest_graph(self._shard, centers, 3 * G), G, self._options.n_threads)
 
     def before(self, centers: F64, graph: Graph) -> Graph:
         """Alg. 1 renews the neighbourhoods before the E-step."""
@@ -137,6 +135,13 @@ class _Neighborhoods:
             self._waited = 0
         seed = int(self._rng.integers(2**63))
         return Search(self._options.C_prime, self._options.n_random, seed, estimate)
+
+
+def nearest_graph(shard: Shard, centers: F64, n_neighbors: int) -> Graph:
+    """The centres closest to each, itself first. O(C²D)."""
+    C = len(centers)
+    one_cell = np.zeros((1, 1), dtype=np.intp)
+    return shard.local(centers).cell_neighbors(np.array([0, C], dtype=np.intp), one_cell, min(n_neighbors, C))
 
 
 def start_rows(

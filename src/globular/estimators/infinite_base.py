@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from globular.algorithms.fields import CellOptions, Cells, Field, Rows
+from globular.algorithms.fields import CellData, CellOptions, RowData
 from globular.algorithms.infinite import (
     GROWN,
     SETTLED,
@@ -153,14 +153,14 @@ class InfiniteEstimator(MixtureEstimator):
         start = components_at(field, self._means(data, rng), prior) if closed else one_component(field, prior)
         return infinite(field, prior, start, options, rng)
 
-    def _field(self, data: Input, prior: Prior, rng: np.random.Generator) -> Field:
+    def _field(self, data: Input, prior: Prior, rng: np.random.Generator) -> RowData:
         max_rows = data.n_rows if self.max_trial_rows is None else self.max_trial_rows
         if not self.accelerate:
-            return Rows(data.shard, max_rows, rng)
+            return RowData(data.shard, max_rows, rng)
         options = CellOptions(
             leaf_size=leaf_size(data), C_prime=self.n_candidates, n_threads=resolve_threads(self.n_threads)
         )
-        return Cells(data.shard, _scatter(prior.covariance_type), options, max_rows, rng)
+        return CellData(data.shard, _scatter(prior.covariance_type), options, max_rows, rng)
 
     def _means(self, data: Input, rng: np.random.Generator) -> F64:
         if self.means_init is not None:

@@ -47,7 +47,7 @@ CONVERGED = "the bound is within refine_tol of the log-likelihood"
 ENOUGH = "max_cells"
 STUCK = "opening cells gains nothing"
 POLISHED = "EM on single rows changed the log-likelihood by less than tol"
-SETTLED = (CONVERGED, ENOUGH, STUCK, POLISHED)
+ENDINGS = (CONVERGED, ENOUGH, STUCK, POLISHED)
 """Reasons to stop at which EM had settled."""
 Refinement = Literal["best_first", "batch"]
 Polishing = Literal["never", "needed", "always"]

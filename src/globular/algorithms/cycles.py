@@ -54,6 +54,9 @@ class InfiniteOptions:
     """What a split has to lower F by, per row of the component that it splits."""
     n_updates: int = 6
     """Most updates of the children in a trial."""
+    max_trial_rows: float = 100_000
+    """Where the data are rows, those of a component that the trial of a split copies out and looks at, drawn at random
+    if it holds more; infinity is all of them, as in the paper."""
     tol: float = 1e-3
     """F has settled when a cycle lowers it by less than this per row; ε of step 4 is a tenth of that of all rows."""
     max_iter: int = 1000

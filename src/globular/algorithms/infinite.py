@@ -32,10 +32,10 @@ from globular.model.gaussian import isotropic_mixture
 from globular.model.observations import Moments, Prior
 from globular.model.statistics import F64, I64
 
-__all__ = ["GROWN", "SETTLED", "InfiniteOptions", "Mixture", "components_at", "infinite", "one_component"]
+__all__ = ["CONVERGED", "GROWN", "InfiniteOptions", "Mixture", "components_at", "infinite", "one_component"]
 
 GROWN = "no split lowers the free energy"
-SETTLED = "the free energy changed by less than tol"
+CONVERGED = "the free energy changed by less than tol"
 
 _STALE = 0.05
 """A component is tried again when its weight, or the number of cells it is seen in, has changed by this share since a
@@ -53,7 +53,7 @@ def infinite(
     run = Cycles(data, prior, options)
     state = run.arrange(start, 0.0, np.zeros((len(start), 2)))
     if options.closed:
-        yield from run.cycle(state, None, options.tol, SETTLED)
+        yield from run.cycle(state, None, options.tol, CONVERGED)
         return
     state = run.fit_prior(state, _PRIOR_UPDATES)
     state = yield from run.cycle(state, None, options.tol)

@@ -37,8 +37,8 @@ N_PROBES = 2
 LONGEST_WAIT = 8
 """Most iterations from one that probes to the next."""
 WORK_OF_A_MEMBER = 40.0
-"""Densities of a search, which are entries of matrix products, that take as long as one of K(n) with its part in the sums
-of the M-step (measured with 2, 50 and 128 columns: 30 to 50)."""
+"""Densities of a search, which are entries of matrix products, that take as long as a density of K(n) with its part in
+the sums of the M-step (measured with 2, 50 and 128 columns: 30 to 50)."""
 
 SETTLED_GAIN = 5e-3
 """K-means steps for the start end when one gains less than this share: `KMeans(quality="balanced")`."""

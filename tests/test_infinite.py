@@ -15,7 +15,7 @@ from sklearn.mixture import BayesianGaussianMixture
 from threadpoolctl import threadpool_limits
 
 from globular.algorithms import fields, merges, splits
-from globular.algorithms.cycles import Cycles
+from globular.algorithms.cycles import VariationalRun
 from globular.algorithms.fields import CellData, CellOptions, RowData
 from globular.algorithms.infinite import (
     GROWN,
@@ -307,7 +307,7 @@ def test_a_cycle_costs_the_same_a_cell_for_a_thousand_components() -> None:
         options = CellOptions(leaf_size=8, n_cells=4 * T, C_prime=4, G=6)
         data = CellData(CpuShard(rows, n_threads=2), "outer", options, 100_000, np.random.default_rng(0))
         prior = prior_for(rows, scale=1e-3)
-        cycles = Cycles(data, prior, InfiniteOptions(T_max=T, max_iter=6))
+        cycles = VariationalRun(data, prior, InfiniteOptions(T_max=T, max_iter=6))
         state = cycles.arrange(components_at(data, centers, prior), 0.0, np.zeros(T))
         steps = list(cycles.cycle(state, None, 0.0, refine=False))
         objectives = np.array([step.objective for step in steps])
@@ -397,13 +397,13 @@ def test_a_share_of_cells_has_the_e_step_of_the_frontier(kind: str, D: int, monk
 
 def test_components_seen_in_the_same_cells_are_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, _ = blobs(n=4000, C=8, D=4, apart=5.0)
-    given_up: list[tuple[int, int]] = []
+    rejected_at: list[tuple[int, int]] = []
     once = splits._try_split
 
     def observed(share: fields.Share, component: int, parent: Moments, *rest: Any) -> splits.Trial:
         trial = once(share, component, parent, *rest)
         if trial.gain <= 0:
-            given_up.append((round(float(parent.counts[0])), len(share)))
+            rejected_at.append((round(float(parent.counts[0])), len(share)))
         return trial
 
     monkeypatch.setattr(splits, "_try_split", observed)
@@ -412,7 +412,7 @@ def test_components_seen_in_the_same_cells_are_not_tried_again(monkeypatch: pyte
     steps = run(data, prior_for(rows))
     assert steps[-1].stopped == GROWN and steps[-1].model.T == 8
     assert data.n_cells > before  # it has looked closer, …
-    assert len(given_up) == len(set(given_up)) >= 8  # … and at nothing twice
+    assert len(rejected_at) == len(set(rejected_at)) >= 8  # … and at nothing twice
 
 
 @pytest.mark.parametrize(("steeper", "fall", "n_left", "expected"), [(4, 1, 9, 2 / 3), (4, 3, 1, 3), (4, 3, 9, 18)])
@@ -558,7 +558,7 @@ def test_hard_free_energy_is_that_of_rows_that_are_not_shared() -> None:
     rows, labels = blobs(n=400, C=4, D=2, apart=60.0)
     prior, data = prior_for(rows, scale=1e-2), RowData(CpuShard(rows), 1000, np.random.default_rng(0))
     moments = components_at(data, np.array([rows[labels == c].mean(axis=0) for c in range(4)]), prior)
-    cycles = Cycles(data, prior, InfiniteOptions())
+    cycles = VariationalRun(data, prior, InfiniteOptions())
     *_, last = cycles.cycle(cycles.arrange(moments, 0.0, np.zeros(4)), None, 1e-9)
     assert hard_free_energy(moments, prior, (1.0, 1.0)) == pytest.approx(-last.objective, rel=1e-4)
 
@@ -568,7 +568,7 @@ def test_the_tree_sees_clusters_that_look_uniform_from_afar() -> None:
     centers = 10.0 * np.stack(np.meshgrid(np.arange(side), np.arange(side)), axis=-1).reshape(-1, 2)
     rows = centers[np.arange(40 * side**2) % side**2] + np.random.default_rng(0).normal(size=(40 * side**2, 2))
     data = CellData(CpuShard(rows), "outer", CellOptions(n_cells=64, most_cells=1.0), 1000, np.random.default_rng(0))
-    cycles = Cycles(data, prior_for(rows, scale=1.0, least=1e-6), InfiniteOptions())
+    cycles = VariationalRun(data, prior_for(rows, scale=1.0, least=1e-6), InfiniteOptions())
     one = cycles.arrange(one_component(data, cycles.prior), 0.0, np.zeros(1))
     *_, whole = cycles.cycle(one, None, 1e-3)
     state = cycles.better_parts(replace(one, F=-whole.objective))

@@ -69,9 +69,9 @@ class ChunkyOptions:
     tol: float = 1e-3
     """EM at a partition ends when F per row changes by less; at the last one when it changes by a tenth of this."""
     refine_tol: float = 0.03
-    """The whole ends when F per row is so close to the log-likelihood, as a sample has it …"""
+    """Refining ends when F per row is this close to the log-likelihood, as a sample has it."""
     max_cells: int = 10_000
-    """… or with so many cells."""
+    """Refining ends with this many cells, too."""
     refine: Refinement = "batch"
     share: float = 0.25
     """Cells that "batch" adds at once, relative to those there are."""
@@ -196,7 +196,7 @@ class _Cells:
         return gap.total <= self._options.refine_tol * self._shard.total_weight
 
     def open_for(self, mixture: GaussianParameters, n_cells: int) -> None:
-        """Open about so many cells where this mixture has most to gain, before EM begins.
+        """Open cells where this mixture has most to gain, up to about `n_cells`, before EM begins.
 
         Deviation: the paper runs EM to convergence from four cells on. Components that share a cell become alike there
         and are slow to part again: a good start is better kept until cells are fine enough to tell them apart.

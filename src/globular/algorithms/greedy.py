@@ -37,7 +37,7 @@ def grow_mixture(
     limits: CovarianceLimits,
     learned_weights: bool = True,
 ) -> GaussianParameters:
-    """A mixture of so many components, grown one by one on the cells that the tree is open to."""
+    """A mixture of `n_components`, grown one by one on the cells that the tree is open to."""
     require(shard, "cell_pass", "column_moments")
     mixture = one_gaussian(shard, covariance_type)
     mixture = m_step(mixture, shard.cell_pass(mixture), limits)

@@ -71,13 +71,10 @@ class ChunkyGaussianMixture(MixtureEstimator):
 
     Attributes
     ----------
-    weights_ : array of shape (n_components,)
-    means_ : array of shape (n_components, n_features)
-    covariances_, precisions_, precisions_cholesky_ : array
-        In the shapes of :class:`GaussianMixture`.
+    weights_, means_, covariances_, precisions_, precisions_cholesky_, n_iter_, stopped_
+        As in :class:`GaussianMixture`.
     converged_ : bool
         Whether EM had settled when refining ended.
-    n_iter_ : int
     n_cells_ : int
         Cells of the last iteration; all rows if it was polished.
     lower_bound_ : float
@@ -88,8 +85,6 @@ class ChunkyGaussianMixture(MixtureEstimator):
         One record per iteration of the best run; objectives are bounds of all rows.
     n_distances_ : int
         Densities of a cell under a component evaluated in the whole fit, the starting point apart.
-    stopped_ : str
-        Why the best run ended.
 
     Examples
     --------

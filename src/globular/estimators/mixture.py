@@ -1,4 +1,4 @@
-"""`GaussianMixture`: exact EM behind scikit-learn's names."""
+"""`GaussianMixture`: mixtures behind scikit-learn's names, by exact EM or by the estimator that is faster."""
 
 from __future__ import annotations
 

@@ -251,7 +251,8 @@ callable, default="auto"
         X : array, data frame, source or path
         exact : bool, default=True
             False looks only at the components of a few of about √C cells of means: far fewer densities, and now and
-            then the second most likely component.
+            then the second most likely component. Cells are drawn with a fixed seed, whatever `random_state`: the same
+            rows get the same answer.
         """
         if exact:
             return super().predict(X)

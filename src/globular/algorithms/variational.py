@@ -24,7 +24,7 @@ from globular.algorithms.steps import Step
 from globular.backends.protocol import Shard, require
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
-from globular.model.graph import Graph, diverse_graph, estimated_graph, introduce, random_graph
+from globular.model.graph import Graph, estimated_graph, introduce, random_graph
 from globular.model.search import Search
 from globular.model.statistics import F64, HardStatistics, PairStatistics, SoftStatistics
 
@@ -40,7 +40,6 @@ class VariationalOptions:
     G: int = 5
     n_random: int = 1
     neighborhoods: Neighborhoods = "estimated"
-    diverse: bool = False
     n_warmup: int = 0
     """E-steps without an M-step before the first iteration, while neighbourhoods form."""
     max_iter: int = 200
@@ -101,10 +100,7 @@ class _Neighborhoods:
 
     def exhaustive(self, centers: F64) -> Graph:
         """The G nearest centres of every centre. O(C²D)."""
-        G = min(self._options.G, len(centers))
-        if not self._options.diverse:
-            return nearest_graph(self._shard, centers, G)
-        return diverse_graph(centers, nearest_graph(self._shard, centers, 3 * G), G, self._options.n_threads)
+        return nearest_graph(self._shard, centers, self._options.G)
 
     def before(self, centers: F64, graph: Graph) -> Graph:
         """Alg. 1 renews the neighbourhoods before the E-step."""

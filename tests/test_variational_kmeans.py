@@ -18,10 +18,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import globular
 from globular import KMeans, VariationalKMeans
+from globular.algorithms.seeding.named import STARTS
 from globular.backends.cpu import memory
 from globular.data.sources import as_source
 from globular.estimators import inputs
-from globular.estimators.starts import STARTS
 from globular.reference import hard as reference
 from makers import FORMS, Rows, blobs, in_form, weights_for
 

@@ -18,9 +18,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import globular
 from globular import GaussianMixture, VariationalGaussianMixture
+from globular.algorithms.seeding.named import STARTS
 from globular.data.sources import as_source
 from globular.estimators import inputs, mixture
-from globular.estimators.starts import STARTS
 from globular.model.covariances import FAMILIES
 from globular.model.history import Record
 from makers import Rows, blobs, in_form, weights_for

@@ -19,6 +19,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.probing import find_labels
+from globular.algorithms.seeding.named import STARTS
 from globular.algorithms.steps import Step, in_units
 from globular.backends.cpu.rows import working_dtype
 from globular.backends.protocol import Labels
@@ -27,7 +28,6 @@ from globular.estimators.fitted import check_common, check_indices, checked_floa
 from globular.estimators.inputs import Input, check_allocation, open_input
 from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, SharedParameters
 from globular.estimators.running import Fit, exhaust, warn_user
-from globular.estimators.starts import STARTS
 from globular.model.history import History, Record
 from globular.model.statistics import F64
 

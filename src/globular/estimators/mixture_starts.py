@@ -14,9 +14,10 @@ from globular.algorithms.em import EMOptions, start_at_random, start_from_means
 from globular.algorithms.lloyd import KMeansOptions, lloyd
 from globular.algorithms.probing import find_labels
 from globular.algorithms.probing_mixture import settle_seeds
+from globular.algorithms.seeding.named import Start, automatic, draw_seeds
+from globular.algorithms.steps import last_step
 from globular.algorithms.variational import VariationalOptions, start_rows, variational_kmeans
 from globular.backends.protocol import Shard
-from globular.estimators.starts import SEEDINGS, Start, automatic
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
@@ -32,20 +33,14 @@ def _seeds(
     shard: Shard, n_components: int, rng: np.random.Generator, *, n_neighbors: int = 0, rough: bool = False
 ) -> Start:
     """Seeds by the method for this number of components: where k-means, of whatever kind, begins for a mixture."""
-    name = automatic(n_components)
-    if name == "hierarchical":
-        seeds = seeding.hierarchical(shard, n_components, rng, n_neighbors, rough=rough)
-        return Start(seeds.centers, name, seeds.neighbors if n_neighbors else None, labelled=True)
-    return Start(SEEDINGS[name](shard, n_components, rng), name)
+    return draw_seeds(shard, automatic(n_components), n_components, rng, rough=rough, n_neighbors=n_neighbors)
 
 
 def _kmeans_means(shard: Shard, n_components: int, rng: np.random.Generator) -> F64:
     """Centres of a k-means clustering."""
     centers = _seeds(shard, n_components, rng).centers
     variance = float(shard.column_moments()[1].mean())
-    for step in lloyd(shard, centers, KMeansOptions(_KMEANS_ITERATIONS, _KMEANS_TOLERANCE * variance)):
-        centers = step.model
-    return centers
+    return last_step(lloyd(shard, centers, KMeansOptions(_KMEANS_ITERATIONS, _KMEANS_TOLERANCE * variance))).model
 
 
 MEANS_METHODS: dict[str, MeansMethod] = {
@@ -162,10 +157,7 @@ def variational_means(
         return Start(MEANS_METHODS[init_params](shard, n_components, rng), init_params)
     if not probes:
         return _variational_kmeans(shard, _seeds(shard, n_components, rng, n_neighbors=options.G), options, rng)
-    seeds = _seeds(shard, n_components, rng, rough=True)
-    if not seeds.labelled:
-        shard.label_by_seeds()
-    return settled(shard, replace(seeds, labelled=True), rng)
+    return settled(shard, _seeds(shard, n_components, rng, rough=True), rng)
 
 
 def settled(shard: Shard, seeds: Start, rng: np.random.Generator) -> Start:
@@ -179,8 +171,8 @@ def _variational_kmeans(shard: Shard, seeds: Start, options: VariationalOptions,
     """Centres of a variational k-means clustering, and their neighbourhoods; the rows are labelled."""
     graph = start_rows(shard, seeds.centers, seeds.graph, options.G, False, rng)
     hard = replace(options, n_warmup=0, tol=_KMEANS_TOLERANCE, max_iter=_KMEANS_ITERATIONS, relocate_empty=True)
-    *_, last = variational_kmeans(shard, seeds.centers, hard, rng, graph)
-    return replace(seeds, centers=last.model.centers, graph=last.model.graph, labelled=True)
+    found = last_step(variational_kmeans(shard, seeds.centers, hard, rng, graph)).model
+    return replace(seeds, centers=found.centers, graph=found.graph, labelled=True)
 
 
 def checked_shape(values: Any, shape: tuple[int, ...], name: str) -> F64:

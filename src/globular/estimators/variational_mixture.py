@@ -10,6 +10,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from globular.algorithms.em import EMOptions, covariance_limits
 from globular.algorithms.probing_mixture import find_members, probing_mixture, start_probing
+from globular.algorithms.seeding.named import STARTS, Start
 from globular.algorithms.variational import (
     SoftModel,
     VariationalOptions,
@@ -26,7 +27,7 @@ from globular.estimators.inputs import Input
 from globular.estimators.mixture_starts import GivenStart, settled
 from globular.estimators.mixtures import MixtureEstimator, Run
 from globular.estimators.parameters import FROM_ONE, Constraints
-from globular.estimators.starts import STARTS, Start, choose_centers
+from globular.estimators.starts import choose_centers
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import Graph
 from globular.model.statistics import F64, I64

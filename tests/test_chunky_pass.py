@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
-from globular.backends.cpu import CpuShard, chunks
+from globular.backends.cpu import CpuShard
 from globular.backends.cpu.expect import blocks as chunk_blocks
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
-from globular.backends.tree.expect import cell_densities
 from globular.data.open import as_source
 from globular.errors import UnsupportedPassError
 from globular.model.chunks import Within
@@ -179,18 +178,6 @@ def test_gap_is_what_single_rows_would_gain(weighted: bool, monkeypatch: pytest.
         monkeypatch.undo()
     shard.run(OpenRows())
     assert shard.run(Gap(mixture)).total == 0.0
-
-
-def test_change_is_the_weight_that_changes_component() -> None:
-    rows = blobs(n=100, D=3)
-    mixture = mixture_for(rows, "full")
-    shard = planted(rows, "full", depth=0, leaf_size=60)
-    root = np.exp(_joint(shard, mixture) - cell_densities(shard.frontier, mixture, 1)[:, None])
-    change = shard.run(Gains(mixture, 1)).total
-    shard.run(OpenGaining(0.0))
-    children = np.exp(_joint(shard, mixture) - cell_densities(shard.frontier, mixture, 1)[:, None])
-    weights = shard.run(TakeCells()).weights
-    assert change == pytest.approx(float(weights @ np.abs(children - root).sum(axis=1)) / 2, rel=1e-9)
 
 
 def _joint(shard: CpuShard, mixture: GaussianParameters) -> F64:

@@ -24,11 +24,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from globular import KMeans, NestedMiniBatchKMeans, VariationalKMeans
+from globular.algorithms.seeding.named import STARTS
 from globular.callbacks import Callback
 from globular.data.open import as_source
 from globular.errors import DataError, FitInterruptedWarning, MemoryBudgetError
 from globular.estimators import centroids, inputs
-from globular.estimators.starts import STARTS
 from globular.model.history import History
 from globular.reference import hard as reference
 from makers import FORMS, blobs, in_form, lattice, weights_for

@@ -18,9 +18,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import globular
 from globular import KMeans, VariationalKMeans
+from globular.algorithms.seeding.named import STARTS
 from globular.data.open import as_source
 from globular.estimators import inputs, memory
-from globular.estimators.starts import STARTS
 from globular.reference import hard as reference
 from makers import FORMS, Rows, blobs, in_form, weights_for
 

@@ -17,6 +17,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.probing import find_labels
+from globular.algorithms.seeding.named import STARTS
 from globular.algorithms.steps import Step, in_units
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_indices, checked_floats
@@ -24,7 +25,6 @@ from globular.estimators.inputs import Input, open_input
 from globular.estimators.memory import check_allocation
 from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, SharedParameters
 from globular.estimators.running import Fit, exhaust, warn_user
-from globular.estimators.starts import STARTS
 from globular.model.history import History, Record
 from globular.model.statistics import F64
 from globular.seam.passes import Assign, Centers, Labels

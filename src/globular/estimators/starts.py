@@ -8,11 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_array
 
-from globular.algorithms.seeding.named import SEEDINGS as SEEDINGS
-from globular.algorithms.seeding.named import STARTS as STARTS
-from globular.algorithms.seeding.named import Start as Start
-from globular.algorithms.seeding.named import automatic as automatic
-from globular.algorithms.seeding.named import draw_seeds
+from globular.algorithms.seeding.named import Start, draw_seeds
 from globular.estimators.inputs import Input, naming
 from globular.model.statistics import F64
 

@@ -20,8 +20,6 @@ from globular.model.statistics import F64, I64
 
 ShareRule = Literal["optimal", "centroid"]
 """Responsibilities of a chunk: those of largest bound (Eq. 10), or the posterior of its mean (Moore 1999)."""
-GainMeasure = Literal["bound", "change"]
-"""What opening a chunk gains: in the bound, or the weight whose responsibilities change."""
 
 FINENESS: tuple[ScatterKind, ...] = ("norm", "columns", "outer")
 """Kinds of scatter, each of which can be had from those after it."""

@@ -1,7 +1,8 @@
 """Truncated passes over chunks: each cell keeps few components K(A), so a pass costs neither rows nor components.
 
-The search is that of paper 000 with cells for rows: K(A) becomes the best C′ of the neighbourhoods of its components.
-Children inherit K(A), so the bound never falls when a cell is opened. A new frontier starts from the C′ best of all.
+The search is that of Forster & Lücke (2018) with cells for rows: K(A) becomes the best C′ of the neighbourhoods of its
+components. Children inherit K(A), so the bound never falls when a cell is opened. A new frontier starts from the C′
+best of all.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ from globular.backends.protocol import Shard, require
 from globular.backends.split import SplitShard
 from globular.callbacks import Checkpoint
 from globular.errors import DataError
+from globular.model.covariances import COLUMNS
 from globular.model.gaussian import isotropic_mixture
 from globular.model.statistics import PairStatistics
 from makers import Rows, blobs, weights_for
@@ -581,7 +582,7 @@ def test_passes_of_unknown_effect_ask_for_no_cells(client: Client) -> None:
 
 def search_cells(shard: Any, rows: Rows) -> None:
     """Many changes of the cells of a tree and of what they remember."""
-    shard.plant_tree("columns", 8, largest=40.0)
+    shard.plant_tree(COLUMNS, 8, largest=40.0)
     for step in range(14):
         mixture = isotropic_mixture(rows[5 * step : 5 * step + 12], 2.0, "diag")
         graph = np.arange(12, dtype=np.int32)[:, None]

@@ -34,8 +34,8 @@ import numpy as np
 
 from globular.algorithms.steps import Step
 from globular.backends.protocol import Shard, require
-from globular.model.chunks import ChunkGains, ShareRule, coarsen
-from globular.model.covariances import CovarianceLimits
+from globular.model.chunks import ChunkGains, ShareRule
+from globular.model.covariances import NORM, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
 from globular.model.graph import Graph, estimated_graph
 from globular.model.search import Search
@@ -268,7 +268,7 @@ def start_from_cells(
     cells = shard.take_chunks()
     D = means.shape[1]
     apart = shard.local(cells.means, cells.weights).hard_pass(means, accumulate=False).objective
-    inside = float(coarsen(cells.scatter, cells.kind, "norm", D).sum())
+    inside = float(cells.kind.coarsen(cells.scatter, NORM, D).sum())
     within = (apart + inside) / (shard.total_weight * D)
     cold = isotropic_mixture(means, max(_COLD * within, float(limits.smallest.mean())), covariance_type)
     return m_step(cold, shard.cell_pass(cold), limits, learned_weights=learned_weights)

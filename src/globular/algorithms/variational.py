@@ -254,7 +254,7 @@ def warm_up_mixture(
     for step in range(max(1, options.n_warmup)):
         found = shard.truncated_pass(mixture.means, graph, neighborhoods.search(mixture.means), moved_only=True)
         n_distances += found.statistics.n_distances
-        if step == 0 or mixture.covariance_type != "tied_spherical":
+        if step == 0 or not mixture.family.tied:
             objective = found.statistics.objective
         graph = neighborhoods.after(graph, found.pairs)
     if not keep_covariances:

@@ -31,7 +31,7 @@ from globular.estimators.infinite_priors import stick_prior
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.mixture_starts import MEANS_METHODS
 from globular.estimators.mixtures import MixtureEstimator, say_most, weighted_sum
-from globular.model.covariances import FAMILIES, ScatterKind
+from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import History, Record
 from globular.model.observations import Prior
@@ -106,7 +106,8 @@ class InfiniteEstimator(MixtureEstimator):
         most = mixture_bytes(
             data.n_rows, data.n_columns, self._largest(data), family, n_threads=resolve_threads(self.n_threads)
         )
-        return most + chunky_bytes(data.n_rows, data.n_columns, leaf_size(data), _scatter(family)) * self.accelerate
+        kind = FAMILIES[family].scatter.by_column
+        return most + chunky_bytes(data.n_rows, data.n_columns, leaf_size(data), kind) * self.accelerate
 
     def _check_fit(self, data: Input) -> None:
         stick_prior(self.concentration)
@@ -160,7 +161,9 @@ class InfiniteEstimator(MixtureEstimator):
         options = CellOptions(
             leaf_size=leaf_size(data), C_prime=self.n_candidates, n_threads=resolve_threads(self.n_threads)
         )
-        return Cells(data.shard, _scatter(prior.covariance_type), options, max_rows, rng)
+        # families without second moments of columns take them from the cells when a component is split
+        scatter = FAMILIES[prior.covariance_type].scatter.by_column
+        return Cells(data.shard, scatter, options, max_rows, rng)
 
     def _means(self, data: Input, rng: np.random.Generator) -> F64:
         if self.means_init is not None:
@@ -248,12 +251,6 @@ class InfiniteEstimator(MixtureEstimator):
 
     def _log_likelihood(self, data: Input) -> float:
         return sum(on_arrays(data.shard, weighted_sum, _predictive, self._infinite()))
-
-
-def _scatter(covariance_type: str) -> ScatterKind:
-    """Families without second moments of their own take them from the columns when a component is split."""
-    scatter = FAMILIES[covariance_type].scatter
-    return "columns" if scatter == "norm" else scatter
 
 
 def leaf_size(data: Input) -> int:

@@ -10,9 +10,9 @@ from sklearn.utils.validation import check_array
 
 from globular.backends.protocol import Shard
 from globular.model.counts import CountsPrior
-from globular.model.covariances import CovarianceLimits
+from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.statistics import F64
-from globular.model.wishart import GaussianPrior
+from globular.model.wishart import KINDS, GaussianPrior
 
 LEAST_SCALE = 1e-6
 """How far the fitted scale of the covariance prior may fall below the variance of the data."""
@@ -38,20 +38,20 @@ def gaussian_prior(
     column_means, variances = shard.column_moments()
     D = len(column_means)
     m = column_means if mean is None else _checked(mean, (D,), "mean_prior")
-    full = covariance_type == "full"
-    nu = float((D + 2 if full else 3) if degrees_of_freedom is None else degrees_of_freedom)
-    if full and nu <= D - 1:
-        raise ValueError(f"degrees_of_freedom_prior={nu} must be greater than n_features - 1 = {D - 1}")
+    kind, family = KINDS[covariance_type], FAMILIES[covariance_type]
+    least = kind.least_degrees(D)
+    nu = float(least + 3 if degrees_of_freedom is None else degrees_of_freedom)
+    if nu <= least:
+        raise ValueError(f"degrees_of_freedom_prior={nu} must be greater than n_features - 1 = {least}")
     if covariance is None:
         # a constant column gets a tiny variance of its own
         floor = CovarianceLimits.for_data(0.0, column_means, variances).smallest
         S = nu * np.maximum(variances, floor)
-        return GaussianPrior(mean_precision, m, nu, np.diag(S) if full else S, LEAST_SCALE * S)
-    S = _checked(covariance, (D, D) if full else (D,), "covariance_prior")
-    positive = np.allclose(S, S.T) and np.linalg.eigvalsh(S)[0] > 0 if full else (S > 0).all()
-    if not positive:
-        raise ValueError(f"covariance_prior must be positive{' definite and symmetric' if full else ''}")
-    return GaussianPrior(mean_precision, m, nu, S)
+        return GaussianPrior(kind, mean_precision, m, nu, family.scatter.diagonal(S), LEAST_SCALE * S)
+    S = _checked(covariance, family.scatter.entry(D), "covariance_prior")
+    if not family.is_positive(S):
+        raise ValueError(f"covariance_prior must be {family.requirement}")
+    return GaussianPrior(kind, mean_precision, m, nu, S)
 
 
 def counts_prior(shard: Shard, smoothing: Any) -> CountsPrior:

@@ -26,7 +26,7 @@ from globular.estimators.mixture_starts import (
     starting_variational,
 )
 from globular.estimators.mixtures import MixtureEstimator
-from globular.model.covariances import FAMILIES
+from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import History
 from globular.threads import resolve_threads
@@ -34,7 +34,6 @@ from globular.threads import resolve_threads
 logger = logging.getLogger("globular")
 
 ALGORITHMS = ("em", "variational", "chunky")
-SEPARABLE = ("diag", "spherical", "tied_spherical")
 """Covariance types that the variational algorithm knows."""
 VARIATIONAL_FROM = 500
 """Number of components from which "auto" takes the variational algorithm, where it knows the covariance type."""

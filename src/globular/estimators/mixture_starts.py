@@ -74,7 +74,11 @@ class GivenStart:
         family = FAMILIES[covariance_type]
         covariances = _checked(precisions, family.shape(C, D), "precisions_init")
         if covariances is not None:
-            covariances = np.asarray(family.from_precisions(covariances))
+            if not family.is_positive(covariances):
+                raise ValueError(
+                    f"precisions_init must be {family.requirement} for covariance_type={covariance_type!r}"
+                )
+            covariances = family.inverse(covariances)
         weights = _checked(weights, (C,), "weights_init")
         if weights is not None:
             if (weights < 0).any() or abs(weights.sum() - 1) > 1e-6:

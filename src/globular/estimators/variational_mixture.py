@@ -25,6 +25,7 @@ from globular.estimators.mixture_starts import automatic_search, neighborhood_st
 from globular.estimators.mixtures import MixtureEstimator
 from globular.estimators.starts import STARTS, Start, choose_centers
 from globular.estimators.variational_kmeans import RANDOM_WARMUP
+from globular.model.covariances import SEPARABLE
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
 from globular.model.history import History
@@ -139,7 +140,7 @@ callable, default="auto"
         "diverse": ["boolean"],
         "start": [StrOptions({"cells", "random"})],
         "n_warmup": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "covariance_type": [StrOptions({"tied_spherical", "spherical", "diag"})],
+        "covariance_type": [StrOptions(set(SEPARABLE))],
         "weights": [StrOptions({"equal", "learned"})],
         "tol": [Interval(Real, 0, None, closed="left")],
         "patience": [Interval(Integral, 1, None, closed="left")],

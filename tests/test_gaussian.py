@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 from sklearn.mixture import GaussianMixture as SklearnMixture
 
+import globular
 from globular.estimators.mixture_starts import GivenStart
 from globular.model.covariances import FAMILIES, CovarianceLimits, one_for_all
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
@@ -217,3 +221,18 @@ def test_precisions_that_are_not_positive_are_refused(covariance_type: str) -> N
 def test_shapes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="shapes"):
         GaussianParameters(np.ones(2) / 2, np.zeros((2, 3)), np.ones((2, 3)), "full")
+
+
+def test_nobody_else_asks_which_family_it_is() -> None:
+    """What differs between families is written in `model/covariances`; kernels are compiled for the arrays they get."""
+    asks = re.compile(r'covariance_type (==|!=|in \()|"(norm|outer)"|scatter == |(covariances|scatter|S)\.ndim (==|!=)')
+    home = Path(globular.__file__).parent
+    elsewhere = [
+        path
+        for path in home.rglob("*.py")
+        if not {"covariances", "kernels", "reference"} & set(path.relative_to(home).parts)
+    ]
+    assert len(elsewhere) > 100
+    for path in elsewhere:
+        found = [line for line in path.read_text(encoding="utf-8").splitlines() if asks.search(line)]
+        assert not found, (path, found)

@@ -15,7 +15,7 @@ from globular.algorithms.steps import Step
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.datasets import separated_mixture
-from globular.model.covariances import FAMILIES
+from globular.model.covariances import FAMILIES, OUTER
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.statistics import F64
 from globular.seam.passes import Expect
@@ -101,7 +101,7 @@ def test_refinement_ends_by_gain_or_by_cells() -> None:
     start = start_from_means(shard, data.centers, "full", EMOptions())
 
     def ends(options: ChunkyOptions) -> Step:
-        shard.run(Plant("outer", 8, largest=100.0))
+        shard.run(Plant(OUTER, 8, largest=100.0))
         return run(shard, start, options)[-1]
 
     by_gain = ends(ChunkyOptions(refine_tol=0.05))
@@ -123,7 +123,7 @@ def test_em_settles_for_good_on_the_last_cells(options: ChunkyOptions, reason: s
     data = separated_mixture(5000, 8, 2, separation=0.5, random_state=0)
     shard = CpuShard(data.X)
     start = start_from_means(shard, data.X[:8], "full", EMOptions())
-    shard.run(Plant("outer", 8, largest=50.0))
+    shard.run(Plant(OUTER, 8, largest=50.0))
     steps = run(shard, start, options)
     n_cells = np.array([step.model.n_cells for step in steps])
     rises = np.diff([step.objective / len(data.X) for step in steps])[n_cells[1:] == n_cells[-1]]
@@ -151,7 +151,7 @@ def test_finer_cells_come_closer_to_em() -> None:
     exact = test.run(Expect(list(em(shard, start, EMOptions(tol=1e-4)))[-1].model)).log_likelihood
     short = []
     for n_cells in (20, 200, 2000):
-        shard.run(Plant("outer", 4, largest=5000 / 20))
+        shard.run(Plant(OUTER, 4, largest=5000 / 20))
         steps = run(shard, start, ChunkyOptions(tol=1e-4, refine_tol=0.0, max_cells=n_cells))
         short.append((exact - test.run(Expect(steps[-1].model.mixture)).log_likelihood) / abs(exact))
     assert short[0] > short[2] and abs(short[2]) < 0.01
@@ -163,7 +163,7 @@ def test_optimal_responsibilities_are_never_worse_than_centroids() -> None:
     mixture = start_from_means(shard, data.centers, "full", EMOptions())
     gaps = []
     for depth in range(1, 8):
-        shard.run(Plant("outer", 4, depth=depth))
+        shard.run(Plant(OUTER, 4, depth=depth))
         optimal, centroid = (
             shard.run(ExpectCells(mixture, rule=rule)).log_likelihood for rule in ("optimal", "centroid")
         )
@@ -181,7 +181,7 @@ def test_few_components_per_cell_lose_little_and_cost_little() -> None:
     shard = CpuShard(rows)
     results = {}
     for C_prime in (None, 5):
-        shard.run(Plant("outer", 8, largest=20_000 / 1440))
+        shard.run(Plant(OUTER, 8, largest=20_000 / 1440))
         start = start_from_cells(
             shard, centers + 1.0, "full", covariance_limits(shard, EMOptions()), learned_weights=True
         )
@@ -235,7 +235,7 @@ def test_split_shards_take_the_same_way_up_to_their_trees() -> None:
     start = start_from_means(whole, data.centers, "full", EMOptions())
     ends = []
     for shard in (whole, split):
-        shard.run(Plant("outer", 8, largest=40.0))
+        shard.run(Plant(OUTER, 8, largest=40.0))
         ends.append(run(shard, start, ChunkyOptions(refine_tol=1e-3))[-1])
     assert ends[0].objective == pytest.approx(ends[1].objective, rel=1e-3)
     np.testing.assert_allclose(ends[0].model.mixture.means, ends[1].model.mixture.means, atol=0.05)

@@ -17,7 +17,7 @@ from globular.backends.tree import expect
 from globular.data.open import as_source
 from globular.errors import UnsupportedPassError
 from globular.model.chunks import Within
-from globular.model.covariances import FAMILIES, CovarianceLimits
+from globular.model.covariances import COLUMNS, FAMILIES, NORM, OUTER, CovarianceLimits, scatter
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
 from globular.model.graph import random_graph
 from globular.model.search import Search
@@ -74,7 +74,7 @@ def test_cell_pass_is_the_reference(covariance_type: str, offset: float, shrink:
     mixture = mixture_for(rows, covariance_type)
     rows = rows + offset
     mixture = GaussianParameters(mixture.weights, mixture.means + offset, mixture.covariances * shrink, covariance_type)
-    assert (len(chunk_blocks.ChunkBlocks(mixture, rows.mean(axis=0)).tight) == 4) == (shrink < 1)
+    assert (len(chunk_blocks.ChunkBlocks(mixture, rows.mean(axis=0)).tight.components) == 4) == (shrink < 1)
     weights = weights_for(200)
     shard = planted(rows, covariance_type, weights)
     for _ in range(4):
@@ -95,8 +95,8 @@ def test_many_columns_without_packed_products(covariance_type: str, rule: str, m
     shard = planted(rows, covariance_type, weights)
     shard.frontier.open(np.arange(0, len(shard.frontier.nodes), 3))
     packed = shard.run(ExpectCells(mixture, rule=rule))
-    monkeypatch.setattr(chunk_blocks, "WIDE", 5)
-    assert chunk_blocks.ChunkBlocks(mixture, rows.mean(axis=0)).wide
+    monkeypatch.setattr(scatter, "WIDE", 5)
+    assert chunk_blocks.ChunkBlocks(mixture, rows.mean(axis=0)).coefficients.shape[1] == 6
     assert_equal(shard.run(ExpectCells(mixture, rule=rule)), packed)
 
 
@@ -163,7 +163,7 @@ def test_gap_is_what_single_rows_would_gain(weighted: bool, monkeypatch: pytest.
     weights = weights_for(3000) if weighted else np.ones(3000)
     for largest, tolerance in ((expect.SAMPLED_ROWS, 1e-9), (100, 0.5)):
         shard = CpuShard(rows, weights)
-        shard.run(Plant("outer", 4))
+        shard.run(Plant(OUTER, 4))
         while (shard.frontier.tree.sizes(shard.frontier.nodes) > largest).any():
             shard.frontier.open(np.flatnonzero(shard.frontier.tree.sizes(shard.frontier.nodes) > largest))
         gap = shard.run(Expect(mixture)).log_likelihood - shard.run(ExpectCells(mixture)).log_likelihood
@@ -215,12 +215,12 @@ def test_weights_may_add_up_to_anything(covariance_type: str) -> None:
 def test_finer_trees_serve_coarser_families() -> None:
     rows = blobs(n=100, D=3)
     shard = CpuShard(rows)
-    shard.run(Plant("outer", 8, depth=3))
+    shard.run(Plant(OUTER, 8, depth=3))
     for covariance_type in TYPES:
         mixture = mixture_for(rows, covariance_type)
         expected = planted(rows, covariance_type).run(ExpectCells(mixture))
         assert_equal(shard.run(ExpectCells(mixture)), expected, rtol=1e-12)
-    shard.run(Plant("norm", 8))
+    shard.run(Plant(NORM, 8))
     with pytest.raises(ValueError, match="needs 'columns'"):
         shard.run(ExpectCells(mixture_for(rows, "diag")))
 
@@ -230,14 +230,14 @@ def test_threads_and_shards() -> None:
     mixture = mixture_for(rows, "full")
     single, double = CpuShard(rows, weights, n_threads=1), CpuShard(rows, weights, n_threads=2)
     for shard in (single, double):
-        shard.run(Plant("outer", 4, largest=10.0))
+        shard.run(Plant(OUTER, 4, largest=10.0))
     one, two = single.run(ExpectCells(mixture)), double.run(ExpectCells(mixture))
     np.testing.assert_array_equal(one.scatter, two.scatter)
     assert one.log_likelihood == two.log_likelihood
     assert (single.run(Gains(mixture, 9)).gains == double.run(Gains(mixture, 9)).gains).all()
     halves = [CpuShard(rows[:1000], weights[:1000]), CpuShard(rows[1000:], weights[1000:], first_row=1000)]
     split: Shard = SplitShard(halves)
-    assert split.run(Plant("outer", 4, largest=10.0)) == sum(len(half.frontier) for half in halves)
+    assert split.run(Plant(OUTER, 4, largest=10.0)) == sum(len(half.frontier) for half in halves)
     assert_equal(
         split.run(ExpectCells(mixture)), halves[0].run(ExpectCells(mixture)) + halves[1].run(ExpectCells(mixture))
     )
@@ -252,7 +252,7 @@ def test_streamed_rows_are_read_only_where_leaves_are_opened() -> None:
     rows, weights = blobs(n=500, D=3), weights_for(500)
     mixture = mixture_for(rows, "diag")
     stream = StreamShard(as_source(rows), weights, rows_per_part=200)
-    stream.run(Plant("columns", 8, largest=20.0))
+    stream.run(Plant(COLUMNS, 8, largest=20.0))
     while stream.run(Gains(mixture, 1)).total > 0:
         stream.run(OpenGaining(0.0))
     exact = CpuShard(rows, weights).run(Expect(mixture))
@@ -327,4 +327,4 @@ def test_what_cannot_be_done_is_refused() -> None:
     with pytest.raises(UnsupportedPassError, match="dense"):
         require(CpuShard(sparse.csr_array(rows)), Plant)
     with pytest.raises(UnsupportedPassError, match="dense"):
-        CpuShard(sparse.csr_array(rows)).run(Plant("outer", 4))
+        CpuShard(sparse.csr_array(rows)).run(Plant(OUTER, 4))

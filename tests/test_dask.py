@@ -36,6 +36,7 @@ from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.callbacks import Checkpoint
 from globular.errors import DataError
+from globular.model.covariances import COLUMNS
 from globular.model.gaussian import isotropic_mixture
 from globular.model.statistics import PairStatistics
 from globular.seam.among import Neighbors, Remembered
@@ -600,7 +601,7 @@ def test_passes_of_unknown_effect_ask_for_no_cells(client: Client) -> None:
 
 def search_cells(shard: Any, rows: Rows) -> None:
     """Many changes of the cells of a tree and of what they remember."""
-    shard.run(Plant("columns", 8, largest=40.0))
+    shard.run(Plant(COLUMNS, 8, largest=40.0))
     for step in range(14):
         mixture = isotropic_mixture(rows[5 * step : 5 * step + 12], 2.0, "diag")
         graph = np.arange(12, dtype=np.int32)[:, None]

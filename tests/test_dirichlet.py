@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,11 +16,12 @@ from scipy.special import digamma, logsumexp
 from globular.backends.cpu import CpuShard
 from globular.kernels.wishart import wishart_terms
 from globular.model.counts import CountsPrior
+from globular.model.covariances import FAMILIES
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.gaussian import isotropic_mixture
 from globular.model.observations import Moments, Posterior, Prior
 from globular.model.sticks import Sticks
-from globular.model.wishart import GaussianPrior
+from globular.model.wishart import KINDS, GaussianPrior
 from globular.reference import infinite as reference
 from globular.seam.passes import Expect
 
@@ -29,7 +31,7 @@ ALPHA = (1.0, 1.5)
 
 def gaussian_prior(kind: str, D: int, S: float = 2.0) -> GaussianPrior:
     scale = np.full(D, S) + np.arange(D)
-    return GaussianPrior(0.3, np.linspace(-1, 1, D), D + 2.5, np.diag(scale) if kind == "full" else scale)
+    return GaussianPrior(KINDS[kind], 0.3, np.linspace(-1, 1, D), D + 2.5, np.diag(scale) if kind == "full" else scale)
 
 
 def plain(prior: GaussianPrior) -> reference.NormalWishart:
@@ -46,12 +48,9 @@ def moments_of(rows: Rows, q: Rows, kind: str) -> Moments:
     counts = q.sum(axis=0)
     means = (q.T @ rows) / counts[:, None]
     differences = rows[:, None] - means
-    scatter = {
-        "full": lambda: np.einsum("nc,ncd,nce->cde", q, differences, differences),
-        "diag": lambda: np.einsum("nc,ncd->cd", q, differences**2),
-        "counts": lambda: np.einsum("nc,ncd->c", q, differences**2),
-    }[kind]()
-    return Moments(counts, means, scatter)
+    scatter = FAMILIES["tied_spherical" if kind == "counts" else kind].scatter
+    matrices = np.einsum("nc,ncd,nce->cde", q, differences, differences)
+    return Moments(counts, means, scatter.from_matrices(matrices), scatter)
 
 
 def some_q(n: int, C: int, seed: int = 0) -> Rows:
@@ -210,7 +209,7 @@ def test_predictive_density_is_the_ratio_of_evidences(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["full", "diag"])
 def test_draws_have_the_predictive_distribution(kind: str) -> None:
     rows = some_rows(D=2)
-    prior = GaussianPrior(0.5, np.zeros(2), 9.0, np.eye(2) * 2 if kind == "full" else np.full(2, 2.0))
+    prior = GaussianPrior(KINDS[kind], 0.5, np.zeros(2), 9.0, np.eye(2) * 2 if kind == "full" else np.full(2, 2.0))
     posterior = prior.update(moments_of(rows, np.ones((len(rows), 1)), kind))
     drawn = posterior.draw(0, 4000, np.random.RandomState(0))
     assert stats.ks_2samp(drawn[:, 0], -drawn[:, 0] + 2 * posterior.m[0, 0]).pvalue > 1e-3  # symmetric about the mean
@@ -224,17 +223,17 @@ def test_a_fitted_prior_is_the_closest_of_its_scales(kind: str) -> None:
     rows = some_rows()
     moments = moments_of(rows, some_q(len(rows), 3), kind)
     S = rows.var(axis=0)
-    prior = GaussianPrior(0.3, rows.mean(axis=0), 6.0, np.diag(S) if kind == "full" else S, 1e-9 * S)
+    prior = GaussianPrior(KINDS[kind], 0.3, rows.mean(axis=0), 6.0, np.diag(S) if kind == "full" else S, 1e-9 * S)
     posterior = prior.update(moments)
     fitted = prior.fitted(posterior)
 
     def divergence(scales: Rows) -> float:
-        other = GaussianPrior(prior.beta, prior.m, prior.nu, scales * fitted.S)
+        other = replace(prior, S=scales * fitted.S, floor=None)
         return float(type(posterior)(posterior.beta, posterior.m, posterior.nu, posterior.S, other).divergences().sum())
 
     for d, scale in itertools.product(range(3), (0.9, 1.1)):
         assert divergence(np.ones(3)) < divergence(np.where(np.arange(3) == d, scale, 1.0))
-    assert GaussianPrior(0.3, prior.m, 6.0, prior.S).fitted(posterior).S is prior.S  # unless it may not be fitted
+    assert replace(prior, floor=None).fitted(posterior).S is prior.S  # unless it may not be fitted
 
 
 # Counts --------------------------------------------------------------------------------------------------------------

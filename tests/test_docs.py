@@ -96,6 +96,8 @@ def test_code_cites_what_the_bibliography_lists() -> None:
     assert ("Forster", "2018") in cited  # the pattern finds what it is for
     for author, year in sorted(cited):
         assert any(author in entry and year in entry for entry in entries), f"{author} {year}"
+    for file in (ROOT / "src").rglob("*.py"):
+        assert not re.search(r"\bpaper \d", file.read_text(encoding="utf-8")), f"{file} cites a paper by a number"
 
 
 def test_readme_and_notation_name_every_estimator() -> None:

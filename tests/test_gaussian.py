@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 from sklearn.mixture import GaussianMixture as SklearnMixture
 
-from globular.model.covariances import FAMILIES, CovarianceLimits
+import globular
+from globular.estimators.mixture_starts import GivenStart
+from globular.model.covariances import FAMILIES, CovarianceLimits, one_for_all
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
 from globular.reference import soft as reference
 
@@ -28,11 +33,44 @@ def test_factors_precisions_and_determinants_belong_to_the_covariances(covarianc
     mixture = some_mixture(covariance_type)
     C, D = mixture.means.shape
     assert mixture.covariances.shape == mixture.factors.shape == mixture.precisions.shape
-    restored = mixture.family.from_precisions(mixture.precisions)
+    restored = mixture.family.inverse(mixture.precisions)
     np.testing.assert_allclose(restored, mixture.covariances, rtol=1e-10)
     log_determinants = [np.linalg.slogdet(matrix)[1] for matrix in reference.covariance_matrices(mixture)]
     half = mixture.family.half_log_determinants(mixture.factors, C, D)
     np.testing.assert_allclose(half, -0.5 * np.array(log_determinants), rtol=1e-10)
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_a_family_tells_the_same_covariances_in_every_form(covariance_type: str) -> None:
+    mixture = some_mixture(covariance_type)
+    family, (C, D), covariances = mixture.family, mixture.means.shape, mixture.covariances
+    matrices = {
+        "full": lambda: covariances,
+        "tied": lambda: np.stack([covariances] * C),
+        "diag": lambda: np.stack([np.diag(variances) for variances in covariances]),
+        "spherical": lambda: np.stack([variance * np.eye(D) for variance in covariances]),
+        "tied_spherical": lambda: np.stack([covariances * np.eye(D)] * C),
+    }[covariance_type]()
+    np.testing.assert_array_equal(family.matrices(covariances, C, D), matrices)
+    np.testing.assert_array_equal(np.broadcast_to(mixture.variances(), (C, D)), np.diagonal(matrices, axis1=1, axis2=2))
+    assert family.n_parameters(C, D) == len(np.unique(covariances))
+    assert family.is_positive(covariances) and not family.is_positive(-covariances)
+    some = mixture.pick([2, 0])
+    np.testing.assert_array_equal(some.family.matrices(some.covariances, 2, D), matrices[[2, 0]])
+    draws = family.spread(covariances, 1, np.eye(D))
+    np.testing.assert_allclose(draws.T @ draws, matrices[1], atol=1e-12)
+    assert one_for_all(family).tied or covariance_type == "diag"
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_log_densities_are_linear_in_the_features(covariance_type: str) -> None:
+    mixture = some_mixture(covariance_type)
+    kind, rows = mixture.family.scatter, np.random.default_rng(3).normal(size=(7, mixture.n_features))
+    form = kind.linear(mixture.factors, mixture.means, mixture.log_constants, np.ones(mixture.n_features), packed=True)
+    features = np.empty((7, form.coefficients.shape[1]))
+    kind.features(rows, np.zeros(mixture.n_features), np.ones(7), np.empty((7, 0)), features)
+    np.testing.assert_allclose(features @ form.coefficients.T, reference.log_joint(rows, mixture), rtol=1e-9)
+    np.testing.assert_allclose(form.precisions, kind.dual(mixture.each(mixture.precisions)), rtol=1e-9)
 
 
 @pytest.mark.parametrize("covariance_type", TYPES)
@@ -93,8 +131,8 @@ def test_singular_data_have_an_invertible_covariance(covariance_type: str, reg_c
     statistics = reference.soft_pass(rows, np.ones(20), start)
     statistics.counts = q.sum(axis=0)
     statistics.sums = np.einsum("nc,ncd->cd", q, differences)
-    subscripts = {"norm": "nc,ncd,ncd->c", "columns": "nc,ncd,ncd->cd", "outer": "nc,ncd,nce->cde"}
-    statistics.scatter = np.einsum(subscripts[start.family.scatter], q, differences, differences)
+    matrices = np.einsum("nc,ncd,nce->cde", q, differences, differences)
+    statistics.scatter = start.family.scatter.from_matrices(matrices)
     mixture = m_step(start, statistics, limits)
     assert np.all(np.isfinite(mixture.factors)) and np.all(np.isfinite(mixture.log_constants))
     for matrix in reference.covariance_matrices(mixture):
@@ -176,10 +214,25 @@ def test_reference_is_the_density_of_the_textbook() -> None:
 @pytest.mark.parametrize("covariance_type", TYPES)
 def test_precisions_that_are_not_positive_are_refused(covariance_type: str) -> None:
     mixture = some_mixture(covariance_type)
-    with pytest.raises(ValueError, match="precisions_init must be"):
-        mixture.family.from_precisions(-mixture.precisions)
+    with pytest.raises(ValueError, match=f"precisions_init must be {mixture.family.requirement} for covariance_type="):
+        GivenStart.check(None, None, -mixture.precisions, 3, mixture.n_features, covariance_type)
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="shapes"):
         GaussianParameters(np.ones(2) / 2, np.zeros((2, 3)), np.ones((2, 3)), "full")
+
+
+def test_nobody_else_asks_which_family_it_is() -> None:
+    """What differs between families is written in `model/covariances`; kernels are compiled for the arrays they get."""
+    asks = re.compile(r'covariance_type (==|!=|in \()|"(norm|outer)"|scatter == |(covariances|scatter|S)\.ndim (==|!=)')
+    home = Path(globular.__file__).parent
+    elsewhere = [
+        path
+        for path in home.rglob("*.py")
+        if not {"covariances", "kernels", "reference"} & set(path.relative_to(home).parts)
+    ]
+    assert len(elsewhere) > 100
+    for path in elsewhere:
+        found = [line for line in path.read_text(encoding="utf-8").splitlines() if asks.search(line)]
+        assert not found, (path, found)

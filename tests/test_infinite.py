@@ -34,10 +34,12 @@ from globular.backends.cpu.expect import all as soft
 from globular.backends.cpu.expect.remembered import MARGIN
 from globular.backends.many.split import SplitShard
 from globular.model.chunks import Chunks, Within
+from globular.model.covariances import COLUMNS, OUTER
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.observations import Moments
 from globular.model.search import Search
+from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
 from globular.reference import soft as reference
 from globular.seam.among import Neighbors, Remembered
@@ -71,7 +73,7 @@ def prior_for(rows: Matrix, kind: str = "full", scale: float = 0.05, least: floa
     nu = D + 2.0 if kind == "full" else 3.0
     S = scale * nu * rows.var(axis=0)
     floor = None if least is None else least * S
-    return GaussianPrior(0.01, rows.mean(axis=0), nu, np.diag(S) if kind == "full" else S, floor)
+    return GaussianPrior(WISHART[kind], 0.01, rows.mean(axis=0), nu, np.diag(S) if kind == "full" else S, floor)
 
 
 def on_rows(rows: Matrix, seed: int = 0) -> RowData:
@@ -81,7 +83,7 @@ def on_rows(rows: Matrix, seed: int = 0) -> RowData:
 def on_cells(rows: Matrix, kind: str = "full", seed: int = 0) -> CellData:
     """Cells that stay cells whatever they would gain as rows."""
     options = CellOptions(n_cells=40, tol=1e-6, most_cells=1e9)
-    scatter = "outer" if kind == "full" else "columns"
+    scatter = OUTER if kind == "full" else COLUMNS
     return CellData(CpuShard(rows), scatter, options, 100_000, np.random.default_rng(seed))
 
 
@@ -169,7 +171,7 @@ def test_a_ring_needs_more_than_two_halves_at_once() -> None:
 
 def test_cells_that_gain_too_much_as_rows_give_way_to_them() -> None:
     rows, _ = blobs(n=2000, apart=4.0, D=3, C=6)
-    data = CellData(CpuShard(rows), "outer", CellOptions(n_cells=30, tol=1e-9), 100_000, np.random.default_rng(0))
+    data = CellData(CpuShard(rows), OUTER, CellOptions(n_cells=30, tol=1e-9), 100_000, np.random.default_rng(0))
     assert not data.by_rows
     steps = run(data, prior_for(rows, least=1e-6))
     assert data.by_rows
@@ -185,7 +187,7 @@ def test_cells_that_look_at_few_components(kind: str) -> None:
     labels = np.arange(6400) % 64
     rows = centers[labels] + random.normal(size=(6400, 2))
     options = CellOptions(n_cells=400, C_prime=3, G=6)
-    scatter = "outer" if kind == "full" else "columns"
+    scatter = OUTER if kind == "full" else COLUMNS
     data = CellData(CpuShard(rows), scatter, options, 100_000, np.random.default_rng(0))
     steps = run(data, prior_for(rows, kind, least=1e-6), InfiniteOptions(n_candidates=50))
     objectives = np.array([step.objective for step in steps])
@@ -230,7 +232,7 @@ def test_closed_truncation_agrees_with_scikit_learn(T: int) -> None:
             max_iter=2000,
             random_state=0,
         ).fit(rows)
-    prior = GaussianPrior(0.5, rows.mean(axis=0), 5.0, np.eye(2) * 3)
+    prior = GaussianPrior(WISHART["full"], 0.5, rows.mean(axis=0), 5.0, np.eye(2) * 3)
     data = on_rows(rows)
     options = InfiniteOptions(alpha=(1.0, 1.0), closed=True, tol=1e-12, max_iter=2000)
     moments = components_at(data, start.cluster_centers_, prior)
@@ -319,7 +321,7 @@ def test_a_cycle_costs_the_same_a_cell_for_a_thousand_components() -> None:
         centers = 9.0 * np.stack(np.meshgrid(np.arange(side), np.arange(side)), axis=-1).reshape(-1, 2)
         rows = centers[np.arange(20 * T) % T] + np.random.default_rng(0).normal(size=(20 * T, 2))
         options = CellOptions(leaf_size=8, n_cells=4 * T, C_prime=4, G=6)
-        data = CellData(CpuShard(rows, n_threads=2), "outer", options, 100_000, np.random.default_rng(0))
+        data = CellData(CpuShard(rows, n_threads=2), OUTER, options, 100_000, np.random.default_rng(0))
         prior = prior_for(rows, scale=1e-3)
         cycles = VariationalRun(data, prior, InfiniteOptions(T_max=T, max_iter=6))
         state = cycles.arrange(components_at(data, centers, prior), 0.0, np.zeros(T))
@@ -340,7 +342,7 @@ def test_a_cycle_costs_the_same_a_cell_for_a_thousand_components() -> None:
 def test_cells_of_components_that_are_tried_are_opened(C_prime: int | None) -> None:
     rows, _ = blobs(n=4000, C=8, D=3)
     shard = CpuShard(rows)
-    n_before = shard.run(Plant("outer", 8, largest=600.0))
+    n_before = shard.run(Plant(OUTER, 8, largest=600.0))
     mixture = isotropic_mixture(rows[:8], 1.0, "full")
     if C_prime:
         graph = nearest_graph(shard, mixture.means, 4)
@@ -371,7 +373,7 @@ def test_a_share_of_rows_has_the_e_step_of_all_rows(kind: str) -> None:
     rows, _ = blobs(apart=2.0, D=3)
     weights = np.random.default_rng(0).uniform(size=len(rows))
     mixture = isotropic_mixture(rows[:3], 1.0, kind)
-    chunks = Chunks(weights, rows, np.empty((len(rows), 0)), "outer")
+    chunks = Chunks(weights, rows, np.empty((len(rows), 0)), OUTER)
     found, exact = CpuShard(rows[:0]).run(ExpectChunks(chunks, mixture)), CpuShard(rows, weights).run(Expect(mixture))
     for name in ("counts", "sums", "scatter", "log_likelihood", "total_weight", "n_distances"):
         np.testing.assert_allclose(getattr(found, name), getattr(exact, name), rtol=1e-6, atol=1e-6, err_msg=name)
@@ -386,7 +388,7 @@ def test_a_share_of_cells_has_the_e_step_of_the_frontier(kind: str, D: int, monk
     shard, plain = CpuShard(rows + 100.0), CpuShard(rows + 100.0)
     mixture = replace(mixture, means=mixture.means + 100.0)
     for each in (shard, plain):
-        each.run(Plant("outer", 16, largest=200.0))
+        each.run(Plant(OUTER, 16, largest=200.0))
     local = shard.local(rows[:0])
     for _ in range(2):
         chunks = shard.run(TakeCells())
@@ -439,9 +441,7 @@ def test_what_f_may_still_fall_by_is_twice_a_geometric_series(
 def test_rows_take_over_with_the_components_that_matter() -> None:
     """The objective stays monotone, the components sorted, and the result that of all pairs."""
     rows, _ = blobs(n=3000, apart=6.0, D=4, C=12)
-    data = CellData(
-        CpuShard(rows), "outer", CellOptions(n_cells=30, most_cells=1e-3), 100_000, np.random.default_rng(0)
-    )
+    data = CellData(CpuShard(rows), OUTER, CellOptions(n_cells=30, most_cells=1e-3), 100_000, np.random.default_rng(0))
     assert data.by_rows and data.truncated
     steps = run(data, prior_for(rows, least=1e-6))
     exact = run(on_rows(rows), prior_for(rows, least=1e-6))
@@ -480,7 +480,7 @@ def test_claimed_cells_weigh_what_the_component_holds() -> None:
     for name in ("counts", "sums", "scatter", "log_likelihood", "total_weight"):
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=0.01, atol=0.2, err_msg=name)
     halves = SplitShard([CpuShard(rows[:900]), CpuShard(rows[900:])])
-    halves.run(Plant("outer", 16, largest=50.0))
+    halves.run(Plant(OUTER, 16, largest=50.0))
     (joined,) = halves.run(CellsOf(mixture, np.array([2])))
     assert joined.weights.sum() == pytest.approx(halves.run(ExpectCells(mixture)).counts[2], rel=0.01)
 
@@ -550,7 +550,7 @@ def test_partition_of_the_tree_is_the_best_that_it_contains() -> None:
     """Against all partitions of a small tree, by brute force."""
     rows, _ = blobs(n=60, C=4, D=2, apart=8.0)
     shard = CpuShard(rows)
-    shard.run(Plant("outer", 10))
+    shard.run(Plant(OUTER, 10))
     worth = Worth(prior_for(rows, scale=1e-2), 5.0, 60.0)
     tree = shard.frontier.tree
     values = worth(tree.chunks(np.arange(tree.n_nodes)))
@@ -581,7 +581,7 @@ def test_the_tree_sees_clusters_that_look_uniform_from_afar() -> None:
     side = 12
     centers = 10.0 * np.stack(np.meshgrid(np.arange(side), np.arange(side)), axis=-1).reshape(-1, 2)
     rows = centers[np.arange(40 * side**2) % side**2] + np.random.default_rng(0).normal(size=(40 * side**2, 2))
-    data = CellData(CpuShard(rows), "outer", CellOptions(n_cells=64, most_cells=1.0), 1000, np.random.default_rng(0))
+    data = CellData(CpuShard(rows), OUTER, CellOptions(n_cells=64, most_cells=1.0), 1000, np.random.default_rng(0))
     cycles = VariationalRun(data, prior_for(rows, scale=1.0, least=1e-6), InfiniteOptions())
     one = cycles.arrange(one_component(data, cycles.prior), 0.0, np.zeros(1))
     *_, whole = cycles.cycle(one, None, 1e-3)

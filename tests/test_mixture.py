@@ -373,7 +373,7 @@ def test_rows_of_weight_zero_do_not_count() -> None:
         ({"means_init": np.zeros((3, 2))}, "means_init has shape"),
         ({"means_init": np.full((3, 3), np.nan)}, "means_init"),
         ({"precisions_init": np.ones((3, 3))}, "precisions_init has shape"),
-        ({"precisions_init": -np.stack([np.eye(3)] * 3)}, "precisions_init must be symmetric and positive"),
+        ({"precisions_init": -np.stack([np.eye(3)] * 3)}, "precisions_init must be positive definite and symmetric"),
     ],
 )
 def test_bad_parameters_are_named(options: dict[str, Any], message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 
 import numpy as np
 import pytest
@@ -15,19 +16,18 @@ from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
 from globular.backends.tree.partition import tree_bytes
-from globular.data.open import as_source
-from globular.model.chunks import Chunks, coarsen, pack, unpack
-from globular.model.covariances import ScatterKind
+from globular.model.chunks import Chunks
+from globular.model.covariances import COLUMNS, NORM, OUTER, ScatterKind
 from globular.model.statistics import F64
 from globular.reference.tree import set_statistics
 from globular.seam.tree_passes import Plant, TakeCells
 from makers import blobs, lattice, weights_for
 
-KINDS: tuple[ScatterKind, ...] = ("norm", "columns", "outer")
+KINDS: tuple[ScatterKind, ...] = (NORM, COLUMNS, OUTER)
 
 
 def build(
-    rows: F64, weights: F64 | None = None, kind: ScatterKind = "outer", leaf_size: int = 4, n_threads: int = 1
+    rows: F64, weights: F64 | None = None, kind: ScatterKind = OUTER, leaf_size: int = 4, n_threads: int = 1
 ) -> PartitionTree:
     given_weights = np.empty(0) if weights is None else weights.copy()
     return PartitionTree.build(rows.copy(), given_weights, kind, leaf_size, n_threads=n_threads)
@@ -45,13 +45,11 @@ def assert_is_brute_force(tree: PartitionTree, rows: F64, weights: F64 | None = 
         expected = set_statistics(rows[members].astype(np.float64), counted[members])
         assert tree.weights[node] == pytest.approx(expected.weight, rel=1e-12)
         np.testing.assert_allclose(tree.means[node], expected.mean, rtol=1e-13, atol=1e-11 * np.sqrt(scale))
-        matrix = unpack(
-            coarsen(tree.scatter[node : node + 1], tree.kind, tree.kind, rows.shape[1]), tree.kind, rows.shape[1]
-        )
+        matrix = tree.kind.unpack(tree.scatter[node : node + 1], rows.shape[1])
         wanted = {
-            "outer": expected.scatter,
-            "columns": np.diag(expected.scatter),
-            "norm": np.trace(expected.scatter),
+            OUTER: expected.scatter,
+            COLUMNS: np.diag(expected.scatter),
+            NORM: np.trace(expected.scatter),
         }[tree.kind]
         np.testing.assert_allclose(matrix[0], wanted, rtol=1e-9, atol=1e-11 * scale * max(1.0, counted.max()))
 
@@ -95,7 +93,7 @@ def test_every_node_is_brute_force(kind: ScatterKind, weighted: bool, dtype: typ
 def test_any_rows_make_a_tree(rows: F64, leaf_size: int, seed: int) -> None:
     """Small whole numbers: duplicates, ties, constant columns and single places; weights may all be zero."""
     weights = np.random.default_rng(seed).integers(0, 3, size=len(rows)).astype(np.float64)
-    tree = build(rows, weights, "outer", leaf_size)
+    tree = build(rows, weights, OUTER, leaf_size)
     assert_is_a_tree(tree, leaf_size, rows)
     assert_is_brute_force(tree, rows, weights)
 
@@ -135,7 +133,7 @@ def test_planes_of_a_sample_make_a_tree_over_all_rows(kind: ScatterKind, alike: 
 
 def test_threads_do_not_matter() -> None:
     rows = blobs(n=30_000)
-    one, two = (build(rows, None, "outer", 16, n_threads) for n_threads in (1, 2))
+    one, two = (build(rows, None, OUTER, 16, n_threads) for n_threads in (1, 2))
     for name in ("order", "starts", "ends", "children", "weights", "means", "scatter"):
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
 
@@ -143,10 +141,10 @@ def test_threads_do_not_matter() -> None:
 def test_size_is_foretold() -> None:
     for leaf_size in (8, 32):
         rows = blobs(n=20_000, D=3)
-        tree = build(rows, None, "outer", leaf_size)
+        tree = build(rows, None, OUTER, leaf_size)
         arrays_of = (tree.order, tree.starts, tree.ends, tree.children, tree.weights, tree.means, tree.scatter)
         held = sum(array.nbytes for array in arrays_of)
-        assert held == pytest.approx(tree_bytes(20_000, 3, leaf_size, "outer"), rel=0.15)
+        assert held == pytest.approx(tree_bytes(20_000, 3, leaf_size, OUTER), rel=0.15)
 
 
 def test_joined_trees_are_a_tree_over_all_rows() -> None:
@@ -155,7 +153,7 @@ def test_joined_trees_are_a_tree_over_all_rows() -> None:
     for n in range(1, 5):
         end = cuts[n]
         parts = [
-            PartitionTree.build(rows[a:b].copy(), weights[a:b].copy(), "outer", 4, first_row=a)
+            PartitionTree.build(rows[a:b].copy(), weights[a:b].copy(), OUTER, 4, first_row=a)
             for a, b in itertools.pairwise(cuts[: n + 1])
         ]
         tree = PartitionTree.join(parts)
@@ -169,7 +167,7 @@ def test_streamed_and_split_rows_have_trees_over_all_of_them() -> None:
     stream = StreamShard(as_source(rows), weights, rows_per_part=150)
     split = SplitShard([CpuShard(rows[:150], weights[:150]), CpuShard(rows[150:], weights[150:])])
     for shard in (whole, stream, split):
-        shard.run(Plant("outer", 8))
+        shard.run(Plant(OUTER, 8))
     assert_is_brute_force(stream.frontier.tree, rows, weights)
     totals = [shard.run(TakeCells()) for shard in (whole, stream, split)]
     assert [len(chunks) for chunks in totals] == [1, 1, 2]
@@ -195,8 +193,8 @@ def test_frontier_is_a_partition_whatever_is_opened() -> None:
         chunks = frontier.chunks
         np.testing.assert_allclose(chunks.weights @ chunks.means, total.weights @ total.means, rtol=1e-10)
         moved = chunks.means - total.means[0]
-        scatter = chunks.matrices().sum(axis=0) + (chunks.weights[:, None] * moved).T @ moved
-        np.testing.assert_allclose(scatter, total.matrices()[0], rtol=1e-9, atol=1e-9)
+        scatter = chunks.moments(OUTER).sum(axis=0) + (chunks.weights[:, None] * moved).T @ moved
+        np.testing.assert_allclose(scatter, total.moments(OUTER)[0], rtol=1e-9, atol=1e-9)
     while len(frontier.nodes):
         frontier.open(np.arange(len(frontier.nodes)))
     assert np.array_equal(np.unique(frontier.row_chunks.means, axis=0), np.unique(rows, axis=0))
@@ -232,19 +230,25 @@ def test_packing_is_lossless() -> None:
     random = np.random.default_rng(0)
     matrices = random.normal(size=(5, 3, 3))
     matrices += matrices.transpose(0, 2, 1)
-    packed = pack(matrices)
-    np.testing.assert_array_equal(unpack(packed, "outer", 3), matrices)
-    np.testing.assert_allclose(coarsen(packed, "outer", "norm", 3)[:, 0], np.trace(matrices, axis1=1, axis2=2))
-    with pytest.raises(ValueError, match="needs 'outer'"):
-        coarsen(packed[:, :3], "columns", "outer", 3)
+    packed = matrices[:, *np.triu_indices(3)]
+    np.testing.assert_array_equal(OUTER.unpack(packed, 3), matrices)
+    for kind in KINDS:
+        coarse = OUTER.coarsen(packed, kind, 3)
+        assert coarse.shape == (5, kind.width(3))
+        np.testing.assert_allclose(kind.unpack(coarse, 3), kind.from_matrices(matrices))
+        inner = np.einsum("ide,jde->ij", matrices, matrices)
+        np.testing.assert_allclose(OUTER.dual(matrices) @ packed.T, inner)
+        assert pickle.loads(pickle.dumps(kind)) is kind
+    with pytest.raises(ValueError, match="holds scatter of kind 'columns', this mixture needs 'outer'"):
+        COLUMNS.coarsen(packed[:, :3], OUTER, 3)
 
 
 def test_chunks_join_with_single_rows() -> None:
-    nodes = Chunks(np.ones(2), np.zeros((2, 3)), np.ones((2, 6)), "outer")
-    single = Chunks(np.ones(1), np.ones((1, 3)), np.empty((1, 0)), "outer")
+    nodes = Chunks(np.ones(2), np.zeros((2, 3)), np.ones((2, 6)), OUTER)
+    single = Chunks(np.ones(1), np.ones((1, 3)), np.empty((1, 0)), OUTER)
     joined = nodes + single
     assert joined.scatter.shape == (3, 6) and not joined.scatter[2].any()
-    assert joined.matrices().shape == (3, 3, 3)
+    assert joined.moments(OUTER).shape == (3, 3, 3)
 
 
 def test_bad_arguments_are_named() -> None:

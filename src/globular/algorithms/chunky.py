@@ -35,8 +35,8 @@ import numpy as np
 from globular.algorithms.em import cold_mixture
 from globular.algorithms.steps import Step
 from globular.algorithms.variational import nearest_graph
-from globular.model.chunks import ChunkGains, ShareRule, coarsen
-from globular.model.covariances import CovarianceLimits
+from globular.model.chunks import ChunkGains, ShareRule
+from globular.model.covariances import NORM, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
 from globular.model.graph import Graph, estimated_graph
 from globular.model.search import Search
@@ -262,6 +262,6 @@ def start_from_cells(
     cells = shard.run(TakeCells())
     D = means.shape[1]
     apart = shard.local(cells.means, cells.weights).run(Assign(means, want="labels")).objective
-    inside = float(coarsen(cells.scatter, cells.kind, "norm", D).sum())
+    inside = float(cells.kind.coarsen(cells.scatter, NORM, D).sum())
     cold = cold_mixture(means, (apart + inside) / (shard.total_weight * D), covariance_type, limits)
     return m_step(cold, shard.run(ExpectCells(cold)), limits, learned_weights=learned_weights)

@@ -56,7 +56,7 @@ def _split_best(
     best_gain, best, chosen = -np.inf, mixture, 0
     for component in np.argsort(-counts, kind="stable")[:N_TRIED]:
         within = Within(mixture, int(component))
-        alone = shard.run(ExpectCells(_pick(mixture, [within.component]), within=within)).log_likelihood
+        alone = shard.run(ExpectCells(mixture.pick([within.component]), within=within)).log_likelihood
         pair = _halves(mixture, within.component, rng)
         for _ in range(PARTIAL_STEPS):
             fitted = m_step(pair, shard.run(ExpectCells(pair, within=within)), limits)
@@ -67,26 +67,13 @@ def _split_best(
     return _with_pair(mixture, chosen, best)
 
 
-def _is_tied(mixture: GaussianParameters) -> bool:
-    """Whether all components have one covariance."""
-    return mixture.family.shape(1, mixture.n_features) == mixture.family.shape(2, mixture.n_features)
-
-
-def _pick(mixture: GaussianParameters, components: list[int]) -> GaussianParameters:
-    """Some components, with their weights as they are."""
-    covariances = mixture.covariances if _is_tied(mixture) else mixture.covariances[components]
-    return GaussianParameters(
-        mixture.weights[components], mixture.means[components], covariances, mixture.covariance_type
-    )
-
-
 def _halves(mixture: GaussianParameters, component: int, rng: np.random.Generator) -> GaussianParameters:
     """Two copies of a component, moved apart along a direction in which it is long."""
     noise = rng.standard_normal((N_DIRECTIONS, mixture.n_features))
     noise /= np.linalg.norm(noise, axis=1, keepdims=True)
     draws = mixture.family.spread(mixture.covariances, component, noise)
     step: F64 = draws[np.argmax(np.einsum("ij,ij->i", draws, draws))]
-    pair = _pick(mixture, [component, component])
+    pair = mixture.pick([component, component])
     return replace(pair, weights=0.5 * pair.weights, means=pair.means + np.stack([step, -step]))
 
 
@@ -94,7 +81,7 @@ def _with_pair(mixture: GaussianParameters, component: int, pair: GaussianParame
     """The mixture with a pair in place of a component: the first where it was, the second at the end."""
     weights, means = mixture.weights.copy(), mixture.means.copy()
     weights[component], means[component] = pair.weights[0], pair.means[0]
-    if _is_tied(mixture):  # one covariance for all: the pair's in proportion to what it holds
+    if mixture.family.tied:  # one covariance for all: the pair's in proportion to what it holds
         share = pair.weights.sum() / mixture.weights.sum()
         covariances = np.asarray((1.0 - share) * mixture.covariances + share * pair.covariances)
     else:

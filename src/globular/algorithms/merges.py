@@ -56,9 +56,7 @@ def _close_pairs(moments: Moments) -> tuple[I64, I64]:
     """Every component with its closest others, by distances in units of their own variances; i < j."""
     T = len(moments)
     counts = np.maximum(moments.counts, 1e-300)
-    scatter = moments.scatter
-    squares = np.diagonal(scatter, axis1=1, axis2=2) if scatter.ndim == 3 else scatter.reshape(T, -1)
-    variances = np.maximum(squares / counts[:, None], 0.0)
+    variances = np.maximum(moments.kind.diagonals(moments.scatter) / counts[:, None], 0.0)
     tiny = 1e-12 * variances.mean() + 1e-300
     pairs = set()
     for i in range(T):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from globular.algorithms.fields import RowData
-from globular.model.chunks import Chunks, coarsen, unpack
+from globular.model.chunks import Chunks
 from globular.model.covariances import FAMILIES
 from globular.model.observations import Moments, Prior
 from globular.model.statistics import F64
@@ -79,9 +79,8 @@ def _nothing(nodes: Chunks) -> F64:
 
 def _moments(nodes: Chunks, prior: Prior) -> Moments:
     """Nodes as components."""
-    kind, D = FAMILIES[prior.covariance_type].scatter, nodes.means.shape[1]
-    scatter = unpack(coarsen(nodes.with_scatter().scatter, nodes.kind, kind, D), kind, D)
-    return Moments(nodes.weights, nodes.means, scatter)
+    kind = FAMILIES[prior.covariance_type].scatter
+    return Moments(nodes.weights, nodes.means, nodes.moments(kind), kind)
 
 
 def hard_free_energy(moments: Moments, prior: Prior, alpha: tuple[float, float]) -> float:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from globular.algorithms.fields import Share
-from globular.model.covariances import FAMILIES
+from globular.model.covariances import FAMILIES, one_for_all
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.observations import Moments, Prior
-from globular.model.statistics import F64, I64, SoftStatistics
+from globular.model.statistics import I64, SoftStatistics
 from globular.model.sticks import Sticks
 from globular.threads import ordered_map
 
@@ -27,8 +27,6 @@ _STEADY = 1e-3
 """Children have converged when F changes by less than this per unit of weight."""
 _CAUTION = 2.0
 """How many times more than a geometric series promises F may still fall."""
-_ONE_FOR_ALL = {"full": "tied"}
-"""Families in which components of equal covariance need one factor only."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,48 +152,29 @@ class _Local:
     def bisect(self, moments: Moments) -> Moments | None:
         """Every component in two, either side of its mean along its principal component; None if one has no width."""
         metric, means = self._prior.metric, moments.means
-        steps, variances = principal_steps(self._covariances(moments), metric)
+        seen = self._by_column(moments)
+        counts = np.maximum(seen.counts, 1e-300).reshape(-1, *[1] * (seen.scatter.ndim - 1))
+        # Deviation: in units of the prior, not of the columns, so that no column drowns the others.
+        steps, variances = seen.kind.principal_steps(seen.scatter / counts, metric)
         if not variances.min() > 0:
             return None
         # as cold as that, every row goes to the closest of the points one standard deviation out
-        kind = _ONE_FOR_ALL.get(self._prior.covariance_type, self._prior.covariance_type)
-        shape = FAMILIES[kind].shape(2 * len(means), means.shape[1])
+        family = one_for_all(FAMILIES[self._prior.covariance_type])  # equal covariances need one factor
+        shape = family.shape(2 * len(means), means.shape[1])
         covariances = np.broadcast_to(_COLD * float(variances.min()) * metric, shape)
         ends = np.concatenate([means + steps, means - steps])
         equal = np.full(len(ends), 1.0 / len(ends))
-        cold = GaussianParameters(equal, ends, covariances, kind)
+        cold = GaussianParameters(equal, ends, covariances, family.name)
         return Moments.from_pass(cold, self._e_step(cold))
 
-    def _covariances(self, moments: Moments) -> F64:
-        """Of every component; of families whose own statistics have no second moments, variances."""
-        scatter = moments.scatter
-        if scatter.ndim == 1:
-            closest = isotropic_mixture(moments.means, max(float(scatter.min()), 1e-300) * _COLD, "diag")
-            found = Moments.from_pass(closest, self._e_step(closest))
-            moments, scatter = found, found.scatter
-        return scatter / np.maximum(moments.counts, 1e-300).reshape(-1, *[1] * (scatter.ndim - 1))
+    def _by_column(self, moments: Moments) -> Moments:
+        """The same components with second moments that know columns apart, seen again where theirs do not."""
+        if moments.kind.by_column is moments.kind:
+            return moments
+        closest = isotropic_mixture(moments.means, max(float(moments.scatter.min()), 1e-300) * _COLD, "diag")
+        return Moments.from_pass(closest, self._e_step(closest))
 
     def _e_step(self, mixture: GaussianParameters) -> SoftStatistics:
         statistics = self._share.e_step(mixture)
         self.n_distances += statistics.n_distances
         return statistics
-
-
-def principal_steps(covariances: F64, metric: F64) -> tuple[F64, F64]:
-    """One standard deviation along each principal component, (C, D), and its variance in units of the metric, (C,).
-
-    Deviation: principal components in units of the prior, not of the columns, so that no column drowns the others. Of
-    variances alone it is the widest column.
-    """
-    if covariances.ndim == 3:
-        lower = np.linalg.cholesky(metric)
-        inverse = np.linalg.inv(lower)
-        values, vectors = np.linalg.eigh(inverse @ covariances @ inverse.T)
-        variances = np.maximum(values[:, -1], 0.0)
-        return np.sqrt(variances)[:, None] * (vectors[:, :, -1] @ lower.T), variances
-    ratios = np.maximum(covariances, 0.0) / metric
-    widest = np.argmax(ratios, axis=1)
-    every = np.arange(len(widest))
-    steps = np.zeros_like(covariances)
-    steps[every, widest] = np.sqrt(np.maximum(covariances[every, widest], 0.0))
-    return steps, ratios[every, widest]

@@ -257,7 +257,7 @@ def warm_up_mixture(
     for step in range(max(1, options.n_warmup)):
         found = shard.run(Assign(mixture.means, Neighbors(graph, neighborhoods.search(mixture.means)), "moves"))
         n_distances += found.n_distances
-        if step == 0 or mixture.covariance_type != "tied_spherical":
+        if step == 0 or not mixture.family.tied:
             objective = found.objective
         graph = neighborhoods.after(graph, found.pairs)
     if not keep_covariances:

@@ -55,15 +55,10 @@ def check_weights_sum(weights: F64) -> None:
 
 def check_covariances(mixture: GaussianParameters) -> None:
     """Refuse covariances that are not positive (definite)."""
-    covariances = mixture.covariances
-    matrices = mixture.family.scatter == "outer"
-    try:
-        with np.errstate(all="ignore"):
-            positive = bool(np.isfinite(mixture.factors).all())
-    except np.linalg.LinAlgError:
-        positive = False
-    if not positive or (matrices and not np.allclose(covariances, np.swapaxes(covariances, -1, -2))):
-        raise ValueError(f"covariances_ must be positive{' definite and symmetric' * matrices}; fit again")
+    with np.errstate(all="ignore"):
+        positive = mixture.family.is_positive(mixture.covariances) and np.isfinite(mixture.factors).all()
+    if not positive:
+        raise ValueError(f"covariances_ must be {mixture.family.requirement}; fit again")
 
 
 def check_common(estimator: Any, *numbers: str) -> int:

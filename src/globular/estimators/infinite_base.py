@@ -21,7 +21,7 @@ from globular.estimators.memory import chunky_bytes, mixture_bytes
 from globular.estimators.mixture_starts import MEANS_METHODS, GivenStart, checked_shape
 from globular.estimators.mixtures import MixtureEstimator, Run
 from globular.estimators.parameters import FROM_ONE, NOT_NEGATIVE, POSITIVE, Constraints, SharedParameters
-from globular.model.covariances import FAMILIES, ScatterKind
+from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import History
 from globular.model.observations import Prior
@@ -96,7 +96,8 @@ class InfiniteEstimator(MixtureEstimator):
         most = mixture_bytes(
             data.n_rows, data.n_columns, self._largest(data), family, n_threads=resolve_threads(self.n_threads)
         )
-        return most + chunky_bytes(data.n_rows, data.n_columns, leaf_size(data), _scatter(family)) * self.accelerate
+        kind = FAMILIES[family].scatter.by_column
+        return most + chunky_bytes(data.n_rows, data.n_columns, leaf_size(data), kind) * self.accelerate
 
     def _check_fit(self, data: Input) -> None:
         stick_prior(self.concentration)
@@ -148,7 +149,9 @@ class InfiniteEstimator(MixtureEstimator):
         cells = CellOptions(
             leaf_size=leaf_size(data), C_prime=self.n_candidates, n_threads=resolve_threads(self.n_threads)
         )
-        return CellData(data.shard, _scatter(prior.covariance_type), cells, options.max_trial_rows, rng)
+        # families without second moments of columns take them from the cells when a component is split
+        scatter = FAMILIES[prior.covariance_type].scatter.by_column
+        return CellData(data.shard, scatter, cells, options.max_trial_rows, rng)
 
     def _means(self, data: Input, rng: np.random.Generator) -> F64:
         n = self._largest(data)
@@ -235,12 +238,6 @@ class InfiniteEstimator(MixtureEstimator):
     def _log_likelihood(self, data: Input) -> float:
         totals = data.shard.run(Answer(self._infinite(), "total"))
         return float(sum(totals))
-
-
-def _scatter(covariance_type: str) -> ScatterKind:
-    """Families without second moments of their own take them from the columns when a component is split."""
-    scatter = FAMILIES[covariance_type].scatter
-    return "columns" if scatter == "norm" else scatter
 
 
 def leaf_size(data: Input) -> int:

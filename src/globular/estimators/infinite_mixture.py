@@ -117,7 +117,7 @@ class InfiniteGaussianMixture(InfiniteEstimator):
 
     _parameter_constraints: ClassVar[Constraints] = {
         **InfiniteEstimator._parameter_constraints,
-        "covariance_type": [StrOptions({"full", "diag"})],
+        "covariance_type": [StrOptions(set(KINDS))],
         "prior": [None, dict],
     }
 
@@ -191,29 +191,30 @@ class InfiniteGaussianMixture(InfiniteEstimator):
 
     def _infinite(self) -> Mixture:
         sticks, D = self._sticks(), self.n_features_in_
-        full = self.covariance_type == "full"
-        p = self._parts("prior_", (), D, full)
-        q = self._parts("posterior_", sticks.first.shape, D, full)
-        if full and min(p.nu.min(), q.nu.min()) <= D - 1:
+        kind = KINDS[self.covariance_type]
+        p = self._parts("prior_", (), D)
+        q = self._parts("posterior_", sticks.first.shape, D)
+        least = kind.least_degrees(D)
+        if min(p.nu.min(), q.nu.min()) <= least:
             raise ValueError(
-                f"degrees_of_freedom of posterior_ and prior_ must be greater than n_features - 1 = {D - 1}; fit again"
+                f"degrees_of_freedom of posterior_ and prior_ must be greater than n_features - 1 = {least}; fit again"
             )
-        prior = GaussianPrior(float(p.beta), p.m, float(p.nu), p.S)
-        posterior = KINDS[self.covariance_type](q.beta, q.m, q.nu, q.S, prior)
-        return InfiniteMixture(sticks, posterior, prior.itself())
+        prior = GaussianPrior(kind, float(p.beta), p.m, float(p.nu), p.S)
+        return InfiniteMixture(sticks, kind(q.beta, q.m, q.nu, q.S, prior), prior.itself())
 
-    def _parts(self, attribute: str, components: tuple[int, ...], D: int, full: bool) -> _Parts:
+    def _parts(self, attribute: str, components: tuple[int, ...], D: int) -> _Parts:
         """What `posterior_` or `prior_` holds, in the shapes of `components`."""
 
         def part(name: str, shape: tuple[int, ...], positive: bool = True) -> F64:
             values = getattr(self, attribute)[name]
             return checked_floats(values, f"{attribute}[{name!r}]", components + shape, positive=positive)
 
+        scatter = FAMILIES[self.covariance_type].scatter
         return _Parts(
             beta=part("mean_precision", ()),
             m=part("means", (D,), positive=False),
             nu=part("degrees_of_freedom", ()),
-            S=part("scale", (D, D), positive=False) if full else part("scale", (D,)),
+            S=part("scale", scatter.entry(D), positive=scatter.separable),
         )
 
     def _check_state(self) -> None:

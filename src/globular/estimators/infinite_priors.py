@@ -10,8 +10,8 @@ import numpy as np
 
 from globular.estimators.mixture_starts import checked_shape
 from globular.model.counts import CountsPrior
-from globular.model.covariances import CovarianceLimits
-from globular.model.wishart import GaussianPrior
+from globular.model.covariances import FAMILIES, CovarianceLimits
+from globular.model.wishart import KINDS, GaussianPrior
 from globular.seam.shard import Shard
 
 _PARTS = ("mean", "mean_precision", "degrees_of_freedom", "covariance")
@@ -34,22 +34,22 @@ def gaussian_prior(shard: Shard, covariance_type: str, given: Mapping[str, Any])
         raise ValueError(f"prior has no part {unknown[0]!r}; its parts are {', '.join(map(repr, _PARTS))}")
     column_means, variances = shard.column_moments()
     D = len(column_means)
-    full = covariance_type == "full"
+    kind, family = KINDS[covariance_type], FAMILIES[covariance_type]
+    least = kind.least_degrees(D)
     m = checked_shape(given.get("mean", column_means), (D,), "prior['mean']")
     beta = _positive(given.get("mean_precision", 0.01), "mean_precision")
-    nu = _positive(given.get("degrees_of_freedom", D + 2 if full else 3), "degrees_of_freedom")
-    if full and nu <= D - 1:
-        raise ValueError(f"prior['degrees_of_freedom']={nu} must be greater than n_features - 1 = {D - 1}")
+    nu = _positive(given.get("degrees_of_freedom", least + 3), "degrees_of_freedom")
+    if nu <= least:
+        raise ValueError(f"prior['degrees_of_freedom']={nu} must be greater than n_features - 1 = {least}")
     if "covariance" not in given:
         # a constant column gets a tiny variance of its own
         floor = CovarianceLimits.for_data(0.0, column_means, variances).smallest
         S = nu * np.maximum(variances, floor)
-        return GaussianPrior(beta, m, nu, np.diag(S) if full else S, LEAST_SCALE * S)
-    S = checked_shape(given["covariance"], (D, D) if full else (D,), "prior['covariance']")
-    positive = np.allclose(S, S.T) and np.linalg.eigvalsh(S)[0] > 0 if full else (S > 0).all()
-    if not positive:
-        raise ValueError(f"prior['covariance'] must be positive{' definite and symmetric' if full else ''}")
-    return GaussianPrior(beta, m, nu, S)
+        return GaussianPrior(kind, beta, m, nu, family.scatter.diagonal(S), LEAST_SCALE * S)
+    S = checked_shape(given["covariance"], family.scatter.entry(D), "prior['covariance']")
+    if not family.is_positive(S):
+        raise ValueError(f"prior['covariance'] must be {family.requirement}")
+    return GaussianPrior(kind, beta, m, nu, S)
 
 
 def _positive(value: Any, name: str) -> float:

@@ -7,11 +7,12 @@ cluster or per pair of clusters; blocks of rows and scratch of fixed size come t
 from __future__ import annotations
 
 import logging
+import math
 
 from globular.backends.limits import HASH_SIZE, SORT_UP_TO
 from globular.backends.tree.partition import tree_bytes
 from globular.data.memory import check_fits
-from globular.model.covariances import ScatterKind
+from globular.model.covariances import FAMILIES, ScatterKind
 
 logger = logging.getLogger("globular")
 
@@ -67,8 +68,8 @@ def mixture_bytes(
 
     Parameters, statistics, factors and precisions are there in a dozen copies, and those of threads under way.
     """
-    matrices = {"full": n_components, "tied": 1}.get(covariance_type, 0)
-    parameters = 8 * (n_components * (2 * n_columns + 1) + matrices * n_columns**2)
+    covariances = math.prod(FAMILIES[covariance_type].shape(n_components, n_columns))
+    parameters = 8 * (n_components * (n_columns + 1) + max(covariances, n_components * n_columns))
     rows = 8 * n_rows * n_columns
     # the start: distances, labels and orders, and rows in float64; members, shares and their order in an iteration
     per_row = max(60 * n_rows + min(rows, TAKEN_AT_ONCE) * (5 if C_prime else 2) // 2, (20 + 36 * C_prime) * n_rows)

@@ -21,12 +21,11 @@ from globular.estimators.mixture_starts import (
 from globular.estimators.mixtures import MixtureEstimator, Run
 from globular.estimators.parameters import POSITIVE, Constraints
 from globular.estimators.variational_mixture import VariationalGaussianMixture
-from globular.model.covariances import FAMILIES
+from globular.model.covariances import FAMILIES, SEPARABLE
 
 logger = logging.getLogger("globular")
 
 ALGORITHMS = ("em", "variational", "chunky")
-SEPARABLE = ("diag", "spherical", "tied_spherical")
 """Covariance types that the variational algorithm knows."""
 VARIATIONAL_FROM = 500
 """Number of components from which "auto" takes the variational algorithm, where it knows the covariance type."""

@@ -74,9 +74,12 @@ class GivenStart:
         family = FAMILIES[covariance_type]
         covariances = None
         if precisions is not None:
-            covariances = np.asarray(
-                family.from_precisions(checked_shape(precisions, family.shape(C, D), "precisions_init"))
-            )
+            given = checked_shape(precisions, family.shape(C, D), "precisions_init")
+            if not family.is_positive(given):
+                raise ValueError(
+                    f"precisions_init must be {family.requirement} for covariance_type={covariance_type!r}"
+                )
+            covariances = np.asarray(family.inverse(given))
         if weights is not None:
             weights = checked_shape(weights, (C,), "weights_init")
             if (weights < 0).any() or abs(weights.sum() - 1) > 1e-6:

@@ -316,7 +316,7 @@ class MixtureEstimator(SharedParameters, DensityMixin, BaseEstimator):
         """Check covariances and what follows from them."""
         check_covariances(mixture)
         for name in ("precisions_", "precisions_cholesky_"):
-            checked_floats(getattr(self, name), name, mixture.covariances.shape)
+            checked_floats(getattr(self, name), name, mixture.factors.shape)
 
     def _n_parameters(self) -> int:
         return self._mixture().n_parameters(learned_weights=self.weights == "learned")

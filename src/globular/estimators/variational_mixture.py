@@ -27,6 +27,7 @@ from globular.estimators.mixture_starts import GivenStart, settled
 from globular.estimators.mixtures import MixtureEstimator, Run
 from globular.estimators.parameters import FROM_ONE, Constraints
 from globular.estimators.starts import choose_centers
+from globular.model.covariances import SEPARABLE
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import Graph
 from globular.model.statistics import F64, I64, TruncatedPosterior
@@ -122,7 +123,7 @@ callable, default="auto"
         "search": [StrOptions({"auto", "probing", "neighbors"})],
         "n_neighbors": [None, FROM_ONE],
         "neighborhoods": [None, StrOptions({"estimated", "exhaustive"})],
-        "covariance_type": [StrOptions({"tied_spherical", "spherical", "diag"})],
+        "covariance_type": [StrOptions(set(SEPARABLE))],
         "init": [StrOptions(set(STARTS)), "array-like", callable],
     }
 

@@ -187,19 +187,18 @@ def _mahalanobis(graph: Graph, rows: str, mixture: GaussianParameters) -> str:
     """Squared Mahalanobis distances (n, C), with rows and means about the offset."""
     C, D = mixture.means.shape
     means, factors = mixture.means - mixture.offset, mixture.factors
-    if mixture.covariance_type == "full":  # ‖x U_c − μ_c U_c‖², all components in one product
+    family = mixture.family
+    if not family.scatter.separable and not family.tied:  # ‖x U_c − μ_c U_c‖², all components in one product
         stacked = np.transpose(factors, (1, 0, 2)).reshape(D, C * D)
         moved = np.einsum("cd,cde->ce", means, factors).reshape(-1)
         whitened = _affine(graph, rows, stacked, -moved, "float64")
         apart = graph.add("Reshape", whitened, graph.constant(np.array([-1, C, D], dtype=np.int64)))
         return graph.add("ReduceSumSquare", apart, axes=[2], keepdims=0)
-    if mixture.covariance_type == "tied":
-        rows = graph.add("MatMul", rows, graph.constant(factors))
-        means, precisions = means @ factors, np.ones((C, D))
-    elif mixture.covariance_type == "diag":
-        precisions = mixture.precisions
-    else:  # a variance per component, or one for all
-        precisions = np.broadcast_to(np.reshape(mixture.precisions, (-1, 1)), (C, D))
+    precisions = np.ones((C, D))
+    if family.scatter.separable:
+        precisions = np.broadcast_to(mixture.each(mixture.precisions), (C, D))
+    else:  # coordinates in which all components are unit spheres
+        rows, means = graph.add("MatMul", rows, graph.constant(factors)), means @ factors
     squares = graph.add("MatMul", graph.add("Mul", rows, rows), graph.constant(precisions.T))
     crossed = _affine(graph, rows, -2.0 * (precisions * means).T, (precisions * means**2).sum(axis=1), "float64")
     return graph.add("Add", squares, crossed)

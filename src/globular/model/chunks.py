@@ -1,15 +1,13 @@
 """Chunks: cells of the *data*, each with its weight, mean and scatter; what Chunky EM works with instead of rows.
 
 (The cells of `model.cells` are cells of centres, another thing.) Scatter is summed about the chunk's own mean, so that
-nothing cancels, and packed: one number ("norm"), one per column ("columns"), or the upper triangle of the matrix row by
-row ("outer"). Packed second moments make every Gaussian log-density linear in the features (x, packed xxᵀ, 1).
+nothing cancels, and packed as its kind says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -20,51 +18,6 @@ from globular.model.statistics import F64, I64, Additive
 
 ShareRule = Literal["optimal", "centroid"]
 """Responsibilities of a chunk: those of largest bound (Eq. 10), or the posterior of its mean (Moore 1999)."""
-
-FINENESS: tuple[ScatterKind, ...] = ("norm", "columns", "outer")
-"""Kinds of scatter, each of which can be had from those after it."""
-
-
-def packed_width(kind: ScatterKind, D: int) -> int:
-    """Numbers that a packed second moment takes."""
-    return {"norm": 1, "columns": D, "outer": D * (D + 1) // 2}[kind]
-
-
-@cache
-def upper_triangle(D: int) -> tuple[I64, I64]:
-    """Rows and columns of the entries that are stored of a matrix. Small mixtures ask for nothing as often."""
-    return np.triu_indices(D)
-
-
-def pack(matrices: F64) -> F64:
-    """The upper triangles of symmetric matrices, (M, D, D) → (M, D(D+1)/2)."""
-    rows, columns = upper_triangle(matrices.shape[-1])
-    return np.ascontiguousarray(matrices[:, rows, columns])
-
-
-def unpack(packed: F64, kind: ScatterKind, D: int) -> F64:
-    """Second moments in the shapes of `SoftStatistics.scatter`: (M,), (M, D) or (M, D, D)."""
-    if kind == "norm":
-        return packed[:, 0]
-    if kind == "columns":
-        return packed
-    rows, columns = upper_triangle(D)
-    matrices = np.empty((len(packed), D, D))
-    matrices[:, rows, columns] = packed
-    matrices[:, columns, rows] = packed
-    return matrices
-
-
-def coarsen(packed: F64, kind: ScatterKind, wanted: ScatterKind, D: int) -> F64:
-    """The same second moments as another, coarser kind."""
-    if kind == wanted:
-        return packed
-    if FINENESS.index(wanted) > FINENESS.index(kind):
-        raise ValueError(f"the tree holds scatter of kind {kind!r}, this mixture needs {wanted!r}")
-    if kind == "outer":
-        rows, columns = upper_triangle(D)
-        packed = packed[:, rows == columns]
-    return packed if wanted == "columns" else packed.sum(axis=1, keepdims=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +36,11 @@ class Chunks:
         return len(self.weights)
 
     def __add__(self, other: Chunks) -> Chunks:
-        a, b = self.with_scatter(), other.with_scatter()
-        return Chunks(
-            np.concatenate([a.weights, b.weights]),
-            np.concatenate([a.means, b.means]),
-            np.concatenate([a.scatter, b.scatter]),
-            self.kind,
-        )
+        return Chunks.join([self, other])
 
     @classmethod
     def join(cls, parts: list[Chunks]) -> Chunks:
-        """All parts in order; the same as adding them one by one."""
+        """All parts in order."""
         parts = [part.with_scatter() for part in parts]
         return cls(
             np.concatenate([part.weights for part in parts]),
@@ -104,14 +51,15 @@ class Chunks:
 
     def with_scatter(self) -> Chunks:
         """The same, zeros written out."""
-        width = packed_width(self.kind, self.means.shape[1])
+        width = self.kind.width(self.means.shape[1])
         if self.scatter.shape[1] == width:
             return self
         return Chunks(self.weights, self.means, np.zeros((len(self), width)), self.kind)
 
-    def matrices(self) -> F64:
-        """Scatter in the shapes of `SoftStatistics.scatter`."""
-        return unpack(self.with_scatter().scatter, self.kind, self.means.shape[1])
+    def moments(self, kind: ScatterKind) -> F64:
+        """Scatter of a kind that can be had from theirs, as in `SoftStatistics`."""
+        D = self.means.shape[1]
+        return kind.unpack(self.kind.coarsen(self.with_scatter().scatter, kind, D), D)
 
     def pick(self, which: slice | np.ndarray) -> Chunks:
         """Some of them."""

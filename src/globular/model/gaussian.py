@@ -10,8 +10,6 @@ from globular.model.covariances import FAMILIES, CentralMoments, CovarianceFamil
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.threads import cached_property, single_threaded_blas
 
-_EMPTY = 1e-200
-"""A component with a smaller share of the weight than this keeps its mean and covariance: they are only rounding."""
 _WEIGHT_FLOOR = 10 * float(np.finfo(np.float64).eps)
 
 
@@ -24,7 +22,7 @@ class GaussianParameters:
     means: F64
     """μ, (C, D)."""
     covariances: F64
-    """full (C, D, D), tied (D, D), diag (C, D), spherical (C,), tied_spherical ()."""
+    """Σ, in the shape of the family."""
     covariance_type: str
 
     def __post_init__(self) -> None:
@@ -50,7 +48,7 @@ class GaussianParameters:
 
     @cached_property
     def factors(self) -> F64:
-        """Factors U of the precisions, U Uᵀ = Σ⁻¹; the shape of the covariances."""
+        """Factors U of the precisions, U Uᵀ = Σ⁻¹."""
         # on matrices this small threads only wait for each other
         return single_threaded_blas(self.family.factors)(self.covariances)
 
@@ -71,15 +69,18 @@ class GaussianParameters:
         """Mean of the mixture, (D,): what passes subtract from rows so that large offsets do not cancel."""
         return self.weights @ self.means
 
-    def component(self, c: int) -> GaussianParameters:
-        """One of the components, its weight as it is."""
-        return GaussianParameters(
-            self.weights[c : c + 1], self.means[c : c + 1], self._covariances_of(c), self.covariance_type
-        )
+    def each(self, values: F64) -> F64:
+        """Covariances, precisions or factors of every component, (C, 1), (C, D) or (C, D, D)."""
+        return self.family.each(values, *self.means.shape)
 
-    def _covariances_of(self, c: int) -> F64:
-        tied = self.covariances.shape == self.family.shape(1, self.n_features)
-        return self.covariances if tied else self.covariances[c : c + 1]
+    def variances(self) -> F64:
+        """Of every component, (C, D), or (C, 1) where columns share one."""
+        return self.family.variances(self.covariances, *self.means.shape)
+
+    def pick(self, components: slice | list[int]) -> GaussianParameters:
+        """Some of the components, their weights as they are."""
+        covariances = self.family.pick(self.covariances, components)
+        return GaussianParameters(self.weights[components], self.means[components], covariances, self.covariance_type)
 
     def n_parameters(self, *, learned_weights: bool) -> int:
         """Free parameters, for information criteria."""
@@ -115,9 +116,7 @@ def m_step(
 
     A component without weight keeps its mean and covariance.
     """
-    counts = statistics.counts
-    filled = counts > _EMPTY * statistics.total_weight
-    shifts = np.where(filled[:, None], statistics.sums / np.where(filled, counts, 1.0)[:, None], 0.0)
+    counts, filled, shifts = statistics.counts, statistics.filled, statistics.shifts
     moments = CentralMoments(counts, shifts, statistics.scatter, filled)
     covariances = single_threaded_blas(mixture.family.estimate)(moments, mixture.covariances, limits)
     weights = np.full(len(counts), 1.0 / len(counts))

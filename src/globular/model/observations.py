@@ -16,18 +16,16 @@ to a term that all components share: mᵀx/σ² = log N(x; m, σ² I) + ‖m‖�
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.threads import cached_property
-
-_EMPTY = 1e-200
-"""A smaller share of the weight is rounding, and has no mean."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,19 +48,14 @@ class ExpectedMixture(GaussianParameters):
         half = self.family.half_log_determinants(self.factors, *self.means.shape)
         return self.log_weights + half - 0.5 * self.n_features * np.log(2 * np.pi)
 
-    @cached_property
-    def log_scale(self) -> float:
-        """log of the sum of the weights: what S has more than the mixture of `weights`."""
-        return float(np.logaddexp.reduce(self.log_weights))
-
-    def component(self, c: int) -> ExpectedMixture:
+    def pick(self, components: slice | list[int]) -> ExpectedMixture:
         factors = self.known_factors
         return ExpectedMixture.build(
-            self.log_weights[c : c + 1],
-            self.means[c : c + 1],
-            self._covariances_of(c),
+            self.log_weights[components],
+            self.means[components],
+            self.family.pick(self.covariances, components),
             self.covariance_type,
-            None if factors is None else factors[c : c + 1],
+            None if factors is None else self.family.pick(factors, components),
         )
 
     @classmethod
@@ -83,22 +76,24 @@ class Moments:
     means: F64
     """Σ w q x / Σ w q, (C, D)."""
     scatter: F64
-    """Second moment about the means: (C,), (C, D) or (C, D, D), as in `SoftStatistics`."""
+    """Second moment about the means, as in `SoftStatistics`."""
+    kind: ScatterKind
 
     @classmethod
     def from_pass(cls, mixture: GaussianParameters, statistics: SoftStatistics) -> Moments:
         """From sums about the means of `mixture`."""
-        counts = statistics.counts
-        filled = counts > _EMPTY * statistics.total_weight
-        shifts = np.where(filled[:, None], statistics.sums / np.where(filled, counts, 1.0)[:, None], 0.0)
-        return cls(counts, mixture.means + shifts, statistics.scatter - _outer(counts, shifts, statistics.scatter.ndim))
+        counts, shifts = statistics.counts, statistics.shifts
+        kind = mixture.family.scatter
+        return cls(counts, mixture.means + shifts, statistics.scatter - kind.outer(counts, shifts), kind)
 
     def __len__(self) -> int:
         return len(self.counts)
 
     def take(self, components: I64 | NDArray[np.bool_] | slice) -> Moments:
         """Those components, in that order."""
-        return Moments(self.counts[components], self.means[components], self.scatter[components])
+        return replace(
+            self, counts=self.counts[components], means=self.means[components], scatter=self.scatter[components]
+        )
 
     def join(self, other: Moments) -> Moments:
         """The components of both."""
@@ -106,12 +101,13 @@ class Moments:
             np.concatenate([self.counts, other.counts]),
             np.concatenate([self.means, other.means]),
             np.concatenate([self.scatter, other.scatter]),
+            self.kind,
         )
 
     def about(self, means: F64) -> tuple[F64, F64, F64]:
         """Counts, first and second moments about other means, as in `SoftStatistics`: the way back of `from_pass`."""
         shifts = self.means - means
-        return self.counts, self.counts[:, None] * shifts, self.scatter + _outer(self.counts, shifts, self.scatter.ndim)
+        return self.counts, self.counts[:, None] * shifts, self.scatter + self.kind.outer(self.counts, shifts)
 
     def merged(self, first: I64, second: I64) -> Moments:
         """What pairs of components hold together."""
@@ -119,17 +115,8 @@ class Moments:
         counts = a.counts + b.counts
         share = np.divide(b.counts, counts, out=np.zeros_like(counts), where=counts > 0)
         apart = b.means - a.means
-        scatter = a.scatter + b.scatter + _outer(a.counts * share, apart, a.scatter.ndim)
-        return Moments(counts, a.means + share[:, None] * apart, scatter)
-
-
-def _outer(counts: F64, shifts: F64, ndim: int) -> F64:
-    """Second moments of weights at some distance: (C,), (C, D) or (C, D, D)."""
-    if ndim == 1:
-        return counts * (shifts**2).sum(axis=1)
-    if ndim == 2:
-        return counts[:, None] * shifts**2
-    return counts[:, None, None] * (shifts[:, :, None] * shifts[:, None, :])
+        scatter = a.scatter + b.scatter + self.kind.outer(a.counts * share, apart)
+        return Moments(counts, a.means + share[:, None] * apart, scatter, self.kind)
 
 
 class Posterior(ABC):

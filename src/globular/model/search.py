@@ -1,4 +1,4 @@
-"""How a truncated E-step searches: the sizes of paper 000 and the seed of its random candidates."""
+"""How a truncated E-step searches: the sizes of Forster & Lücke (2018) and the seed of its random candidates."""
 
 from __future__ import annotations
 

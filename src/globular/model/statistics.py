@@ -104,7 +104,7 @@ class SoftStatistics(Additive):
     sums: F64
     """Σ w q(c) (x − μ_c), (C, D): about the means the pass was given, so that nothing cancels."""
     scatter: F64
-    """Second moment about the same means: Σ w q ‖x−μ‖² (C,), Σ w q (x−μ)² (C, D) or Σ w q (x−μ)(x−μ)ᵀ (C, D, D)."""
+    """Second moment about the same means: Σ w q ‖x−μ‖² (C, 1), Σ w q (x−μ)² (C, D) or Σ w q (x−μ)(x−μ)ᵀ (C, D, D)."""
     log_likelihood: float
     """Σ w log p(x)."""
     total_weight: float
@@ -113,6 +113,17 @@ class SoftStatistics(Additive):
     """Distances between components that a search of neighbourhoods came across; none from other searches."""
     gain: float = 0.0
     """How much higher the free energy is than with the K(n) of before, at the same parameters, after probing."""
+
+    @property
+    def filled(self) -> NDArray[np.bool_]:
+        """Components with weight, (C,); a share of less than 1e-200 is rounding, and has no mean."""
+        return self.counts > 1e-200 * self.total_weight
+
+    @property
+    def shifts(self) -> F64:
+        """How far the rows of every component are from the means on average, (C, D); 0 without weight."""
+        filled = self.filled
+        return np.where(filled[:, None], self.sums / np.where(filled, self.counts, 1.0)[:, None], 0.0)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,6 @@ what S is, and in how often the digamma of ν occurs.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -16,6 +15,7 @@ import numpy as np
 from scipy.special import digamma, gammaln
 
 from globular.kernels.wishart import wishart_normalisers, wishart_terms
+from globular.model.covariances import FAMILIES
 from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior
 from globular.model.statistics import F64
 from globular.threads import cached_property, single_threaded_blas
@@ -27,7 +27,10 @@ _MOST_LIFTS = 25
 
 @dataclass(frozen=True, eq=False)
 class GaussianPosterior(Posterior):
-    """Posteriors of C components, with the prior they came from."""
+    """Posteriors of C components, with the prior they came from: a normal–gamma posterior per column.
+
+    `MatrixPosterior` differs in what depends on S.
+    """
 
     beta: F64
     """(C,): rows' worth of knowledge of the mean."""
@@ -39,11 +42,22 @@ class GaussianPosterior(Posterior):
     """W⁻¹: (C, D, D) or (C, D)."""
     prior: GaussianPrior
 
-    covariance_type: ClassVar[str]
+    covariance_type: ClassVar[str] = "diag"
 
-    @abstractmethod
-    def draw(self, component: int, n: int, random: np.random.RandomState) -> F64:
-        """Rows from the predictive density of a component."""
+    @classmethod
+    def least_degrees(cls, D: int) -> int:
+        """What ν has to be greater than."""
+        return 0 if FAMILIES[cls.covariance_type].scatter.separable else D - 1
+
+    @staticmethod
+    def log_determinant(S: F64) -> float:
+        """log |S| of one component."""
+        return float(np.log(S).sum())
+
+    @classmethod
+    def summed(cls, beta: F64, m: F64, nu: F64, scatter: F64, pulled: F64, prior: GaussianPrior) -> Self:
+        """Posteriors whose S is the sum of S₀, the scatter, and what distances from m₀ add to it."""
+        return cls(beta, m, nu, prior.S + np.maximum(scatter, 0.0) + pulled, prior)
 
     def __len__(self) -> int:
         return len(self.beta)
@@ -103,52 +117,28 @@ class GaussianPosterior(Posterior):
         """Factors of the expected precisions, if they are at hand."""
         return None
 
-    @abstractmethod
     def _digammas(self) -> F64:
         """E[log |Λ|] − log |2 W|, (C,)."""
-
-    @abstractmethod
-    def _log_gammas(self) -> F64:
-        """log Γ of the normaliser, up to a constant, (C,)."""
-
-    @abstractmethod
-    def _log_determinants(self) -> F64:
-        """log |S|, (C,)."""
-
-    @abstractmethod
-    def _mahalanobis(self) -> F64:
-        """(m − m₀)ᵀ W (m − m₀), (C,)."""
-
-    @abstractmethod
-    def expected_precisions(self) -> F64:
-        """The diagonals of ν W, (C, D)."""
-
-    @abstractmethod
-    def _traces(self) -> F64:
-        """tr S₀ W, (C,)."""
-
-
-class DiagonalPosterior(GaussianPosterior):
-    """A normal–gamma posterior per column."""
-
-    covariance_type = "diag"
-
-    def _digammas(self) -> F64:
         return self.m.shape[1] * digamma(0.5 * self.nu)
 
     def _log_gammas(self) -> F64:
+        """log Γ of the normaliser, up to a constant, (C,)."""
         return self.m.shape[1] * gammaln(0.5 * self.nu)
 
     def _log_determinants(self) -> F64:
+        """log |S|, (C,)."""
         return np.log(self.S).sum(axis=1)
 
     def _mahalanobis(self) -> F64:
+        """(m − m₀)ᵀ W (m − m₀), (C,)."""
         return ((self.m - self.prior.m) ** 2 / self.S).sum(axis=1)
 
     def expected_precisions(self) -> F64:
+        """The diagonals of ν W, (C, D)."""
         return self.nu[:, None] / self.S
 
     def _traces(self) -> F64:
+        """tr S₀ W, (C,)."""
         return (self.prior.S / self.S).sum(axis=1)
 
     def log_predictive(self, rows: F64) -> F64:
@@ -162,6 +152,7 @@ class DiagonalPosterior(GaussianPosterior):
         return found
 
     def draw(self, component: int, n: int, random: np.random.RandomState) -> F64:
+        """Rows from the predictive density of a component."""
         D = self.m.shape[1]
         precision = random.chisquare(self.nu[component], size=(n, D)) / self.S[component]
         spread = np.sqrt((1.0 + 1.0 / self.beta[component]) / precision)
@@ -169,9 +160,21 @@ class DiagonalPosterior(GaussianPosterior):
 
 
 class MatrixPosterior(GaussianPosterior):
-    """Whole matrices."""
+    """A Gaussian–Wishart posterior."""
 
     covariance_type = "full"
+
+    @staticmethod
+    def log_determinant(S: F64) -> float:
+        return float(np.linalg.slogdet(S)[1])
+
+    @classmethod
+    def summed(cls, beta: F64, m: F64, nu: F64, scatter: F64, pulled: F64, prior: GaussianPrior) -> Self:
+        S = prior.S + scatter + pulled
+        S, lower = _with_factors(0.5 * (S + np.swapaxes(S, 1, 2)), np.diagonal(prior.S))
+        posterior = cls(beta, m, nu, S, prior)
+        posterior.__dict__["_lower"] = lower
+        return posterior
 
     @cached_property
     def _lower(self) -> F64:
@@ -250,42 +253,41 @@ class MatrixPosterior(GaussianPosterior):
 
 
 KINDS: dict[str, type[GaussianPosterior]] = {
-    kind.covariance_type: kind for kind in (MatrixPosterior, DiagonalPosterior)
+    kind.covariance_type: kind for kind in (MatrixPosterior, GaussianPosterior)
 }
 """Posteriors by the covariance family of their components."""
 
 
 @dataclass(frozen=True, eq=False)
 class GaussianPrior(Prior):
-    """β₀, m₀, ν₀ and S₀ = W₀⁻¹, (D, D) for full covariances and (D,) for diagonal ones."""
+    """β₀, m₀, ν₀ and S₀ = W₀⁻¹, with the posteriors that it leads to."""
 
+    kind: type[GaussianPosterior]
     beta: float
     m: F64
     nu: float
     S: F64
+    """(D, D) for full covariances and (D,) for diagonal ones."""
     floor: F64 | None = None
     """If a diagonal S₀ may be fitted to the components (empirical Bayes): how small its entries may become, (D,), in
     proportion to what they began with."""
 
     @property
     def covariance_type(self) -> str:
-        return self._kind.covariance_type
+        return self.kind.covariance_type
 
     @property
     def metric(self) -> F64:
         """What S₀ began as: fitted to the components it would hide just the columns that they differ in."""
-        if self.floor is None:
-            return self.S / self.nu
-        return self.floor if self.S.ndim == 1 else np.diag(self.floor)
+        return self.S / self.nu if self.floor is None else self._diagonal(self.floor)
 
-    @property
-    def _kind(self) -> type[GaussianPosterior]:
-        return DiagonalPosterior if self.S.ndim == 1 else MatrixPosterior
+    def _diagonal(self, entries: F64) -> F64:
+        return FAMILIES[self.covariance_type].scatter.diagonal(entries)
 
     @cached_property
     def log_determinant(self) -> float:
         """log |S₀|."""
-        return float(np.log(self.S).sum() if self.S.ndim == 1 else np.linalg.slogdet(self.S)[1])
+        return self.kind.log_determinant(self.S)
 
     @cached_property
     def log_gamma(self) -> float:
@@ -298,14 +300,14 @@ class GaussianPrior(Prior):
         return np.asarray(np.linalg.cholesky(self.S), dtype=np.float64)
 
     def itself(self) -> GaussianPosterior:
-        return self._kind(np.array([self.beta]), self.m[None, :], np.array([self.nu]), self.S[None], self)
+        return self.kind(np.array([self.beta]), self.m[None, :], np.array([self.nu]), self.S[None], self)
 
     def fitted(self, posterior: Posterior) -> GaussianPrior:
         """Σ_i KL(q_i ‖ p) is smallest where the expected precision of every column is what the prior expects."""
         if self.floor is None or not isinstance(posterior, GaussianPosterior):
             return self
         S = np.maximum(len(posterior) * self.nu / posterior.expected_precisions().sum(axis=0), self.floor)
-        return replace(self, S=S if self.S.ndim == 1 else np.diag(S))
+        return replace(self, S=self._diagonal(S))
 
     def update(self, moments: Moments) -> GaussianPosterior:
         counts = moments.counts
@@ -313,14 +315,7 @@ class GaussianPrior(Prior):
         beta = self.beta + counts
         pulled = self.beta * counts / beta  # how much the distance from m₀ adds to the scatter
         m, nu = self.m + (counts / beta)[:, None] * away, self.nu + counts
-        if self.S.ndim == 1:
-            S = self.S + np.maximum(moments.scatter, 0.0) + pulled[:, None] * away**2
-            return self._kind(beta, m, nu, S, self)
-        S = self.S + moments.scatter + pulled[:, None, None] * (away[:, :, None] * away[:, None, :])
-        S, lower = _with_factors(0.5 * (S + np.swapaxes(S, 1, 2)), np.diagonal(self.S))
-        posterior = self._kind(beta, m, nu, S, self)
-        posterior.__dict__["_lower"] = lower
-        return posterior
+        return self.kind.summed(beta, m, nu, moments.scatter, moments.kind.outer(pulled, away), self)
 
 
 def _with_factors(matrices: F64, least: F64) -> tuple[F64, F64]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from globular.model.covariances import FAMILIES
 from globular.plotting.axes import BLUE, GREY, HUES, INK, new_axes, tidy
 
 if TYPE_CHECKING:
@@ -169,7 +170,9 @@ def plot_mixture(model: Any, X: ArrayLike | None = None, ax: Axes | None = None,
         rows = rows[:: -(-len(rows) // 20_000)]
         axes.scatter(rows[:, 0], rows[:, 1], s=3, color=GREY, alpha=0.5, linewidths=0, rasterized=True)
     shown = np.argsort(-np.asarray(model.weights_), kind="stable")[:_MOST_ELLIPSES]
-    values, vectors = np.linalg.eigh(covariance_matrices(model)[shown])
+    covariances = np.asarray(model.covariances_, dtype=np.float64)
+    matrices = FAMILIES[model.covariance_type].matrices(covariances, *means.shape)
+    values, vectors = np.linalg.eigh(matrices[shown])
     sizes = 2.0 * n_std * np.sqrt(values)
     angles = np.degrees(np.arctan2(vectors[:, 1, 1], vectors[:, 0, 1]))
     colors = [HUES[c % len(HUES)] for c in shown]
@@ -187,16 +190,6 @@ def plot_mixture(model: Any, X: ArrayLike | None = None, ax: Axes | None = None,
     title = f"{len(means):,} components"
     axes.set_title(title + (f" ({len(shown):,} drawn)" if len(shown) < len(means) else ""))
     return tidy(axes)
-
-
-def covariance_matrices(model: Any) -> NDArray[np.float64]:
-    """The covariance matrix of every component, (C, D, D), whatever the covariance type."""
-    C, D = model.means_.shape
-    found = np.asarray(model.covariances_, dtype=np.float64)
-    if model.covariance_type in ("full", "tied"):
-        return np.broadcast_to(found, (C, D, D))
-    variances = found if model.covariance_type == "diag" else found.reshape(-1, 1)
-    return np.broadcast_to(variances, (C, D))[:, :, None] * np.eye(D)
 
 
 def plot_graph(model: Any, ax: Axes | None = None, max_clusters: int = 5000) -> Axes:

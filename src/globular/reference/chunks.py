@@ -60,6 +60,5 @@ def cell_pass(cells: Sequence[Cell], mixture: GaussianParameters, rule: ShareRul
         scatter += np.einsum("nc,ncd,nce->cde", shares, differences, differences)
         total += bound(cell, mixture, rule)
         weight += float(cell.weights.sum())
-    diagonals = np.diagonal(scatter, axis1=1, axis2=2)
-    by_kind = {"outer": scatter, "columns": diagonals, "norm": diagonals.sum(axis=1)}
-    return SoftStatistics(counts, sums, by_kind[mixture.family.scatter], total, weight, len(cells) * C)
+    scatter = mixture.family.scatter.from_matrices(scatter)
+    return SoftStatistics(counts, sums, scatter, total, weight, len(cells) * C)

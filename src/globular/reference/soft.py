@@ -10,15 +10,7 @@ from globular.model.statistics import F64, SoftStatistics
 
 def covariance_matrices(mixture: GaussianParameters) -> F64:
     """Σ_c as D×D matrices, whatever the family."""
-    C, D = mixture.means.shape
-    covariances = mixture.covariances
-    if mixture.covariance_type == "full":
-        return covariances
-    if mixture.covariance_type == "tied":
-        return np.stack([covariances] * C)
-    if mixture.covariance_type == "diag":
-        return np.stack([np.diag(variances) for variances in covariances])
-    return np.stack([variance * np.eye(D) for variance in np.broadcast_to(covariances, (C,))])
+    return mixture.family.matrices(mixture.covariances, *mixture.means.shape)
 
 
 def log_joint(rows: F64, mixture: GaussianParameters) -> F64:
@@ -44,11 +36,7 @@ def soft_pass(rows: F64, weights: F64, mixture: GaussianParameters) -> SoftStati
     q, log_density = posterior(rows, mixture)
     q = q * weights[:, None]
     differences = rows[:, None, :] - mixture.means  # (N, C, D)
-    scatter = {
-        "norm": lambda: np.einsum("nc,ncd,ncd->c", q, differences, differences),
-        "columns": lambda: np.einsum("nc,ncd,ncd->cd", q, differences, differences),
-        "outer": lambda: np.einsum("nc,ncd,nce->cde", q, differences, differences),
-    }[mixture.family.scatter]()
+    scatter = mixture.family.scatter.from_matrices(np.einsum("nc,ncd,nce->cde", q, differences, differences))
     sums = np.einsum("nc,ncd->cd", q, differences)
     total = float(weights.sum())
     return SoftStatistics(q.sum(axis=0), sums, scatter, float(weights @ log_density), total, q.size)

@@ -164,7 +164,7 @@ def soft_pass(
     """K(n) = the C′ components of largest p(c, x) in G(n); q ∝ p(c, x) on K(n) (Eq. 5), F of Eq. 10."""
     costs = -2.0 * log_joint(rows, mixture)
     values = costs
-    if mixture.covariance_type == "tied_spherical":
+    if mixture.family.euclidean:
         # −2σ² log p(c, x) without its constants: the squared distance, and more for components of less weight
         log_weights = np.log(mixture.weights)
         handicaps = 2.0 * mixture.covariances * (log_weights.max() - log_weights)
@@ -186,11 +186,11 @@ def kept_statistics(
     q = np.where(inside, np.exp(joint - log_terms[:, None]), 0.0)
     votes = weights[:, None] * q
     differences = rows[:, None, :] - mixture.means
-    second = {"norm": "nc,ncd,ncd->c", "columns": "nc,ncd,ncd->cd"}[mixture.family.scatter]
+    squares = np.einsum("nc,ncd,ncd->cd", votes, differences, differences)
     statistics = SoftStatistics(
         counts=votes.sum(axis=0),
         sums=np.einsum("nc,ncd->cd", votes, differences),
-        scatter=np.einsum(second, votes, differences, differences),
+        scatter=mixture.family.scatter.from_squares(squares),
         log_likelihood=float(weights @ log_terms),
         total_weight=float(weights.sum()),
         n_distances=n_distances,

@@ -13,6 +13,7 @@ from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.fitted import check_indices, checked_floats
 from globular.estimators.inputs import open_input
 from globular.estimators.mixtures import MixtureEstimator
+from globular.model.covariances import FAMILIES
 from globular.model.graph import Graph
 from globular.model.statistics import F64
 from globular.report.scan import Scan
@@ -112,13 +113,11 @@ def _errors(model: Any, scan: Scan | None, centers: F64) -> tuple[F64 | None, st
     covariances = getattr(model, "covariances_", None)
     if covariances is None:
         return None, ""
-    D = centers.shape[1]
-    traces = {
-        "full": lambda: np.trace(covariances, axis1=1, axis2=2),
-        "diag": lambda: covariances.sum(axis=1),
-        "spherical": lambda: D * np.asarray(covariances),
-    }.get(model.covariance_type)
-    return (None, "") if traces is None else (np.asarray(traces(), dtype=np.float64), "trace of the covariance")
+    family, (C, D) = FAMILIES[model.covariance_type], centers.shape
+    if family.tied:  # the same for all
+        return None, ""
+    variances = np.broadcast_to(family.variances(np.asarray(covariances, dtype=np.float64), C, D), (C, D))
+    return variances.sum(axis=1), "trace of the covariance"
 
 
 def _closest_centers(centers: F64) -> Graph:

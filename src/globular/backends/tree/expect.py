@@ -15,7 +15,7 @@ from globular.backends.host import HostShard
 from globular.backends.tree.cells import frontier_of
 from globular.backends.tree.frontier import Children, Frontier
 from globular.kernels.soft import softmax_rows
-from globular.model.chunks import BoundGap, ChunkGains, Chunks, Within, packed_width
+from globular.model.chunks import BoundGap, ChunkGains, Chunks, Within
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.seam.among import All
@@ -62,7 +62,7 @@ def expect_all(shard: HostShard, work: ExpectCells) -> SoftStatistics:
 def frontier_blocks(frontier: Frontier, mixture: GaussianParameters) -> ChunkBlocks:
     """The mixture for passes over the whole frontier, packed where features may be kept."""
     D = mixture.n_features
-    width = D + packed_width(mixture.family.scatter, D) + 1
+    width = D + mixture.family.scatter.width(D) + 1
     return ChunkBlocks(mixture, frontier.offset, packed=len(frontier) * width <= KEPT_FEATURES)
 
 
@@ -97,7 +97,7 @@ class _Held:
         if frontier.densities is None or frontier.densities[0] is not within.mixture:
             frontier.densities = within.mixture, cell_densities(frontier, within.mixture, n_threads)
         self.densities = frontier.densities[1]
-        self.blocks = ChunkBlocks(within.mixture.component(within.component), frontier.offset)
+        self.blocks = ChunkBlocks(within.mixture.pick(slice(within.component, within.component + 1)), frontier.offset)
 
     def weights(self, chunks: Chunks, which: slice) -> F64:
         """w q(component)."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.expect.blocks import ABSENT, ChunkBlocks, packed_precisions
+from globular.backends.cpu.expect.blocks import ABSENT, ChunkBlocks
 from globular.backends.host import HostShard
 from globular.backends.tree.cells import frontier_of
 from globular.backends.tree.expect import collect_gains, mean_of_sample, per_parent, sampled_gap
 from globular.backends.tree.frontier import Children, Frontier
 from globular.kernels import chunks as kernels
-from globular.model.chunks import BoundGap, ChunkGains, Chunks, coarsen, unpack
+from globular.model.chunks import BoundGap, ChunkGains, Chunks
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
 from globular.model.groups import group_by
@@ -38,14 +38,14 @@ class _Costs:
 
     def __init__(self, mixture: GaussianParameters) -> None:
         self.mixture, self.kind = mixture, mixture.family.scatter
-        self.precisions = packed_precisions(mixture)
+        self.precisions = self.kind.dual(mixture.each(mixture.precisions))
         self.biases = -2.0 * np.maximum(mixture.log_constants, ABSENT)
 
     def spread(self, chunks: Chunks) -> F64:
         """Scatter per unit weight, (B, S) or (B, 0)."""
         if chunks.scatter.shape[1] == 0:
             return chunks.scatter
-        packed = coarsen(chunks.scatter, chunks.kind, self.kind, chunks.means.shape[1])
+        packed = chunks.kind.coarsen(chunks.scatter, self.kind, chunks.means.shape[1])
         weights = np.where(chunks.weights > 0, chunks.weights, np.inf)
         return packed / weights[:, None]
 
@@ -84,7 +84,7 @@ def expect_neighbors(shard: HostShard, work: ExpectCells) -> SoftStatistics:
     weights = np.concatenate([part.weights for part in frontier.parts()])
     counts, sums, scatter = _sum_shares(frontier, costs, members, shares, n_threads)
     return SoftStatistics(
-        counts, sums, unpack(scatter, costs.kind, mixture.n_features), float(weights @ bounds), float(weights.sum()),
+        counts, sums, costs.kind.unpack(scatter, mixture.n_features), float(weights @ bounds), float(weights.sum()),
         n_distances + searched, found,
     )  # fmt: skip
 

@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.tree.growth import Nodes, grow, halving, join
-from globular.model.chunks import Chunks, packed_width
+from globular.model.chunks import Chunks
 from globular.model.covariances import ScatterKind
 from globular.model.statistics import F64, I64
 
@@ -49,7 +49,7 @@ NODES_PER_LEAF_SIZE = 2.8
 def tree_bytes(n_rows: int, n_columns: int, leaf_size: int, kind: ScatterKind) -> int:
     """About how much memory a tree takes; twice that while it is built."""
     n_nodes = min(NODES_PER_LEAF_SIZE * n_rows / leaf_size, 2 * n_rows)
-    return int(n_nodes * (8 * (1 + n_columns + packed_width(kind, n_columns)) + 32) + 4 * n_rows)
+    return int(n_nodes * (8 * (1 + n_columns + kind.width(n_columns)) + 32) + 4 * n_rows)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -106,7 +106,7 @@ class PartitionTree(Nodes):
             raise ValueError(f"leaf_size={leaf_size!r} must be at least 1")
         if len(rows) == 0:
             raise ValueError("a tree needs at least one row")
-        grown = grow(rows, weights, packed_width(kind, rows.shape[1]), leaf_size, n_threads)
+        grown = grow(rows, weights, kind.width(rows.shape[1]), leaf_size, n_threads)
         order = grown.order if first_row == 0 else grown.order.astype(np.int64) + first_row
         return cls(
             order, grown.starts, grown.ends, grown.children, grown.weights, grown.means, grown.scatter, kind

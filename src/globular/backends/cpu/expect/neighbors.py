@@ -78,14 +78,13 @@ class Costs(SquaredDistances):
 
     def __init__(self, mixture: GaussianParameters) -> None:
         C, D = mixture.means.shape
-        variances = np.asarray(mixture.covariances, dtype=np.float64)
-        variances = variances.reshape(C, -1) if variances.ndim else np.full((C, 1), float(variances))
-        self.precisions: F64 = 1.0 / variances
+        variances = mixture.variances()
+        self.precisions: F64 = np.ascontiguousarray(1.0 / variances)
         log_determinants = np.log(variances).sum(axis=1) * (D if variances.shape[1] == 1 else 1)
         with np.errstate(divide="ignore"):
             log_weights = np.log(mixture.weights)
         self.biases: F64 = log_determinants + D * np.log(2 * np.pi) - 2.0 * log_weights
-        self.by_distance = mixture.covariance_type == "tied_spherical"
+        self.by_distance = mixture.family.euclidean
         self.search_precisions, self.search_biases = self.precisions, self.biases
         self.unit, self.base = 1.0, 0.0
         if self.by_distance:
@@ -106,10 +105,9 @@ def soft_sums(
     means = mixture.means
     C, D = means.shape
     C_prime = members.shape[1]
-    by_column = mixture.family.scatter == "columns"
     clusters = np.where(members < 0, C, members).ravel()  # entries without a cluster go behind the last
     starts, order = group_by(clusters, C + 1)
-    counts, sums, scatter = np.zeros(C), np.zeros((C, D)), np.zeros((C, D if by_column else 1))
+    counts, sums, scatter = np.zeros(C), np.zeros((C, D)), np.zeros(mixture.family.scatter.shape(C, D))
     flat = shares.ravel()
 
     def add(span: tuple[int, int]) -> None:
@@ -119,4 +117,4 @@ def soft_sums(
         kernels.sum_shares(rows, gathered, flat, C_prime, order, starts, first, last, means, counts, sums, scatter)
 
     run_all(add, cut_groups(starts[:-1], _rows_per_task(len(order))), shard.n_threads)
-    return counts, sums, scatter if by_column else scatter[:, 0]
+    return counts, sums, scatter

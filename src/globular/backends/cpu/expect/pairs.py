@@ -107,7 +107,8 @@ class Pairs:
 
     def joint(self, source: Source, mixture: GaussianParameters, n_threads: int) -> F64:
         """log p(c, x) of every pair, (P,). O(P·S)."""
-        constants, factors = np.maximum(mixture.log_constants, ABSENT), per_component(mixture)
+        constants, factors = np.maximum(mixture.log_constants, ABSENT), mixture.each(mixture.factors)
+        factors = np.ascontiguousarray(factors)
         joint = np.empty(len(self))
 
         def evaluate(span: tuple[int, int]) -> None:
@@ -123,8 +124,7 @@ class Pairs:
     def moments(self, source: Source, mixture: GaussianParameters, shares: F64, n_threads: int) -> tuple[F64, F64, F64]:
         """counts, sums and scatter about the means, as in `SoftStatistics`. O(P·S)."""
         C, D = mixture.means.shape
-        shape = {"norm": (C, 1), "columns": (C, D), "outer": (C, D, D)}[mixture.family.scatter]
-        counts, sums, scatter = np.zeros(C), np.zeros((C, D)), np.zeros(shape)
+        counts, sums, scatter = np.zeros(C), np.zeros((C, D)), np.zeros(mixture.family.scatter.shape(C, D))
 
         def add(span: tuple[int, int]) -> None:
             some, (x, scales, numbers), places, bounds = self._of_span(span, source)
@@ -135,20 +135,10 @@ class Pairs:
             )  # fmt: skip
 
         run_all(add, even_ranges(self.n_components, _COMPONENTS_PER_TASK), n_threads)
-        return counts, sums, scatter[:, 0] if mixture.family.scatter == "norm" else scatter
+        return counts, sums, scatter
 
     def _of_span(self, span: tuple[int, int], source: Source) -> tuple[slice, Lying, NDArray[np.integer], I64]:
         """Pairs of some components as kernels take them: which, their rows, their places and where components begin."""
         bounds = self.bounds[span[0] : span[1] + 1]
         places = self.by_component[bounds[0] : bounds[-1]]
         return slice(*span), source(self.rows[places]), places, bounds - bounds[0]
-
-
-def per_component(mixture: GaussianParameters) -> F64:
-    """Factors of the precisions for each component: (C, D, D), (C, D) or (C, 1)."""
-    C, D = mixture.means.shape
-    kind = mixture.family.scatter
-    if kind == "outer":
-        return np.ascontiguousarray(np.broadcast_to(mixture.factors, (C, D, D)))
-    factors = mixture.factors if kind == "columns" else np.broadcast_to(mixture.factors, (C,))[:, None]
-    return np.ascontiguousarray(factors)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.expect.all import Span, block_rows, evaluate_blocks, expect_all
-from globular.backends.cpu.expect.blocks import ABSENT, WIDE, ChunkBlocks, block_size
+from globular.backends.cpu.expect.blocks import ABSENT, ChunkBlocks, block_size
 from globular.backends.cpu.expect.pairs import Pairs, held_by, lying
 from globular.backends.cpu.shard import CpuShard
 from globular.model.chunks import Chunks
@@ -91,7 +91,7 @@ def expect_remembered(shard: CpuShard, work: Expect) -> SoftStatistics:
     found = doubtful.moments(source, mixture, q * weights, shard.n_threads)
     certain = kept.certain.about(mixture.means)
     # Σ log p(c, x) of rows that are of c alone: linear in their moments
-    squares = np.vdot(np.broadcast_to(mixture.precisions, certain[2].shape), certain[2])
+    squares = np.vdot(mixture.each(mixture.precisions), certain[2])
     likelihood += float(certain[0] @ np.maximum(mixture.log_constants, ABSENT) - 0.5 * squares)
     counts, sums, scatter = (a + b for a, b in zip(found, certain, strict=True))
     return SoftStatistics(counts, sums, scatter, likelihood, shard.total_weight, n_distances)
@@ -99,7 +99,7 @@ def expect_remembered(shard: CpuShard, work: Expect) -> SoftStatistics:
 
 def _look_at_all(shard: CpuShard, mixture: GaussianParameters) -> tuple[Pairs | None, F64]:
     """The pairs that matter and their log p(c, x); None if most do."""
-    if mixture.covariances.ndim == 3 and mixture.n_features >= WIDE:
+    if mixture.family.scatter.by_differences(mixture.n_features):
         found = _look_by_bounds(shard, mixture)
     else:
         found = evaluate_blocks(shard, mixture, _close)
@@ -123,7 +123,7 @@ def _look_by_bounds(shard: CpuShard, mixture: GaussianParameters) -> list[Found]
 
     def look(block: Span) -> Found:
         rows = block_rows(shard, block)
-        first = Chunks(np.ones(len(rows)), np.ascontiguousarray(rows[:, :K]), np.empty((len(rows), 0)), "outer")
+        first = Chunks(np.ones(len(rows)), np.ascontiguousarray(rows[:, :K]), np.empty((len(rows), 0)), arithmetic.kind)
         return _close_by_bounds(mixture, rows, arithmetic.log_joint(first, arithmetic.features(first)))
 
     return list(ordered_map(look, even_ranges(shard.n_rows, block_size(arithmetic.width)), shard.n_threads))
@@ -142,10 +142,10 @@ def _close_by_bounds(mixture: GaussianParameters, rows: F64, bounds: F64) -> Fou
 
 def _leading(mixture: GaussianParameters, K: int) -> ExpectedMixture:
     """The first K columns, with the constants of all."""
-    factors = np.ascontiguousarray(mixture.factors[:, :K, :K])
+    factors = np.ascontiguousarray(mixture.factors[..., :K, :K])
     half = mixture.family.half_log_determinants(factors, mixture.n_components, K)
     log_weights = mixture.log_constants - half + 0.5 * K * np.log(2 * np.pi)
-    covariances = mixture.covariances[:, :K, :K]
+    covariances = mixture.covariances[..., :K, :K]
     return ExpectedMixture(
         mixture.weights, mixture.means[:, :K], covariances, mixture.covariance_type, log_weights, factors
     )

@@ -1,0 +1,109 @@
+"""Families with whole covariance matrices."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from scipy.linalg.lapack import dtrtri
+
+from globular.model.covariances.family import CentralMoments, CovarianceFamily, CovarianceLimits
+from globular.model.covariances.scatter import OUTER, ScatterKind
+from globular.model.statistics import F64
+
+_EPS = float(np.finfo(np.float64).eps)
+_MOST_LIFTS = 30
+"""Tries of a Cholesky factor, each with ten times the smallest eigenvalue."""
+
+
+class _Matrices(CovarianceFamily):
+    """What families with covariance matrices share."""
+
+    scatter: ClassVar[ScatterKind] = OUTER
+    requirement = "positive definite and symmetric"
+
+    def factors(self, covariances: F64) -> F64:
+        D = covariances.shape[-1]
+        lower = np.linalg.cholesky(covariances).reshape(-1, D, D)
+        # the transpose of a matrix in C order is the same memory in Fortran order: no copy on the way to LAPACK
+        inverse = [dtrtri(matrix.T)[0] for matrix in lower]
+        return np.ascontiguousarray(np.stack(inverse).reshape(covariances.shape))
+
+    def precisions(self, factors: F64) -> F64:
+        return factors @ np.swapaxes(factors, -1, -2)
+
+    def is_positive(self, values: F64) -> bool:
+        return np.allclose(values, np.swapaxes(values, -1, -2)) and _positive(values)
+
+    def inverse(self, precisions: F64) -> F64:
+        covariances = np.linalg.inv(precisions)
+        return (covariances + np.swapaxes(covariances, -1, -2)) / 2
+
+    def half_log_determinants(self, factors: F64, C: int, D: int) -> F64:
+        diagonals = np.diagonal(factors, axis1=-2, axis2=-1)
+        return np.broadcast_to(np.log(diagonals).sum(axis=-1), (C,)).copy()
+
+    def spread(self, covariances: F64, component: int, noise: F64) -> F64:
+        return noise @ np.linalg.cholesky(self.pick(covariances, component)).T
+
+    def matrices(self, covariances: F64, C: int, D: int) -> F64:
+        return self.each(covariances, C, D)
+
+
+class Full(_Matrices):
+    """A covariance matrix per component."""
+
+    name = "full"
+
+    def estimate(self, moments: CentralMoments, previous: F64, limits: CovarianceLimits) -> F64:
+        covariances = np.array(previous, dtype=np.float64)
+        filled, shifts = moments.filled, moments.shifts[moments.filled]
+        second = moments.scatter[filled] / moments.counts[filled, None, None]
+        covariances[filled] = _limited(second - shifts[:, :, None] * shifts[:, None, :], limits)
+        return covariances
+
+
+class Tied(_Matrices):
+    """One covariance matrix for all components."""
+
+    name = "tied"
+    tied = True
+
+    def estimate(self, moments: CentralMoments, previous: F64, limits: CovarianceLimits) -> F64:
+        moved = (moments.shifts * moments.counts[:, None]).T @ moments.shifts
+        return _limited(((moments.scatter.sum(axis=0) - moved) / moments.counts.sum())[None], limits)[0]
+
+
+def _limited(covariances: F64, limits: CovarianceLimits) -> F64:
+    """Each + reg_covar I, eigenvalues relative to F lifted to one where that is needed."""
+    limited = (covariances + np.swapaxes(covariances, -1, -2)) / 2 + limits.reg_covar * np.eye(covariances.shape[-1])
+    floor = np.diag(limits.smallest)
+    if not _positive(limited - floor):  # one of them is not; which one?
+        for c, covariance in enumerate(limited):
+            if not _positive(covariance - floor):
+                limited[c] = _lifted(covariance, limits)
+    return limited
+
+
+def _lifted(covariance: F64, limits: CovarianceLimits) -> F64:
+    """The closest matrix whose eigenvalues relative to F are at least one."""
+    size = 2.0 ** np.frexp(limits.smallest.max())[1]  # a power of two, so that products of any size are as exact
+    units = np.sqrt(np.outer(limits.smallest / size, limits.smallest / size)) * size
+    values, vectors = np.linalg.eigh(covariance / units)
+    floor = max(1.0, _EPS * len(values) * values[-1])
+    for _ in range(_MOST_LIFTS):
+        lifted = (vectors * np.maximum(values, floor)) @ vectors.T
+        lifted = (lifted + lifted.T) / 2 * units
+        if _positive(lifted):
+            return np.asarray(lifted)
+        floor *= 10  # a spread of eigenvalues beyond float64: narrow it until the matrix has a factor
+    raise np.linalg.LinAlgError("a covariance is not finite")
+
+
+def _positive(matrices: F64) -> bool:
+    """Whether every one of the matrices has a Cholesky factor."""
+    try:
+        np.linalg.cholesky(matrices)
+    except np.linalg.LinAlgError:
+        return False
+    return True

@@ -1,0 +1,313 @@
+"""Second moments of components: which of them are summed up, how they are packed, and what Gaussians make of them.
+
+A kind of scatter is the sum of squared differences, ‖x − μ‖² (`NORM`), that of every column (`COLUMNS`), or the whole
+matrix (`OUTER`). Statistics have it in the shapes (C, 1), (C, D) or (C, D, D), trees and features packed, (C, S): of a
+matrix the upper triangle, row by row. Packed second moments make every Gaussian log-density linear in the features
+(x, packed xxᵀ, 1); precisions packed as their `dual` have the entries off the diagonal doubled, so that xᵀ Σ⁻¹ x is a
+plain product with the packed xxᵀ. Passes ask the kind for all of that, and never which one it is.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from globular.kernels.chunks import chunk_features, moments_about, packed_coefficients
+from globular.kernels.soft import direct_joint, direct_moments
+from globular.model.statistics import F64, I64
+
+WIDE = 40
+"""Columns from which covariance matrices are all applied to differences: products of that size need no packing, and the
+packed moments of a block would not fit the cache."""
+
+
+class LinearForm(NamedTuple):
+    """Log-densities as linear functions of the features."""
+
+    precisions: F64
+    """The dual of the precisions, (C, S)."""
+    coefficients: F64
+    """θ, (C, D + S + 1)."""
+    sizes: F64
+    """Of the terms of the expanded square, for rows as far out as the mean or a typical row, (C,)."""
+
+
+class TightComponents(NamedTuple):
+    """Components for which the expanded square would cancel: they are evaluated by differences."""
+
+    components: I64
+    """Their numbers, (T,)."""
+    means: F64
+    """About the offset, (T, D)."""
+    factors: F64
+    """Of the precisions, (T, 1), (T, D) or (T, D, D)."""
+    precisions: F64
+    """The dual of the precisions, (T, S)."""
+    constants: F64
+
+
+class ScatterKind:
+    """One kind of second moment: as it is written here that of every column, Σ w (x − μ)².
+
+    There is one object of each kind, in capitals, so that `is` compares them.
+    """
+
+    name: ClassVar[str] = "columns"
+    separable: ClassVar[bool] = True
+    """Whether it has no correlations between columns."""
+    features = staticmethod(chunk_features)
+    """The kernel that makes the features of chunks."""
+
+    def __reduce__(self) -> str:
+        return self.name.upper()  # a copy, and what a worker unpickles, is the same object
+
+    def entry(self, D: int) -> tuple[int, ...]:
+        """Shape of a parameter of one component: (), (D,) or (D, D)."""
+        return (D,)
+
+    def shape(self, C: int, D: int) -> tuple[int, ...]:
+        """Shape in statistics."""
+        return (C, *(self.entry(D) or (1,)))
+
+    def stacked(self, values: F64, D: int) -> F64:
+        """Parameters of components as (C, 1), (C, D) or (C, D, D); C is 1 where there is one for all."""
+        return values.reshape(-1, *(self.entry(D) or (1,)))
+
+    def each(self, values: F64, C: int, D: int) -> F64:
+        """The same for every component; a view where all have one."""
+        stacked = self.stacked(values, D)
+        return stacked if len(stacked) == C else np.broadcast_to(stacked, (C, *stacked.shape[1:]))
+
+    def width(self, D: int) -> int:
+        """S, the numbers that a packed second moment takes."""
+        return self.shape(1, D)[1]
+
+    def unpack(self, packed: F64, D: int) -> F64:
+        """Second moments as they are in statistics."""
+        return packed
+
+    def diagonal(self, variances: F64) -> F64:
+        """A parameter of one component with these variances, (D,); with the first of them where columns share one."""
+        return variances
+
+    def dual(self, precisions: F64) -> F64:
+        """Precisions of every component packed, (C, S), so that tr Σ⁻¹ S is a product with a packed second moment."""
+        return np.ascontiguousarray(precisions)
+
+    @property
+    def coarser(self) -> ScatterKind | None:
+        """The kind that can be had from this one."""
+        return NORM
+
+    def coarsen(self, packed: F64, wanted: ScatterKind, D: int) -> F64:
+        """The same second moments as another, coarser kind."""
+        kind = self
+        while kind is not wanted:
+            if kind.coarser is None:
+                raise ValueError(f"the tree holds scatter of kind {self.name!r}, this mixture needs {wanted.name!r}")
+            packed, kind = kind._drop(packed, D), kind.coarser
+        return packed
+
+    def _drop(self, packed: F64, D: int) -> F64:
+        """Packed second moments as the next coarser kind."""
+        return packed.sum(axis=1, keepdims=True)
+
+    @property
+    def by_column(self) -> ScatterKind:
+        """The coarsest kind that this one can be had from and that knows columns apart."""
+        return self
+
+    def from_squares(self, squares: F64) -> F64:
+        """Second moments from the squares of every column, (C, D), where these are enough."""
+        return squares
+
+    def from_matrices(self, matrices: F64) -> F64:
+        """Second moments from whole matrices, (C, D, D)."""
+        return self.from_squares(np.diagonal(matrices, axis1=1, axis2=2))
+
+    def outer(self, counts: F64, shifts: F64) -> F64:
+        """Second moments of weights at some distance, Σ w y yᵀ."""
+        return counts[:, None] * self.from_squares(shifts**2)
+
+    def diagonals(self, scatter: F64) -> F64:
+        """What second moments say about single columns, (C, D), or about all together, (C, 1)."""
+        return scatter
+
+    def by_differences(self, D: int) -> bool:
+        """Whether products with differences cost less than features do."""
+        return False
+
+    def linear(self, factors: F64, means: F64, constants: F64, typical: F64, *, packed: bool) -> LinearForm:
+        """Gaussians with these factors of the precisions, and means and typical rows about the offset.
+
+        Where differences cost less they stand in for all components (of infinite size), unless features are `packed`.
+        """
+        precisions = np.ascontiguousarray(np.square(self.each(factors, *means.shape)))
+        pulls = precisions * means
+        remoteness = np.einsum("cd,cd->c", pulls, means)
+        coefficients = np.hstack([pulls, -0.5 * precisions, (constants - 0.5 * remoteness)[:, None]])
+        squares = self.from_squares(np.maximum(np.abs(means), typical) ** 2)
+        return LinearForm(precisions, coefficients, np.asarray((precisions * squares).sum(axis=1)))
+
+    def central(self, raw: F64, means: F64) -> tuple[F64, F64]:
+        """First and second moments about the means, from sums of the features."""
+        D = means.shape[1]
+        first, second = raw[:, :D], raw[:, D:-1]
+        sums = first - raw[:, -1:] * means
+        return sums, np.maximum(second - self.from_squares(means * (first + sums)), 0.0)
+
+    def direct_joint(self, features: F64, spread: F64, tight: TightComponents, joint: F64) -> None:
+        """⟨log p(c, x)⟩ of tight components into their columns of `joint`."""
+        direct_joint(features, spread, tight.means, tight.precisions, tight.constants, tight.components, joint)
+
+    def direct_moments(
+        self, features: F64, spread: F64, shares: F64, tight: TightComponents, sums: F64, scatter: F64
+    ) -> None:
+        """Add the moments of tight components about their means."""
+        direct_moments(features, spread, shares, tight.means, tight.components, sums, scatter)
+
+    def principal_steps(self, covariances: F64, metric: F64) -> tuple[F64, F64]:
+        """One standard deviation along each principal component, (C, D), and its variance in units of the metric, (C,).
+
+        Of variances alone it is the widest column.
+        """
+        ratios = np.maximum(covariances, 0.0) / metric
+        widest = np.argmax(ratios, axis=1)
+        every = np.arange(len(widest))
+        steps = np.zeros_like(covariances)
+        steps[every, widest] = np.sqrt(np.maximum(covariances[every, widest], 0.0))
+        return steps, ratios[every, widest]
+
+
+class _Norm(ScatterKind):
+    """Σ w ‖x − μ‖²."""
+
+    name = "norm"
+
+    def entry(self, D: int) -> tuple[int, ...]:
+        return ()
+
+    def diagonal(self, variances: F64) -> F64:
+        return variances[0]
+
+    def from_squares(self, squares: F64) -> F64:
+        return squares.sum(axis=1, keepdims=True)
+
+    @property
+    def coarser(self) -> None:
+        return None
+
+    @property
+    def by_column(self) -> ScatterKind:
+        return COLUMNS
+
+
+class _Outer(ScatterKind):
+    """Σ w (x − μ)(x − μ)ᵀ."""
+
+    name = "outer"
+    separable = False
+
+    @property
+    def coarser(self) -> ScatterKind:
+        return COLUMNS
+
+    def entry(self, D: int) -> tuple[int, ...]:
+        return (D, D)
+
+    def width(self, D: int) -> int:
+        return D * (D + 1) // 2
+
+    def unpack(self, packed: F64, D: int) -> F64:
+        rows, columns = _upper_triangle(D)
+        matrices = np.empty((len(packed), D, D))
+        matrices[:, rows, columns] = packed
+        matrices[:, columns, rows] = packed
+        return matrices
+
+    def dual(self, precisions: F64) -> F64:
+        rows, columns = _upper_triangle(precisions.shape[-1])
+        packed = np.ascontiguousarray(precisions[:, rows, columns])
+        packed *= np.where(rows != columns, 2.0, 1.0)
+        return packed
+
+    def diagonal(self, variances: F64) -> F64:
+        return np.diag(variances)
+
+    def _drop(self, packed: F64, D: int) -> F64:
+        rows, columns = _upper_triangle(D)
+        return packed[:, rows == columns]
+
+    def from_squares(self, squares: F64) -> F64:
+        raise TypeError("the squares of columns do not say how they are correlated")
+
+    def from_matrices(self, matrices: F64) -> F64:
+        return matrices
+
+    def outer(self, counts: F64, shifts: F64) -> F64:
+        return counts[:, None, None] * (shifts[:, :, None] * shifts[:, None, :])
+
+    def diagonals(self, scatter: F64) -> F64:
+        return np.diagonal(scatter, axis1=1, axis2=2)
+
+    def by_differences(self, D: int) -> bool:
+        return D >= WIDE
+
+    def linear(self, factors: F64, means: F64, constants: F64, typical: F64, *, packed: bool) -> LinearForm:
+        C, D = means.shape
+        factors = self.stacked(factors, D)
+        if self.by_differences(D) and not packed:
+            precisions = np.broadcast_to(factors @ np.swapaxes(factors, 1, 2), (C, D, D))
+            return LinearForm(self.dual(precisions), np.zeros((C, D + 1)), np.full(C, np.inf))
+        S = self.width(D)
+        form = LinearForm(np.empty((C, S)), np.empty((C, D + S + 1)), np.empty(C))
+        packed_coefficients(factors, means, constants, typical, *form, np.empty(D))
+        return form
+
+    def central(self, raw: F64, means: F64) -> tuple[F64, F64]:
+        C, D = means.shape
+        sums, scatter = np.empty((C, D)), np.empty((C, D, D))
+        moments_about(raw, means, sums, scatter)
+        return sums, scatter
+
+    def direct_joint(self, features: F64, spread: F64, tight: TightComponents, joint: F64) -> None:
+        rows = features[:, : tight.means.shape[1]]
+        for place, component in enumerate(tight.components):
+            whitened = (rows - tight.means[place]) @ tight.factors[place]
+            squared = np.einsum("ij,ij->i", whitened, whitened)
+            squared += np.maximum(spread @ tight.precisions[place, : spread.shape[1]], 0.0)
+            joint[:, component] = tight.constants[place] - 0.5 * squared
+
+    def direct_moments(
+        self, features: F64, spread: F64, shares: F64, tight: TightComponents, sums: F64, scatter: F64
+    ) -> None:
+        D = tight.means.shape[1]
+        for place, component in enumerate(tight.components):
+            share = shares[:, component]
+            differences = features[:, :D] - tight.means[place]
+            sums[place] += share @ differences
+            if spread.shape[1]:
+                scatter[place] += self.unpack((share @ spread)[None], D)[0]
+            held = np.flatnonzero(share)  # far components hold few: the others underflow to zero
+            if 2 * len(held) < len(share):
+                differences, share = differences[held], share[held]
+            differences *= np.sqrt(share)[:, None]
+            scatter[place] += differences.T @ differences
+
+    def principal_steps(self, covariances: F64, metric: F64) -> tuple[F64, F64]:
+        lower = np.linalg.cholesky(metric)
+        inverse = np.linalg.inv(lower)
+        values, vectors = np.linalg.eigh(inverse @ covariances @ inverse.T)
+        variances = np.maximum(values[:, -1], 0.0)
+        return np.sqrt(variances)[:, None] * (vectors[:, :, -1] @ lower.T), variances
+
+
+NORM, COLUMNS, OUTER = _Norm(), ScatterKind(), _Outer()
+
+
+@cache
+def _upper_triangle(D: int) -> tuple[I64, I64]:
+    """Rows and columns of the entries that are stored of a matrix; passes over small mixtures ask for them most."""
+    return np.triu_indices(D)

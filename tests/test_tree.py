@@ -16,6 +16,7 @@ from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
 from globular.backends.tree.partition import tree_bytes
+from globular.data.open import as_source
 from globular.model.chunks import Chunks
 from globular.model.covariances import COLUMNS, NORM, OUTER, ScatterKind
 from globular.model.statistics import F64

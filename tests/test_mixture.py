@@ -19,10 +19,11 @@ from threadpoolctl import threadpool_limits
 
 from globular import ChunkyGaussianMixture, InfiniteGaussianMixture, InfiniteMultinomialMixture
 from globular.algorithms.em import ROUNDED
+from globular.algorithms.seeding import named
 from globular.backends.stream import StreamShard
 from globular.data.sources import as_source
 from globular.errors import FitInterruptedWarning
-from globular.estimators import inputs, starts
+from globular.estimators import inputs
 from globular.estimators.mixture import GaussianMixture
 from globular.estimators.mixture_starts import STARTS
 from globular.model.covariances import FAMILIES
@@ -408,8 +409,8 @@ def test_bad_input_is_named() -> None:
     ],
 )
 def test_kmeans_starts_either_side_of_hierarchical_seeds(make: Any, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starts, "GREEDY_UP_TO", 20)
-    monkeypatch.setattr(starts, "PLUS_PLUS_UP_TO", 40)
+    monkeypatch.setattr(named, "GREEDY_UP_TO", 20)
+    monkeypatch.setattr(named, "PLUS_PLUS_UP_TO", 40)
     X = np.abs(np.random.default_rng(0).normal(size=(300, 3)))
     with pytest.warns(ConvergenceWarning):
         model = make(n).set_params(max_iter=2, tol=1e-9, random_state=0).fit(X)

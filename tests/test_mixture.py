@@ -403,6 +403,18 @@ def test_bad_input_is_named() -> None:
             getattr(GaussianMixture(), method)(rows)
 
 
+@pytest.mark.parametrize("n", [6, 40])
+def test_other_algorithms_are_the_other_estimators(n: int) -> None:
+    X = np.random.default_rng(0).normal(size=(600, 3))
+    given: dict[str, Any] = {"covariance_type": "diag", "max_iter": 100, "random_state": 0}
+    truncated = GaussianMixture(n, algorithm="variational", means_init=X[:n], **given).fit(X)
+    alone = VariationalGaussianMixture(n, init=X[:n], weights="learned", reg_covar=1e-6, **given).fit(X)
+    np.testing.assert_array_equal(truncated.means_, alone.means_)
+    assert truncated.lower_bounds_ == alone.lower_bounds_ and truncated.n_distances_ == alone.n_distances_
+    chunky = GaussianMixture(n, algorithm="chunky", **given).fit(X)
+    assert chunky.lower_bounds_ == ChunkyGaussianMixture(n, polish=True, **given).fit(X).lower_bounds_
+
+
 @pytest.mark.parametrize("n", [40, 41])
 @pytest.mark.parametrize(
     "make",

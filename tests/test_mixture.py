@@ -29,8 +29,6 @@ from globular.backends.many.stream import StreamShard
 from globular.data.open import as_source
 from globular.errors import FitInterruptedWarning
 from globular.estimators import inputs, variational_mixture
-from globular.data.sources import as_source
-from globular.estimators import inputs
 from globular.estimators.mixture import GaussianMixture
 from globular.estimators.mixture_starts import STARTS
 from globular.model.covariances import FAMILIES

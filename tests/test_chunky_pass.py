@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
-from globular.backends.cpu import CpuShard, chunks
+from globular.backends.cpu import CpuShard
 from globular.backends.cpu.expect import blocks as chunk_blocks
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
-from globular.backends.tree.expect import cell_densities
+from globular.backends.tree import expect as tree_expect
+from globular.backends.tree.expect import SAMPLED_ROWS, cell_densities
 from globular.data.sources import as_source
 from globular.errors import UnsupportedPassError
 from globular.model.chunks import Within
@@ -161,7 +162,7 @@ def test_gap_is_what_single_rows_would_gain(weighted: bool, monkeypatch: pytest.
     rows = blobs(n=3000, C=6, D=3)
     mixture = mixture_for(rows, "full")
     weights = weights_for(3000) if weighted else np.ones(3000)
-    for largest, tolerance in ((chunks.SAMPLED_ROWS, 1e-9), (100, 0.5)):
+    for largest, tolerance in ((SAMPLED_ROWS, 1e-9), (100, 0.5)):
         shard = CpuShard(rows, weights)
         shard.run(Plant("outer", 4))
         while (shard.frontier.tree.sizes(shard.frontier.nodes) > largest).any():
@@ -169,12 +170,12 @@ def test_gap_is_what_single_rows_would_gain(weighted: bool, monkeypatch: pytest.
         gap = shard.run(Expect(mixture)).log_likelihood - shard.run(ExpectCells(mixture)).log_likelihood
         found = shard.run(Gap(mixture))
         assert gap > 1 and found.total == pytest.approx(gap, rel=tolerance)
-        assert found.n_distances <= 4 * (1 + chunks.SAMPLED_ROWS) * len(shard.frontier)
+        assert found.n_distances <= 4 * (1 + SAMPLED_ROWS) * len(shard.frontier)
         graph = np.tile(np.arange(4, dtype=np.int32), (4, 1))
         shard.run(ExpectCells(mixture, Neighbors(graph, Search(4, 0, 0, estimate=False))))
-        if largest == chunks.SAMPLED_ROWS:
+        if largest == SAMPLED_ROWS:
             assert shard.run(Gap(mixture, truncated=True)).total == pytest.approx(gap, rel=1e-9)
-        monkeypatch.setattr(chunks, "SAMPLED_CELLS", len(shard.frontier) // 3)
+        monkeypatch.setattr(tree_expect, "SAMPLED_CELLS", len(shard.frontier) // 3)
         assert shard.run(Gap(mixture)).total == pytest.approx(gap, rel=0.5)
         monkeypatch.undo()
     shard.run(OpenRows())

@@ -19,8 +19,8 @@ import globular
 from globular import KMeans, NestedMiniBatchKMeans, io
 from globular.algorithms.lloyd import KMeansOptions, lloyd
 from globular.algorithms.nested import RHO_TOGETHER, NestedOptions, Plateau, nested_kmeans
-from globular.backends import batches
 from globular.backends.cpu import CpuShard
+from globular.backends.many import batches
 from globular.backends.many.stream import StreamShard
 from globular.data.sources import ArraySource
 from globular.errors import DataError, MemoryBudgetError

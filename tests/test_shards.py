@@ -13,8 +13,7 @@ from scipy import sparse
 
 from globular.algorithms.lloyd import KMeansOptions, lloyd
 from globular.algorithms.yinyang import yinyang
-from globular.backends.cpu import CpuShard
-from globular.backends.cpu.assign import all as hard
+from globular.backends.cpu import CpuShard, products, sums
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
 from globular.data.sources import as_source
@@ -147,8 +146,8 @@ def test_a_split_must_fit_together() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_threads_do_not_change_a_bit(dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hard, "SCORES_PER_BLOCK", 64)  # many blocks on little data
-    monkeypatch.setattr(hard, "ROWS_PER_RUN", 500)
+    monkeypatch.setattr(products, "SCORES_PER_BLOCK", 64)  # many blocks on little data
+    monkeypatch.setattr(sums, "ROWS_PER_RUN", 500)
     rows, weights = blobs(n=9000, D=6).astype(dtype), weights_for(9000)
     options = KMeansOptions(max_iter=6)
     for algorithm in (lloyd, yinyang):
@@ -176,18 +175,6 @@ def test_files_are_streamed_like_arrays(dtype: type, tmp_path: Path) -> None:
         shard = StreamShard(as_source(given), rows_per_part=64)
         shard.run(Assign(rows[:7].astype(np.float64)))
         np.testing.assert_array_equal(shard.labels, expected.labels)
-
-
-def test_state_in_files(tmp_path: Path) -> None:
-    rows = blobs(n=300)
-    in_memory = StreamShard(as_source(rows), rows_per_part=50)
-    in_files = StreamShard(as_source(rows), rows_per_part=50, state_folder=tmp_path)
-    options = KMeansOptions(max_iter=10)
-    for one, two in zip(yinyang(in_memory, rows[:40], options), yinyang(in_files, rows[:40], options), strict=True):
-        assert one.model.tobytes() == two.model.tobytes()
-        np.testing.assert_array_equal(in_files.labels, in_memory.labels)
-    assert (tmp_path / "labels.state").stat().st_size == 300 * 4
-    assert (tmp_path / "yinyang.state").stat().st_size > 0
 
 
 def test_point_state_views_write_to_the_whole() -> None:

@@ -6,7 +6,6 @@ import itertools
 
 import numpy as np
 import pytest
-from globular.data.tree import Frontier, PartitionTree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -14,7 +13,8 @@ from hypothesis.extra.numpy import arrays
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
-from globular.backends.tree.partition import tree_bytes
+from globular.backends.tree.frontier import Frontier
+from globular.backends.tree.partition import PartitionTree, tree_bytes
 from globular.data.sources import as_source
 from globular.model.chunks import Chunks, coarsen, pack, unpack
 from globular.model.covariances import ScatterKind
@@ -252,5 +252,5 @@ def test_bad_arguments_are_named() -> None:
         build(lattice(), leaf_size=0)
     with pytest.raises(ValueError, match="at least one row"):
         build(np.empty((0, 2)))
-    with pytest.raises(RuntimeError, match="plant_tree first"):
+    with pytest.raises(RuntimeError, match="run Plant first"):
         CpuShard(lattice()).run(TakeCells())

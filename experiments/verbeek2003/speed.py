@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from globular.data.tree import PartitionTree
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture as PeerMixture
@@ -41,6 +40,7 @@ from globular import ChunkyGaussianMixture, GaussianMixture, KMeans, datasets
 from globular.algorithms.chunky import POLISHED
 from globular.algorithms.em import EMOptions, start_from_means
 from globular.backends.cpu import CpuShard
+from globular.backends.tree.partition import PartitionTree
 from globular.benchmarking.problems import data_folder
 from globular.errors import DataError
 from globular.estimators.chunky_starts import chunky_bytes

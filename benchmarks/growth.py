@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular import KMeans
-from globular._axes import BLUE, GREY, pyplot, tidy
-from globular._files import write_whole
+from globular.io.files import write_whole
+from globular.plotting.axes import BLUE, GREY, pyplot, tidy
 
 HEAD = ("clusters", "rows", "seconds", "microseconds per row", "iterations", "error per row")
 N_COLUMNS = 50

@@ -16,6 +16,7 @@ import globular
 from benchmarks import golden, readme
 from globular.benchmarking import adapters, measure, problems, run
 from globular.benchmarking.adapters import ADAPTERS, title
+from globular.benchmarking.fits import Task
 from globular.benchmarking.plots import plot_curve
 from globular.benchmarking.problems import Problem
 from globular.benchmarking.results import COLUMNS, Row, commit_id, read_rows, write_rows
@@ -47,7 +48,7 @@ def _example_row(**changes) -> Row:
 @pytest.mark.parametrize("n_features", [2, 8, 9, 33])
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 def test_quantization_error_equals_brute_force(n_features, offset, monkeypatch):
-    monkeypatch.setattr(measure, "_TILE_VALUES", 300)  # several tiles of rows
+    monkeypatch.setattr(measure, "_ROWS_AT_ONCE", 50)  # several blocks of rows
     rng = np.random.default_rng(n_features)
     X = (rng.normal(size=(157, n_features)) + offset).astype(np.float32)
     centers = X[rng.choice(157, 20, replace=False)] + rng.normal(size=(20, n_features)) * 0.1
@@ -56,7 +57,7 @@ def test_quantization_error_equals_brute_force(n_features, offset, monkeypatch):
     assert measure.quantization_error(X, centers) == pytest.approx(expected, rel=1e-12)
 
 
-def test_quantization_error_over_several_tiles_of_centres():
+def test_quantization_error_of_thousands_of_centres():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(30, 12)).astype(np.float32)
     centers = rng.normal(size=(5_000, 12))
@@ -102,16 +103,14 @@ def test_a_given_start_decides_the_result(tmp_path):
 
 
 def test_a_missing_rival_is_reported_and_the_rest_runs(tiny, tmp_path, monkeypatch):
-    absent = dataclasses.replace(
-        ADAPTERS["lance"], name="absent", module="no_such_library_here", distribution="no-such-library"
-    )
+    absent = dataclasses.replace(ADAPTERS["lance"], name="absent", module="no_such_library_here")
     monkeypatch.setattr(adapters, "ADAPTERS", {"absent": absent, "sklearn-minibatch": ADAPTERS["sklearn-minibatch"]})
     lines: list[str] = []
     results = run.run_benchmark(
         [tiny], ["absent", "sklearn-minibatch"], threads=1, n_iter=2, output=tmp_path, progress=lines.append
     )
     assert [row.status for row in read_rows(results)] == ["not installed", "ok"]
-    assert "not installed" in lines[0] and "no-such-library" in lines[0]
+    assert "not installed" in lines[0] and "no_such_library_here" in lines[0]
     assert "absent: not installed" in (tmp_path / "table.md").read_text()
 
 
@@ -217,9 +216,9 @@ def test_unknown_names_list_the_known_ones(tmp_path):
 @pytest.mark.parametrize("name", ["sklearn-lloyd", "sklearn-elkan", "sklearn-minibatch"])
 def test_adapters_keep_the_contract(name):
     X = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
-    centers = ADAPTERS[name].fit(X, 4, 2, 1, 0)
+    centers = ADAPTERS[name].fit(Task(X, 4, 2, 1, 0))
     assert centers.shape == (4, 3) and np.isfinite(centers).all()
-    from_here, from_there = (ADAPTERS[name].fit(X, 4, 1, 1, 0, start.copy()) for start in (X[:4], X[4:8]))
+    from_here, from_there = (ADAPTERS[name].fit(Task(X, 4, 1, 1, 0, start.copy())) for start in (X[:4], X[4:8]))
     assert not np.allclose(from_here, from_there)
 
 

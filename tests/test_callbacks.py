@@ -15,8 +15,8 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 
 import globular
-from globular._progress import Forecast, format_seconds
 from globular.callbacks import Callback, Checkpoint, EarlyStopping, Progress, TimeBudget, as_callbacks
+from globular.callbacks.progress import Forecast, format_seconds
 from globular.errors import CheckpointWarning, DataError, FitInterruptedWarning
 from globular.model.history import History, Record
 from globular.persistence import load, read_info
@@ -92,8 +92,13 @@ def test_a_function_is_called_with_each_record_and_true_stops() -> None:
 
 
 def test_only_a_truth_value_stops() -> None:
-    assert n_iterations(lambda estimator, record: np.float64(record.iteration) >= 2) == 2
-    assert n_iterations(lambda estimator, record: "a remark") == 50
+    X = np.random.default_rng(0).normal(size=(300, 2))
+
+    def n_of(*callbacks: Any) -> int:
+        return len(globular.KMeans(8, random_state=0, callbacks=list(callbacks)).fit(X).history_)
+
+    assert n_of(lambda estimator, record: np.float64(record.iteration) >= 2) == 2
+    assert n_of(lambda estimator, record: "a remark") == n_of() > 2
 
 
 def test_any_object_with_some_of_the_methods_will_do() -> None:
@@ -106,6 +111,12 @@ def test_any_object_with_some_of_the_methods_will_do() -> None:
     watcher = EndOnly()
     assert n_iterations(watcher) == 50
     assert watcher.reason == "max_iter"
+
+    class CalledAndEnded(EndOnly):
+        def __call__(self, estimator: Any, record: Record) -> bool:
+            return record.iteration == 2
+
+    assert n_iterations(CalledAndEnded()) == 2
 
 
 def test_the_base_class_changes_nothing() -> None:
@@ -179,7 +190,7 @@ def test_checkpoint_saves_on_the_way_and_at_the_end(tmp_path: Path) -> None:
     saved = []
 
     def look(estimator: Counting, record: Record) -> None:
-        saved.append(read_info(folder).history.n_iterations if folder.exists() else 0)
+        saved.append(len(read_info(folder).history) if folder.exists() else 0)
 
     Counting([5.0] * 5, callbacks=[Checkpoint(folder, every_iterations=2), look]).fit()
     assert saved == [0, 2, 2, 4, 4]

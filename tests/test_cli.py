@@ -16,6 +16,7 @@ import pytest
 
 import globular
 from globular._version import __version__
+from globular.cli.fit import Model
 from globular.cli.main import run
 from globular.datasets import many_blobs
 
@@ -89,6 +90,52 @@ def test_fit_a_mixture(data: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.loadtxt(labels, dtype=int), model.predict(np.load(data)))
 
 
+@pytest.mark.parametrize("kind", Model)
+def test_every_estimator_can_be_fitted_and_used(kind: Model, data: Path, tmp_path: Path) -> None:
+    if kind is Model.InfiniteMultinomialMixture:
+        rows = np.random.default_rng(0).poisson([[8, 1, 1], [1, 1, 8]], size=(60, 2, 3)).reshape(-1, 3)
+        np.save(data, rows.astype(np.float32))
+    folder, labels, later = (tmp_path / name for name in ("model", "labels.npy", "later.npy"))
+    infinite = kind.name.startswith("Infinite")
+    options = [] if infinite else ["-k", 5]
+    assert command("fit", data, "--model", kind, "-o", folder, "--labels", labels, "--seed", 0, *options) == 0
+    size = {} if infinite else {"n_components" if "gmm" in kind else "n_clusters": 5}
+    expected = getattr(globular, kind.name)(**size, random_state=0).fit(np.load(data))
+    model, centers = globular.load(folder), "cluster_centers_" if "kmeans" in kind else "means_"
+    assert type(model) is type(expected)
+    np.testing.assert_array_equal(getattr(model, centers), getattr(expected, centers))
+    assert command("predict", folder, data, "-o", later, "-q") == 0
+    np.testing.assert_array_equal(np.load(later), expected.predict(np.load(data)))
+    np.testing.assert_array_equal(np.load(labels), np.load(later))
+    assert command("info", folder) == 0
+    assert command("report", folder, "--data", data, "-o", tmp_path / "page.html") == 0
+    assert command("export", folder, "-o", tmp_path / "centers.npy") == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "centers.npy"), getattr(expected, centers))
+
+
+def test_options_go_to_the_parameters_of_each_model(data: Path, tmp_path: Path) -> None:
+    fit = ["fit", data, "--max-iter", 3, "-q", "-o"]
+    most = ["--model", "infinite-gmm", "-k", 4, "--init", "k-means++"]
+    most += ["--set", "truncation=fixed", "--set", "accelerate=False"]
+    assert command(*fit, tmp_path / "infinite", *most) == 0
+    infinite = globular.load(tmp_path / "infinite").get_params()
+    assert (infinite["max_components"], infinite["init_params"]) == (4, "k-means++")
+    assert (infinite["truncation"], infinite["accelerate"]) == ("fixed", False)
+    nested = ["--model", "nested-kmeans", "-k", 4, "--metric", "cosine", "--set", "batch_size=500"]
+    assert command(*fit, tmp_path / "nested", *nested) == 0
+    assert globular.load(tmp_path / "nested").batch_size == 500
+
+
+def test_resume_takes_the_kind_of_the_model_there(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for kind, k in (("variational-gmm", ["-k", 4]), ("infinite-gmm", [])):
+        assert command("fit", data, "--model", kind, "-o", tmp_path / kind, "--max-iter", 2, "-q", *k) == 0
+    assert command("fit", data, "-o", tmp_path / "variational-gmm", "--resume", "--max-iter", 3, "-q") == 0
+    assert globular.load(tmp_path / "variational-gmm").max_iter == 3
+    assert_refused(capsys, "fit", data, "-o", tmp_path / "infinite-gmm", "--resume", says="cannot go on")
+
+
 def test_cosine_metric_reaches_the_model(data: Path, tmp_path: Path) -> None:
     assert command("fit", data, "-k", 5, "-o", tmp_path / "m", "--metric", "cosine", "-q") == 0
     centers = globular.load(tmp_path / "m").cluster_centers_
@@ -135,27 +182,13 @@ def test_resume_without_a_model_starts(data: Path, tmp_path: Path, capsys: pytes
     assert_refused(capsys, "fit", data, "-o", tmp_path / "n", "--resume", "-q", says="-k is missing")
 
 
-def test_resume_goes_on_from_a_model_that_an_interrupted_save_put_aside(
-    data: Path, tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    aside = tmp_path / ".model.previous"  # between the two renames of format version 1
-    (model_folder / "notes.txt").write_text("mine")
-    model_folder.rename(aside)
-    assert_refused(capsys, "fit", data, "-k", 20, "-o", model_folder, "-q", says="already holds a model")
-    assert command("info", model_folder) == 0
-    good = globular.load(model_folder).inertia_
-    assert command("fit", data, "-o", model_folder, "--resume", "--max-iter", 1, "--seed", 5, "-q") == 0
-    assert globular.load(model_folder).inertia_ <= good
-    assert (model_folder / "notes.txt").exists() and not aside.exists()
-
-
 def test_checkpoints_that_cannot_be_written_are_a_line_and_a_model_that_cannot_is_an_error(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("globular._model_folder._write_safetensors", fail)
+    monkeypatch.setattr("globular.persistence.folder._write_safetensors", fail)
     again = ["fit", data, "-k", 20, "-o", tmp_path / "m", "--checkpoint-every", 1e-6, "-q"]
     assert command(*again) == 2
     lines = capsys.readouterr().err.splitlines()
@@ -207,6 +240,11 @@ def test_columns_in_another_order_are_refused(
         (["-k", "5", "--init", "magic"], "init"),
         (["-k", "5", "--metric", "magic"], "metric"),
         (["-k", "5", "--covariance-type", "full"], "--covariance-type does not apply to --model kmeans"),
+        (["-k", "5", "--model", "chunky-gmm", "--metric", "cosine"], "--metric does not apply to --model chunky-gmm"),
+        (["-k", "5", "--set", "magic=1"], "--set magic=1: .*KMeans has .*n_init"),
+        (["-k", "5", "--set", "n_init"], "write NAME=VALUE"),
+        (["-k", "5", "--set", "n_init=0"], "n_init"),
+        (["--model", "nested-kmeans"], "-k is missing.*infinite-gmm"),
         (["-k", "5", "--max-iter", "0"], "max_iter"),
         (["-k", "5", "--seed", "-1"], "--seed"),
         (["-k", "5", "--columns", "a"], "columns"),

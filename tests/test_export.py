@@ -93,7 +93,9 @@ def test_faiss_index_has_our_lists(model: Any, tmp_path: Path) -> None:
 def test_faiss_with_the_cosine(tmp_path: Path) -> None:
     faiss = pytest.importorskip("faiss", reason="faiss-cpu is not installed; it is in the extra 'export'")
     model = globular.KMeans(6, metric="cosine", random_state=0).fit(X)
-    index = to_faiss_ivf(model, X, n_probes=6)
+    rows = X.copy()
+    index = to_faiss_ivf(model, rows, n_probes=6)
+    np.testing.assert_array_equal(rows, X)  # scaled in a copy
     assert index.metric_type == faiss.METRIC_INNER_PRODUCT
     unit = X / np.linalg.norm(X, axis=1, keepdims=True)
     similarity, ids = index.search(unit[:50], 1)
@@ -199,7 +201,7 @@ def test_onnx_refuses_what_it_cannot_write(model: Any, tmp_path: Path, monkeypat
         to_onnx(globular.KMeans(3), tmp_path / "m.onnx")
     with pytest.raises(TypeError, match="no ONNX form"):
         to_onnx(sklearn.mixture.GaussianMixture(2).fit(X), tmp_path / "m.onnx")
-    monkeypatch.setattr("globular.export._LARGEST_ONNX", 10)
+    monkeypatch.setattr("globular.export.onnx._LARGEST_ONNX", 10)
     with pytest.raises(MemoryBudgetError, match="to_npy"):
         to_onnx(model, tmp_path / "m.onnx")
     assert list(tmp_path.iterdir()) == []

@@ -602,7 +602,7 @@ def test_failed_write_leaves_the_old_file(suffix: str, tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("name", "array", "message"),
     [
-        ("x.txt", X, r"use a name that ends in \.npy, \.csv, \.parquet"),
+        ("x.txt", X, r"name ends in .npy or .csv or .parquet"),
         ("x.npy", np.ones((2, 2, 2)), "1-D or 2-D"),
         ("x.npy", np.array(["a"]), "numeric"),
         ("x.npy", np.array([None]), "numeric"),

@@ -18,8 +18,7 @@ No criterion knows what the clusters are for. An index or a codebook has no true
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
 from math import log
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
@@ -34,101 +33,28 @@ from globular.algorithms.growing import GrowingOptions, grow
 from globular.algorithms.seeding.common import evenly_spaced_masses
 from globular.estimators.inputs import Input, mean_variance, open_input
 from globular.model.covariances import FAMILIES
+from globular.model.selection import CRITERIA, Criterion, Score, Scores
 from globular.model.statistics import F64
+from globular.plotting import plot_selection
 from globular.seam.passes import Expect
 from globular.seam.shard import Shard
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from matplotlib.axes import Axes
 
 __all__ = ["Score", "Selection", "select"]
 
-Criterion = Literal["elbow", "silhouette", "bic"]
-CRITERIA = ("elbow", "silhouette", "bic")
 _SAMPLE = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
-    """One number of clusters; NaN where a criterion does not apply."""
+class Selection(Scores):
+    """The scores of a range of numbers of clusters, which of them is best, and the centres that go with each."""
 
-    n_clusters: int
-    error: float
-    """Mean squared distance of a row to its closest centre."""
-    elbow: float
-    """How much steeper the error falls before this number than after it, on logarithmic axes."""
-    silhouette: float
-    """Mean over a sample, between 0 and 1."""
-    bic: float
-    """Bayesian information criterion of the mixture; the lower the better."""
+    __slots__ = ()
 
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Selection:
-    """The scores of a range, and the centres that go with them."""
-
-    scores: tuple[Score, ...]
-    criterion: Criterion
-    """By which `best` is chosen."""
-    centers: tuple[NDArray[np.floating[Any]], ...]
-    """One array per score: a start for the fit with that number, ``init=selection.centers_for(k)``."""
-
-    @property
-    def best(self) -> int:
-        """The number of clusters that the criterion prefers."""
-        return self.best_by(self.criterion)
-
-    def best_by(self, criterion: Criterion) -> int:
-        """The number that another criterion prefers."""
-        if criterion not in CRITERIA:
-            raise ValueError(f"criterion must be one of {', '.join(CRITERIA)}; got {criterion!r}")
-        values = self.column(criterion)
-        if np.isnan(values).all():
-            raise ValueError(f"criterion {criterion!r} was not computed: {_WHY_ABSENT[criterion]}")
-        chosen = np.nanargmin(values) if criterion == "bic" else np.nanargmax(values)
-        return self.scores[int(chosen)].n_clusters
-
-    def centers_for(self, n_clusters: int) -> NDArray[np.floating[Any]]:
-        """The centres of one number of clusters."""
-        for score, centers in zip(self.scores, self.centers, strict=True):
-            if score.n_clusters == n_clusters:
-                return centers
-        raise ValueError(f"n_clusters={n_clusters} was not tried: {[score.n_clusters for score in self.scores]}")
-
-    def column(self, name: str) -> F64:
-        """One field of all scores."""
-        return np.array([getattr(score, name) for score in self.scores], dtype=np.float64)
-
-    def to_pandas(self) -> pd.DataFrame:
-        """A DataFrame with one row per number of clusters (needs pandas)."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError("Selection.to_pandas needs pandas; install it with: pip install pandas") from error
-        names = [field.name for field in fields(Score)]
-        frame = pandas.DataFrame({name: self.column(name) for name in names})
-        return frame.astype({"n_clusters": int})
-
-    def plot(self, axes: Any = None) -> Any:
+    def plot(self, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
         """Draw the error and the criterion over the number of clusters (needs matplotlib); returns the two Axes."""
-        from globular.plotting import plot_selection
-
         return plot_selection(self, axes)
-
-    def __repr__(self) -> str:
-        lines = [f"Selection(best={self.best} by {self.criterion})"]
-        lines.append(f"{'n_clusters':>10} {'error':>12} {'elbow':>9} {'silhouette':>10} {'bic':>14}")
-        for score in self.scores:
-            numbers = f"{score.elbow:>9.3f} {score.silhouette:>10.3f} {score.bic:>14.6g}".replace("nan", "  –")
-            lines.append(f"{score.n_clusters:>10,} {score.error:>12.5g} {numbers}")
-        return "\n".join(lines)
-
-
-_WHY_ABSENT = {
-    "elbow": "it needs at least three numbers of clusters",
-    "silhouette": "it needs at least two clusters",
-    "bic": "it needs model='gmm'",
-}
 
 
 def select(
@@ -268,7 +194,7 @@ def silhouette(rows: F64, weights: F64, centers: F64) -> float:
 
 
 def mixture_bic(shard: Shard, centers: F64, covariance_type: str, unit: float = 1.0) -> float:
-    """BIC of the mixture that EM reaches from these centres, with the total weight as the number of rows.
+    """BIC of the mixture that EM reaches from `centers`, with the total weight as the number of rows.
 
     `unit` is what a unit of the shard's weights counts for.
     """

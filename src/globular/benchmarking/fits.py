@@ -1,6 +1,6 @@
 """The calls of every library, each from nothing to centres, seeding included.
 
-Traps that make such comparisons unfair, and what is done about them here:
+Traps that make comparisons unfair, and what is done about them here:
 
 - faiss and superkmeans drop rows above 256 per cluster unless told otherwise (`max_points_per_centroid`);
 - the OpenBLAS inside the faiss wheel takes new processors for very old ones: `tune_openblas` names a better
@@ -18,7 +18,8 @@ Traps that make such comparisons unfair, and what is done about them here:
 
 from __future__ import annotations
 
-import importlib
+from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -27,203 +28,105 @@ from numpy.typing import NDArray
 Matrix = NDArray[np.float32]
 
 
-def globular(
-    X: Matrix,
-    n_clusters: int,
-    n_iter: int,
-    threads: int,
-    seed: int,
-    init_centers: Matrix | None = None,
-    *,
-    algorithm: str,
-    seeding: str | None,
-) -> NDArray[Any]:
+@dataclass(frozen=True)
+class Task:
+    """What every library is asked for: centres of X, from a given start or its own seeds."""
+
+    X: Matrix
+    n_clusters: int
+    n_iter: int
+    threads: int
+    seed: int
+    start: Matrix | None = None
+
+    def start_or(self, seeding: str) -> Matrix | str:
+        """The given start, or else the name of a seeding."""
+        return seeding if self.start is None else self.start
+
+
+def globular(task: Task, *, algorithm: str, seeding: str) -> NDArray[Any]:
     # Threads come from GLOBULAR_NUM_THREADS, set before the import.
-    cls = importlib.import_module("globular").KMeans
-    options: dict[str, Any] = {"algorithm": algorithm, "max_iter": n_iter, "tol": 0.0, "random_state": seed}
-    start = seeding if init_centers is None else init_centers
-    if start is not None:
-        options["init"] = start
-    return np.asarray(cls(n_clusters, **options).fit(X).cluster_centers_)
+    init = task.start_or(seeding)
+    model = import_module("globular").KMeans(
+        task.n_clusters, algorithm=algorithm, init=init, max_iter=task.n_iter, tol=0.0, random_state=task.seed
+    )
+    return model.fit(task.X).cluster_centers_
 
 
-def globular_quality(
-    X: Matrix,
-    n_clusters: int,
-    n_iter: int,
-    threads: int,
-    seed: int,
-    init_centers: Matrix | None = None,
-    *,
-    quality: str,
-) -> NDArray[Any]:
+def globular_quality(task: Task, *, quality: str) -> NDArray[Any]:
     # Defaults but for the knob: it decides by itself how long to go on, so n_iter means nothing here.
-    cls = importlib.import_module("globular").KMeans
-    return np.asarray(cls(n_clusters, quality=quality, random_state=seed).fit(X).cluster_centers_)
+    model = import_module("globular").KMeans(task.n_clusters, quality=quality, random_state=task.seed)
+    return model.fit(task.X).cluster_centers_
 
 
-def sklearn_like(
-    X: Matrix,
-    n_clusters: int,
-    n_iter: int,
-    threads: int,
-    seed: int,
-    init_centers: Matrix | None = None,
-    *,
-    module: str,
-    algorithm: str,
-    seeding: str = "random",
-) -> NDArray[Any]:
-    options: dict[str, Any] = {"n_jobs": threads} if module.startswith("sklearnex") else {}
-    model = importlib.import_module(module).KMeans(
-        n_clusters,
-        init=seeding if init_centers is None else init_centers,
-        n_init=1,
-        max_iter=n_iter,
-        tol=0.0,
-        random_state=seed,
-        algorithm=algorithm,
-        **options,
-    )
-    return np.asarray(model.fit(X).cluster_centers_)
+def sklearn_like(task: Task, *, module: str, algorithm: str) -> NDArray[Any]:
+    options: dict[str, Any] = {"n_jobs": task.threads} if module.startswith("sklearnex") else {}
+    options |= {"init": task.start_or("random"), "n_init": 1, "max_iter": task.n_iter, "tol": 0.0}
+    model = import_module(module).KMeans(task.n_clusters, algorithm=algorithm, random_state=task.seed, **options)
+    return model.fit(task.X).cluster_centers_
 
 
-def sklearn_minibatch(
-    X: Matrix,
-    n_clusters: int,
-    n_iter: int,
-    threads: int,
-    seed: int,
-    init_centers: Matrix | None = None,
-) -> NDArray[Any]:
-    model = importlib.import_module("sklearn.cluster").MiniBatchKMeans(
-        n_clusters,
-        init="random" if init_centers is None else init_centers,
-        n_init=1,
-        max_iter=n_iter,
-        batch_size=10_000,
-        max_no_improvement=None,
-        random_state=seed,
-    )
-    return np.asarray(model.fit(X).cluster_centers_)
+def sklearn_minibatch(task: Task) -> NDArray[Any]:
+    options = {"init": task.start_or("random"), "n_init": 1, "max_iter": task.n_iter, "max_no_improvement": None}
+    cls = import_module("sklearn.cluster").MiniBatchKMeans
+    return cls(task.n_clusters, batch_size=10_000, random_state=task.seed, **options).fit(task.X).cluster_centers_
 
 
-def faiss(
-    X: Matrix,
-    n_clusters: int,
-    n_iter: int,
-    threads: int,
-    seed: int,
-    init_centers: Matrix | None = None,
-    *,
-    cls: str = "Kmeans",
-    seeding: str | None = None,
-) -> NDArray[Any]:
-    faiss = importlib.import_module("faiss")
-    faiss.omp_set_num_threads(threads)
+def faiss(task: Task, *, cls: str = "Kmeans", seeding: str | None = None) -> NDArray[Any]:
+    faiss = import_module("faiss")
+    faiss.omp_set_num_threads(task.threads)
     faiss.cvar.distance_compute_blas_threshold = 20
-    options: dict[str, Any] = {} if seeding is None else {"init_method": getattr(faiss, seeding)}
-    model = getattr(faiss, cls)(
-        X.shape[1],
-        n_clusters,
-        niter=n_iter,
-        seed=seed,
-        max_points_per_centroid=10**9,
-        min_points_per_centroid=1,
-        **options,
-    )
-    if init_centers is None:
-        model.train(X)
-    else:
-        model.train(X, init_centroids=init_centers)
-    return np.asarray(model.centroids)
+    options: dict[str, Any] = {"max_points_per_centroid": 10**9, "min_points_per_centroid": 1}
+    if seeding is not None:
+        options["init_method"] = getattr(faiss, seeding)
+    model = getattr(faiss, cls)(task.X.shape[1], task.n_clusters, niter=task.n_iter, seed=task.seed, **options)
+    model.train(task.X, **({} if task.start is None else {"init_centroids": task.start}))
+    return model.centroids
 
 
-def superkmeans(
-    X: Matrix,
-    n_clusters: int,
-    n_iter: int,
-    threads: int,
-    seed: int,
-    init_centers: Matrix | None = None,
-    *,
-    mode: str,
-) -> NDArray[Any]:
+def superkmeans(task: Task, *, mode: str) -> NDArray[Any]:
     options: dict[str, Any] = {}
     if mode != "defaults":
         options = {"sampling_fraction": 1.0, "max_points_per_cluster": 10**9, "early_termination": False}
     if mode == "flat":
-        options |= {"hierarchical": False, "iters": n_iter}
+        options |= {"hierarchical": False, "iters": task.n_iter}
     if mode == "hierarchical":
         # The shares 10 + 10 + 5 of 25 iterations, the best published setting, for any budget.
-        coarse, last = max(1, (2 * n_iter) // 5), max(1, n_iter // 5)
+        coarse, last = max(1, (2 * task.n_iter) // 5), max(1, task.n_iter // 5)
         options |= {"hierarchical": True, "iters_mesoclustering": coarse}
         options |= {"iters_fineclustering": coarse, "iters_refinement": last}
-    cls = importlib.import_module("superkmeans").SuperKMeans
-    model = cls(n_clusters, X.shape[1], n_threads=threads, seed=seed, **options)
-    return np.asarray(model.train(X))
+    cls = import_module("superkmeans").SuperKMeans
+    return cls(task.n_clusters, task.X.shape[1], n_threads=task.threads, seed=task.seed, **options).train(task.X)
 
 
-def lance(
-    X: Matrix,
-    n_clusters: int,
-    n_iter: int,
-    threads: int,
-    seed: int,
-    init_centers: Matrix | None = None,
-) -> NDArray[Any]:
-    model = importlib.import_module("lance.util").KMeans(n_clusters, metric_type="l2", max_iters=n_iter)
-    model.fit(X)
-    return np.asarray(model.centroids.to_numpy_ndarray())
+def lance(task: Task) -> NDArray[Any]:
+    model = import_module("lance.util").KMeans(task.n_clusters, metric_type="l2", max_iters=task.n_iter)
+    model.fit(task.X)
+    return model.centroids.to_numpy_ndarray()
 
 
-def clostera_dense(
-    X: Matrix,
-    n_clusters: int,
-    n_iter: int,
-    threads: int,
-    seed: int,
-    init_centers: Matrix | None = None,
-) -> NDArray[Any]:
-    cls = importlib.import_module("clostera").DenseKMeans
-    model = cls(k=n_clusters, iterations=n_iter, seed=seed, init="random").fit(X)
-    return np.asarray(model.cluster_centers_)
+def clostera_dense(task: Task) -> NDArray[Any]:
+    cls = import_module("clostera").DenseKMeans
+    return cls(k=task.n_clusters, iterations=task.n_iter, seed=task.seed, init="random").fit(task.X).cluster_centers_
 
 
-def clostera_auto(
-    X: Matrix,
-    n_clusters: int,
-    n_iter: int,
-    threads: int,
-    seed: int,
-    init_centers: Matrix | None = None,
-) -> NDArray[Any]:
-    cls = importlib.import_module("clostera").Clusterer
-    model = cls(k=n_clusters, metric="sqeuclidean", algorithm="auto", iterations=n_iter, seed=seed)
-    model.fit(X)
-    return np.asarray(model.dense_centers_)
+def clostera_auto(task: Task) -> NDArray[Any]:
+    cls = import_module("clostera").Clusterer
+    model = cls(k=task.n_clusters, metric="sqeuclidean", algorithm="auto", iterations=task.n_iter, seed=task.seed)
+    model.fit(task.X)
+    return model.dense_centers_
 
 
-def mlpack(
-    X: Matrix,
-    n_clusters: int,
-    n_iter: int,
-    threads: int,
-    seed: int,
-    init_centers: Matrix | None = None,
-) -> NDArray[Any]:
-    options: dict[str, Any] = {}
-    start = None if init_centers is None else init_centers.astype(np.float64)
-    if start is not None:
-        options["initial_centroids"] = start
-    result = importlib.import_module("mlpack").kmeans(
-        input_=X.astype(np.float64),
-        clusters=n_clusters,
+def mlpack(task: Task) -> NDArray[Any]:
+    start = None if task.start is None else task.start.astype(np.float64)
+    result = import_module("mlpack").kmeans(
+        input_=task.X.astype(np.float64),
+        clusters=task.n_clusters,
         algorithm="dualtree",
-        max_iterations=n_iter,
+        max_iterations=task.n_iter,
         allow_empty_clusters=True,
-        seed=seed + 1,
-        **options,
+        seed=task.seed + 1,
+        **({} if start is None else {"initial_centroids": start}),
     )
     # A copy while `start` is alive: the result may be a view into it.
     return np.array(result["centroid"])

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
+from sklearn.metrics import pairwise_distances_argmin
+from sklearn.utils import gen_batches
 from threadpoolctl import threadpool_limits
 
 from globular.benchmarking.adapters import Adapter
 from globular.benchmarking.worker import Job
 
-# Every library reads one of these, most of them when they are imported and never again.
+# Every library reads one of these variables, most of them when they are imported and never again.
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -32,7 +34,7 @@ THREAD_VARIABLES = (
 )
 
 _TREE_FEATURES = 8  # up to here a k-d tree finds nearest centres faster than a matrix product
-_TILE_VALUES = 1 << 21  # distances held at a time
+_ROWS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -52,45 +54,21 @@ def quantization_error(X: NDArray[Any], centers: NDArray[Any], *, threads: int =
     The nearest centre is found in float64, the distance itself is summed as a difference, so neither an
     offset of the data nor float32 input costs digits.
     """
-    typed = np.asarray(centers, dtype=np.float64)
+    typed = np.array(centers, dtype=np.float64)
     if typed.ndim != 2 or typed.shape[1] != X.shape[1] or not np.isfinite(typed).all():
         raise ValueError(f"centers must be finite and have {X.shape[1]} columns, got shape {typed.shape}")
-    if X.shape[1] <= _TREE_FEATURES:
-        return _error_by_tree(X, typed, threads)
-    with threadpool_limits(limits=threads, user_api="blas"):
-        return _error_by_products(X, typed)
-
-
-def _error_by_tree(X: NDArray[Any], centers: NDArray[np.float64], threads: int) -> float:
-    """Exact search in a k-d tree over the centres; O(N log C) for few features."""
-    tree, total = cKDTree(centers), 0.0
-    for first in range(0, len(X), 1 << 18):
-        nearest, _ = tree.query(X[first : first + (1 << 18)].astype(np.float64), workers=threads)
-        total += float(np.square(nearest).sum())
-    return total / len(X)
-
-
-def _error_by_products(X: NDArray[Any], centers: NDArray[np.float64]) -> float:
-    """Tiles of rows × centres as matrix products ‖c‖² − 2x·c on centred data; O(N C D)."""
     shift = X.mean(axis=0, dtype=np.float64)
-    moved = centers - shift
-    # The norms ride along as one more column, which saves a pass over every tile.
-    extended = np.column_stack([-2.0 * moved, np.square(moved).sum(axis=1)])
-    n_columns = min(len(moved), 4096)
-    n_rows = max(1, _TILE_VALUES // n_columns)
+    typed -= shift
+    tree = cKDTree(typed) if X.shape[1] <= _TREE_FEATURES else None
     total = 0.0
-    for first in range(0, len(X), n_rows):
-        rows = X[first : first + n_rows].astype(np.float64) - shift
-        padded = np.column_stack([rows, np.ones(len(rows))])
-        best = np.full(len(rows), np.inf)
-        label = np.zeros(len(rows), dtype=np.intp)
-        for left in range(0, len(moved), n_columns):
-            tile = padded @ extended[left : left + n_columns].T
-            closest = tile.argmin(axis=1)
-            value = tile[np.arange(len(rows)), closest]
-            better = value < best
-            best[better], label[better] = value[better], left + closest[better]
-        total += float(np.square(rows - moved[label]).sum())
+    for rows in gen_batches(len(X), _ROWS_AT_ONCE):
+        part = X[rows].astype(np.float64) - shift
+        if tree is not None:
+            labels = tree.query(part, workers=threads)[1]
+        else:
+            with threadpool_limits(limits=threads):
+                labels = pairwise_distances_argmin(part, typed)
+        total += float(np.square(part - typed[labels]).sum())
     return total / len(X)
 
 
@@ -113,7 +91,7 @@ def run_once(
         job = Job(adapter.name, str(data), n_clusters, n_iter, threads, seed, str(centers_file), started_from)
         job_file.write_text(json.dumps(asdict(job)))
         command = [sys.executable, "-m", "globular.benchmarking.worker", str(job_file), str(result)]
-        environment = process_environment(threads, tune_openblas=adapter.tune_openblas)
+        environment = process_environment(threads, tune_openblas=adapter.module == "faiss")
         try:
             done = subprocess.run(command, env=environment, capture_output=True, timeout=timeout, check=False)
         except subprocess.TimeoutExpired:

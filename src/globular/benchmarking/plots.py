@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from globular._axes import BLUE, HUES, INK, tidy
-from globular._files import write_whole
 from globular.benchmarking.adapters import title
 from globular.benchmarking.results import Row
 from globular.benchmarking.table import best_runs, excess_percent, yardstick
 from globular.errors import MissingExtraError
+from globular.io.files import write_whole
+from globular.plotting.axes import BLUE, HUES, INK, tidy
 
 _MARKERS = "s^vD<>pPXhd*"
 _PEER_HUES = HUES[1:]  # the first is too near to our blue

@@ -12,13 +12,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.preprocessing import scale
 
 from globular import datasets
 
-Matrix = NDArray[np.float32]
+Matrix = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Problem:
             return None
         return data_folder() / self.file
 
-    def load(self) -> Matrix:
+    def load(self) -> NDArray[np.float32]:
         """The rows, float32 and C-contiguous."""
         return np.ascontiguousarray(self.make(), dtype=np.float32)
 
@@ -58,32 +60,18 @@ def _real(name: str, file: str, n_clusters: int, *, standardize: bool = False) -
     def make() -> Matrix:
         with np.load(data_folder() / file) as arrays:
             X = np.asarray(arrays["X"], dtype=np.float32)
-        return _standardized(X) if standardize else X
+        return scale(X.astype(np.float64)) if standardize else X
 
     return Problem(name, n_clusters, make, file)
 
 
 def _birch(name: str, side: int, n_per_cluster: int) -> Problem:
-    def make() -> Matrix:
-        return np.asarray(datasets.birch_grid(side, n_per_cluster, random_state=0).X, np.float32)
-
-    return Problem(name, side * side, make)
+    return Problem(name, side * side, lambda: datasets.birch_grid(side, n_per_cluster, random_state=0).X)
 
 
 def _blobs(name: str, n_samples: int, n_features: int, n_clusters: int) -> Problem:
-    def make() -> Matrix:
-        blobs = datasets.many_blobs(n_samples, n_clusters, n_features, center_std=2.0, random_state=0)
-        return np.asarray(blobs.X, np.float32)
-
-    return Problem(name, n_clusters, make)
-
-
-def _standardized(X: Matrix) -> Matrix:
-    """Columns with mean 0 and variance 1; constant columns become 0."""
-    mean = X.mean(axis=0, dtype=np.float64)
-    deviation = X.std(axis=0, dtype=np.float64)
-    deviation[deviation == 0.0] = 1.0
-    return np.asarray((X - mean) / deviation, np.float32)
+    shape = (n_samples, n_clusters, n_features)
+    return Problem(name, n_clusters, lambda: datasets.many_blobs(*shape, center_std=2.0, random_state=0).X)
 
 
 PROBLEMS: Mapping[str, Problem] = MappingProxyType(

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from globular._files import write_whole
 from globular._version import __version__
 from globular.errors import DataError
+from globular.io.files import write_whole
 
 
 @dataclass(frozen=True)

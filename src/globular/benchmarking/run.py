@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from globular._files import write_whole
 from globular.benchmarking.adapters import ADAPTERS, Adapter, find_adapter
 from globular.benchmarking.measure import Run, run_once
 from globular.benchmarking.plots import plot_curve
@@ -19,6 +18,7 @@ from globular.benchmarking.problems import FULL_PROBLEMS, QUICK_PROBLEMS, Proble
 from globular.benchmarking.results import Machine, Row, describe_machine, write_rows
 from globular.benchmarking.table import markdown_table
 from globular.errors import MissingExtraError
+from globular.io.files import write_whole
 
 QUICK_SECONDS = 100.0  # after this no further run is started: two minutes in all
 _QUICK_RUN_SECONDS = 45.0  # room for a first compilation, which is not timed but has to happen
@@ -51,11 +51,6 @@ class Plan:
     timeout: float
     same_start: bool
     deadline: float
-
-
-def quick(output: Path, *, threads: int = 2, progress: Callable[[str], None] = print) -> Path:
-    """The two-minute benchmark: small generated problems, the peers that are installed."""
-    return run_benchmark((), (), threads=threads, quick=True, output=output, progress=progress)
 
 
 def run_benchmark(

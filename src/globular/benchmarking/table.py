@@ -1,7 +1,7 @@
 """Results as a Markdown table per problem.
 
 Errors are given against the yardstick E*: the lowest error of the runs that are exact Lloyd iterations over
-all rows, or of all runs where there is no such run.
+all rows, or of all runs where no run is exact.
 """
 
 from __future__ import annotations

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from globular.benchmarking.adapters import Adapter, find_adapter
-from globular.benchmarking.fits import Matrix
+from globular.benchmarking.adapters import find_adapter
+from globular.benchmarking.fits import Task
 
 
 @dataclass(frozen=True)
@@ -59,21 +59,17 @@ def peak_memory_mib() -> float | None:
     return peak / (1 << 20) if sys.platform == "darwin" else peak / 1024
 
 
-def warm_up(adapter: Adapter, X: Matrix, job: Job) -> None:
-    """A small fit, so that imports, just-in-time compilation and thread pools are not timed."""
-    rows = np.ascontiguousarray(X[: adapter.warm_up_rows])
-    n_clusters = min(job.n_clusters, max(1, len(rows) // 4))
-    adapter.fit(rows, n_clusters, min(job.n_iter, 3), job.threads, job.seed)
-
-
 def measure(job: Job) -> Timing:
     """Run the job and leave the centres in its file."""
     adapter = find_adapter(job.adapter)
-    X = np.load(job.data)
     start = None if job.start is None else np.load(job.start)
-    warm_up(adapter, X, job)
+    task = Task(np.load(job.data), job.n_clusters, job.n_iter, job.threads, job.seed, start)
+    rows = np.ascontiguousarray(task.X[: adapter.warm_up_rows])
+    n_few = min(job.n_clusters, max(1, len(rows) // 4))
+    # A small fit first, so that imports, just-in-time compilation and thread pools are not timed.
+    adapter.fit(replace(task, X=rows, n_clusters=n_few, n_iter=min(job.n_iter, 3), start=None))
     began = time.perf_counter()
-    centers = adapter.fit(X, job.n_clusters, job.n_iter, job.threads, job.seed, start)
+    centers = adapter.fit(task)
     seconds = time.perf_counter() - began
     peak = peak_memory_mib()
     np.save(job.centers_out, centers)

@@ -1,4 +1,4 @@
-"""Dask workers for a command: those of a running cluster, or some started for the occasion."""
+"""Dask workers for a command: workers of a running cluster, or processes started for the occasion."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _local_cluster(n_workers: int | None) -> Any:
 
 
 def on_workers(data: str, source: Source, columns: Sequence[str] | None) -> Any:
-    """DATA as files that the workers read, with the columns of `source` where those were chosen."""
+    """DATA as files that the workers read; with the columns of `source` where columns were chosen."""
     from globular.backends.dask.partitions import FilesOnWorkers
 
     chosen = None if columns is None else (getattr(source, "column_names", None) or columns)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,6 @@ import typer
 from globular.cli.shared import output, print_next, say
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from numpy.typing import NDArray
     from rich.console import Console
 
@@ -34,11 +33,6 @@ class Result:
     seconds: float
     error: float
 
-    @property
-    def is_ours(self) -> bool:
-        """Whether to print it in bold and draw it in colour."""
-        return self.name.startswith("globular")
-
 
 def demo(
     folder: Annotated[
@@ -49,6 +43,7 @@ def demo(
     """Cluster generated data into thousands of clusters, beside scikit-learn. Takes less than a minute."""
     from globular.datasets import birch_grid
     from globular.persistence import check_destination, save
+    from globular.report import write_report
 
     console = output()
     check_destination(folder / "model")
@@ -61,12 +56,14 @@ def demo(
     )
     _compile(console, X, n_clusters)
     results = []
-    for name, make in _methods(n_clusters):
+    for name, model in _methods(n_clusters).items():
         console.print(f"Running {name} …")
-        results.append(_measure(name, make(), X))
+        results.append(_measure(name, model, X))
     _print_results(console, results)
-    save(results[0].model, folder / "model")
-    for path in (*_draw(folder, X, results), _write_page(folder, X, results[0].model)):
+    ours = results[0].model
+    save(ours, folder / "model")
+    page = write_report(ours, folder / "report.html", data=X, title=f"{n_clusters:,} clusters on a grid")
+    for path in (*_draw(folder, X, results), page):
         console.print(f"Written: {path}", markup=False, soft_wrap=True)
     console.print(f"Open {folder / 'report.html'} in a browser: a map of the clusters.", markup=False, soft_wrap=True)
     print_next(console, "globular", "info", folder / "model")
@@ -83,24 +80,19 @@ def _compile(console: Console, X: Array, n_clusters: int) -> None:
     console.print(f"Getting ready took {time.perf_counter() - start:.1f} s (less once the kernels are cached).")
 
 
-def _methods(n_clusters: int) -> list[tuple[str, Callable[[], Any]]]:
-    """What to run: a name, and how to make it. All but the mini-batches may do the same number of iterations."""
+def _methods(n_clusters: int) -> dict[str, Any]:
+    """What to run, ours first. All but the mini-batches may do the same number of iterations."""
     import sklearn.cluster as peers
 
     import globular
     from globular.callbacks import Progress
 
-    def ours() -> Any:
-        return globular.KMeans(n_clusters, max_iter=_ITERATIONS, random_state=0, callbacks=[Progress()])
-
-    def lloyd() -> Any:
-        return peers.KMeans(n_clusters, n_init=1, max_iter=_ITERATIONS, tol=0.0, random_state=0)
-
-    return [
-        ("globular KMeans", ours),
-        ("scikit-learn KMeans", lloyd),
-        ("scikit-learn MiniBatchKMeans", lambda: peers.MiniBatchKMeans(n_clusters, n_init=1, random_state=0)),
-    ]
+    most: dict[str, Any] = {"max_iter": _ITERATIONS, "random_state": 0}
+    return {
+        "globular KMeans": globular.KMeans(n_clusters, callbacks=[Progress()], **most),
+        "scikit-learn KMeans": peers.KMeans(n_clusters, n_init=1, tol=0.0, **most),
+        "scikit-learn MiniBatchKMeans": peers.MiniBatchKMeans(n_clusters, n_init=1, random_state=0),
+    }
 
 
 def _measure(name: str, model: Any, X: Array) -> Result:
@@ -128,7 +120,7 @@ def _print_results(console: Console, results: list[Result]) -> None:
         table.add_column(heading, justify="right")
     for result in results:
         numbers = (f"{result.seconds:.2f}", str(result.model.n_iter_), f"{result.error:.4f}")
-        table.add_row(result.name, *numbers, style="bold" if result.is_ours else "")
+        table.add_row(result.name, *numbers, style="bold" if result is results[0] else "")
     console.print()
     console.print(table)
     chosen = results[0].model
@@ -146,6 +138,7 @@ def _draw(folder: Path, X: Array, results: list[Result]) -> list[Path]:
     except ImportError:
         say('no pictures: matplotlib is not installed; pip install "globular[plot]"')
         return []
+    from globular.io.files import write_whole
     from globular.plotting import plot_clusters, plot_history, plot_time_quality
 
     model = results[0].model
@@ -161,18 +154,12 @@ def _draw(folder: Path, X: Array, results: list[Result]) -> list[Path]:
         [result.seconds for result in results],
         [result.error for result in results],
         axes=bars.subplots(1, 2),
-        highlight=[result.name for result in results if result.is_ours],
+        highlight=[results[0].name],
     )
     figures = {"clusters.png": maps, "history.png": curve, "time-quality.png": bars}
-    return [_save_figure(figure, folder / name) for name, figure in figures.items()]
-
-
-def _write_page(folder: Path, X: Array, model: Any) -> Path:
-    """The report page, with the rows."""
-    from globular.report import write_report
-
-    title = f"{model.n_clusters:,} clusters on a grid"
-    return write_report(model, folder / "report.html", data=X, title=title)
+    return [
+        write_whole(folder / name, partial(figure.savefig, format="png", dpi=130)) for name, figure in figures.items()
+    ]
 
 
 def _corner(X: Array, labels: Array, centers: Array) -> tuple[Array, Array, Array]:
@@ -183,9 +170,3 @@ def _corner(X: Array, labels: Array, centers: Array) -> tuple[Array, Array, Arra
     inside = np.flatnonzero((centers < low + 0.22 * (high - low)).all(axis=1))
     rows = np.flatnonzero(np.isin(labels, inside))
     return X[rows], np.searchsorted(inside, labels[rows]), centers[inside]
-
-
-def _save_figure(figure: Figure, path: Path) -> Path:
-    from globular._files import write_whole
-
-    return write_whole(path, lambda file: figure.savefig(file, format="png", dpi=130))

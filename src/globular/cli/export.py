@@ -31,9 +31,10 @@ def export(
     quiet: QuietOption = False,
 ) -> None:
     """Write a model as an ONNX file, as a faiss index, or its centres as a table."""
-    from globular._files import check_file
-    from globular.export import FAISS_SUFFIXES, to_faiss_ivf, to_npy, to_onnx, write_faiss
+    from globular.export import to_faiss_ivf, to_npy, to_onnx, write_faiss
+    from globular.export.faiss import FAISS_SUFFIXES
     from globular.io import open_source
+    from globular.io.files import check_file
 
     check_file(target, (*ARRAY_SUFFIXES, ".onnx", *FAISS_SUFFIXES), "an exported model")
     suffix = target.suffix.lower()

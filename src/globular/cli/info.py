@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from globular._files import file_size
 from globular.cli.inputs import split_columns
 from globular.cli.shared import ColumnsOption, output, print_next, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from globular.model.history import Record
+    from globular.model.history import History
     from globular.persistence import ModelInfo
 
 
@@ -25,11 +24,11 @@ def info(
     columns: ColumnsOption = None,
 ) -> None:
     """Describe a model or a data file."""
-    from globular._model_folder import JSON_NAME
-    from globular.persistence import is_model, read_info
+    from globular.persistence import read_info
+    from globular.persistence.folder import JSON_NAME
 
     console = output()
-    if (Path(path) / JSON_NAME).is_file() or is_model(path):
+    if (Path(path) / JSON_NAME).is_file():
         _show_model(console, path, read_info(path))
     else:
         _show_data(console, path, columns)
@@ -51,14 +50,15 @@ def _show_model(console: Console, path: str, found: ModelInfo) -> None:
     print_table(console, "parameters", stored)
     console.print()
     print_table(console, "fitted", [(name, _short(value)) for name, value in found.attributes.items()])
-    if found.history is not None:
+    if found.history:
         console.print()
-        _show_history(console, found.history.n_iterations, found.history.tail)
+        _show_history(console, found.history)
 
 
-def _show_history(console: Console, n_iterations: int, tail: tuple[Record, ...]) -> None:
+def _show_history(console: Console, history: History) -> None:
     from rich.table import Table
 
+    n_iterations, tail = len(history), history[-5:]
     title = f"last {len(tail)} of {n_iterations} iterations" if len(tail) < n_iterations else "iterations"
     table = Table(title=title, title_justify="left", title_style="bold", box=None, header_style="dim")
     for name in ("iteration", "seconds", "objective", "distances", "rows moved"):
@@ -77,6 +77,7 @@ def _show_history(console: Console, n_iterations: int, tail: tuple[Record, ...])
 
 def _show_data(console: Console, path: str, columns: str | None) -> None:
     from globular.io import open_source
+    from globular.io.files import file_size
 
     source = open_source(path, columns=split_columns(columns))
     rows: list[tuple[str, Any]] = [

@@ -25,7 +25,7 @@ def split_columns(text: str | None) -> list[str] | None:
 
 
 def load_model(folder: Path, n_threads: int | None = None) -> Any:
-    """The model to ask, on so many threads."""
+    """Load the model of a folder; `n_threads` replaces its own number of threads."""
     from globular.persistence import load
 
     with warnings.catch_warnings():

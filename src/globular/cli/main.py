@@ -1,7 +1,7 @@
 """The command ``globular``: parse, run, and turn every foreseeable failure into one line and an exit code.
 
 Exit codes: 0 done; 2 something about the input or the options, said in one line on standard error; 130 Ctrl-C.
-Set ``GLOBULAR_TRACEBACK=1`` to see the traceback behind such a line.
+Set ``GLOBULAR_TRACEBACK=1`` to see the traceback behind an error.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _options(
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command with these arguments (default: those of the process) and return its exit code."""
+    """Run the command with the given arguments (default: ``sys.argv``) and return its exit code."""
     command = typer.main.get_command(app)
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:

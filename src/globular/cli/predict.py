@@ -16,9 +16,9 @@ from globular.cli.shared import (
     ModelArgument,
     QuietOption,
     ThreadsOption,
+    bar_of_rows,
     output,
     rows_per_block,
-    stderr,
 )
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ def predict(
     quiet: QuietOption = False,
 ) -> None:
     """Write the cluster of every row of DATA."""
-    from globular._files import check_file
     from globular.data.columns import check_columns
     from globular.io import open_source, write_array
+    from globular.io.files import check_file
 
     check_file(labels, ARRAY_SUFFIXES, "labels")
     model = load_model(model_folder, threads)
@@ -61,22 +61,11 @@ def predict(
 def predict_blocks(model: Any, source: Source, *, show_progress: bool = False) -> NDArray[Any]:
     """Predict block by block, so that only the labels need room for all rows."""
     import numpy as np
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from globular.data.sources import as_source
 
-    console = stderr()
-    bar = Progress(
-        TextColumn("predict"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not (show_progress and console.is_terminal),
-    )
     labels: NDArray[Any] | None = None
-    with bar:
+    with bar_of_rows("predict", shown=show_progress) as bar:
         task = bar.add_task("predict", total=source.n_rows)
         for block in source.blocks(rows_per_block(source.n_columns)):
             found = model.predict(as_source(block.rows))

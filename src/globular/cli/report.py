@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from globular.cli.inputs import load_model, split_columns
-from globular.cli.shared import ColumnsOption, ModelArgument, QuietOption, ThreadsOption, print_written, stderr
+from globular.cli.shared import ColumnsOption, ModelArgument, QuietOption, ThreadsOption, bar_of_rows, print_written
 
 
 def report(
@@ -27,29 +27,19 @@ def report(
     quiet: QuietOption = False,
 ) -> None:
     """Write one self-contained HTML page about a model: convergence, sizes, a map of the clusters, their rows."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from globular._files import check_file
     from globular.io import open_source
+    from globular.io.files import check_file
     from globular.report import write_report
 
     check_file(page, (".html", ".htm"), "a report")
     model = load_model(model_folder, threads)
     source = None if data is None else open_source(data, columns=split_columns(columns))
-    console = stderr()
-    bar = Progress(
-        TextColumn("reading rows"), BarColumn(), TimeRemainingColumn(), console=console, transient=True,
-        disable=quiet or source is None or not console.is_terminal,
-    )  # fmt: skip
-    with bar:
+    with bar_of_rows("reading rows", shown=not quiet and source is not None) as bar:
         task = bar.add_task("rows", total=0 if source is None else source.n_rows)
-        write_report(
-            model,
-            page,
-            data=source,
-            title=title,
-            images=images,
-            progress=lambda done: bar.update(task, completed=done),
-        )
+
+        def show(done: int) -> None:
+            bar.update(task, completed=done)
+
+        write_report(model, page, data=source, title=title, images=images, progress=show)
     if not quiet:
         print_written(page, "; open it in a browser")

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from globular._files import file_size
-
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
 FAILED = 2
 INTERRUPTED = 130
@@ -103,6 +102,15 @@ def warnings_as_lines() -> Iterator[None]:
         yield
 
 
+def bar_of_rows(name: str, *, shown: bool) -> Progress:
+    """A progress bar over rows that goes away at its end; in a terminal only."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = stderr()
+    columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal))
+
+
 def rows_per_block(n_columns: int) -> int:
     """Rows of a block that takes a few dozen megabytes."""
     return max(1024, _VALUES_PER_BLOCK // max(n_columns, 1))
@@ -110,5 +118,7 @@ def rows_per_block(n_columns: int) -> int:
 
 def print_written(path: Path, what_next: str = "") -> None:
     """Name a file that is complete, and its size."""
+    from globular.io.files import file_size
+
     size = file_size(path.expanduser().stat().st_size)
     output().print(f"Written: {path} ({size}){what_next}", markup=False, soft_wrap=True)

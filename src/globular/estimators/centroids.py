@@ -181,10 +181,9 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         """Distances of every row to all centres, an N × k array (cosine distances if the metric is the cosine)."""
         check_is_fitted(self)
         data = open_input(self, X, reset=False, n_threads=self.n_threads)
-        centers = self._centers()
-        n_bytes = data.shard.n_rows * len(centers) * 8
+        n_bytes = 8 * data.shard.n_rows * len(self._centers())
         check_allocation(n_bytes, "the distances of all rows to all centres", "transform X in parts")
-        return answer(data.shard, Centers(centers, self.metric), "distances")
+        return answer(data.shard, Centers(self.cluster_centers_, self.metric), "distances")
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Minus the sum of squared distances of the rows to their closest centres (larger is better)."""

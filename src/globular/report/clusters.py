@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from globular.algorithms.cells import draw_cells, graph_by_cells
-from globular.backends.cpu import CpuShard
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.fitted import check_indices, checked_floats
+from globular.estimators.inputs import open_input
 from globular.estimators.mixtures import MixtureEstimator
 from globular.model.graph import Graph
 from globular.model.statistics import F64
 from globular.report.scan import Scan
-from globular.threads import resolve_threads
 
 N_NEIGHBORS = 6
 """Neighbours of a cluster that the page knows."""
@@ -123,7 +123,7 @@ def _errors(model: Any, scan: Scan | None, centers: F64) -> tuple[F64 | None, st
 
 def _closest_centers(centers: F64) -> Graph:
     """Every centre and the closest others, nearly exactly. O(C √C D)."""
-    shard = CpuShard(centers, n_threads=resolve_threads(None))
+    shard = open_input(BaseEstimator(), centers, reset=True).shard
     cells = draw_cells(shard, centers, np.random.default_rng(0))
     return graph_by_cells(shard, centers, cells, N_NEIGHBORS + 1)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from globular._files import file_size
+from globular.io.files import file_size
 from globular.model.history import History
 from globular.report.clusters import Clusters
 
@@ -72,7 +72,7 @@ def size_figures(clusters: Clusters) -> Table:
 
 
 def settings(model: Any) -> tuple[Table, Table]:
-    """Parameters that differ from the default, and the others."""
+    """Parameters that differ from their default, and parameters that do not."""
     changed: Table = []
     usual: Table = []
     defaults = {name: p.default for name, p in inspect.signature(type(model)).parameters.items()}

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from globular._files import check_file, write_whole
 from globular._version import __version__
 from globular.data.blocks import Source
 from globular.data.sources import as_source
+from globular.io.files import check_file, write_whole
 from globular.report import figures
 from globular.report.clusters import Clusters, centers_of, describe_clusters
 from globular.report.pictures import Pictures, in_single, n_exemplars_for, parse_images, picture_clusters
@@ -63,10 +63,6 @@ def write_report(
         says they are not.
     progress : callable, optional
         Called with the number of rows read so far.
-
-    Returns
-    -------
-    Path
 
     Examples
     --------

@@ -25,7 +25,7 @@ ImageShape = tuple[int, int, int]
 """Height, width, channels."""
 
 EXEMPLARS = (6, 3, 1)
-"""Rows shown for a cluster; as many as fit for all clusters."""
+"""Numbers of rows that may be shown per cluster; the page takes the largest number that fits for all clusters."""
 _BUDGET = 6_000_000
 """Bytes of centres and rows in a page, before compression."""
 _TABLE_UP_TO = 12
@@ -45,8 +45,9 @@ class Pictures:
     """Names of the columns of a table."""
     image: ImageShape | None
     low: float
+    """The value that the byte 0 stands for."""
     high: float
-    """What the bytes 0 and 255 stand for."""
+    """The value that the byte 255 stands for."""
     shown: NDArray[np.int32]
     """Clusters that have values here, ascending."""
     centers: NDArray[Any]
@@ -115,14 +116,14 @@ def _largest(sizes: F64, n: int) -> NDArray[np.intp]:
 
 
 def in_single(values: F64) -> NDArray[np.floating[Any]]:
-    """As float32, which is half the page; unless that has no such numbers."""
+    """Values as float32, which halves the page; as float64 where float32 would over- or underflow."""
     largest = np.abs(values).max(initial=0.0)
     fits = largest == 0 or _SMALLEST_SINGLE < largest < _LARGEST_SINGLE
     return values.astype(np.float32) if fits else values
 
 
 def _take(source: Source | None, numbers: I64, D: int) -> NDArray[np.floating[Any]]:
-    """The rows with these numbers; zeros where there is none."""
+    """The rows of the source with the given row numbers; zeros where the number is −1."""
     rows = np.zeros((*numbers.shape, D))
     filled = numbers >= 0
     if source is not None and filled.any():

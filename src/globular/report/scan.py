@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.preprocessing import normalize
 
 from globular.data.blocks import Matrix, Source
 from globular.data.columns import check_columns
@@ -27,11 +28,11 @@ class Scan:
     counts: I64
     """Rows of each cluster, (C,)."""
     squared: F64
-    """Sum of their squared distances to the centre, (C,)."""
+    """Sum of the squared distances of a cluster's rows to its centre, (C,)."""
     rows: I64
     """The closest rows of each cluster, closest first, (C, n_exemplars); −1 where there are fewer."""
     distances: F64
-    """Their distances to the centre."""
+    """Distances of `rows` to the centre of their cluster, (C, n_exemplars)."""
     exact: bool
     """Whether every row was compared with every centre."""
 
@@ -70,8 +71,7 @@ def squared_distances(rows: Matrix, centers: F64, labels: NDArray[Any], *, unit:
     for start in range(0, len(labels), step):
         dense = as_dense(rows[start : start + step]).astype(np.float64)
         if unit:
-            lengths = np.linalg.norm(dense, axis=1, keepdims=True)
-            dense = np.divide(dense, lengths, out=np.zeros_like(dense), where=lengths > 0)
+            dense = normalize(dense, copy=False)
         dense -= centers[labels[start : start + step]]
         result[start : start + step] = np.einsum("nd,nd->n", dense, dense)
     return result

@@ -261,7 +261,7 @@ class Answer(Pass[list[Any]]):
 class Centers:
     """Centres to be asked for the "distances" of all rows to them."""
 
-    centers: F64
+    centers: NDArray[np.floating[Any]]
     metric: str = "euclidean"
 
 

@@ -25,19 +25,18 @@ _CANCELLED = 1e-4
 
 @CpuShard.implements(Answer, Centers)
 def distances(shard: CpuShard, work: Answer) -> list[Any]:
-    """Distances of every row to all centres, (N, k), in the dtype of the rows; cosine distances if asked for."""
-    found = np.empty((shard.n_rows, len(work.model.centers)), dtype=shard.rows.dtype)
-    measure = _cosine if work.model.metric == "cosine" else _Euclidean(work.model.centers, sparse=_is_sparse(shard))
+    """Distances of every row to all centres, (N, k); cosine distances if asked for."""
+    centers, by_angle = work.model.centers, work.model.metric == "cosine"
+    dtype = np.result_type(shard.rows.dtype, centers.dtype) if by_angle else shard.rows.dtype
+    found = np.empty((shard.n_rows, len(centers)), dtype=dtype)
+    euclidean = _Euclidean(centers.astype(np.float64), sparse=isinstance(shard.rows, CSRRows))
 
     def write(span: tuple[int, int]) -> None:
-        found[slice(*span)] = measure(_block(shard, span), work.model.centers)
+        rows = _block(shard, span)
+        found[slice(*span)] = _cosine(rows, centers) if by_angle else euclidean.distances(rows)
 
     run_all(write, even_ranges(shard.n_rows, ROWS_PER_BLOCK), shard.n_threads)
     return [found]
-
-
-def _is_sparse(shard: CpuShard) -> bool:
-    return isinstance(shard.rows, CSRRows)
 
 
 def _block(shard: CpuShard, span: tuple[int, int]) -> Any:
@@ -49,7 +48,7 @@ def _block(shard: CpuShard, span: tuple[int, int]) -> Any:
     return sparse.csr_array((rows.data[begin:end], rows.indices[begin:end], indptr), (len(indptr) - 1, rows.shape[1]))
 
 
-def _cosine(rows: Any, centers: F64) -> NDArray[Any]:
+def _cosine(rows: Any, centers: NDArray[Any]) -> NDArray[Any]:
     """Rows are first brought to a largest entry of one: the square of a length may leave the range of floats."""
     if isinstance(rows, np.ndarray):
         largest = np.abs(rows).max(axis=1, keepdims=True)
@@ -57,7 +56,7 @@ def _cosine(rows: Any, centers: F64) -> NDArray[Any]:
     else:
         largest = abs(rows).max(axis=1).toarray().ravel()
         rows.data = rows.data / np.repeat(np.where(largest > 0, largest, 1), np.diff(rows.indptr))
-    return cosine_distances(rows, centers.astype(rows.dtype))
+    return cosine_distances(rows, centers)
 
 
 class _Euclidean:
@@ -68,7 +67,8 @@ class _Euclidean:
         self.centers = centers - self.offset
         self.norms = (self.centers**2).sum(axis=1)
 
-    def __call__(self, block: Any, centers: F64) -> F64:
+    def distances(self, block: Any) -> F64:
+        """Of a block of rows to all centres."""
         dense = isinstance(block, np.ndarray)
         rows = block.astype(np.float64)
         rows = rows - self.offset if dense else rows

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from globular.backends.blocks import PART_BYTES, BlockShard
 from globular.backends.cpu.rows import working_dtype
-from globular.backends.cpu.shard import CpuShard, local_shard
-from globular.backends.host import HostShard
+from globular.backends.cpu.shard import CpuShard
 from globular.backends.many.batches import StreamedBatch
 from globular.data.blocks import Block, Matrix, Source
 from globular.errors import DataError
@@ -23,11 +23,10 @@ from globular.seam.passes import AssignBatch, Index
 from globular.seam.state import PointState
 from globular.threads import cached_property, read_ahead
 
-PART_BYTES = 128 * 2**20
 READ_ANEW = "rows that are read anew remember nothing"
 
 
-class StreamShard(HostShard):
+class StreamShard(BlockShard):
     """A source read anew for every pass."""
 
     def __init__(
@@ -98,9 +97,6 @@ class StreamShard(HostShard):
 
     def subset(self, indices: Index) -> CpuShard:
         return self.part_of(self.source.take(indices), indices, PointState(len(indices)))
-
-    def local(self, rows: F64, weights: F64 | None = None) -> CpuShard:
-        return local_shard(rows, weights, self.n_threads)
 
 
 @StreamShard.implements(AssignBatch)

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from globular._files import write_whole
 from globular.data.blocks import Source
 from globular.data.formats import SUFFIXES, open_path
 from globular.errors import DataError, MissingExtraError
+from globular.io.files import check_file, write_whole
 
 __all__ = ["open_source", "supported_formats", "write_array"]
 
@@ -120,17 +119,11 @@ def write_array(path: str | os.PathLike[str], array: ArrayLike) -> None:
     ...     print(path.read_text().split())
     ['3', '1', '2']
     """
-    target = Path(path).expanduser()
-    writer = _WRITERS.get(target.suffix.lower())
-    if writer is None:
-        raise DataError(f"{target}: cannot write this format; use a name that ends in {', '.join(_WRITERS)}")
+    target = check_file(path, tuple(_WRITERS), "an array")
+    writer = _WRITERS[target.suffix.lower()]
     values = np.asarray(array)
     if values.ndim not in (1, 2) or values.dtype.kind not in "biuf":
         raise DataError(f"{target}: array must be 1-D or 2-D and numeric, got {values.ndim}-D {values.dtype}")
-    if not target.parent.is_dir():
-        raise DataError(f"{target}: the folder {target.parent} does not exist; create it first")
-    if target.is_dir():
-        raise DataError(f"{target}: is a folder; choose the name of a file")
     write_whole(target, lambda file: writer(file, values))
 
 

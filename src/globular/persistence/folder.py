@@ -47,8 +47,11 @@ Arrays = dict[str, NDArray[Any]]
 
 def is_model(path: str | Path) -> bool:
     """Say whether this folder holds a model description of globular."""
-    folder = _resolved(path)
-    return _describes_model(folder) or _describes_model(_previous(folder))
+    try:
+        document = _read_json(_resolved(path) / JSON_NAME)
+    except _DAMAGE:
+        return False
+    return isinstance(document, dict) and document.get("format") == FORMAT
 
 
 def check_destination(path: str | Path, *, overwrite: bool = True) -> Path:
@@ -66,10 +69,8 @@ def check_destination(path: str | Path, *, overwrite: bool = True) -> Path:
 
 
 def existing_folder(path: str | Path) -> Path:
-    """Return the model's folder, or the one beside it that an interrupted save of format version 1 has left."""
+    """Return the model's folder, without links on the way."""
     folder = _resolved(path)
-    if not (folder / JSON_NAME).exists() and _describes_model(_previous(folder)):
-        return _previous(folder)
     if folder.is_dir():
         return folder
     if folder.exists():
@@ -82,14 +83,6 @@ def _resolved(path: str | Path) -> Path:
         return Path(path).expanduser().resolve()
     except (OSError, RuntimeError) as error:  # links in a circle, a home that nobody has
         raise DataError(f"{path}: not a place for a model ({error}); check the path") from error
-
-
-def _describes_model(folder: Path) -> bool:
-    try:
-        document = _read_json(folder / JSON_NAME)
-    except _DAMAGE:
-        return False
-    return isinstance(document, dict) and document.get("format") == FORMAT
 
 
 def _is_leftover(name: str) -> bool:
@@ -188,7 +181,6 @@ def _read_arrays(path: Path, document: dict[str, Any]) -> Arrays:
 def write_folder(document: dict[str, Any], arrays: Arrays, target: Path) -> None:
     """Write a model into its folder; `document` gets the name and the digest of the arrays."""
     try:
-        _finish_old_swap(target)
         made = [folder for folder in (target, *target.parents) if not folder.exists()]
         target.mkdir(parents=True, exist_ok=True)
         try:
@@ -300,28 +292,3 @@ def _sync_entry(folder: Path) -> None:
                 os.fsync(handle)
             finally:
                 os.close(handle)
-
-
-# --- saves of format version 1, which swapped whole folders
-
-
-def _previous(target: Path) -> Path:
-    return target.parent / f".{target.name}.previous"
-
-
-def _finish_old_swap(target: Path) -> None:
-    """Put back the model, or the user's own files, that an interrupted save of format version 1 has left aside."""
-    previous = _previous(target)
-    if not _describes_model(previous):
-        return
-    if not _describes_model(target):
-        previous.rename(target)
-        return
-    ours = (ARRAYS_NAME, JSON_NAME)
-    for entry in list(previous.iterdir()):
-        if entry.name not in ours and not (target / entry.name).exists():
-            entry.rename(target / entry.name)
-    for name in ours:
-        (previous / name).unlink(missing_ok=True)
-    with suppress(OSError):  # a file of the same name is in both: the user may want either
-        previous.rmdir()

@@ -18,7 +18,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from globular._model_folder import (
+from globular._version import __version__
+from globular.errors import DataError
+from globular.model.history import History
+from globular.persistence.folder import (
     FORMAT,
     FORMAT_VERSION,
     Arrays,
@@ -29,26 +32,11 @@ from globular._model_folder import (
     read_model,
     write_folder,
 )
-from globular._model_json import decode_value, encode_fitted, encode_parameter, omitted_name
-from globular._version import __version__
-from globular.errors import DataError
-from globular.model.history import History, Record
+from globular.persistence.values import decode_value, encode_fitted, encode_parameter, omitted_name
 
-__all__ = ["HistorySummary", "ModelInfo", "check_destination", "is_model", "load", "read_info", "save"]
+__all__ = ["ModelInfo", "check_destination", "is_model", "load", "read_info", "save"]
 
 NOT_STORED = frozenset({"callbacks", "verbose"})
-
-
-@dataclass(frozen=True, slots=True)
-class HistorySummary:
-    """The fit in a few numbers, and its last iterations."""
-
-    n_iterations: int
-    seconds: float
-    first_objective: float
-    last_objective: float
-    n_distances: int
-    tail: tuple[Record, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +48,8 @@ class ModelInfo:
     parameters: dict[str, Any]
     n_clusters: int | None
     n_features: int | None
-    history: HistorySummary | None
+    history: History
+    """Empty where the fit kept none."""
     created: str
     attributes: dict[str, Any]
     omitted: dict[str, str]
@@ -152,13 +141,14 @@ def read_info(path: str | Path) -> ModelInfo:
     parameters, omitted = _split_omitted(document["parameters"])
     with _damage_reported(folder):
         attributes = {name: decode_value(value) for name, value in document["attributes"].items()}
+        history = attributes.pop("history_", None)
         return ModelInfo(
             class_name=document["class"],
             library_version=str(document.get("library_version", "unknown")),
             parameters={name: decode_value(value) for name, value in parameters.items()},
             n_clusters=_count_clusters(attributes),
             n_features=attributes.get("n_features_in_"),
-            history=_summarise(attributes.pop("history_", None)),
+            history=history if isinstance(history, History) else History(),
             created=str(document.get("created", "unknown")),
             attributes=attributes,
             omitted=omitted,
@@ -232,17 +222,3 @@ def _count_clusters(attributes: dict[str, Any]) -> int | None:
         if shape:
             return int(shape[0])
     return None
-
-
-def _summarise(history: object, n_tail: int = 5) -> HistorySummary | None:
-    if not isinstance(history, History) or not history:
-        return None
-    first, last = history[0], history[-1]
-    return HistorySummary(
-        n_iterations=len(history),
-        seconds=last.seconds,
-        first_objective=first.objective,
-        last_objective=last.objective,
-        n_distances=sum(record.n_distances for record in history),
-        tail=tuple(history[-n_tail:]),
-    )

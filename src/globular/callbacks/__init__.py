@@ -9,13 +9,11 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from globular._progress import Display, Forecast
+from globular.callbacks.progress import Display, Forecast
 from globular.errors import CheckpointWarning
 from globular.model.history import Record
 from globular.persistence import check_destination, save
@@ -127,9 +125,9 @@ class Checkpoint(Callback):
     path : path
         The model folder, see :func:`globular.save`.
     every_iterations : int, optional
-        Save after each so many iterations.
+        Iterations between two saves.
     every_seconds : float, optional
-        Save when so many seconds have passed since the last time. With neither of the two, every 300 seconds.
+        Seconds between two saves. If neither argument is given, the model is saved every 300 seconds.
     include_labels : bool, default=True
         ``False`` leaves out ``labels_``, which going on does not need.
 
@@ -208,7 +206,7 @@ class EarlyStopping(Callback):
     min_relative_improvement : float, default=1e-4
         An iteration counts when it betters the best objective so far by more than this share of it.
     patience : int, default=3
-        So many iterations in a row may fail to count; then the fit ends.
+        Number of iterations in a row that do not count after which the fit ends.
     direction : {"auto", "min", "max"}, default="auto"
         Whether a smaller or a larger objective is better; ``"auto"`` takes ``"max"`` for a mixture (an
         estimator with ``lower_bound_``) and ``"min"`` otherwise.
@@ -280,22 +278,11 @@ class _Adapter(Callback):
     """Makes a callback of a plain function, or of an object that has some of the methods."""
 
     def __init__(self, target: Any) -> None:
-        self._target = target
-
-    def on_fit_start(self, estimator: Any, n_rows: int, max_iter: int | None, max_time: float | None) -> None:
-        if hasattr(self._target, "on_fit_start"):
-            self._target.on_fit_start(estimator, n_rows, max_iter, max_time)
-
-    def on_iteration(self, estimator: Any, record: Record) -> bool:
-        act: Callable[[Any, Record], object] | None = getattr(self._target, "on_iteration", None)
-        if act is None and callable(self._target):
-            act = self._target
-        answer = None if act is None else act(estimator, record)
-        return isinstance(answer, bool | np.bool_) and bool(answer)  # a comparison of numpy numbers counts too
-
-    def on_fit_end(self, estimator: Any, reason: str) -> None:
-        if hasattr(self._target, "on_fit_end"):
-            self._target.on_fit_end(estimator, reason)
+        if callable(target):
+            self.on_iteration = target  # type: ignore[method-assign]
+        for hook in _HOOKS:
+            if hasattr(target, hook):
+                setattr(self, hook, getattr(target, hook))
 
 
 def as_callbacks(callbacks: object, verbose: int = 0) -> list[Callback]:

@@ -1,24 +1,91 @@
-"""ONNX graphs of k-means models and Gaussian mixtures.
+"""ONNX models of k-means models and Gaussian mixtures.
 
 Distances are ‖x‖² − 2 x·μ + ‖μ‖² about the mean of the centres, so that a common offset of the data does not cancel.
-Operators are those of set 17, which runtimes since 2022 know.
+The operators are from operator set 17, which runtimes since 2022 know.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 
+from globular.errors import MemoryBudgetError, MissingExtraError
+from globular.estimators.mixtures import MixtureEstimator
+from globular.export.tables import centers_from
+from globular.io.files import check_file, write_whole
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
 
 OPERATORS = 17
+"""Number of the operator set."""
 FORMAT = 8
-"""Version of the file format that goes with these operators."""
+"""Version of the file format that goes with operator set 17."""
+_LARGEST_ONNX = 2**31 - 1
+"""Most bytes of a protocol buffer."""
+
+
+def to_onnx(model: Any, path: str | os.PathLike[str], *, dtype: Literal["float32", "float64"] = "float32") -> Path:
+    """Write a fitted k-means model or Gaussian mixture as an ONNX model.
+
+    The input is called ``X``, of shape (n, n_features). A k-means model gives ``label`` (n,) and ``distance`` (n,), the
+    distance to the centre of that label (the cosine distance if the metric is the cosine). A mixture gives ``label``,
+    ``probabilities`` (n, n_components) and ``log_likelihood`` (n,).
+
+    Parameters
+    ----------
+    model : fitted k-means model or Gaussian mixture of globular
+    path : path
+        Ends in ``.onnx``. Written whole or not at all.
+    dtype : {"float32", "float64"}, default="float32"
+        Type of the input. K-means computes in it; mixtures always compute in float64.
+
+    Examples
+    --------
+    >>> import globular
+    >>> from globular.export import to_onnx
+    >>> model = globular.KMeans(2, random_state=0).fit([[0.0], [1.0], [9.0]])
+    >>> to_onnx(model, "model.onnx")  # doctest: +SKIP
+    PosixPath('model.onnx')
+    """
+    target = check_file(path, (".onnx",), "an ONNX model")
+    if dtype not in ("float32", "float64"):
+        raise ValueError(f"dtype must be float32 or float64, got {dtype!r}")
+    try:
+        import_module("onnx")
+    except ImportError as error:
+        raise MissingExtraError("onnx", "export", "writing .onnx") from error
+    check_is_fitted(model)
+    if hasattr(model, "posterior_"):
+        raise TypeError(
+            f"model: a {type(model).__name__} averages over its posterior, which has no ONNX form here; fit a "
+            "GaussianMixture from its means (means_init=model.means_) and export that"
+        )
+    if isinstance(model, MixtureEstimator):
+        model._check_state()
+        parameters = model._mixture()
+        _check_onnx_size(parameters.covariances.nbytes + 3 * parameters.means.nbytes)
+        graph = mixture_graph(parameters, dtype)
+    elif hasattr(model, "cluster_centers_"):
+        centers = centers_from(model).astype(np.float64)
+        _check_onnx_size(centers.size * np.dtype(dtype).itemsize)
+        graph = kmeans_graph(centers, dtype, cosine=getattr(model, "metric", "euclidean") == "cosine")
+    else:
+        raise TypeError(f"model: a {type(model).__name__} has no ONNX form here; pass a k-means model or a mixture")
+    return write_whole(target, lambda file: file.write(graph.SerializeToString()))
+
+
+def _check_onnx_size(n_bytes: int) -> None:
+    if n_bytes > _LARGEST_ONNX:
+        raise MemoryBudgetError(
+            f"the model would take {n_bytes / 2**30:,.1f} GiB, an ONNX file holds 2; export the centres by to_npy"
+        )
 
 
 def _onnx(module: str) -> Any:
@@ -45,7 +112,7 @@ class Graph:
         keepdims: int | None = None,
         to: int | None = None,
     ) -> str:
-        """A node; attributes are those of the operator, as ONNX names them."""
+        """Add a node; the keywords are attributes of the operator, by their ONNX names."""
         result = name or f"t{len(self.nodes)}"
         given = {"axis": axis, "axes": axes, "keepdims": keepdims, "to": to}
         attributes = {key: value for key, value in given.items() if value is not None}

@@ -1,0 +1,18 @@
+"""Centres and models for other programs, and centres from them.
+
+>>> import numpy as np
+>>> import globular
+>>> from globular.export import centers_from
+>>> from sklearn.cluster import MiniBatchKMeans
+>>> X = np.random.default_rng(0).normal(size=(500, 4))
+>>> found = MiniBatchKMeans(20, n_init=1, random_state=0).fit(X)
+>>> model = globular.KMeans(20, init=centers_from(found)).fit(X)  # goes on from there
+>>> bool(model.inertia_ < found.inertia_)
+True
+"""
+
+from globular.export.faiss import to_faiss_ivf, write_faiss
+from globular.export.onnx import to_onnx
+from globular.export.tables import centers_from, to_npy
+
+__all__ = ["centers_from", "to_faiss_ivf", "to_npy", "to_onnx", "write_faiss"]

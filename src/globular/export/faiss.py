@@ -1,0 +1,95 @@
+"""faiss indexes whose lists are the clusters of a model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from sklearn.preprocessing import normalize
+
+from globular.data.sources import as_source
+from globular.errors import DataError
+from globular.export.tables import centers_from, load_faiss
+from globular.io.files import check_file, write_whole
+
+FAISS_SUFFIXES = (".faiss", ".index")
+_ROWS_AT_ONCE = 1 << 16
+
+
+def to_faiss_ivf(
+    model: Any,
+    X: Any = None,
+    *,
+    n_probes: int = 1,
+    metric: Literal["auto", "euclidean", "cosine"] = "auto",
+) -> Any:
+    """A ``faiss.IndexIVFFlat`` whose lists are the clusters; faiss trains nothing.
+
+    Parameters
+    ----------
+    model : fitted k-means model, or anything that :func:`centers_from` takes
+    X : array, CSR matrix, data frame, source or path, optional
+        Rows to add, block by block; their ids are their numbers. Without rows the index is trained and empty.
+    n_probes : int, default=1
+        Lists that a search looks at (``index.nprobe``).
+    metric : {"auto", "euclidean", "cosine"}, default="auto"
+        "cosine" makes an inner-product index and scales rows to unit length as they are added; scale queries
+        yourself. "auto" takes the model's own.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import globular
+    >>> from globular.export import to_faiss_ivf
+    >>> X = np.random.default_rng(0).normal(size=(1000, 8)).astype("float32")
+    >>> model = globular.KMeans(20, random_state=0).fit(X)
+    >>> index = to_faiss_ivf(model, X, n_probes=4)  # doctest: +SKIP
+    >>> index.search(X[:5], 1)[1].ravel().tolist()  # doctest: +SKIP
+    [0, 1, 2, 3, 4]
+    """
+    if metric not in ("auto", "euclidean", "cosine"):
+        raise ValueError(f"metric must be auto, euclidean or cosine, got {metric!r}")
+    if n_probes < 1:
+        raise ValueError(f"n_probes must be at least 1, got {n_probes}")
+    faiss = load_faiss()
+    centers = np.ascontiguousarray(centers_from(model), dtype=np.float32)
+    cosine = (getattr(model, "metric", "euclidean") if metric == "auto" else metric) == "cosine"
+    C, D = centers.shape
+    kind = faiss.METRIC_INNER_PRODUCT if cosine else faiss.METRIC_L2
+    quantizer = faiss.IndexFlat(D, kind)
+    quantizer.add(centers)
+    index = faiss.IndexIVFFlat(quantizer, D, C, kind)
+    index.own_fields = True
+    quantizer.this.disown()  # the index outlives this function, and so must its quantizer
+    index.train(centers)  # sees that the quantizer is complete, and does nothing
+    index.nprobe = min(n_probes, C)
+    if X is not None:
+        _add_rows(index, X, D, cosine)
+    return index
+
+
+def _add_rows(index: Any, X: Any, D: int, cosine: bool) -> None:
+    source = as_source(X)
+    if source.n_columns != D:
+        raise DataError(f"{source.name} has {source.n_columns} columns, the centres have {D}")
+    for block in source.blocks(_ROWS_AT_ONCE):
+        rows: Any = block.rows
+        dense = rows.toarray() if hasattr(rows, "toarray") else np.asarray(rows)
+        part = np.ascontiguousarray(dense, dtype=np.float32)
+        index.add(normalize(part) if cosine else part)
+
+
+def write_faiss(index: Any, path: str | os.PathLike[str]) -> Path:
+    """Write a faiss index to a file that ``faiss.read_index`` reads, whole or not at all.
+
+    Examples
+    --------
+    >>> from globular.export import to_faiss_ivf, write_faiss
+    >>> write_faiss(to_faiss_ivf([[0.0, 0.0], [1.0, 1.0]]), "lists.faiss")  # doctest: +SKIP
+    PosixPath('lists.faiss')
+    """
+    target = check_file(path, FAISS_SUFFIXES, "a faiss index")
+    content = load_faiss().serialize_index(index).tobytes()
+    return write_whole(target, lambda file: file.write(content))

@@ -28,7 +28,7 @@ from globular.algorithms.infinite import (
 from globular.algorithms.parts import Worth, hard_free_energy
 from globular.algorithms.steps import Step
 from globular.backends.cpu import CpuShard
-from globular.backends.cpu.expect.remembered import MARGIN
+from globular.backends.cpu.expect.remembered import MARGIN, Kept
 from globular.backends.many.split import SplitShard
 from globular.backends.tree import expect as tree_expect
 from globular.model.chunks import Chunks, Within
@@ -300,9 +300,10 @@ def test_a_look_that_begins_with_some_of_the_columns_keeps_what_matters(dtype: s
     mixture = GaussianParameters(np.full(9, 1 / 9), rows[:9].astype(float), spread @ spread.transpose(0, 2, 1), "full")
     shard, exact = CpuShard(rows), reference.log_joint(rows.astype(float), mixture)
     found = shard.run(Expect(mixture, Remembered(renew=True)))
-    assert shard.kept is not None
+    remembered = shard.recall(Kept)
+    assert remembered is not None
     kept = np.zeros(exact.shape, dtype=bool)
-    kept[shard.kept.pairs.rows, shard.kept.pairs.components] = True
+    kept[remembered.pairs.rows, remembered.pairs.components] = True
     np.testing.assert_array_equal(kept, exact >= exact.max(axis=1, keepdims=True) - MARGIN)
     assert 1.1 * len(rows) < kept.sum() < 0.3 * kept.size  # a trivial answer would not do
     again = shard.run(Expect(mixture, Remembered(renew=False)))

@@ -341,6 +341,9 @@ CASES = [
          assigned(lambda p, b: probed.probing_pass(p.rows, p.centers, p.cells, 2, b["labels"])[0])),
     Case("assign down", lambda p: Assign.down(p.tree),
          says(lambda p: some(d2.routed(p.rows, p.w, p.tree)[1], "sums", "counts", "errors", "n_distances"))),
+    Case("assign down, in the same cells", lambda p: Assign.down(p.tree, "stay"),
+         says(lambda p: some(d2.routed(p.rows, p.w, p.tree)[1], "sums", "counts", "errors")),
+         lambda p: [Assign.down(p.tree)]),
     Case("assign batch", lambda p: AssignBatch(p.centers, p.rows[0], Batch(5, 120, N), NestedSearch()), batch,
          lambda p: [AssignBatch(p.former, p.rows[0], Batch(5, 60, N), NestedSearch(restart=True))]),
     Case("assign batch by bounds", lambda p: AssignBatch(

@@ -113,6 +113,8 @@ def test_a_pass_keeps_its_contract(case: Case, layout: str, form: str, request: 
 
     for name in before.keys() - work.effect.writes:  # (c) what is not declared keeps its bytes
         assert before[name].tobytes() == after[name].tobytes(), name
+    for name in after.keys() - before.keys() - work.effect.writes:
+        assert (after[name] == after[name].flat[0]).all(), name
     if layout == "whole":  # (d) what has travelled does the same
         other, sent = begun(case, p, layout, request), pickle.loads(pickle.dumps(work))
         alike(other.run(sent), found, 0.0)

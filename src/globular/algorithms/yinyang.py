@@ -33,10 +33,9 @@ def yinyang(shard: Shard, centers: F64, options: KMeansOptions, n_groups: int | 
         statistics = shard.run(Assign(centers, Bounded(groups, shifts)))
         update = update_centers(shard, statistics, centers, unit=options.unit_centers)
         shifts = update.shifts(centers)
-        stopped = reason_to_stop(iteration, statistics.n_changed, update, shifts, options)
-        yield Step(
-            iteration, statistics.objective, statistics.n_distances, statistics.n_changed, update.centers, stopped
-        )
+        n_changed = statistics.n_changed if iteration > 1 else shard.n_rows  # as in `lloyd`
+        stopped = reason_to_stop(iteration, n_changed, update, shifts, options)
+        yield Step(iteration, statistics.objective, statistics.n_distances, n_changed, update.centers, stopped)
         if stopped:
             return
         centers = update.centers

@@ -68,11 +68,11 @@ class SideBySide(Shard):
     def run(self, work: Pass[Result]) -> Result:
         if reason := self.why_not(type(work)):
             raise UnsupportedPassError(f"{type(work).__name__} is not available here: {reason}")
-        match work:  # rows are named by their number in the whole
-            case Take(indices=indices, what=what):
-                return cast(Result, self.take(indices, what))
-            case Locate(masses=masses, by=by):
-                return cast(Result, self.locate(masses, by))
+        asked: Pass[Any] = work
+        if isinstance(asked, Take):  # by the number in the whole
+            return cast(Result, self.take(asked.indices, asked.what))
+        if isinstance(asked, Locate):
+            return cast(Result, self.locate(asked.masses, asked.by))
         return self._merged(work)
 
     def take(self, indices: Index, what: RowValue = "rows") -> NDArray[Any]:

@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--columns", type=int, default=768)
     parser.add_argument("--clusters", type=int, default=100)
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--bounds", choices=("auto", "elkan", "yinyang", "none"), default="auto")
+    parser.add_argument("--search", choices=("auto", "elkan", "yinyang", "exact", "cells"), default="auto")
     parser.add_argument("--folder", type=Path, default=None, help="where the file goes; default: the temporary folder")
     options = parser.parse_args()
     n_rows = int(options.gigabytes * 1e9 / (4 * options.columns))
@@ -47,12 +47,12 @@ def main() -> None:
         print(f"{n_rows:,} × {options.columns}: {size / 1e9:.1f} GB, {on_disk / 1e9:.2f} of them on disk", flush=True)
         before, started = peak_memory_mib(), time.perf_counter()
         model = NestedMiniBatchKMeans(
-            options.clusters, bounds=None if options.bounds == "none" else options.bounds, max_iter=options.epochs,
+            options.clusters, search=options.search, max_iter=options.epochs,
             random_state=0,
         ).fit(path)  # fmt: skip
         seconds = time.perf_counter() - started
     print(
-        f"{model.n_steps_} batches, the last of {model.batch_size_:,} rows, bounds {model.bounds_}; {model.stopped_}; "
+        f"{model.n_steps_} batches, the last of {model.batch_size_:,} rows, search {model.search_}; {model.stopped_}; "
         f"{seconds:.0f} s; peak memory {peak_memory_mib():,.0f} MiB ({before:,.0f} before the fit)"
     )
 

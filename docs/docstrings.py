@@ -7,6 +7,8 @@ from typing import Any
 
 import griffe
 
+from globular.estimators.parameters import filled
+
 ROLE = re.compile(r":(?:class|func|meth|mod|attr):`~?([\w.]+)`")
 DOUBLE = re.compile(r"(?<!`)``([^`\n]+)``(?!`)")
 CHOICES = re.compile(r"^([\w, ]+ : .*?)\{([^{}\n]+)\}", re.MULTILINE)
@@ -25,8 +27,8 @@ class MarkdownDocstrings(griffe.Extension):
 
 
 def as_markdown(text: str) -> str:
-    """A docstring with code, tables and choices as Markdown has them."""
-    text = TABLE.sub(lambda match: table(match[0]), text)
+    """A docstring with shared parameters filled in; code, tables and choices as Markdown has them."""
+    text = TABLE.sub(lambda match: table(match[0]), filled(text))
     text = EXAMPLE.sub(lambda match: f"```pycon\n{match[0]}\n```", text)
     # The first of {"a", "b"} would be taken for the default.
     text = CHOICES.sub(lambda match: match[1] + " or ".join(match[2].split(", ")), text)

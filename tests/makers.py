@@ -34,6 +34,8 @@ FORMS = (
     "float64", "float32", "float16", "uint8", "int64", "bool", "fortran", "big-endian", "strided", "readonly",
     "csr64", "csr32", "csr array", "csr unsorted",
 )  # fmt: skip
+SHARD_FORMS = FORMS[:-1]
+"""Sparse rows come to a shard in order: estimators see to that."""
 
 
 def in_form(rows: Rows, form: str) -> Any:

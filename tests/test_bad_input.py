@@ -19,7 +19,7 @@ from globular import (
     VariationalKMeans,
 )
 from globular.backends.dask.partitions import rows_from_chunk
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.errors import DataError, MemoryBudgetError
 from globular.estimators import inputs
 from globular.export import centers_from
@@ -224,12 +224,12 @@ def test_what_cannot_fit_into_memory_is_refused_with_its_size(monkeypatch: pytes
             call()
 
 
-@pytest.mark.parametrize("option", [{"n_random": 2}, {"neighborhoods": "exhaustive"}, {"n_warmup": 3}])
-def test_probing_refuses_what_only_neighborhoods_have(option: dict[str, Any]) -> None:
-    (name,) = option
-    with pytest.raises(ValueError, match=rf"{name}=.* needs search='neighbors'"):
-        VariationalGaussianMixture(3, search="probing", **option).fit(X)
-    assert VariationalGaussianMixture(3, tol=1.0, random_state=0, **option).fit(X).search_ == "neighbors"
+@pytest.mark.parametrize("neighborhoods", ["estimated", "exhaustive"])
+def test_probing_refuses_what_only_neighborhoods_have(neighborhoods: str) -> None:
+    with pytest.raises(ValueError, match=r"neighborhoods=.* needs search='neighbors'"):
+        VariationalGaussianMixture(3, search="probing", neighborhoods=neighborhoods).fit(X)
+    model = VariationalGaussianMixture(3, tol=1.0, random_state=0, neighborhoods=neighborhoods).fit(X)
+    assert model.search_ == "neighbors"
 
 
 def test_centres_of_nothing_are_refused() -> None:

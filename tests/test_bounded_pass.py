@@ -14,7 +14,7 @@ from globular.model.groups import CenterGroups
 from globular.reference import hard as reference
 from globular.seam.among import Bounded
 from globular.seam.passes import Assign
-from makers import FORMS, Rows, blobs, in_form, lattice, weights_for
+from makers import SHARD_FORMS, Rows, blobs, in_form, lattice, weights_for
 
 
 def walk(
@@ -73,7 +73,7 @@ def wander(start: Rows, n_steps: int, step: float, seed: int = 0) -> list[Rows]:
 
 
 @pytest.mark.parametrize("unit_rows", [False, True], ids=["euclidean", "cosine"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", SHARD_FORMS)
 def test_every_form_of_rows(form: str, unit_rows: bool) -> None:
     matrix = in_form(blobs(n=120, D=4), form)
     start = reference.as_seen(matrix, unit_rows=unit_rows)[::9].copy()

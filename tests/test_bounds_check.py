@@ -62,7 +62,7 @@ dense = random.normal(size=(300, 5))
 thin = sparse.csr_matrix(np.where(np.abs(dense) > 1, dense, 0))
 warnings.simplefilter("ignore")
 for X in (dense, dense.astype(np.float32), thin, thin.astype(np.float32), 1e8 + dense, (1e30 * dense).astype("f4")):
-    for options in ({"bounds": "elkan"}, {"bounds": "yinyang"}, {"bounds": None}, {"search": "cells"}):
+    for options in ({"search": "elkan"}, {"search": "yinyang"}, {"search": "exact"}, {"search": "cells"}):
         for k in (1, 23):
             model = NestedMiniBatchKMeans(k, batch_size=40, max_iter=5, random_state=0, **options)
             model.fit(X, sample_weight=random.uniform(size=300))

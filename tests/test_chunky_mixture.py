@@ -18,11 +18,12 @@ from sklearn.utils.estimator_checks import check_sample_weight_equivalence_on_de
 import globular
 from globular import ChunkyGaussianMixture, GaussianMixture
 from globular.algorithms.chunky import CONVERGED, ENOUGH, POLISHED
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.datasets import separated_mixture
 from globular.errors import MemoryBudgetError
 from globular.estimators import chunky_starts, inputs, mixture
 from globular.estimators.chunky_starts import CHUNKY_STARTS, resolved_candidates, resolved_max_cells
+from globular.estimators.mixture_starts import GivenStart
 from globular.model.covariances import FAMILIES
 from globular.model.statistics import F64
 from makers import blobs, in_form, weights_for
@@ -58,11 +59,10 @@ def test_attributes(covariance_type: str, dtype: type, weights: str) -> None:
 
 
 @pytest.mark.parametrize("init", CHUNKY_STARTS)
-@pytest.mark.parametrize("refine", ["batch", "best_first"])
-def test_exact_em_finds_little_to_improve(init: str, refine: str) -> None:
+def test_exact_em_finds_little_to_improve(init: str) -> None:
     """From every start: EM on all rows, begun where Chunky EM ended, gains less than a per cent."""
     X = two_dimensional()
-    model = ChunkyGaussianMixture(6, init=init, refine=refine, tol=1e-4, random_state=0, max_cells=200).fit(X)
+    model = ChunkyGaussianMixture(6, init=init, tol=1e-4, random_state=0, max_cells=200).fit(X)
     assert model.n_cells_ <= 400
     polished = GaussianMixture(
         6, weights_init=model.weights_, means_init=model.means_, precisions_init=model.precisions_
@@ -70,7 +70,8 @@ def test_exact_em_finds_little_to_improve(init: str, refine: str) -> None:
     assert model.score(X) > polished.score(X) - 0.01 * abs(polished.score(X))
 
 
-def test_same_start_as_em_ends_as_em() -> None:
+def test_same_start_as_em_ends_as_em(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunky_starts, "LEAF_SIZE", 1)
     X = two_dimensional(4000, separation=1.0)
     rough = GaussianMixture(6, init_params="random_from_data", max_iter=1, random_state=3)
     with pytest.warns(ConvergenceWarning):
@@ -79,10 +80,12 @@ def test_same_start_as_em_ends_as_em() -> None:
         "weights_init": rough.weights_, "means_init": rough.means_, "precisions_init": rough.precisions_,
     }  # fmt: skip
     exact = GaussianMixture(6, tol=1e-5, max_iter=500, **given).fit(X)
-    ours = ChunkyGaussianMixture(6, tol=1e-5, refine_tol=0.0, leaf_size=1, **given).fit(X)
+    start = GivenStart.last_fit(rough._mixture(), -np.inf)
+    monkeypatch.setattr(ChunkyGaussianMixture, "_given", lambda self, data: start)
+    ours = ChunkyGaussianMixture(6, tol=1e-5, refine_tol=0.0).fit(X)
     assert ours.lower_bound_ == pytest.approx(exact.lower_bound_, abs=1e-3)
     assert ours.score(X) == pytest.approx(exact.score(X), abs=1e-3)
-    exactly = ChunkyGaussianMixture(6, max_iter=0, **given).fit(X)
+    exactly = GaussianMixture(6, algorithm="chunky", max_iter=0, **given).fit(X)
     np.testing.assert_allclose(exactly.means_, rough.means_)
     np.testing.assert_allclose(exactly.covariances_, rough.covariances_, rtol=1e-8)
 
@@ -225,11 +228,12 @@ def test_predictions_are_those_of_the_mixture() -> None:
     ids=["duplicates", "constant far", "flat", "line far", "as many rows as components"],
 )
 def test_degenerate_data_give_finite_mixtures(
-    rows: F64, init: str, n_candidates: int | None, covariance_type: str
+    rows: F64, init: str, n_candidates: int | None, covariance_type: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(chunky_starts, "LEAF_SIZE", 2)
     model = ChunkyGaussianMixture(
-        3, covariance_type=covariance_type, init=init, n_candidates=n_candidates, leaf_size=2, max_iter=20, tol=1e-2,
-        reg_covar=0.0, random_state=0,
+        3, covariance_type=covariance_type, init=init, n_candidates=n_candidates, max_iter=20, tol=1e-2, reg_covar=0.0,
+        random_state=0,
     )  # fmt: skip
     model.fit(rows)
     for values in (model.weights_, model.means_, model.covariances_, model.precisions_, model.lower_bounds_):
@@ -247,11 +251,12 @@ def test_one_row_and_one_component() -> None:
     assert one.lower_bound_ == pytest.approx(one.score(X), rel=1e-9)
 
 
-def test_rows_of_weight_zero_do_not_count() -> None:
+def test_rows_of_weight_zero_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunky_starts, "LEAF_SIZE", 1)
     X, weights = two_dimensional(1000), np.ones(1100)
     weights[1000:] = 0.0
     far = np.vstack([X, 1e6 * np.ones((100, 2))])
-    given = {"means_init": X[:3], "leaf_size": 1, "refine_tol": 0.0}
+    given: dict[str, Any] = {"init": X[:3], "refine_tol": 0.0}
     one, other = (
         ChunkyGaussianMixture(3, **given).fit(X),
         ChunkyGaussianMixture(3, **given).fit(far, sample_weight=weights),
@@ -264,16 +269,17 @@ def test_rows_of_weight_zero_do_not_count() -> None:
 def test_an_offset_changes_nothing_but_the_means(covariance_type: str) -> None:
     X = np.round(64 * two_dimensional(2000)) / 64
     near, far = (
-        ChunkyGaussianMixture(4, covariance_type=covariance_type, means_init=X[:4] + offset).fit(X + offset)
+        ChunkyGaussianMixture(4, covariance_type=covariance_type, init=X[:4] + offset).fit(X + offset)
         for offset in (0.0, 1e8)
     )
     assert near.lower_bound_ == pytest.approx(far.lower_bound_, abs=1e-4)
     np.testing.assert_allclose(near.means_ + 1e8, far.means_, atol=1e-3)
 
 
-def test_weights_equal_repetitions_where_cells_are_rows() -> None:
-    start = np.random.RandomState(0).rand(3, 30)
-    estimator = ChunkyGaussianMixture(3, means_init=start, leaf_size=1, initial_depth=60, refine_tol=0.0)
+def test_weights_equal_repetitions_where_cells_are_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunky_starts, "LEAF_SIZE", 1)
+    monkeypatch.setattr(chunky_starts, "CELLS_PER_COMPONENT", 1000)
+    estimator = ChunkyGaussianMixture(3, init=np.random.RandomState(0).rand(3, 30), refine_tol=0.0)
     check_sample_weight_equivalence_on_dense_data("ChunkyGaussianMixture", estimator)
 
 
@@ -290,7 +296,7 @@ def expected_failures(estimator: BaseEstimator) -> dict[str, str]:
     [
         ChunkyGaussianMixture(),
         ChunkyGaussianMixture(3, init="greedy", covariance_type="diag"),
-        ChunkyGaussianMixture(3, n_candidates=2, refine="best_first"),
+        ChunkyGaussianMixture(3, n_candidates=2),
     ],
     expected_failed_checks=expected_failures,
 )
@@ -337,19 +343,15 @@ def test_bad_input_is_named() -> None:
         ChunkyGaussianMixture(2).fit(sparse.csr_array(X))
     with pytest.raises(ValueError, match="n_components=101"):
         ChunkyGaussianMixture(101).fit(X)
-    with pytest.raises(ValueError, match="'leaf_size'"):
-        ChunkyGaussianMixture(2, leaf_size=0).fit(X)
-    with pytest.raises(ValueError, match="weights_init has no place"):
-        ChunkyGaussianMixture(2, weights="equal", weights_init=[0.5, 0.5]).fit(X)
-    with pytest.raises(ValueError, match="n_candidates=None"):
-        ChunkyGaussianMixture(4, responsibilities="centroid", n_candidates=2).fit(X)
-    with pytest.raises(ValueError, match="means_init has shape"):
-        ChunkyGaussianMixture(2, means_init=[[0.0, 0.0]]).fit(X)
+    with pytest.raises(ValueError, match="'max_cells'"):
+        ChunkyGaussianMixture(2, max_cells=0).fit(X)
+    with pytest.raises(ValueError, match="init has shape"):
+        ChunkyGaussianMixture(2, init=[[0.0, 0.0]]).fit(X)
     with pytest.raises(NotFittedError):
         ChunkyGaussianMixture(2).predict(X)
 
 
 def test_memory_is_known_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("globular.data.memory.physical_memory", lambda: 10_000)
-    with pytest.raises(MemoryBudgetError, match="raise leaf_size"):
+    with pytest.raises(MemoryBudgetError, match="covariance_type='diag'"):
         ChunkyGaussianMixture(2).fit(two_dimensional(1000))

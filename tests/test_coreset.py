@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from globular import KMeans, datasets
 from globular.algorithms import coreset
-from globular.algorithms.coreset import draw_part, swap_from_part
+from globular.algorithms.coreset import draw_part, swap_and_step_from_part
 from globular.algorithms.probing import ProbingOptions
 from globular.algorithms.seeding import hierarchical
 from globular.backends.cpu import CpuShard
@@ -31,7 +32,7 @@ def exact_error(X: Any, centers: Any, weights: Any = None) -> float:
 
 def test_there_is_no_part_of_few_rows_nor_of_too_many_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    shard = CpuShard(many_rows(coreset.WORTH_IT * coreset.ROWS_PER_CLUSTER * C))
+    shard = CpuShard(many_rows(coreset.TIMES_MORE_ROWS * coreset.ROWS_PER_CLUSTER * C))
     assert draw_part(shard, C + 1, rng) is None
     drawn = draw_part(shard, C, rng)
     assert drawn is not None and drawn.n_rows <= coreset.ROWS_PER_CLUSTER * C
@@ -67,7 +68,7 @@ def test_a_fit_that_begins_with_a_part_ends_as_low(metric: str, monkeypatch: pyt
     X = many_rows(40_000, np.float32)
     options: dict[str, Any] = {"algorithm": "probing", "metric": metric, "exact_labels": True}
     begun = [KMeans(C, random_state=seed, **options).fit(X) for seed in range(3)]
-    monkeypatch.setattr("globular.estimators.kmeans.draw_part", lambda *arguments: None)
+    monkeypatch.setattr("globular.algorithms.pipeline.draw_part", lambda *arguments: None)
     whole = [KMeans(C, random_state=seed, **options).fit(X) for seed in range(3)]
     assert np.mean([m.inertia_ for m in begun]) < 1.02 * np.mean([m.inertia_ for m in whole])
     assert min(m.n_distances_ for m in begun) < min(m.n_distances_ for m in whole)
@@ -82,10 +83,9 @@ def test_all_rows_are_swapped_where_the_part_was_misleading() -> None:
     shard = CpuShard(X)
     seeds = hierarchical(part, C, random, 0)
     options = ProbingOptions(min_gain=0.005)
-    swapped = swap_from_part(shard, part, seeds.centers, options, random)
+    first = next(swap_and_step_from_part(shard, part, seeds.centers, options, random))
     good = exact_error(X, KMeans(C, algorithm="probing", random_state=0).fit(X).cluster_centers_)
-    assert swapped.n_swaps > 0
-    assert exact_error(X, swapped.centers) < 1.25 * good < 0.6 * exact_error(X, seeds.centers)
+    assert exact_error(X, first.model) < 1.25 * good < 0.6 * exact_error(X, seeds.centers)
 
 
 def test_threads_splits_and_streams_change_nothing(tmp_path: Path) -> None:
@@ -102,3 +102,16 @@ def test_threads_splits_and_streams_change_nothing(tmp_path: Path) -> None:
     drawn = draw_part(split, C, np.random.default_rng(0))
     assert whole is not None and drawn is not None
     np.testing.assert_array_equal(drawn.take(np.arange(drawn.n_rows)), whole.take(np.arange(whole.n_rows)))
+
+
+def test_the_part_is_given_up_before_the_steps_over_all_rows() -> None:
+    shard, random = CpuShard(many_rows()), np.random.default_rng(0)
+    part = draw_part(shard, C, random)
+    assert part is not None
+    steps = swap_and_step_from_part(
+        shard, part, hierarchical(part, C, random, 0).centers, ProbingOptions(min_gain=0.005), random
+    )
+    gone = weakref.ref(part)
+    del part
+    next(steps)
+    assert gone() is None

@@ -50,13 +50,12 @@ pytest.importorskip("distributed", reason='needs Dask: pip install "globular[das
 import dask.array as da
 from distributed import Client, LocalCluster
 
-from globular.backends.dask import DaskShard
+from globular.backends.dask import DaskShard, opening
 from globular.backends.dask import cluster as cluster_module
 from globular.backends.dask import crew as crew_module
 from globular.backends.dask import log as log_module
 from globular.backends.dask.messages import pack, unpack
 from globular.backends.dask.partitions import collection_partitions
-from globular.estimators import distributed as face
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -126,7 +125,6 @@ MODELS = {
     "probing": lambda: KMeans(40, algorithm="probing", init="hierarchical", random_state=2, max_iter=6),
     "cosine": lambda: KMeans(16, metric="cosine", init="afk-mc2", random_state=3, max_iter=6),
     "variational": lambda: VariationalKMeans(30, random_state=4, max_iter=13),
-    "paper's start": lambda: VariationalKMeans(20, start="random", n_warmup=2, random_state=5, max_iter=5),
     "em": lambda: GaussianMixture(4, random_state=6, max_iter=6, tol=0),
     "nested": lambda: NestedMiniBatchKMeans(12, random_state=8, max_iter=8),
     "chunky": lambda: ChunkyGaussianMixture(4, random_state=9),
@@ -271,7 +269,7 @@ def test_data_frames(current: Client) -> None:
     own = KMeans(8, init=rows[:8], max_iter=4, algorithm="lloyd").fit(lazy, sample_weight=lazy.a.abs())
     same = KMeans(8, init=rows[:8], max_iter=4, algorithm="lloyd").fit(frame, sample_weight=frame.a.abs())
     np.testing.assert_array_equal(own.labels_, same.labels_)
-    with pytest.raises(DataError, match=r"not numbers: kind; drop"):
+    with pytest.raises(DataError, match=r"not numbers: 'kind'; drop"):
         KMeans(2).fit(lazy.assign(kind="x"))
 
 
@@ -352,7 +350,7 @@ def test_files_are_read_by_the_workers(
     if suffix == ".parquet":
         pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
     if not keep:
-        monkeypatch.setattr(face, "WORKER_SHARE", 0.0)
+        monkeypatch.setattr(opening, "WORKER_SHARE", 0.0)
     rows = blobs(N, C=6, D=D)
     paths = write_parts(tmp_path / "parts", rows, suffix)
     options = {"init": rows[:6], "algorithm": "lloyd", "max_iter": 5}
@@ -361,11 +359,30 @@ def test_files_are_read_by_the_workers(
         model = KMeans(6, **options).fit(X)
         np.testing.assert_array_equal(model.labels_, expected.labels_)
         np.testing.assert_allclose(model.cluster_centers_, expected.cluster_centers_, rtol=1e-12)
+    np.testing.assert_array_equal(model.transform(paths), model.transform(rows))
+    weights = weights_for(N)
+    for given in (
+        weights,
+        da.from_array(weights, chunks=500),
+    ):  # a collection is brought here
+        weighted = KMeans(6, **options).fit(paths, sample_weight=given)
+        assert weighted.inertia_ == pytest.approx(KMeans(6, **options).fit(rows, sample_weight=weights).inertia_)
     predicted = model.predict(paths)
     assert isinstance(predicted, np.ndarray)
     np.testing.assert_array_equal(predicted, expected.labels_)
     mixture = GaussianMixture(2, random_state=0).fit(rows)
     np.testing.assert_array_equal(mixture.predict(paths), mixture.predict(rows))
+
+
+def test_bounds_of_rows_that_workers_stream_have_a_budget_of_their_own(
+    tmp_path: Path, current: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_parts(tmp_path / "parts", blobs(N, C=6, D=D), ".npy")
+    monkeypatch.setattr("globular.estimators.nested_choices.STREAMED_BOUNDS", 0)
+    model = NestedMiniBatchKMeans(6, max_iter=1, random_state=0)
+    assert model.fit(tmp_path / "parts").bounds_ == "elkan"  # kept in the workers' memory
+    monkeypatch.setattr(opening, "WORKER_SHARE", 0.0)
+    assert model.fit(tmp_path / "parts").bounds_ is None
 
 
 def test_a_list_of_files_without_a_client(tmp_path: Path) -> None:
@@ -549,7 +566,7 @@ def test_all_workers_killed_at_once(fragile: Client) -> None:
 
 def test_lazy_answers_outlive_the_worker_that_has_the_model(fragile: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     await_workers(fragile)
-    monkeypatch.setattr(face, "_SMALL_MODEL", 0)
+    monkeypatch.setattr("globular.estimators.distributed._SMALL_MODEL", 0)
     rows = blobs(N, C=5, D=D)
     model = KMeans(5, random_state=0).fit(rows)
     with fragile.as_current():

@@ -50,7 +50,7 @@ def test_weights_equal_repetitions_from_given_centers(check: Any, algorithm: str
 
 
 @parametrize_with_checks(
-    [NestedMiniBatchKMeans(), NestedMiniBatchKMeans(nested=False, remove_old=False, metric="cosine", batch_size=10)],
+    [NestedMiniBatchKMeans(), NestedMiniBatchKMeans(search="cells", metric="cosine", batch_size=10)],
     expected_failed_checks=expected_failures,
 )
 def test_scikit_learn_conventions_of_mini_batches(estimator: BaseEstimator, check: Callable[[Any], None]) -> None:
@@ -58,13 +58,13 @@ def test_scikit_learn_conventions_of_mini_batches(estimator: BaseEstimator, chec
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
-@pytest.mark.parametrize("bounds", ["elkan", "yinyang", None])
+@pytest.mark.parametrize("search", ["elkan", "yinyang", "exact"])
 @pytest.mark.parametrize(
     "check", [check_sample_weight_equivalence_on_dense_data, check_sample_weight_equivalence_on_sparse_data]
 )
-def test_weights_equal_repetitions_in_batches_of_all_rows(check: Any, bounds: str | None, metric: str) -> None:
+def test_weights_equal_repetitions_in_batches_of_all_rows(check: Any, search: str, metric: str) -> None:
     start = np.random.RandomState(0).rand(4, 30)
-    check("NestedMiniBatchKMeans", NestedMiniBatchKMeans(4, init=start, bounds=bounds, metric=metric))
+    check("NestedMiniBatchKMeans", NestedMiniBatchKMeans(4, init=start, search=search, metric=metric))
 
 
 @pytest.mark.parametrize("covariance_type", ["full", "diag", "spherical", "tied_spherical"])

@@ -1,4 +1,4 @@
-"""The cluster graph: drawn at random, exhaustive, by cells, estimated by Eq. 8, diverse."""
+"""The cluster graph: drawn at random, exhaustive, by cells, estimated by Eq. 8."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from globular.algorithms.cells import draw_cells, graph_by_cells, label_by_cells
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu.assign import down as routed
-from globular.model.graph import Graph, diverse_graph, estimated_graph, introduce, random_graph
+from globular.model.graph import Graph, estimated_graph, introduce, random_graph
 from globular.model.statistics import PairStatistics
 from globular.reference import hard, truncated
 from globular.seam.passes import CellNeighbors
@@ -121,36 +121,6 @@ def test_triples_add_up_in_order() -> None:
     np.testing.assert_array_equal(joined.pairs, added.pairs)
     np.testing.assert_array_equal(joined.sums, added.sums)
     assert PairStatistics.join([]).pairs.shape == (2, 0)
-
-
-# ---------------------------------------------------------------- diverse
-
-
-def covered(d2: Rows, c: int, other: int, kept: list[int]) -> bool:
-    return any(d2[neighbor, other] < d2[c, other] for neighbor in kept[1:])
-
-
-@pytest.mark.parametrize("n_threads", [1, 2])
-def test_diverse_neighbors_skip_what_a_kept_one_covers(n_threads: int) -> None:
-    centers = blobs(n=80, C=6, D=2)
-    candidates = exhaustive(centers, 15)
-    graph = diverse_graph(centers, candidates, 5, n_threads)
-    check_graph(graph, 80, 5)
-    d2 = hard.squared_distances(centers, centers)
-    for c, row in enumerate(graph.tolist()):
-        kept: list[int] = [c]
-        skipped: list[int] = []
-        for other in candidates[c, 1:].tolist():
-            (skipped if covered(d2, c, other, kept) else kept).append(other)
-        assert row == [*kept, *skipped][:5]
-    assert (graph != candidates[:, :5]).any()
-
-
-def test_diverse_neighbors_reach_another_group() -> None:
-    crowd = np.column_stack([np.linspace(1.0, 1.1, 5), np.zeros(5)])
-    centers = np.vstack([[[0.0, 0.0]], crowd, [[-2.0, 0.0]]])
-    assert exhaustive(centers, 3)[0].tolist() == [0, 1, 2]
-    assert diverse_graph(centers, exhaustive(centers, 7), 3, 1)[0].tolist() == [0, 1, 6]
 
 
 # ---------------------------------------------------------------- newcomers

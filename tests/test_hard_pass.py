@@ -15,7 +15,7 @@ from globular.kernels.rows import CANCELLED
 from globular.model.statistics import HardStatistics
 from globular.reference import hard as reference
 from globular.seam.passes import Assign, Farthest
-from makers import FORMS, Rows, blobs, in_form, lattice, weights_for
+from makers import SHARD_FORMS, Rows, blobs, in_form, lattice, weights_for
 
 
 def check_pass(
@@ -43,7 +43,7 @@ def check_statistics(found: HardStatistics, expected: HardStatistics) -> None:
 
 @pytest.mark.parametrize("unit_rows", [False, True], ids=["euclidean", "cosine"])
 @pytest.mark.parametrize("weighted", [False, True], ids=["equal", "weighted"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", SHARD_FORMS)
 def test_equals_the_reference_for_every_form_of_rows(form: str, weighted: bool, unit_rows: bool) -> None:
     rows = blobs(n=150, D=5)
     centers = np.random.default_rng(3).normal(size=(9, 5))

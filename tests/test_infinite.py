@@ -15,8 +15,8 @@ from sklearn.mixture import BayesianGaussianMixture
 from threadpoolctl import threadpool_limits
 
 from globular.algorithms import fields, merges, splits
-from globular.algorithms.cycles import Cycles
-from globular.algorithms.fields import CellOptions, Cells, Field, Rows
+from globular.algorithms.cycles import VariationalRun
+from globular.algorithms.fields import CellData, CellOptions, RowData
 from globular.algorithms.infinite import (
     GROWN,
     InfiniteOptions,
@@ -27,6 +27,7 @@ from globular.algorithms.infinite import (
 )
 from globular.algorithms.parts import Worth, hard_free_energy
 from globular.algorithms.steps import Step
+from globular.algorithms.variational import nearest_graph
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu.expect.remembered import MARGIN, Kept
 from globular.backends.many.split import SplitShard
@@ -73,22 +74,22 @@ def prior_for(rows: Matrix, kind: str = "full", scale: float = 0.05, least: floa
     return GaussianPrior(0.01, rows.mean(axis=0), nu, np.diag(S) if kind == "full" else S, floor)
 
 
-def on_rows(rows: Matrix, seed: int = 0) -> Rows:
-    return Rows(CpuShard(rows), 100_000, np.random.default_rng(seed))
+def on_rows(rows: Matrix, seed: int = 0) -> RowData:
+    return RowData(CpuShard(rows), 100_000, np.random.default_rng(seed))
 
 
-def on_cells(rows: Matrix, kind: str = "full", seed: int = 0) -> Cells:
+def on_cells(rows: Matrix, kind: str = "full", seed: int = 0) -> CellData:
     """Cells that stay cells whatever they would gain as rows."""
     options = CellOptions(n_cells=40, tol=1e-6, most_cells=1e9)
     scatter = "outer" if kind == "full" else "columns"
-    return Cells(CpuShard(rows), scatter, options, 100_000, np.random.default_rng(seed))
+    return CellData(CpuShard(rows), scatter, options, 100_000, np.random.default_rng(seed))
 
 
-def run(data: Field, prior: GaussianPrior, options: InfiniteOptions = InfiniteOptions()) -> list[Step[Mixture]]:  # noqa: B008
+def run(data: RowData, prior: GaussianPrior, options: InfiniteOptions = InfiniteOptions()) -> list[Step[Mixture]]:  # noqa: B008
     return list(infinite(data, prior, one_component(data, prior), options, np.random.default_rng(0)))
 
 
-def free_energy(data: Field, mixture: Mixture) -> float:
+def free_energy(data: RowData, mixture: Mixture) -> float:
     return mixture.free_energy(data.e_step(mixture.local).log_likelihood)
 
 
@@ -98,7 +99,7 @@ def free_energy(data: Field, mixture: Mixture) -> float:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("make", [on_rows, on_cells], ids=["rows", "cells"])
 @pytest.mark.parametrize("closed", [False, True], ids=["nested", "closed"])
-def test_free_energy_never_rises_at_a_fixed_truncation(kind: str, make: Callable[..., Field], closed: bool) -> None:
+def test_free_energy_never_rises_at_a_fixed_truncation(kind: str, make: Callable[..., RowData], closed: bool) -> None:
     rows, _ = blobs(apart=2.5)
     prior = prior_for(rows, kind)
     data = make(rows)
@@ -131,7 +132,7 @@ def test_refining_the_tree_never_raises_the_free_energy() -> None:
 
 
 @pytest.mark.parametrize("make", [on_rows, on_cells], ids=["rows", "cells"])
-def test_families_are_nested(make: Callable[..., Field]) -> None:
+def test_families_are_nested(make: Callable[..., RowData]) -> None:
     """After convergence F at T + 1 is at most F at T, and what grows further is never worse."""
     rows, _ = blobs(C=4)
     data, prior = make(rows), prior_for(rows)
@@ -146,7 +147,7 @@ def test_families_are_nested(make: Callable[..., Field]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("make", [on_rows, on_cells], ids=["rows", "cells"])
-def test_shown_objectives_are_monotone_and_the_components_found(kind: str, make: Callable[..., Field]) -> None:
+def test_shown_objectives_are_monotone_and_the_components_found(kind: str, make: Callable[..., RowData]) -> None:
     rows, labels = blobs(C=6, D=3)
     steps = run(make(rows), prior_for(rows, kind, least=1e-6))
     objectives = np.array([step.objective for step in steps])
@@ -168,7 +169,7 @@ def test_a_ring_needs_more_than_two_halves_at_once() -> None:
 
 def test_cells_that_gain_too_much_as_rows_give_way_to_them() -> None:
     rows, _ = blobs(n=2000, apart=4.0, D=3, C=6)
-    data = Cells(CpuShard(rows), "outer", CellOptions(n_cells=30, tol=1e-9), 100_000, np.random.default_rng(0))
+    data = CellData(CpuShard(rows), "outer", CellOptions(n_cells=30, tol=1e-9), 100_000, np.random.default_rng(0))
     assert not data.by_rows
     steps = run(data, prior_for(rows, least=1e-6))
     assert data.by_rows
@@ -185,7 +186,7 @@ def test_cells_that_look_at_few_components(kind: str) -> None:
     rows = centers[labels] + random.normal(size=(6400, 2))
     options = CellOptions(n_cells=400, C_prime=3, G=6)
     scatter = "outer" if kind == "full" else "columns"
-    data = Cells(CpuShard(rows), scatter, options, 100_000, np.random.default_rng(0))
+    data = CellData(CpuShard(rows), scatter, options, 100_000, np.random.default_rng(0))
     steps = run(data, prior_for(rows, kind, least=1e-6), InfiniteOptions(n_candidates=50))
     objectives = np.array([step.objective for step in steps])
     assert (np.diff(objectives) >= -1e-9 * abs(objectives[0])).all()
@@ -319,9 +320,9 @@ def test_a_cycle_costs_the_same_a_cell_for_a_thousand_components() -> None:
         centers = 9.0 * np.stack(np.meshgrid(np.arange(side), np.arange(side)), axis=-1).reshape(-1, 2)
         rows = centers[np.arange(20 * T) % T] + np.random.default_rng(0).normal(size=(20 * T, 2))
         options = CellOptions(leaf_size=8, n_cells=4 * T, C_prime=4, G=6)
-        data = Cells(CpuShard(rows, n_threads=2), "outer", options, 100_000, np.random.default_rng(0))
+        data = CellData(CpuShard(rows, n_threads=2), "outer", options, 100_000, np.random.default_rng(0))
         prior = prior_for(rows, scale=1e-3)
-        cycles = Cycles(data, prior, InfiniteOptions(T_max=T, max_iter=6))
+        cycles = VariationalRun(data, prior, InfiniteOptions(T_max=T, max_iter=6))
         state = cycles.arrange(components_at(data, centers, prior), 0.0, np.zeros(T))
         steps = list(cycles.cycle(state, None, 0.0, refine=False))
         objectives = np.array([step.objective for step in steps])
@@ -343,7 +344,7 @@ def test_cells_of_components_that_are_tried_are_opened(C_prime: int | None) -> N
     n_before = shard.run(Plant("outer", 8, largest=600.0))
     mixture = isotropic_mixture(rows[:8], 1.0, "full")
     if C_prime:
-        graph = fields.nearest_means(shard, mixture.means, 4)
+        graph = nearest_graph(shard, mixture.means, 4)
         shard.run(ExpectCells(mixture, Neighbors(graph, Search(C_prime, 0, 0, estimate=False))))
     bound = shard.run(ExpectCells(mixture)).log_likelihood
     n_cells = shard.run(OpenHeld(mixture, np.array([3, 5]), 40))
@@ -411,13 +412,13 @@ def test_a_share_of_cells_has_the_e_step_of_the_frontier(kind: str, D: int, monk
 
 def test_components_seen_in_the_same_cells_are_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, _ = blobs(n=4000, C=8, D=4, apart=5.0)
-    given_up: list[tuple[int, int]] = []
+    rejected_at: list[tuple[int, int]] = []
     once = splits._try_split
 
     def observed(share: fields.Share, component: int, parent: Moments, *rest: Any) -> splits.Trial:
         trial = once(share, component, parent, *rest)
         if trial.gain <= 0:
-            given_up.append((round(float(parent.counts[0])), len(share)))
+            rejected_at.append((round(float(parent.counts[0])), len(share)))
         return trial
 
     monkeypatch.setattr(splits, "_try_split", observed)
@@ -426,7 +427,7 @@ def test_components_seen_in_the_same_cells_are_not_tried_again(monkeypatch: pyte
     steps = run(data, prior_for(rows))
     assert steps[-1].stopped == GROWN and steps[-1].model.T == 8
     assert data.n_cells > before  # it has looked closer, …
-    assert len(given_up) == len(set(given_up)) >= 8  # … and at nothing twice
+    assert len(rejected_at) == len(set(rejected_at)) >= 8  # … and at nothing twice
 
 
 @pytest.mark.parametrize(("steeper", "fall", "n_left", "expected"), [(4, 1, 9, 2 / 3), (4, 3, 1, 3), (4, 3, 9, 18)])
@@ -439,7 +440,9 @@ def test_what_f_may_still_fall_by_is_twice_a_geometric_series(
 def test_rows_take_over_with_the_components_that_matter() -> None:
     """The objective stays monotone, the components sorted, and the result that of all pairs."""
     rows, _ = blobs(n=3000, apart=6.0, D=4, C=12)
-    data = Cells(CpuShard(rows), "outer", CellOptions(n_cells=30, most_cells=1e-3), 100_000, np.random.default_rng(0))
+    data = CellData(
+        CpuShard(rows), "outer", CellOptions(n_cells=30, most_cells=1e-3), 100_000, np.random.default_rng(0)
+    )
     assert data.by_rows and data.truncated
     steps = run(data, prior_for(rows, least=1e-6))
     exact = run(on_rows(rows), prior_for(rows, least=1e-6))
@@ -466,7 +469,7 @@ def test_claimed_cells_weigh_what_the_component_holds() -> None:
     """E-steps on a component's cells alone are those of `within` on all of them."""
     rows, _ = blobs(apart=2.0, n=2000)
     data, prior = on_cells(rows), prior_for(rows)
-    shard = data._shard
+    shard = data.shard
     mixture = InfiniteMixture.update(prior, (1.0, 1.0), components_at(data, rows[:4], prior)).local
     children = InfiniteMixture.update(prior, (1.0, 1.0), components_at(data, rows[4:6], prior)).local
     (chunks,) = shard.run(CellsOf(mixture, np.array([2])))
@@ -484,7 +487,7 @@ def test_claimed_cells_weigh_what_the_component_holds() -> None:
 
 
 @pytest.mark.parametrize("make", [on_rows, on_cells], ids=["rows", "cells"])
-def test_the_gain_of_a_trial_is_what_the_free_energy_falls_by(make: Callable[..., Field]) -> None:
+def test_the_gain_of_a_trial_is_what_the_free_energy_falls_by(make: Callable[..., RowData]) -> None:
     """Children in the place of their parent, everything else as it was: F of all the data tells the same."""
     rows, _ = blobs(C=3, apart=10.0)
     data, prior = make(rows), prior_for(rows)
@@ -539,7 +542,7 @@ def test_rows_of_large_components_are_thinned_for_trials(monkeypatch: pytest.Mon
         original(self, shard, rows, weights)
 
     monkeypatch.setattr(fields.LocalRows, "__init__", spy)
-    data = Rows(CpuShard(rows), 300, np.random.default_rng(0))
+    data = RowData(CpuShard(rows), 300, np.random.default_rng(0))
     assert run(data, prior_for(rows))[-1].model.T == 4
     assert max(copied) < 400
 
@@ -568,9 +571,9 @@ def test_partition_of_the_tree_is_the_best_that_it_contains() -> None:
 
 def test_hard_free_energy_is_that_of_rows_that_are_not_shared() -> None:
     rows, labels = blobs(n=400, C=4, D=2, apart=60.0)
-    prior, data = prior_for(rows, scale=1e-2), Rows(CpuShard(rows), 1000, np.random.default_rng(0))
+    prior, data = prior_for(rows, scale=1e-2), RowData(CpuShard(rows), 1000, np.random.default_rng(0))
     moments = components_at(data, np.array([rows[labels == c].mean(axis=0) for c in range(4)]), prior)
-    cycles = Cycles(data, prior, InfiniteOptions())
+    cycles = VariationalRun(data, prior, InfiniteOptions())
     *_, last = cycles.cycle(cycles.arrange(moments, 0.0, np.zeros(4)), None, 1e-9)
     assert hard_free_energy(moments, prior, (1.0, 1.0)) == pytest.approx(-last.objective, rel=1e-4)
 
@@ -579,8 +582,8 @@ def test_the_tree_sees_clusters_that_look_uniform_from_afar() -> None:
     side = 12
     centers = 10.0 * np.stack(np.meshgrid(np.arange(side), np.arange(side)), axis=-1).reshape(-1, 2)
     rows = centers[np.arange(40 * side**2) % side**2] + np.random.default_rng(0).normal(size=(40 * side**2, 2))
-    data = Cells(CpuShard(rows), "outer", CellOptions(n_cells=64, most_cells=1.0), 1000, np.random.default_rng(0))
-    cycles = Cycles(data, prior_for(rows, scale=1.0, least=1e-6), InfiniteOptions())
+    data = CellData(CpuShard(rows), "outer", CellOptions(n_cells=64, most_cells=1.0), 1000, np.random.default_rng(0))
+    cycles = VariationalRun(data, prior_for(rows, scale=1.0, least=1e-6), InfiniteOptions())
     one = cycles.arrange(one_component(data, cycles.prior), 0.0, np.zeros(1))
     *_, whole = cycles.cycle(one, None, 1e-3)
     state = cycles.better_parts(replace(one, F=-whole.objective))

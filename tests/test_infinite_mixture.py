@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,10 +164,15 @@ def test_best_of_several_runs() -> None:
     assert best.free_energy_ <= one.free_energy_
 
 
-def test_paper_splits_and_concentration() -> None:
+def test_paper_splits_and_concentration(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, _ = blobs()
-    best = InfiniteGaussianMixture(splits="best", n_split_candidates=3, random_state=0).fit(rows)
-    assert best.n_components_ == 4
+    options = InfiniteGaussianMixture._options
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            InfiniteGaussianMixture, "_options",
+            lambda self, data: replace(options(self, data), accept="best", n_candidates=3),
+        )  # fmt: skip
+        assert InfiniteGaussianMixture(random_state=0).fit(rows).n_components_ == 4
     few = InfiniteGaussianMixture(random_state=0, concentration=1e-3).fit(rows)
     many = InfiniteGaussianMixture(random_state=0, concentration=(1.0, 50.0)).fit(rows)
     assert few.remaining_weight_ < many.remaining_weight_
@@ -174,12 +180,9 @@ def test_paper_splits_and_concentration() -> None:
 
 def test_given_priors_are_used_as_they_are() -> None:
     rows, _ = blobs()
-    given: dict[str, Any] = {
-        "mean_prior": [1.0, 2.0], "mean_precision_prior": 0.5, "degrees_of_freedom_prior": 7.0,
-        "covariance_prior": np.eye(2) * 9, "concentration": (2.0, 3.0),
-    }  # fmt: skip
-    model = InfiniteGaussianMixture(random_state=0, **given).fit(rows)
-    np.testing.assert_array_equal(model.prior_["scale"], given["covariance_prior"])
+    prior = {"mean": [1.0, 2.0], "mean_precision": 0.5, "degrees_of_freedom": 7.0, "covariance": np.eye(2) * 9}
+    model = clone(InfiniteGaussianMixture(random_state=0, prior=prior, concentration=(2.0, 3.0))).fit(rows)
+    np.testing.assert_array_equal(model.prior_["scale"], prior["covariance"])
     np.testing.assert_array_equal(model.prior_["means"], [1.0, 2.0])
     assert (model.prior_["mean_precision"], model.prior_["degrees_of_freedom"]) == (0.5, 7.0)
     assert model.posterior_["degrees_of_freedom"].sum() == pytest.approx(7 * model.n_components_ + 600, abs=1)
@@ -211,7 +214,7 @@ def test_scikit_learn_conventions(estimator: Any, check: Callable[[Any], None]) 
 
 def test_weights_equal_repetitions_from_given_means() -> None:
     start = np.random.RandomState(0).rand(3, 30)
-    estimator = InfiniteGaussianMixture(truncation="fixed", max_components=3, means_init=start, accelerate=False)
+    estimator = InfiniteGaussianMixture(truncation="fixed", max_components=3, init_params=start, accelerate=False)
     check_sample_weight_equivalence_on_dense_data("InfiniteGaussianMixture", estimator)
 
 
@@ -273,13 +276,16 @@ def test_edges_of_counts() -> None:
     [
         ({"concentration": (1.0,)}, "concentration"),
         ({"concentration": [1.0, -2.0]}, "concentration"),
-        ({"mean_prior": [0.0]}, "mean_prior has shape"),
-        ({"mean_prior": [0.0, np.nan]}, "mean_prior"),
-        ({"covariance_prior": np.ones((2, 2))}, "covariance_prior must be positive"),
-        ({"covariance_prior": np.ones(2)}, "covariance_prior has shape"),
-        ({"degrees_of_freedom_prior": 0.5}, "degrees_of_freedom_prior"),
-        ({"means_init": np.zeros((4, 2))}, "truncation='fixed'"),
-        ({"means_init": np.zeros((4, 2)), "truncation": "fixed"}, "means_init has shape"),
+        ({"prior": [0.0]}, "'prior'"),
+        ({"prior": {"means": [0.0, 0.0]}}, "no part 'means'; its parts are 'mean',"),
+        ({"prior": {"mean": [0.0]}}, r"prior\['mean'\] has shape"),
+        ({"prior": {"mean": [0.0, np.nan]}}, r"prior\['mean'\]"),
+        ({"prior": {"mean_precision": 0}}, r"prior\['mean_precision'\]=0"),
+        ({"prior": {"covariance": np.ones((2, 2))}}, r"prior\['covariance'\] must be positive"),
+        ({"prior": {"covariance": np.ones(2)}}, r"prior\['covariance'\] has shape"),
+        ({"prior": {"degrees_of_freedom": 0.5}}, "degrees_of_freedom"),
+        ({"init_params": np.zeros((4, 2))}, "truncation='fixed'"),
+        ({"init_params": np.zeros((4, 2)), "truncation": "fixed"}, "init_params has shape"),
         ({"truncation": "fixed", "max_components": 1000}, "max_components=1000"),
         ({"n_candidates": 5, "accelerate": False}, "accelerate=True"),
         ({"tol": 0}, "tol"),

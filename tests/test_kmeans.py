@@ -24,11 +24,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from globular import KMeans, NestedMiniBatchKMeans, VariationalKMeans
+from globular.algorithms.seeding.named import STARTS
 from globular.callbacks import Callback
-from globular.data.sources import as_source
-from globular.errors import FitInterruptedWarning
-from globular.estimators import inputs
-from globular.estimators.starts import STARTS
+from globular.data.open import as_source
+from globular.errors import DataError, FitInterruptedWarning, MemoryBudgetError
+from globular.estimators import centroids, inputs
 from globular.model.history import History
 from globular.reference import hard as reference
 from makers import FORMS, blobs, in_form, lattice, weights_for
@@ -137,6 +137,31 @@ def test_files_sources_and_memory_maps(tmp_path: Path, streamed: bool, monkeypat
     if streamed:
         with pytest.raises(ValueError, match="in memory"):
             KMeans(7, init=lambda X, k, random_state: X[:k]).fit(path)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
+def test_transform_of_rows_larger_than_memory(
+    metric: str, dtype: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = (20 + blobs(n=300, C=8)).astype(dtype)
+    np.save(tmp_path / "rows.npy", X)
+    model = KMeans(7, metric=metric, random_state=0).fit(X)
+    expected = model.transform(X)
+    monkeypatch.setattr(inputs, "MEMORY_SHARE", 0.0)
+    monkeypatch.setattr(centroids, "ROWS_AT_ONCE", 32)
+    monkeypatch.setattr(centroids, "BLOCK_BYTES", 64 * 8 * X.shape[1])
+    found = model.transform(tmp_path / "rows.npy")
+    assert found.dtype == model.cluster_centers_.dtype
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    if X.dtype.kind == "f":
+        X[211, 1] = np.nan
+        np.save(tmp_path / "rows.npy", X)
+        with pytest.raises(DataError, match="NaN or infinity in row 211"):
+            model.transform(tmp_path / "rows.npy")
+    monkeypatch.setattr("globular.data.memory.physical_memory", lambda: 2000)
+    with pytest.raises(MemoryBudgetError, match="distances of all rows to all centres would take"):
+        model.transform(tmp_path / "rows.npy")
 
 
 def test_data_frames_and_feature_names() -> None:
@@ -287,7 +312,7 @@ def test_differences_whose_squares_underflow_are_refused(estimator: type) -> Non
 
 SPARSE = [
     KMeans(8, algorithm="lloyd"), KMeans(8, algorithm="yinyang"), KMeans(8, algorithm="probing"), VariationalKMeans(8),
-    NestedMiniBatchKMeans(8), NestedMiniBatchKMeans(8, bounds="elkan"), NestedMiniBatchKMeans(8, search="cells"),
+    NestedMiniBatchKMeans(8), NestedMiniBatchKMeans(8, search="elkan"), NestedMiniBatchKMeans(8, search="cells"),
 ]  # fmt: skip
 
 

@@ -30,7 +30,7 @@ MODELS = [
     KMeans(600, **SHORT),
     VariationalKMeans(200, **SHORT),
     NestedMiniBatchKMeans(60, **SHORT),
-    NestedMiniBatchKMeans(60, bounds=None, **SHORT),
+    NestedMiniBatchKMeans(60, search="exact", **SHORT),
     NestedMiniBatchKMeans(1000, **SHORT),
     GaussianMixture(5, **SHORT),
     GaussianMixture(60, covariance_type="diag", algorithm="variational", **SHORT),

@@ -17,12 +17,18 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture as SklearnMixture
 from threadpoolctl import threadpool_limits
 
-from globular import ChunkyGaussianMixture, InfiniteGaussianMixture, InfiniteMultinomialMixture
+from globular import (
+    ChunkyGaussianMixture,
+    InfiniteGaussianMixture,
+    InfiniteMultinomialMixture,
+    VariationalGaussianMixture,
+)
 from globular.algorithms.em import ROUNDED
+from globular.algorithms.seeding import named
 from globular.backends.many.stream import StreamShard
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.errors import FitInterruptedWarning
-from globular.estimators import inputs, starts
+from globular.estimators import inputs, variational_mixture
 from globular.estimators.mixture import GaussianMixture
 from globular.estimators.mixture_starts import STARTS
 from globular.model.covariances import FAMILIES
@@ -401,6 +407,9 @@ def test_bad_input_is_named() -> None:
     [
         lambda n: GaussianMixture(n, algorithm="em", covariance_type="diag"),
         lambda n: GaussianMixture(n, algorithm="chunky"),
+        lambda n: GaussianMixture(n, algorithm="variational", covariance_type="diag"),
+        lambda n: VariationalGaussianMixture(n, covariance_type="diag"),
+        lambda n: VariationalGaussianMixture(n, covariance_type="diag", search="neighbors"),
         lambda n: ChunkyGaussianMixture(n),
         lambda n: InfiniteGaussianMixture(truncation="fixed", max_components=n),
         lambda n: InfiniteGaussianMixture(truncation="fixed", max_components=n, accelerate=False),
@@ -408,12 +417,16 @@ def test_bad_input_is_named() -> None:
     ],
 )
 def test_kmeans_starts_either_side_of_hierarchical_seeds(make: Any, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starts, "GREEDY_UP_TO", 20)
-    monkeypatch.setattr(starts, "PLUS_PLUS_UP_TO", 40)
+    monkeypatch.setattr(named, "GREEDY_UP_TO", 20)
+    monkeypatch.setattr(named, "PLUS_PLUS_UP_TO", 40)
     X = np.abs(np.random.default_rng(0).normal(size=(300, 3)))
     with pytest.warns(ConvergenceWarning):
         model = make(n).set_params(max_iter=2, tol=1e-9, random_state=0).fit(X)
     assert model.means_.shape == (n, 3) and np.isfinite(model.means_).all()
+    if getattr(model, "algorithm", "") == "variational":  # the same where rows search neighbourhoods
+        monkeypatch.setattr(variational_mixture, "NEIGHBORS_UP_TO", n)
+        with pytest.warns(ConvergenceWarning):
+            assert np.isfinite(model.fit(X).means_).all()
 
 
 @pytest.mark.parametrize("covariance_type", TYPES)

@@ -17,6 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import globular
 from globular import KMeans, NestedMiniBatchKMeans, io
+from globular.algorithms import nested_choices as choices
 from globular.algorithms.lloyd import KMeansOptions, lloyd
 from globular.algorithms.nested import RHO_TOGETHER, NestedOptions, Plateau, nested_kmeans
 from globular.backends.cpu import CpuShard
@@ -25,14 +26,14 @@ from globular.backends.many.stream import StreamShard
 from globular.data.sources import ArraySource
 from globular.errors import DataError, MemoryBudgetError
 from globular.estimators import inputs
-from globular.estimators import nested_choices as choices
 from globular.model.nested import Batch
 from globular.reference import nested as reference
+from globular.seam.passes import Assign
 from makers import FORMS, Rows, blobs, in_form, lattice, weights_for
 
-SIX = {
-    "lloyd": {"batch_size": 10**9, "bounds": None},
-    "yinyang": {"batch_size": 10**9, "bounds": "yinyang"},
+SIX: dict[str, dict[str, Any]] = {
+    "lloyd": {"b0": 10**9, "bounds": None},
+    "yinyang": {"b0": 10**9, "bounds": "yinyang"},
     "mbatch": {"nested": False, "remove_old": False},
     "mbatch.remove": {"nested": False},
     "nmbatch": {"bounds": "elkan"},
@@ -244,31 +245,31 @@ def test_streamed_batches_are_held_and_read_alike(monkeypatch: pytest.MonkeyPatc
     assert runs[0] == runs[1] == runs[2] and len(runs[0]) > 10
 
 
-# ------------------------------------------------------------------------------------------- the face
-
-
 @pytest.mark.parametrize("name", SIX)
 def test_six_algorithms_are_six_settings(name: str) -> None:
     X = blobs(n=3000, C=10, D=4)
     exact = KMeans(10, init=X[:10], algorithm="lloyd", tol=0.0).fit(X)
-    options = {"batch_size": 300, "init": X[:10], "random_state": 0, "max_no_improvement": None, **SIX[name]}
-    model = NestedMiniBatchKMeans(10, max_iter=60, **options).fit(X)
-    assert -model.score(X) == pytest.approx(model.inertia_, rel=1e-12)
-    assert model.inertia_ < 1.1 * exact.inertia_
-    np.testing.assert_array_equal(model.labels_, model.predict(X))
+    options = NestedOptions(**{"b0": 300, "max_epochs": 60, **SIX[name]})
+    *_, last = nested_kmeans(CpuShard(X), X[:10], options, np.random.default_rng(0))
+    shard = CpuShard(X)
+    inertia = shard.run(Assign(last.model.centers)).objective
+    assert inertia < 1.1 * exact.inertia_
     if name in ("lloyd", "yinyang"):
-        np.testing.assert_array_equal(model.labels_, exact.labels_)
-        assert model.n_steps_ == model.n_iter_ == exact.n_iter_
+        np.testing.assert_array_equal(shard.labels, exact.labels_)
+        assert last.iteration == exact.n_iter_
     if name == "mbatch":
-        assert model.counts_.sum() == model.n_steps_ * 300
-    elif model.batch_size_ == 3000 or name == "mbatch.remove":
-        assert model.counts_.sum() == 3000
+        assert last.model.votes.counts.sum() == last.iteration * 300
+    elif last.model.batch_size == 3000 or name == "mbatch.remove":
+        assert last.model.votes.counts.sum() == 3000
+
+
+# ------------------------------------------------------------------------------------------- the face
 
 
 @pytest.mark.parametrize("form", ["float32", "uint8", "csr32"])
 def test_results_depend_on_the_seed_and_not_on_threads(form: str) -> None:
     X = in_form(blobs(n=3000, C=10, D=6), form)
-    for options in ({}, {"nested": False}, {"search": "cells"}):
+    for options in ({}, {"search": "yinyang"}, {"search": "cells"}):
         models = [
             NestedMiniBatchKMeans(30, batch_size=250, random_state=4, n_threads=n, max_iter=10, **options).fit(X)
             for n in (1, 2)
@@ -344,10 +345,10 @@ def test_when_it_stops() -> None:
     assert loose.stopped_ == "centres moved less than tol" and loose.batch_size_ == 3000
     short = NestedMiniBatchKMeans(max_iter=2, **base).fit(X)
     assert short.stopped_ == "max_iter" and 2 <= short.n_iter_ <= 3
-    random = NestedMiniBatchKMeans(nested=False, max_no_improvement=3, **base).fit(X)
-    assert random.stopped_ == "max_no_improvement"
-    endless = NestedMiniBatchKMeans(nested=False, max_no_improvement=None, max_iter=20, **base).fit(X)
-    assert endless.stopped_ == "max_iter" and endless.n_steps_ == 300
+    for patience, n_epochs, why in ((3, 100, "max_no_improvement"), (None, 20, "max_iter")):  # random batches
+        options = NestedOptions(200, nested=False, bounds=None, max_epochs=n_epochs, max_no_improvement=patience)
+        *_, last = nested_kmeans(CpuShard(X), X[:30], options, np.random.default_rng(0))
+        assert last.stopped == why and (patience is not None or last.iteration == 300)
     assert NestedMiniBatchKMeans(callbacks=lambda model, record: record.iteration == 4, **base).fit(X).n_steps_ == 4
 
 
@@ -363,10 +364,10 @@ def test_labels_of_rows_that_no_batch_has_had_are_minus_one() -> None:
 def test_many_clusters_search_cells() -> None:
     X = globular.datasets.many_blobs(30_000, 1000, 8, random_state=0).X
     model = NestedMiniBatchKMeans(1000, random_state=0, max_iter=10).fit(X)
-    assert (model.search_, model.bounds_) == ("cells", None) and model.label_recall_ > 0.9
+    assert model.search_ == "cells" and model.label_recall_ > 0.9
     visits = sum(record.n_distances for record in model.history_) / (model.n_iter_ * len(X))
     assert visits < 0.2 * 1000  # distances per row and visit, against k
-    exact = NestedMiniBatchKMeans(1000, search="exact", bounds=None, random_state=0, max_iter=10).fit(X)
+    exact = NestedMiniBatchKMeans(1000, search="exact", random_state=0, max_iter=10).fit(X)
     assert exact.search_ == "exact" and model.inertia_ < 1.03 * exact.inertia_
 
 
@@ -374,12 +375,12 @@ def test_auto_chooses_bounds_by_their_memory(monkeypatch: pytest.MonkeyPatch, ca
     X = blobs(n=2000, C=10, D=40)
     chosen = {}
     for memory in (2**40, 8 * 2000 * 30, 8 * 2000):
-        monkeypatch.setattr(choices, "physical_memory", lambda memory=memory: memory)
+        monkeypatch.setattr("globular.estimators.nested.physical_memory", lambda memory=memory: memory)
         with caplog.at_level(logging.INFO, logger="globular"):
-            chosen[memory] = NestedMiniBatchKMeans(50, max_iter=1, random_state=0).fit(X).bounds_
-    assert list(chosen.values()) == ["elkan", "yinyang", None]
-    assert "bounds='elkan' of all rows: up to 0.4 MiB" in caplog.text
-    assert NestedMiniBatchKMeans(50, max_iter=1, random_state=0).fit(X[:, :3]).bounds_ is None
+            chosen[memory] = NestedMiniBatchKMeans(50, max_iter=1, random_state=0).fit(X).search_
+    assert list(chosen.values()) == ["elkan", "yinyang", "exact"]
+    assert "bounds of search='elkan': up to 0.4 MiB" in caplog.text
+    assert NestedMiniBatchKMeans(50, max_iter=1, random_state=0).fit(X[:, :3]).search_ == "exact"
 
 
 def test_bounds_of_streamed_rows_have_a_budget_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,11 +388,17 @@ def test_bounds_of_streamed_rows_have_a_budget_of_their_own(tmp_path: Path, monk
     np.save(tmp_path / "X.npy", X)
     monkeypatch.setattr(choices, "STREAMED_BOUNDS", 2000 * 4 * 11)  # ten groups of five: yinyang's just fit
     model = NestedMiniBatchKMeans(50, max_iter=1, random_state=0)
-    assert model.fit(tmp_path / "X.npy").bounds_ == "elkan"  # read whole
+    assert model.fit(tmp_path / "X.npy").search_ == "elkan"  # read whole
     monkeypatch.setattr(inputs, "MEMORY_SHARE", 1e-9)
-    assert model.fit(tmp_path / "X.npy").bounds_ == "yinyang"
+    assert model.fit(tmp_path / "X.npy").search_ == "yinyang"
     monkeypatch.setattr(choices, "STREAMED_BOUNDS", 2000)
-    assert model.fit(tmp_path / "X.npy").bounds_ is None
+    assert model.fit(tmp_path / "X.npy").search_ == "exact"
+
+
+def test_rows_out_of_memory_have_bounds_by_that_budget_wherever_they_are() -> None:
+    """Dask workers as well as streams: the memory of this process says nothing about theirs."""
+    here, elsewhere = (choices.NestedSettings(50, 10**7, 40, 4, in_memory=there) for there in (True, False))
+    assert here.choose_search(2.0**40) == "elkan" and elsewhere.choose_search(2.0**40) == "yinyang"
 
 
 def test_auto_leaves_out_bounds_that_cost_more_than_they_save(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,27 +406,24 @@ def test_auto_leaves_out_bounds_that_cost_more_than_they_save(monkeypatch: pytes
     # room for yinyang's bounds, not for Elkan's: 500 clusters have 10 groups in 40 columns, none to speak of in 3
     chosen = {}
     for n_clusters, n_columns in ((150, 3), (220, 40), (500, 40), (500, 3)):
-        monkeypatch.setattr(choices, "physical_memory", lambda k=n_clusters: 8 * 2000 * k)
+        monkeypatch.setattr("globular.estimators.nested.physical_memory", lambda k=n_clusters: 8 * 2000 * k)
         model = NestedMiniBatchKMeans(n_clusters, max_iter=1, random_state=0).fit(X[:, :n_columns])
-        chosen[n_clusters, n_columns] = model.bounds_
-    assert list(chosen.values()) == ["yinyang", "yinyang", None, None]
+        chosen[n_clusters, n_columns] = model.search_
+    assert list(chosen.values()) == ["yinyang", "yinyang", "exact", "exact"]
 
 
 def test_impossible_bounds_are_refused_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
     X = blobs(n=5000, C=10, D=2)
     monkeypatch.setattr("globular.data.memory.physical_memory", lambda: 600_000)
-    with pytest.raises(MemoryBudgetError, match=r"bounds='elkan'.*bounds=None"):
-        NestedMiniBatchKMeans(50, bounds="elkan").fit(X)
+    with pytest.raises(MemoryBudgetError, match=r"search='elkan'.*search='exact'"):
+        NestedMiniBatchKMeans(50, search="elkan").fit(X)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"remove_old": False}, "remove_old=False needs nested=False"),
-        ({"bounds": "elkan", "nested": False}, "bounds='elkan' needs nested=True"),
-        ({"bounds": "yinyang", "search": "cells"}, "bounds='yinyang' needs search='exact'"),
+        ({"search": "hamerly"}, "search"),
         ({"batch_size": 0}, "batch_size"),
-        ({"growth_threshold": -1.0}, "growth_threshold"),
         ({"reassignment_ratio": 2.0}, "reassignment_ratio"),
         ({"n_clusters": 51}, "n_samples=50 should be >= n_clusters=51"),
     ],
@@ -432,10 +436,10 @@ def test_what_does_not_go_together_is_refused(options: dict[str, Any], message: 
             NestedMiniBatchKMeans(**options).partial_fit(blobs(n=50))
 
 
-@pytest.mark.parametrize("nested", [True, False])
+@pytest.mark.parametrize("search", ["auto", "exact", "cells"])
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
-def test_edges(nested: bool, metric: str) -> None:
-    options = {"nested": nested, "metric": metric, "batch_size": 7, "max_iter": 20, "random_state": 0}
+def test_edges(search: str, metric: str) -> None:
+    options = {"search": search, "metric": metric, "batch_size": 7, "max_iter": 20, "random_state": 0}
     cases = {
         "one row": (np.ones((1, 3)), 1, None),
         "as many clusters as rows": (blobs(n=9, D=2), 9, None),
@@ -461,14 +465,14 @@ def test_files_larger_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for number in range(4):
         io.write_array(tmp_path / "parts" / f"{number}.parquet", X[1000 * number : 1000 * (number + 1)])
     monkeypatch.setattr(inputs, "MEMORY_SHARE", 1e-9)
-    options = {"batch_size": 400, "init": X[:15], "bounds": "elkan"}
+    options = {"batch_size": 400, "init": X[:15], "search": "elkan"}
     whole = NestedMiniBatchKMeans(15, random_state=0, **options).fit(X)
     for X_on_disk in (tmp_path / "X.npy", tmp_path / "parts"):
         model = NestedMiniBatchKMeans(15, random_state=0, **options).fit(X_on_disk)
         assert model.batch_size_ == 4000 and model.stopped_ == "no label changed"
         assert model.inertia_ == pytest.approx(-model.score(X), rel=1e-6)
         assert model.inertia_ < 1.05 * whole.inertia_
-        again = NestedMiniBatchKMeans(15, nested=False, random_state=0, batch_size=400, init=X[:15]).fit(X_on_disk)
+        again = NestedMiniBatchKMeans(15, search="exact", random_state=0, batch_size=400, init=X[:15]).fit(X_on_disk)
         assert again.inertia_ < 1.1 * whole.inertia_
 
 
@@ -478,7 +482,7 @@ def test_a_missing_value_on_disk_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     np.save(tmp_path / "X.npy", X)
     monkeypatch.setattr(inputs, "MEMORY_SHARE", 1e-9)
     with pytest.raises(DataError, match=r"X\.npy: NaN or infinity in row 321"):
-        NestedMiniBatchKMeans(5, init=np.ones((5, 3)) * np.arange(5)[:, None], bounds=None).fit(tmp_path / "X.npy")
+        NestedMiniBatchKMeans(5, init=np.ones((5, 3)) * np.arange(5)[:, None], search="exact").fit(tmp_path / "X.npy")
 
 
 @pytest.mark.realdata
@@ -498,16 +502,14 @@ def test_sparse_text(real_data: Any) -> None:
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
-@pytest.mark.parametrize(
-    "settings", [{"bounds": "elkan"}, {"bounds": "yinyang"}, {"bounds": None}, {"search": "cells"}]
-)
+@pytest.mark.parametrize("search", ["elkan", "yinyang", "exact", "cells"])
 @pytest.mark.parametrize("kind", ["dense", "sparse", "weighted"])
-def test_no_cluster_is_empty_at_the_end(settings: dict[str, Any], metric: str, kind: str) -> None:
+def test_no_cluster_is_empty_at_the_end(search: str, metric: str, kind: str) -> None:
     rng = np.random.default_rng(3)
     X = 20 * rng.normal(size=(12, 4))[rng.integers(12, size=800)] + rng.normal(size=(800, 4))
     start = np.concatenate([X[:30], np.full((20, 4), 1e3)])  # no row will come to the last twenty, or to one of them
     weights = rng.integers(0, 3, size=800).astype(float) if kind == "weighted" else None
-    model = NestedMiniBatchKMeans(50, batch_size=200, init=start, metric=metric, random_state=0, **settings)
+    model = NestedMiniBatchKMeans(50, batch_size=200, init=start, metric=metric, random_state=0, search=search)
     model.fit(sparse.csr_array(X) if kind == "sparse" else X, sample_weight=weights)
     held = np.bincount(model.labels_, weights=weights, minlength=50)
     assert (held > 0).all() and (model.counts_ > 0).all()

@@ -22,7 +22,7 @@ from globular.model.nested import Batch, Bounds, Candidates, NestedSearch
 from globular.model.votes import Votes
 from globular.reference import hard as reference
 from globular.seam.passes import Assign, AssignBatch
-from makers import FORMS, Rows, blobs, in_form, weights_for
+from makers import SHARD_FORMS, Rows, blobs, in_form, weights_for
 
 
 def groups_of(kind: str, centers: Rows) -> CenterGroups:
@@ -129,7 +129,7 @@ def test_orders_look_random() -> None:
 
 @pytest.mark.parametrize("kind", ["none", "elkan", "yinyang"])
 @pytest.mark.parametrize("unit_rows", [False, True], ids=["euclidean", "cosine"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", SHARD_FORMS)
 def test_every_form_of_rows(form: str, unit_rows: bool, kind: str) -> None:
     matrix = in_form(blobs(n=150, D=4), form)
     start = reference.as_seen(matrix, unit_rows=unit_rows)[::9].copy()

@@ -13,7 +13,13 @@ from scipy import sparse
 
 from globular import KMeans
 from globular.algorithms.cells import draw_cells, graph_by_cells, label_by_cells
-from globular.algorithms.probing import ProbingOptions, find_labels, label_recall, probing_kmeans
+from globular.algorithms.probing import (
+    ProbingOptions,
+    find_labels,
+    label_recall,
+    label_rows,
+    probing_kmeans,
+)
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.model.cells import CenterCells
@@ -132,6 +138,19 @@ def test_recall_counts_rows_with_a_wrong_label() -> None:
     shard.run(Assign(X[:20], want="labels"))
     shard.labels[:250] = (shard.labels[:250] + 1) % 20
     assert label_recall(shard, X[:20], np.random.default_rng(0)) == pytest.approx(0.5)
+
+
+def test_last_labels_belong_to_the_centers_and_to_no_seed() -> None:
+    X = np.random.default_rng(0).normal(size=(3000, 6))
+    found = []
+    for _ in range(2):
+        shard = CpuShard(X)
+        found.append((label_rows(shard, X[:300], 3, labelled=False), shard.labels.copy()))
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+    assert found[0][0] == found[1][0] and 0.9 < found[0][0].recall <= 1.0
+    exact = label_rows(CpuShard(X), X[:300], 0)
+    assert exact.recall == 1.0 and exact.objective <= found[0][0].objective < 1.05 * exact.objective
+    assert found[0][0].n_distances < exact.n_distances == 3000 * 300
 
 
 def test_threads_and_splits_change_nothing(depth: str) -> None:

@@ -20,7 +20,7 @@ from globular.backends.cpu.assign import down as routed
 from globular.backends.cpu.expect import probe as probed_soft
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.errors import UnsupportedPassError
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
@@ -261,17 +261,16 @@ def test_auto_takes_neighborhoods_for_few_components_and_where_asked_for_them() 
         ("probing", {}),
         ("neighbors", {"n_components": 25}),
         ("neighbors", {"n_neighbors": 6}),
-        ("neighbors", {"n_random": 2}),
+        ("neighbors", {"n_neighbors": 5}),  # also where it is what None comes to
         ("neighbors", {"neighborhoods": "exhaustive"}),
-        ("neighbors", {"start": "random"}),
-        ("neighbors", {"n_warmup": 2}),
+        ("neighbors", {"neighborhoods": "estimated"}),
         ("neighbors", {"search": "neighbors"}),
         ("probing", {"search": "probing", "n_neighbors": 6}),
     ]
     for search, options in asked:
         model = VariationalGaussianMixture(**{"n_components": 30, "tol": 0.1, "random_state": 0, **options}).fit(X)
         assert model.search_ == search, options
-        assert model.neighbors_.shape == (model.n_components, model.n_neighbors)
+        assert model.neighbors_.shape == (model.n_components, model.n_neighbors or 5)
 
 
 @pytest.mark.parametrize("covariance_type", TYPES)

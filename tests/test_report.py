@@ -21,7 +21,7 @@ from sklearn.datasets import load_digits
 
 import globular
 from globular.cli.main import run
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.datasets import many_blobs
 from globular.errors import DataError
 from globular.model.history import History, Record

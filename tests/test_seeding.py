@@ -21,7 +21,7 @@ from globular.algorithms.seeding.plus_plus import extend
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.reference.d2 import pairwise
 from globular.seam.passes import AddSeeds
 

@@ -16,7 +16,7 @@ from globular.algorithms.yinyang import yinyang
 from globular.backends.cpu import CpuShard, products, sums
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.errors import DataError, UnsupportedPassError
 from globular.model.gaussian import isotropic_mixture
 from globular.reference import hard as reference

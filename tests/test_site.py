@@ -18,8 +18,8 @@ import pytest
 import typer
 
 import globular
+from globular.algorithms.pipeline import QUALITIES
 from globular.cli.main import app, run
-from globular.estimators.kmeans import QUALITIES
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -14,15 +14,9 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from globular.data.binary_files import BinarySource
-from globular.data.sources import (
-    ArraySource,
-    ConcatenatedSource,
-    CSRSource,
-    MemmapSource,
-    Source,
-    as_source,
-    open_memmap,
-)
+from globular.data.blocks import Source
+from globular.data.open import as_source
+from globular.data.sources import ArraySource, CSRSource, MemmapSource, concatenate, open_memmap
 from globular.errors import DataError
 
 N_ROWS, N_COLUMNS = 37, 3
@@ -41,9 +35,9 @@ def memory_mapped(array: np.ndarray, folder: Path, name: str = "x.npy") -> np.me
     return np.load(folder / name, mmap_mode="r")
 
 
-def split_in_parts(array: np.ndarray, make: Any) -> ConcatenatedSource:
+def split_in_parts(array: np.ndarray, make: Any) -> Source:
     """Parts of 1, 9, 0 and 27 rows: single rows and empty parts are where borders go wrong."""
-    return ConcatenatedSource([make(part) for part in np.split(array, [1, 10, 10])])
+    return concatenate([make(part) for part in np.split(array, [1, 10, 10])], "parts")
 
 
 KINDS = ("array", "fortran", "csr_matrix", "csr_array", "memmap", "memmap_fortran", "parts", "parts_csr", "parts_mixed")
@@ -51,7 +45,7 @@ KINDS = ("array", "fortran", "csr_matrix", "csr_array", "memmap", "memmap_fortra
 
 def make_source(kind: str, X: np.ndarray, folder: Path) -> Source:
     if kind == "parts_mixed":
-        return ConcatenatedSource([ArraySource(X[:5]), open_memmap(memory_mapped(X[5:], folder))])
+        return concatenate([ArraySource(X[:5]), open_memmap(memory_mapped(X[5:], folder))], "parts")
     makers = {
         "array": lambda: ArraySource(X),
         "fortran": lambda: ArraySource(np.asfortranarray(X)),
@@ -135,7 +129,7 @@ def test_blocks_refuses_bad_spans_at_once(
 )
 def test_parts_of_any_length_behave_like_one_array(lengths: list[int], max_rows: int, data: st.DataObject) -> None:
     X = np.arange(2 * sum(lengths), dtype=np.int16).reshape(-1, 2)
-    source = ConcatenatedSource([ArraySource(part) for part in np.split(X, np.cumsum(lengths)[:-1])])
+    source = concatenate([ArraySource(part) for part in np.split(X, np.cumsum(lengths)[:-1])], "parts")
     start = data.draw(st.integers(0, len(X)))
     stop = data.draw(st.integers(start, len(X)))
     blocks = list(source.blocks(max_rows, start, stop))
@@ -149,15 +143,13 @@ def test_parts_of_any_length_behave_like_one_array(lengths: list[int], max_rows:
 
 def test_parts_with_other_columns_are_named() -> None:
     with pytest.raises(DataError, match=r"second: has 2 columns, but first has 3"):
-        ConcatenatedSource([ArraySource(np.ones((4, 3)), "first"), ArraySource(np.ones((4, 2)), "second")])
+        concatenate([ArraySource(np.ones((4, 3)), "first"), ArraySource(np.ones((4, 2)), "second")], "parts")
     with pytest.raises(DataError, match=r"second: is sparse, but first is not"):
-        ConcatenatedSource([ArraySource(np.ones((4, 3)), "first"), CSRSource(sparse.eye(3), "second")])
-    with pytest.raises(DataError, match="at least one part"):
-        ConcatenatedSource([])
+        concatenate([ArraySource(np.ones((4, 3)), "first"), CSRSource(sparse.eye(3), "second")], "parts")
 
 
 def test_parts_of_different_dtype_share_the_wider_one() -> None:
-    source = ConcatenatedSource([ArraySource(np.ones((2, 1), np.uint8)), ArraySource(np.full((2, 1), 0.5))])
+    source = concatenate([ArraySource(np.ones((2, 1), np.uint8)), ArraySource(np.full((2, 1), 0.5))], "parts")
     assert source.dtype == np.float64
     assert all(block.rows.dtype == np.float64 for block in source.blocks(1))
     np.testing.assert_array_equal(source.take(np.array([3, 0])), [[0.5], [1.0]])
@@ -170,7 +162,7 @@ def test_in_memory_sources_are_not_copied() -> None:
     matrix = sparse.csr_matrix(X)
     assert np.shares_memory(as_source(matrix).whole().data, matrix.data)
     assert np.shares_memory(as_source(matrix).whole().indices, matrix.indices)
-    assert ConcatenatedSource([ArraySource(X)]).whole() is X
+    assert concatenate([ArraySource(X)], "parts").whole() is X
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "uint8", "int8", "int64", "bool", ">f4"])

@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from globular.backends.many.stream import StreamShard
-from globular.data.row_range import RowRange
-from globular.data.sources import as_source
-from globular.seam.passes import ScatterLabels
+from globular.data.open import as_source
+from globular.data.some_rows import ChosenRows, RowRange
+from globular.errors import DataError
+from globular.model.nested import Batch, NestedSearch
+from globular.seam.passes import Assign, AssignBatch, ScatterLabels
 from globular.seam.tree_sum import TreeSum, tree_total
 from makers import blobs
 
@@ -58,6 +60,19 @@ def test_a_range_of_rows_is_a_source(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.concatenate([block.rows for block in blocks]), rows[30:75])
     with pytest.raises(IndexError):
         part.take(np.array([55]))
+
+
+def test_a_value_that_is_not_finite_is_named_by_its_row_in_the_file(tmp_path: Path) -> None:
+    rows = blobs(n=100)
+    rows[71, 1] = np.nan
+    np.save(tmp_path / "rows.npy", rows)
+    part = RowRange(as_source(tmp_path / "rows.npy"), 50, 100)
+    for source in (part, ChosenRows(part, np.array([3, 20, 21, 40]))):
+        with pytest.raises(DataError, match="in row 71;"):
+            StreamShard(source, rows_per_part=2).run(Assign(rows[:2]))
+        search, batch = NestedSearch(None, restart=True), Batch(0, source.n_rows, source.n_rows)
+        with pytest.raises(DataError, match="in row 71;"):  # also where batches read their rows by number
+            StreamShard(source, rows_per_part=2).run(AssignBatch(rows[:2], np.zeros(rows.shape[1]), batch, search))
 
 
 def test_random_choices_do_not_depend_on_the_first_row_of_a_stream() -> None:

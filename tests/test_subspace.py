@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from globular import KMeans
 from globular.algorithms.cells import draw_cells, label_by_cells
-from globular.algorithms.probing import ProbingOptions
-from globular.algorithms.subspace import Inside, enter_subspace, kmeans_from_subspace
+from globular.algorithms.probing import ProbingOptions, probing_kmeans
+from globular.algorithms.subspace import Inside, enter_subspace, leave_subspace
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.model.subspace import MARGIN, informative_subspace, n_informative
 from globular.seam.passes import Assign, Project, SumByLabel
 
@@ -75,7 +75,8 @@ def steps(shard: Any, unit: bool = False, max_iter: int = 30) -> Iterator[Any]:
         centers /= np.linalg.norm(centers, axis=1, keepdims=True)
     label_by_cells(inside.shard, centers, draw_cells(inside.shard, centers, random))
     options = ProbingOptions(max_iter=max_iter, min_gain=1e-3, unit_centers=unit)
-    return kmeans_from_subspace(shard, inside, centers, options, random)
+    inner = probing_kmeans(inside.shard, centers, options, random, unexplained=inside.unexplained)
+    return leave_subspace(shard, inside, inner, options, random)
 
 
 @pytest.mark.parametrize("form", ["float64", "float32", "unit", "weighted"])
@@ -94,13 +95,13 @@ def test_the_objective_never_rises_and_bounds_that_of_the_model(form: str) -> No
     assert n_steps > 4
 
 
-def test_the_sum_outside_is_what_projection_leaves() -> None:
+def test_the_unexplained_error_is_what_projection_leaves() -> None:
     X = flat_rows()
     weights = np.random.default_rng(2).random(len(X))
     inside = enter(CpuShard(X, weights))
     z = (X - inside.subspace.origin) @ inside.subspace.basis
     missed = X - inside.subspace.lift(z)
-    np.testing.assert_allclose(inside.outside, weights @ (missed**2).sum(axis=1), rtol=1e-9)
+    np.testing.assert_allclose(inside.unexplained, weights @ (missed**2).sum(axis=1), rtol=1e-9)
     np.testing.assert_allclose(inside.total, weights @ ((X - inside.subspace.origin) ** 2).sum(axis=1), rtol=1e-9)
 
 

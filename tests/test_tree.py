@@ -15,7 +15,7 @@ from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
 from globular.backends.tree.frontier import Frontier
 from globular.backends.tree.partition import PartitionTree, tree_bytes
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.model.chunks import Chunks, coarsen, pack, unpack
 from globular.model.covariances import ScatterKind
 from globular.model.statistics import F64

@@ -14,7 +14,7 @@ from globular.backends.cpu import CpuShard, grouped
 from globular.backends.cpu.assign import neighbors as truncated
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.errors import UnsupportedPassError
 from globular.kernels import few_columns
 from globular.model.gaussian import GaussianParameters

@@ -26,7 +26,7 @@ from globular.algorithms.variational import (
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import random_graph
 from globular.model.search import Search
@@ -132,13 +132,13 @@ def some_rows(random: np.random.Generator, n: int, D: int, single: bool) -> Any:
 @given(
     seed=st.integers(0, 2**32 - 1), n=st.integers(1, 60), D=st.integers(1, 15), C=st.integers(1, 15),
     C_prime=st.integers(1, 6), G=st.integers(1, 8), n_random=st.integers(0, 2), single=st.booleans(),
-    neighborhoods=st.sampled_from(NEIGHBORHOODS), diverse=st.booleans(), weighted=st.booleans(),
+    neighborhoods=st.sampled_from(NEIGHBORHOODS), weighted=st.booleans(),
     n_warmup=st.integers(0, 2), unit=st.booleans(), relocate=st.booleans(),
 )  # fmt: skip
 @settings(max_examples=150, deadline=None)
 def test_objective_of_kmeans_never_rises(
     seed: int, n: int, D: int, C: int, C_prime: int, G: int, n_random: int, single: bool, neighborhoods: Any,
-    diverse: bool, weighted: bool, n_warmup: int, unit: bool, relocate: bool,
+    weighted: bool, n_warmup: int, unit: bool, relocate: bool,
 ) -> None:  # fmt: skip
     random = np.random.default_rng(seed)
     C = min(n, C)
@@ -146,7 +146,7 @@ def test_objective_of_kmeans_never_rises(
     centers = shard.take(random.choice(n, C, replace=False))
     shard.run(ScatterLabels(C, seed))
     options = VariationalOptions(
-        min(C_prime, C), G, n_random, neighborhoods, diverse=diverse, n_warmup=n_warmup, tol=0.0, max_iter=15,
+        min(C_prime, C), G, n_random, neighborhoods, n_warmup=n_warmup, tol=0.0, max_iter=15,
         unit_centers=unit, relocate_empty=relocate,
     )  # fmt: skip
     steps = list(variational_kmeans(shard, centers, options, random))

@@ -14,15 +14,13 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.base import BaseEstimator, clone
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import globular
 from globular import KMeans, VariationalKMeans
-from globular.backends.cpu import memory
-from globular.data.sources import as_source
-from globular.estimators import inputs
-from globular.estimators.starts import STARTS
+from globular.algorithms.seeding.named import STARTS
+from globular.data.open import as_source
+from globular.estimators import inputs, memory
 from globular.reference import hard as reference
 from makers import FORMS, Rows, blobs, in_form, weights_for
 
@@ -82,14 +80,13 @@ def test_whole_neighborhoods_are_kmeans() -> None:
     np.testing.assert_array_equal(model.labels_, exact.labels_)
 
 
-@pytest.mark.parametrize("start", ["cells", "random"])
 @pytest.mark.parametrize("n_candidates", [1, 3])
-def test_quality_is_near_that_of_kmeans(start: str, n_candidates: int) -> None:
+def test_quality_is_near_that_of_kmeans(n_candidates: int) -> None:
     X = grid()
     seeds = KMeans(64, algorithm="lloyd", random_state=0).fit(X)
     init = seeds.cluster_centers_ + np.random.default_rng(1).normal(size=(64, 2))
     exact = KMeans(64, init=init, algorithm="lloyd").fit(X)
-    model = VariationalKMeans(64, init=init, start=start, n_candidates=n_candidates, n_neighbors=5, random_state=0)
+    model = VariationalKMeans(64, init=init, n_candidates=n_candidates, n_neighbors=5, random_state=0)
     assert model.fit(X).inertia_ <= 1.05 * exact.inertia_
     assert model.n_distances_ / model.n_iter_ < exact.n_distances_ / exact.n_iter_
 
@@ -134,7 +131,7 @@ def test_weight_n_is_n_copies(metric: str, n_candidates: int, neighborhoods: str
     copies = np.random.default_rng(0).integers(0, 4, size=200)
     model = VariationalKMeans(
         15, init=X[:15], n_random=0, n_candidates=n_candidates, neighborhoods=neighborhoods, metric=metric,
-        n_neighbors=5, tol=0.0, relocate_empty=False, random_state=0,
+        n_neighbors=5, tol=0.0, max_iter=5, random_state=0,
     )  # fmt: skip
     weighted = clone(model).fit(X, sample_weight=copies)
     repeated = clone(model).fit(np.repeat(X, copies, axis=0))
@@ -181,22 +178,11 @@ def test_neighborhoods_wider_than_hierarchical_seeds_know() -> None:
     assert model.neighbors_.shape == (100, 40)
 
 
-def test_diverse_neighborhoods() -> None:
-    X = grid(n=1000)
-    options = {"init": X[:60], "neighborhoods": "exhaustive", "n_neighbors": 4, "max_iter": 3, "random_state": 0}
-    plain, diverse = (VariationalKMeans(60, diverse=choice, **options).fit(X) for choice in (False, True))
-    assert (plain.neighbors_ != diverse.neighbors_).any()
-
-
-def test_empty_clusters_move_or_stay() -> None:
+def test_empty_clusters_move_to_rows() -> None:
     X = blobs(n=200, D=2)
     start = np.vstack([X[:8], np.full((4, 2), 500.0)])
     moved = VariationalKMeans(12, init=start, n_candidates=2, random_state=0, tol=0.0, max_iter=30).fit(X)
     assert len(np.unique(moved.labels_)) == 12
-    stayed = VariationalKMeans(12, init=start, relocate_empty=False, random_state=0)
-    with pytest.warns(ConvergenceWarning, match="distinct clusters"):
-        stayed.fit(X)
-    np.testing.assert_array_equal(stayed.cluster_centers_[8:], start[8:])
 
 
 def test_warm_start_and_fit_iter() -> None:
@@ -252,10 +238,10 @@ def test_clone_pickle_save_and_load(tmp_path: Path) -> None:
     [
         (8, 2000, {"n_candidates": 1, "n_neighbors": 5}),
         (40, 300, {"n_candidates": 1, "n_neighbors": 5}),
-        (2, 2000, {"n_candidates": 1, "n_neighbors": 10, "start": "random", "init": "random"}),
+        (2, 2000, {"n_candidates": 1, "n_neighbors": 10, "init": "random"}),
         (8, 2000, {"n_candidates": 3, "n_neighbors": 10}),
     ],
-    ids=["seeds by cells", "wide rows", "random start", "several candidates"],
+    ids=["seeds by cells", "wide rows", "random rows", "several candidates"],
 )
 def test_memory_is_said_beforehand_and_kept(
     D: int, C: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -279,7 +265,7 @@ def test_memory_is_said_beforehand_and_kept(
     "options",
     [
         {"n_candidates": 0}, {"n_neighbors": 0}, {"n_random": 16}, {"n_random": -1}, {"neighborhoods": "near"},
-        {"start": "middle"}, {"n_warmup": -1}, {"tol": -1.0}, {"patience": 0}, {"max_iter": 0}, {"diverse": "yes"},
+        {"tol": -1.0}, {"patience": 0}, {"max_iter": 0},
     ],
     ids=str,
 )  # fmt: skip

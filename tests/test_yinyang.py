@@ -13,7 +13,7 @@ from globular import KMeans
 from globular.algorithms.lloyd import KMeansOptions, lloyd
 from globular.algorithms.yinyang import default_groups, yinyang
 from globular.backends.cpu import CpuShard
-from makers import FORMS, Rows, blobs, in_form, weights_for
+from makers import SHARD_FORMS, Rows, blobs, in_form, weights_for
 
 
 def check_equal(
@@ -36,7 +36,7 @@ def check_equal(
 
 @pytest.mark.parametrize("unit", [False, True], ids=["euclidean", "cosine"])
 @pytest.mark.parametrize("weighted", [False, True], ids=["equal", "weighted"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", SHARD_FORMS)
 def test_every_step_equals_lloyd(form: str, weighted: bool, unit: bool) -> None:
     matrix = in_form(blobs(n=200, C=12, D=4), form)
     start = CpuShard(matrix, unit_rows=unit).take(np.arange(0, 200, 9))

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
 
 from experiments.common import Centers, Rows
-from globular import VariationalKMeans
 from globular.algorithms.em import EMOptions, covariance_limits
-from globular.algorithms.variational import VariationalOptions, start_rows, variational_mixture, warm_up_mixture
+from globular.algorithms.variational import (
+    VariationalOptions,
+    start_rows,
+    variational_kmeans,
+    variational_mixture,
+    warm_up_mixture,
+)
 from globular.backends.cpu import CpuShard
 from globular.model.gaussian import isotropic_mixture
 from globular.threads import resolve_threads
@@ -24,7 +27,6 @@ from globular.threads import resolve_threads
 Kind = Literal["k-means", "GMM"]
 CHAIN_LENGTH = 200
 """Of the AFK-MC² chains that draw the seeds."""
-NEIGHBORHOODS = {"S": "estimated", "X": "exhaustive"}
 
 
 def birch_warmup(G: int, C: int) -> int:
@@ -107,46 +109,35 @@ def run(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> Run:
 
 def moments(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> Iterator[Moment]:
     """The iterations of a fit, one after the other."""
-    with warnings.catch_warnings():
-        # Empty clusters keep their centre and max_iter is the usual end here, as in the paper.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        yield from (
-            _of_kmeans(X, seeds, variant, seed) if variant.kind == "k-means" else _of_mixture(X, seeds, variant, seed)
-        )
+    return _of_kmeans(X, seeds, variant, seed) if variant.kind == "k-means" else _of_mixture(X, seeds, variant, seed)
 
 
-def _of_kmeans(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> Iterator[Moment]:
-    model = VariationalKMeans(
-        len(seeds),
-        n_candidates=1,
-        n_neighbors=variant.G,
-        n_random=variant.n_random,
-        neighborhoods=NEIGHBORHOODS[variant.neighborhoods],
-        start="random",
-        n_warmup=variant.n_warmup,
-        init=seeds,
-        max_iter=variant.max_iter,
-        tol=variant.tol,
-        relocate_empty=False,
-        random_state=seed,
-    )
-    for record in model.fit_iter(X):
-        centers = model.cluster_centers_.astype(np.float64)
-        yield Moment(record.iteration, record.objective, record.n_distances, centers, np.nan)
-
-
-def _of_mixture(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> Iterator[Moment]:
-    """As `VariationalGaussianMixture` runs it; here for its σ² at every step."""
-    shard, rng = CpuShard(X, n_threads=resolve_threads(None)), np.random.default_rng(seed)
-    options = VariationalOptions(
-        C_prime=min(variant.G, len(seeds)),
+def _options(variant: Variant, n_seeds: int, n_threads: int) -> VariationalOptions:
+    """Empty clusters keep their centre, as in the paper."""
+    return VariationalOptions(
+        C_prime=1 if variant.kind == "k-means" else min(variant.G, n_seeds),
         G=variant.G,
         n_random=variant.n_random,
         neighborhoods="estimated" if variant.neighborhoods == "S" else "exhaustive",
         max_iter=variant.max_iter,
         tol=variant.tol,
-        n_threads=shard.n_threads,
+        n_threads=n_threads,
     )
+
+
+def _of_kmeans(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> Iterator[Moment]:
+    shard, rng = CpuShard(X, n_threads=resolve_threads(None)), np.random.default_rng(seed)
+    options = replace(_options(variant, len(seeds), shard.n_threads), n_warmup=variant.n_warmup)
+    centers = np.ascontiguousarray(seeds, dtype=np.float64)
+    graph = start_rows(shard, centers, None, variant.G, True, rng)
+    for step in variational_kmeans(shard, centers, options, rng, graph):
+        yield Moment(step.iteration, step.objective, step.n_distances, step.model.centers, np.nan)
+
+
+def _of_mixture(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> Iterator[Moment]:
+    """As `VariationalGaussianMixture` runs it; here for its σ² at every step."""
+    shard, rng = CpuShard(X, n_threads=resolve_threads(None)), np.random.default_rng(seed)
+    options = _options(variant, len(seeds), shard.n_threads)
     means = np.ascontiguousarray(seeds, dtype=np.float64)
     mixture = isotropic_mixture(means, 1.0, "tied_spherical")  # the warm-up sets σ²
     limits = covariance_limits(shard, EMOptions(reg_covar=0.0))

@@ -80,7 +80,7 @@ def measure(config: Config) -> tuple[dict[str, Any], dict[str, InfiniteGaussianM
     shared = priors(data.rows)
     found: dict[str, Any] = {}
     models: dict[str, InfiniteGaussianMixture] = {}
-    both = algorithms(config.max_components, 1, splits="all")
+    both = algorithms(config.max_components, 1, accept="all")
     for name, limit in (("Fast-VIM", None), ("VIM", config.limit)):
         models[name], fit = run(data.rows, both[name] | shared | {"max_time": limit}, 0)
         found[name] = fit.as_dict() | {"cut_off": models[name].stopped_ == "max_time"}

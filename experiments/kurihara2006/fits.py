@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from globular import InfiniteGaussianMixture, datasets
+from globular.algorithms.infinite import InfiniteOptions
+from globular.estimators.inputs import Input
 
 Rows = NDArray[np.floating[Any]]
 Model = TypeVar("Model")
@@ -58,23 +60,29 @@ def priors(rows: Rows) -> dict[str, Any]:
     """One prior for all algorithms on these rows, so that their free energies compare."""
     D = rows.shape[1]
     nu = D + 2.0
-    return {
-        "mean_precision_prior": 0.01,
-        "degrees_of_freedom_prior": nu,
-        "covariance_prior": np.diag(PRIOR_SCALE * nu * rows.var(axis=0, dtype=np.float64)),
-    }
+    scale = np.diag(PRIOR_SCALE * nu * rows.var(axis=0, dtype=np.float64))
+    return {"prior": {"mean_precision": 0.01, "degrees_of_freedom": nu, "covariance": scale}}
 
 
-def algorithms(T: int, n_trials: int, splits: str = "best") -> dict[str, dict[str, Any]]:
-    """The three algorithms as parameters of the estimator, run to convergence.
+class PaperMixture(InfiniteGaussianMixture):
+    """The estimator with other options than it takes by itself."""
+
+    changes: dict[str, Any]
+
+    def _options(self, data: Input) -> InfiniteOptions:
+        return replace(super()._options(data), **self.changes)
+
+
+def algorithms(T: int, n_trials: int, accept: str = "best") -> dict[str, dict[str, Any]]:
+    """The three algorithms as parameters of the estimator and "options", run to convergence.
 
     As in the paper a round keeps one split, and VIM tries splits on all rows of a component.
     """
     found = {
         "BJ": {"truncation": "fixed", "accelerate": False, "max_components": T, "n_init": n_trials,
                "init_params": "random_from_data"},
-        "VIM": {"accelerate": False, "max_components": T, "splits": splits, "max_trial_rows": None},
-        "Fast-VIM": {"accelerate": True, "max_components": T, "splits": splits},
+        "VIM": {"accelerate": False, "max_components": T, "options": {"accept": accept, "max_trial_rows": np.inf}},
+        "Fast-VIM": {"accelerate": True, "max_components": T, "options": {"accept": accept}},
     }  # fmt: skip
     return {name: {"tol": TOL, **parameters} for name, parameters in found.items()}
 
@@ -90,7 +98,8 @@ def timed(fit: Callable[[], Model]) -> tuple[Model, float]:
 
 def run(rows: Rows, parameters: dict[str, Any], seed: int) -> tuple[InfiniteGaussianMixture, Fit]:
     """One fit."""
-    model = InfiniteGaussianMixture(random_state=seed, **parameters)
+    model = PaperMixture(random_state=seed, **{name: parameters[name] for name in parameters if name != "options"})
+    model.changes = parameters.get("options", {})
     _, seconds = timed(lambda: model.fit(rows))
     started = model.history_[0].seconds
     return model, Fit(seconds, started, model.free_energy_, model.n_components_, model.n_iter_, model.n_distances_)

@@ -86,10 +86,10 @@ def measure(config: Config) -> tuple[dict[str, Any], dict[str, Any], Corpus]:
     corpus = load(config)
     transformed = np.log1p(corpus.counts)
     nu = transformed.shape[1] + 2.0
-    shared = {"covariance_prior": np.diag(0.1 * nu * transformed.var(axis=0)), "degrees_of_freedom_prior": nu}
+    prior = {"covariance": np.diag(0.1 * nu * transformed.var(axis=0)), "degrees_of_freedom": nu}
     models: dict[str, Any] = {
-        "VIM": (InfiniteGaussianMixture(accelerate=False, random_state=0, **shared), transformed),
-        "Fast-VIM": (InfiniteGaussianMixture(accelerate=True, random_state=0, **shared), transformed),
+        "VIM": (InfiniteGaussianMixture(accelerate=False, random_state=0, prior=prior), transformed),
+        "Fast-VIM": (InfiniteGaussianMixture(accelerate=True, random_state=0, prior=prior), transformed),
         "multinomial": (InfiniteMultinomialMixture(random_state=0), corpus.counts),
     }
     found: dict[str, Any] = {}

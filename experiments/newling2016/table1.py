@@ -25,7 +25,9 @@ from threadpoolctl import threadpool_limits
 from experiments.common import Band, markdown_table, parser, provenance, read_results, update_report, write_results
 from experiments.newling2016 import HEADING, REPORT
 from experiments.newling2016.problems import PAPERS, PROBLEMS
-from globular import NestedMiniBatchKMeans
+from globular.algorithms.nested import NestedOptions, nested_kmeans
+from globular.algorithms.steps import last_step
+from globular.backends.cpu import CpuShard
 from globular.threads import resolve_threads
 
 PAPERS_RATIO = {True: "1.7×", False: "4.2×"}
@@ -43,11 +45,13 @@ class Timing:
 
 def ours(X: Any, start: Any, b: int, epochs: int, threads: int) -> Callable[[], Any]:
     """mbatch as a setting."""
-    model = NestedMiniBatchKMeans(
-        len(start), init=start, nested=False, remove_old=False, batch_size=b, max_iter=epochs, init_size=len(start),
-        max_no_improvement=None, compute_labels=False, n_threads=threads, random_state=0,
-    )  # fmt: skip
-    return lambda: model.fit(X)
+    options = NestedOptions(b, nested=False, remove_old=False, bounds=None, max_epochs=epochs, n_threads=threads)
+    centers = start.astype(np.float64)
+
+    def fit() -> None:
+        last_step(nested_kmeans(CpuShard(X, n_threads=threads), centers, options, np.random.default_rng(0)))
+
+    return fit
 
 
 def theirs(X: Any, start: Any, b: int, epochs: int) -> Callable[[], Any]:

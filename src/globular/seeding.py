@@ -24,7 +24,7 @@ Which one? Quality after seeding and time for C centres on N rows:
 
 from __future__ import annotations
 
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
@@ -270,11 +270,7 @@ def _whole(name: str, value: Any, what: str) -> int:
 
 
 def _positive(name: str, value: Any) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float, np.integer, np.floating))
-        or not 0 < value < np.inf
-    ):
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < np.inf:
         raise ValueError(f"{name}={value!r} must be a number above 0")
     return float(value)
 

@@ -20,8 +20,8 @@ class NumpyShard(BlockShard):
 
     lacks = {"sparse rows": "the rows are dense", "rows in one place": "nobody has written it"}  # noqa: RUF012
 
-    def __init__(self, matrix: Any, weights: Any = None, *, unit_rows: bool = False, n_threads: int = 1) -> None:
-        super().__init__(matrix.shape, weights, n_threads=n_threads)
+    def __init__(self, matrix: Any, weights: Any = None, *, unit_rows: bool = False, **place: int) -> None:
+        super().__init__(matrix.shape, weights, **place)
         self.x, self.w = hard.as_seen(matrix, unit_rows=unit_rows), np.ones(self.n_rows) if weights is None else weights
 
     def take_rows(self, indices: passes.Index) -> statistics.F64:

@@ -50,7 +50,7 @@ def fitted(make: Callable[[], Any], shard: type, weighted: bool, monkeypatch: py
     """A model fitted on shards of a kind, and all that it says of the rows."""
     rows = COUNTS if isinstance(make(), InfiniteMultinomialMixture) else ROWS
     with monkeypatch.context() as patch:
-        patch.setattr("globular.estimators.inputs.CpuShard", shard)
+        patch.setattr("globular.backends.registry.CpuShard", shard)
         model = make().fit(rows, sample_weight=weights_for(len(rows)) if weighted else None)
         said = [
             np.asarray(getattr(model, name)(rows))

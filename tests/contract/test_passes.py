@@ -18,7 +18,7 @@ from globular.backends.cpu import CpuShard
 from globular.backends.cpu.expect.remembered import Kept
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.seam import passes, tree_passes
 from globular.seam.among import HardAmong, SoftAmong
 from globular.seam.passes import AddSeeds, Assign, Change, Expect, Locate, Pass, ScatterLabels, Take

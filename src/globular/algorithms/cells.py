@@ -19,13 +19,13 @@ from globular.seam.shard import Shard
 ADJACENT_CELLS = 8
 STEPS = 3
 CELLS_OF_CELLS_FROM = 200_000
-"""From so many centres on √C cells cost more than two levels of C^(1/3) each."""
+"""Number of centres from which √C cells cost more than two levels of C^(1/3) each."""
 EXACT_UP_TO = 1000
-"""So few centres are all looked at where rows have no labels: matrix products make up for the larger number."""
+"""Up to this number, rows without labels look at all centres: matrix products make up for the larger number."""
 
 
 def draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterCells:
-    """Random centres as first middles, then a few Lloyd steps over the centres themselves. O(C √C D) at most."""
+    """Random centres as centres of the cells, then a few Lloyd steps over the centres themselves. O(C √C D) at most."""
     draw = _draw_cells if len(centers) < CELLS_OF_CELLS_FROM else _draw_cells_of_cells
     return draw(shard, centers, rng)
 
@@ -34,34 +34,36 @@ def _draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterC
     C = len(centers)
     n_cells = max(1, round(np.sqrt(C)))
     local = shard.local(centers)
-    middles = centers[np.sort(rng.choice(C, n_cells, replace=False))]
-    for step in lloyd(local, middles, KMeansOptions(max_iter=STEPS)):
-        middles = step.model
-    local.run(Assign(middles, want="labels"))
+    cell_centers = centers[np.sort(rng.choice(C, n_cells, replace=False))]
+    for step in lloyd(local, cell_centers, KMeansOptions(max_iter=STEPS)):
+        cell_centers = step.model
+    local.run(Assign(cell_centers, want="labels"))
     cell_of = local.labels
     sizes = np.bincount(cell_of, minlength=n_cells)
     starts = np.concatenate([[0], np.cumsum(sizes[sizes > 0])])
-    return CenterCells(middles[sizes > 0], np.argsort(cell_of, kind="stable"), starts)
+    return CenterCells(cell_centers[sizes > 0], np.argsort(cell_of, kind="stable"), starts)
 
 
 def _draw_cells_of_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterCells:
-    """C^(2/3) cells, found by probing cells of their middles. O(C^(4/3) D)."""
+    """C^(2/3) cells, found by probing cells of their centres. O(C^(4/3) D)."""
     C = len(centers)
-    middles = centers[np.sort(rng.choice(C, round(C ** (2 / 3)), replace=False))]
+    cell_centers = centers[np.sort(rng.choice(C, round(C ** (2 / 3)), replace=False))]
     local = shard.local(centers)
-    label_by_cells(local, middles, _draw_cells(shard, middles, rng))
+    label_by_cells(local, cell_centers, _draw_cells(shard, cell_centers, rng))
     for _ in range(STEPS):
-        statistics = local.run(Assign(middles, Probe(_draw_cells(shard, middles, rng), 1)))
-        middles = update_centers(local, statistics, middles, unit=False, relocate=False, rows_follow=False).centers
-    occupied = np.bincount(local.labels, minlength=len(middles)) > 0
-    above = _draw_cells(shard, middles[occupied], rng)
+        statistics = local.run(Assign(cell_centers, Probe(_draw_cells(shard, cell_centers, rng), 1)))
+        cell_centers = update_centers(
+            local, statistics, cell_centers, unit=False, relocate=False, rows_follow=False
+        ).centers
+    occupied = np.bincount(local.labels, minlength=len(cell_centers)) > 0
+    above = _draw_cells(shard, cell_centers[occupied], rng)
     # numbered in the order of the cells above
-    names = np.full(len(middles), -1)
+    names = np.full(len(cell_centers), -1)
     names[np.flatnonzero(occupied)[above.order]] = np.arange(len(above.order))
     cell_of = names[local.labels]
     starts = np.concatenate([[0], np.cumsum(np.bincount(cell_of))])
-    middles, order = middles[occupied][above.order], np.arange(len(above.order))
-    return CenterCells(middles, np.argsort(cell_of, kind="stable"), starts, replace(above, order=order))
+    cell_centers, order = cell_centers[occupied][above.order], np.arange(len(above.order))
+    return CenterCells(cell_centers, np.argsort(cell_of, kind="stable"), starts, replace(above, order=order))
 
 
 def label_by_cells(shard: Shard, centers: F64, cells: CenterCells) -> int:

@@ -58,7 +58,7 @@ def update_centers(
     filled, divisors = counts > 0, counts
     if unit:
         divisors = np.sqrt(np.einsum("ij,ij->i", sums, sums))
-        filled &= divisors > 0  # opposite rows may cancel: such a cluster keeps its direction
+        filled &= divisors > 0  # where opposite rows cancel, the cluster keeps its direction
     centers = sums / np.where(filled, divisors, 1.0)[:, None]
     centers[~filled] = old[~filled]
     return CenterUpdate(centers, tuple(relocated))

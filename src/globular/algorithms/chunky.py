@@ -32,15 +32,17 @@ from typing import Literal
 
 import numpy as np
 
+from globular.algorithms.em import cold_mixture
 from globular.algorithms.steps import Step
+from globular.algorithms.variational import nearest_graph
 from globular.model.chunks import ChunkGains, ShareRule, coarsen
 from globular.model.covariances import CovarianceLimits
-from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
+from globular.model.gaussian import GaussianParameters, m_step
 from globular.model.graph import Graph, estimated_graph
 from globular.model.search import Search
 from globular.model.statistics import F64, SoftStatistics
 from globular.seam.among import Neighbors
-from globular.seam.passes import Assign, CellNeighbors, Expect
+from globular.seam.passes import Assign, Expect
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import ExpectCells, Gains, Gap, OpenGaining, OpenRows, TakeCells
 
@@ -48,7 +50,7 @@ CONVERGED = "the bound is within refine_tol of the log-likelihood"
 ENOUGH = "max_cells"
 STUCK = "opening cells gains nothing"
 POLISHED = "EM on single rows changed the log-likelihood by less than tol"
-SETTLED = (CONVERGED, ENOUGH, STUCK, POLISHED)
+ENDINGS = (CONVERGED, ENOUGH, STUCK, POLISHED)
 """Reasons to stop at which EM had settled."""
 Refinement = Literal["best_first", "batch"]
 Polishing = Literal["never", "needed", "always"]
@@ -59,8 +61,6 @@ _POLISHED_AFTER: dict[Polishing, tuple[str, ...]] = {
 }
 _LAST = 0.1
 """Where no more cells are opened EM goes on until F changes by less than this part of `tol`."""
-_COLD = 1e-3
-"""Variance, relative to that within clusters, at which responsibilities are all but hard assignments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ class ChunkyOptions:
     tol: float = 1e-3
     """EM at a partition ends when F per row changes by less; at the last one when it changes by a tenth of this."""
     refine_tol: float = 0.03
-    """The whole ends when F per row is so close to the log-likelihood, as a sample has it …"""
+    """Refining ends when F per row is this close to the log-likelihood, as a sample has it."""
     max_cells: int = 10_000
-    """… or with so many cells."""
+    """Refining ends with this many cells, too."""
     refine: Refinement = "batch"
     share: float = 0.25
     """Cells that "batch" adds at once, relative to those there are."""
@@ -148,7 +148,7 @@ class _Cells:
         self._ending: _Ending | None = None
         self.graph: Graph | None = None
         if options.C_prime is not None:
-            self.graph = _nearest_means(shard, start.means, options.G)
+            self.graph = nearest_graph(shard, start.means, options.G)
         self.n_cells = len(shard.run(TakeCells())) if options.C_prime is None else self._first_search(start)
 
     def _first_search(self, start: GaussianParameters) -> int:
@@ -198,7 +198,7 @@ class _Cells:
         return gap.total <= self._options.refine_tol * self._shard.total_weight
 
     def open_for(self, mixture: GaussianParameters, n_cells: int) -> None:
-        """Open about so many cells where this mixture has most to gain, before EM begins.
+        """Open cells where this mixture has most to gain, up to about `n_cells`, before EM begins.
 
         Deviation: the paper runs EM to convergence from four cells on. Components that share a cell become alike there
         and are slow to part again: a good start is better kept until cells are fine enough to tell them apart.
@@ -255,13 +255,6 @@ class _Cells:
         return n_distances
 
 
-def _nearest_means(shard: Shard, means: F64, n_neighbors: int) -> Graph:
-    """The components closest to each by their means: the first neighbourhoods. O(C²D), once."""
-    C = len(means)
-    everything = np.zeros((1, 1), dtype=np.intp)
-    return shard.local(means).run(CellNeighbors(np.array([0, C], dtype=np.intp), everything, min(n_neighbors, C)))
-
-
 def start_from_cells(
     shard: Shard, means: F64, covariance_type: str, limits: CovarianceLimits, *, learned_weights: bool
 ) -> GaussianParameters:
@@ -270,6 +263,5 @@ def start_from_cells(
     D = means.shape[1]
     apart = shard.local(cells.means, cells.weights).run(Assign(means, want="labels")).objective
     inside = float(coarsen(cells.scatter, cells.kind, "norm", D).sum())
-    within = (apart + inside) / (shard.total_weight * D)
-    cold = isotropic_mixture(means, max(_COLD * within, float(limits.smallest.mean())), covariance_type)
+    cold = cold_mixture(means, (apart + inside) / (shard.total_weight * D), covariance_type, limits)
     return m_step(cold, shard.run(ExpectCells(cold)), limits, learned_weights=learned_weights)

@@ -14,28 +14,29 @@ network traffic, even that misses some: all rows then have a much larger error t
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
 
 import numpy as np
 
-from globular.algorithms.probing import ProbingOptions, probing_kmeans
+from globular.algorithms.probing import ProbingOptions
 from globular.algorithms.seeding.common import TAKEN_NUMBERS, sample_by_weight_and_error
-from globular.algorithms.swaps import SwappedSeeds, swap_seeds
+from globular.algorithms.steps import Step, after, last_step
+from globular.algorithms.swaps import swap_and_step
 from globular.model.statistics import F64
 from globular.seam.passes import AddSeeds
 from globular.seam.shard import Shard
 
 ROWS_PER_CLUSTER = 128
-WORTH_IT = 4
-"""How many times more rows there have to be."""
+TIMES_MORE_ROWS = 4
+"""How many times the rows of the part there have to be for it to save time."""
 CREDIBLE = 1.1
 """By how much the error of all rows may exceed that of the part before the part counts as misleading."""
 
 
 def draw_part(shard: Shard, n_clusters: int, rng: np.random.Generator) -> Shard | None:
-    """Enough rows for so many clusters, beside the algorithm; None where that is too many, or hardly fewer than all."""
+    """Enough rows for the clusters, beside the algorithm; None where that is too many, or hardly fewer than all."""
     n = ROWS_PER_CLUSTER * n_clusters
-    if shard.n_rows < WORTH_IT * n or n * shard.n_columns > TAKEN_NUMBERS:
+    if shard.n_rows < TIMES_MORE_ROWS * n or n * shard.n_columns > TAKEN_NUMBERS:
         return None
     mean, _ = shard.column_moments()
     potential = shard.run(AddSeeds(mean[None])).potential
@@ -43,28 +44,28 @@ def draw_part(shard: Shard, n_clusters: int, rng: np.random.Generator) -> Shard 
     return shard.local(shard.take(indices), weights)
 
 
-def swap_from_part(
+def part_bytes(n_rows: int, n_columns: int) -> int:
+    """The most memory that the part takes, as drawn and as labelled."""
+    return 16 * min(TAKEN_NUMBERS, n_rows // TIMES_MORE_ROWS * n_columns)
+
+
+def swap_and_step_from_part(
     shard: Shard,
     part: Shard,
     centers: F64,
     options: ProbingOptions,
     rng: np.random.Generator,
     *,
-    outside: float = 0.0,
-) -> SwappedSeeds:
-    """Swaps and iterations on the part, whose rows are labelled; then all rows, with swaps if it was misleading.
+    unexplained: float = 0.0,
+) -> Iterator[Step[F64]]:
+    """`swap_and_step` on the part, whose rows are labelled, to its end; then on all rows.
 
-    `outside` is an error that the shards do not see.
+    All rows are swapped only if the part was misleading. The first step counts the distances of the part.
     """
-    min_gain, unit = options.min_gain, options.unit_centers
-    swapped = swap_seeds(part, centers, rng, min_gain=min_gain, unit_centers=unit, outside=outside)
-    n_distances = swapped.n_distances
-    for step in probing_kmeans(
-        part, swapped.centers, options, rng, momentum=swapped.momentum, before=swapped.objective, outside=outside
-    ):
-        n_distances += step.n_distances
-    swapped = swap_seeds(
-        shard, step.model, rng, min_gain=min_gain, unit_centers=unit, outside=outside, labelled=False,
-        good_enough=CREDIBLE * step.objective,
-    )  # fmt: skip
-    return replace(swapped, n_distances=swapped.n_distances + n_distances)
+    begun = last_step(swap_and_step(part, centers, options, rng, unexplained=unexplained))
+    del part  # its memory is free while the steps over all rows are taken
+    good_enough = CREDIBLE * begun.objective
+    steps = swap_and_step(
+        shard, begun.model, options, rng, labelled=False, good_enough=good_enough, unexplained=unexplained
+    )
+    yield from after(steps, begun.n_distances)

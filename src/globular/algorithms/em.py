@@ -90,10 +90,19 @@ def start_from_means(shard: Shard, means: F64, covariance_type: str, options: EM
     """
     limits = covariance_limits(shard, options)
     inertia = shard.run(Assign(means, want="labels")).objective
-    within = inertia / (shard.total_weight * means.shape[1])
-    cold = isotropic_mixture(means, max(_COLD * within, float(limits.smallest.mean())), covariance_type)
-    statistics = shard.run(Expect(cold))
-    return m_step(cold, statistics, limits, learned_weights=options.learned_weights)
+    cold = cold_mixture(means, inertia / (shard.total_weight * means.shape[1]), covariance_type, limits)
+    return m_step(cold, shard.run(Expect(cold)), limits, learned_weights=options.learned_weights)
+
+
+def cold_mixture(means: F64, within: float, covariance_type: str, limits: CovarianceLimits) -> GaussianParameters:
+    """Components so narrow beside the variance `within` clusters that responsibilities are all but hard."""
+    return isotropic_mixture(means, max(_COLD * within, float(limits.smallest.mean())), covariance_type)
+
+
+def one_gaussian(shard: Shard, covariance_type: str) -> GaussianParameters:
+    """One component about the mean of all rows, as wide as an average column."""
+    mean, variance = shard.column_moments()
+    return isotropic_mixture(mean[None, :], max(float(variance.mean()), 1e-30), covariance_type)
 
 
 def start_at_random(
@@ -104,12 +113,11 @@ def start_at_random(
     Deviation: no N×C table is drawn; averages under uniform random responsibilities scatter about the mean of the data
     with a third of its covariance per row, and that distribution is drawn from directly.
     """
-    mean, variance = shard.column_moments()
-    one = isotropic_mixture(mean[None, :], max(float(variance.mean()), 1e-30), covariance_type)
+    one = one_gaussian(shard, covariance_type)
     one = m_step(one, shard.run(Expect(one)), covariance_limits(shard, options))
-    noise = one.family.spread(one.covariances, 0, random.standard_normal((n_components, len(mean))))
+    noise = one.family.spread(one.covariances, 0, random.standard_normal((n_components, shard.n_columns)))
     means = one.means[0] + noise / np.sqrt(3 * shard.n_rows)
-    shape = one.family.shape(n_components, len(mean))
+    shape = one.family.shape(n_components, shard.n_columns)
     return GaussianParameters(
         np.full(n_components, 1 / n_components),
         means,

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from globular.algorithms.variational import nearest_graph
 from globular.model.chunks import Chunks, NodeValue
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
@@ -19,7 +20,7 @@ from globular.model.graph import Graph, estimated_graph
 from globular.model.search import Search
 from globular.model.statistics import F64, I64, Claim, SoftStatistics
 from globular.seam.among import Neighbors, Remembered
-from globular.seam.passes import CellNeighbors, Expect, ExpectChunks, RowsOf
+from globular.seam.passes import Expect, ExpectChunks, RowsOf
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import (
     BestCut,
@@ -38,15 +39,15 @@ _MANY_ROWS = 50_000
 _MOST = 0.9
 """Share of what all cells would lower F by that those expanded have to make up."""
 _WORTHWHILE = 2
-"""Cells look at C′ components when there are more than so many times as many."""
+"""Cells look at C′ components where the mixture has more than this many times C′."""
 _LOOK_EVERY = 8
 """Passes over the components that matter to a row from the first look at all of them to the second."""
 _SMALL = 2**20
-"""Shares with fewer numbers than that in the squares of their chunks are small."""
+"""Cells times columns squared of an average share, below which threads for trials of splits do not pay."""
 _LEAST_CELLS = 16
 """Cells that a component needs to be tried, if it has the rows."""
 _START_DEPTH = 4
-"""The first cells are at least so deep in the tree, as in the paper."""
+"""The first cells are at least this deep in the tree, as in the paper."""
 
 
 class Share(Protocol):
@@ -70,156 +71,220 @@ class Shares:
     """Evaluations that it took."""
     refined: bool = False
     """Whether the data were opened for it, so that free energies before and after do not compare."""
+    n_threads: int = 1
+    """How many trials of splits on these shares to run side by side."""
 
 
-class Field(Protocol):
-    """All the data."""
+class RowData:
+    """VIM and BJ: every row by itself, under all components."""
 
-    def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
-        """Statistics of the E-step."""
-        ...
-
-    @property
-    def total_weight(self) -> float: ...
+    def __init__(self, shard: Shard, max_trial_rows: float, rng: np.random.Generator) -> None:
+        self.shard, self._max_trial_rows, self._rng = shard, max_trial_rows, rng
 
     @property
     def truncated(self) -> bool:
-        """Whether it remembers components by their numbers."""
-        ...
+        """Whether components are remembered by their numbers."""
+        return False
 
-    @property
-    def complete(self) -> bool:
-        """Whether the last E-step has looked at all components that the next one would look at."""
-        ...
+    def e_step(self, mixture: GaussianParameters, arrangement: int = 0) -> SoftStatistics:
+        """Statistics of the E-step; another arrangement than the last one has other components, or another order."""
+        return self.shard.run(Expect(mixture))
 
-    def look_again(self) -> None:
-        """Let the next E-step look at all components."""
-        ...
-
-    def trial_threads(self, shares: Sequence[Share]) -> int:
-        """How many trials of splits on these shares to run side by side."""
-        ...
-
-    def arrange(self, arrangement: int) -> None:
-        """Forget what it remembers of components if they are not those of this arrangement."""
-        ...
-
-    def column_moments(self) -> tuple[F64, F64]:
-        """Mean and variance of every column."""
-        ...
+    def look_again(self) -> bool:
+        """Let the next E-step look at all components; False if the last one has."""
+        return False
 
     def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> Shares:
-        """The shares of some components of `mixture`, which hold so much weight each."""
-        ...
+        """The shares of some components of `mixture`, which hold the weights `counts`.
+
+        Deviation: of a component with more than `max_trial_rows` rows a random part stands for all of them. Copies of
+        rows stay within bounds so, and a split is accepted by the free energy of all rows anyway.
+        """
+        claims = self._claims(mixture, components, counts, kept=False)
+        n_distances = self.shard.n_rows * mixture.n_components
+        return Shares([LocalRows(self.shard, claim.rows, claim.weights) for claim in claims], n_distances)
+
+    def _claims(self, mixture: GaussianParameters, components: I64, counts: F64, *, kept: bool) -> list[Claim]:
+        held = counts * (self.shard.n_rows / self.shard.total_weight)
+        rates = np.minimum(1.0, self._max_trial_rows / np.maximum(held, 1.0))
+        return self.shard.run(RowsOf(mixture, components, rates, int(self._rng.integers(2**62)), remembered=kept))
 
     def parts(self, value: NodeValue, gain: float) -> Chunks | None:
         """The partition of the data that is worth most, see `Shard.best_nodes`; None if there is no tree."""
-        ...
+        return None
 
     def open_parts(self) -> None:
-        """Open the cells that are larger than those parts."""
-        ...
+        """Open the cells that are larger than the parts found last."""
 
     def refine(self, mixture: GaussianParameters, *, thorough: bool) -> int:
         """Look closer where that lowers F; returns the number of evaluations, 0 if nothing was worth it.
 
         `thorough` at the end of a fit, otherwise while the mixture grows.
         """
-        ...
-
-
-class Rows:
-    """VIM and BJ: every row by itself."""
-
-    def __init__(self, shard: Shard, max_rows: int, rng: np.random.Generator) -> None:
-        self._shard, self._max_rows, self._rng = shard, max_rows, rng
-        self.total_weight = shard.total_weight
-
-    def column_moments(self) -> tuple[F64, F64]:
-        return self._shard.column_moments()
-
-    def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
-        return self._shard.run(Expect(mixture))
-
-    def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> Shares:
-        """Deviation: of a component with more than `max_rows` rows a random part stands for all of them.
-
-        Copies of rows stay within bounds so, and a split is accepted by the free energy of all rows anyway.
-        """
-        claims = self._claims(mixture, components, counts, kept=False)
-        n_distances = self._shard.n_rows * mixture.n_components
-        return Shares([LocalRows(self._shard, claim.rows, claim.weights) for claim in claims], n_distances)
-
-    def _claims(self, mixture: GaussianParameters, components: I64, counts: F64, *, kept: bool) -> list[Claim]:
-        held = counts * (self._shard.n_rows / self._shard.total_weight)
-        rates = np.minimum(1.0, self._max_rows / np.maximum(held, 1.0))
-        return self._shard.run(RowsOf(mixture, components, rates, int(self._rng.integers(2**62)), remembered=kept))
-
-    truncated = False
-    complete = True
-
-    def trial_threads(self, shares: Sequence[Share]) -> int:
-        """Every pass of a trial has all threads."""
-        return 1
-
-    def arrange(self, arrangement: int) -> None:
-        """Rows remember nothing."""
-
-    def look_again(self) -> None:
-        """They always look at all."""
-
-    def parts(self, value: NodeValue, gain: float) -> Chunks | None:
-        return None
-
-    def open_parts(self) -> None:
-        """There are none."""
-
-    def refine(self, mixture: GaussianParameters, *, thorough: bool) -> int:
         return 0
 
 
-class KeptRows(Rows):
+class ActiveRowData(RowData):
     """Rows of Fast-VIM: between two looks at all components a row looks only at those that mattered to it.
 
     Deviation: that leaves out responsibilities below e^−10, which F counts against itself; it has settled only when a
     look at all components says so.
     """
 
-    def __init__(self, shard: Shard, max_rows: int, rng: np.random.Generator) -> None:
-        super().__init__(shard, max_rows, rng)
-        self.truncated = not shard.why_not(Remembered)
+    def __init__(self, shard: Shard, max_trial_rows: float, rng: np.random.Generator, n_threads: int = 1) -> None:
+        super().__init__(shard, max_trial_rows, rng)
+        self._n_threads = n_threads
+        self._remembers = not shard.why_not(Remembered)
         self._arrangement, self._T = 0, 0
         self._n_left, self._interval = 0, _LOOK_EVERY
+        self._has_seen_all = True
 
-    def arrange(self, arrangement: int) -> None:
-        if arrangement != self._arrangement:
-            self._arrangement, self._interval = arrangement, _LOOK_EVERY
-            self.look_again()
+    @property
+    def truncated(self) -> bool:
+        return self._remembers
 
-    def look_again(self) -> None:
+    def look_again(self) -> bool:
+        if self._has_seen_all:
+            return False
         self._n_left = 0
+        return True
 
-    def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
-        if not self.truncated:
+    def e_step(self, mixture: GaussianParameters, arrangement: int = 0) -> SoftStatistics:
+        if not self._remembers:
             return super().e_step(mixture)
+        if arrangement != self._arrangement:
+            self._arrangement, self._n_left, self._interval = arrangement, 0, _LOOK_EVERY
         look = self._n_left == 0 or mixture.n_components != self._T
-        statistics = self._shard.run(Expect(mixture, Remembered(renew=look)))
+        statistics = self.shard.run(Expect(mixture, Remembered(renew=look)))
         self._T = mixture.n_components
         if look:
             # the longer the same components move about, the less they move
             self._n_left, self._interval = self._interval, 2 * self._interval
         else:
             self._n_left -= 1
-        self.complete = statistics.n_distances >= self._shard.n_rows * mixture.n_components
+        self._has_seen_all = statistics.n_distances >= self.shard.n_rows * mixture.n_components
         return statistics
 
     def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> Shares:
-        kept = self.truncated and mixture.n_components == self._T
+        kept = self._remembers and mixture.n_components == self._T
         claims = self._claims(mixture, components, counts, kept=kept)
-        n_distances = 0 if kept else self._shard.n_rows * mixture.n_components
         kind = mixture.family.scatter
         rows = [Chunks(claim.weights, claim.rows, np.empty((len(claim.rows), 0)), kind) for claim in claims]
-        return Shares([CellShare(self._shard, chunks) for chunks in rows], n_distances)
+        return self._shares_of(rows, 0 if kept else self.shard.n_rows * mixture.n_components)
+
+    def _shares_of(self, claims: list[Chunks], n_distances: int, *, refined: bool = False) -> Shares:
+        """Trials go side by side, unless shares are so small that they are over before another thread has started."""
+        shares = [CellShare(self.shard, chunks) for chunks in claims]
+        large = sum(len(chunks) * chunks.means.shape[1] ** 2 for chunks in claims) > _SMALL * len(claims)
+        return Shares(shares, n_distances, refined, self._n_threads if large else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class CellOptions:
+    """How fine the cells are."""
+
+    leaf_size: int = 16
+    n_cells: int = 1000
+    """Open the tree to about this many cells of even weight at first."""
+    growth_tol: float = 0.01
+    """While the mixture grows, expand cells if that lowers F by this much per row."""
+    tol: float = 0.005
+    """When the mixture has stopped growing, expand cells if that lowers F by this much per row."""
+    most_cells: float = 0.125
+    """When more cells than this share of the rows are wanted, the rows themselves take over."""
+    C_prime: int | None = None
+    """Components that each cell looks at, whatever their number; None for all. Rows never take over then."""
+    G: int = 8
+    """Components in a neighbourhood, where cells look at few of them."""
+    n_threads: int = 1
+
+
+class CellData(ActiveRowData):
+    """Fast-VIM: all rows of a cell share their responsibilities (Eqs. 19 to 22).
+
+    Deviation: where so many cells are wanted that they would cost as much as rows do, rows take over, as in VIM.
+    """
+
+    def __init__(
+        self, shard: Shard, scatter: ScatterKind, options: CellOptions, max_trial_rows: float, rng: np.random.Generator
+    ) -> None:
+        super().__init__(shard, max_trial_rows, rng, options.n_threads)
+        self._options = options
+        largest = shard.total_weight / options.n_cells
+        self.n_cells = shard.run(Plant(scatter, options.leaf_size, largest=largest, depth=_START_DEPTH))
+        self.by_rows = options.C_prime is None and self.n_cells > options.most_cells * shard.n_rows
+        """Whether rows have taken over."""
+        self._graph: Graph | None = None
+
+    @property
+    def truncated(self) -> bool:
+        return super().truncated if self.by_rows else self._options.C_prime is not None
+
+    def e_step(self, mixture: GaussianParameters, arrangement: int = 0) -> SoftStatistics:
+        if self.by_rows:
+            return super().e_step(mixture, arrangement)
+        if self.truncated and arrangement != self._arrangement:
+            self._arrangement, self._graph = arrangement, None
+            self.shard.run(ForgetMembers())
+        if self._looks_at_few(mixture):
+            return self._truncated_step(mixture)
+        return self.shard.run(ExpectCells(mixture))
+
+    def _looks_at_few(self, mixture: GaussianParameters) -> bool:
+        C_prime = self._options.C_prime
+        return C_prime is not None and mixture.n_components > _WORTHWHILE * C_prime
+
+    def _truncated_step(self, mixture: GaussianParameters) -> SoftStatistics:
+        """Every cell looks at neighbourhoods of its C′ components; the tail is a component like the others here."""
+        options = self._options
+        if self._graph is None:
+            self._graph = nearest_graph(self.shard, mixture.means, options.G)
+        seed = int(self._rng.integers(2**63))
+        search = Search(options.C_prime or 1, n_random=1, seed=seed, estimate=True)
+        found = self.shard.run(ExpectCells(mixture, Neighbors(self._graph, search)))
+        self._graph = estimated_graph(self._graph, found.pairs, options.n_threads)
+        return found
+
+    def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> Shares:
+        if self.by_rows:
+            return super().shares(mixture, components, counts)
+        before, n_distances = self.n_cells, self.n_cells * mixture.n_components
+        claims = self.shard.run(CellsOf(mixture, components))
+        few = np.array([len(chunks) < _LEAST_CELLS for chunks in claims])
+        if few.any():
+            # Step 2a: what is one cell to all components may be two clusters
+            self.n_cells = self.shard.run(OpenHeld(mixture, components[few], _LEAST_CELLS))
+        if self.n_cells > before:
+            n_distances += self.n_cells * mixture.n_components
+            claims = self.shard.run(CellsOf(mixture, components))
+        return self._shares_of(claims, n_distances, refined=self.n_cells > before)
+
+    def parts(self, value: NodeValue, gain: float) -> Chunks | None:
+        return self.shard.run(BestCut(value, gain))
+
+    def open_parts(self) -> None:
+        if not self.by_rows:
+            self.n_cells = self.shard.run(OpenCut())
+
+    def refine(self, mixture: GaussianParameters, *, thorough: bool) -> int:
+        """Expand the cells that lower F most: as few as make up most of what all of them would."""
+        if self.by_rows:
+            return 0
+        gains = self.shard.run(Gains(mixture, self.n_cells, truncated=self._looks_at_few(mixture)))
+        tol = self._options.tol if thorough else self._options.growth_tol
+        tol *= min(1.0, self.shard.n_rows / _MANY_ROWS)  # few rows can afford to be looked at closely
+        if gains.total < tol * self.shard.total_weight:
+            return 0
+        n_expanded = int(np.searchsorted(np.cumsum(gains.gains), _MOST * gains.gains.sum())) + 1
+        most = np.inf if self._options.C_prime is not None else self._options.most_cells * self.shard.n_rows
+        fits = self.n_cells + n_expanded <= most
+        if not fits and not thorough:
+            return 0
+        if fits:
+            self.n_cells = self.shard.run(OpenGaining(float(gains.gains[:n_expanded][-1])))
+        # a leaf opens into many rows, so that there may be more cells now than were counted on
+        self.by_rows = not fits or self.n_cells > most
+        return gains.n_distances
 
 
 class LocalRows:
@@ -235,147 +300,11 @@ class LocalRows:
         return self._local.run(Expect(mixture))
 
 
-@dataclass(frozen=True, slots=True)
-class CellOptions:
-    """How fine the cells are."""
-
-    leaf_size: int = 16
-    n_cells: int = 1000
-    """Open the tree to about so many cells of even weight at first."""
-    growth_tol: float = 0.01
-    """While the mixture grows, expand cells if that lowers F by this much per row …"""
-    tol: float = 0.005
-    """… and when it has stopped growing, by this much."""
-    most_cells: float = 0.125
-    """When more cells than this share of the rows are wanted, the rows themselves take over."""
-    C_prime: int | None = None
-    """Components that each cell looks at, whatever their number; None for all. Rows never take over then."""
-    G: int = 8
-    """Components in a neighbourhood, where cells look at few of them."""
-    n_threads: int = 1
-
-
-class Cells:
-    """Fast-VIM: all rows of a cell share their responsibilities (Eqs. 19 to 22).
-
-    Deviation: where so many cells are wanted that they would cost as much as rows do, rows take over, as in VIM.
-    """
-
-    def __init__(
-        self, shard: Shard, scatter: ScatterKind, options: CellOptions, max_rows: int, rng: np.random.Generator
-    ) -> None:
-        self._shard, self._options, self._rng = shard, options, rng
-        self._rows = KeptRows(shard, max_rows, rng)
-        self.total_weight = shard.total_weight
-        largest = self.total_weight / options.n_cells
-        self.n_cells = shard.run(Plant(scatter, options.leaf_size, largest=largest, depth=_START_DEPTH))
-        self.by_rows = options.C_prime is None and self.n_cells > options.most_cells * shard.n_rows
-        self._arrangement = 0
-        self._graph: Graph | None = None
-
-    def column_moments(self) -> tuple[F64, F64]:
-        return self._shard.column_moments()
-
-    @property
-    def truncated(self) -> bool:
-        return self._rows.truncated if self.by_rows else self._options.C_prime is not None
-
-    @property
-    def complete(self) -> bool:
-        return not self.by_rows or self._rows.complete
-
-    def look_again(self) -> None:
-        self._rows.look_again()
-
-    def arrange(self, arrangement: int) -> None:
-        if self.by_rows:
-            self._rows.arrange(arrangement)
-        elif self.truncated and arrangement != self._arrangement:
-            self._arrangement, self._graph = arrangement, None
-            self._shard.run(ForgetMembers())
-
-    def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
-        if self.by_rows:
-            return self._rows.e_step(mixture)
-        if self._is_truncated(mixture):
-            return self._truncated_step(mixture)
-        return self._shard.run(ExpectCells(mixture))
-
-    def _is_truncated(self, mixture: GaussianParameters) -> bool:
-        C_prime = self._options.C_prime
-        return C_prime is not None and mixture.n_components > _WORTHWHILE * C_prime
-
-    def _truncated_step(self, mixture: GaussianParameters) -> SoftStatistics:
-        """Every cell looks at neighbourhoods of its C′ components; the tail is a component like the others here."""
-        options = self._options
-        if self._graph is None:
-            self._graph = nearest_means(self._shard, mixture.means, options.G)
-        seed = int(self._rng.integers(2**63))
-        search = Search(options.C_prime or 1, n_random=1, seed=seed, estimate=True)
-        found = self._shard.run(ExpectCells(mixture, Neighbors(self._graph, search)))
-        self._graph = estimated_graph(self._graph, found.pairs, options.n_threads)
-        return found
-
-    def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> Shares:
-        if self.by_rows:
-            return self._rows.shares(mixture, components, counts)
-        before, n_distances = self.n_cells, self.n_cells * mixture.n_components
-        claims = self._shard.run(CellsOf(mixture, components))
-        few = np.array([len(chunks) < _LEAST_CELLS for chunks in claims])
-        if few.any():
-            # Step 2a: what is one cell to all components may be two clusters
-            self.n_cells = self._shard.run(OpenHeld(mixture, components[few], _LEAST_CELLS))
-        if self.n_cells > before:
-            n_distances += self.n_cells * mixture.n_components
-            claims = self._shard.run(CellsOf(mixture, components))
-        return Shares([CellShare(self._shard, chunks) for chunks in claims], n_distances, self.n_cells > before)
-
-    def parts(self, value: NodeValue, gain: float) -> Chunks | None:
-        return self._shard.run(BestCut(value, gain))
-
-    def open_parts(self) -> None:
-        if not self.by_rows:
-            self.n_cells = self._shard.run(OpenCut())
-
-    def trial_threads(self, shares: Sequence[Share]) -> int:
-        """Small shares are over before another thread has started."""
-        sizes = [share.size for share in shares if isinstance(share, CellShare)]
-        return self._options.n_threads if sum(sizes) > _SMALL * len(sizes) else 1
-
-    def refine(self, mixture: GaussianParameters, *, thorough: bool) -> int:
-        """Expand the cells that lower F most: as few as make up most of what all of them would."""
-        if self.by_rows:
-            return 0
-        gains = self._shard.run(Gains(mixture, self.n_cells, truncated=self._is_truncated(mixture)))
-        tol = self._options.tol if thorough else self._options.growth_tol
-        tol *= min(1.0, self._shard.n_rows / _MANY_ROWS)  # few rows can afford to be looked at closely
-        if gains.total < tol * self.total_weight:
-            return 0
-        n_expanded = int(np.searchsorted(np.cumsum(gains.gains), _MOST * gains.gains.sum())) + 1
-        most = np.inf if self._options.C_prime is not None else self._options.most_cells * self._shard.n_rows
-        fits = self.n_cells + n_expanded <= most
-        if not fits and not thorough:
-            return 0
-        if fits:
-            self.n_cells = self._shard.run(OpenGaining(float(gains.gains[:n_expanded][-1])))
-        # a leaf opens into many rows, so that there may be more cells now than were counted on
-        self.by_rows = not fits or self.n_cells > most
-        return gains.n_distances
-
-
-def nearest_means(shard: Shard, means: F64, n_neighbors: int) -> Graph:
-    """The components closest to each by their means. O(C²D)."""
-    C = len(means)
-    together = np.zeros((1, 1), dtype=np.intp)
-    return shard.local(means).run(CellNeighbors(np.array([0, C], dtype=np.intp), together, min(n_neighbors, C)))
-
-
 class CellShare:
     """Cells, each with the weight that a component has in it."""
 
     def __init__(self, shard: Shard, chunks: Chunks) -> None:
         self._chunks, self._local = chunks, shard.local(chunks.means[:0])
-        self.size = len(chunks) * chunks.means.shape[1] ** 2
 
     def __len__(self) -> int:
         return len(self._chunks)

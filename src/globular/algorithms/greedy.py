@@ -11,9 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from globular.algorithms.em import one_gaussian
 from globular.model.chunks import Within
 from globular.model.covariances import CovarianceLimits
-from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
+from globular.model.gaussian import GaussianParameters, m_step
 from globular.model.statistics import F64
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import ExpectCells
@@ -37,9 +38,8 @@ def grow_mixture(
     limits: CovarianceLimits,
     learned_weights: bool = True,
 ) -> GaussianParameters:
-    """A mixture of so many components, grown one by one on the cells that the tree is open to."""
-    mean, variance = shard.column_moments()
-    mixture = isotropic_mixture(mean[None, :], max(float(variance.mean()), 1e-30), covariance_type)
+    """A mixture of `n_components`, grown one by one on the cells that the tree is open to."""
+    mixture = one_gaussian(shard, covariance_type)
     mixture = m_step(mixture, shard.run(ExpectCells(mixture)), limits)
     while mixture.n_components < n_components:
         mixture = _split_best(shard, mixture, rng, limits)

@@ -19,6 +19,7 @@ import numpy as np
 
 from globular.algorithms.lloyd import KMeansOptions, lloyd
 from globular.algorithms.probing import ProbingOptions, probing_kmeans
+from globular.algorithms.seeding.named import greedy_trials
 from globular.algorithms.seeding.plus_plus import distinct_plus_plus, extend
 from globular.model.statistics import F64
 from globular.seam.passes import AddSeeds, TrySeeds
@@ -55,7 +56,7 @@ def grow(shard: Shard, sizes: Sequence[int], options: GrowingOptions, rng: np.ra
 
     Costs N·k distances at each size beside the iterations.
     """
-    centers = distinct_plus_plus(shard, sizes[0], rng, _n_trials(sizes[0]))
+    centers = distinct_plus_plus(shard, sizes[0], rng, greedy_trials(sizes[0]))
     potential = np.inf
     for size in sizes:
         if len(centers) < size and potential < np.inf:
@@ -65,7 +66,7 @@ def grow(shard: Shard, sizes: Sequence[int], options: GrowingOptions, rng: np.ra
             return
         fresh = None
         if potential < np.inf and size <= options.fresh_up_to:
-            seeds = distinct_plus_plus(shard, size, rng, _n_trials(size))
+            seeds = distinct_plus_plus(shard, size, rng, greedy_trials(size))
             fresh = _refine(shard, seeds, options, rng) if len(seeds) == size else None
         centers, potential = _better(shard, _refine(shard, centers, options, rng), fresh)
         yield Growth(centers, potential / shard.total_weight)
@@ -92,7 +93,7 @@ def _more(
     for _ in range(n_more):
         if potential <= 0:
             break
-        trials = shard.take(shard.locate(rng.random(_n_trials(n_seeds)) * potential, "errors"))
+        trials = shard.take(shard.locate(rng.random(greedy_trials(n_seeds)) * potential, "errors"))
         best = int(np.argmin(shard.run(TrySeeds(trials))))
         potential = shard.run(AddSeeds(trials[best : best + 1], n_seeds + len(found) - 1)).potential
         found.append(trials[best : best + 1])
@@ -109,8 +110,3 @@ def _refine(shard: Shard, centers: F64, options: GrowingOptions, rng: np.random.
     for step in steps:
         centers = step.model
     return centers
-
-
-def _n_trials(n_clusters: int) -> int:
-    """Draws for a greedily chosen centre."""
-    return 2 + int(np.log(n_clusters))

@@ -22,8 +22,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from globular.algorithms.cycles import VANISHED, Cycles, InfiniteOptions, Mixture, State
-from globular.algorithms.fields import Field
+from globular.algorithms.cycles import VANISHED, InfiniteOptions, Mixture, State, VariationalRun
+from globular.algorithms.em import one_gaussian
+from globular.algorithms.fields import RowData
 from globular.algorithms.merges import propose_merges
 from globular.algorithms.splits import Trial
 from globular.algorithms.steps import Step
@@ -31,10 +32,10 @@ from globular.model.gaussian import isotropic_mixture
 from globular.model.observations import Moments, Prior
 from globular.model.statistics import F64, I64
 
-__all__ = ["GROWN", "SETTLED", "InfiniteOptions", "Mixture", "components_at", "infinite", "one_component"]
+__all__ = ["CONVERGED", "GROWN", "InfiniteOptions", "Mixture", "components_at", "infinite", "one_component"]
 
 GROWN = "no split lowers the free energy"
-SETTLED = "the free energy changed by less than tol"
+CONVERGED = "the free energy changed by less than tol"
 
 _STALE = 0.05
 """A component is tried again when its weight, or the number of cells it is seen in, has changed by this share since a
@@ -46,13 +47,13 @@ _PRIOR_UPDATES = 20
 
 
 def infinite(
-    data: Field, prior: Prior, start: Moments, options: InfiniteOptions, rng: np.random.Generator
+    data: RowData, prior: Prior, start: Moments, options: InfiniteOptions, rng: np.random.Generator
 ) -> Iterator[Step[Mixture]]:
     """Run from the components in `start`; one step per cycle. Only nested truncations grow."""
-    run = Cycles(data, prior, options)
+    run = VariationalRun(data, prior, options)
     state = run.arrange(start, 0.0, np.zeros((len(start), 2)))
     if options.closed:
-        yield from run.cycle(state, None, options.tol, SETTLED)
+        yield from run.cycle(state, None, options.tol, CONVERGED)
         return
     state = run.fit_prior(state, _PRIOR_UPDATES)
     state = yield from run.cycle(state, None, options.tol)
@@ -77,7 +78,7 @@ def infinite(
 
 
 def _grow(
-    run: Cycles, state: State, options: InfiniteOptions, rng: np.random.Generator
+    run: VariationalRun, state: State, options: InfiniteOptions, rng: np.random.Generator
 ) -> Generator[Step[Mixture], None, State]:
     """Steps 2 to 4 until no split lowers F."""
     while not run.ended and options.T_max > state.mixture.T:
@@ -86,13 +87,13 @@ def _grow(
             break
         trials = run.trials(state, candidates)
         promising = [trial for trial in trials if trial.gain > 0]
-        state = _give_up(state, [trial for trial in trials if trial.gain <= 0])
+        state = _reject(state, [trial for trial in trials if trial.gain <= 0])
         while promising and not run.ended:
             # Deviation: the paper keeps the best split alone. Splits of different components hardly touch each other,
             # so all that lower F are kept at once; if that fails, the best one alone.
             kept = _affordable(promising, options.T_max - state.mixture.T, options.accept)
             if not kept:
-                state, promising = _give_up(state, promising), []
+                state, promising = _reject(state, promising), []
                 continue
             attempt = yield from run.cycle(run.split(state, kept), state, options.tol)
             state = yield from run.compared(state, attempt)
@@ -101,11 +102,11 @@ def _grow(
                 state = yield from run.with_fitted_prior(attempt)
                 break
             promising = promising[:1] if len(kept) > 1 else []
-            state = _give_up(state, [] if promising else kept)
+            state = _reject(state, [] if promising else kept)
     return state
 
 
-def _shrink(run: Cycles, state: State, options: InfiniteOptions) -> Generator[Step[Mixture], None, State]:
+def _shrink(run: VariationalRun, state: State, options: InfiniteOptions) -> Generator[Step[Mixture], None, State]:
     """Deviation: merge components that splits have made superfluous; accepted by the free energy as well."""
     state = run.without_vanished(state)
     pairs = _merges(run, state, options)
@@ -119,22 +120,21 @@ def _shrink(run: Cycles, state: State, options: InfiniteOptions) -> Generator[St
     return state
 
 
-def _merges(run: Cycles, state: State, options: InfiniteOptions) -> list[tuple[int, int]]:
+def _merges(run: VariationalRun, state: State, options: InfiniteOptions) -> list[tuple[int, int]]:
     """Pairs to merge, more at a time where there are many components."""
     found = propose_merges(state.moments, state.tail, run.prior, options.alpha)
     return found[: max(options.n_candidates, len(state.moments) // 8)]
 
 
-def one_component(data: Field, prior: Prior) -> Moments:
+def one_component(data: RowData, prior: Prior) -> Moments:
     """Step 1, T = 1: all rows in one component."""
-    mean, variance = data.column_moments()
-    whole = isotropic_mixture(mean[None, :], max(float(variance.mean()), 1e-300), prior.covariance_type)
+    whole = one_gaussian(data.shard, prior.covariance_type)
     return Moments.from_pass(whole, data.e_step(whole))
 
 
-def components_at(data: Field, means: F64, prior: Prior) -> Moments:
+def components_at(data: RowData, means: F64, prior: Prior) -> Moments:
     """Every row to its closest mean, by the E-step of a mixture so cold that it is hard: the start of BJ."""
-    variance = float(data.column_moments()[1].mean())
+    variance = float(data.shard.column_moments()[1].mean())
     cold = isotropic_mixture(means, max(_COLD * variance, 1e-300), prior.covariance_type)
     return Moments.from_pass(cold, data.e_step(cold))
 
@@ -146,8 +146,8 @@ def _draw_candidates(state: State, options: InfiniteOptions, rng: np.random.Gene
     component is tried before that.
     """
     counts = state.moments.counts
-    given_up = state.given_up[:, 0]
-    changed = np.abs(counts - given_up) > _STALE * given_up
+    rejected_at = state.rejected_at[:, 0]
+    changed = np.abs(counts - rejected_at) > _STALE * rejected_at
     eligible = np.flatnonzero(changed & (counts > VANISHED))
     # Deviation: with ten at a time, thousands of components would take hundreds of rounds
     most = options.n_candidates if options.accept == "best" else max(options.n_candidates, len(counts) // 2)
@@ -164,16 +164,16 @@ def _affordable(trials: list[Trial], room: int, accept: str) -> list[Trial]:
     return trials[: min(n, 1) if accept == "best" else n]
 
 
-def _reconsider(run: Cycles, state: State) -> State:
+def _reconsider(run: VariationalRun, state: State) -> State:
     """Nothing is given up that is seen in other cells by now."""
-    seen = state.given_up[:, 1]
+    seen = state.rejected_at[:, 1]
     changed = np.abs(run.n_seen(state) - seen) > _STALE * seen
-    return replace(state, given_up=np.where(changed[:, None], 0.0, state.given_up))
+    return replace(state, rejected_at=np.where(changed[:, None], 0.0, state.rejected_at))
 
 
-def _give_up(state: State, trials: list[Trial]) -> State:
+def _reject(state: State, trials: list[Trial]) -> State:
     """Remember that these components are not worth a split as they are."""
-    given_up = state.given_up.copy()
+    rejected_at = state.rejected_at.copy()
     for trial in trials:
-        given_up[trial.component] = state.moments.counts[trial.component], trial.n_seen
-    return replace(state, given_up=given_up)
+        rejected_at[trial.component] = state.moments.counts[trial.component], trial.n_seen
+    return replace(state, rejected_at=rejected_at)

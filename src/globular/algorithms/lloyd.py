@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 
 from globular.algorithms.centers import CenterUpdate, update_centers
 from globular.algorithms.steps import Step
-from globular.model.statistics import F64
+from globular.model.statistics import F64, HardStatistics
 from globular.seam.passes import Assign
 from globular.seam.shard import Shard
 
@@ -25,23 +25,32 @@ class KMeansOptions:
 
 
 def lloyd(shard: Shard, centers: F64, options: KMeansOptions) -> Iterator[Step[F64]]:
-    """Assign every row to its closest centre, move every centre to the mean of its rows, repeat.
+    """Assign every row to its closest centre, move every centre to the mean of its rows, repeat."""
+    return exact_kmeans(shard, centers, options, lambda centers, _: shard.run(Assign(centers)))
+
+
+def exact_kmeans(
+    shard: Shard, centers: F64, options: KMeansOptions, assign: Callable[[F64, F64 | None], HardStatistics]
+) -> Iterator[Step[F64]]:
+    """The iterations; `assign` takes centres, and how far each has moved since the last time.
 
     The objective Σ w ‖x − μ‖² of a step belongs to the centres before the step's update; it never rises.
     """
+    shifts: F64 | None = None
     for iteration in count(1):
-        statistics = shard.run(Assign(centers))
+        statistics = assign(centers, shifts)
         update = update_centers(shard, statistics, centers, unit=options.unit_centers)
+        shifts = update.shifts(centers)
         # labels that a seeding or another run left behind say nothing about this one
         n_changed = statistics.n_changed if iteration > 1 else shard.n_rows
-        stopped = reason_to_stop(iteration, n_changed, update, update.shifts(centers), options)
+        stopped = _reason_to_stop(iteration, n_changed, update, shifts, options)
         yield Step(iteration, statistics.objective, statistics.n_distances, n_changed, update.centers, stopped)
         if stopped:
             return
         centers = update.centers
 
 
-def reason_to_stop(iteration: int, n_changed: int, update: CenterUpdate, shifts: F64, options: KMeansOptions) -> str:
+def _reason_to_stop(iteration: int, n_changed: int, update: CenterUpdate, shifts: F64, options: KMeansOptions) -> str:
     """Why to stop after this iteration; empty to go on."""
     if n_changed + update.n_relocated == 0:
         return "no label changed"

@@ -48,7 +48,7 @@ RHO_TOGETHER = 5.0
 """ρ for all centres together: a step that gains a twenty-fifth of what the sample does not know is not worth its time.
 Measured with 50 clusters of five data sets, dense and sparse; 3 and 10 are nearly as good (docs/nested.md)."""
 ROWS_PER_REASSIGNMENT = 10
-"""Batches that do not nest move weak centres each time so many rows per cluster have gone by, as scikit-learn does."""
+"""Batches that do not nest move weak centres each time ten rows per cluster have gone by, as scikit-learn does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class NestedOptions:
     remove_old: bool = True
     bounds: BoundKind | None = "elkan"
     n_probes: int = 0
-    """More than 0: rows look at the centres of so many cells only, at a cost of about √k instead of k."""
+    """Cells of centres that a row looks at, at a cost of about √k instead of k; 0 looks at all centres."""
     run: int = 1
     """Rows that stay together in the random order, for data that are read from disk."""
     max_epochs: float = 100
@@ -71,7 +71,7 @@ class NestedOptions:
     tol: float = 0.0
     """More than 0: stop when the squared shifts of all centres add up to this; batches that nest must be full."""
     max_no_improvement: int | None = None
-    """Stop after so many batches that did not lower the energy; nested ones must be full, and grow otherwise."""
+    """Stop after this number of batches that did not lower the energy; nested ones must be full, and grow otherwise."""
     min_gain: float = 0.0
     """Share of the energy by which a batch must lower it to count as an improvement."""
     reassignment_ratio: float = 0.0
@@ -251,7 +251,7 @@ class Plateau:
 class Reassignment:
     """Centres that hardly any row votes for move to random rows of the batch.
 
-    Nested batches do it when they grow, so that it ends with the growth; others every so many rows.
+    Nested batches do it when they grow, so that it ends with the growth; others every ten rows per cluster.
     """
 
     def __init__(self, options: NestedOptions, n_clusters: int) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from globular.algorithms.fields import Field
+from globular.algorithms.fields import RowData
 from globular.model.chunks import Chunks, coarsen, unpack
 from globular.model.covariances import FAMILIES
 from globular.model.observations import Moments, Prior
@@ -22,7 +22,7 @@ from globular.model.sticks import Sticks
 
 _PRIOR_UPDATES = 5
 _FITTED = 256
-"""So many leaves are enough to fit a prior to."""
+"""Leaves that are enough to fit a prior to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class Worth:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Partition:
+class TreePartition:
     """Components that share no row, and the prior that was fitted to them."""
 
     moments: Moments
     prior: Prior
 
 
-def best_partition(data: Field, prior: Prior, smallest: float, gain: float, least: int) -> Partition | None:
+def best_partition(data: RowData, prior: Prior, smallest: float, gain: float, least: int) -> TreePartition | None:
     """The best partition under a prior fitted to the leaves of the tree, as far as it may be.
 
     None if there is no tree, or one of fewer than `least` parts.
@@ -58,8 +58,8 @@ def best_partition(data: Field, prior: Prior, smallest: float, gain: float, leas
         if leaves is None or len(leaves) < least:
             return None
         prior = _fitted(prior, leaves, smallest)
-    nodes = data.parts(Worth(prior, smallest, data.total_weight), gain)
-    return None if nodes is None or len(nodes) < least else Partition(_moments(nodes, prior), prior)
+    nodes = data.parts(Worth(prior, smallest, data.shard.total_weight), gain)
+    return None if nodes is None or len(nodes) < least else TreePartition(_moments(nodes, prior), prior)
 
 
 def _fitted(prior: Prior, leaves: Chunks, smallest: float) -> Prior:
@@ -73,7 +73,7 @@ def _fitted(prior: Prior, leaves: Chunks, smallest: float) -> Prior:
 
 
 def _nothing(nodes: Chunks) -> F64:
-    """All nodes are worth the same, so that the smallest are taken where that costs less than nothing."""
+    """All nodes are worth the same: with a negative gain asked of a split the best partition is all leaves."""
     return np.zeros(len(nodes))
 
 

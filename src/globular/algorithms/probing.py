@@ -1,7 +1,7 @@
 """Probing k-means: E-steps that search a few cells of centres, redrawn every time.
 
 Truncated variational EM with another source of candidates. Before every E-step the C centres are clustered into cells
-(random centres as middles, a few Lloyd steps on C points). Each row goes to its closest cells and searches those
+(from random centres, by a few Lloyd steps on C points). Each row goes to its closest cells and searches those
 exactly by matrix products; it changes its cluster only for a closer one, so K(n) contains the old cluster and the
 objective never rises (Prop. 1 of Forster & Lücke 2018). An iteration costs N·(cells + probes · C / cells) distances,
 O(N √C D), and they run at the speed of a matrix product; with very many centres the cells are themselves in cells, and
@@ -51,13 +51,13 @@ def probing_kmeans(
     *,
     momentum: Momentum | None = None,
     before: float = np.inf,
-    outside: float = 0.0,
+    unexplained: float = 0.0,
     labelled: bool = True,
 ) -> Iterator[Step[F64]]:
     """K-means from labelled rows (by hierarchical seeding or `label_by_cells`), or from others, searched widely first.
 
-    `momentum` is how the centres were moving, `before` the objective at the start, where they are known; `outside` an
-    error that the shard does not see.
+    `momentum` is how the centres were moving, `before` the objective at the start, where they are known; `unexplained`
+    the part of the objective that no centre in the subspace of the shard's coordinates can explain.
     """
     momentum = momentum or Momentum(unit_centers=options.unit_centers)
     for iteration in count(1):
@@ -66,7 +66,7 @@ def probing_kmeans(
         else:
             statistics = shard.run(Assign(centers, Probe(draw_cells(shard, centers, rng), options.n_probes)))
         update = update_centers(shard, statistics, centers, unit=options.unit_centers, rows_follow=False)
-        objective = statistics.objective + outside
+        objective = statistics.objective + unexplained
         gain = (before - objective) / max(objective, np.finfo(np.float64).tiny)
         before = objective
         stopped = ""
@@ -87,6 +87,31 @@ def find_labels(shard: Shard, centers: F64, rng: np.random.Generator, n_probes: 
         cells = draw_cells(shard, centers, rng)
         n_distances += shard.run(Assign(centers, Probe(cells, n_probes), "labels")).n_distances
     return n_distances
+
+
+@dataclass(frozen=True, slots=True)
+class Labelling:
+    """What came of labelling all rows; the labels themselves stay with the shard."""
+
+    objective: float
+    n_distances: int
+    recall: float = 1.0
+    """Share of a sample of the rows that have a closest centre for their label."""
+
+
+def label_rows(shard: Shard, centers: F64, n_probes: int, *, labelled: bool = True) -> Labelling:
+    """Label every row with the closest centre of a few cells, or of all where `n_probes` is 0.
+
+    Rows that are `labelled` keep their label if none is closer. The cells are drawn with a fixed seed, here and in
+    `predict(exact=False)`: labels belong to the centres, not to the `random_state` of the fit that found them.
+    """
+    if n_probes == 0:
+        exact = shard.run(Assign(centers, want="labels"))
+        return Labelling(exact.objective, exact.n_distances)
+    rng = np.random.default_rng(0)
+    n_distances = 0 if labelled else label_by_cells(shard, centers, draw_cells(shard, centers, rng))
+    found = shard.run(Assign(centers, Probe(draw_cells(shard, centers, rng), n_probes), "labels"))
+    return Labelling(found.objective, n_distances + found.n_distances, label_recall(shard, centers, rng))
 
 
 def label_recall(shard: Shard, centers: F64, rng: np.random.Generator, n_rows: int = 1000) -> float:

@@ -22,12 +22,19 @@ from collections.abc import Iterator
 import numpy as np
 
 from globular.algorithms.cells import draw_cells, graph_by_cells, label_by_cells
-from globular.algorithms.probing import ProbingOptions, probing_kmeans
-from globular.algorithms.steps import Step
-from globular.algorithms.swaps import swap_seeds
-from globular.algorithms.variational import Patience, SoftModel, SoftStart, VariationalOptions, with_variance
+from globular.algorithms.probing import ProbingOptions
+from globular.algorithms.steps import Step, last_step
+from globular.algorithms.swaps import swap_and_step
+from globular.algorithms.variational import (
+    SoftModel,
+    SoftStart,
+    VariationalOptions,
+    truncated_em,
+    with_variance,
+)
 from globular.model.covariances import CovarianceLimits
-from globular.model.gaussian import GaussianParameters, m_step
+from globular.model.gaussian import GaussianParameters
+from globular.model.graph import Graph
 from globular.model.statistics import F64, SoftStatistics
 from globular.seam.among import Probe
 from globular.seam.passes import Assign, Expect
@@ -36,10 +43,10 @@ from globular.seam.shard import Shard
 N_PROBES = 2
 """Cells that each row searches in a probing E-step."""
 LONGEST_WAIT = 8
-"""Probe every so many iterations at least."""
+"""Most iterations from one that probes to the next."""
 WORK_OF_A_MEMBER = 40.0
-"""A density of K(n), with its part in the sums of the M-step, takes as long as so many densities of a search, which are
-entries of matrix products (measured with 2, 50 and 128 columns: 30 to 50)."""
+"""Densities of a search, which are entries of matrix products, that take as long as a density of K(n) with its part in
+the sums of the M-step (measured with 2, 50 and 128 columns: 30 to 50)."""
 
 SETTLED_GAIN = 5e-3
 """K-means steps for the start end when one gains less than this share: `KMeans(quality="balanced")`."""
@@ -73,12 +80,7 @@ def settle_seeds(shard: Shard, seeds: F64, rng: np.random.Generator) -> F64:
 
     From seeds alone EM ends lower: it cannot carry a mean across a gap, and has many more steps to go.
     """
-    swapped = swap_seeds(shard, seeds, rng, n_probes=N_PROBES, min_gain=SETTLED_GAIN)
-    means = swapped.centers
-    options = ProbingOptions(N_PROBES, min_gain=SETTLED_GAIN)
-    for step in probing_kmeans(shard, means, options, rng, momentum=swapped.momentum, before=swapped.objective):
-        means = step.model
-    return means
+    return last_step(swap_and_step(shard, seeds, ProbingOptions(N_PROBES, min_gain=SETTLED_GAIN), rng)).model
 
 
 def start_probing(
@@ -116,32 +118,29 @@ def probing_mixture(
     limits: CovarianceLimits,
     learned_weights: bool = False,
 ) -> Iterator[Step[SoftModel]]:
-    """EM with responsibilities restricted to K(n) and renormalised (Eq. 5); options count as far as C′, G, and the end.
+    """Truncated EM whose rows probe cells of components; options count as far as C′, G, and the end."""
+    search = _Probing(shard, start.graph, options, rng)
+    return truncated_em(shard, start, search, options, limits=limits, learned_weights=learned_weights)
 
-    The objective of a step is the free energy of Eq. 10 at the parameters before its M-step, as in
-    `variational_mixture`. Iterations that probe also renew the graph of the G closest components.
-    """
-    mixture, graph, n_distances = start.mixture, start.graph, start.n_distances
-    schedule, patience = Schedule(options.C_prime), Patience(options, shard.total_weight)
-    before = -np.inf
-    for iteration in range(1, options.max_iter + 1):
-        if schedule.is_due(idle=patience.is_idle):
-            cells = draw_cells(shard, mixture.means, rng)
-            found = shard.run(Expect(mixture, Probe(cells, N_PROBES, options.C_prime)))
-            schedule.learn(found, before, shard.n_rows)
-            graph = graph_by_cells(shard, mixture.means, cells, options.G)
+
+class _Probing:
+    """E-steps that probe when it is due; these also renew the graph of the G closest components."""
+
+    def __init__(self, shard: Shard, graph: Graph, options: VariationalOptions, rng: np.random.Generator) -> None:
+        self._shard, self.graph, self._options, self._rng = shard, graph, options, rng
+        self._schedule, self._before = Schedule(options.C_prime), -np.inf
+
+    def e_step(self, mixture: GaussianParameters, *, idle: bool) -> SoftStatistics:
+        options = self._options
+        if self._schedule.is_due(idle=idle):
+            cells = draw_cells(self._shard, mixture.means, self._rng)
+            found = self._shard.run(Expect(mixture, Probe(cells, N_PROBES, options.C_prime)))
+            self._schedule.learn(found, self._before, self._shard.n_rows)
+            self.graph = graph_by_cells(self._shard, mixture.means, cells, options.G)
         else:
-            found = shard.run(Expect(mixture, Probe(None, 0, options.C_prime)))
-        step = found
-        before = step.log_likelihood
-        mixture = m_step(mixture, step, limits, learned_weights=learned_weights)  # Eq. 4
-        stopped = patience.reason(iteration, step.log_likelihood, settled=False)
-        yield Step(
-            iteration, step.log_likelihood, step.n_distances + n_distances, None, SoftModel(mixture, graph), stopped
-        )
-        if stopped:
-            return
-        n_distances = 0
+            found = self._shard.run(Expect(mixture, Probe(None, 0, options.C_prime)))
+        self._before = found.log_likelihood
+        return found
 
 
 def find_members(shard: Shard, mixture: GaussianParameters, n_candidates: int, rng: np.random.Generator) -> int:

@@ -50,9 +50,9 @@ class SplitRules:
     """When a split is worth it, and how hard to look."""
 
     epsilon: float
-    """F has to fall by more than this, …"""
+    """F has to fall by more than this."""
     gain: float
-    """… and by more than this per row of the parent."""
+    """F has to fall by more than this per row of the parent, too."""
     smallest: float
     """Every child has to hold this much weight."""
     n_updates: int = 6
@@ -125,7 +125,7 @@ def _try_split(share: Share, component: int, parent: Moments, place: Place, prio
 
 
 def _fall_to_come(steeper: float, fall: float, n_left: int) -> float:
-    """About the most that F falls by in the updates left, if these slow down as the last two did, twice over."""
+    """About the most that F falls by in the updates left, if they slow down as the last two did, twice over."""
     ratio = fall / steeper
     return fall * min(n_left, _CAUTION * ratio / (1.0 - ratio))
 

@@ -30,6 +30,14 @@ def after(steps: Iterator[Step[Model]], n_distances: int) -> Iterator[Step[Model
         n_distances = 0
 
 
+def last_step(steps: Iterator[Step[Model]]) -> Step[Model]:
+    """Run an algorithm to its end: its last step, with the distances of all of them."""
+    n_distances = 0
+    for step in steps:
+        n_distances += step.n_distances
+    return replace(step, n_distances=n_distances)
+
+
 def in_units(steps: Iterator[Step[Model]], unit: float) -> Iterator[Step[Model]]:
     """The steps, their objectives in units in which a weight of one is `unit`."""
     return (replace(step, objective=step.objective * unit) for step in steps)

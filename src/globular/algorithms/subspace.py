@@ -9,9 +9,9 @@ This is not an approximation that has to be paid for later. For a centre in the 
     ‖x − m‖² = ‖z − m_z‖² + ‖x − x̂‖²,    z the coordinates of x, x̂ its projection,
 
 and the last term does not depend on the centre. So the steps in the subspace are exact k-means steps with centres held
-to it: the objective of the lifted centres is known exactly (`outside` is the sum of the last terms) and never rises;
-neither does it at the change to the whole space, where every centre leaves the subspace for the mean of its rows.
-With unit centres (cosine) the same holds for a subspace through zero.
+to it: the objective of the lifted centres is known exactly (`unexplained` is the sum of the last terms) and never
+rises; neither does it at the change to the whole space, where every centre leaves the subspace for the mean of its
+rows. With unit centres (cosine) the same holds for a subspace through zero.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from globular.algorithms.centers import update_centers
-from globular.algorithms.momentum import Momentum
 from globular.algorithms.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.steps import Step
 from globular.model.statistics import F64, HardStatistics
@@ -32,8 +31,8 @@ from globular.seam.shard import Shard
 
 FROM_COLUMNS = 16
 """With fewer columns there is too little to gain."""
-WORTH_IT = 0.6
-"""Largest share of the dimensions that still pays."""
+LARGEST_SHARE = 0.6
+"""Of the columns, the most directions that still pay."""
 SAMPLED_ROWS = 4096
 SAMPLED_NUMBERS = 1 << 23
 LARGEST_COPY = 1 << 30
@@ -49,12 +48,12 @@ class Inside:
     """Their coordinates; labels are shared with the whole shard."""
     total: float
     """Σ w ‖x − origin‖²."""
-    outside: float
+    unexplained: float
     """Σ w ‖x − x̂‖²: what no centre in the subspace can explain."""
 
 
 def enter_subspace(shard: Shard, n_clusters: int, rng: np.random.Generator, *, unit_centers: bool) -> Inside | None:
-    """The subspace that so many clusters need; None where the whole space is as good or the coordinates too many."""
+    """The subspace that these clusters need; None where the whole space is as good or the coordinates too many."""
     D = shard.n_columns
     if shard.why_not(Project) or D < FROM_COLUMNS:
         return None
@@ -64,7 +63,7 @@ def enter_subspace(shard: Shard, n_clusters: int, rng: np.random.Generator, *, u
     origin = np.zeros(D) if unit_centers else mean
     subspace = informative_subspace(sample, origin, n_clusters, rng)
     d = subspace.dimension
-    if d > WORTH_IT * D or shard.n_rows * d * 8 > LARGEST_COPY:
+    if d > LARGEST_SHARE * D or shard.n_rows * d * 8 > LARGEST_COPY:
         return None
     inside = shard.run(Project(subspace))
     total = shard.total_weight * float((variance + (mean - origin) ** 2).sum())
@@ -73,29 +72,19 @@ def enter_subspace(shard: Shard, n_clusters: int, rng: np.random.Generator, *, u
     return Inside(subspace, inside, total, max(0.0, total - explained))
 
 
-def kmeans_from_subspace(
-    shard: Shard,
-    inside: Inside,
-    centers: F64,
-    options: ProbingOptions,
-    rng: np.random.Generator,
-    *,
-    momentum: Momentum | None = None,
-    before: float = np.inf,
+def leave_subspace(
+    shard: Shard, inside: Inside, steps: Iterator[Step[F64]], options: ProbingOptions, rng: np.random.Generator
 ) -> Iterator[Step[F64]]:
-    """Probing k-means, first inside the subspace from labelled rows and `centers` there, then in the whole space."""
+    """Steps of probing k-means inside the subspace, their centres lifted; then more in the whole space."""
     n_done = 0
-    inner = probing_kmeans(
-        inside.shard, centers, options, rng, momentum=momentum, before=before, outside=inside.outside
-    )
-    for step in inner:
+    for step in steps:
         lifted = inside.subspace.lift(step.model)
         n_done = step.iteration
         is_last = n_done >= options.max_iter or step.objective == 0.0
         yield replace(step, model=lifted, stopped=step.stopped if is_last else "")
         if is_last:
             return
-    statistics = shard.run(SumByLabel(len(centers)))
+    statistics = shard.run(SumByLabel(len(lifted)))
     means = update_centers(shard, statistics, lifted, unit=options.unit_centers, relocate=False).centers
     before = _objective_at(means, statistics, inside)
     remaining = replace(options, max_iter=options.max_iter - n_done)

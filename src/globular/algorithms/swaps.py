@@ -8,7 +8,7 @@ distance, as k-means++ would draw it. It is made when the gain exceeds the loss:
 - gain: to make a cluster two gains the same with the means of the two parts. The parts are known: one truncated pass in
   which every row compares its centre with the row drawn from its cluster.
 
-That settles the matter where a cluster is really several. In one group of rows such a cut says little: a centre more
+That settles the matter where a cluster is really several. In one group of rows that cut says little: one centre more
 there pays since its neighbours move closer too. The lowest error of k centres falls like k^(−2/d) in d dimensions
 (Zador's law), so the gain may be the share 2/d of the cluster's error; d is the effective dimension (Σ v)² / Σ v² of
 the columns' variances v inside clusters, taken from the rows drawn. The law is for many centres in one group. How much
@@ -22,6 +22,7 @@ The rounds are also the first iterations: centres move with momentum.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +30,9 @@ import numpy as np
 from globular.algorithms.cells import draw_cells, graph_by_cells, search_widely
 from globular.algorithms.centers import update_centers
 from globular.algorithms.momentum import Momentum
+from globular.algorithms.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.seeding.common import effective_dimension
+from globular.algorithms.steps import Step, after
 from globular.model.cells import CenterCells
 from globular.model.search import Search
 from globular.model.statistics import F64, HardStatistics
@@ -38,12 +41,14 @@ from globular.seam.passes import Assign, Index, Labels, Relabel, Total
 from globular.seam.shard import Shard
 
 MAX_ROUNDS = 20
+N_PROBES = 2
+"""Cells that each row searches in a round, however many it will search in the iterations."""
 SAFETY = 1.2
 """A gain must exceed the loss by this factor."""
 DRAWN = 0.5
 """Share of the clusters that may move in a round."""
 FIRST_TRUST = (0.5,) * 5
-"""Shares of Zador's gain that count as borne out before any has been measured."""
+"""Shares of Zador's gain that newcomers are taken to be worth before any has been measured."""
 WORTH_ANOTHER_ROUND = 0.1
 """Go on while the swaps of a round promise at least this share of the least gain that is asked for."""
 _ROUNDING = 16 * float(np.finfo(np.float64).eps)
@@ -62,45 +67,69 @@ class SwappedSeeds:
     n_distances: int
 
 
+def swap_and_step(
+    shard: Shard,
+    centers: F64,
+    options: ProbingOptions,
+    rng: np.random.Generator,
+    *,
+    labelled: bool = True,
+    good_enough: float = 0.0,
+    unexplained: float = 0.0,
+) -> Iterator[Step[F64]]:
+    """Swaps, then iterations of probing k-means from where they end; the first step counts the swaps' distances.
+
+    From seeds alone no iteration carries a centre across a gap. For the arguments see `swap_seeds`.
+    """
+    swapped = swap_seeds(
+        shard, centers, options, rng, labelled=labelled, good_enough=good_enough, unexplained=unexplained
+    )
+    steps = probing_kmeans(
+        shard, swapped.centers, options, rng,
+        momentum=swapped.momentum, before=swapped.objective, unexplained=unexplained,
+    )  # fmt: skip
+    yield from after(steps, swapped.n_distances)
+
+
 def swap_seeds(
     shard: Shard,
     centers: F64,
+    options: ProbingOptions,
     rng: np.random.Generator,
     *,
-    n_probes: int = 2,
-    min_gain: float = 0.0,
-    unit_centers: bool = False,
-    outside: float = 0.0,
     labelled: bool = True,
     good_enough: float = 0.0,
+    unexplained: float = 0.0,
 ) -> SwappedSeeds:
     """Rounds of one probing step and many swaps; rows that are not labelled are searched widely in the first.
 
     They end when there is little to gain by swaps any more, a round gains less than the share `min_gain` of the
-    objective, or that is no more than `good_enough`. `outside` is what the shard does not see of the objective.
+    objective, or the objective is no more than `good_enough`. `unexplained` is the part of the objective that the
+    shard's rows do not show, because they are coordinates in a subspace.
     """
     n_swaps, n_distances, before = 0, 0, np.inf
-    momentum, swaps = Momentum(unit_centers=unit_centers), _Swaps(shard, rng)
+    momentum, swaps = Momentum(unit_centers=options.unit_centers), _Swaps(shard, rng)
     for _ in range(MAX_ROUNDS):
         cells = draw_cells(shard, centers, rng)
         if labelled:
-            statistics = shard.run(Assign(centers, Probe(cells, n_probes)))
+            statistics = shard.run(Assign(centers, Probe(cells, N_PROBES)))
         else:
-            statistics, labelled = search_widely(shard, centers, n_probes, rng), True
+            statistics, labelled = search_widely(shard, centers, N_PROBES, rng), True
         n_distances += statistics.n_distances
-        update = update_centers(shard, statistics, centers, unit=unit_centers, rows_follow=False)
+        update = update_centers(shard, statistics, centers, unit=options.unit_centers, rows_follow=False)
         centers = momentum.beyond(centers, update)
         gained, before = before - statistics.objective, statistics.objective
+        asked = options.min_gain * (before + unexplained)
         # a gain of less than nothing: some swaps were bad, and will be undone
-        if before + outside <= good_enough or 0 <= gained < min_gain * (before + outside):
+        if before + unexplained <= good_enough or 0 <= gained < asked:
             break
         swapped = swaps.make(update.centers, cells, statistics)
         centers[swapped] = update.centers[swapped]
         momentum.forget(swapped)
         n_swaps += len(swapped)
-        if swaps.promised <= WORTH_ANOTHER_ROUND * min_gain * (before + outside):
+        if swaps.promised <= WORTH_ANOTHER_ROUND * asked:
             break
-    return SwappedSeeds(centers, momentum, before + outside, n_swaps, n_distances + swaps.n_distances)
+    return SwappedSeeds(centers, momentum, before + unexplained, n_swaps, n_distances + swaps.n_distances)
 
 
 class _Swaps:
@@ -108,7 +137,7 @@ class _Swaps:
 
     def __init__(self, shard: Shard, rng: np.random.Generator) -> None:
         self._shard, self._rng = shard, rng
-        self._borne_out = np.array(FIRST_TRUST)
+        self._zador_trust = np.array(FIRST_TRUST)
         """The share of what Zador's law has promised that each newcomer so far has turned out to be worth."""
         self.promised = 0.0
         """What the swaps of the last round shall gain, less what they cost."""
@@ -124,17 +153,17 @@ class _Swaps:
         nearest = graph_by_cells(self._shard, centers, cells, 2)[:, 1]
         counts = statistics.counts
         losses = _between(counts, centers, counts[nearest], centers[nearest])
-        self._borne_out = np.append(self._borne_out, losses[self._newcomers] / self._expected)
-        trust = min(1.0, float(np.median(self._borne_out)))
+        self._zador_trust = np.append(self._zador_trust, losses[self._newcomers] / self._expected)
+        trust = min(1.0, float(np.median(self._zador_trust)))
         splits = _try_splits(self._shard, centers, statistics, self._rng)
         self.n_distances += splits.n_distances
-        gains = np.maximum(splits.gains, trust * splits.hopes)
+        gains = np.maximum(splits.gains, trust * splits.zador_gains)
         names, seats = _match(losses, nearest, gains, splits.owners)
         taken = np.flatnonzero(seats >= 0)
         self.promised = float(gains[taken].sum() - losses[seats[taken]].sum())
         centers[seats[taken]] = splits.centers[taken]
         trusting = taken[gains[taken] > splits.gains[taken]]
-        self._newcomers, self._expected = seats[trusting].astype(np.intp), splits.hopes[trusting]
+        self._newcomers, self._expected = seats[trusting].astype(np.intp), splits.zador_gains[trusting]
         self._shard.run(Relabel(np.concatenate([names, np.where(seats < 0, names[splits.owners], seats)])))
         return np.flatnonzero(names != np.arange(C))
 
@@ -168,7 +197,7 @@ class _Splits:
     centers: F64
     owners: Labels
     gains: F64
-    hopes: F64
+    zador_gains: F64
     n_distances: int
 
 
@@ -179,7 +208,7 @@ def _try_splits(shard: Shard, centers: F64, statistics: HardStatistics, rng: np.
     drawn = np.unique(shard.locate(np.sort(rng.random(max(1, int(DRAWN * C)))) * statistics.objective, "errors"))
     drawn = rng.permutation(drawn)
     rows, labels = shard.take(drawn), shard.labels[drawn]
-    hope = _share_of_a_second_center(rows - centers[labels])
+    share = _share_of_a_second_center(rows - centers[labels])
     owners, first = np.unique(labels, return_index=True)
     graph = np.repeat(np.arange(C + len(owners), dtype=np.int32)[:, None], 2, axis=1)
     graph[owners, 1] = np.arange(C, C + len(owners))
@@ -192,7 +221,7 @@ def _try_splits(shard: Shard, centers: F64, statistics: HardStatistics, rng: np.
     rests = statistics.counts[owners, None] * centers[owners] - sums
     rests = np.where(left[:, None] > 0, rests / np.where(left > 0, left, 1.0)[:, None], means)
     gains = _between(counts, means, left, rests)
-    return _Splits(rows[first], owners, gains, hope * errors[owners], won.n_distances)
+    return _Splits(rows[first], owners, gains, share * errors[owners], won.n_distances)
 
 
 def _between(n_a: F64, mean_a: F64, n_b: F64, mean_b: F64) -> F64:

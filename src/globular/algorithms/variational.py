@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -23,9 +23,9 @@ from globular.algorithms.centers import update_centers
 from globular.algorithms.steps import Step
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
-from globular.model.graph import Graph, diverse_graph, estimated_graph, introduce, random_graph
+from globular.model.graph import Graph, estimated_graph, introduce, random_graph
 from globular.model.search import Search
-from globular.model.statistics import F64, HardStatistics, PairStatistics
+from globular.model.statistics import F64, HardStatistics, PairStatistics, SoftStatistics
 from globular.seam.among import Neighbors
 from globular.seam.passes import Assign, CellNeighbors, Expect, ScatterLabels
 from globular.seam.shard import Shard
@@ -42,14 +42,13 @@ class VariationalOptions:
     G: int = 5
     n_random: int = 1
     neighborhoods: Neighborhoods = "estimated"
-    diverse: bool = False
     n_warmup: int = 0
     """E-steps without an M-step before the first iteration, while neighbourhoods form."""
     max_iter: int = 200
     tol: float = 1e-4
-    """Stop when the objective has improved by less than this share (k-means), or this much per row (mixtures) …"""
+    """An iteration is idle if it improves the objective by less than this share (k-means), or per row (mixtures)."""
     patience: int = 3
-    """… in so many iterations running."""
+    """Stop after this many idle iterations running."""
     unit_centers: bool = False
     relocate_empty: bool = False
     """Move empty clusters to far rows; else they keep their centre."""
@@ -74,10 +73,10 @@ class SoftModel:
 
 MULTIPLICATIONS_PER_PAIR = 10
 """What listing and ordering a pair of clusters takes, beside the multiplications of a distance."""
-SETTLED = 0.01
-"""Neighbourhoods are settled when an estimate changes no larger share of them …"""
+SETTLED_SHARE = 0.01
+"""Neighbourhoods are settled when an estimate changes no larger share of them; the next estimates wait longer."""
 LONGEST_REST = 8
-"""… and the next estimates wait twice as long each, up to so many times."""
+"""Most times as long as at first that an estimate of settled neighbourhoods waits; the wait doubles each time."""
 
 
 class _Neighborhoods:
@@ -103,14 +102,7 @@ class _Neighborhoods:
 
     def exhaustive(self, centers: F64) -> Graph:
         """The G nearest centres of every centre. O(C²D)."""
-        C, G = len(centers), min(self._options.G, len(centers))
-        n_wanted = min(C, 3 * G) if self._options.diverse else G
-        found = self._shard.local(centers).run(
-            CellNeighbors(np.array([0, C]), np.zeros((1, 1), dtype=np.intp), n_wanted)
-        )
-        if not self._options.diverse:
-            return found
-        return diverse_graph(centers, found, G, self._options.n_threads)
+        return nearest_graph(self._shard, centers, self._options.G)
 
     def before(self, centers: F64, graph: Graph) -> Graph:
         """Alg. 1 renews the neighbourhoods before the E-step."""
@@ -121,16 +113,16 @@ class _Neighborhoods:
         if not pairs.pairs.size:
             return graph
         new_graph = estimated_graph(graph, pairs, self._options.n_threads)
-        settled = np.count_nonzero(new_graph != graph) <= SETTLED * graph.size
+        settled = np.count_nonzero(new_graph != graph) <= SETTLED_SHARE * graph.size
         self._rest = max(1, min(2 * self._rest, LONGEST_REST)) if settled else 1
         return new_graph
 
     def search(self, centers: F64) -> Search:
         """The next E-step's search.
 
-        Deviation: where estimating would cost more than searching, only every so many E-steps estimate. A search takes
-        N·C′·G·D multiplications, an estimate lists and orders up to C·G² pairs. Neighbourhoods that are settled are
-        estimated even less often.
+        Deviation: where estimating would cost more than searching, not every E-step estimates. A search takes N·C′·G·D
+        multiplications, an estimate lists and orders up to C·G² pairs. Neighbourhoods that are settled are estimated
+        even less often.
         """
         C, D = centers.shape
         G = min(self._options.G, C)
@@ -141,6 +133,13 @@ class _Neighborhoods:
             self._waited = 0
         seed = int(self._rng.integers(2**63))
         return Search(self._options.C_prime, self._options.n_random, seed, estimate)
+
+
+def nearest_graph(shard: Shard, centers: F64, n_neighbors: int) -> Graph:
+    """The centres closest to each, itself first. O(C²D)."""
+    C = len(centers)
+    one_cell = np.zeros((1, 1), dtype=np.intp)
+    return shard.local(centers).run(CellNeighbors(np.array([0, C], dtype=np.intp), one_cell, min(n_neighbors, C)))
 
 
 def start_rows(
@@ -161,7 +160,7 @@ def start_rows(
 
 
 FULL_SUMS_EVERY = 10
-"""Sums are kept up to date by what moved, and recomputed every so many iterations so that rounding does not drift."""
+"""Iterations from one full sum to the next; between them sums follow what moved, and rounding would drift."""
 
 
 def variational_kmeans(
@@ -273,6 +272,44 @@ def with_variance(mixture: GaussianParameters, squared_distance: float, limits: 
     return replace(mixture, covariances=mixture.family.isotropic(variance, C, D))
 
 
+class CandidateSearch(Protocol):
+    """Where rows of a truncated mixture find better components."""
+
+    graph: Graph
+    """Neighbourhoods of the components."""
+
+    def e_step(self, mixture: GaussianParameters, *, idle: bool) -> SoftStatistics:
+        """Renew K(n) of every row, and its sums; `idle` follows an iteration that has improved next to nothing."""
+        ...
+
+
+def truncated_em(
+    shard: Shard,
+    start: SoftStart,
+    search: CandidateSearch,
+    options: VariationalOptions,
+    *,
+    limits: CovarianceLimits,
+    learned_weights: bool,
+) -> Iterator[Step[SoftModel]]:
+    """EM with responsibilities restricted to K(n) and renormalised (Eq. 5), whatever the search.
+
+    The objective of a step is the free energy F = Σ w log Σ_{c ∈ K(n)} p(c, x) of Eq. 10 at the parameters before its
+    M-step; it never falls and never exceeds the log-likelihood.
+    """
+    mixture, n_distances = start.mixture, start.n_distances
+    patience = Patience(options, shard.total_weight)
+    for iteration in range(1, options.max_iter + 1):
+        found = search.e_step(mixture, idle=patience.is_idle)
+        mixture = m_step(mixture, found, limits, learned_weights=learned_weights)  # Eq. 4
+        stopped = patience.reason(iteration, found.log_likelihood, settled=False)
+        model = SoftModel(mixture, search.graph)
+        yield Step(iteration, found.log_likelihood, found.n_distances + n_distances, None, model, stopped)
+        if stopped:
+            return
+        n_distances = 0
+
+
 def variational_mixture(
     shard: Shard,
     start: SoftStart,
@@ -282,27 +319,23 @@ def variational_mixture(
     limits: CovarianceLimits,
     learned_weights: bool = False,
 ) -> Iterator[Step[SoftModel]]:
-    """var-GMM-X/S: EM with responsibilities restricted to K(n) and renormalised (Eq. 5).
+    """var-GMM-X/S: truncated EM whose rows search the neighbourhoods of the components they keep."""
+    search = _NeighborhoodSearch(shard, start.graph, options, rng)
+    return truncated_em(shard, start, search, options, limits=limits, learned_weights=learned_weights)
 
-    The objective of a step is the free energy F = Σ w log Σ_{c ∈ K(n)} p(c, x) of Eq. 10 at the parameters before its
-    M-step; it never falls and never exceeds the log-likelihood.
-    """
-    neighborhoods = _Neighborhoods(shard, options, rng)
-    mixture, graph, n_distances = start.mixture, start.graph, start.n_distances
-    patience = Patience(options, shard.total_weight)
-    for iteration in range(1, options.max_iter + 1):
-        graph = neighborhoods.before(mixture.means, graph)
-        found = shard.run(Expect(mixture, Neighbors(graph, neighborhoods.search(mixture.means))))
-        step = found
-        graph = neighborhoods.after(graph, found.pairs)
-        mixture = m_step(mixture, step, limits, learned_weights=learned_weights)  # Eq. 4
-        stopped = patience.reason(iteration, step.log_likelihood, settled=False)
-        yield Step(
-            iteration, step.log_likelihood, step.n_distances + n_distances, None, SoftModel(mixture, graph), stopped
-        )
-        if stopped:
-            return
-        n_distances = 0
+
+class _NeighborhoodSearch:
+    """Alg. 1 and Alg. 2 for mixtures."""
+
+    def __init__(self, shard: Shard, graph: Graph, options: VariationalOptions, rng: np.random.Generator) -> None:
+        self._shard, self.graph = shard, graph
+        self._neighborhoods = _Neighborhoods(shard, options, rng)
+
+    def e_step(self, mixture: GaussianParameters, *, idle: bool) -> SoftStatistics:
+        graph = self._neighborhoods.before(mixture.means, self.graph)
+        found = self._shard.run(Expect(mixture, Neighbors(graph, self._neighborhoods.search(mixture.means))))
+        self.graph = self._neighborhoods.after(graph, found.pairs)
+        return found
 
 
 class Patience:

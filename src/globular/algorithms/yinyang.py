@@ -8,10 +8,8 @@ not searched. Bounds change no label, so every step equals Lloyd's.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
 
-from globular.algorithms.centers import update_centers
-from globular.algorithms.lloyd import KMeansOptions, reason_to_stop
+from globular.algorithms.lloyd import KMeansOptions, exact_kmeans
 from globular.algorithms.steps import Step
 from globular.model.groups import CenterGroups
 from globular.model.statistics import F64
@@ -28,14 +26,6 @@ def default_groups(n_clusters: int, n_columns: int) -> int:
 def yinyang(shard: Shard, centers: F64, options: KMeansOptions, n_groups: int | None = None) -> Iterator[Step[F64]]:
     """Lloyd's algorithm with one bound per row and group of centres."""
     groups = CenterGroups.by_proximity(centers, n_groups or default_groups(*centers.shape))
-    shifts: F64 | None = None
-    for iteration in count(1):
-        statistics = shard.run(Assign(centers, Bounded(groups, shifts)))
-        update = update_centers(shard, statistics, centers, unit=options.unit_centers)
-        shifts = update.shifts(centers)
-        n_changed = statistics.n_changed if iteration > 1 else shard.n_rows  # as in `lloyd`
-        stopped = reason_to_stop(iteration, n_changed, update, shifts, options)
-        yield Step(iteration, statistics.objective, statistics.n_distances, n_changed, update.centers, stopped)
-        if stopped:
-            return
-        centers = update.centers
+    return exact_kmeans(
+        shard, centers, options, lambda centers, shifts: shard.run(Assign(centers, Bounded(groups, shifts)))
+    )

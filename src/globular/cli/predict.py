@@ -62,7 +62,7 @@ def predict_blocks(model: Any, source: Source, *, show_progress: bool = False) -
     """Predict block by block, so that only the labels need room for all rows."""
     import numpy as np
 
-    from globular.data.sources import as_source
+    from globular.data.open import as_source
 
     labels: NDArray[Any] | None = None
     with bar_of_rows("predict", shown=show_progress) as bar:

@@ -72,6 +72,11 @@ class Source(Protocol):
         """Return every row in memory; no copy where the rows lie there already."""
 
 
+def working_dtype(dtype: np.dtype) -> np.dtype:
+    """float32 for whatever fits into it without loss, float64 for the rest: what passes convert rows to."""
+    return np.dtype(np.float32) if np.can_cast(dtype, np.float32) else np.dtype(np.float64)
+
+
 def check_span(max_rows: int, start: int, stop: int | None, n_rows: int) -> tuple[int, int]:
     """Validate the arguments of `blocks`; return `start` and `stop` with the default filled in."""
     if max_rows < 1:
@@ -111,6 +116,20 @@ def check_not_empty(n_rows: int, n_columns: int, name: str) -> None:
     for count, what in ((n_rows, "sample(s)"), (n_columns, "feature(s)")):
         if count == 0:
             raise DataError(f"{name}: 0 {what} (shape=({n_rows}, {n_columns})) while a minimum of 1 is required.")
+
+
+def check_finite(rows: Matrix, name: str, numbers: NDArray[np.intp] | None = None) -> None:
+    """Refuse NaN and infinity; where rows are dense and have numbers, the first bad row is named by its number."""
+    values = rows if isinstance(rows, np.ndarray) else rows.data
+    if values.dtype.kind != "f":
+        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(values.sum(dtype=np.float64)):  # one fast look; only another sum asks for a closer one
+            return
+    bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
+    if len(bad):
+        where = "" if numbers is None or values.ndim == 1 else f" in row {numbers[bad[0]]}"
+        raise DataError(f"{name}: NaN or infinity{where}; remove or fill such values first")
 
 
 def regroup(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from globular.data.blocks import Source
 from globular.errors import DataError
@@ -25,6 +26,16 @@ def choose_columns(file: str, names: Sequence[str], columns: Sequence[str] | Non
         if counts[column] > 1:
             raise DataError(f"{file}: {counts[column]} columns are called {column!r}; rename them")
     return [names.index(column) for column in columns]
+
+
+def are_not_numbers(frame: Any) -> str:
+    """What to say of the columns of a data frame that are not numbers; nothing where there are none, or no types."""
+    types = zip(getattr(frame, "columns", ()), getattr(frame, "dtypes", ()), strict=False)
+    words = [repr(name) for name, dtype in types if getattr(dtype, "kind", "f") not in "biuf"]
+    return (
+        f"X: columns that are not numbers: {', '.join(words)}; drop or encode them first, e.g. "
+        'X.select_dtypes("number")'
+    ) if words else ""  # fmt: skip
 
 
 def column_names(source: Source) -> list[str] | None:

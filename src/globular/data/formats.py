@@ -12,8 +12,7 @@ from globular.data.hdf5_files import HDF5Source
 from globular.data.memory import check_fits
 from globular.data.numpy_files import open_npy, open_npz
 from globular.data.parquet_files import ParquetSource
-from globular.data.sources import CSRSource
-from globular.data.streamed import ConcatenatedSource
+from globular.data.sources import CSRSource, concatenate
 from globular.data.text_files import TextSource
 from globular.data.vecs_files import VecsSource
 from globular.data.versions import FileVersion
@@ -22,20 +21,13 @@ from globular.errors import DataError, MemoryBudgetError
 Columns: TypeAlias = Sequence[str] | None
 
 _PLAIN: dict[str, Callable[[Path], Source]] = {
-    ".npy": open_npy,
-    ".npz": open_npz,
-    ".fvecs": VecsSource,
-    ".bvecs": VecsSource,
-    ".ivecs": VecsSource,
-}
+    ".npy": open_npy, ".npz": open_npz, ".fvecs": VecsSource, ".bvecs": VecsSource, ".ivecs": VecsSource
+}  # fmt: skip
 _WITH_COLUMN_NAMES: dict[str, Callable[[Path, Columns], Source]] = {
-    ".csv": TextSource,
-    ".tsv": TextSource,
-    ".parquet": ParquetSource,
-}
+    ".csv": TextSource, ".tsv": TextSource, ".parquet": ParquetSource
+}  # fmt: skip
 _HDF5 = (".h5", ".hdf5")
-_SVMLIGHT = (".svm", ".svmlight", ".libsvm")
-SUFFIXES: tuple[str, ...] = (*_PLAIN, *_WITH_COLUMN_NAMES, *_HDF5, *_SVMLIGHT)
+SUFFIXES: tuple[str, ...] = (*_PLAIN, *_WITH_COLUMN_NAMES, *_HDF5, ".svm", ".svmlight", ".libsvm")
 
 
 def open_path(path: str | os.PathLike[str], columns: Columns = None) -> Source:
@@ -102,9 +94,14 @@ def _open_files(paths: Sequence[Path], columns: Columns, dataset: str | None) ->
     return _open_svmlight(paths)
 
 
+def files_in(folder: Path) -> list[Path]:
+    """What a folder holds, in the order of the names, but for names that begin with ``.`` or ``_``."""
+    return sorted(path for path in folder.iterdir() if not path.name.startswith((".", "_")))
+
+
 def _open_folder(folder: Path, columns: Columns, dataset: str | None) -> Source:
     """Open the parts of a folder in the order of their names; all must have one format and the same columns."""
-    paths = sorted(path for path in folder.iterdir() if not path.name.startswith((".", "_")))
+    paths = files_in(folder)
     if not paths:
         raise DataError(f"{folder}: the folder is empty; globular reads folders of {', '.join(SUFFIXES)} files")
     for path in paths:
@@ -122,7 +119,7 @@ def _open_folder(folder: Path, columns: Columns, dataset: str | None) -> Source:
                 f"{part.name}: its columns are not those of {parts[0].name}, or in another order; "
                 "all parts need the same columns"
             )
-    return ConcatenatedSource(parts, str(folder))
+    return concatenate(parts, str(folder))
 
 
 def _open_svmlight(paths: Sequence[Path]) -> list[Source]:

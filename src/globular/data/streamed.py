@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
 
 from globular.data.blocks import Block, Matrix, Source, check_indices, check_span, regroup
 from globular.data.memory import check_fits
@@ -57,7 +56,6 @@ class StreamedSource(ABC):
         """Rows `first` to `last` (exclusive) of one segment, counted from its start, in pieces of any length."""
 
     def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[Block]:
-        """Give rows `start` to `stop` in order, `max_rows` at a time."""
         first, last = check_span(max_rows, start, stop, self.n_rows)
         return regroup(self._pieces_between(first, last, max_rows), max_rows, first, last, self.dtype)
 
@@ -74,7 +72,6 @@ class StreamedSource(ABC):
         return rows
 
     def whole(self) -> Matrix:
-        """Return every row in memory."""
         self._check_whole()
         rows = np.empty((self.n_rows, self.n_columns), self.dtype)
         filled = 0
@@ -117,59 +114,14 @@ class StreamedSource(ABC):
 
 
 class ConcatenatedSource(StreamedSource):
-    """Several sources one below the other, e.g. the parts of a folder; all dense or all sparse."""
+    """Several sources of dense rows one below the other, e.g. the parts of a folder; see `sources.concatenate`."""
 
-    def __init__(self, parts: Sequence[Source], name: str | None = None) -> None:
-        if not parts:
-            raise DataError("a concatenated source needs at least one part")
-        head = parts[0]
-        for part in parts[1:]:
-            if part.n_columns != head.n_columns:
-                raise DataError(
-                    f"{part.name}: has {part.n_columns} columns, but {head.name} has {head.n_columns}; "
-                    "all parts need the same columns"
-                )
-            if part.is_sparse != head.is_sparse:
-                raise DataError(
-                    f"{part.name}: is {'sparse' if part.is_sparse else 'dense'}, but {head.name} is not; "
-                    "make all parts dense or all parts sparse"
-                )
+    def __init__(self, parts: Sequence[Source], name: str) -> None:
         dtype = np.result_type(*{part.dtype for part in parts})
-        super().__init__(name or head.name, [part.n_rows for part in parts], head.n_columns, dtype)
+        super().__init__(name, [part.n_rows for part in parts], parts[0].n_columns, dtype)
         self.parts = tuple(parts)
-        self.column_names: tuple[str, ...] | None = getattr(head, "column_names", None)
-        self.is_sparse = head.is_sparse
+        self.column_names: tuple[str, ...] | None = getattr(parts[0], "column_names", None)
         self.in_memory = all(part.in_memory for part in parts)
-
-    def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[Block]:
-        """Give rows `start` to `stop` in order, `max_rows` at a time, across the borders of parts."""
-        if not self.is_sparse:
-            return super().blocks(max_rows, start, stop)
-        first, last = check_span(max_rows, start, stop, self.n_rows)
-        spans = ((low, min(low + max_rows, last)) for low in range(first, last, max_rows))
-        return (Block(low, high, self._stack_between(low, high)) for low, high in spans)
-
-    def take(self, indices: NDArray[np.intp]) -> Matrix:
-        """Return these rows in this order; each part is asked for its own."""
-        if not self.is_sparse:
-            return super().take(indices)
-        wanted = check_indices(indices, self.n_rows)
-        order = np.argsort(wanted, kind="stable")
-        ascending = wanted[order]
-        cuts = np.searchsorted(ascending, self._bounds)
-        stacked = self._stack(
-            [
-                part.take(ascending[low:high] - offset)
-                for part, low, high, offset in zip(self.parts, cuts, cuts[1:], self._bounds, strict=False)
-            ]
-        )
-        return stacked[np.argsort(order)]
-
-    def whole(self) -> Matrix:
-        """Return every row in memory; a single part is not copied."""
-        if len(self.parts) == 1:
-            return self.parts[0].whole()
-        return self._stack([part.whole() for part in self.parts]) if self.is_sparse else super().whole()
 
     def _pieces(self, segment: int, first: int, last: int, max_rows: int) -> Iterator[NDArray[Any]]:
         for block in self.parts[segment].blocks(max_rows, first, last):
@@ -177,18 +129,3 @@ class ConcatenatedSource(StreamedSource):
 
     def _take_ascending(self, segment: int, rows: NDArray[np.intp]) -> Matrix:
         return self.parts[segment].take(rows)
-
-    def _stack_between(self, start: int, stop: int) -> Matrix:
-        """Sparse rows `start` to `stop`, from every part that they touch."""
-        pieces: list[Matrix] = []
-        for part, offset, end in zip(self.parts, self._bounds, self._bounds[1:], strict=False):
-            low, high = max(start, int(offset)), min(stop, int(end))
-            if low < high:
-                blocks = part.blocks(high - low, low - int(offset), high - int(offset))
-                pieces.extend(block.rows for block in blocks)
-        return self._stack(pieces)
-
-    def _stack(self, pieces: list[Matrix]) -> Matrix:
-        """One CSR matrix from CSR pieces, in the dtype of the whole."""
-        joined = pieces[0] if len(pieces) == 1 else sparse.vstack(cast(list[Any], pieces), format="csr")
-        return cast(Matrix, joined.astype(self.dtype, copy=False))

@@ -6,30 +6,49 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.probing import find_labels
+from globular.algorithms.seeding.named import STARTS
 from globular.algorithms.steps import Step, in_units
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_indices, checked_floats
-from globular.estimators.inputs import Input, check_allocation, open_input
+from globular.estimators.inputs import Input, open_input
+from globular.estimators.memory import check_allocation
+from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, SharedParameters
 from globular.estimators.running import Fit, exhaust, warn_user
 from globular.model.history import History, Record
 from globular.model.statistics import F64
 from globular.seam.passes import Assign, Centers, Labels
 from globular.seam.shard import answer
 
+ROWS_AT_ONCE = 4096
+"""Rows of which `transform` finds the distances together."""
+BLOCK_BYTES = 64 * 2**20
+"""Bytes of rows in float64 that `transform` reads at a time where they do not lie in memory."""
 
-class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
+
+class CentroidEstimator(
+    SharedParameters, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator
+):
     """Base of the k-means family: subclasses say which steps to run (`_steps`) and take over a step (`_take_over`)."""
 
+    _parameter_constraints: ClassVar[Constraints] = {
+        **SharedParameters._parameter_constraints,
+        "n_clusters": [FROM_ONE],
+        "init": [StrOptions(set(STARTS)), "array-like", callable],
+        "n_init": [AUTO, FROM_ONE],
+        "metric": [StrOptions({"euclidean", "cosine"})],
+        "warm_start": ["boolean"],
+    }
     n_clusters: int
     metric: str
     n_init: int | str
@@ -99,10 +118,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             self, X, sample_weight, reset=True, unit_rows=self.metric == "cosine", n_threads=self.n_threads,
             at_least=self.n_clusters,
         )  # fmt: skip
-        if data.n_rows < self.n_clusters:
-            raise ValueError(
-                f"n_samples={data.n_rows} should be >= n_clusters={self.n_clusters}; ask for fewer clusters"
-            )
+        self._refuse_few_rows(data)
         # centres, sums, their copies for the products; labels, orders and distances of the rows
         n_bytes = 8 * (6 * self.n_clusters * data.n_columns + 4 * data.n_rows)
         check_allocation(
@@ -110,14 +126,29 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         )
         return self._run(data, started, watched)
 
+    def _refuse_few_rows(self, data: Input) -> None:
+        if data.n_rows < self.n_clusters:
+            raise ValueError(
+                f"n_samples={data.n_rows} should be >= n_clusters={self.n_clusters}; ask for fewer clusters"
+            )
+
     def _most_bytes(self, data: Input) -> int | None:
         """The most memory that a fit takes beside X, where that is known."""
         return None
 
+    def _n_runs(self) -> int:
+        """Runs from different starts."""
+        return 1 if self.n_init == "auto" else int(self.n_init)
+
+    def _n_steps(self) -> int | None:
+        """The most steps that a run can take, where that is known."""
+        return self.max_iter
+
     def _run(self, data: Input, started: float, watched: bool) -> Iterator[Record]:
         """All runs of a fit, the best of which is kept."""
         random_state = check_random_state(self.random_state)
-        fit = Fit(self, data.n_rows, max_iter=self.max_iter, max_time=self.max_time, started=started, watched=watched)
+        n_steps = self._n_steps()
+        fit = Fit(self, data.n_rows, max_iter=n_steps, max_time=self.max_time, started=started, watched=watched)
 
         def finish(reason: str) -> float:
             self.stopped_ = reason
@@ -126,7 +157,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             return -self.inertia_
 
         yield from fit.best_of(
-            1 if self.n_init == "auto" else int(self.n_init),
+            self._n_runs(),
             lambda: in_units(self._steps(data, random_state), data.unit),
             partial(self._publish, data),
             finish,
@@ -143,6 +174,8 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         self.n_distances_ = int(sum(record.n_distances for record in history))
 
     def _warn_if_fewer(self) -> None:
+        if not hasattr(self, "labels_"):
+            return
         n_found = int(np.count_nonzero(np.bincount(self.labels_, minlength=self.n_clusters)))
         if n_found < self.n_clusters:
             warn_user(

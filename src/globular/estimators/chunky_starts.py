@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from globular.algorithms.chunky import ChunkyOptions, start_from_cells
 from globular.algorithms.em import EMOptions, start_at_random
 from globular.algorithms.greedy import grow_mixture
-from globular.backends.tree.partition import tree_bytes
-from globular.estimators.inputs import Input, check_allocation
+from globular.estimators.inputs import Input
+from globular.estimators.memory import check_allocation, chunky_bytes
 from globular.estimators.mixture_starts import MEANS_METHODS, STARTS, GivenStart
-from globular.model.covariances import FAMILIES, CovarianceLimits, ScatterKind
+from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.gaussian import GaussianParameters
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import Plant, TakeCells
@@ -18,20 +20,18 @@ from globular.seam.tree_passes import Plant, TakeCells
 CHUNKY_STARTS = (*STARTS, "greedy")
 LEAF_SIZE = 16
 CELLS_PER_COMPONENT = 10
-"""Cells that the tree is opened to at first, for every component …"""
+"""Cells that the tree is opened to at first, for every component."""
 GROWTH_CELLS_PER_COMPONENT = 100
-"""… and where the mixture is grown on them."""
+"""The same for a mixture that is grown on them: on coarse cells it would settle into them and be slow to leave."""
 ROWS_PER_CELL = 10
-"""`max_cells`, where it is not given, is one cell for so many rows: with more of them cells save too little …"""
+"""Where `max_cells` is not given there is one cell for this many rows: with more of them cells save too little."""
 MOST_CELLS_PER_COMPONENT = 40
-"""… or so many for every component …"""
+"""Cells for every component, where that is more."""
 FEWEST_CELLS = 1000
-"""… or this, whichever is most."""
+"""Cells where both are fewer."""
 TRUNCATED_FROM = 400
 """Number of components from which cells look at few of them."""
 N_CANDIDATES = 5
-WORKING_BYTES = 2**26
-"""Blocks of cells and of statistics in the hands of the threads, and what compiled kernels take."""
 
 
 def resolved_max_cells(max_cells: int | None, n_rows: int, n_components: int) -> int:
@@ -50,41 +50,23 @@ def resolved_candidates(n_candidates: int | str | None, n_components: int) -> in
     return int(n_candidates)
 
 
-def chunky_bytes(n_rows: int, n_columns: int, leaf_size: int, kind: ScatterKind) -> int:
-    """Most memory that a fit takes beyond the rows: the tree, twice while its subtrees are joined, blocks of cells."""
-    return 2 * tree_bytes(n_rows, n_columns, leaf_size, kind) + WORKING_BYTES
-
-
-def plant(
-    data: Input,
-    n_components: int,
-    covariance_type: str,
-    init: str,
-    max_cells: int,
-    *,
-    leaf_size: int = LEAF_SIZE,
-    depth: int | None = None,
-) -> int:
-    """Lay the tree and open it to its first cells, those of a depth if it is given; the number of cells."""
+def plant(data: Input, n_components: int, covariance_type: str, init: Any, max_cells: int) -> int:
+    """Lay the tree and open it to its first cells; the number of cells."""
     kind = FAMILIES[covariance_type].scatter
     check_allocation(
-        chunky_bytes(data.n_rows, data.n_columns, leaf_size, kind),
-        f"a tree with leaves of {leaf_size} rows, twice while it is built",
-        "raise leaf_size, take covariance_type='diag' or pass X as a file",
+        chunky_bytes(data.n_rows, data.n_columns, LEAF_SIZE, kind),
+        f"a tree with leaves of {LEAF_SIZE} rows, twice while it is built",
+        "take covariance_type='diag' or pass X as a file",
     )
-    # A mixture that grows on coarse cells settles into them and is slow to leave.
-    per_component = GROWTH_CELLS_PER_COMPONENT if init == "greedy" else CELLS_PER_COMPONENT
-    n_cells = min(per_component * n_components, max_cells)
-    if depth is not None:
-        return data.shard.run(Plant(kind, leaf_size, depth=depth))
-    return data.shard.run(Plant(kind, leaf_size, largest=data.shard.total_weight / n_cells))
+    grows = isinstance(init, str) and init == "greedy"
+    n_cells = min((GROWTH_CELLS_PER_COMPONENT if grows else CELLS_PER_COMPONENT) * n_components, max_cells)
+    return data.shard.run(Plant(kind, LEAF_SIZE, largest=data.shard.total_weight / n_cells))
 
 
 def starting_chunky(
     shard: Shard,
     n_components: int,
-    covariance_type: str,
-    init: str,
+    init: Any,
     given: GivenStart,
     options: ChunkyOptions,
     limits: CovarianceLimits,
@@ -94,7 +76,7 @@ def starting_chunky(
 
     Where there are fewer cells than components (few rows, many of them alike) means come from the rows.
     """
-    complete = given.complete(covariance_type)
+    complete = given.complete()
     if complete is not None:
         return complete
     rng = np.random.default_rng(random_state.randint(2**31, size=4))
@@ -103,14 +85,15 @@ def starting_chunky(
     local: Shard = shard
     if int(counted.sum()) >= n_components:
         local = shard.local(cells.means[counted], cells.weights[counted])
-    learned = options.learned_weights
-    if given.means is None and init == "greedy":
+    covariance_type, learned = given.covariance_type, options.learned_weights
+    if given.means is not None:
+        found = start_from_cells(shard, given.means, covariance_type, limits, learned_weights=learned)
+    elif init == "greedy":
         found = grow_mixture(shard, n_components, covariance_type, rng, limits=limits, learned_weights=learned)
-    elif given.means is None and init == "random":
-        found = start_at_random(
-            local, n_components, covariance_type, EMOptions(reg_covar=limits.reg_covar), random_state
-        )
+    elif init == "random":
+        em_options = EMOptions(reg_covar=limits.reg_covar)
+        found = start_at_random(local, n_components, covariance_type, em_options, random_state)
     else:
-        means = given.means if given.means is not None else MEANS_METHODS[init](local, n_components, rng)
+        means = MEANS_METHODS[init](local, n_components, rng)
         found = start_from_cells(shard, means, covariance_type, limits, learned_weights=learned)
     return given.replace(found)

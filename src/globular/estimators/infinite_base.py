@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
-from collections.abc import Iterator
-from typing import Any
+from operator import index
+from typing import Any, ClassVar
 
 import numpy as np
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from globular.algorithms.fields import CellOptions, Cells, Field, Rows
-from globular.algorithms.infinite import (
-    GROWN,
-    SETTLED,
-    InfiniteOptions,
-    Mixture,
-    components_at,
-    infinite,
-    one_component,
-)
+from globular.algorithms.fields import CellData, CellOptions, RowData
+from globular.algorithms.infinite import InfiniteOptions, Mixture, components_at, infinite, one_component
 from globular.algorithms.steps import Step
-from globular.backends.cpu.memory import mixture_bytes
-from globular.estimators.chunky_starts import chunky_bytes
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, checked_floats
 from globular.estimators.infinite_priors import stick_prior
-from globular.estimators.inputs import Input, mean_variance
-from globular.estimators.mixture_starts import MEANS_METHODS
-from globular.estimators.mixtures import MixtureEstimator, say_most
+from globular.estimators.inputs import Input
+from globular.estimators.memory import chunky_bytes, mixture_bytes
+from globular.estimators.mixture_starts import MEANS_METHODS, GivenStart, checked_shape
+from globular.estimators.mixtures import MixtureEstimator, Run
+from globular.estimators.parameters import FROM_ONE, NOT_NEGATIVE, POSITIVE, Constraints, SharedParameters
 from globular.model.covariances import FAMILIES, ScatterKind
 from globular.model.gaussian import GaussianParameters
-from globular.model.history import History, Record
+from globular.model.history import History
 from globular.model.observations import Prior
 from globular.model.statistics import F64, I64
 from globular.model.sticks import Sticks
@@ -48,23 +40,33 @@ SMALLEST_LEAF, LARGEST_LEAF, MOST_LEAVES = 16, 512, 2048
 class InfiniteEstimator(MixtureEstimator):
     """Base of the infinite mixtures: subclasses make the prior, publish a mixture and rebuild it from attributes."""
 
+    _parameter_constraints: ClassVar[Constraints] = {
+        **SharedParameters._parameter_constraints,
+        "accelerate": ["boolean"],
+        "truncation": [StrOptions({"nested", "fixed"})],
+        "max_components": [None, FROM_ONE],
+        "n_candidates": [None, FROM_ONE],
+        "min_split_gain": [NOT_NEGATIVE],
+        "min_component_weight": [NOT_NEGATIVE],
+        "concentration": [POSITIVE, tuple, list],
+        "tol": [POSITIVE],
+        "n_init": [FROM_ONE],
+        "init_params": [StrOptions(set(MEANS_METHODS)), "array-like"],
+    }
     accelerate: bool
     truncation: str
     max_components: int | None
     n_candidates: int | None
-    n_split_candidates: int
-    max_trial_rows: int | None
-    splits: str
     min_split_gain: float
     min_component_weight: float
     concentration: Any
     tol: float
-    init_params: str
-    means_init: Any
+    init_params: Any
     posterior_: dict[str, F64]
     prior_: dict[str, Any]
 
     weights = "learned"
+    warm_start = False
     _weights_are_counts = True
 
     @abstractmethod
@@ -79,17 +81,7 @@ class InfiniteEstimator(MixtureEstimator):
     def _infinite(self) -> Mixture:
         """The mixture that the attributes hold."""
 
-    def _begin(self, X: Any, sample_weight: Any, *, watched: bool) -> Iterator[Record]:
-        self._validate_params()
-        started = time.perf_counter()
-        data = self._open(X, sample_weight, reset=True)
-        mean_variance(data)  # for its check
-        self._check_weights(data)
-        self._check_fit(data)
-        say_most(self._most_bytes(data))
-        return self._run(data, None, started, watched)
-
-    def _check_weights(self, data: Input) -> None:
+    def _check_rows(self, data: Input) -> None:
         """Refuse weights that cannot be numbers of rows, which a Dirichlet process takes them for."""
         total = data.shard.total_weight
         if total > MOST_ROWS:
@@ -111,16 +103,14 @@ class InfiniteEstimator(MixtureEstimator):
         self._prior(data)
         if self.n_candidates is not None and not self.accelerate:
             raise ValueError("n_candidates has a place with accelerate=True only; rows look at all components")
-        if self.means_init is None:
-            return
+
+    def _given(self, data: Input) -> GivenStart:
+        if isinstance(self.init_params, str):
+            return super()._given(data)
         if self.truncation != "fixed":
-            raise ValueError("means_init has a place with truncation='fixed' only; a nested mixture begins with one")
-        shape = np.shape(self.means_init)
-        if shape != (self._largest(data), data.n_columns):
-            raise ValueError(
-                f"means_init has shape {shape}, expected {(self._largest(data), data.n_columns)}: "
-                "one row for each of max_components"
-            )
+            raise ValueError("an array of init_params needs truncation='fixed'; a nested mixture begins with one")
+        means = checked_shape(self.init_params, (self._largest(data), data.n_columns), "init_params")
+        return GivenStart(self.covariance_type, means=means)
 
     def _largest(self, data: Input) -> int:
         if self.max_components is not None:
@@ -130,46 +120,41 @@ class InfiniteEstimator(MixtureEstimator):
     def _n_rows_wanted(self) -> int:
         return self.max_components or 1 if self.truncation == "fixed" else 1
 
-    def _steps(
-        self, data: Input, continued: GaussianParameters | None, random_state: np.random.RandomState
-    ) -> Iterator[Step[Mixture]]:
+    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Run:
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        prior = self._prior(data)
-        closed = self.truncation == "fixed"
-        options = InfiniteOptions(
+        prior, options = self._prior(data), self._options(data)
+        rows_or_cells = self._data(data, prior, options, rng)
+        if options.closed:
+            means = self._means(data, rng) if given.means is None else given.means
+            start = components_at(rows_or_cells, means, prior)
+        else:
+            start = one_component(rows_or_cells, prior)
+        return Run(infinite(rows_or_cells, prior, start, options, rng))
+
+    def _options(self, data: Input) -> InfiniteOptions:
+        return InfiniteOptions(
             alpha=stick_prior(self.concentration),
             T_max=self._largest(data),
-            n_candidates=self.n_split_candidates,
-            accept="best" if self.splits == "best" else "all",
             gain=self.min_split_gain,
             smallest=self.min_component_weight,
             tol=self.tol,
             max_iter=self.max_iter,
-            closed=closed,
+            closed=self.truncation == "fixed",
         )
-        field = self._field(data, prior, rng)
-        start = components_at(field, self._means(data, rng), prior) if closed else one_component(field, prior)
-        return infinite(field, prior, start, options, rng)
 
-    def _field(self, data: Input, prior: Prior, rng: np.random.Generator) -> Field:
-        max_rows = data.n_rows if self.max_trial_rows is None else self.max_trial_rows
+    def _data(self, data: Input, prior: Prior, options: InfiniteOptions, rng: np.random.Generator) -> RowData:
         if not self.accelerate:
-            return Rows(data.shard, max_rows, rng)
-        options = CellOptions(
+            return RowData(data.shard, options.max_trial_rows, rng)
+        cells = CellOptions(
             leaf_size=leaf_size(data), C_prime=self.n_candidates, n_threads=resolve_threads(self.n_threads)
         )
-        return Cells(data.shard, _scatter(prior.covariance_type), options, max_rows, rng)
+        return CellData(data.shard, _scatter(prior.covariance_type), cells, options.max_trial_rows, rng)
 
     def _means(self, data: Input, rng: np.random.Generator) -> F64:
-        if self.means_init is not None:
-            return np.asarray(self.means_init, dtype=np.float64)
         n = self._largest(data)
         if n > data.n_rows:
             raise ValueError(f"n_samples={data.n_rows} should be >= max_components={n} with truncation='fixed'.")
         return MEANS_METHODS[self.init_params](data.shard, n, rng)
-
-    def _take_over(self, step: Step[Mixture]) -> GaussianParameters:
-        return step.model.local
 
     def _publish(self, data: Input, step: Step[Mixture], history: History) -> None:
         self._publish_posterior(step.model)
@@ -178,13 +163,8 @@ class InfiniteEstimator(MixtureEstimator):
         self.remaining_weight_ = sticks.remainder
         held = sticks.first - sticks.alpha[0]
         self.n_components_ = int((held >= 1.0).sum()) if sticks.closed else step.model.T
-        self.converged_ = step.stopped in (GROWN, SETTLED)
-        self.n_iter_ = len(history)
-        self.history_ = history
-        self.lower_bounds_ = [record.objective / data.shard.total_weight for record in history]
-        self.lower_bound_ = self.lower_bounds_[-1]
+        self._publish_course(data, history, step.stopped)
         self.free_energy_ = -history[-1].objective
-        self.n_distances_ = sum(record.n_distances for record in history)
 
     @lazily
     def predict(self, X: Any) -> I64:
@@ -212,6 +192,15 @@ class InfiniteEstimator(MixtureEstimator):
         """The log predictive density of every row (Eq. 10), (n_samples,)."""
         check_is_fitted(self)
         return self._answer(X, "log_densities", self._infinite())
+
+    def _counts_drawn(self, n_samples: int, random: np.random.RandomState) -> I64:
+        """How many of `n_samples` draws are of every component, those not seen yet last."""
+        n_rows = index(n_samples)
+        if n_rows < 1:
+            raise ValueError(f"n_samples={n_samples!r} must be at least 1")
+        sticks = self._sticks()
+        shares = np.append(sticks.weights, sticks.remainder)
+        return random.multinomial(n_rows, shares / shares.sum())
 
     def _check_state(self) -> None:
         D = check_common(self, "lower_bound_", "free_energy_", "n_components_", "remaining_weight_")

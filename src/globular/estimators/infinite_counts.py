@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
 from operator import index
 from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite import Mixture
@@ -16,7 +14,7 @@ from globular.estimators.fitted import checked_floats
 from globular.estimators.infinite_base import InfiniteEstimator
 from globular.estimators.infinite_priors import counts_prior
 from globular.estimators.inputs import Input
-from globular.estimators.mixture_starts import MEANS_METHODS
+from globular.estimators.parameters import POSITIVE, Constraints
 from globular.model.counts import CountsPosterior, CountsPrior
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.statistics import F64, I64
@@ -30,7 +28,7 @@ class InfiniteMultinomialMixture(InfiniteEstimator):
     products, topics) occurs. Components are shares of the columns; how long a row is plays no part in them, but the
     longer it is, the surer is its component.
 
-    Counts need not be whole numbers: weights such as tf-idf are taken as so much of an occurrence. Their scale matters
+    Counts need not be whole numbers: weights such as tf-idf are taken as parts of an occurrence. Their scale matters
     as that of counts does: rows that add up to one weigh as much as a single word each, too little to tell components
     apart.
 
@@ -38,10 +36,10 @@ class InfiniteMultinomialMixture(InfiniteEstimator):
     ----------
     smoothing : float or array of shape (n_features,), default=1.0
         Dirichlet prior of the shares: counts that every component begins with.
-    accelerate, truncation, max_components, n_candidates, n_split_candidates, max_trial_rows, splits, min_split_gain, \
-min_component_weight, concentration, tol, max_iter, max_time, n_init, init_params, means_init, random_state, verbose, \
-callbacks, n_threads
+    accelerate, truncation, max_components, n_candidates, min_split_gain, min_component_weight, concentration, tol, \
+max_iter, n_init, init_params
         As in :class:`InfiniteGaussianMixture`.
+    {max_time, random_state, verbose, callbacks, n_threads}
 
     Attributes
     ----------
@@ -67,30 +65,10 @@ n_distances_
     2
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any] | str]] = {
-        "smoothing": [Interval(Real, 0, None, closed="neither"), "array-like"],
-        "accelerate": ["boolean"],
-        "truncation": [StrOptions({"nested", "fixed"})],
-        "max_components": [None, Interval(Integral, 1, None, closed="left")],
-        "n_candidates": [None, Interval(Integral, 1, None, closed="left")],
-        "n_split_candidates": [Interval(Integral, 1, None, closed="left")],
-        "max_trial_rows": [None, Interval(Integral, 1, None, closed="left")],
-        "splits": [StrOptions({"all", "best"})],
-        "min_split_gain": [Interval(Real, 0, None, closed="left")],
-        "min_component_weight": [Interval(Real, 0, None, closed="left")],
-        "concentration": [Interval(Real, 0, None, closed="neither"), tuple, list],
-        "tol": [Interval(Real, 0, None, closed="neither")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "max_time": [None, Interval(Real, 0, None, closed="neither")],
-        "n_init": [Interval(Integral, 1, None, closed="left")],
-        "init_params": [StrOptions(set(MEANS_METHODS))],
-        "means_init": ["array-like", None],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-        "callbacks": "no_validation",
-        "n_threads": [None, Integral],
+    _parameter_constraints: ClassVar[Constraints] = {
+        **InfiniteEstimator._parameter_constraints,
+        "smoothing": [POSITIVE, "array-like"],
     }
-
     covariance_type = "tied_spherical"
 
     def __init__(
@@ -101,9 +79,6 @@ n_distances_
         truncation: str = "nested",
         max_components: int | None = None,
         n_candidates: int | None = None,
-        n_split_candidates: int = 10,
-        max_trial_rows: int | None = 100_000,
-        splits: str = "all",
         min_split_gain: float = 0.02,
         min_component_weight: float = 10.0,
         concentration: Any = 1.0,
@@ -111,8 +86,7 @@ n_distances_
         max_iter: int = 1000,
         max_time: float | None = None,
         n_init: int = 1,
-        init_params: str = "kmeans",
-        means_init: Any = None,
+        init_params: Any = "kmeans",
         random_state: Any = None,
         verbose: int = 0,
         callbacks: Any = None,
@@ -123,9 +97,6 @@ n_distances_
         self.truncation = truncation
         self.max_components = max_components
         self.n_candidates = n_candidates
-        self.n_split_candidates = n_split_candidates
-        self.max_trial_rows = max_trial_rows
-        self.splits = splits
         self.min_split_gain = min_split_gain
         self.min_component_weight = min_component_weight
         self.concentration = concentration
@@ -134,7 +105,6 @@ n_distances_
         self.max_time = max_time
         self.n_init = n_init
         self.init_params = init_params
-        self.means_init = means_init
         self.random_state = random_state
         self.verbose = verbose
         self.callbacks = callbacks
@@ -185,13 +155,8 @@ n_distances_
             The component of every row; T stands for one that was not seen yet.
         """
         check_is_fitted(self)
-        n_rows = index(n_samples)
-        if n_rows < 1:
-            raise ValueError(f"n_samples={n_samples!r} must be at least 1")
         random = check_random_state(self.random_state)
-        mixture = self._infinite()
-        shares = np.append(mixture.sticks.weights, mixture.sticks.remainder)
-        counts = random.multinomial(n_rows, shares / shares.sum())
+        counts = self._counts_drawn(n_samples, random)
         labels = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
         a = np.vstack([self.posterior_["counts"], self.prior_["counts"]])
         rows = [random.multinomial(index(n_counts), random.dirichlet(a[label])) for label in labels]

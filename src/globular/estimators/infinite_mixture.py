@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
-from operator import index
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite import Mixture
@@ -16,7 +14,7 @@ from globular.estimators.fitted import checked_floats
 from globular.estimators.infinite_base import InfiniteEstimator
 from globular.estimators.infinite_priors import gaussian_prior
 from globular.estimators.inputs import Input
-from globular.estimators.mixture_starts import MEANS_METHODS
+from globular.estimators.parameters import Constraints
 from globular.model.covariances import FAMILIES
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.gaussian import GaussianParameters
@@ -58,13 +56,6 @@ class InfiniteGaussianMixture(InfiniteEstimator):
     n_candidates : int or None, default=None
         With ``accelerate=True``, components that each cell looks at, found by neighbourhoods; a cycle then costs the
         same for thousands of components as for ten. None looks at all.
-    n_split_candidates : int, default=10
-        Components that a round tries to split, drawn by size; with ``splits="all"`` half of them where these are more.
-    max_trial_rows : int or None, default=100_000
-        With ``accelerate=False``, rows of a component that the trial of a split copies out and looks at, drawn at
-        random if it holds more; None is all of them, as in the paper.
-    splits : {"all", "best"}, default="all"
-        Keep all splits of a round that lower the free energy, or only the best one, as in the paper.
     min_split_gain : float, default=0.02
         What a split has to lower the free energy by, per row of the component: what keeps clusters whole that are not
         quite Gaussian.
@@ -72,30 +63,22 @@ class InfiniteGaussianMixture(InfiniteEstimator):
         Rows (or their weight) that a component must hold to be split off: what keeps outliers in their cluster.
     concentration : float or pair of float, default=1.0
         Prior Beta(1, concentration) of the stick lengths, or Beta of the two numbers; larger means more components.
-    mean_prior : array of shape (n_features,) or None, default=None
-        Expected mean of a component; None is the mean of X.
-    mean_precision_prior : float, default=0.01
-        How many rows the knowledge of that mean is worth.
-    degrees_of_freedom_prior : float or None, default=None
-        How many rows the knowledge of the covariance is worth; None is n_features + 2 for "full" and 3 for "diag".
-    covariance_prior : array or None, default=None
-        Scale S₀ of the inverse-Wishart prior, (n_features, n_features) or (n_features,). None is the variance of the
+    prior : dict or None, default=None
+        What is known of a component beforehand, any of: "mean", its expected mean (else the mean of X);
+        "mean_precision", how many rows the knowledge of that mean is worth (else 0.01); "degrees_of_freedom", how many
+        rows the knowledge of the covariance is worth (else n_features + 2 for "full" and 3 for "diag"); "covariance",
+        the scale S₀ of the inverse-Wishart prior, (n_features, n_features) or (n_features,) (else the variance of the
         columns times the degrees of freedom times factors that are fitted with the components, one a column, so that
-        the free energy is smallest.
+        the free energy is smallest).
     tol : float, default=1e-3
         Stop when a cycle lowers the free energy per row by less.
     max_iter : int, default=1000
         Most cycles over the data in one run.
-    max_time : float or None, default=None
-        Seconds after which to stop at the end of the running cycle.
     n_init : int, default=1
         Number of runs with other random choices, of which the best is kept.
-    init_params : {"kmeans", "k-means++", "random_from_data"}, default="kmeans"
-        Starting means of "fixed".
-    means_init : array of shape (max_components, n_features) or None, default=None
-        Starting means of "fixed" instead; every row begins with the closest.
-    random_state, verbose, callbacks, n_threads
-        As in :class:`GaussianMixture`.
+    init_params : {"kmeans", "k-means++", "random_from_data"} or array, default="kmeans"
+        Starting means of "fixed", or how to find them; every row begins with the closest.
+    {max_time, random_state, verbose, callbacks, n_threads}
 
     Attributes
     ----------
@@ -132,32 +115,10 @@ class InfiniteGaussianMixture(InfiniteEstimator):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any] | str]] = {
-        "accelerate": ["boolean"],
-        "truncation": [StrOptions({"nested", "fixed"})],
-        "max_components": [None, Interval(Integral, 1, None, closed="left")],
+    _parameter_constraints: ClassVar[Constraints] = {
+        **InfiniteEstimator._parameter_constraints,
         "covariance_type": [StrOptions({"full", "diag"})],
-        "n_candidates": [None, Interval(Integral, 1, None, closed="left")],
-        "n_split_candidates": [Interval(Integral, 1, None, closed="left")],
-        "max_trial_rows": [None, Interval(Integral, 1, None, closed="left")],
-        "splits": [StrOptions({"all", "best"})],
-        "min_split_gain": [Interval(Real, 0, None, closed="left")],
-        "min_component_weight": [Interval(Real, 0, None, closed="left")],
-        "concentration": [Interval(Real, 0, None, closed="neither"), tuple, list],
-        "mean_prior": ["array-like", None],
-        "mean_precision_prior": [Interval(Real, 0, None, closed="neither")],
-        "degrees_of_freedom_prior": [None, Interval(Real, 0, None, closed="neither")],
-        "covariance_prior": ["array-like", None],
-        "tol": [Interval(Real, 0, None, closed="neither")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "max_time": [None, Interval(Real, 0, None, closed="neither")],
-        "n_init": [Interval(Integral, 1, None, closed="left")],
-        "init_params": [StrOptions(set(MEANS_METHODS))],
-        "means_init": ["array-like", None],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-        "callbacks": "no_validation",
-        "n_threads": [None, Integral],
+        "prior": [None, dict],
     }
 
     def __init__(
@@ -168,22 +129,15 @@ class InfiniteGaussianMixture(InfiniteEstimator):
         max_components: int | None = None,
         covariance_type: str = "full",
         n_candidates: int | None = None,
-        n_split_candidates: int = 10,
-        max_trial_rows: int | None = 100_000,
-        splits: str = "all",
         min_split_gain: float = 0.02,
         min_component_weight: float = 10.0,
         concentration: Any = 1.0,
-        mean_prior: Any = None,
-        mean_precision_prior: float = 0.01,
-        degrees_of_freedom_prior: float | None = None,
-        covariance_prior: Any = None,
+        prior: dict[str, Any] | None = None,
         tol: float = 1e-3,
         max_iter: int = 1000,
         max_time: float | None = None,
         n_init: int = 1,
-        init_params: str = "kmeans",
-        means_init: Any = None,
+        init_params: Any = "kmeans",
         random_state: Any = None,
         verbose: int = 0,
         callbacks: Any = None,
@@ -194,36 +148,22 @@ class InfiniteGaussianMixture(InfiniteEstimator):
         self.max_components = max_components
         self.covariance_type = covariance_type
         self.n_candidates = n_candidates
-        self.n_split_candidates = n_split_candidates
-        self.max_trial_rows = max_trial_rows
-        self.splits = splits
         self.min_split_gain = min_split_gain
         self.min_component_weight = min_component_weight
         self.concentration = concentration
-        self.mean_prior = mean_prior
-        self.mean_precision_prior = mean_precision_prior
-        self.degrees_of_freedom_prior = degrees_of_freedom_prior
-        self.covariance_prior = covariance_prior
+        self.prior = prior
         self.tol = tol
         self.max_iter = max_iter
         self.max_time = max_time
         self.n_init = n_init
         self.init_params = init_params
-        self.means_init = means_init
         self.random_state = random_state
         self.verbose = verbose
         self.callbacks = callbacks
         self.n_threads = n_threads
 
     def _prior(self, data: Input) -> GaussianPrior:
-        return gaussian_prior(
-            data.shard,
-            self.covariance_type,
-            self.mean_prior,
-            float(self.mean_precision_prior),
-            self.degrees_of_freedom_prior,
-            self.covariance_prior,
-        )
+        return gaussian_prior(data.shard, self.covariance_type, self.prior or {})
 
     def _publish_posterior(self, mixture: Mixture) -> None:
         posterior, sticks = mixture.posterior, mixture.sticks
@@ -263,7 +203,7 @@ class InfiniteGaussianMixture(InfiniteEstimator):
         return InfiniteMixture(sticks, posterior, prior.itself())
 
     def _parts(self, attribute: str, components: tuple[int, ...], D: int, full: bool) -> _Parts:
-        """What `posterior_` or `prior_` holds, in the shapes of so many components."""
+        """What `posterior_` or `prior_` holds, in the shapes of `components`."""
 
         def part(name: str, shape: tuple[int, ...], positive: bool = True) -> F64:
             values = getattr(self, attribute)[name]
@@ -292,13 +232,9 @@ class InfiniteGaussianMixture(InfiniteEstimator):
             The component of every row; T stands for one that was not seen yet.
         """
         check_is_fitted(self)
-        n_rows = index(n_samples)
-        if n_rows < 1:
-            raise ValueError(f"n_samples={n_samples!r} must be at least 1")
         random = check_random_state(self.random_state)
+        counts = self._counts_drawn(n_samples, random)
         mixture = self._infinite()
-        shares = np.append(mixture.sticks.weights, mixture.sticks.remainder)
-        counts = random.multinomial(n_rows, shares / shares.sum())
         everything = mixture.posterior.join(mixture.tail)
         assert isinstance(everything, GaussianPosterior)
         rows = [everything.draw(c, n, random) for c, n in enumerate(counts) if n]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_array
 
+from globular.estimators.mixture_starts import checked_shape
 from globular.model.counts import CountsPrior
 from globular.model.covariances import CovarianceLimits
-from globular.model.statistics import F64
 from globular.model.wishart import GaussianPrior
 from globular.seam.shard import Shard
 
+_PARTS = ("mean", "mean_precision", "degrees_of_freedom", "covariance")
 LEAST_SCALE = 1e-6
 """How far the fitted scale of the covariance prior may fall below the variance of the data."""
 
@@ -26,47 +27,42 @@ def stick_prior(concentration: Any) -> tuple[float, float]:
     return float(pair[0]), float(pair[1])
 
 
-def gaussian_prior(
-    shard: Shard,
-    covariance_type: str,
-    mean: Any,
-    mean_precision: float,
-    degrees_of_freedom: float | None,
-    covariance: Any,
-) -> GaussianPrior:
-    """The Gaussian–Wishart or normal–gamma prior."""
+def gaussian_prior(shard: Shard, covariance_type: str, given: Mapping[str, Any]) -> GaussianPrior:
+    """The Gaussian–Wishart or normal–gamma prior, by what a user gave of it."""
+    unknown = sorted(set(given) - set(_PARTS))
+    if unknown:
+        raise ValueError(f"prior has no part {unknown[0]!r}; its parts are {', '.join(map(repr, _PARTS))}")
     column_means, variances = shard.column_moments()
     D = len(column_means)
-    m = column_means if mean is None else _checked(mean, (D,), "mean_prior")
     full = covariance_type == "full"
-    nu = float((D + 2 if full else 3) if degrees_of_freedom is None else degrees_of_freedom)
+    m = checked_shape(given.get("mean", column_means), (D,), "prior['mean']")
+    beta = _positive(given.get("mean_precision", 0.01), "mean_precision")
+    nu = _positive(given.get("degrees_of_freedom", D + 2 if full else 3), "degrees_of_freedom")
     if full and nu <= D - 1:
-        raise ValueError(f"degrees_of_freedom_prior={nu} must be greater than n_features - 1 = {D - 1}")
-    if covariance is None:
+        raise ValueError(f"prior['degrees_of_freedom']={nu} must be greater than n_features - 1 = {D - 1}")
+    if "covariance" not in given:
         # a constant column gets a tiny variance of its own
         floor = CovarianceLimits.for_data(0.0, column_means, variances).smallest
         S = nu * np.maximum(variances, floor)
-        return GaussianPrior(mean_precision, m, nu, np.diag(S) if full else S, LEAST_SCALE * S)
-    S = _checked(covariance, (D, D) if full else (D,), "covariance_prior")
+        return GaussianPrior(beta, m, nu, np.diag(S) if full else S, LEAST_SCALE * S)
+    S = checked_shape(given["covariance"], (D, D) if full else (D,), "prior['covariance']")
     positive = np.allclose(S, S.T) and np.linalg.eigvalsh(S)[0] > 0 if full else (S > 0).all()
     if not positive:
-        raise ValueError(f"covariance_prior must be positive{' definite and symmetric' if full else ''}")
-    return GaussianPrior(mean_precision, m, nu, S)
+        raise ValueError(f"prior['covariance'] must be positive{' definite and symmetric' if full else ''}")
+    return GaussianPrior(beta, m, nu, S)
+
+
+def _positive(value: Any, name: str) -> float:
+    if not isinstance(value, Real) or not 0 < float(value) < np.inf:
+        raise ValueError(f"prior[{name!r}]={value!r} must be a positive number")
+    return float(value)
 
 
 def counts_prior(shard: Shard, smoothing: Any) -> CountsPrior:
     """The Dirichlet prior of multinomial components."""
     mean, variance = shard.column_moments()
     D = len(mean)
-    a = np.full(D, float(smoothing)) if isinstance(smoothing, Real) else _checked(smoothing, (D,), "smoothing")
+    a = np.full(D, float(smoothing)) if isinstance(smoothing, Real) else checked_shape(smoothing, (D,), "smoothing")
     if not (a > 0).all():
         raise ValueError("smoothing must be positive in every column")
     return CountsPrior.for_data(a, mean, variance)
-
-
-def _checked(values: Any, shape: tuple[int, ...], name: str) -> F64:
-    array = np.asarray(values)
-    if array.shape != shape:
-        raise ValueError(f"{name} has shape {array.shape}, expected {shape}")
-    flat: F64 = check_array(array.reshape(1, -1), dtype=np.float64, input_name=name, copy=True)
-    return flat.reshape(shape)

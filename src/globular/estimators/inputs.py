@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,20 +20,19 @@ from scipy import sparse
 from sklearn.base import ClusterMixin
 from sklearn.utils.validation import check_array, validate_data
 
-from globular.backends.cpu import CpuShard
-from globular.backends.cpu.rows import working_dtype
-from globular.backends.dask.partitions import is_collection, open_files
-from globular.backends.many.stream import StreamShard
+from globular.backends.dask.opening import are_on_workers, open_on_workers
+from globular.backends.registry import shard_over
 from globular.data import memory
-from globular.data.chosen_rows import ChosenRows
-from globular.data.columns import check_columns, column_names
-from globular.data.sources import Source, as_source, open_memmap
+from globular.data.blocks import Source, check_table, working_dtype
+from globular.data.columns import are_not_numbers, check_columns, column_names
+from globular.data.open import Given, is_collection, tell
+from globular.data.some_rows import choose_rows
 from globular.data.sparse_rows import checked_csr
 from globular.errors import DataError
-from globular.estimators.distributed import files_on_workers, is_list_of_paths, open_shard, sample_of
+from globular.estimators.distributed import sample_of
 from globular.estimators.weights import ORDINARY, LeftOut, Weights
 from globular.model.statistics import F64
-from globular.seam.passes import Index, Labels
+from globular.seam.passes import Labels
 from globular.seam.shard import Shard
 from globular.threads import resolve_threads
 
@@ -47,6 +45,8 @@ REAL_DTYPES = [
 """What passes convert by themselves; anything else becomes float64 beforehand."""
 SMALLEST_VARIANCE = 2.0**-912
 """Rows that differ by less are refused: squares of differences as small as the rounding of a mean would vanish."""
+FIRST = np.zeros(1, dtype=np.intp)
+"""The row by which rows that stay elsewhere are validated."""
 MEMORY_SHARE = 0.25
 """Files and memory maps up to this share of the machine's memory are read whole."""
 
@@ -66,6 +66,8 @@ class Input:
     """Rows of weight 0, which the shard has not."""
     unit: float = 1.0
     """What a unit of the shard's weights is in those of the user."""
+    is_streamed: bool = False
+    """Whether rows are read anew for every pass, here or on workers, since memory is short."""
 
     def labels(self, centers: F64, *, exact: bool = False) -> Labels:
         """The labels of all rows that were given: those of the shard, and the closest centre of those left out."""
@@ -87,18 +89,55 @@ def open_input(
 ) -> Input:
     """Validate X (and weights) and put a shard over the rows that count. `reset` is True in fit, False in predict.
 
-    `at_least` so many rows are wanted, where X has them, and weights may be counts; see `Weights.of`.
+    `at_least` is the number of rows that a fit needs, `are_counts` says that weights are numbers of rows; see
+    `Weights.of`.
     """
-    distributed = X if is_collection(X) else files_on_workers(X)
-    if distributed is not None:
-        return _open_distributed(estimator, distributed, sample_weight, reset, unit_rows, accept_sparse, n_threads)
-    threads = resolve_threads(n_threads)
-    source = _as_streamable(X)
-    if source is not None and not _fits(source):
-        weights = Weights.of(check_weights(sample_weight, source.n_rows), at_least, are_counts=are_counts)
-        return _open_stream(estimator, source, weights, reset, unit_rows, threads)
-    if source is not None:
-        X = source.whole()
+    given = tell(X)
+    source = given.open()
+    check = partial(_validate, estimator, source=source, reset=reset, accept_sparse=accept_sparse)
+    if are_on_workers(given):
+        check(sample_of(X) if source is None else source.take(FIRST))
+        return _open_on_workers(estimator, given, sample_weight, unit_rows, n_threads)
+    if source is None or _fits(source):
+        matrix = rows = check(X if source is None else source.whole())
+        n_rows = matrix.shape[0]
+    else:
+        check(source.take(FIRST))
+        matrix, rows, n_rows = None, source, source.n_rows
+        logger.info("%s: streamed", source.name)
+    weights = Weights.of(check_weights(sample_weight, n_rows), at_least, are_counts=are_counts)
+    over = partial(shard_over, unit_rows=unit_rows, n_threads=resolve_threads(n_threads))
+    left_out = weights.left_out(lambda numbers: over(choose_rows(rows, numbers)))
+    counted = choose_rows(rows, weights.rows)
+    shard = over(counted, weights.values)
+    return Input(
+        shard, working_dtype(rows.dtype), shard.n_rows, shard.n_columns, None if matrix is None else counted, left_out,
+        weights.unit, is_streamed=matrix is None,
+    )  # fmt: skip
+
+
+def _fits(source: Source) -> bool:
+    size = source.n_rows * source.n_columns * source.dtype.itemsize
+    return source.in_memory or source.is_sparse or size <= MEMORY_SHARE * memory.physical_memory()
+
+
+def _open_on_workers(estimator: Any, given: Given, sample_weight: Any, unit_rows: bool, n_threads: int | None) -> Input:
+    """A shard on Dask workers over a collection or files; weights may be a collection or an array."""
+    lazy = sample_weight if given.kind == "collection" and is_collection(sample_weight) else None
+    weights = None if lazy is not None or sample_weight is None else check_weights(sample_weight, len(sample_weight))
+    labelled = isinstance(estimator, ClusterMixin)  # mixtures ask their rows for no labels
+    shard = open_on_workers(given, weights, lazy, unit_rows=unit_rows, labelled=labelled, n_threads=n_threads)
+    if shard.n_rows == 0:
+        raise DataError("X: 0 sample(s) in all partitions together while a minimum of 1 is required.")
+    if not shard.total_weight > 0:
+        raise ValueError("sample_weight is zero everywhere; at least one row must count")
+    if not ORDINARY[0] <= shard.total_weight <= ORDINARY[1]:
+        raise ValueError(f"sample_weight adds up to {shard.total_weight:.3g}; on Dask scale it to about 1 per row")
+    return Input(shard, working_dtype(shard.dtype), shard.n_rows, shard.n_columns, is_streamed=shard.is_streamed)
+
+
+def _validate(estimator: Any, X: Any, source: Source | None, *, reset: bool, accept_sparse: bool) -> Any:
+    """The rows as passes take them; the estimator notes or compares the number and the names of their columns."""
     if sparse.issparse(X) and not accept_sparse:
         raise TypeError(
             f"{type(estimator).__name__} needs dense rows, X is sparse; pass X.toarray(), of fewer columns if that is "
@@ -106,28 +145,20 @@ def open_input(
         )
     try:
         with naming("X"), np.errstate(over="ignore", invalid="ignore"):  # infinity is told by an error, not a warning
-            _refuse_lossy(X)
+            dtype = getattr(X, "dtype", None)
+            if isinstance(dtype, np.dtype) and dtype.kind not in "biufcO":  # text and dates would be converted
+                check_table(X.shape, dtype, "X")
             X = checked_csr(X) if sparse.issparse(X) else X
-            matrix = _validate(estimator, X, source, reset=reset)
+            return _checked_rows(estimator, X, source, reset=reset)
     except DataError:
         raise
     except (ValueError, TypeError) as error:
         message = _told_shortly(str(error), X)
         raise (type(error)(message) if source is None else DataError(f"{source.name}: {message}")) from None
-    weights = Weights.of(check_weights(sample_weight, matrix.shape[0]), at_least, are_counts=are_counts)
-    left_out = weights.left_out(partial(_copied_rows, matrix, unit_rows, threads))
-    if left_out is not None:
-        matrix = matrix[left_out.counted]
-    shard = CpuShard(matrix, weights.values, unit_rows=unit_rows, n_threads=threads)
-    return Input(shard, working_dtype(matrix.dtype), shard.n_rows, shard.n_columns, matrix, left_out, weights.unit)
 
 
-def _copied_rows(matrix: Any, unit_rows: bool, threads: int, rows: Index) -> Shard:
-    return CpuShard(matrix[rows], unit_rows=unit_rows, n_threads=threads)
-
-
-def _validate(estimator: Any, X: Any, source: Source | None, *, reset: bool) -> Any:
-    """The rows as passes take them; the estimator notes or compares the number and the names of their columns.
+def _checked_rows(estimator: Any, X: Any, source: Source | None, *, reset: bool) -> Any:
+    """Validate as scikit-learn does.
 
     Blocks of a file whose columns have been compared come as a source without names: they are taken without a warning.
     """
@@ -149,12 +180,8 @@ def _told_shortly(message: str, X: Any) -> str:
     """An error of scikit-learn in one line: the place of NaN and infinity, the columns without numbers, no values."""
     if found := re.search(r"contains (?:NaN|infinity)", message):
         return f"{message[: found.end()]}{_place_of_infinity(X)}; fill in these values or drop their rows"
-    columns = zip(getattr(X, "columns", ()), getattr(X, "dtypes", ()), strict=False)
-    words = [repr(name) for name, dtype in columns if getattr(dtype, "kind", "f") not in "biuf"]
-    if words:
-        return f"X: columns that are not numbers: {', '.join(words)}; drop or encode them first"
     values = r":\narray=.*?\n(?=Reshape)|(?<=Complex data not supported)\n.*"
-    return re.sub(values, ". ", message, flags=re.DOTALL).strip()
+    return are_not_numbers(X) or re.sub(values, ". ", message, flags=re.DOTALL).strip()
 
 
 def _place_of_infinity(X: Any) -> str:
@@ -178,71 +205,6 @@ def naming(argument: str) -> Iterator[None]:
         raise kind(f"{argument}: {error}") from None
 
 
-def _refuse_lossy(X: Any) -> None:
-    """Refuse what would be converted without a word into something else: text, dates, masked values."""
-    if isinstance(X, np.ma.MaskedArray):
-        raise TypeError("X is a masked array, and its mask would be lost; pass X.filled(...) or drop the rows")
-    dtype = getattr(X, "dtype", None)
-    if isinstance(dtype, np.dtype) and dtype.kind not in "biufcO":
-        raise ValueError(f"X: values of dtype {dtype} are not numbers; convert them first, e.g. .astype('float32')")
-
-
-def _as_streamable(X: Any) -> Source | None:
-    """A source for files and memory maps; None for what already lies in memory."""
-    if isinstance(X, (str, Path)) or (isinstance(X, Source) and not isinstance(X, np.ndarray)):
-        return as_source(X)
-    if is_list_of_paths(X):
-        return open_files([str(path) for path in X])
-    if isinstance(X, np.memmap) and X.filename is not None and X.ndim == 2 and X.dtype.kind in "fiub":
-        return open_memmap(X)
-    return None
-
-
-def _fits(source: Source) -> bool:
-    size = source.n_rows * source.n_columns * source.dtype.itemsize
-    return source.in_memory or source.is_sparse or size <= MEMORY_SHARE * memory.physical_memory()
-
-
-def _open_stream(estimator: Any, source: Source, weights: Weights, reset: bool, unit_rows: bool, threads: int) -> Input:
-    _validate(estimator, source.take(np.zeros(1, dtype=np.intp)), source, reset=reset)
-    open_rows = partial(_streamed_rows, source, unit_rows, threads)
-    shard = open_rows(weights.rows, weights.values)
-    logger.info("%s: streamed in blocks of %d rows", source.name, shard.rows_per_part)
-    return Input(
-        shard, working_dtype(source.dtype), shard.n_rows, source.n_columns, None, weights.left_out(open_rows),
-        weights.unit,
-    )  # fmt: skip
-
-
-def _streamed_rows(
-    source: Source, unit_rows: bool, threads: int, rows: Index | None, weights: F64 | None = None
-) -> StreamShard:
-    chosen = source if rows is None else ChosenRows(source, rows)
-    return StreamShard(chosen, weights, unit_rows=unit_rows, n_threads=threads, row_numbers=rows)
-
-
-def _open_distributed(
-    estimator: Any, X: Any, sample_weight: Any, reset: bool, unit_rows: bool, accept_sparse: bool, n_threads: int | None
-) -> Input:
-    """A shard on Dask workers over a collection or files; weights may be a collection or an array."""
-    source = None if is_collection(X) else X.first_file()
-    row = sample_of(X, accept_sparse=accept_sparse) if source is None else source.take(np.zeros(1, dtype=np.intp))
-    with naming("X"):
-        _validate(estimator, row, source, reset=reset)
-    lazy = sample_weight if is_collection(sample_weight) else None
-    n_weights = 0 if lazy is not None or sample_weight is None else len(sample_weight)
-    weights = None if lazy is not None else check_weights(sample_weight, n_weights)
-    labelled = isinstance(estimator, ClusterMixin)  # mixtures ask their rows for no labels
-    shard = open_shard(X, weights, lazy, unit_rows=unit_rows, labelled=labelled, n_threads=n_threads)
-    if shard.n_rows == 0:
-        raise DataError("X: 0 sample(s) in all partitions together while a minimum of 1 is required.")
-    if not shard.total_weight > 0:
-        raise ValueError("sample_weight is zero everywhere; at least one row must count")
-    if not ORDINARY[0] <= shard.total_weight <= ORDINARY[1]:
-        raise ValueError(f"sample_weight adds up to {shard.total_weight:.3g}; on Dask scale it to about 1 per row")
-    return Input(shard, working_dtype(shard.dtype), shard.n_rows, shard.n_columns)
-
-
 def check_weights(sample_weight: Any, n_rows: int) -> F64 | None:
     """sample_weight as float64, or None; an error that names it otherwise."""
     if sample_weight is None:
@@ -260,15 +222,6 @@ def check_weights(sample_weight: Any, n_rows: int) -> F64 | None:
     if not (weights > 0).any():
         raise ValueError("sample_weight is zero everywhere; at least one row must count")
     return weights
-
-
-def check_allocation(n_bytes: int, what: str, alternative: str, *, at_most: int | None = None) -> None:
-    """Say beforehand how much memory something takes; refuse what cannot fit into this machine, and say what can.
-
-    `n_bytes` is sure to be needed. Where more may be, `at_most` is what is said.
-    """
-    memory.check_fits(n_bytes, what, alternative)
-    logger.info("%s: up to %.1f MiB", what, (n_bytes if at_most is None else at_most) / 2**20)
 
 
 def mean_variance(data: Input) -> float:

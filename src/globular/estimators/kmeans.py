@@ -3,52 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
-from globular.algorithms.cells import draw_cells
-from globular.algorithms.coreset import WORTH_IT, draw_part, swap_from_part
-from globular.algorithms.lloyd import KMeansOptions, lloyd
-from globular.algorithms.probing import ProbingOptions, label_recall, probing_kmeans
-from globular.algorithms.seeding.common import TAKEN_NUMBERS
-from globular.algorithms.steps import Step, after
-from globular.algorithms.subspace import LARGEST_COPY, enter_subspace, kmeans_from_subspace
-from globular.algorithms.swaps import swap_seeds
-from globular.algorithms.yinyang import yinyang
+from globular.algorithms.pipeline import ALGORITHMS, QUALITIES, PipelineOptions, kmeans, most_bytes
+from globular.algorithms.probing import label_rows
+from globular.algorithms.seeding.named import Start
+from globular.algorithms.steps import Step
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.inputs import Input, mean_variance
-from globular.estimators.starts import STARTS, starting_centers
+from globular.estimators.parameters import Constraints
+from globular.estimators.starts import starting_centers
 from globular.model.statistics import F64
-from globular.seam.among import Probe
-from globular.seam.passes import Assign
+from globular.seam.shard import Shard
 
 logger = logging.getLogger("globular")
-
-EXACT: dict[str, Callable[..., Iterator[Step[F64]]]] = {"lloyd": lloyd, "yinyang": yinyang}
-FIXED_BYTES = 64 * 2**20
-"""Samples, cells and the blocks of a few threads."""
-PROBING_FROM = 500
-"""From so many clusters on, "auto" probes; below, exact iterations cost as little and give more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Quality:
-    """A point on the time–quality curve of probing k-means."""
-
-    n_probes: int
-    min_gain: float
-
-
-QUALITIES = {
-    "fast": Quality(n_probes=2, min_gain=1e-2),
-    "balanced": Quality(n_probes=2, min_gain=5e-3),
-    "best": Quality(n_probes=3, min_gain=1e-3),
-}
 
 
 class KMeans(CentroidEstimator):
@@ -67,38 +40,18 @@ class KMeans(CentroidEstimator):
         "lloyd" compares every row with every centre by matrix products; "yinyang" gives the same labels and skips what
         its bounds rule out, at the price of a few float32 per row. "probing" compares a row with the centres of a few
         cells, redrawn in every iteration, at a cost that grows with the square root of the clusters. "auto" takes
-        "lloyd" below 500 clusters and "probing" from there on; see `algorithm_`.
+        "lloyd" below 500 clusters and "probing" from there on; see `algorithm_`. Unless you choose the start, "probing"
+        begins in a subspace of the columns and with a part of the rows where that pays. Centres that you give are not
+        swapped.
     quality : {"fast", "balanced", "best"}, default="balanced"
         For "probing": how widely to search and how long to go on.
-    init : {"auto", "k-means++", "greedy k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
-callable, default="auto"
-        Starting centres: the name of a seeding (see :mod:`globular.seeding`), an array of shape (n_clusters,
-        n_features) or a function ``(X, n_clusters, random_state) -> array``. "auto" takes greedy k-means++ up to
-        64 clusters, k-means++ up to 500 (for the exact algorithms 2,000) and hierarchical seeds above; "probing" then
-        begins in a subspace of the columns and with a part of the rows where that pays. Given centres are not swapped.
-    n_init : int or "auto", default="auto"
-        Number of runs from different seeds, of which the best is kept; "auto" is 1.
+    {init, n_init}
     max_iter : int, default=300
         Most iterations of one run.
     tol : float, default=1e-4
         For the exact algorithms: stop when the squared shifts of all centres add up to less than `tol` times the mean
         variance of the columns.
-    max_time : float or None, default=None
-        Seconds after which to stop at the end of the running iteration.
-    metric : {"euclidean", "cosine"}, default="euclidean"
-        "cosine" clusters the rows' directions (spherical k-means); centres have unit length.
-    exact_labels : bool, default=False
-        End with an exact assignment of all rows (N·k distances) also after "probing".
-    warm_start : bool, default=False
-        Begin at the centres of the last fit instead of new ones.
-    random_state : int, RandomState or None, default=None
-        Seed of everything random.
-    verbose : int, default=0
-        1 shows a progress bar with the objective and the time left.
-    callbacks : callback, callable or list of them, default=None
-        See :mod:`globular.callbacks`.
-    n_threads : int or None, default=None
-        Threads; None is GLOBULAR_NUM_THREADS or all cores. The result does not depend on it.
+    {max_time, metric, exact_labels, warm_start, random_state, verbose, callbacks, n_threads}
 
     Attributes
     ----------
@@ -133,22 +86,11 @@ callable, default="auto"
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "n_clusters": [Interval(Integral, 1, None, closed="left")],
-        "algorithm": [StrOptions({"auto", "probing", *EXACT})],
+    _parameter_constraints: ClassVar[Constraints] = {
+        **CentroidEstimator._parameter_constraints,
+        "algorithm": [StrOptions({"auto", *ALGORITHMS})],
         "quality": [StrOptions(set(QUALITIES))],
-        "init": [StrOptions(set(STARTS)), "array-like", callable],
-        "n_init": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "max_time": [None, Interval(Real, 0, None, closed="neither")],
-        "metric": [StrOptions({"euclidean", "cosine"})],
         "exact_labels": ["boolean"],
-        "warm_start": ["boolean"],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-        "callbacks": "no_validation",
-        "n_threads": [None, Integral],
     }
 
     def __init__(
@@ -186,90 +128,42 @@ callable, default="auto"
         self.callbacks = callbacks
         self.n_threads = n_threads
 
-    def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[F64]]:
-        self.algorithm_ = self._choose_algorithm()
-        variance = mean_variance(data)
-        if self.algorithm_ not in EXACT:
-            return self._probing_steps(data, random_state)
-        start = starting_centers(self, data, random_state)
-        self.init_, self.subspace_dimension_ = start.name, data.n_columns
-        options = KMeansOptions(self.max_iter, self.tol * variance, unit_centers=self.metric == "cosine")
-        return EXACT[self.algorithm_](data.shard, start.centers, options)
-
-    def _probing_steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[F64]]:
-        """From seeds or given centres to labelled rows, swaps, and the iterations."""
-        unit = self.metric == "cosine"
-        quality = QUALITIES[self.quality]
-        options = ProbingOptions(quality.n_probes, self.max_iter, quality.min_gain, unit_centers=unit)
-        rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        inside, part, seen, outside = None, None, data, 0.0
-        if self._may_choose_start():
-            inside = enter_subspace(data.shard, self.n_clusters, rng, unit_centers=unit)
-            if inside is not None:
-                seen, outside = replace(data, shard=inside.shard, n_columns=inside.shard.n_columns), inside.outside
-            part = draw_part(seen.shard, self.n_clusters, rng)
-        self.subspace_dimension_ = seen.n_columns
-        begun = seen if part is None else replace(seen, shard=part, n_rows=part.n_rows, matrix=None)
-        start = starting_centers(self, begun, random_state, rough=True)
-        self.init_ = start.name
-        centers, momentum, before, labelled, n_distances = start.centers, None, np.inf, start.labelled, 0
-        if start.is_seeding:  # a start that the user has chosen stays as it is
-            if part is not None:
-                logger.info("begins with %d of %d rows", part.n_rows, data.n_rows)
-                swapped = swap_from_part(seen.shard, part, centers, options, rng, outside=outside)
-            else:
-                swapped = swap_seeds(
-                    seen.shard, centers, rng, min_gain=quality.min_gain, unit_centers=unit, outside=outside,
-                    labelled=labelled,
-                )  # fmt: skip
-            centers, momentum, before, labelled = swapped.centers, swapped.momentum, swapped.objective, True
-            n_distances = swapped.n_distances
-        if inside is None:
-            steps = probing_kmeans(
-                data.shard, centers, options, rng, momentum=momentum, before=before, labelled=labelled
-            )
-        else:
-            logger.info("begins in %d of %d dimensions", inside.subspace.dimension, data.n_columns)
-            steps = kmeans_from_subspace(data.shard, inside, centers, options, rng, momentum=momentum, before=before)
-        return after(steps, n_distances)
-
-    def _may_choose_start(self) -> bool:
-        """Whether neither a named seeding nor centres are asked for."""
+    def _options(self, tol: float = 0.0) -> PipelineOptions:
+        """The parameters as the pipeline takes them."""
         continues = self.warm_start and hasattr(self, "cluster_centers_")
-        return isinstance(self.init, str) and self.init == "auto" and not continues
+        return PipelineOptions(
+            self.n_clusters, self.algorithm, self.quality, self.max_iter, tol,
+            unit_centers=self.metric == "cosine",
+            may_narrow=isinstance(self.init, str) and self.init == "auto" and not continues,
+            exact_labels=self.exact_labels,
+        )  # fmt: skip
+
+    def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[F64]]:
+        options = self._options(self.tol * mean_variance(data))
+        self.algorithm_ = options.chosen
+        if self.algorithm == "auto":
+            logger.info("algorithm='auto' chose %s for %d clusters", self.algorithm_, self.n_clusters)
+
+        def seed(shard: Shard) -> Start:
+            rough = self.algorithm_ == "probing"
+            start = starting_centers(self, replace(data, shard=shard), random_state, rough=rough)
+            self.init_, self.subspace_dimension_ = start.name, shard.n_columns
+            return start
+
+        return kmeans(data.shard, seed, options, random_state)
 
     def _most_bytes(self, data: Input) -> int:
-        """What a fit takes beside X at most: centres, sums and copies, words a row, coordinates, and a part of them."""
-        n_clusters, n_columns = self.n_clusters, data.n_columns
-        coordinates = min(LARGEST_COPY, 8 * data.n_rows * n_columns)
-        part = 16 * min(TAKEN_NUMBERS, data.n_rows // WORTH_IT * n_columns)
-        return 8 * (12 * n_clusters * n_columns + 8 * data.n_rows) + coordinates + part + FIXED_BYTES
-
-    def _choose_algorithm(self) -> str:
-        if self.algorithm != "auto":
-            return self.algorithm
-        chosen = "lloyd" if self.n_clusters < PROBING_FROM else "probing"
-        logger.info("algorithm='auto' chose %s for %d clusters", chosen, self.n_clusters)
-        return chosen
+        return most_bytes(self.n_clusters, data.n_rows, data.n_columns)
 
     def _take_over(self, step: Step[F64], data: Input) -> None:
         self.cluster_centers_ = step.model.astype(data.dtype)
 
     def _finish(self, data: Input, reason: str) -> int:
-        self.label_recall_ = 1.0
-        exact = self.algorithm_ in EXACT or self.exact_labels
-        if reason == "no label changed" and data.dtype == np.float64:
-            self.labels_ = data.labels(self._centers(), exact=exact).copy()
-            return 0
-        # the last M-step moved the centres, or rounding to float32 did
-        if exact:
-            statistics = data.shard.run(Assign(self._centers(), want="labels"))
-        else:
-            rng = np.random.default_rng(0)
-            cells = draw_cells(data.shard, self._centers(), rng)
-            n_probes = QUALITIES[self.quality].n_probes
-            statistics = data.shard.run(Assign(self._centers(), Probe(cells, n_probes), "labels"))
-            self.label_recall_ = label_recall(data.shard, self._centers(), rng)
-        self.labels_ = data.labels(self._centers(), exact=exact).copy()
-        self.inertia_ = statistics.objective * data.unit
-        return statistics.n_distances
+        n_probes, centers = self._options().last_probes, self._centers()
+        self.label_recall_, n_distances = 1.0, 0
+        if reason != "no label changed" or data.dtype != np.float64:  # centres have moved, or were rounded to float32
+            found = label_rows(data.shard, centers, n_probes)
+            self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
+            n_distances = found.n_distances
+        self.labels_ = data.labels(centers, exact=n_probes == 0).copy()
+        return n_distances

@@ -1,35 +1,27 @@
-"""`GaussianMixture`: exact EM behind scikit-learn's names."""
+"""`GaussianMixture`: mixtures behind scikit-learn's names, by exact EM or by the estimator that is faster."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
-from globular.algorithms.chunky import SETTLED, ChunkyModel, ChunkyOptions, chunky
-from globular.algorithms.em import EMOptions, covariance_limits, em
-from globular.algorithms.probing_mixture import probing_mixture
-from globular.algorithms.steps import Step
-from globular.algorithms.variational import SoftModel, VariationalOptions, variational_mixture
-from globular.backends.cpu.memory import mixture_bytes
-from globular.estimators.chunky_starts import plant, resolved_candidates, resolved_max_cells, starting_chunky
+from globular.algorithms.em import EMOptions, em
+from globular.estimators.chunky_mixture import ChunkyGaussianMixture
+from globular.estimators.chunky_starts import resolved_candidates
 from globular.estimators.inputs import Input
 from globular.estimators.mixture_starts import (
     STARTS,
     GivenStart,
-    automatic_search,
     starting_mixture,
-    starting_variational,
+    variational_means,
 )
-from globular.estimators.mixtures import MixtureEstimator
+from globular.estimators.mixtures import MixtureEstimator, Run
+from globular.estimators.parameters import POSITIVE, Constraints
+from globular.estimators.variational_mixture import VariationalGaussianMixture
 from globular.model.covariances import FAMILIES
-from globular.model.gaussian import GaussianParameters
-from globular.model.history import History
-from globular.threads import resolve_threads
 
 logger = logging.getLogger("globular")
 
@@ -39,9 +31,7 @@ SEPARABLE = ("diag", "spherical", "tied_spherical")
 VARIATIONAL_FROM = 500
 """Number of components from which "auto" takes the variational algorithm, where it knows the covariance type."""
 CHUNKY_FROM_ROWS, CHUNKY_FROM_COMPONENTS, CHUNKY_UP_TO_COLUMNS = 100_000, 5, 10
-"""From so many rows and components, and up to so many columns, "auto" takes Chunky EM instead of exact EM."""
-N_CANDIDATES, N_NEIGHBORS = 5, 5
-"""C′ and G of the variational algorithm; `VariationalGaussianMixture` has them as parameters."""
+"""Fewest rows and components, and most columns, for which "auto" takes Chunky EM instead of exact EM."""
 
 
 class GaussianMixture(MixtureEstimator):
@@ -73,8 +63,6 @@ class GaussianMixture(MixtureEstimator):
         of the data in the same column.
     max_iter : int, default=100
         Most iterations of one run; 0 leaves the mixture where it starts.
-    max_time : float or None, default=None
-        Seconds after which to stop at the end of the running iteration.
     n_init : int, default=1
         Number of runs from different starts, of which the best is kept.
     init_params : {"kmeans", "k-means++", "random", "random_from_data"}, default="kmeans"
@@ -84,16 +72,7 @@ class GaussianMixture(MixtureEstimator):
         cells.)
     weights_init, means_init, precisions_init : array-like or None, default=None
         Starting parameters, in the shapes of `weights_`, `means_` and `precisions_`.
-    random_state : int, RandomState or None, default=None
-        Seed of the start and of `sample`.
-    warm_start : bool, default=False
-        Begin where the last fit ended; `n_init` is then ignored.
-    verbose : int, default=0
-        1 shows a progress bar with the log-likelihood and the time left.
-    callbacks : callback, callable or list of them, default=None
-        See :mod:`globular.callbacks`.
-    n_threads : int or None, default=None
-        Threads; None is GLOBULAR_NUM_THREADS or all cores. The result does not depend on it.
+    {max_time, random_state, warm_start, verbose, callbacks, n_threads}
 
     Attributes
     ----------
@@ -130,25 +109,14 @@ class GaussianMixture(MixtureEstimator):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any] | str]] = {
-        "n_components": [Interval(Integral, 1, None, closed="left")],
+    _parameter_constraints: ClassVar[Constraints] = {
+        **MixtureEstimator._parameter_constraints,
         "covariance_type": [StrOptions(set(FAMILIES))],
         "algorithm": [StrOptions({"auto", *ALGORITHMS})],
-        "weights": [StrOptions({"learned", "equal"})],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "reg_covar": [Interval(Real, 0, None, closed="left")],
-        "max_iter": [Interval(Integral, 0, None, closed="left")],
-        "max_time": [None, Interval(Real, 0, None, closed="neither")],
-        "n_init": [Interval(Integral, 1, None, closed="left")],
         "init_params": [StrOptions(set(STARTS))],
         "weights_init": ["array-like", None],
         "means_init": ["array-like", None],
-        "precisions_init": ["array-like", Interval(Real, 0, None, closed="neither"), None],
-        "random_state": ["random_state"],
-        "warm_start": ["boolean"],
-        "verbose": ["verbose"],
-        "callbacks": "no_validation",
-        "n_threads": [None, Integral],
+        "precisions_init": ["array-like", POSITIVE, None],
     }
 
     def __init__(
@@ -200,101 +168,46 @@ class GaussianMixture(MixtureEstimator):
                 f"algorithm='variational' needs covariances without correlations, one of {', '.join(SEPARABLE)}; "
                 f"covariance_type={self.covariance_type!r} takes algorithm='em'"
             )
-        self._given_start(data)
         self.algorithm_ = self._choose_algorithm(data)
 
     def _most_bytes(self, data: Input) -> int | None:
+        if self.algorithm_ == "em":
+            return super()._most_bytes(data)
+        return (self._variational() if self.algorithm_ == "variational" else self._chunky(data))._most_bytes(data)
+
+    def _given(self, data: Input) -> GivenStart:
+        given = self.weights_init, self.means_init, self.precisions_init
+        return GivenStart.check(*given, self.n_components, data.n_columns, self.covariance_type)
+
+    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Run:
         if self.algorithm_ == "chunky":
-            return None  # the tree says it
-        return mixture_bytes(
-            data.n_rows, data.n_columns, self.n_components, self.covariance_type,
-            C_prime=N_CANDIDATES if self.algorithm_ == "variational" else 0, n_threads=resolve_threads(self.n_threads),
-        )  # fmt: skip
-
-    def _given_start(self, data: Input) -> GivenStart:
-        return GivenStart.check(
-            self.weights_init,
-            self.means_init,
-            self.precisions_init,
-            self.n_components,
-            data.n_columns,
-            self.covariance_type,
-        )
-
-    def _steps(
-        self, data: Input, continued: GaussianParameters | None, random_state: np.random.RandomState
-    ) -> Iterator[Step[Any]]:
-        options = EMOptions(
-            self.max_iter,
-            self.tol,
-            self.reg_covar,
-            learned_weights=self.weights == "learned",
-            previous_bound=self.lower_bound_ if continued else -np.inf,
-        )
-        given = self._given_start(data)
+            return self._chunky(data)._start(data, given, random_state)
         if self.algorithm_ == "variational":
-            return self._variational_steps(data, continued, given, options, random_state)
-        if self.algorithm_ == "chunky":
-            return self._chunky_steps(data, continued, given, options, random_state)
-        start = continued or starting_mixture(
-            data.shard, self.n_components, self.covariance_type, self.init_params, given, options, random_state
-        )
-        self._publish_mixture(start, data, History(), "")
-        return em(data.shard, start, options)
-
-    def _variational_steps(
-        self,
-        data: Input,
-        continued: GaussianParameters | None,
-        given: GivenStart,
-        options: EMOptions,
-        random_state: np.random.RandomState,
-    ) -> Iterator[Step[SoftModel]]:
-        rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        limits = covariance_limits(data.shard, options)
-        search = VariationalOptions(
-            C_prime=min(N_CANDIDATES, self.n_components),
-            G=N_NEIGHBORS,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            n_threads=resolve_threads(self.n_threads),
-        )
-        start = starting_variational(
-            data.shard, self.n_components, self.covariance_type, self.init_params, given, continued, search, limits, rng
-        )
-        self._publish_mixture(start.mixture, data, History(), "")
+            model, rng = self._variational(), np.random.default_rng(random_state.randint(2**31, size=4))
+            means = variational_means(
+                data.shard, self.n_components, self.init_params, given.means, model._options(), rng,
+                probes=model._choose_search() == "probing",
+            )  # fmt: skip
+            return model._start_at(means, data, given, rng)
         learned = self.weights == "learned"
-        iterations = probing_mixture if automatic_search(self.n_components) == "probing" else variational_mixture
-        return iterations(data.shard, start, search, rng, limits=limits, learned_weights=learned)
+        options = EMOptions(
+            self.max_iter, self.tol, self.reg_covar, learned_weights=learned, previous_bound=given.bound
+        )
+        start = starting_mixture(data.shard, self.n_components, self.init_params, given, options, random_state)
+        return Run(em(data.shard, start, options), start)
 
-    def _chunky_steps(
-        self,
-        data: Input,
-        continued: GaussianParameters | None,
-        given: GivenStart,
-        options: EMOptions,
-        random_state: np.random.RandomState,
-    ) -> Iterator[Step[ChunkyModel]]:
-        limits = covariance_limits(data.shard, options)
-        C_prime = resolved_candidates("auto", self.n_components)
-        cells = ChunkyOptions(
-            max_iter=self.max_iter,
-            tol=self.tol,
-            max_cells=resolved_max_cells(None, data.n_rows, self.n_components),
-            # ends where EM would; only rows with few components each need memory that streamed rows have not
-            polish="always" if C_prime is None or data.matrix is not None else "never",
-            C_prime=C_prime,
-            learned_weights=options.learned_weights,
-            previous_bound=options.previous_bound,
-            n_threads=resolve_threads(self.n_threads),
-        )
-        plant(data, self.n_components, self.covariance_type, self.init_params, cells.max_cells)
-        start = continued or starting_chunky(
-            data.shard, self.n_components, self.covariance_type, self.init_params, given, cells, limits, random_state
-        )
-        self._publish_mixture(start, data, History(), "")
-        rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        return chunky(data.shard, start, cells, rng, limits=limits)
+    def _variational(self) -> VariationalGaussianMixture:
+        return VariationalGaussianMixture(**self._common())
+
+    def _chunky(self, data: Input) -> ChunkyGaussianMixture:
+        # ends where EM would; only rows with few components each need memory that streamed rows have not
+        polish = data.matrix is not None or resolved_candidates("auto", self.n_components) is None
+        return ChunkyGaussianMixture(polish=polish, init=self.init_params, **self._common())
+
+    def _common(self) -> dict[str, Any]:
+        """The parameters that the other estimators have by the same names."""
+        names = ("n_components", "covariance_type", "weights", "tol", "reg_covar", "max_iter", "n_threads")
+        return {name: getattr(self, name) for name in names}
 
     def _choose_algorithm(self, data: Input) -> str:
         if self.algorithm != "auto":
@@ -310,11 +223,3 @@ class GaussianMixture(MixtureEstimator):
             chosen = "chunky"
         logger.info("algorithm='auto' chose %s", chosen)
         return chosen
-
-    def _take_over(self, step: Step[Any]) -> GaussianParameters:
-        model: SoftModel | ChunkyModel | GaussianParameters = step.model
-        return model if isinstance(model, GaussianParameters) else model.mixture
-
-    def _publish_mixture(self, mixture: GaussianParameters, data: Input, history: History, stopped: str) -> None:
-        super()._publish_mixture(mixture, data, history, stopped)
-        self.converged_ = self.converged_ or stopped in SETTLED

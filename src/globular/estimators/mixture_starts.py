@@ -1,4 +1,4 @@
-"""Where a Gaussian mixture starts: from a named method, from arrays given by the user, or from both."""
+"""Where a mixture starts: at means found by a named method, at arrays given by the user, or at the last fit."""
 
 from __future__ import annotations
 
@@ -13,20 +13,17 @@ from globular.algorithms import seeding
 from globular.algorithms.em import EMOptions, start_at_random, start_from_means
 from globular.algorithms.lloyd import KMeansOptions, lloyd
 from globular.algorithms.probing import find_labels
-from globular.algorithms.probing_mixture import settle_seeds, start_probing
+from globular.algorithms.probing_mixture import settle_seeds
+from globular.algorithms.seeding.named import Start, automatic, draw_seeds
+from globular.algorithms.steps import last_step
 from globular.algorithms.variational import (
-    SoftStart,
     VariationalOptions,
     start_rows,
     variational_kmeans,
-    warm_up_mixture,
 )
-from globular.estimators.starts import SEEDINGS, Start, automatic
-from globular.model.covariances import FAMILIES, CovarianceLimits
-from globular.model.gaussian import GaussianParameters, isotropic_mixture
-from globular.model.graph import Graph
+from globular.model.covariances import FAMILIES
+from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
-from globular.seam.passes import LabelBySeeds
 from globular.seam.shard import Shard
 
 _KMEANS_ITERATIONS = 300
@@ -36,21 +33,18 @@ _KMEANS_TOLERANCE = 1e-4
 MeansMethod = Callable[[Shard, int, np.random.Generator], F64]
 
 
+def _seeds(
+    shard: Shard, n_components: int, rng: np.random.Generator, *, n_neighbors: int = 0, rough: bool = False
+) -> Start:
+    """Seeds by the method for this number of components: where k-means, of whatever kind, begins for a mixture."""
+    return draw_seeds(shard, automatic(n_components), n_components, rng, rough=rough, n_neighbors=n_neighbors)
+
+
 def _kmeans_means(shard: Shard, n_components: int, rng: np.random.Generator) -> F64:
     """Centres of a k-means clustering."""
-    centers = _seeds(shard, n_components, rng)
+    centers = _seeds(shard, n_components, rng).centers
     variance = float(shard.column_moments()[1].mean())
-    for step in lloyd(shard, centers, KMeansOptions(_KMEANS_ITERATIONS, _KMEANS_TOLERANCE * variance)):
-        centers = step.model
-    return centers
-
-
-def _seeds(shard: Shard, n_components: int, rng: np.random.Generator) -> F64:
-    """Seeds by the method for so many."""
-    name = automatic(n_components)
-    if name == "hierarchical":
-        return np.asarray(seeding.hierarchical(shard, n_components, rng, 0).centers)
-    return SEEDINGS[name](shard, n_components, rng)
+    return last_step(lloyd(shard, centers, KMeansOptions(_KMEANS_ITERATIONS, _KMEANS_TOLERANCE * variance))).model
 
 
 MEANS_METHODS: dict[str, MeansMethod] = {
@@ -63,34 +57,48 @@ STARTS = ("random", *MEANS_METHODS)
 
 @dataclass(frozen=True, slots=True)
 class GivenStart:
-    """The parts of a start that the user gave, checked; None for the others."""
+    """The parts of a start that are given, checked; None for the others."""
 
-    weights: F64 | None
-    means: F64 | None
-    covariances: F64 | None
+    covariance_type: str
+    weights: F64 | None = None
+    means: F64 | None = None
+    covariances: F64 | None = None
+    continues: bool = False
+    """Whether these are the parameters that the last fit ended with."""
+    bound: float = -np.inf
+    """Mean log-likelihood of a row, or its bound, that the last fit ended with."""
 
     @classmethod
     def check(cls, weights: Any, means: Any, precisions: Any, C: int, D: int, covariance_type: str) -> GivenStart:
         """From `weights_init`, `means_init` and `precisions_init`; an error names the one that is wrong."""
         family = FAMILIES[covariance_type]
-        covariances = _checked(precisions, family.shape(C, D), "precisions_init")
-        if covariances is not None:
-            covariances = np.asarray(family.from_precisions(covariances))
-        weights = _checked(weights, (C,), "weights_init")
+        covariances = None
+        if precisions is not None:
+            covariances = np.asarray(
+                family.from_precisions(checked_shape(precisions, family.shape(C, D), "precisions_init"))
+            )
         if weights is not None:
+            weights = checked_shape(weights, (C,), "weights_init")
             if (weights < 0).any() or abs(weights.sum() - 1) > 1e-6:
                 raise ValueError(
                     "weights_init must be at least 0 and add up to 1, "
                     f"got a smallest of {weights.min():.6g} and a sum of {weights.sum():.6g}"
                 )
             weights = weights / weights.sum()
-        return cls(weights, _checked(means, (C, D), "means_init"), covariances)
+        if means is not None:
+            means = checked_shape(means, (C, D), "means_init")
+        return cls(covariance_type, weights, means, covariances)
 
-    def complete(self, covariance_type: str) -> GaussianParameters | None:
+    @classmethod
+    def last_fit(cls, mixture: GaussianParameters, bound: float) -> GivenStart:
+        """Where the last fit ended."""
+        return cls(mixture.covariance_type, mixture.weights, mixture.means, mixture.covariances, True, bound)
+
+    def complete(self) -> GaussianParameters | None:
         """The mixture, if every part was given."""
         if self.weights is None or self.means is None or self.covariances is None:
             return None
-        return GaussianParameters(self.weights, self.means, self.covariances, covariance_type)
+        return GaussianParameters(self.weights, self.means, self.covariances, self.covariance_type)
 
     def replace(self, mixture: GaussianParameters) -> GaussianParameters:
         """The mixture with the given parts in place of its own."""
@@ -105,7 +113,6 @@ class GivenStart:
 def starting_mixture(
     shard: Shard,
     n_components: int,
-    covariance_type: str,
     init_params: str,
     given: GivenStart,
     options: EMOptions,
@@ -116,143 +123,65 @@ def starting_mixture(
     Deviation: where scikit-learn puts single rows ("k-means++", "random_from_data") or k-means labels beside given
     means, here every row counts for the mean it is closest to, so that weights and covariances belong to the means.
     """
-    complete = given.complete(covariance_type)
+    complete = given.complete()
     if complete is not None:
         return complete
     if given.means is not None:
-        found = start_from_means(shard, given.means, covariance_type, options)
+        found = start_from_means(shard, given.means, given.covariance_type, options)
     elif init_params == "random":
-        found = start_at_random(shard, n_components, covariance_type, options, random_state)
+        found = start_at_random(shard, n_components, given.covariance_type, options, random_state)
     else:
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         means = MEANS_METHODS[init_params](shard, n_components, rng)
-        found = start_from_means(shard, means, covariance_type, options)
+        found = start_from_means(shard, means, given.covariance_type, options)
     return given.replace(found)
 
 
-NEIGHBORS_UP_TO = 25
-"""So few components are searched by neighbourhoods: those of K(n) hold most of them."""
-
-
-def automatic_search(n_components: int, *, wants_neighborhoods: bool = False) -> str:
-    """Where the rows of a variational mixture shall find candidates: "probing" or "neighbors"."""
-    return "neighbors" if wants_neighborhoods or n_components <= NEIGHBORS_UP_TO else "probing"
-
-
-def neighborhood_start(
-    shard: Shard,
-    chosen: Start,
-    continued: GaussianParameters | None,
-    covariance_type: str,
-    options: VariationalOptions,
-    limits: CovarianceLimits,
-    rng: np.random.Generator,
-    *,
-    at_random: bool,
-) -> SoftStart:
-    """From chosen means, or where the last fit ended: first labels, neighbourhoods and variance."""
-    graph = start_rows(shard, chosen.centers, chosen.graph, options.G, at_random, rng)
-    mixture = continued or isotropic_mixture(chosen.centers, 1.0, covariance_type)
-    kept = continued is not None
-    return warm_up_mixture(shard, mixture, options, rng, limits=limits, graph=graph, keep_covariances=kept)
-
-
-def probing_start(
-    shard: Shard,
-    chosen: Start,
-    continued: GaussianParameters | None,
-    covariance_type: str,
-    options: VariationalOptions,
-    limits: CovarianceLimits,
-    rng: np.random.Generator,
-) -> SoftStart:
-    """The same for probing; seeds become k-means centres first."""
-    means = chosen.centers
-    if chosen.is_seeding:  # a start that the user has chosen stays as it is
-        if not chosen.labelled:
-            find_labels(shard, means, rng, n_rounds=1)
-        means = settle_seeds(shard, means, rng)
-    mixture = continued or isotropic_mixture(means, 1.0, covariance_type)
-    return start_probing(
-        shard, mixture, options, rng,
-        limits=limits, labelled=chosen.is_seeding, keep_covariances=continued is not None,
-    )  # fmt: skip
-
-
-def starting_variational(
+def variational_means(
     shard: Shard,
     n_components: int,
-    covariance_type: str,
     init_params: str,
-    given: GivenStart,
-    continued: GaussianParameters | None,
+    given: F64 | None,
     options: VariationalOptions,
-    limits: CovarianceLimits,
     rng: np.random.Generator,
-) -> SoftStart:
-    """The same for the variational algorithm: equal weights, one variance, and no pass over all components.
+    *,
+    probes: bool,
+) -> Start:
+    """Means by `init_params`, unless they are given, for a variational mixture: no pass looks at all components.
 
-    The search decides how to get there; see `automatic_search`.
+    With "kmeans" the rows are labelled, by the kind of k-means that searches as the mixture will.
     """
-    probes = automatic_search(n_components) == "probing"
-    graph: Graph | None = None
-    labelled = False
-    if continued is not None:
-        mixture = continued
-    else:
-        if given.means is not None:
-            means = given.means
-        elif init_params == "random":
-            mean, variance = shard.column_moments()
-            means = mean + rng.normal(size=(n_components, len(mean))) * np.sqrt(variance / (3 * shard.n_rows))
-        elif init_params == "kmeans" and probes:
-            means, labelled = _probed_means(shard, n_components, rng), True
-        elif init_params == "kmeans":
-            means, graph = _variational_means(shard, n_components, options, rng)
-        else:
-            means = MEANS_METHODS[init_params](shard, n_components, rng)
-        mixture = given.replace(isotropic_mixture(means, 1.0, covariance_type))
-    kept = continued is not None or given.covariances is not None
-    if probes:
-        return start_probing(shard, mixture, options, rng, limits=limits, labelled=labelled, keep_covariances=kept)
-    if graph is None:
-        graph = start_rows(shard, mixture.means, None, options.G, False, rng)
-    return warm_up_mixture(shard, mixture, options, rng, limits=limits, graph=graph, keep_covariances=kept)
+    if given is not None:
+        return Start(given, "array")
+    if init_params == "random":
+        mean, variance = shard.column_moments()
+        spread = np.sqrt(variance / (3 * shard.n_rows))
+        return Start(mean + rng.normal(size=(n_components, len(mean))) * spread, init_params)
+    if init_params != "kmeans":
+        return Start(MEANS_METHODS[init_params](shard, n_components, rng), init_params)
+    if not probes:
+        return _variational_kmeans(shard, _seeds(shard, n_components, rng, n_neighbors=options.G), options, rng)
+    return settled(shard, _seeds(shard, n_components, rng, rough=True), rng)
 
 
-def _probed_means(shard: Shard, n_components: int, rng: np.random.Generator) -> F64:
-    """Centres of probing k-means; the rows are labelled."""
-    name = automatic(n_components)
-    if name == "hierarchical":
-        centers = seeding.hierarchical(shard, n_components, rng, 0, rough=True).centers
-    else:
-        centers = SEEDINGS[name](shard, n_components, rng)
-        shard.run(LabelBySeeds())
-    return settle_seeds(shard, centers, rng)
+def settled(shard: Shard, seeds: Start, rng: np.random.Generator) -> Start:
+    """Seeds after swaps and steps of probing k-means; the rows are labelled."""
+    if not seeds.labelled:
+        find_labels(shard, seeds.centers, rng, n_rounds=1)
+    return replace(seeds, centers=settle_seeds(shard, seeds.centers, rng), labelled=True)
 
 
-def _variational_means(
-    shard: Shard, n_components: int, options: VariationalOptions, rng: np.random.Generator
-) -> tuple[F64, Graph]:
+def _variational_kmeans(shard: Shard, seeds: Start, options: VariationalOptions, rng: np.random.Generator) -> Start:
     """Centres of a variational k-means clustering, and their neighbourhoods; the rows are labelled."""
-    name = automatic(n_components)
-    graph: Graph | None = None
-    if name == "hierarchical":
-        seeds = seeding.hierarchical(shard, n_components, rng, options.G)
-        centers, graph = seeds.centers, seeds.neighbors
-    else:
-        centers = SEEDINGS[name](shard, n_components, rng)
-    graph = start_rows(shard, centers, graph, options.G, False, rng)
-    hard = replace(options, tol=_KMEANS_TOLERANCE, max_iter=_KMEANS_ITERATIONS, relocate_empty=True)
-    for step in variational_kmeans(shard, centers, hard, rng, graph):
-        centers, graph = step.model.centers, step.model.graph
-    return centers, np.asarray(graph)
+    graph = start_rows(shard, seeds.centers, seeds.graph, options.G, False, rng)
+    hard = replace(options, n_warmup=0, tol=_KMEANS_TOLERANCE, max_iter=_KMEANS_ITERATIONS, relocate_empty=True)
+    found = last_step(variational_kmeans(shard, seeds.centers, hard, rng, graph)).model
+    return replace(seeds, centers=found.centers, graph=found.graph, labelled=True)
 
 
-def _checked(values: Any, shape: tuple[int, ...], name: str) -> F64 | None:
-    if values is None:
-        return None
-    array: F64 = np.asarray(values)
+def checked_shape(values: Any, shape: tuple[int, ...], name: str) -> F64:
+    """A copy of values that a user gave as a float64 array; an error names the argument."""
+    array = np.asarray(values)
     if array.shape != shape:
         raise ValueError(f"{name} has shape {array.shape}, expected {shape}")
     flat: F64 = check_array(array.reshape(1, -1), dtype=np.float64, input_name=name, copy=True)

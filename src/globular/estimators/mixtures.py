@@ -6,24 +6,26 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from operator import index
-from typing import Any, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from globular.algorithms.em import CONVERGED as EM_CONVERGED
-from globular.algorithms.em import ROUNDED
+from globular.algorithms import chunky, em, infinite, variational
 from globular.algorithms.steps import Step, in_units
-from globular.algorithms.variational import CONVERGED as VARIATIONAL_CONVERGED
-from globular.backends.cpu.memory import mixture_bytes
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_covariances, check_weights_sum, checked_floats
-from globular.estimators.inputs import Input, check_allocation, mean_variance, open_input
+from globular.estimators.inputs import Input, mean_variance, open_input
+from globular.estimators.memory import check_allocation, mixture_bytes
+from globular.estimators.mixture_starts import GivenStart
+from globular.estimators.parameters import FROM_ONE, FROM_ZERO, NOT_NEGATIVE, Constraints, SharedParameters
 from globular.estimators.running import Fit, exhaust, warn_user
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
@@ -33,13 +35,35 @@ from globular.seam.passes import Answer
 from globular.seam.shard import answer
 from globular.threads import resolve_threads
 
+CONVERGED = frozenset(
+    {em.CONVERGED, em.ROUNDED, variational.CONVERGED, *chunky.ENDINGS, infinite.GROWN, infinite.CONVERGED}
+)
+"""Reasons to stop that make `converged_` true."""
 _BEYOND = "X: a mean or a covariance overflows float64; scale the columns of X to similar sizes, about 1"
 """What a fit says that has ended in nothing."""
 
 
-class MixtureEstimator(DensityMixin, BaseEstimator):
-    """Base of the mixtures: subclasses say which steps to run (`_steps`) and take over a step (`_take_over`)."""
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of an algorithm."""
 
+    steps: Iterator[Step[Any]]
+    start: GaussianParameters | None = None
+    """The mixture it starts with, for a fit that may end before the first step."""
+
+
+class MixtureEstimator(SharedParameters, DensityMixin, BaseEstimator):
+    """Base of the mixtures: subclasses say how a run begins (`_start`), and may take more than the mixture from it."""
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        **SharedParameters._parameter_constraints,
+        "n_components": [FROM_ONE],
+        "weights": [StrOptions({"learned", "equal"})],
+        "reg_covar": [NOT_NEGATIVE],
+        "max_iter": [FROM_ZERO],
+        "n_init": [FROM_ONE],
+        "warm_start": ["boolean"],
+    }
     _weights_are_counts = False
     """Whether a weight of two is two rows rather than twice as much as one."""
     n_components: int
@@ -57,17 +81,26 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
     covariances_: F64
 
     @abstractmethod
-    def _steps(
-        self, data: Input, continued: GaussianParameters | None, random_state: np.random.RandomState
-    ) -> Iterator[Step[Any]]:
-        """Find a start (or take `continued`, the last fit), publish it, and run the algorithm once."""
+    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Run:
+        """Find a start, as far as it is not given, and begin one run of the algorithm."""
 
-    @abstractmethod
-    def _take_over(self, step: Step[Any]) -> GaussianParameters:
-        """The mixture of a step; may set attributes that are not part of it."""
+    def _take_over(self, model: Any) -> GaussianParameters:
+        """The mixture of a step's model; may set attributes that are not part of it."""
+        return model if isinstance(model, GaussianParameters) else cast(GaussianParameters, model.mixture)
 
     def _check_fit(self, data: Input) -> None:
         """Refuse parameters that do not go with the data or with each other."""
+
+    def _check_rows(self, data: Input) -> None:
+        """Refuse too few rows."""
+        if data.n_rows < self.n_components:
+            raise ValueError(
+                f"n_samples={data.n_rows} should be >= n_components={self.n_components}; ask for fewer components"
+            )
+
+    def _given(self, data: Input) -> GivenStart:
+        """The parts of a start that the parameters hold."""
+        return GivenStart(self.covariance_type)
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the mixture.
@@ -111,20 +144,26 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
         self._validate_params()
         started = time.perf_counter()
         data = self._open(X, sample_weight, reset=True)
-        if data.n_rows < self.n_components:
-            raise ValueError(
-                f"n_samples={data.n_rows} should be >= n_components={self.n_components}; ask for fewer components"
-            )
+        self._check_rows(data)
         mean_variance(data)  # for its check
         self._check_fit(data)
-        continued = self._mixture() if self.warm_start and hasattr(self, "means_") else None
-        if continued is not None and continued.means.shape != (self.n_components, data.n_columns):
+        given = self._given(data)
+        if self.warm_start and hasattr(self, "means_"):
+            given = self._last_fit(data)
+        n_bytes = self._most_bytes(data)
+        if n_bytes is not None:
+            check_allocation(0, "the fit, beside X", "take fewer components", at_most=n_bytes)
+        return self._run(data, given, started, watched)
+
+    def _last_fit(self, data: Input) -> GivenStart:
+        """Where the last fit ended."""
+        mixture = self._mixture()
+        if mixture.means.shape != (self.n_components, data.n_columns):
             raise ValueError(
-                f"warm_start: the last fit had means of shape {continued.means.shape}, this one needs "
+                f"warm_start: the last fit had means of shape {mixture.means.shape}, this one needs "
                 f"{(self.n_components, data.n_columns)}; set warm_start=False to begin anew"
             )
-        say_most(self._most_bytes(data))
-        return self._run(data, continued, started, watched)
+        return GivenStart.last_fit(mixture, self.lower_bound_)
 
     def _most_bytes(self, data: Input) -> int | None:
         """The most memory that a fit takes beside X; None where it is said later."""
@@ -133,12 +172,17 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
             n_threads=resolve_threads(self.n_threads),
         )  # fmt: skip
 
-    def _run(
-        self, data: Input, continued: GaussianParameters | None, started: float, watched: bool
-    ) -> Iterator[Record]:
+    def _run(self, data: Input, given: GivenStart, started: float, watched: bool) -> Iterator[Record]:
         """All runs of a fit, the best of which is kept."""
         random_state = check_random_state(self.random_state)
         fit = Fit(self, data.n_rows, max_iter=self.max_iter, max_time=self.max_time, started=started, watched=watched)
+
+        def begin() -> Iterator[Step[Any]]:
+            run = self._start(data, given, random_state)
+            if run.start is not None:
+                self._publish_mixture(run.start)
+                self._publish_course(data, History(), "")
+            return in_units(run.steps, data.unit)
 
         def finish(reason: str) -> float:
             self.stopped_ = reason or "max_iter"
@@ -147,8 +191,8 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
 
         try:
             yield from fit.best_of(
-                1 if continued else self.n_init,
-                lambda: in_units(self._steps(data, continued, random_state), data.unit),
+                1 if given.continues else self.n_init,
+                begin,
                 partial(self._publish, data),
                 finish,
                 lambda step: None,
@@ -168,15 +212,18 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
             raise ValueError(_BEYOND)
 
     def _publish(self, data: Input, step: Step[Any], history: History) -> None:
-        self._publish_mixture(self._take_over(step), data, history, step.stopped)
+        self._publish_mixture(self._take_over(step.model))
+        self._publish_course(data, history, step.stopped)
 
-    def _publish_mixture(self, mixture: GaussianParameters, data: Input, history: History, stopped: str) -> None:
+    def _publish_mixture(self, mixture: GaussianParameters) -> None:
         self.weights_ = mixture.weights
         self.means_ = mixture.means
         self.covariances_ = mixture.covariances
         self.precisions_cholesky_ = mixture.factors
         self.precisions_ = mixture.precisions
-        self.converged_ = stopped in (EM_CONVERGED, ROUNDED, VARIATIONAL_CONVERGED)
+
+    def _publish_course(self, data: Input, history: History, stopped: str) -> None:
+        self.converged_ = stopped in CONVERGED
         self.n_iter_ = len(history)
         self.history_ = history
         self.lower_bounds_ = [record.objective / data.unit / data.shard.total_weight for record in history]
@@ -285,9 +332,3 @@ class MixtureEstimator(DensityMixin, BaseEstimator):
     def _log_likelihood(self, data: Input) -> float:
         totals = data.shard.run(Answer(self._mixture(), "total"))
         return float(sum(totals))
-
-
-def say_most(n_bytes: int | None) -> None:
-    """Say what a fit takes at most."""
-    if n_bytes is not None:
-        check_allocation(0, "the fit, beside X", "take fewer components", at_most=n_bytes)

@@ -5,28 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from globular.algorithms.cells import draw_cells, label_by_cells
-from globular.algorithms.nested import NestedModel, nested_kmeans, one_batch
-from globular.algorithms.probing import label_recall
-from globular.algorithms.steps import Step, in_units
-from globular.estimators import nested_choices as choices
-from globular.estimators.centroids import CentroidEstimator, _error_per_row
+from globular.algorithms.nested import RHO_TOGETHER, NestedModel, NestedOptions, nested_kmeans, one_batch
+from globular.algorithms.nested_choices import BOUNDS, CELLS_GAIN, N_PROBES, SEARCHES, NestedSettings, best_start
+from globular.algorithms.probing import label_rows
+from globular.algorithms.seeding.named import Start
+from globular.algorithms.steps import Step
+from globular.data.memory import physical_memory
+from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.fitted import check_common, checked_floats
-from globular.estimators.inputs import Input, mean_variance, open_input
-from globular.estimators.running import Fit
-from globular.estimators.starts import STARTS
-from globular.model.history import History, Record
+from globular.estimators.inputs import MEMORY_SHARE, Input, mean_variance, open_input
+from globular.estimators.memory import check_allocation
+from globular.estimators.parameters import AUTO, FROM_ONE, Constraints
+from globular.estimators.starts import starting_centers
+from globular.model.history import History
+from globular.model.nested import Batch
 from globular.model.statistics import F64
 from globular.model.votes import AnyVotes, Votes
-from globular.seam.among import Probe
-from globular.seam.passes import Assign, Labels
+from globular.seam.passes import Labels
+from globular.threads import resolve_threads
 
 
 class NestedMiniBatchKMeans(CentroidEstimator):
@@ -37,46 +40,24 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     move much less than their standard error. Every row votes once. So the first good centres are there after a small
     part of the data, and the last ones are those of Lloyd's algorithm on all of it.
 
-    All keywords of :class:`sklearn.cluster.MiniBatchKMeans` are taken, with their meaning. The paper's algorithms:
-
-    ================  ======  ==========  ==========  ========================
-    algorithm         nested  remove_old  batch_size  bounds
-    ================  ======  ==========  ==========  ========================
-    lloyd             True    True        n_samples   None
-    yinyang           True    True        n_samples   "yinyang"
-    mbatch            False   False       b           None
-    mbatch.remove     False   True        b           None
-    nmbatch           True    True        b           "elkan" (or "yinyang")
-    nmbatch.deact     True    True        b           None
-    ================  ======  ==========  ==========  ========================
+    All keywords of :class:`sklearn.cluster.MiniBatchKMeans` are taken, with their meaning. The paper's other algorithms
+    are settings of :class:`globular.algorithms.nested.NestedOptions`; see docs/nested.md.
 
     Parameters
     ----------
     n_clusters : int, default=8
         Clusters without rows are moved to far rows once all rows are in the batch.
     batch_size : int or "auto", default="auto"
-        Rows in a batch; for nested ones, in the first. "auto" is 5,000, and 10 rows per cluster at least.
-    growth_threshold : float or "auto", default="auto"
-        A number is the paper's ρ (it takes 100): the batch doubles when no centre has moved further than its standard
-        error divided by this. "auto" asks all centres together: the batch doubles when the squared shifts of the
-        centres, weighted by their rows, add up to less than a twenty-fifth of their squared standard errors. It does
-        not wait for the last row of a small batch to settle, and is there earlier on all data that we have measured.
-    bounds : {"auto", "elkan", "yinyang"} or None, default="auto"
-        "elkan" keeps a lower bound (4 bytes) per row and centre, "yinyang" one per row and group of about ten centres,
-        None none. They change the time, never a label. "auto" is "elkan" where that fits into a quarter of the memory
-        (of rows that are streamed: into 512 MiB), "yinyang" where that fits and saves time, else None; see `bounds_`
-        and the log.
-    nested : bool, default=True
-        Keep the rows of the batch and let it grow. False draws a new random batch each time.
-    remove_old : bool, default=True
-        Whether a row that comes again takes back its former vote. Nested batches need it.
-    search : {"auto", "exact", "cells"}, default="auto"
-        "exact" finds the closest of all centres. "cells" looks at the centres of a few of about √k cells, drawn anew
-        for every batch: a cost that grows with the square root of the clusters, labels that are now and then only the
-        second closest, and no bounds. "auto" takes cells from 1,000 clusters on, unless you choose bounds.
-    init : {"auto", "k-means++", "greedy k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
-callable, default="auto"
-        As in :class:`KMeans`, but drawn from `init_size` random rows.
+        Rows in the first batch. "auto" is 5,000, and 10 rows per cluster at least.
+    search : {"auto", "exact", "elkan", "yinyang", "cells"}, default="auto"
+        How a row finds its closest centre. "exact" looks at all of them. "elkan" and "yinyang" find the same ones and
+        skip what bounds rule out: "elkan" keeps a lower bound (4 bytes) per row and centre, "yinyang" one per row and
+        group of about ten centres. "cells" looks at the centres of a few of about √k cells, drawn anew for every batch:
+        a cost that grows with the square root of the clusters, and labels that are now and then only the second
+        closest. "auto" takes "cells" from 1,000 clusters on; below, "elkan" where its bounds fit into a quarter of the
+        memory (512 MiB for rows that are not in memory), "yinyang" where they fit and save time, else "exact"; see
+        `search_` and the log.
+    {init}
     init_size : int or None, default=None
         Rows to draw the starting centres from; None is three batches, and three rows per cluster at least.
     n_init : int or "auto", default="auto"
@@ -84,19 +65,18 @@ callable, default="auto"
     max_iter : int, default=100
         Most epochs: stop when as many rows have been visited as this many times the data have.
     tol : float, default=0.0
-        Stop when the squared shifts of all centres add up to less than `tol` times the mean variance of the columns
-        (nested batches: once all rows are in).
+        Stop when all rows are in the batch and the squared shifts of all centres add up to less than `tol` times the
+        mean variance of the columns.
     max_no_improvement : int or None, default=10
-        Stop after so many batches running that did not lower the (smoothed) inertia per row; a nested batch that does
-        not hold all rows yet grows instead.
+        Stop after this number of batches running that did not lower the inertia per row; a batch that does not hold all
+        rows yet grows instead.
     reassignment_ratio : float, default=0.0
-        Centres with fewer rows than this share of the largest cluster's move to random rows: when a nested batch
-        grows, or else each time ten rows per cluster have gone by. Unlike scikit-learn's, the default moves none.
+        Centres with fewer rows than this share of the largest cluster's move to random rows when the batch grows.
+        Unlike scikit-learn's, the default moves none.
     compute_labels : bool, default=True
         End with the labels and the inertia of all rows. Otherwise there is no `labels_`, and `inertia_` is the last
         batch's estimate.
-    max_time, metric, warm_start, random_state, verbose, callbacks, n_threads
-        As in :class:`KMeans`.
+    {max_time, metric, warm_start, random_state, verbose, callbacks, n_threads}
 
     Attributes
     ----------
@@ -116,7 +96,7 @@ callable, default="auto"
         Epochs, rounded up: rows visited over rows there are.
     label_recall_ : float
         Share of rows (of a random sample of 1,000) whose label is the exactly closest centre; 1 for exact labels.
-    bounds_, search_, init_ : str or None
+    search_, init_ : str
         What "auto" came to.
     history_, n_distances_, stopped_
         As in :class:`KMeans`; the objectives are what each batch says about the inertia of all rows.
@@ -134,29 +114,14 @@ callable, default="auto"
     """
 
     _least_label = -1  # of a row that was in no batch yet
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "n_clusters": [Interval(Integral, 1, None, closed="left")],
-        "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "growth_threshold": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
-        "bounds": [StrOptions({"auto", "elkan", "yinyang"}), None],
-        "nested": ["boolean"],
-        "remove_old": ["boolean"],
-        "search": [StrOptions({"auto", "exact", "cells"})],
-        "init": [StrOptions(set(STARTS)), "array-like", callable],
-        "init_size": [None, Interval(Integral, 1, None, closed="left")],
-        "n_init": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "max_no_improvement": [None, Interval(Integral, 1, None, closed="left")],
+    _parameter_constraints: ClassVar[Constraints] = {
+        **CentroidEstimator._parameter_constraints,
+        "batch_size": [AUTO, FROM_ONE],
+        "search": [StrOptions({"auto", *SEARCHES})],
+        "init_size": [None, FROM_ONE],
+        "max_no_improvement": [None, FROM_ONE],
         "reassignment_ratio": [Interval(Real, 0, 1, closed="both")],
         "compute_labels": ["boolean"],
-        "max_time": [None, Interval(Real, 0, None, closed="neither")],
-        "metric": [StrOptions({"euclidean", "cosine"})],
-        "warm_start": ["boolean"],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-        "callbacks": "no_validation",
-        "n_threads": [None, Integral],
     }
 
     def __init__(
@@ -164,10 +129,6 @@ callable, default="auto"
         n_clusters: int = 8,
         *,
         batch_size: int | str = "auto",
-        growth_threshold: float | str = "auto",
-        bounds: str | None = "auto",
-        nested: bool = True,
-        remove_old: bool = True,
         search: str = "auto",
         init: Any = "auto",
         init_size: int | None = None,
@@ -187,10 +148,6 @@ callable, default="auto"
     ) -> None:
         self.n_clusters = n_clusters
         self.batch_size = batch_size
-        self.growth_threshold = growth_threshold
-        self.bounds = bounds
-        self.nested = nested
-        self.remove_old = remove_old
         self.search = search
         self.init = init
         self.init_size = init_size
@@ -231,19 +188,16 @@ callable, default="auto"
             self, X, sample_weight, reset=first, unit_rows=self.metric == "cosine", n_threads=self.n_threads,
             at_least=self.n_clusters if first else 1,
         )  # fmt: skip
-        self._choose(data)
+        settings = self._choose(data)
         random_state = check_random_state(self.random_state)
         if first:
-            if data.n_rows < self.n_clusters:
-                raise ValueError(
-                    f"n_samples={data.n_rows} should be >= n_clusters={self.n_clusters}; ask for fewer clusters"
-                )
-            votes = Votes.none(choices.best_start(self, data, data.n_rows, random_state).centers)
+            self._refuse_few_rows(data)
+            votes = Votes.none(self._start(data, random_state).centers)
             self.n_steps_ = 0
         else:
             centers, sums, counts = self._checked_votes()
             votes = Votes.resumed(centers, sums / data.unit, counts / data.unit)
-        options = replace(choices.nested_options(self, data, 0.0), b0=data.n_rows, nested=False, remove_old=False)
+        options = replace(self._options(settings), b0=data.n_rows, nested=False, remove_old=False)
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         update = one_batch(data.shard, votes, options, rng)
         self._take_votes(votes, data)
@@ -269,47 +223,83 @@ callable, default="auto"
         self._checked_votes()
         check_common(self, "n_steps_")
 
-    def _choose(self, data: Input) -> None:
+    def _settings(self, data: Input) -> NestedSettings:
+        if self.init_size is not None and self.init_size < self.n_clusters:
+            raise ValueError(f"init_size={self.init_size} should be >= n_clusters={self.n_clusters}.")
+        return NestedSettings(
+            self.n_clusters, data.n_rows, data.n_columns, data.dtype.itemsize, not data.is_streamed,
+            self.batch_size, self.init_size,
+        )  # fmt: skip
+
+    def _choose(self, data: Input) -> NestedSettings:
         """Settle what "auto" means; says beforehand what bounds will take."""
-        choices.refuse_what_does_not_go_together(self)
-        self.search_ = choices.choose_search(self)
-        self.bounds_ = choices.choose_bounds(self, data)
+        settings = self._settings(data)
+        budget = MEMORY_SHARE * physical_memory()
+        self.search_ = settings.choose_search(budget) if self.search == "auto" else self.search
+        if self.search_ in BOUNDS:
+            n_bytes = settings.bound_bytes(self.search_)
+            check_allocation(n_bytes, f"bounds of search={self.search_!r}", "take search='yinyang' or search='exact'")
+        return settings
+
+    def _options(self, settings: NestedSettings, variance: float = 0.0) -> NestedOptions:
+        """The parameters as the algorithm takes them."""
+        by_cells = self.search_ == "cells"
+        return NestedOptions(
+            b0=settings.batch_rows,
+            rho=RHO_TOGETHER,
+            together=True,
+            bounds=BOUNDS.get(self.search_),
+            n_probes=N_PROBES if by_cells else 0,
+            run=settings.run,
+            max_epochs=self.max_iter,
+            tol=self.tol * variance,
+            max_no_improvement=self.max_no_improvement,
+            min_gain=CELLS_GAIN if by_cells else 0.0,
+            reassignment_ratio=self.reassignment_ratio,
+            unit_centers=self.metric == "cosine",
+            n_threads=resolve_threads(self.n_threads),
+        )
+
+    def _start(self, sample: Input, random_state: np.random.RandomState) -> Start:
+        """The best of `n_init` starts, drawn from and compared on a sample of the rows."""
+        mean_variance(sample)  # for its check
+        given = not isinstance(self.init, str) and not callable(self.init)
+        return best_start(
+            sample.shard,
+            partial(starting_centers, self, sample, random_state),
+            1 if self.n_init == "auto" or given or self.warm_start else int(self.n_init),
+            random_state,
+            by_cells=self.search_ == "cells",
+            unit_centers=self.metric == "cosine",
+        )
+
+    def _sample(self, data: Input, settings: NestedSettings, random_state: np.random.RandomState) -> Input:
+        """Random rows to start from; all rows where those have too little weight."""
+        if settings.init_rows >= data.n_rows:
+            return data
+        seed = int(random_state.randint(2**31))
+        rows = Batch(seed, settings.init_rows, data.n_rows, settings.run).rows(data.n_rows)
+        shard = data.shard.subset(rows)
+        if len(rows) < self.n_clusters or shard.total_weight == 0:
+            return data
+        return Input(shard, data.dtype, len(rows), data.n_columns, None if data.matrix is None else data.matrix[rows])
 
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[NestedModel]]:
-        self._choose(data)
-        n_rows = choices.init_rows(self, data.n_rows)
-        start = choices.best_start(self, data, n_rows, random_state)
+        settings = self._choose(data)
+        start = self._start(self._sample(data, settings, random_state), random_state)
         self.init_ = start.name
-        variance = 0.0
-        if self.tol > 0:
-            variance = mean_variance(choices.random_sample(self, data, n_rows, random_state))
+        variance = mean_variance(self._sample(data, settings, random_state)) if self.tol > 0 else 0.0
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        return nested_kmeans(data.shard, start.centers, choices.nested_options(self, data, variance), rng)
+        return nested_kmeans(data.shard, start.centers, self._options(settings, variance), rng)
 
     def _most_bytes(self, data: Input) -> int:
-        return choices.most_bytes(self, data)
+        return self._settings(data).most_bytes()
 
-    def _run(self, data: Input, started: float, watched: bool) -> Iterator[Record]:
-        """One run: `n_init` counts starts here, not runs."""
-        random_state = check_random_state(self.random_state)
-        n_steps = None if self.nested else -(-self.max_iter * data.n_rows // choices.batch_rows(self, data.n_rows))
-        fit = Fit(self, data.n_rows, max_iter=n_steps, max_time=self.max_time, started=started, watched=watched)
+    def _n_runs(self) -> int:
+        return 1  # `n_init` counts starts here
 
-        def finish(reason: str) -> float:
-            self.stopped_ = reason
-            self.__dict__.pop("labels_", None)  # those that the last pass has left belong to other centres
-            fit.n_distances += self._finish(data, reason)
-            return -self.inertia_
-
-        yield from fit.best_of(
-            1,
-            lambda: in_units(self._steps(data, random_state), data.unit),
-            partial(self._publish, data),
-            finish,
-            partial(_error_per_row, data),
-        )
-        if self.compute_labels:
-            self._warn_if_fewer()
+    def _n_steps(self) -> int | None:
+        return None  # `max_iter` counts epochs
 
     def _publish(self, data: Input, step: Step[NestedModel], history: History) -> None:
         super()._publish(data, step, history)
@@ -329,20 +319,8 @@ callable, default="auto"
     def _finish(self, data: Input, reason: str) -> int:
         if not self.compute_labels:
             return 0
-        self.label_recall_ = 1.0
-        centers = self._centers()
-        if self.search_ == "exact":
-            statistics = data.shard.run(Assign(centers, want="labels"))
-            n_distances = statistics.n_distances
-        else:
-            rng = np.random.default_rng(0)
-            n_distances = 0
-            if self.batch_size_ < data.n_rows:  # some rows have no label yet; the others keep theirs if none is closer
-                n_distances = label_by_cells(data.shard, centers, draw_cells(data.shard, centers, rng))
-            cells = draw_cells(data.shard, centers, rng)
-            statistics = data.shard.run(Assign(centers, Probe(cells, choices.N_PROBES), "labels"))
-            n_distances += statistics.n_distances
-            self.label_recall_ = label_recall(data.shard, centers, rng)
-        self.labels_ = data.labels(centers, exact=self.search_ == "exact").copy()
-        self.inertia_ = statistics.objective * data.unit
-        return n_distances
+        n_probes, centers = N_PROBES if self.search_ == "cells" else 0, self._centers()
+        found = label_rows(data.shard, centers, n_probes, labelled=self.batch_size_ == data.n_rows)
+        self.labels_ = data.labels(centers, exact=n_probes == 0).copy()
+        self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
+        return found.n_distances

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,19 +11,17 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from globular.algorithms.steps import Step
 from globular.algorithms.variational import HardModel, VariationalOptions, start_rows, variational_kmeans
-from globular.backends.cpu.memory import variational_bytes
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.fitted import check_indices
 from globular.estimators.inputs import Input, mean_variance
-from globular.estimators.starts import STARTS, starting_centers
+from globular.estimators.memory import variational_bytes
+from globular.estimators.parameters import FROM_ONE, Constraints
+from globular.estimators.starts import starting_centers
 from globular.model.graph import Graph
 from globular.model.search import Search
 from globular.seam.among import Neighbors
 from globular.seam.passes import Assign
 from globular.threads import resolve_threads
-
-RANDOM_WARMUP = 20
-"""E-steps before the first M-step when rows start in random clusters."""
 
 
 class VariationalKMeans(CentroidEstimator):
@@ -46,25 +44,12 @@ class VariationalKMeans(CentroidEstimator):
     neighborhoods : {"estimated", "exhaustive"}, default="estimated"
         Where neighbourhoods come from: estimated from distances that rows had anyway (Eq. 8), or from all distances
         between centres, which costs O(C²D) per iteration.
-    diverse : bool, default=False
-        With exhaustive neighbourhoods, skip a neighbour that is closer to a kept neighbour than to the cluster itself.
-    start : {"cells", "random"}, default="cells"
-        First cluster of each row, and first neighbourhoods: by way of about √C cells of centres (or of hierarchical
-        seeds), or drawn at random as in the paper.
-    n_warmup : int or "auto", default="auto"
-        E-steps without an M-step before the first iteration; "auto" is 0, and 20 with ``start="random"``.
-    init, n_init, max_time, metric, warm_start, random_state, verbose, callbacks, n_threads
-        As in :class:`KMeans`.
+    {exact_labels, init, n_init, max_time, metric, warm_start, random_state, verbose, callbacks, n_threads}
     max_iter : int, default=200
     tol : float, default=1e-4
-        Stop when the objective has improved by less than this share of itself …
+        Share of the objective by which an iteration must improve it.
     patience : int, default=3
-        … in so many iterations running.
-    relocate_empty : bool, default=True
-        Move clusters that run empty to far rows, so that there are `n_clusters` of them. Otherwise they keep their
-        centre, as in the paper.
-    exact_labels : bool, default=False
-        End with one exact assignment of all rows (N·C distances), for `labels_` and `inertia_`.
+        Stop after this number of iterations running that improve the objective by less than `tol` of it.
 
     Attributes
     ----------
@@ -85,29 +70,14 @@ class VariationalKMeans(CentroidEstimator):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any] | str]] = {
-        "n_clusters": [Interval(Integral, 1, None, closed="left")],
-        "n_candidates": [Interval(Integral, 1, None, closed="left")],
-        "n_neighbors": [Interval(Integral, 1, None, closed="left")],
+    _parameter_constraints: ClassVar[Constraints] = {
+        **CentroidEstimator._parameter_constraints,
+        "n_candidates": [FROM_ONE],
+        "n_neighbors": [FROM_ONE],
         "n_random": [Interval(Integral, 0, 15, closed="both")],
         "neighborhoods": [StrOptions({"estimated", "exhaustive"})],
-        "diverse": ["boolean"],
-        "start": [StrOptions({"cells", "random"})],
-        "n_warmup": [StrOptions({"auto"}), Interval(Integral, 0, None, closed="left")],
-        "init": [StrOptions(set(STARTS)), "array-like", callable],
-        "n_init": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "patience": [Interval(Integral, 1, None, closed="left")],
-        "max_time": [None, Interval(Real, 0, None, closed="neither")],
-        "metric": [StrOptions({"euclidean", "cosine"})],
-        "relocate_empty": ["boolean"],
+        "patience": [FROM_ONE],
         "exact_labels": ["boolean"],
-        "warm_start": ["boolean"],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-        "callbacks": "no_validation",
-        "n_threads": [None, Integral],
     }
 
     def __init__(
@@ -118,9 +88,6 @@ class VariationalKMeans(CentroidEstimator):
         n_neighbors: int = 10,
         n_random: int = 1,
         neighborhoods: str = "estimated",
-        diverse: bool = False,
-        start: str = "cells",
-        n_warmup: int | str = "auto",
         init: Any = "auto",
         n_init: int | str = "auto",
         max_iter: int = 200,
@@ -128,7 +95,6 @@ class VariationalKMeans(CentroidEstimator):
         patience: int = 3,
         max_time: float | None = None,
         metric: str = "euclidean",
-        relocate_empty: bool = True,
         exact_labels: bool = False,
         warm_start: bool = False,
         random_state: Any = None,
@@ -141,9 +107,6 @@ class VariationalKMeans(CentroidEstimator):
         self.n_neighbors = n_neighbors
         self.n_random = n_random
         self.neighborhoods = neighborhoods
-        self.diverse = diverse
-        self.start = start
-        self.n_warmup = n_warmup
         self.init = init
         self.n_init = n_init
         self.max_iter = max_iter
@@ -151,7 +114,6 @@ class VariationalKMeans(CentroidEstimator):
         self.patience = patience
         self.max_time = max_time
         self.metric = metric
-        self.relocate_empty = relocate_empty
         self.exact_labels = exact_labels
         self.warm_start = warm_start
         self.random_state = random_state
@@ -169,16 +131,14 @@ class VariationalKMeans(CentroidEstimator):
             G=self.n_neighbors,
             n_random=self.n_random,
             neighborhoods="exhaustive" if self.neighborhoods == "exhaustive" else "estimated",
-            diverse=self.diverse,
-            n_warmup=self._warmup(),
             max_iter=self.max_iter,
             tol=self.tol,
             patience=self.patience,
             unit_centers=self.metric == "cosine",
-            relocate_empty=self.relocate_empty,
+            relocate_empty=True,
             n_threads=resolve_threads(self.n_threads),
         )
-        graph = start_rows(data.shard, chosen.centers, chosen.graph, self.n_neighbors, self.start == "random", rng)
+        graph = start_rows(data.shard, chosen.centers, chosen.graph, self.n_neighbors, False, rng)
         return variational_kmeans(data.shard, chosen.centers, options, rng, graph)
 
     def _most_bytes(self, data: Input) -> int:
@@ -186,11 +146,6 @@ class VariationalKMeans(CentroidEstimator):
             data.n_rows, data.n_columns, self.n_clusters, self.n_neighbors, min(self.n_candidates, self.n_clusters),
             self.n_random, itemsize=data.dtype.itemsize, n_threads=resolve_threads(self.n_threads),
         )  # fmt: skip
-
-    def _warmup(self) -> int:
-        if isinstance(self.n_warmup, str):
-            return RANDOM_WARMUP if self.start == "random" else 0
-        return self.n_warmup
 
     def _take_over(self, step: Step[HardModel], data: Input) -> None:
         self.cluster_centers_ = step.model.centers.astype(data.dtype)
@@ -201,12 +156,12 @@ class VariationalKMeans(CentroidEstimator):
         check_indices(self.neighbors_, "neighbors_", (self.n_clusters, None), self.n_clusters)
 
     def _finish(self, data: Input, reason: str) -> int:
+        centers = self._centers()
         if self.exact_labels:
-            statistics = data.shard.run(Assign(self._centers(), want="labels"))
+            statistics = data.shard.run(Assign(centers, want="labels"))
         else:
             search = Search(min(self.n_candidates, self.n_clusters), n_random=0, seed=0, estimate=False)
-            found = data.shard.run(Assign(self._centers(), Neighbors(self.neighbors_, search), "moves"))
-            statistics = found
-        self.labels_ = data.labels(self._centers(), exact=self.exact_labels).copy()
+            statistics = data.shard.run(Assign(centers, Neighbors(self.neighbors_, search), "moves"))
+        self.labels_ = data.labels(centers, exact=self.exact_labels).copy()
         self.inertia_ = statistics.objective * data.unit
         return statistics.n_distances

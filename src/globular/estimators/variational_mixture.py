@@ -2,44 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
-from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse as scipy_sparse
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.em import EMOptions, covariance_limits
-from globular.algorithms.probing_mixture import find_members, probing_mixture
-from globular.algorithms.steps import Step
-from globular.algorithms.variational import SoftModel, VariationalOptions, variational_mixture
-from globular.backends.cpu.memory import mixture_bytes, variational_bytes
+from globular.algorithms.probing_mixture import find_members, probing_mixture, start_probing
+from globular.algorithms.seeding.named import STARTS, Start
+from globular.algorithms.variational import (
+    SoftModel,
+    VariationalOptions,
+    start_rows,
+    variational_mixture,
+    warm_up_mixture,
+)
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_indices
 from globular.estimators.inputs import Input
-from globular.estimators.mixture_starts import automatic_search, neighborhood_start, probing_start
-from globular.estimators.mixtures import MixtureEstimator
-from globular.estimators.starts import STARTS, Start, choose_centers
-from globular.estimators.variational_kmeans import RANDOM_WARMUP
-from globular.model.gaussian import GaussianParameters
+from globular.estimators.memory import mixture_bytes, variational_bytes
+from globular.estimators.mixture_starts import GivenStart, settled
+from globular.estimators.mixtures import MixtureEstimator, Run
+from globular.estimators.parameters import FROM_ONE, Constraints
+from globular.estimators.starts import choose_centers
+from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import Graph
-from globular.model.history import History
 from globular.model.statistics import F64, I64, TruncatedPosterior
 from globular.seam.passes import Answer, Truncated
 from globular.threads import resolve_threads
 
-NEIGHBORHOODS = {
-    "n_neighbors": 5,
-    "n_random": 1,
-    "neighborhoods": "estimated",
-    "diverse": False,
-    "start": "cells",
-    "n_warmup": "auto",
-}
-"""Defaults of the parameters that only neighbourhood search has."""
+N_NEIGHBORS = 5
+"""G where it is not given."""
+NEIGHBORS_UP_TO = 25
+"""Number of components up to which "auto" searches by neighbourhoods: those of K(n) hold most components then."""
 
 
 class VariationalGaussianMixture(MixtureEstimator):
@@ -50,7 +47,7 @@ class VariationalGaussianMixture(MixtureEstimator):
     components are looked for in one of two ways (`search`). "probing" clusters the means into about √C cells, drawn
     anew each time, and lets a row look at all components of its closest cells, by matrix products; iterations in which
     this would not pay do without. "neighbors" is the paper's: every component has a neighbourhood of `n_neighbors`,
-    and an iteration evaluates at most ``n_candidates * n_neighbors + n_random`` densities per row;
+    and an iteration evaluates at most ``n_candidates * n_neighbors + 1`` densities per row, one of them at random;
     ``n_candidates = n_neighbors`` is its var-GMM-S (``neighborhoods="estimated"``) and var-GMM-X ("exhaustive"). See
     Forster & Lücke, *Can clustering scale sublinearly with its clusters?*, AISTATS 2018.
 
@@ -61,30 +58,19 @@ class VariationalGaussianMixture(MixtureEstimator):
         C′, the components that each row keeps.
     search : {"auto", "probing", "neighbors"}, default="auto"
         Where a row finds better components. "auto" takes "probing", but "neighbors" for up to 25 components, and where
-        one of the six parameters that follow is not at its default: they are those of "neighbors". `search_` tells.
-    n_neighbors : int, default=5
-        G, the size of a component's neighbourhood, itself included. (With "probing" only the width of `neighbors_`.)
-    n_random : int, default=1
-        Components drawn at random for each row in each iteration, beside the neighbourhoods.
-    neighborhoods : {"estimated", "exhaustive"}, default="estimated"
-        Where neighbourhoods come from: estimated from distances that rows had anyway (Eq. 8), or from all distances
-        between means, which costs O(C²D) per iteration.
-    diverse : bool, default=False
-        With exhaustive neighbourhoods, skip a neighbour that is closer to a kept one than to the component itself.
-    start : {"cells", "random"}, default="cells"
-        First component of each row, and first neighbourhoods: by way of about √C cells of means (or of hierarchical
-        seeds), or drawn at random as in the paper.
-    n_warmup : int or "auto", default="auto"
-        E-steps at the starting means before the first iteration; "auto" is 1, and 20 with ``start="random"``. One is
-        always made: it finds the starting variance.
+        `n_neighbors` or `neighborhoods` is given: they are parameters of "neighbors". `search_` tells.
+    n_neighbors : int or None, default=None
+        G, the size of a component's neighbourhood, itself included; None is 5. (With "probing" only the width of
+        `neighbors_`.)
+    neighborhoods : {"estimated", "exhaustive"} or None, default=None
+        Where neighbourhoods come from: estimated from distances that rows had anyway (Eq. 8), which is what None takes,
+        or from all distances between means, which costs O(C²D) per iteration.
     covariance_type : {"tied_spherical", "spherical", "diag"}, default="tied_spherical"
         One variance for everything (the paper's model), a variance per component, or one per component and column.
     weights : {"equal", "learned"}, default="equal"
         Whether components have mixing weights of their own.
     tol : float, default=1e-3
-        Stop when the mean lower bound of a row has changed by less than this …
-    patience : int, default=3
-        … in so many iterations running.
+        Stop when the mean lower bound of a row has changed by less than this in three iterations running.
     reg_covar : float, default=0
         Added to the variances. Also with 0 variances stay above 1e-12 of the variance of the data.
     max_iter : int, default=200
@@ -94,8 +80,9 @@ callable, default="auto"
         Starting means: the name of a seeding (see :mod:`globular.seeding`), an array of shape (n_components,
         n_features) or a function ``(X, n_components, random_state) -> array``. With "probing" seeds are first improved
         by swaps and k-means steps, as in :class:`KMeans`; an array stays as it is.
-    n_init, max_time, random_state, warm_start, verbose, callbacks, n_threads
-        As in :class:`GaussianMixture`.
+    n_init : int, default=1
+        Number of runs from different starts, of which the best is kept.
+    {max_time, random_state, warm_start, verbose, callbacks, n_threads}
 
     Attributes
     ----------
@@ -129,30 +116,14 @@ callable, default="auto"
     ('probing', 'neighbors')
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any] | str]] = {
-        "n_components": [Interval(Integral, 1, None, closed="left")],
-        "n_candidates": [Interval(Integral, 1, None, closed="left")],
+    _parameter_constraints: ClassVar[Constraints] = {
+        **MixtureEstimator._parameter_constraints,
+        "n_candidates": [FROM_ONE],
         "search": [StrOptions({"auto", "probing", "neighbors"})],
-        "n_neighbors": [Interval(Integral, 1, None, closed="left")],
-        "n_random": [Interval(Integral, 0, 15, closed="both")],
-        "neighborhoods": [StrOptions({"estimated", "exhaustive"})],
-        "diverse": ["boolean"],
-        "start": [StrOptions({"cells", "random"})],
-        "n_warmup": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "n_neighbors": [None, FROM_ONE],
+        "neighborhoods": [None, StrOptions({"estimated", "exhaustive"})],
         "covariance_type": [StrOptions({"tied_spherical", "spherical", "diag"})],
-        "weights": [StrOptions({"equal", "learned"})],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "patience": [Interval(Integral, 1, None, closed="left")],
-        "reg_covar": [Interval(Real, 0, None, closed="left")],
-        "max_iter": [Interval(Integral, 0, None, closed="left")],
-        "max_time": [None, Interval(Real, 0, None, closed="neither")],
-        "n_init": [Interval(Integral, 1, None, closed="left")],
         "init": [StrOptions(set(STARTS)), "array-like", callable],
-        "random_state": ["random_state"],
-        "warm_start": ["boolean"],
-        "verbose": ["verbose"],
-        "callbacks": "no_validation",
-        "n_threads": [None, Integral],
     }
 
     def __init__(
@@ -161,16 +132,11 @@ callable, default="auto"
         *,
         n_candidates: int = 5,
         search: str = "auto",
-        n_neighbors: int = 5,
-        n_random: int = 1,
-        neighborhoods: str = "estimated",
-        diverse: bool = False,
-        start: str = "cells",
-        n_warmup: int | str = "auto",
+        n_neighbors: int | None = None,
+        neighborhoods: str | None = None,
         covariance_type: str = "tied_spherical",
         weights: str = "equal",
         tol: float = 1e-3,
-        patience: int = 3,
         reg_covar: float = 0.0,
         max_iter: int = 200,
         max_time: float | None = None,
@@ -186,15 +152,10 @@ callable, default="auto"
         self.n_candidates = n_candidates
         self.search = search
         self.n_neighbors = n_neighbors
-        self.n_random = n_random
         self.neighborhoods = neighborhoods
-        self.diverse = diverse
-        self.start = start
-        self.n_warmup = n_warmup
         self.covariance_type = covariance_type
         self.weights = weights
         self.tol = tol
-        self.patience = patience
         self.reg_covar = reg_covar
         self.max_iter = max_iter
         self.max_time = max_time
@@ -206,70 +167,77 @@ callable, default="auto"
         self.callbacks = callbacks
         self.n_threads = n_threads
 
-    def _steps(
-        self, data: Input, continued: GaussianParameters | None, random_state: np.random.RandomState
-    ) -> Iterator[Step[SoftModel]]:
-        self.search_ = self._choose_search()
-        options = self._options()
-        limits = covariance_limits(data.shard, EMOptions(reg_covar=self.reg_covar))
-        if continued is not None:
-            chosen = Start(continued.means, "warm start")
+    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Run:
+        probes = self._choose_search() == "probing"
+        if given.means is not None:
+            chosen = Start(given.means, "warm start")
         else:
             chosen = choose_centers(
-                self.init, self.n_components, data, random_state,
-                rough=self.search_ == "probing", size_name="n_components",
-            )  # fmt: skip
-        self.init_ = chosen.name
+                self.init, self.n_components, data, random_state, rough=probes, size_name="n_components"
+            )
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        probes = self.search_ == "probing"
-        start_of = probing_start if probes else partial(neighborhood_start, at_random=self.start == "random")
-        start = start_of(data.shard, chosen, continued, self.covariance_type, options, limits, rng)
+        if probes and chosen.is_seeding:  # a start that the user has chosen stays as it is
+            chosen = settled(data.shard, chosen, rng)
+        return self._start_at(chosen, data, given, rng)
+
+    def _start_at(self, chosen: Start, data: Input, given: GivenStart, rng: np.random.Generator) -> Run:
+        """A run from chosen means: the E-steps before the first iteration find labels, neighbourhoods and a variance.
+
+        What else of the start is given stays as it is.
+        """
+        self.init_, self.search_ = chosen.name, self._choose_search()
+        shard, options = data.shard, self._options()
+        limits = covariance_limits(shard, EMOptions(reg_covar=self.reg_covar))
+        mixture = given.replace(isotropic_mixture(chosen.centers, 1.0, self.covariance_type))
+        kept = given.covariances is not None
+        if self.search_ == "probing":
+            start = start_probing(
+                shard, mixture, options, rng, limits=limits, labelled=chosen.labelled, keep_covariances=kept
+            )
+        else:
+            graph = start_rows(shard, mixture.means, chosen.graph, options.G, False, rng)
+            start = warm_up_mixture(shard, mixture, options, rng, limits=limits, graph=graph, keep_covariances=kept)
         self.neighbors_: Graph = start.graph
-        self._publish_mixture(start.mixture, data, History(), "")
-        iterations = probing_mixture if probes else variational_mixture
-        return iterations(data.shard, start, options, rng, limits=limits, learned_weights=self.weights == "learned")
+        iterations = probing_mixture if self.search_ == "probing" else variational_mixture
+        steps = iterations(shard, start, options, rng, limits=limits, learned_weights=self.weights == "learned")
+        return Run(steps, start.mixture)
 
     def _most_bytes(self, data: Input) -> int:
         size, n_threads = (data.n_rows, data.n_columns, self.n_components), resolve_threads(self.n_threads)
         C_prime = min(self.n_candidates, self.n_components)
         most = mixture_bytes(*size, self.covariance_type, C_prime=C_prime, n_threads=n_threads)
         if self._choose_search() == "neighbors":  # pairs of components, as in k-means
-            itemsize = data.dtype.itemsize
+            options = self._options()
             most += variational_bytes(
-                *size, self.n_neighbors, C_prime, self.n_random, itemsize=itemsize, n_threads=n_threads
+                *size, options.G, C_prime, options.n_random, itemsize=data.dtype.itemsize, n_threads=n_threads
             )
         return most
 
+    def _check_fit(self, data: Input) -> None:
+        if self.search == "probing" and self.neighborhoods is not None:
+            raise ValueError(
+                f"neighborhoods={self.neighborhoods!r} needs search='neighbors': probing has none; leave one out"
+            )
+
     def _choose_search(self) -> str:
-        given = {name: getattr(self, name) for name in NEIGHBORHOODS}
-        if self.search == "probing":
-            for name, value in given.items():
-                if name != "n_neighbors" and value != NEIGHBORHOODS[name]:  # which is the width of `neighbors_`
-                    raise ValueError(f"{name}={value!r} needs search='neighbors': probing has none; leave one out")
         if self.search != "auto":
             return self.search
-        return automatic_search(self.n_components, wants_neighborhoods=given != NEIGHBORHOODS)
+        given = self.n_neighbors is not None or self.neighborhoods is not None
+        return "neighbors" if given or self.n_components <= NEIGHBORS_UP_TO else "probing"
 
     def _options(self) -> VariationalOptions:
-        n_warmup = self.n_warmup
-        if isinstance(n_warmup, str):
-            n_warmup = RANDOM_WARMUP if self.start == "random" else 1
         return VariationalOptions(
             C_prime=min(self.n_candidates, self.n_components),
-            G=self.n_neighbors,
-            n_random=self.n_random,
+            G=self.n_neighbors or N_NEIGHBORS,
             neighborhoods="exhaustive" if self.neighborhoods == "exhaustive" else "estimated",
-            diverse=self.diverse,
-            n_warmup=n_warmup,
             max_iter=self.max_iter,
             tol=self.tol,
-            patience=self.patience,
             n_threads=resolve_threads(self.n_threads),
         )
 
-    def _take_over(self, step: Step[SoftModel]) -> GaussianParameters:
-        self.neighbors_ = step.model.graph
-        return step.model.mixture
+    def _take_over(self, model: SoftModel) -> GaussianParameters:
+        self.neighbors_ = model.graph
+        return model.mixture
 
     def _check_state(self) -> None:
         super()._check_state()
@@ -284,7 +252,8 @@ callable, default="auto"
         X : array, data frame, source or path
         exact : bool, default=True
             False looks only at the components of a few of about √C cells of means: far fewer densities, and now and
-            then the second most likely component.
+            then the second most likely component. Cells are drawn with a fixed seed, whatever `random_state`: the same
+            rows get the same answer.
         """
         if exact:
             return super().predict(X)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from sklearn.preprocessing import normalize
 
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.errors import DataError
 from globular.export.tables import centers_from, load_faiss
 from globular.io.files import check_file, write_whole

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.errors import MissingExtraError
 from globular.io import write_array
 

@@ -16,12 +16,10 @@ import numpy as np
 
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
-from globular.model.statistics import F64, I64
+from globular.model.statistics import F64, I64, Additive
 
 ShareRule = Literal["optimal", "centroid"]
 """Responsibilities of a chunk: those of largest bound (Eq. 10), or the posterior of its mean (Moore 1999)."""
-GainMeasure = Literal["bound", "change"]
-"""What opening a chunk gains: in the bound, or the weight whose responsibilities change."""
 
 FINENESS: tuple[ScatterKind, ...] = ("norm", "columns", "outer")
 """Kinds of scatter, each of which can be had from those after it."""
@@ -170,11 +168,8 @@ class ChunkGains:
 
 
 @dataclass(frozen=True, slots=True)
-class BoundGap:
+class BoundGap(Additive):
     """How far the bound is below the log-likelihood, as a sample of the rows has it."""
 
     total: float
     n_distances: int
-
-    def __add__(self, other: BoundGap) -> BoundGap:
-        return BoundGap(self.total + other.total, self.n_distances + other.n_distances)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from globular.kernels import graph as kernels
 from globular.model.groups import group_by
-from globular.model.statistics import F64, PairStatistics
+from globular.model.statistics import PairStatistics
 from globular.threads import even_ranges, run_all
 
 Graph: TypeAlias = NDArray[np.int32]
@@ -64,17 +64,6 @@ def estimated_graph(graph: Graph, statistics: PairStatistics, n_threads: int) ->
     # scratch is C-sized per task: few tasks
     run_all(estimate, even_ranges(C, -(-C // (2 * n_threads))), n_threads)
     return new_graph
-
-
-def diverse_graph(centers: F64, candidates: Graph, n_neighbors: int, n_threads: int) -> Graph:
-    """From more neighbours than needed, those that are not closer to a kept neighbour than to c itself."""
-    graph = np.empty((len(centers), min(n_neighbors, candidates.shape[1])), dtype=np.int32)
-
-    def select(span: tuple[int, int]) -> None:
-        kernels.diverse_neighbors(*span, centers, candidates, graph)
-
-    run_all(select, even_ranges(len(centers), 2048), n_threads)
-    return graph
 
 
 def introduce(graph: Graph, newcomers: Sequence[tuple[int, int]]) -> Graph:

@@ -10,7 +10,7 @@ from globular.kernels.random import random_order
 from globular.model.cells import CenterCells
 from globular.model.columns import Ballots
 from globular.model.groups import CenterGroups
-from globular.model.statistics import F64, I64
+from globular.model.statistics import F64, I64, Additive
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class NestedSearch:
 
 
 @dataclass(slots=True)
-class NestedStatistics:
+class NestedStatistics(Additive):
     """How the votes of the batch changed: rows leave the clusters they were in and join those that they are in now."""
 
     sums: F64
@@ -135,15 +135,7 @@ class NestedStatistics:
     def __add__(self, other: NestedStatistics) -> NestedStatistics:
         if self.ballots is not None or other.ballots is not None:
             raise TypeError("ballots are of one shard and do not add up; give the centres as an array")
-        return NestedStatistics(
-            self.sums + other.sums,
-            self.counts + other.counts,
-            self.squares + other.squares,
-            self.sizes + other.sizes,
-            self.n_rows + other.n_rows,
-            self.n_changed + other.n_changed,
-            self.n_distances + other.n_distances,
-        )
+        return Additive.__add__(self, other)
 
     @classmethod
     def none(cls, n_clusters: int, n_columns: int) -> NestedStatistics:

@@ -6,14 +6,24 @@ Arrays are float64 whatever the rows are. `n_distances` counts data-to-cluster d
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
+
+
+class Additive:
+    """A record of numbers and arrays whose fields add up one by one; what is None stays so."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Self) -> Self:
+        pairs = ((getattr(self, item.name), getattr(other, item.name)) for item in fields(self))  # type: ignore[arg-type]
+        return type(self)(*(None if one is None else one + two for one, two in pairs))
 
 
 class PairStatistics:
@@ -67,7 +77,7 @@ class PairStatistics:
 
 
 @dataclass(slots=True)
-class HardStatistics:
+class HardStatistics(Additive):
     """Sums of a hard assignment: each row votes for the closest of the centres that it has looked at."""
 
     sums: F64
@@ -84,20 +94,9 @@ class HardStatistics:
     errors: F64 = field(default_factory=lambda: np.empty(0))
     """Σ w ‖x − μ_label‖² per cluster, (C,), from a search down a tree; else (0,)."""
 
-    def __add__(self, other: HardStatistics) -> HardStatistics:
-        return HardStatistics(
-            self.sums + other.sums,
-            self.counts + other.counts,
-            self.objective + other.objective,
-            self.n_changed + other.n_changed,
-            self.n_distances + other.n_distances,
-            self.pairs + other.pairs,
-            self.errors + other.errors,
-        )
-
 
 @dataclass(slots=True)
-class SoftStatistics:
+class SoftStatistics(Additive):
     """Responsibility-weighted sums of a Gaussian mixture's E-step."""
 
     counts: F64
@@ -115,29 +114,14 @@ class SoftStatistics:
     gain: float = 0.0
     """How much higher the free energy is than with the K(n) of before, at the same parameters, after probing."""
 
-    def __add__(self, other: SoftStatistics) -> SoftStatistics:
-        return SoftStatistics(
-            self.counts + other.counts,
-            self.sums + other.sums,
-            self.scatter + other.scatter,
-            self.log_likelihood + other.log_likelihood,
-            self.total_weight + other.total_weight,
-            self.n_distances + other.n_distances,
-            self.pairs + other.pairs,
-            self.gain + other.gain,
-        )
-
 
 @dataclass(slots=True)
-class PotentialStatistics:
+class PotentialStatistics(Additive):
     """The potential Σ w d² that k-means++ and its relatives draw from."""
 
     potential: float
     """Σ w d(x, S)², with d the distance to the closest centre given so far."""
     n_distances: int
-
-    def __add__(self, other: PotentialStatistics) -> PotentialStatistics:
-        return PotentialStatistics(self.potential + other.potential, self.n_distances + other.n_distances)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from globular._version import __version__
 from globular.data.blocks import Source
-from globular.data.sources import as_source
+from globular.data.open import as_source
 from globular.io.files import check_file, write_whole
 from globular.report import figures
 from globular.report.clusters import Clusters, centers_of, describe_clusters

@@ -1,22 +1,16 @@
-"""Per-point state: named arrays with one entry per row, in memory or in files, and views of a range of rows."""
+"""Per-point state: named arrays with one entry per row, and views of a range of rows."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 
 class PointState:
-    """Named per-point arrays, made when a pass first asks for them.
+    """Named per-point arrays, made when a pass first asks for them."""
 
-    `folder` puts them into memory-mapped files there, for data whose state is itself too large for memory.
-    """
-
-    def __init__(self, n_rows: int, folder: Path | None = None) -> None:
+    def __init__(self, n_rows: int) -> None:
         self.n_rows = n_rows
-        self._folder = folder
         self._arrays: dict[str, NDArray[np.generic]] = {}
 
     def get(self, name: str, dtype: DTypeLike, fill: float, width: int | None = None) -> NDArray[np.generic]:
@@ -24,16 +18,11 @@ class PointState:
         shape = (self.n_rows,) if width is None else (self.n_rows, width)
         array = self._arrays.get(name)
         if array is None or array.shape != shape:
-            array = self._allocate(name, shape, np.dtype(dtype))
+            array = np.zeros(shape, dtype)
             if fill != 0:  # new memory is zero, and costs nothing until it is touched
                 array[...] = fill
             self._arrays[name] = array
         return array
-
-    def _allocate(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> NDArray[np.generic]:
-        if self._folder is None or self.n_rows == 0:
-            return np.zeros(shape, dtype)
-        return np.memmap(self._folder / f"{name}.state", dtype=dtype, mode="w+", shape=shape)
 
     def drop(self, name: str) -> None:
         """Forget an array (it is made anew on next use)."""

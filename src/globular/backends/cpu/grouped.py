@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, load_rows, read_only
 from globular.backends.cpu.shard import CpuShard
+from globular.backends.limits import SORT_UP_TO
 from globular.kernels import grouped as kernels
 from globular.model.groups import group_by, order_by
 from globular.threads import even_ranges, run_all
 
-SORT_UP_TO = 1 << 30
-"""Largest copy of the rows, in bytes. A fixed limit: the same fit takes the same steps on any machine."""
 SETTLED = 8
 """Rows are sorted once only one in so many changes its cluster in a pass …"""
 STALE = 4

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from globular.data.blocks import working_dtype
 from globular.kernels.votes import copy_csr
 from globular.model.statistics import F64
 
@@ -27,11 +28,6 @@ def read_only(array: NDArray[Number]) -> NDArray[Number]:
     view = array.view()
     view.flags.writeable = False
     return view
-
-
-def working_dtype(dtype: np.dtype) -> np.dtype:
-    """float32 for whatever fits into it without loss, float64 for the rest."""
-    return np.dtype(np.float32) if np.can_cast(dtype, np.float32) else np.dtype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +97,16 @@ class PickedRows(DenseRows):
 
 
 class CSRRows:
-    """A CSR matrix, its indices as int32 and its row pointers as int64 so that kernels have one signature a dtype."""
+    """A CSR matrix, its indices as int32 and its row pointers as int64 so that kernels have one signature a dtype.
+
+    Rows must be sorted and without duplicates, as `data.sparse_rows` leaves them.
+    """
 
     __slots__ = ("data", "indices", "indptr", "shape")
 
     def __init__(self, matrix: sparse.csr_matrix | sparse.csr_array) -> None:
         if matrix.shape[1] > np.iinfo(np.int32).max:
             raise ValueError(f"X has {matrix.shape[1]} columns; sparse input may have at most 2**31 - 1")
-        if not matrix.has_canonical_format:
-            matrix = matrix.copy()
-            matrix.sum_duplicates()
         data: Floats = np.ascontiguousarray(matrix.data, dtype=working_dtype(matrix.dtype))
         self._set(data, matrix.indices, matrix.indptr, matrix.shape[1])
 

@@ -5,31 +5,27 @@ A worker that dies takes its parts with it; what is described here is enough to 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from scipy import sparse
 
-from globular.data.blocks import Matrix, Source, check_table
+from globular.data.blocks import Matrix, check_table
 from globular.data.formats import open_path
-from globular.data.row_range import RowRange
-from globular.data.sources import as_source
+from globular.data.open import Files, as_source
+from globular.data.some_rows import RowRange
 from globular.data.sparse_rows import checked_csr
-from globular.data.streamed import ConcatenatedSource
 from globular.errors import DataError
 from globular.model.statistics import F64
 
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """Rows `start` to `stop` of files one below the other, which every worker must be able to read."""
+    """Rows `start` to `stop` of a file, which every worker must be able to read."""
 
-    paths: tuple[str, ...]
+    path: str
     start: int
     stop: int
     columns: tuple[str, ...] | None = None
@@ -38,7 +34,7 @@ class FileRows:
 
     def open(self) -> Matrix | RowRange:
         """The rows, or a source of them."""
-        source = open_files(self.paths, self.columns)
+        source = open_path(self.path, self.columns)
         if self.stop > source.n_rows:
             raise DataError(f"{source.name}: has {source.n_rows} rows here, {self.stop} where the fit was started")
         part = RowRange(source, self.start, self.stop)
@@ -62,37 +58,10 @@ class Partition:
     collections: tuple[Any, ...] = ()
     """What the rows and weights are parts of: Dask forgets data that were persisted once nobody refers to them."""
 
-
-@dataclass(frozen=True, slots=True)
-class FilesOnWorkers:
-    """Files as input of a fit or a prediction on the workers of the current client."""
-
-    paths: tuple[str, ...]
-    columns: tuple[str, ...] | None = None
-
-    @classmethod
-    def of(cls, path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> FilesOnWorkers:
-        """The files of a folder, or one file."""
-        folder = Path(path).expanduser()
-        open_path(folder, columns)  # for its checks
-        inside = folder.iterdir() if folder.is_dir() else [folder]
-        files = sorted(item for item in inside if not item.name.startswith((".", "_")))
-        return cls(tuple(map(str, files)), None if columns is None else tuple(columns))
-
-    def first_file(self) -> Source:
-        """The first of them, for validation."""
-        return open_path(self.paths[0], self.columns)
-
-
-def open_files(paths: Sequence[str], columns: Sequence[str] | None = None) -> Source:
-    """One source of files one below the other."""
-    sources = [open_path(path, columns) for path in paths]
-    return sources[0] if len(sources) == 1 else ConcatenatedSource(sources, name=f"{sources[0].name} …")
-
-
-def is_collection(X: Any) -> bool:
-    """Whether X is a Dask array or data frame; Dask is not imported to find out."""
-    return hasattr(X, "__dask_graph__") and hasattr(X, "to_delayed")
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the rows are read anew for every pass."""
+        return isinstance(self.rows, FileRows) and not self.rows.in_memory
 
 
 def is_frame(X: Any) -> bool:
@@ -135,18 +104,17 @@ def _weight_chunks(X: Any, weights: Any, n_chunks: int) -> list[Any]:
     return chunks
 
 
-def file_partitions(files: FilesOnWorkers, n_workers: int) -> list[Partition]:
+def file_partitions(files: Files, n_workers: int) -> list[Partition]:
     """A partition for every file; fewer files than two for each worker are cut into ranges of rows."""
-    names = [os.path.abspath(path) for path in files.paths]
-    sources = [open_path(name, files.columns) for name in names]
-    ConcatenatedSource(sources)  # for its check that they go together
+    names = list(files.names())
     n_cuts = -(-2 * n_workers // len(names)) if len(names) < 2 * n_workers else 1
     parts: list[Partition] = []
-    for path, source in zip(names, sources, strict=True):
+    for path in names:
+        source = open_path(path, files.columns)
         cuts = np.linspace(0, source.n_rows, min(n_cuts, source.n_rows) + 1).round().astype(int).tolist()
         for start, stop in pairwise(cuts):
             size = (stop - start) * source.n_columns * source.dtype.itemsize
-            rows = FileRows((path,), start, stop, files.columns)
+            rows = FileRows(path, start, stop, files.columns)
             name = f"{source.name}, rows {start} to {stop}"
             parts.append(Partition(len(parts), rows, None, stop - start, name, size))
     return parts
@@ -182,14 +150,3 @@ def weights_from_chunk(chunk: Any, n_rows: int, name: str) -> F64:
     if not (weights >= 0).all() or not np.isfinite(weights).all():
         raise ValueError(f"sample_weight: {name} has weights that are negative, NaN or infinite")
     return weights
-
-
-def check_finite(rows: Matrix, name: str) -> None:
-    """Refuse NaN and infinity, naming the partition."""
-    values = rows.data if sparse.issparse(rows) else rows
-    if values.dtype.kind != "f":
-        return
-    with np.errstate(over="ignore", invalid="ignore"):
-        suspicious = not np.isfinite(values.sum(dtype=np.float64))
-    if suspicious and not np.isfinite(values).all():
-        raise DataError(f"{name}: NaN or infinity; remove or fill such values first")

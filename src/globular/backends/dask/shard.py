@@ -53,6 +53,8 @@ class DaskShard(SideBySide):
         self._ends = self.crew.ends
         self.n_columns = max(info.n_columns for info in self.crew.rows)
         self.n_threads = resolve_threads(n_threads)
+        self.is_streamed = any(part.is_streamed for part in partitions)
+        """Whether workers read rows from files anew for every pass."""
         self.dtype: np.dtype[Any] = np.result_type(np.uint8, *{info.dtype for info in self.crew.rows})
 
     @property

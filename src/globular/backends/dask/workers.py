@@ -16,14 +16,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from globular.backends.cpu import CpuShard
 from globular.backends.dask.messages import Nothing, Reply, Request
-from globular.backends.dask.partitions import FileRows, check_finite, rows_from_chunk, weights_from_chunk
+from globular.backends.dask.partitions import FileRows, rows_from_chunk, weights_from_chunk
 from globular.backends.host import HostShard
-from globular.backends.many.stream import StreamShard
-from globular.data.blocks import Matrix
-from globular.data.chosen_rows import ChosenRows
-from globular.data.row_range import RowRange
+from globular.backends.registry import shard_over
+from globular.data.blocks import Matrix, check_finite
+from globular.data.some_rows import RowRange, choose_rows
 from globular.errors import DataError
 from globular.model.statistics import F64
 from globular.seam.shard import Shard
@@ -186,13 +184,7 @@ def _make_part(host: _Host, number: int, options: PartOptions, worker: Any) -> P
     if weights is not None and not options.labelled:
         rows = _rows_that_count(rows, weights)
     n_threads = options.n_threads or worker.state.nthreads
-    shard: CpuShard | StreamShard
-    if isinstance(rows, (RowRange, ChosenRows)):
-        shard = StreamShard(
-            rows, weights, unit_rows=options.unit_rows, n_threads=n_threads, first_row=options.first_row
-        )
-    else:
-        shard = CpuShard(rows, weights, unit_rows=options.unit_rows, n_threads=n_threads, first_row=options.first_row)
+    shard = shard_over(rows, weights, unit_rows=options.unit_rows, n_threads=n_threads, first_row=options.first_row)
     host.parts[number] = _Part(shard, options.version)
     return PartInfo(shard.total_weight, dict(shard.lacks))
 
@@ -203,7 +195,7 @@ def _rows_that_count(rows: Any, weights: F64) -> Any:
     if len(counted) in (0, len(weights)):
         return rows
     numbers = counted[np.minimum(np.searchsorted(counted, np.arange(len(weights))), len(counted) - 1)]
-    return ChosenRows(rows, numbers) if isinstance(rows, RowRange) else rows[numbers]
+    return choose_rows(rows, numbers)
 
 
 async def drop_parts(key: str, dask_worker: Any = None) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from globular.backends.cpu.shard import CpuShard
 from globular.data.blocks import Matrix, Source
-from globular.errors import DataError
+from globular.data.some_rows import check_rows
 from globular.model.nested import Batch, NestedStatistics
 from globular.model.statistics import I64
 from globular.seam.passes import AssignBatch, Labels
@@ -42,7 +42,7 @@ class Piece:
 
 
 class StreamedBatch:
-    """The rows of one shard that the nested batches of one order have reached."""
+    """The rows of one source that the nested batches of one order have reached; `part_of` lays shards over them."""
 
     def __init__(
         self, source: Source, rows_per_piece: int, part_of: PartOf, labels: Labels, first_row: int = 0
@@ -91,19 +91,9 @@ class StreamedBatch:
         rows = self._source.take(piece.rows)
         values = rows if isinstance(rows, np.ndarray) else rows.data
         if not piece.checked:
-            self._check_finite(values, piece)
+            check_rows(rows, self._source, piece.rows)
+            piece.checked = True
         if self._held_bytes + values.nbytes <= HELD_BYTES:
             piece.held = rows
             self._held_bytes += values.nbytes
         return rows
-
-    def _check_finite(self, values: np.ndarray, piece: Piece) -> None:
-        piece.checked = True
-        with np.errstate(over="ignore", invalid="ignore"):
-            total = values.sum(dtype=np.float64)  # one fast look; only a sum that is not finite asks for a closer one
-        if not np.isfinite(total):
-            bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
-            if len(bad):
-                where = f" in row {piece.rows[bad[0]]}" if values.ndim == 2 else ""
-                name = self._source.name
-                raise DataError(f"{name}: NaN or infinity{where}; remove or fill such values first")

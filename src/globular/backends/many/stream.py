@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.blocks import BlockShard
-from globular.backends.cpu.rows import working_dtype
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import PART_BYTES
 from globular.backends.many.batches import StreamedBatch
-from globular.data.blocks import Block, Matrix, Source
-from globular.errors import DataError
+from globular.data.blocks import Block, Matrix, Source, working_dtype
+from globular.data.some_rows import check_rows
 from globular.model.nested import NestedStatistics
 from globular.model.statistics import F64
 from globular.seam.passes import AssignBatch, Index
@@ -41,12 +40,9 @@ class StreamShard(BlockShard):
         n_threads: int = 1,
         rows_per_part: int | None = None,
         first_row: int = 0,
-        row_numbers: Index | None = None,
     ) -> None:
         super().__init__((source.n_rows, source.n_columns), weights, n_threads=n_threads, first_row=first_row)
         self.source = source
-        self._row_numbers = row_numbers
-        """How messages number the rows, where that is not in order from 0."""
         self.unit_rows = unit_rows
         self.rows_per_part = rows_per_part or max(1, PART_BYTES // (source.n_columns * source.dtype.itemsize))
         self._checked = False
@@ -66,7 +62,7 @@ class StreamShard(BlockShard):
 
     def _part(self, block: Block) -> CpuShard:
         if not self._checked:
-            self._check_finite(block)
+            check_rows(block.rows, self.source, np.arange(block.start, block.stop))
         part = self.part_of(block.rows, slice(block.start, block.stop), self.state.view(block.start, block.stop))
         part.first_row = self.first_row + block.start
         return part
@@ -75,19 +71,6 @@ class StreamShard(BlockShard):
         """A shard of the rows with these numbers, which the caller has read and keeps the state of."""
         weights = self.weights[numbers] if len(self.weights) else None
         return CpuShard(rows, weights, unit_rows=self.unit_rows, n_threads=self.n_threads, state=state)
-
-    def _check_finite(self, block: Block) -> None:
-        values = block.rows if isinstance(block.rows, np.ndarray) else block.rows.data
-        with np.errstate(over="ignore", invalid="ignore"):
-            total = values.sum(dtype=np.float64)  # one fast look; only a sum that is not finite asks for a closer one
-        if not np.isfinite(total):
-            bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
-            if len(bad):
-                number = block.start + int(bad[0])
-                if self._row_numbers is not None:
-                    number = int(self._row_numbers[number])
-                where = f" in row {number}" if isinstance(block.rows, np.ndarray) else ""
-                raise DataError(f"{self.source.name}: NaN or infinity{where}; remove or fill such values first")
 
     @cached_property
     def lacks(self) -> Mapping[str, str]:

@@ -23,6 +23,7 @@ from globular.backends.cpu.grouped import (
 from globular.backends.cpu.rows import DenseRows, Floats, load_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import cluster_sums, moved_sums
+from globular.backends.limits import HASH_SIZE
 from globular.kernels import few_columns, neighborhoods
 from globular.kernels import truncated as kernels
 from globular.model.graph import Graph
@@ -35,7 +36,6 @@ from globular.threads import even_ranges, map_all
 
 FEW_COLUMNS = 12
 """Up to so many columns the search is vectorised over rows."""
-HASH_SIZE = 1 << 15
 
 
 @CpuShard.implements(Assign, Neighbors)

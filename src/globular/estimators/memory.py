@@ -1,4 +1,4 @@
-"""The most memory that variational k-means and mixtures take beside the rows, known before any of it is taken.
+"""The most memory that fits take beside the rows, known before any of it is taken.
 
 Two moments count: while seeds are drawn, and in an iteration. What is counted are arrays with one entry per row, per
 cluster or per pair of clusters; blocks of rows and scratch of fixed size come to a few megabytes.
@@ -6,15 +6,32 @@ cluster or per pair of clusters; blocks of rows and scratch of fixed size come t
 
 from __future__ import annotations
 
-from globular.backends.cpu.assign.neighbors import HASH_SIZE
-from globular.backends.cpu.grouped import SORT_UP_TO
+import logging
+
+from globular.backends.limits import HASH_SIZE, SORT_UP_TO
+from globular.backends.tree.partition import tree_bytes
+from globular.data.memory import check_fits
+from globular.model.covariances import ScatterKind
+
+logger = logging.getLogger("globular")
 
 SMALL_THINGS = 8 << 20
 THREAD_BYTES = 2 << 20
 TAKEN_AT_ONCE = 1 << 29
-"""Seeding works on so many bytes of rows in float64 at a time."""
+"""Bytes of rows in float64 that seeding works on at a time."""
+CELL_BYTES = 2**26
+"""Blocks of cells and of statistics in the hands of the threads, and what compiled kernels take."""
 _TRIPLE = 16
 """A pair of Eq. 8: two clusters and two sums."""
+
+
+def check_allocation(n_bytes: int, what: str, alternative: str, *, at_most: int | None = None) -> None:
+    """Say beforehand how much memory something takes; refuse what cannot fit into this machine, and say what can.
+
+    `n_bytes` is sure to be needed. Where more may be, `at_most` is what is said.
+    """
+    check_fits(n_bytes, what, alternative)
+    logger.info("%s: up to %.1f MiB", what, (n_bytes if at_most is None else at_most) / 2**20)
 
 
 def variational_bytes(
@@ -56,3 +73,8 @@ def mixture_bytes(
     # the start: distances, labels and orders, and rows in float64; members, shares and their order in an iteration
     per_row = max(60 * n_rows + min(rows, TAKEN_AT_ONCE) * (5 if C_prime else 2) // 2, (20 + 36 * C_prime) * n_rows)
     return (12 + n_threads) * parameters + per_row + SMALL_THINGS + n_threads * THREAD_BYTES
+
+
+def chunky_bytes(n_rows: int, n_columns: int, leaf_size: int, kind: ScatterKind) -> int:
+    """For a fit on the cells of a tree: the tree, twice while its subtrees are joined, and blocks of cells."""
+    return 2 * tree_bytes(n_rows, n_columns, leaf_size, kind) + CELL_BYTES

@@ -1,0 +1,81 @@
+"""Parameters that several estimators have: what values they take, and one description for all docstrings.
+
+A line of names in braces in the docstring of an estimator, `{max_time, n_threads}`, stands for the descriptions of
+these parameters. They are filled in when the class is made, so `help` shows them, and by docs/docstrings.py for the
+site.
+"""
+
+from __future__ import annotations
+
+import re
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+from sklearn.utils._param_validation import Interval, StrOptions
+
+Constraints = dict[str, Any]
+
+FROM_ZERO = Interval(Integral, 0, None, closed="left")
+FROM_ONE = Interval(Integral, 1, None, closed="left")
+NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
+POSITIVE = Interval(Real, 0, None, closed="neither")
+AUTO = StrOptions({"auto"})
+
+_TEXT = """
+init : {"auto", "k-means++", "greedy k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
+callable, default="auto"
+    Starting centres: the name of a seeding (see :mod:`globular.seeding`), an array with a row for each of them, or a
+    function ``(X, n, random_state) -> array``. "auto" takes greedy k-means++ for up to 64, k-means++ for up to 2,000
+    and hierarchical seeds for more; before swaps (probing k-means) hierarchical ones from 500 on.
+n_init : int or "auto", default="auto"
+    Number of runs from different starts, of which the best is kept; "auto" is 1.
+max_time : float or None, default=None
+    Seconds after which to stop at the end of the running iteration.
+metric : {"euclidean", "cosine"}, default="euclidean"
+    "cosine" clusters the rows' directions (spherical k-means); centres have unit length.
+exact_labels : bool, default=False
+    End with an exact assignment of all rows (N·k distances), also where the iterations look at fewer centres.
+warm_start : bool, default=False
+    Begin where the last fit ended instead of at a new start.
+random_state : int, RandomState or None, default=None
+    Seed of everything random.
+verbose : int, default=0
+    1 shows a progress bar with the objective and the time left.
+callbacks : callback, callable or list of them, default=None
+    See :mod:`globular.callbacks`.
+n_threads : int or None, default=None
+    Threads; None is GLOBULAR_NUM_THREADS or all cores. The result does not depend on it.
+"""
+DESCRIPTIONS = {entry.split()[0]: entry for entry in re.split(r"\n(?=\w)", _TEXT.strip())}
+"""The description of a parameter by its name, for estimators that have it with this type and default."""
+_NAMES_IN_BRACES = re.compile(r"^( *)\{(\w+(?:, \w+)*)\}$", re.MULTILINE)
+
+
+class SharedParameters:
+    """Base of all estimators: constraints of the parameters that each of them has, and docstrings filled in."""
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        "max_iter": [FROM_ONE],
+        "tol": [NOT_NEGATIVE],
+        "max_time": [None, POSITIVE],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+        "callbacks": "no_validation",
+        "n_threads": [None, Integral],
+    }
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        cls.__doc__ = filled(cls.__doc__) if cls.__doc__ else None
+
+
+def filled(docstring: str) -> str:
+    """The docstring with the descriptions of parameters whose names stand in braces."""
+    return _NAMES_IN_BRACES.sub(_described, docstring)
+
+
+def _described(names: re.Match[str]) -> str:
+    if not all(name in DESCRIPTIONS for name in names[2].split(", ")):
+        return names[0]
+    text = "\n".join(DESCRIPTIONS[name] for name in names[2].split(", "))
+    return "\n".join(names[1] + line for line in text.split("\n"))

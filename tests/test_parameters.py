@@ -1,0 +1,51 @@
+"""Parameters of the estimators: few, each with a constraint and a description, written once where they are shared."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+from sklearn.base import BaseEstimator
+
+import globular
+from globular.estimators.parameters import DESCRIPTIONS, SharedParameters, filled
+
+PUBLIC = [getattr(globular, name) for name in globular.__all__]
+ESTIMATORS = [value for value in PUBLIC if inspect.isclass(value) and issubclass(value, SharedParameters)]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_every_parameter_has_a_constraint_and_a_description(estimator: type[BaseEstimator]) -> None:
+    parameters = list(inspect.signature(estimator).parameters)
+    assert set(estimator._parameter_constraints) == set(parameters)
+    text = inspect.getdoc(estimator)
+    assert text is not None
+    section = text.split("\nParameters\n")[1].split("\nAttributes\n")[0]
+    described = [name for line in re.findall(r"^(\w[\w, ]*)(?: :|$)", section, re.M) for name in line.split(", ")]
+    assert sorted(described) == sorted(parameters)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_constructors_have_at_most_18_parameters(estimator: type[BaseEstimator]) -> None:
+    assert len(inspect.signature(estimator).parameters) <= 18
+
+
+def test_names_in_braces_are_filled_in_with_their_indentation() -> None:
+    text = filled("Head.\n\n    Parameters\n    ----------\n    {max_time, verbose}\n    mode : {not a name}\n")
+    lines = DESCRIPTIONS["max_time"].split("\n") + DESCRIPTIONS["verbose"].split("\n")
+    assert text.split("\n")[4:-2] == ["    " + line for line in lines]
+    assert "    mode : {not a name}\n" in text
+
+
+def test_a_class_without_a_docstring_or_with_other_braces_is_left_alone() -> None:
+    class Plain(SharedParameters):
+        pass
+
+    class Other(SharedParameters):
+        """Has
+        {a_name}
+        of its own."""
+
+    assert Plain.__doc__ is None
+    assert Other.__doc__ is not None and "{a_name}" in Other.__doc__

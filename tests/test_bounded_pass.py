@@ -106,7 +106,7 @@ def test_duplicate_centers_in_different_groups_with_rounded_distances() -> None:
         bounded, plain = CpuShard(rows.astype(dtype)), CpuShard(rows.astype(dtype))
         shift = np.zeros(30)
         for number in range(6):
-            bounded.bounded_pass(start + 0.1 * number, groups, shift if number else None)
+            bounded.run(Assign(start + 0.1 * number, Bounded(groups, shift if number else None)))
             plain.run(Assign(start + 0.1 * number))
             np.testing.assert_array_equal(bounded.labels, plain.labels)
             shift = np.full(30, 0.1 * np.sqrt(11) * (1 + 1e-12))

@@ -14,17 +14,16 @@ import pytest
 
 SMALL = """
 import numpy as np
-from globular.backends.cpu import CpuShard
-from globular.backends.cpu.assign import all as hard
-from globular.model.groups import CenterGroups
+from globular.backends.cpu import CpuShard, products, sums
+from globular.seam.passes import Assign, Farthest
 random = np.random.default_rng(0)
-hard.SCORES_PER_BLOCK, hard.ROWS_PER_RUN = 64, 40
+products.SCORES_PER_BLOCK, sums.ROWS_PER_RUN = 64, 40
 for n, C, D in [(1, 1, 1), (130, 67, 3), (700, 64, 2)]:
     rows, centers = random.normal(size=(n, D)), random.normal(size=(C, D))
     shard = CpuShard(rows, random.uniform(size=n))
-    shard.hard_pass(centers)
-    shard.farthest(5, centers)
-    shard.hard_pass(1e200 * centers)  # scores overflow: every centre is checked
+    shard.run(Assign(centers))
+    shard.run(Farthest(centers, 5))
+    shard.run(Assign(1e200 * centers))  # scores overflow: every centre is checked
 print("checked")
 """
 
@@ -78,6 +77,8 @@ from globular.model.covariances import FAMILIES
 from globular.model.gaussian import isotropic_mixture
 from globular.model.graph import random_graph
 from globular.model.search import Search
+from globular.seam.among import Neighbors
+from globular.seam.tree_passes import ExpectCells, Gains, OpenGaining, Plant
 random = np.random.default_rng(0)
 for X in (random.normal(size=(300, 3)), np.round(random.normal(size=(90, 1))), np.round(random.normal(size=(90, 2)))):
     for covariance_type in ("full", "diag", "spherical"):
@@ -85,12 +86,12 @@ for X in (random.normal(size=(300, 3)), np.round(random.normal(size=(90, 1))), n
         shard = CpuShard(X, random.uniform(size=len(X)))
         mixture = isotropic_mixture(random.normal(size=(5, X.shape[1])), 1.0, covariance_type)
         graph = random_graph(5, 3, random)
-        shard.plant_tree(kind, 4, depth=2)
+        shard.run(Plant(kind, 4, depth=2))
         for step in range(5):
-            shard.cell_pass(mixture, rule="centroid")
-            shard.gain_pass(mixture, 3)
-            shard.truncated_cell_pass(mixture, graph, Search(2, 1, step, estimate=True))
-            shard.expand_chunks(shard.gain_pass(mixture, 3, truncated=True).smallest_within(40))
+            shard.run(ExpectCells(mixture, rule="centroid"))
+            shard.run(Gains(mixture, 3))
+            shard.run(ExpectCells(mixture, Neighbors(graph, Search(2, 1, step, estimate=True))))
+            shard.run(OpenGaining(shard.run(Gains(mixture, 3, truncated=True)).smallest_within(40)))
 print("checked")
 """
 

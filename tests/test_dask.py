@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,8 @@ from globular.errors import DataError
 from globular.model.covariances import COLUMNS
 from globular.model.gaussian import isotropic_mixture
 from globular.model.statistics import PairStatistics
-from globular.seam.among import Neighbors, Remembered
-from globular.seam.passes import AddSeeds, Assign, Expect, ScatterLabels
+from globular.seam.among import All, Neighbors, Probe, Remembered
+from globular.seam.passes import AddSeeds, Assign, Effect, Expect, Pass, ScatterLabels
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import ExpectCells, Gains, OpenGaining, OpenHeld, Plant, TakeCells
 from makers import Rows, blobs, weights_for
@@ -201,15 +202,36 @@ def test_a_dask_shard_keeps_the_protocol(client: Client) -> None:
     np.testing.assert_array_equal(shard.labels[-3:], labels.labels[-3:])
 
 
-def is_direct(part: Any) -> bool:
-    return bool(part.rows.is_direct())
+class IsDirect(Pass[bool]):
+    """Whether kernels read the rows of a part where they lie."""
+
+
+@CpuShard.implements(IsDirect)
+def is_direct(part: CpuShard, work: IsDirect) -> bool:
+    return part.rows.is_direct()
+
+
+@dataclass(frozen=True)
+class Bump(Pass[int]):
+    """Raise all labels; not idempotent: done twice it shows."""
+
+    by: int
+    seconds: float = 0.0
+    effect = Effect({"labels"})
+
+
+@CpuShard.implements(Bump)
+def bump(part: CpuShard, work: Bump) -> int:
+    time.sleep(work.seconds)
+    part.labels[:] += work.by
+    return part.n_rows
 
 
 def test_rows_that_came_over_the_network_are_used_where_they_lie(client: Client) -> None:
     """Dask hands out arrays at odd addresses, and persisted data that nobody refers to are forgotten."""
     rows = blobs(N, D=D).astype(np.float32)
     shard = DaskShard(client, collection_partitions(client.persist(as_dask(rows))))
-    assert all(shard._each(is_direct))
+    assert all(shard._each(IsDirect()))
 
 
 def test_forms_of_input(current: Client) -> None:
@@ -591,11 +613,11 @@ def test_a_cluster_that_goes_away_ends_a_fit_with_a_message(end: str, monkeypatc
             shard.run(Assign(rows[:9]))
 
 
-def test_passes_of_unknown_effect_ask_for_no_cells(client: Client) -> None:
+def test_changes_of_labels_ask_for_no_cells(client: Client) -> None:
     rows = blobs(N, C=20, D=D)
     shard = DaskShard(client, collection_partitions(as_dask(rows)))
     for _ in range(2 * log_module.SNAPSHOT_EVERY):
-        shard._each(bump, 1)
+        shard._each(Bump(1))
     assert (shard.labels.copy() == 2 * log_module.SNAPSHOT_EVERY - 1).all()
 
 
@@ -669,14 +691,14 @@ def test_a_worker_killed_while_seeds_are_drawn(init: str, fragile: Client, monke
         send, seen = crew_module.Crew._send, []
 
         def send_and_kill(crew: Any, work: Any, *args: Any, **kwargs: Any) -> Any:
-            seen.append(work.name)
+            seen.append(work.one.variant)
             if len(seen) == 5:
                 kill_one(fragile)
             return send(crew, work, *args, **kwargs)
 
         monkeypatch.setattr(crew_module.Crew, "_send", send_and_kill)
         assert fitted_arrays(model.fit(as_dask(rows))) == expected
-    assert "probing_pass" not in seen[:5]
+    assert Probe not in seen[:5]
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -688,8 +710,8 @@ def test_an_interrupted_fit_leaves_a_usable_model(name: str, current: Client, mo
     exchange, passes = crew_module.Crew._exchange, []
 
     async def interrupted(crew: Any, requests: Any) -> Any:
-        passes.append(requests[0].work.name)
-        if passes.count(passes[-1]) == 4 and passes[-1] in ("hard_pass", "truncated_pass"):
+        passes.append(requests[0].work.one.variant)
+        if passes.count(passes[-1]) == 4 and passes[-1] in (All, Neighbors):
             _thread.interrupt_main()  # as Ctrl-C does; the request is on its way all the same
         return await exchange(crew, requests)
 
@@ -704,16 +726,11 @@ def test_an_interrupted_fit_leaves_a_usable_model(name: str, current: Client, mo
     assert fitted_arrays(model.fit(as_dask(rows))) == expected
 
 
-def bump(part: Shard, by: int) -> int:
-    part.labels[:] += by  # not idempotent: done twice it shows
-    return part.n_rows
-
-
 def test_changes_to_some_parts_survive_as_well(fragile: Client) -> None:
     rows = blobs(N, C=20, D=D)
     shard = DaskShard(fragile, collection_partitions(as_dask(rows)))
-    assert shard._some(bump, {1: (3,), 6: (5,)}) == {1: 150, 6: 200}
-    shard._each(bump, 1)
+    assert shard._some({1: Bump(3), 6: Bump(5)}) == {1: 150, 6: 200}
+    shard._each(Bump(1))
     kill_one(fragile)
     expected = np.zeros(N, dtype=np.int32)
     expected[150:300] += 3
@@ -733,11 +750,6 @@ def test_pages_of_the_documentation_run(client: Client, monkeypatch: pytest.Monk
         exec(block, {"__name__": "docs"})
 
 
-def slow_pass(part: Shard, seconds: float) -> int:
-    time.sleep(seconds)
-    return part.n_rows
-
-
 def test_a_worker_killed_in_the_middle_of_a_pass(fragile: Client) -> None:
     client = fragile
     rows = blobs(N, C=20, D=D)
@@ -748,7 +760,7 @@ def test_a_worker_killed_in_the_middle_of_a_pass(fragile: Client) -> None:
         each.run(Assign(rows[:30]))
     victim = min(client.run(os.getpid).items())[1]  # known beforehand: asking for it may take longer than the pass
     threading.Timer(0.4, os.kill, [victim, signal.SIGKILL]).start()
-    assert sum(shard._each(slow_pass, 0.3)) == N  # counts as a change of state, and is replayed
+    assert sum(shard._each(Bump(0, seconds=0.3))) == N  # counts as a change of state, and is replayed
     assert shard.crew.n_repairs >= 1
     np.testing.assert_array_equal(shard.labels.copy(), split.labels)
     np.testing.assert_array_equal(shard.take(np.arange(N), "errors"), split.take(np.arange(N), "errors"))

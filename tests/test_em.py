@@ -17,7 +17,7 @@ from sklearn.mixture import GaussianMixture as SklearnMixture
 from threadpoolctl import threadpool_limits
 
 from globular.algorithms.em import EMOptions, em, start_at_random, start_from_means
-from globular.backends.cpu.expect import all as soft
+from globular.backends.cpu.expect import all as expect_all
 from globular.backends.cpu.expect import blocks as chunk_blocks
 from globular.backends.cpu.shard import CpuShard
 from globular.errors import UnsupportedPassError
@@ -27,6 +27,7 @@ from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_ste
 from globular.model.statistics import SoftStatistics
 from globular.reference import soft as reference
 from globular.seam.passes import Assign, Expect
+from globular.seam.shard import answer
 
 TYPES = sorted(FAMILIES)
 Rows = NDArray[np.float64]
@@ -106,7 +107,7 @@ def test_many_blocks_in_few_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     mixture = mixture_for(rows, "spherical")
     whole = CpuShard(rows).run(Expect(mixture))
     monkeypatch.setattr(chunk_blocks, "_BLOCK_ENTRIES", 1)  # blocks of 32 rows
-    monkeypatch.setattr(soft, "_MAX_SPANS", 3)
+    monkeypatch.setattr(expect_all, "_MAX_SPANS", 3)
     assert_statistics_equal(CpuShard(rows, n_threads=2).run(Expect(mixture)), whole, rtol=1e-12)
 
 
@@ -116,9 +117,9 @@ def test_rows_are_scored_as_in_the_reference(covariance_type: str) -> None:
     mixture = mixture_for(rows, covariance_type)
     shard = CpuShard(rows, n_threads=2)
     q, log_density = reference.posterior(rows, mixture)
-    np.testing.assert_allclose(soft.score_rows(shard, mixture), log_density, rtol=1e-10)
-    np.testing.assert_allclose(soft.responsibilities(shard, mixture), q, rtol=1e-9, atol=1e-300)
-    np.testing.assert_array_equal(soft.most_likely(shard, mixture), q.argmax(axis=1))
+    np.testing.assert_allclose(answer(shard, mixture, "log_densities"), log_density, rtol=1e-10)
+    np.testing.assert_allclose(answer(shard, mixture, "probabilities"), q, rtol=1e-9, atol=1e-300)
+    np.testing.assert_array_equal(answer(shard, mixture, "components"), q.argmax(axis=1))
 
 
 def test_soft_pass_refuses_sparse_rows() -> None:
@@ -126,7 +127,7 @@ def test_soft_pass_refuses_sparse_rows() -> None:
 
     shard = CpuShard(sparse.random_array((10, 3), density=0.5, format="csr", rng=0))
     with pytest.raises(UnsupportedPassError, match="dense"):
-        soft.soft_pass(shard, isotropic_mixture(np.zeros((1, 3)), 1.0, "diag"))
+        shard.run(Expect(isotropic_mixture(np.zeros((1, 3)), 1.0, "diag")))
 
 
 @settings(deadline=None, max_examples=50)
@@ -285,8 +286,8 @@ def test_degenerate_data_give_finite_mixtures(rows: Rows, reg_covar: float, cova
     assert np.isfinite([step.objective for step in steps]).all()
     for values in (final.weights, final.means, final.covariances, final.precisions):
         assert np.isfinite(values).all()
-    assert np.isfinite(soft.score_rows(shard, final)).all()
-    np.testing.assert_allclose(soft.responsibilities(shard, final).sum(axis=1), 1.0)
+    assert np.isfinite(answer(shard, final, "log_densities")).all()
+    np.testing.assert_allclose(answer(shard, final, "probabilities").sum(axis=1), 1.0)
 
 
 def test_rows_of_weight_zero_do_not_count() -> None:
@@ -304,7 +305,7 @@ def test_component_of_weight_zero_takes_no_rows() -> None:
     for covariance_type in TYPES:
         even = mixture_for(rows, covariance_type, C=2)
         gone = GaussianParameters(np.array([1.0, 0.0]), even.means, even.covariances, covariance_type)
-        statistics = soft.soft_pass(CpuShard(rows), gone)
+        statistics = CpuShard(rows).run(Expect(gone))
         np.testing.assert_array_equal(statistics.counts, [50.0, 0.0])
 
 

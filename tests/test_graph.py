@@ -13,6 +13,7 @@ from globular.backends.cpu.assign import down as routed
 from globular.model.graph import Graph, estimated_graph, introduce, random_graph
 from globular.model.statistics import PairStatistics
 from globular.reference import hard, truncated
+from globular.seam.passes import CellNeighbors
 from makers import Rows, blobs
 
 
@@ -26,7 +27,7 @@ def check_graph(graph: Graph, C: int, G: int) -> None:
 
 def exhaustive(centers: Rows, G: int) -> Graph:
     everything = np.array([0, len(centers)]), np.zeros((1, 1), dtype=np.intp)
-    return CpuShard(centers).cell_neighbors(*everything, G)
+    return CpuShard(centers).run(CellNeighbors(*everything, G))
 
 
 def triples(pairs: list[tuple[int, int, float, float]]) -> PairStatistics:

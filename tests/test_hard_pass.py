@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from globular.backends.cpu import CpuShard
-from globular.backends.cpu.assign import all as hard
+from globular.backends.cpu import CpuShard, products, sums
 from globular.kernels.rows import CANCELLED
 from globular.model.statistics import HardStatistics
 from globular.reference import hard as reference
@@ -87,7 +86,7 @@ def test_moments_of_sparse_columns_with_an_offset(offset: float) -> None:
 def test_several_chunks_of_centers_and_blocks_of_rows(dtype: type) -> None:
     random = np.random.default_rng(0)
     rows = random.normal(size=(1300, 2)).astype(dtype)
-    check_pass(rows, random.normal(size=(2 * hard.CENTER_CHUNK + 7, 2)), n_threads=2)
+    check_pass(rows, random.normal(size=(2 * products.CENTER_CHUNK + 7, 2)), n_threads=2)
 
 
 @pytest.mark.parametrize("form", ["float64", "float32", "uint8", "csr64"])
@@ -124,7 +123,7 @@ def test_labels_do_not_depend_on_the_rounding_of_the_product(dtype: type, monkey
         steps = np.cumsum(seen[0][:, ::-1, None] * chunk.factors[None, ::-1, :], axis=1, dtype=dtype)
         return np.ascontiguousarray(steps[:, -1, :])
 
-    monkeypatch.setattr(hard.CenterProduct, "scores", backwards)
+    monkeypatch.setattr(products.CenterProduct, "scores", backwards)
     other = CpuShard(rows)
     other.run(Assign(centers))
     np.testing.assert_array_equal(plain.labels, other.labels)
@@ -226,8 +225,8 @@ def test_passes_leave_the_input_alone() -> None:
 def test_runs_cover_every_row_once_and_never_cut_a_small_cluster(sizes: list[int], longest: int) -> None:
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hard, "ROWS_PER_RUN", longest)
-        whole, pieces = hard._runs(starts)
+        patch.setattr(sums, "ROWS_PER_RUN", longest)
+        whole, pieces = sums._runs(starts)
     covered = sorted((run.begin, run.end) for run in [*whole, *pieces])
     assert [row for begin, end in covered for row in range(begin, end)] == list(range(starts[-1]))
     assert all(0 < run.end - run.begin <= longest for run in [*whole, *pieces])
@@ -237,7 +236,7 @@ def test_runs_cover_every_row_once_and_never_cut_a_small_cluster(sizes: list[int
 
 @pytest.mark.parametrize("form", ["float64", "float16", "csr64"])
 def test_sums_of_clusters_longer_than_a_run(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hard, "ROWS_PER_RUN", 16)
+    monkeypatch.setattr(sums, "ROWS_PER_RUN", 16)
     matrix = in_form(blobs(n=300, D=3), form)
     check_pass(matrix, np.random.default_rng(0).normal(size=(6, 3)), weights=weights_for(300), n_threads=2)
 

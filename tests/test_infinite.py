@@ -29,10 +29,9 @@ from globular.algorithms.parts import Worth, hard_free_energy
 from globular.algorithms.steps import Step
 from globular.algorithms.variational import nearest_graph
 from globular.backends.cpu import CpuShard
-from globular.backends.cpu import chunks as cpu_chunks
-from globular.backends.cpu.expect import all as soft
-from globular.backends.cpu.expect.remembered import MARGIN
+from globular.backends.cpu.expect.remembered import MARGIN, Kept
 from globular.backends.many.split import SplitShard
+from globular.backends.tree import expect as tree_expect
 from globular.model.chunks import Chunks, Within
 from globular.model.covariances import COLUMNS, OUTER
 from globular.model.dirichlet import InfiniteMixture
@@ -44,6 +43,7 @@ from globular.model.wishart import GaussianPrior
 from globular.reference import soft as reference
 from globular.seam.among import Neighbors, Remembered
 from globular.seam.passes import Expect, ExpectChunks, RowsOf
+from globular.seam.shard import answer
 from globular.seam.tree_passes import (
     BestCut,
     CellsOf,
@@ -158,7 +158,7 @@ def test_shown_objectives_are_monotone_and_the_components_found(kind: str, make:
     assert [step.iteration for step in steps] == list(range(1, len(steps) + 1))
     model = steps[-1].model
     assert model.T == 6
-    assert adjusted_rand_score(labels, soft.most_likely(CpuShard(rows), model.local)) > 0.99
+    assert adjusted_rand_score(labels, answer(CpuShard(rows), model.local, "components")) > 0.99
     assert (np.diff(model.sticks.weights) <= 1e-9).all()  # the largest first
 
 
@@ -194,7 +194,7 @@ def test_cells_that_look_at_few_components(kind: str) -> None:
     assert (np.diff(objectives) >= -1e-9 * abs(objectives[0])).all()
     model = steps[-1].model
     assert abs(model.T - 64) <= 4 and not data.by_rows
-    assert adjusted_rand_score(labels, soft.most_likely(CpuShard(rows), model.local)) > 0.97
+    assert adjusted_rand_score(labels, answer(CpuShard(rows), model.local, "components")) > 0.97
     # within a round, a pass costs far less than cells × T
     cheapest = min(step.n_distances for step in steps[-3:])
     assert cheapest < 0.6 * data.n_cells * model.T
@@ -237,7 +237,7 @@ def test_closed_truncation_agrees_with_scikit_learn(T: int) -> None:
     options = InfiniteOptions(alpha=(1.0, 1.0), closed=True, tol=1e-12, max_iter=2000)
     moments = components_at(data, start.cluster_centers_, prior)
     model = list(infinite(data, prior, moments, options, np.random.default_rng(0)))[-1].model
-    ours = soft.responsibilities(CpuShard(rows), model.local)
+    ours = answer(CpuShard(rows), model.local, "probabilities")
     np.testing.assert_allclose(ours, peer.predict_proba(rows), atol=0.02)
     np.testing.assert_array_equal(ours.argmax(axis=1), peer.predict(rows))
 
@@ -253,7 +253,7 @@ def test_claims_are_responsibilities(weighted: bool) -> None:
     mixture = InfiniteMixture.update(prior, (1.0, 1.0), components_at(on_rows(rows), rows[:3], prior)).local
     wanted, rates = np.array([2, 0]), np.ones(2)
     one = CpuShard(rows, weights).run(RowsOf(mixture, wanted, rates, 0))
-    q = soft.responsibilities(CpuShard(rows), mixture)
+    q = answer(CpuShard(rows), mixture, "probabilities")
     for claim, component in zip(one, wanted, strict=True):
         chosen = q[:, component] > 1e-4
         expected = q[chosen, component] * (weights[chosen] if weights is not None else 1.0)
@@ -303,9 +303,10 @@ def test_a_look_that_begins_with_some_of_the_columns_keeps_what_matters(dtype: s
     mixture = GaussianParameters(np.full(9, 1 / 9), rows[:9].astype(float), spread @ spread.transpose(0, 2, 1), "full")
     shard, exact = CpuShard(rows), reference.log_joint(rows.astype(float), mixture)
     found = shard.run(Expect(mixture, Remembered(renew=True)))
-    assert shard.kept is not None
+    remembered = shard.recall(Kept)
+    assert remembered is not None
     kept = np.zeros(exact.shape, dtype=bool)
-    kept[shard.kept.pairs.rows, shard.kept.pairs.components] = True
+    kept[remembered.pairs.rows, remembered.pairs.components] = True
     np.testing.assert_array_equal(kept, exact >= exact.max(axis=1, keepdims=True) - MARGIN)
     assert 1.1 * len(rows) < kept.sum() < 0.3 * kept.size  # a trivial answer would not do
     again = shard.run(Expect(mixture, Remembered(renew=False)))
@@ -398,7 +399,7 @@ def test_a_share_of_cells_has_the_e_step_of_the_frontier(kind: str, D: int, monk
             shard.run(ExpectCells(mixture)),
         )
         with monkeypatch.context() as patch:
-            patch.setattr(cpu_chunks, "KEPT_FEATURES", 0)
+            patch.setattr(tree_expect, "KEPT_FEATURES", 0)
             exact = plain.run(ExpectCells(mixture))
         for name in ("counts", "sums", "scatter", "log_likelihood", "total_weight", "n_distances"):
             np.testing.assert_array_equal(getattr(found, name), getattr(again, name))

@@ -20,8 +20,8 @@ from globular import KMeans, NestedMiniBatchKMeans, io
 from globular.algorithms import nested_choices as choices
 from globular.algorithms.lloyd import KMeansOptions, lloyd
 from globular.algorithms.nested import RHO_TOGETHER, NestedOptions, Plateau, nested_kmeans
-from globular.backends import batches
 from globular.backends.cpu import CpuShard
+from globular.backends.many import batches
 from globular.backends.many.stream import StreamShard
 from globular.data.sources import ArraySource
 from globular.errors import DataError, MemoryBudgetError

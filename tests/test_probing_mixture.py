@@ -17,9 +17,7 @@ from globular.algorithms.probing_mixture import LONGEST_WAIT, Schedule, find_mem
 from globular.algorithms.variational import VariationalOptions
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu.assign import down as routed
-from globular.backends.cpu.assign.neighbors import truncated_posterior
 from globular.backends.cpu.expect import probe as probed_soft
-from globular.backends.cpu.expect.all import most_likely, score_rows
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
 from globular.data.open import as_source
@@ -30,8 +28,8 @@ from globular.model.statistics import SoftStatistics
 from globular.reference import hard as hard_reference
 from globular.reference import probed as reference
 from globular.seam.among import Probe
-from globular.seam.passes import Expect, ScatterLabels
-from globular.seam.shard import require
+from globular.seam.passes import Answer, Expect, ScatterLabels, Truncated
+from globular.seam.shard import answer, require
 from makers import blobs, in_form, weights_for
 
 TYPES = ("tied_spherical", "spherical", "diag")
@@ -125,10 +123,10 @@ def test_all_cells_find_the_best_of_all(covariance_type: str, dtype: Any) -> Non
     shard = CpuShard(rows)
     shard.labels[:] = 0
     shard.run(Expect(mixture, Probe(draw_cells(shard, mixture.means, rng()), 100, 90)))
-    posterior = truncated_posterior(shard, mixture, 90)
-    np.testing.assert_allclose(posterior.log_densities, score_rows(CpuShard(rows), mixture), rtol=1e-6)
+    (posterior,) = shard.run(Answer(Truncated(mixture, 90), "posterior"))
+    np.testing.assert_allclose(posterior.log_densities, answer(CpuShard(rows), mixture, "log_densities"), rtol=1e-6)
     shard.run(Expect(mixture, Probe(draw_cells(shard, mixture.means, rng()), 100, 3)))
-    np.testing.assert_array_equal(shard.labels, most_likely(CpuShard(rows), mixture))
+    np.testing.assert_array_equal(shard.labels, answer(CpuShard(rows), mixture, "components"))
 
 
 def layouts(rows: Any, weights: Any) -> dict[str, Any]:
@@ -196,7 +194,7 @@ def test_the_free_energy_never_falls(
         found = shard.run(Expect(mixture, Probe(cells, 1 + step % 2, C_prime)))
         assert found.gain >= -1e-9 * abs(found.log_likelihood)
         bounds.append(found.log_likelihood)
-        exact = weights @ score_rows(shard, mixture)
+        exact = weights @ answer(shard, mixture, "log_densities")
         assert bounds[-1] <= exact + 1e-6 * (1 + abs(exact))
         mixture = m_step(mixture, found, limits, learned_weights=bool(seed % 2))
     assert all(after >= before - 1e-7 * (1 + abs(before)) for before, after in pairwise(bounds))
@@ -250,8 +248,8 @@ def test_members_are_found_from_nothing(covariance_type: str) -> None:
     found = CpuShard(rows)
     assert 2000 * 10 < find_members(found, model._mixture(), 5, rng()) < 2000 * 250
     assert np.mean(found.labels == model.predict(rows)) > 0.98
-    everything = score_rows(CpuShard(rows), model._mixture())
-    assert (everything - truncated_posterior(found, model._mixture(), 5).log_densities).mean() < 0.2
+    everything = answer(CpuShard(rows), model._mixture(), "log_densities")
+    assert (everything - answer(found, Truncated(model._mixture(), 5), "log_densities")).mean() < 0.2
 
 
 # ---------------------------------------------------------------- the faces

@@ -13,8 +13,7 @@ from scipy import sparse
 
 from globular.algorithms.lloyd import KMeansOptions, lloyd
 from globular.algorithms.yinyang import yinyang
-from globular.backends.cpu import CpuShard
-from globular.backends.cpu.assign import all as hard
+from globular.backends.cpu import CpuShard, products, sums
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
 from globular.data.open import as_source
@@ -147,8 +146,8 @@ def test_a_split_must_fit_together() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_threads_do_not_change_a_bit(dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hard, "SCORES_PER_BLOCK", 64)  # many blocks on little data
-    monkeypatch.setattr(hard, "ROWS_PER_RUN", 500)
+    monkeypatch.setattr(products, "SCORES_PER_BLOCK", 64)  # many blocks on little data
+    monkeypatch.setattr(sums, "ROWS_PER_RUN", 500)
     rows, weights = blobs(n=9000, D=6).astype(dtype), weights_for(9000)
     options = KMeansOptions(max_iter=6)
     for algorithm in (lloyd, yinyang):

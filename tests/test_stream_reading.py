@@ -80,7 +80,7 @@ def test_random_choices_do_not_depend_on_the_first_row_of_a_stream() -> None:
     whole = StreamShard(as_source(rows), rows_per_part=64)
     tail = StreamShard(as_source(rows[100:]), rows_per_part=64, first_row=100)
     for shard in (whole, tail):
-        shard.run(ScatterLabels(11))
+        shard.run(ScatterLabels(11, 3))
     np.testing.assert_array_equal(tail.labels, whole.labels[100:])
 
 

@@ -234,7 +234,7 @@ def test_two_callers_at_once() -> None:
     expected = CpuShard(rows)
     expected.run(Assign(rows[:50]))
     shards = [CpuShard(rows, n_threads=2) for _ in range(3)]
-    callers = [threading.Thread(target=shard.hard_pass, args=(rows[:50],)) for shard in shards]
+    callers = [threading.Thread(target=shard.run, args=(Assign(rows[:50]),)) for shard in shards]
     for caller in callers:
         caller.start()
     for caller in callers:

@@ -7,7 +7,6 @@ import pickle
 
 import numpy as np
 import pytest
-from globular.data.tree import Frontier, PartitionTree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -15,7 +14,8 @@ from hypothesis.extra.numpy import arrays
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
-from globular.backends.tree.partition import tree_bytes
+from globular.backends.tree.frontier import Frontier
+from globular.backends.tree.partition import PartitionTree, tree_bytes
 from globular.data.open import as_source
 from globular.model.chunks import Chunks
 from globular.model.covariances import COLUMNS, NORM, OUTER, ScatterKind
@@ -257,5 +257,5 @@ def test_bad_arguments_are_named() -> None:
         build(lattice(), leaf_size=0)
     with pytest.raises(ValueError, match="at least one row"):
         build(np.empty((0, 2)))
-    with pytest.raises(RuntimeError, match="plant_tree first"):
+    with pytest.raises(RuntimeError, match="run Plant first"):
         CpuShard(lattice()).run(TakeCells())

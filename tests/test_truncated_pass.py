@@ -242,7 +242,7 @@ def test_members_that_are_not_there_have_no_share() -> None:
     shard.labels[:] = 0
     search = Search(4, n_random=0, seed=0, estimate=False)  # G = 2: at most two are known at first
     shard.run(Expect(mixture, Neighbors(random_graph(10, 1, np.random.default_rng(0)), search)))
-    posterior = truncated.truncated_posterior(shard, mixture, 4)
+    (posterior,) = shard.run(Answer(Truncated(mixture, 4), "posterior"))
     np.testing.assert_array_equal(posterior.members, np.tile([0, -1, -1, -1], (50, 1)))
     np.testing.assert_array_equal(posterior.probabilities, np.tile([1.0, 0.0, 0.0, 0.0], (50, 1)))
 
@@ -386,7 +386,8 @@ def test_groups_kept_between_passes_are_those_made_anew(form: str, D: int) -> No
         check_pairs(found.pairs, dense_pairs(expected.pairs, 12))
         centers = centers + 0.05 * random.normal(size=centers.shape) * centers.std()
     if form == "float32":
-        assert kept.grouping is not None and kept.grouping.copied is not None  # rows were sorted on the way
+        grouping = kept.recall(grouped.Grouping)
+        assert grouping is not None and grouping.copied is not None  # rows were sorted on the way
 
 
 @pytest.mark.parametrize("covariance_type", TYPES)
@@ -418,9 +419,9 @@ def test_soft_pass_in_any_layout(form: str, covariance_type: str) -> None:
 def test_random_labels_do_not_depend_on_the_split(layout: str) -> None:
     rows, weights = blobs(n=200), np.ones(200)
     whole = CpuShard(rows)
-    whole.run(ScatterLabels(1000))
+    whole.run(ScatterLabels(1000, 4))
     parts = layouts(rows, weights, False)[layout]
-    parts.run(ScatterLabels(1000))
+    parts.run(ScatterLabels(1000, 4))
     np.testing.assert_array_equal(parts.labels, whole.labels)
     assert whole.labels.min() >= 0 and whole.labels.max() < 1000 and len(np.unique(whole.labels)) > 150
 

@@ -193,7 +193,7 @@ def test_wider_candidates_never_lower_the_free_energy(covariance_type: str, neig
     reached = []
     for C_prime in (1, 2, 3, 6, 20):
         shard = CpuShard(rows)
-        shard.run(ScatterLabels(20))
+        shard.run(ScatterLabels(20, 1))
         search = Search(C_prime, n_random=1, seed=2, estimate=True)
         reached.append(shard.run(Expect(mixture, Neighbors(graph, search))).log_likelihood)
     assert reached == sorted(reached) and reached[0] < reached[-1]
@@ -240,7 +240,7 @@ def test_random_start_finds_its_way_on_a_grid(C_prime: int, tolerance: float) ->
     start = grid + rng(1).normal(size=(100, 2))
     exact = [step.objective for step in lloyd(CpuShard(rows), start, KMeansOptions())][-1]
     shard = CpuShard(rows)
-    shard.run(ScatterLabels(100))
+    shard.run(ScatterLabels(100, 0))
     options = VariationalOptions(C_prime, 5, n_random=1, n_warmup=20, max_iter=60)
     steps = hard_steps(shard, start, options)
     assert steps[-1].objective <= (1 + tolerance) * exact
@@ -254,7 +254,7 @@ def test_distances_are_counted_exactly(neighborhoods: Any) -> None:
     rows = rng().normal(size=(200, 3))
     centers = rng(1).normal(size=(1500, 3))
     shard = CpuShard(rows)
-    shard.run(ScatterLabels(1500))
+    shard.run(ScatterLabels(1500, 0))
     options = VariationalOptions(1, 5, 1, neighborhoods, n_warmup=3, tol=0.0, max_iter=4)
     counts = [step.n_distances for step in hard_steps(shard, centers, options)]
     assert counts == [4 * 200 * 6, 200 * 6, 200 * 6, 200 * 6]
@@ -353,9 +353,9 @@ def test_duplicates(neighborhoods: Any) -> None:
     start = rows[[0, 1, 20, 21, 40]]  # five centres in three places
     options = VariationalOptions(2, 4, 1, neighborhoods, max_iter=10)
     shard = CpuShard(rows)
-    shard.run(ScatterLabels(5))
+    shard.run(ScatterLabels(5, 0))
     assert hard_steps(shard, start, options)[-1].objective == 0.0
-    shard.run(ScatterLabels(5))
+    shard.run(ScatterLabels(5, 0))
     for covariance_type in TYPES:
         steps = soft_steps(shard, isotropic_mixture(start, 1.0, covariance_type), options)
         assert np.isfinite([step.objective for step in steps]).all()

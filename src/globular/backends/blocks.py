@@ -11,12 +11,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from globular.backends.cpu.shard import DENSE, CpuShard, local_shard
-from globular.backends.host import HostShard
+from globular.backends.host import PART_BYTES, HostShard
 from globular.model.statistics import F64
 from globular.seam.passes import Index
 from globular.threads import even_ranges
-
-PART_BYTES = 128 * 2**20
 
 
 class BlockShard(HostShard):

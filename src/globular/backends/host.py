@@ -43,6 +43,8 @@ Function = TypeVar("Function", bound=Handler)
 
 NONE: F64 = np.empty(0)
 """Stands for absent weights or scales in kernel calls: kernels look at its length."""
+PART_BYTES = 128 * 2**20
+"""Rows that are not here come in parts of so many bytes."""
 RUN = 4096
 """Rows whose sum of w d² is kept as one number."""
 
@@ -115,6 +117,11 @@ class HostShard(Shard):
     @abstractmethod
     def parts(self) -> Iterator[HostShard]:
         """The rows in order as shards in memory, with their weights and views of the state."""
+
+    def row_blocks(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        """All rows as the passes see them, block by block: the number of the first, and the rows."""
+        for begin, end in even_ranges(self.n_rows, max(1, PART_BYTES // (8 * self.n_columns))):
+            yield begin, self.take(np.arange(begin, end))
 
     @abstractmethod
     def take_rows(self, indices: Index) -> F64:

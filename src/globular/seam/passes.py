@@ -285,6 +285,8 @@ class Moments(Pass[ColumnMoments]):
 class Smallest(Pass[float]):
     """The smallest value of all rows and columns."""
 
+    needs = frozenset({"dense rows"})
+
     def merge(self, one: float, other: float) -> float:
         return min(one, other)
 
@@ -367,6 +369,8 @@ class Relabel(Change):
 
 # --- C-sized shards that are here ------------------------------------------------------------------------------------
 
+_HERE: Names = frozenset({"rows in one place", "rows that stay"})
+
 
 @dataclass(frozen=True, eq=False)
 class CellSeeds(Pass[Index]):
@@ -376,6 +380,7 @@ class CellSeeds(Pass[Index]):
     cells; −1 where a cell had no further distinct row of positive weight.
     """
 
+    needs = _HERE | {"dense rows"}
     starts: Index
     quotas: Index
     uniforms: F64
@@ -389,6 +394,7 @@ class CellNeighbors(Pass[Labels]):
     adjacent to all.
     """
 
+    needs = _HERE
     starts: Index
     adjacent: Index
     n_neighbors: int
@@ -401,5 +407,6 @@ class ExpectChunks(Pass[SoftStatistics]):
     The same chunks are often asked for again: what can be made of them beforehand is kept.
     """
 
+    needs = _HERE
     chunks: Chunks
     mixture: GaussianParameters

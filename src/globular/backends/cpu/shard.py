@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from globular.backends.cpu.rows import CSRRows, DenseRows, Rows
+from globular.backends.cpu.rows import CSRRows, DenseRows, Rows, read_only
 from globular.backends.host import NONE, HostShard
 from globular.errors import UnsupportedPassError
 from globular.kernels.hard import row_lengths
@@ -113,6 +113,10 @@ class CpuShard(HostShard):
 
     def parts(self) -> Iterator[CpuShard]:
         yield self
+
+    def row_blocks(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        rows = self.dense_rows.block(0, self.n_rows)
+        yield 0, read_only(rows * self.scales[:, None]) if len(self.scales) else rows
 
     def _run_parts(self, work: Pass[Result]) -> Result:
         raise UnsupportedPassError(f"{type(work).__name__} is not available here: rows in memory do not know it")

@@ -220,7 +220,7 @@ def pack(value: Any) -> Any:
         indices = np.flatnonzero(occupied).astype(np.int32)
         return SparseRows(value.shape, indices, value[indices]) if 2 * len(indices) < len(value) else value
     if isinstance(value, PairStatistics):
-        return PackedPairs([tuple(map(narrowed, piece)) for piece in value.pieces])
+        return PackedPairs([tuple(map(narrowed, piece)) for piece in value.pieces if len(piece[0])])
     if is_dataclass(value) and not isinstance(value, type):
         return Record(type(value), [pack(getattr(value, item.name)) for item in fields(value)])
     return value

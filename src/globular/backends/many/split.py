@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,14 +68,18 @@ class SideBySide(Shard):
     def run(self, work: Pass[Result]) -> Result:
         if reason := self.why_not(type(work)):
             raise UnsupportedPassError(f"{type(work).__name__} is not available here: {reason}")
+        asked: Pass[Any] = work
+        if isinstance(asked, Take):  # by the number in the whole
+            return cast(Result, self.take(asked.indices, asked.what))
+        if isinstance(asked, Locate):
+            return cast(Result, self.locate(asked.masses, asked.by))
         return self._merged(work)
 
     def take(self, indices: Index, what: RowValue = "rows") -> NDArray[Any]:
         owners = np.searchsorted(self._ends, indices, side="right")
         wanted = {int(part): Take(indices[owners == part] - self._first(part), what) for part in np.unique(owners)}
-        out: NDArray[Any] = np.empty((len(indices), self.n_columns) if what == "rows" else len(indices))
-        if what == "labels":
-            out = out.astype(np.int32)
+        shape = (len(indices), self.n_columns) if what == "rows" else (len(indices),)
+        out: NDArray[Any] = np.empty(shape, dtype=np.int32 if what == "labels" else np.float64)
         for part, values in self._some(wanted).items():
             out[owners == part] = values
         return out

@@ -8,11 +8,14 @@ for labels, more for seeding and bounds) and what C×D needs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from globular.backends.blocks import PART_BYTES, BlockShard
+from globular.backends.blocks import BlockShard
 from globular.backends.cpu.shard import CpuShard
+from globular.backends.host import PART_BYTES
 from globular.backends.many.batches import StreamedBatch
 from globular.data.blocks import Block, Matrix, Source, working_dtype
 from globular.data.some_rows import check_rows
@@ -52,6 +55,10 @@ class StreamShard(BlockShard):
         for block in read_ahead(self.source.blocks(self.rows_per_part)):
             yield self._part(block)
         self._checked = True
+
+    def row_blocks(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        for part in self.parts():
+            yield part.first_row - self.first_row, next(part.row_blocks())[1]
 
     def _part(self, block: Block) -> CpuShard:
         if not self._checked:

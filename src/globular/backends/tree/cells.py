@@ -6,13 +6,11 @@ state is in this process, wherever its rows are.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.rows import Floats, read_only
-from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import HostShard
 from globular.backends.tree.best_cut import best_parts, parts_below
 from globular.backends.tree.frontier import Frontier
@@ -44,25 +42,21 @@ def frontier_of(shard: HostShard) -> Frontier:
 def plant(shard: HostShard, work: Plant) -> int:
     known = cast(Frontier | None, shard.frontier)
     if known is None or (known.tree.kind, known.leaf_size) != (work.scatter, work.leaf_size):
-        tree = PartitionTree.join([_tree_of(cast(CpuShard, part), work) for part in shard.parts()])
+        trees = [_tree_of(shard, work, begin, rows) for begin, rows in shard.row_blocks()]
 
         def read(numbers: NDArray[np.integer]) -> tuple[F64, F64]:
             places = np.asarray(numbers, dtype=np.intp) - shard.first_row
             return shard.take(places), shard.take(places, "weights")
 
-        shard.frontier = Frontier(tree, read, work.leaf_size)
+        shard.frontier = Frontier(PartitionTree.join(trees), read, work.leaf_size)
     frontier = frontier_of(shard)
     frontier.reset(work.largest, work.depth)
     return len(frontier)
 
 
-def _tree_of(part: CpuShard, work: Plant) -> PartitionTree:
-    rows: Floats = part.dense_rows.block(0, part.n_rows)
-    if len(part.scales):
-        rows = read_only(rows * part.scales[:, None])
-    return PartitionTree.build(
-        rows, part.weights, work.scatter, work.leaf_size, first_row=part.first_row, n_threads=part.n_threads
-    )
+def _tree_of(shard: HostShard, work: Plant, begin: int, rows: NDArray[Any]) -> PartitionTree:
+    weights, first = shard.weights[begin : begin + len(rows)], shard.first_row + begin
+    return PartitionTree.build(rows, weights, work.scatter, work.leaf_size, first_row=first, n_threads=shard.n_threads)
 
 
 @HostShard.implements(TakeCells)

@@ -1,0 +1,434 @@
+"""One case or more for every pass: a problem, what was done before, the pass, and its oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp
+
+from globular.backends.cpu import CpuShard
+from globular.backends.host import HostShard
+from globular.model.cells import CenterCells
+from globular.model.chunks import Chunks
+from globular.model.dirichlet import InfiniteMixture
+from globular.model.gaussian import GaussianParameters
+from globular.model.graph import random_graph
+from globular.model.groups import CenterGroups, group_by
+from globular.model.nested import Batch, Bounds, NestedSearch
+from globular.model.observations import Moments as Observed
+from globular.model.search import Search
+from globular.model.statistics import ColumnMoments, PairStatistics
+from globular.model.subspace import Subspace
+from globular.model.wishart import GaussianPrior
+from globular.reference import chunks, d2, hard, probed, soft, truncated
+from globular.seam.among import Bounded, Neighbors, Probe, Remembered
+
+from globular.seam.passes import (  # isort: skip
+    AddSeeds, AllLabels, Answer, Assign, AssignBatch, CellNeighbors, CellSeeds, Centers, Expect, ExpectChunks,
+    Farthest, LabelBySeeds, Locate, Moments, Pass, Project, Relabel, RowsOf, ScatterLabels, Smallest, SumByLabel,
+    Take, Total, Truncated, TrySeeds,
+)  # fmt: skip
+from globular.seam.tree_passes import (  # isort: skip
+    BestCut, CellsOf, ExpectCells, ForgetMembers, Gains, Gap, OpenCut, OpenGaining, OpenHeld, OpenRows, Plant,
+    PutFrontier, ReadFrontier, TakeCells,
+)  # fmt: skip
+from makers import blobs, in_form, weights_for
+
+N, C = 180, 9
+State = dict[str, Any]
+
+
+class Problem:
+    """Rows in one form, and models of them."""
+
+    def __init__(self, form: str, weighted: bool) -> None:
+        self.matrix = in_form(blobs(n=N, C=C, D=3), form)
+        self.weights = weights_for(N) if weighted else None
+        self.rows, self.w = hard.as_seen(self.matrix), np.ones(N) if self.weights is None else self.weights
+        self.former, self.centers = self.rows[40 : 40 + C], self.rows[: 2 * C : 2] + 0.03
+        self.graph = random_graph(C, 4, np.random.default_rng(1))
+        self.groups = CenterGroups.from_assignment(np.arange(C) % 3, 3)
+        starts, order = group_by(hard.closest_centers(self.centers, self.centers[:3]).astype(np.int32), 3)
+        self.cells = CenterCells(self.centers[:3], order.astype(np.intp), starts.astype(np.intp))
+        self.tree = self.cells.tree(self.centers)
+        self.shifts = np.linalg.norm(self.centers - self.former, axis=1) * 1.0000001
+        self.everyone = np.arange(N)
+
+    def mixture(self, kind: str = "diag") -> GaussianParameters:
+        spread = np.linspace(1.0, 2.0, 3 * C).reshape(C, 3)
+        return GaussianParameters(
+            np.arange(1.0, C + 1) / 45, self.centers, spread if kind == "diag" else spread[:, :, None] * np.eye(3), kind
+        )
+
+    @cached_property
+    def infinite(self) -> InfiniteMixture[Any]:
+        prior = GaussianPrior(0.01, self.rows.mean(axis=0), 5.0, np.eye(3))
+        mixture = self.mixture("full")
+        found = Observed.from_pass(mixture, soft.soft_pass(self.rows, self.w, mixture))
+        return InfiniteMixture.update(prior, (1.0, 1.0), found)
+
+
+def alike(found: Any, wanted: Any, rtol: float = 1e-9) -> None:
+    """Whole numbers exactly, others to rounding; of dictionaries and records everything that is wanted."""
+    if isinstance(wanted, dict):
+        for name, value in wanted.items():
+            alike(getattr(found, name), value, rtol)
+    elif isinstance(wanted, PairStatistics | truncated.Pairs | Chunks):
+        alike(plain(found), plain(wanted), max(rtol, 1e-6))
+    elif isinstance(wanted, ColumnMoments):
+        alike(found, {"mean": wanted.mean, "variance": wanted.variance}, rtol)
+    elif isinstance(wanted, CpuShard):
+        alike(found.take(np.arange(wanted.n_rows)), wanted.take(np.arange(wanted.n_rows)), rtol)
+    elif hasattr(wanted, "__dataclass_fields__"):
+        alike(found, {name: getattr(wanted, name) for name in wanted.__dataclass_fields__}, rtol)
+    elif isinstance(wanted, list) and wanted and isinstance(wanted[0], np.ndarray):
+        alike(np.concatenate(found), np.concatenate(wanted), rtol)
+    elif isinstance(wanted, list):
+        for one, other in zip(found, wanted, strict=True):
+            alike(one, other, rtol)
+    elif wanted is not None:
+        assert np.shape(found) == np.shape(wanted)
+        if np.asarray(wanted).dtype.kind == "f":
+            scale = np.abs(wanted, where=np.isfinite(wanted), out=np.zeros(np.shape(wanted))).max(initial=1.0)
+            np.testing.assert_allclose(found, wanted, rtol=rtol, atol=rtol * scale)
+        else:
+            np.testing.assert_array_equal(found, wanted)
+
+
+def plain(value: Any) -> Any:
+    """Pairs as a table, cells in the order of their means."""
+    if isinstance(value, PairStatistics):
+        tables = np.zeros((2, C, C))
+        for table, sums in zip(tables, value.sums, strict=True):
+            np.add.at(table, tuple(value.pairs), sums)
+        return tables
+    if isinstance(value, truncated.Pairs):
+        return np.stack([value.distances, value.weights])
+    order = np.lexsort(np.round(value.means, 9).T)
+    return [np.column_stack([value.weights, value.means, value.with_scatter().scatter])[order]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pass and what it is to do; `oracle(problem, shard, state before, state after, result)` asserts it."""
+
+    name: str
+    work: Callable[[Problem], Pass[Any]]
+    oracle: Callable[[Problem, Any, State, State, Any], None]
+    before: Callable[[Problem], list[Pass[Any]]] = lambda p: [Assign(p.former)]
+    dense: bool = False
+    """Whether the model that is asked is one of dense rows, which the pass does not know."""
+    of_one_tree: bool = False
+    """Whether it names the nodes of one tree over all rows."""
+    cells_of_parts: bool = False
+    """Whether its result depends on the parts that have a tree of their own."""
+
+    @property
+    def on_tree(self) -> bool:
+        return type(self.work(Problem("float64", False))).__module__.endswith("tree_passes")
+
+
+# --- oracles ---------------------------------------------------------------------------------------------------------
+
+
+def votes(p: Problem, labels: Any, before: State) -> dict[str, Any]:
+    """Sums of rows that have these labels, and those that changed."""
+    counts, sums = np.zeros(C), np.zeros((C, 3))
+    np.add.at(counts, labels, p.w)
+    np.add.at(sums, labels, p.w[:, None] * p.rows)
+    own = p.w @ ((p.rows - p.centers[labels]) ** 2).sum(axis=1)
+    return {"sums": sums, "counts": counts, "objective": own, "n_changed": int((labels != before["labels"]).sum())}
+
+
+def assigned(label: Callable[[Problem, State], Any]) -> Any:
+    def check(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+        labels = label(p, before)
+        np.testing.assert_array_equal(after["labels"], labels)
+        alike(found, votes(p, labels, before))
+
+    return check
+
+
+def neighbors(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    wanted = truncated.neighborhood_pass(p.rows, p.w, p.centers, p.graph, Search(1, 1, 3, True), before["labels"])
+    np.testing.assert_array_equal(after["labels"], wanted.labels)
+    alike(found, votes(p, wanted.labels, before) | {"pairs": wanted.pairs})
+    assert found.n_distances == wanted.statistics.n_distances
+
+
+def candidates(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    members = truncated.starting_members(before["labels"], p.graph, 3)
+    search = Search(3, 1, 3, True)
+    wanted = truncated.candidates_pass(p.rows, p.w, p.centers, p.graph, search, before["labels"], members)
+    np.testing.assert_array_equal(after["labels"], wanted.labels)
+    alike(found, votes(p, wanted.labels, before) | {"pairs": wanted.pairs})
+    assert found.n_distances == wanted.statistics.n_distances
+    alike(after.get("members", wanted.members).reshape(N, 3), wanted.members)
+
+
+def moves(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    labels, old = hard.closest_centers(p.rows, p.centers), votes(p, before["labels"], before)
+    new = votes(p, labels, before)
+    alike(found, new | {"sums": new["sums"] - old["sums"], "counts": new["counts"] - old["counts"]})
+
+
+def batch(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    chosen = Batch(5, 120, N).rows(N)
+    labels, old = before["labels"].copy(), before["labels"]
+    labels[chosen] = hard.closest_centers(p.rows[chosen], p.centers)
+    np.testing.assert_array_equal(after["labels"], labels)
+    sums, counts = np.zeros((C, 3)), np.zeros(C)
+    for sign, who in ((1, labels), (-1, old)):
+        voting = chosen[who[chosen] >= 0]
+        np.add.at(counts, who[voting], sign * p.w[voting])
+        np.add.at(sums, who[voting], sign * p.w[voting, None] * (p.rows[voting] - p.rows[0]))
+    alike(found, {"sums": sums, "counts": counts, "n_rows": 120, "n_changed": int((labels != old).sum())})
+
+
+def seeds(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    wanted = d2.seed_distances(p.rows, p.w, np.vstack([p.former, p.centers]))
+    alike(shard.take(p.everyone, "errors"), p.w * wanted.d2)
+    alike(found.potential, wanted.potential)
+    alike(shard.run(Total("weights", "seeds", 2 * C)), np.bincount(wanted.seeds, p.w, minlength=2 * C))
+
+
+def expected(p: Problem, members: Any, n_distances: int) -> Any:
+    _, wanted = truncated.kept_statistics(p.rows, p.w, p.mixture(), members, n_distances)
+    return some(wanted, "counts", "sums", "scatter", "log_likelihood", "n_distances")
+
+
+def soft_neighbors(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    members = truncated.starting_members(before["labels"], p.graph, 3)
+    wanted = truncated.soft_pass(p.rows, p.w, p.mixture(), p.graph, Search(3, 1, 3, True), members)
+    np.testing.assert_array_equal(after["labels"], wanted.members[:, 0])
+    alike(found, expected(p, wanted.members, wanted.statistics.n_distances))
+
+
+def soft_probe(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    members = np.full((N, 3), -1, dtype=np.int32)
+    members[:, 0] = before["labels"]
+    kept, wanted, _ = probed.probing_soft_pass(p.rows, p.w, p.mixture(), p.cells, 2, members)
+    np.testing.assert_array_equal(after["labels"], kept[:, 0])
+    alike(found, expected(p, kept, wanted.n_distances))
+
+
+def claims(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    q, _ = soft.posterior(p.rows, p.mixture())
+    for component, claim in zip((4, 0), found, strict=True):
+        chosen = (q[:, component] > 1e-4) & (p.w > 0)
+        alike(claim, {"rows": p.rows[chosen], "weights": (p.w * q[:, component])[chosen]})
+
+
+def says(wanted: Callable[[Problem], Any], rtol: float = 1e-9) -> Any:
+    return lambda p, shard, before, after, found: alike(found, wanted(p), rtol)
+
+
+def leaves(name: str, wanted: Callable[[Problem, State], Any]) -> Any:
+    return lambda p, shard, before, after, found: np.testing.assert_array_equal(after[name], wanted(p, before))
+
+
+def posterior(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    joint, members = soft.log_joint(p.rows, p.mixture()), after.get("members")
+    if members is not None:
+        members = members.reshape(N, 3)
+        own = np.where(members >= 0, np.take_along_axis(joint, np.maximum(members, 0), axis=1), -np.inf)
+        alike(np.concatenate(found), logsumexp(own, axis=1))
+
+
+def some(statistics: Any, *names: str) -> dict[str, Any]:
+    return {name: getattr(statistics, name) for name in names}
+
+
+def near(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    distances = hard.squared_distances(p.rows, p.rows)
+    alike(np.take_along_axis(distances, found.astype(int), axis=1), np.sort(distances, axis=1)[:, :4])
+
+
+def cell_seeds(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    assert len(set(found.tolist())) == 5 and (p.w[found] > 0).all()
+    assert (found[:2] < 70).all() and (found[2:] >= 70).all()
+
+
+def cells_of(p: Problem, shard: Any) -> list[chunks.Cell]:
+    """The cells of all frontiers as sets of rows; those of opened leaves one by one."""
+    numbers = []
+    for part in getattr(shard, "shards", [shard]):
+        held = [part.frontier.tree.rows_of(int(node)) - 0 for node in part.frontier.nodes]
+        own = np.arange(part.first_row, part.first_row + part.n_rows)
+        numbers += held + [np.array([row]) for row in np.setdiff1d(own, np.concatenate([[], *held]))]
+    return [chunks.Cell(p.rows[n], p.w[n]) for n in numbers if p.w[n].sum() > 0]
+
+
+def cell_step(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    wanted = chunks.cell_pass(cells_of(p, shard), p.mixture())
+    alike(found, some(wanted, "counts", "sums", "scatter", "log_likelihood"), 1e-8)
+
+
+def gap(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    bound = sum(chunks.bound(cell, p.mixture()) for cell in cells_of(p, shard))
+    alike(found.total, soft.soft_pass(p.rows, p.w, p.mixture()).log_likelihood - bound, 1e-7)
+
+
+def partition(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    """All rows are in one cell; numbers count the cells."""
+    cells = shard.run(TakeCells()) if isinstance(found, int) else found
+    alike(float(cells.weights.sum()), float(p.w.sum()))
+    assert not isinstance(found, int) or found == len(cells)
+
+
+def gains(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    bound = sum(chunks.bound(cell, p.mixture()) for cell in cells_of(p, shard))
+    shard.run(OpenGaining(0.0))
+    opened = sum(chunks.bound(cell, p.mixture()) for cell in cells_of(p, shard))
+    alike(found.total, opened - bound, 1e-7)
+
+
+def held(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    counts = chunks.cell_pass(cells_of(p, shard), p.mixture()).counts
+    alike([claim.weights.sum() for claim in found], [counts[2], counts[5]], 1e-2)
+
+
+def nothing(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    """The state says it all."""
+
+
+def worth(nodes: Chunks) -> Any:
+    """A module's function: it has to travel."""
+    return -np.square(nodes.weights - 20.0)
+
+
+def put(p: Problem) -> Pass[Any]:
+    shard = CpuShard(p.rows, p.weights)
+    shard.run(PLANT)
+    (state,) = shard.run(ReadFrontier(1 << 30))
+    assert state is not None
+    return PutFrontier(state, None)
+
+
+def scattered(p: Problem, before: State) -> Any:
+    return [truncated.random_cluster(3, row, 63, 7) for row in range(N)]
+
+
+def planted(p: Problem) -> list[Pass[Any]]:
+    return [PLANT]
+
+
+PLANT = Plant("columns", 4, largest=12.0)
+LEAVES = Plant("columns", 4, largest=0.0)
+EVERYONE = np.stack([np.roll(np.arange(C, dtype=np.int32), -c) for c in range(C)])
+AMONG_CELLS, BY_ALL = Search(3, 0, 0, estimate=False), Search(C, 0, 0, estimate=False)
+
+
+def known(p: Problem) -> list[Pass[Any]]:
+    return [PLANT, ExpectCells(p.mixture(), Neighbors(p.graph, AMONG_CELLS))]
+
+
+CASES = [
+    Case("assign", lambda p: Assign(p.centers), assigned(lambda p, b: hard.closest_centers(p.rows, p.centers))),
+    Case("assign, labels alone", lambda p: Assign(p.centers, want="labels"),
+         leaves("labels", lambda p, b: hard.closest_centers(p.rows, p.centers))),
+    Case("assign, moves", lambda p: Assign(p.centers, want="moves"), moves),
+    Case("assign bounded", lambda p: Assign(p.centers, Bounded(p.groups, p.shifts)),
+         assigned(lambda p, b: hard.closest_centers(p.rows, p.centers)),
+         lambda p: [Assign(p.former, Bounded(p.groups, None))]),
+    Case("assign neighbors", lambda p: Assign(p.centers, Neighbors(p.graph, Search(1, 1, 3, True))), neighbors),
+    Case("assign candidates", lambda p: Assign(p.centers, Neighbors(p.graph, Search(3, 1, 3, True))), candidates),
+    Case("assign probe", lambda p: Assign(p.centers, Probe(p.cells, 2)),
+         assigned(lambda p, b: probed.probing_pass(p.rows, p.centers, p.cells, 2, b["labels"])[0])),
+    Case("assign down", lambda p: Assign.down(p.tree),
+         says(lambda p: some(d2.routed(p.rows, p.w, p.tree)[1], "sums", "counts", "errors", "n_distances"))),
+    Case("assign down, in the same cells", lambda p: Assign.down(p.tree, "stay"),
+         says(lambda p: some(d2.routed(p.rows, p.w, p.tree)[1], "sums", "counts", "errors")),
+         lambda p: [Assign.down(p.tree)]),
+    Case("assign batch", lambda p: AssignBatch(p.centers, p.rows[0], Batch(5, 120, N), NestedSearch()), batch,
+         lambda p: [AssignBatch(p.former, p.rows[0], Batch(5, 60, N), NestedSearch(restart=True))]),
+    Case("assign batch by bounds", lambda p: AssignBatch(
+            p.centers, p.rows[0], Batch(5, 120, N),
+            NestedSearch(Bounds.start(p.groups).after(p.shifts))), batch,
+         lambda p: [AssignBatch(
+            p.former, p.rows[0], Batch(5, 60, N), NestedSearch(Bounds.start(p.groups), restart=True))]),
+    Case("sum by label", lambda p: SumByLabel(C), lambda p, s, b, a, found: alike(
+        found, votes(p, b["labels"], b) | {"objective": 0.0, "n_changed": 0})),
+    Case("farthest", lambda p: Farthest(p.centers, 7), lambda p, s, b, a, found: alike(
+        found, hard.farthest(p.rows, p.w, p.centers, b["labels"], 7))),
+    Case("add seeds", lambda p: AddSeeds(p.centers, C), seeds, lambda p: [AddSeeds(p.former)]),
+    Case("try seeds", lambda p: TrySeeds(p.centers[:4]), says(lambda p: d2.trial_potentials(
+        p.rows, p.w, d2.seed_distances(p.rows, p.w, p.former).d2, p.centers[:4])), lambda p: [AddSeeds(p.former)]),
+    *(Case(f"expect {kind}", lambda p, k=kind: Expect(p.mixture(k)),
+           says(lambda p, k=kind: soft.soft_pass(p.rows, p.w, p.mixture(k)))) for kind in ("diag", "full")),
+    Case("expect neighbors", lambda p: Expect(p.mixture(), Neighbors(p.graph, Search(3, 1, 3, True))), soft_neighbors),
+    Case("expect probe", lambda p: Expect(p.mixture(), Probe(p.cells, 2, 3)), soft_probe),
+    *(Case(f"expect remembered, renew={renew}", lambda p, r=renew: Expect(p.mixture("full"), Remembered(r)),
+           says(lambda p: some(soft.soft_pass(p.rows, p.w, p.mixture("full")), "counts", "sums", "scatter"), 1e-3),
+           lambda p: [Expect(p.mixture("full"), Remembered(True))]) for renew in (True, False)),
+    Case("rows of", lambda p: RowsOf(p.mixture(), np.array([4, 0]), np.ones(2), 0), claims),
+    Case("rows of, remembered", lambda p: RowsOf(p.mixture(), np.array([4]), np.full(1, 0.5), 0, remembered=True),
+         nothing, lambda p: [Expect(p.mixture(), Remembered(True))]),
+    Case("answer densities", lambda p: Answer(p.mixture(), "log_densities"),
+         says(lambda p: [soft.posterior(p.rows, p.mixture())[1]]), dense=True),
+    Case("answer probabilities", lambda p: Answer(p.mixture(), "probabilities"),
+         says(lambda p: [soft.posterior(p.rows, p.mixture())[0]]), dense=True),
+    Case("answer components", lambda p: Answer(p.mixture(), "components"),
+         says(lambda p: [soft.posterior(p.rows, p.mixture())[0].argmax(axis=1)]), dense=True),
+    Case("answer truncated", lambda p: Answer(Truncated(p.mixture(), 3), "log_densities"), posterior,
+         lambda p: [Assign(p.former), Expect(p.mixture(), Neighbors(p.graph, Search(3, 1, 3, True)))], dense=True),
+    Case("answer distances", lambda p: Answer(Centers(p.centers), "distances"), says(
+        lambda p: [np.sqrt(hard.squared_distances(p.rows, p.centers)).astype(np.float32).astype(np.float64)], 1e-6)),
+    Case("answer infinite", lambda p: Answer(p.infinite, "log_densities"),
+         says(lambda p: [p.infinite.log_predictive(p.rows)]), dense=True),
+    Case("moments", lambda p: Moments(), lambda p, s, b, a, found: alike(
+        [found.mean, found.variance], list(hard.column_moments(p.rows, p.w)))),
+    Case("smallest", lambda p: Smallest(), says(lambda p: float(p.rows.min()))),
+    Case("project", lambda p: Project(Subspace(p.rows[0], np.eye(3)[:, :2])), lambda p, s, b, a, found: alike(
+        found.take(p.everyone), (p.rows - p.rows[0])[:, :2], 1e-6)),
+    *(Case(f"take {what}", lambda p, x=what: Take(np.array([170, 3, 60, 3]), x), says(
+        lambda p, x=what: {"rows": p.rows, "weights": p.w, "errors": p.w * d2.seed_distances(p.rows, p.w, p.former).d2,
+                           "labels": np.full(N, -1)}[x][[170, 3, 60, 3]]), lambda p: [AddSeeds(p.former)])
+      for what in ("rows", "weights", "errors", "labels")),
+    *(Case(f"locate by {by}", lambda p, x=by: Locate(np.linspace(0, 40.0, 9), x), says(lambda p, x=by: d2.locate(
+        p.w if x == "weights" else p.w * d2.seed_distances(p.rows, p.w, p.former).d2, np.linspace(0, 40.0, 9))),
+        lambda p: [AddSeeds(p.former)]) for by in ("weights", "errors")),
+    Case("total", lambda p: Total("weights"), says(lambda p: p.w.sum(keepdims=True))),
+    Case("total by label", lambda p: Total("errors", "labels", C), says(lambda p: np.bincount(
+        hard.closest_centers(p.rows, p.former), p.w * d2.seed_distances(p.rows, p.w, p.centers).d2, minlength=C)),
+        lambda p: [Assign(p.former), AddSeeds(p.centers)]),
+    Case("all labels", lambda p: AllLabels(), lambda p, s, b, a, found: alike(found, [b["labels"]])),
+    Case("scatter labels", lambda p: ScatterLabels(7, 3), leaves("labels", scattered)),
+    Case("label by seeds", lambda p: LabelBySeeds(),
+         leaves("labels", lambda p, b: hard.closest_centers(p.rows, p.centers)),
+         lambda p: [Assign(p.former), AddSeeds(p.centers)]),
+    Case("relabel", lambda p: Relabel(np.arange(C, dtype=np.int32)[::-1].copy()),
+         leaves("labels", lambda p, b: C - 1 - b["labels"])),
+    Case("cell seeds", lambda p: CellSeeds(np.array([0, 70, N]), np.array([2, 3]), np.full(5, 0.6)), cell_seeds),
+    Case("cell neighbors", lambda p: CellNeighbors(np.array([0, N]), np.zeros((1, 1), dtype=np.intp), 4), near),
+    Case("expect chunks", lambda p: ExpectChunks(Chunks(p.w, p.rows, np.empty((N, 0)), "columns"), p.mixture()),
+         says(lambda p: soft.soft_pass(p.rows, p.w, p.mixture()), 1e-6)),
+    Case("plant", lambda p: PLANT, partition),
+    Case("expect cells", lambda p: ExpectCells(p.mixture()), cell_step, planted),
+    Case("expect cells of all neighbors", lambda p: ExpectCells(p.mixture(), Neighbors(EVERYONE, BY_ALL)),
+         cell_step, planted),
+    Case("gains", lambda p: Gains(p.mixture(), 5), gains, planted),
+    Case("gains, truncated", lambda p: Gains(p.mixture(), 5, truncated=True), nothing, known),
+    Case("gap", lambda p: Gap(p.mixture()), gap, lambda p: [LEAVES]),
+    Case("gap, truncated", lambda p: Gap(p.mixture(), truncated=True), nothing, known),
+    Case("open gaining", lambda p: OpenGaining(0.0), partition, lambda p: [PLANT, Gains(p.mixture(), 5)]),
+    Case("open rows", lambda p: OpenRows(), says(lambda p: N), planted),
+    Case("open held", lambda p: OpenHeld(p.mixture(), np.array([2]), 30), partition, planted, cells_of_parts=True),
+    Case("best cut", lambda p: BestCut(worth, 0.0), partition, planted, cells_of_parts=True),
+    Case("open cut", lambda p: OpenCut(), partition, lambda p: [PLANT, BestCut(worth, 0.0)], cells_of_parts=True),
+    Case("cells of", lambda p: CellsOf(p.mixture(), np.array([2, 5])), held, planted),
+    Case("forget members", lambda p: ForgetMembers(), nothing, known),
+    Case("take cells", lambda p: TakeCells(), partition, planted),
+    Case("read frontier", lambda p: ReadFrontier(0), lambda p, s, b, a, found: alike(set(found) == {None}, True),
+         planted, cells_of_parts=True),
+    Case("put frontier", put, nothing, lambda p: [LEAVES], of_one_tree=True),
+]  # fmt: skip
+
+
+def hosts(shard: Any) -> list[HostShard]:
+    """The parts of a layout that are in this process."""
+    return [shard] if isinstance(shard, HostShard) else getattr(shard, "shards", [])

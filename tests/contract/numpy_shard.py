@@ -1,0 +1,150 @@
+"""A backend in plain NumPy: all that is N-sized is one array, and every source of candidates is answered by all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from globular.backends.blocks import BlockShard
+from globular.model import statistics
+from globular.model.dirichlet import InfiniteMixture
+from globular.model.nested import NestedStatistics
+from globular.reference import d2, hard, soft, truncated
+from globular.seam import passes
+from globular.seam.among import Down, Neighbors, Probe
+
+
+class NumpyShard(BlockShard):
+    """Dense rows as one array of float64."""
+
+    lacks = {"sparse rows": "the rows are dense", "rows in one place": "nobody has written it"}  # noqa: RUF012
+
+    def __init__(self, matrix: Any, weights: Any = None, *, unit_rows: bool = False, **place: int) -> None:
+        super().__init__(matrix.shape, weights, **place)
+        self.x, self.w = hard.as_seen(matrix, unit_rows=unit_rows), np.ones(self.n_rows) if weights is None else weights
+
+    def take_rows(self, indices: passes.Index) -> statistics.F64:
+        return self.x[indices]
+
+    def subset(self, indices: passes.Index) -> NumpyShard:  # type: ignore[override]
+        return NumpyShard(self.x[indices], self.w[indices] if len(self.weights) else None, n_threads=self.n_threads)
+
+    def parts(self) -> Any:
+        raise AssertionError("this backend carries out its passes itself")
+
+
+def sums_by(x: statistics.F64, w: statistics.F64, labels: Any, n: int) -> tuple[statistics.F64, statistics.F64]:
+    member = w[:, None] * (labels[:, None] == np.arange(n))
+    return member.T @ x, member.sum(axis=0)
+
+
+@NumpyShard.implements(passes.Assign)
+def assign(shard: NumpyShard, work: passes.Assign) -> statistics.HardStatistics:
+    former, C = shard.labels.copy(), len(work.centers)
+    shard.labels[:], found = hard.hard_pass(shard.x, shard.w, work.centers, former)
+    errors = ((shard.x - work.centers[shard.labels]) ** 2).sum(axis=1)
+    if "d2" in work.effect.writes:
+        shard.squared_distances[:] = errors
+    if isinstance(work.among, Down):
+        found.errors = np.bincount(shard.labels, shard.w * errors, minlength=C)
+    if work.want == "moves":
+        before = sums_by(shard.x, shard.w, former, C)
+        found.sums, found.counts = found.sums - before[0], found.counts - before[1]
+    elif work.want == "labels":
+        found.sums, found.counts = np.empty((0, shard.n_columns)), np.empty(0)
+    return found
+
+
+@NumpyShard.implements(passes.AssignBatch)
+def assign_batch(shard: NumpyShard, work: passes.AssignBatch) -> NestedStatistics:
+    if work.search.restart:
+        shard.labels[:] = -1
+    rows = work.rows.seen_from(shard.first_row).rows(shard.n_rows)
+    former, labels = shard.labels[rows], hard.closest_centers(shard.x[rows], work.centers)
+    shard.labels[rows] = labels
+    moved = labels != former
+    joining = moved if work.search.remove_old else np.ones(len(rows), dtype=bool)
+    leaving = moved & (former >= 0) & work.search.remove_old
+    found = NestedStatistics.none(*work.centers.shape)
+    for sign, who, chosen in ((1, labels[joining], rows[joining]), (-1, former[leaving], rows[leaving])):
+        x, w = shard.x[chosen] - work.origin, shard.w[chosen]
+        np.add.at(found.sums, who, sign * w[:, None] * x)
+        np.add.at(found.counts, who, sign * w)
+        np.add.at(found.squares, who, sign * w * (x**2).sum(axis=1))
+        np.add.at(found.sizes, who, sign * (w > 0))
+    found.n_rows, found.n_changed, found.n_distances = len(rows), int(moved.sum()), len(rows) * len(work.centers)
+    return found
+
+
+@NumpyShard.implements(passes.AddSeeds)
+def add_seeds(shard: NumpyShard, work: passes.AddSeeds) -> statistics.PotentialStatistics:
+    if work.n_before == 0:
+        shard.squared_distances[:] = np.inf
+    found = d2.seed_distances(shard.x, shard.w, work.seeds)
+    closer = found.d2 < shard.squared_distances
+    shard.squared_distances[closer] = found.d2[closer]
+    shard.closest_seeds[closer] = work.n_before + found.seeds[closer]
+    return statistics.PotentialStatistics(float(shard.w @ shard.squared_distances), shard.n_rows * len(work.seeds))
+
+
+def log_joint(shard: NumpyShard, mixture: Any) -> statistics.F64:
+    with np.errstate(divide="ignore"):
+        return soft.log_joint(shard.x, mixture) + getattr(mixture, "log_scale", 0.0)
+
+
+@NumpyShard.implements(passes.Expect)
+def expect(shard: NumpyShard, work: passes.Expect) -> statistics.SoftStatistics:
+    if isinstance(work.among, Neighbors | Probe):
+        return expect_few(shard, work.mixture, getattr(work.among, "search", work.among).n_candidates)
+    with np.errstate(divide="ignore"):
+        found = soft.soft_pass(shard.x, shard.w, work.mixture)
+    found.log_likelihood += shard.total_weight * getattr(work.mixture, "log_scale", 0.0)
+    return found
+
+
+def expect_few(shard: NumpyShard, mixture: Any, n_candidates: int) -> statistics.SoftStatistics:
+    members = shard.state.get("members", np.int32, -1, n_candidates)
+    members[:] = np.argsort(-log_joint(shard, mixture), axis=1, kind="stable")[:, :n_candidates]
+    shard.labels[:] = members[:, 0]
+    return truncated.kept_statistics(shard.x, shard.w, mixture, members, shard.n_rows * mixture.n_components)[1]
+
+
+@NumpyShard.implements(passes.RowsOf)
+def rows_of(shard: NumpyShard, work: passes.RowsOf) -> list[statistics.Claim]:
+    joint = log_joint(shard, work.mixture)
+    q = np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))[:, work.components]
+    drawn = np.random.Generator(np.random.PCG64([work.seed, 0]).advance(shard.first_row)).random(shard.n_rows)
+    chosen = (q > 1e-4) & (shard.w > 0)[:, None] & (drawn[:, None] < work.rates)
+    claims = zip(chosen.T, q.T / work.rates[:, None], strict=True)
+    return [statistics.Claim(shard.x[rows], (shard.w * share)[rows]) for rows, share in claims]
+
+
+@NumpyShard.implements(passes.Answer)
+def answer(shard: NumpyShard, work: passes.Answer) -> list[Any]:
+    if isinstance(work.model, passes.Centers):
+        by_angle = work.model.metric == "cosine"
+        x, centers = (hard.as_seen(rows, unit_rows=by_angle) for rows in (shard.x, work.model.centers))
+        return [1.0 - x @ centers.T if by_angle else np.sqrt(hard.squared_distances(x, centers))]
+    if isinstance(work.model, passes.Truncated):
+        members = shard.state.get("members", np.int32, -1, work.model.n_candidates)
+        joint = np.take_along_axis(log_joint(shard, work.model.mixture), members.astype(np.intp), axis=1)
+        found = np.logaddexp.reduce(joint, axis=1)
+        q = np.exp(joint - found[:, None])
+        return [found if work.want == "log_densities" else statistics.TruncatedPosterior(members, q, found)]
+    joint = None if isinstance(work.model, InfiniteMixture) else log_joint(shard, work.model)
+    found = work.model.log_predictive(shard.x) if joint is None else np.logaddexp.reduce(joint, axis=1)
+    if joint is not None and work.want in ("components", "probabilities"):
+        return [joint.argmax(axis=1) if work.want == "components" else np.exp(joint - found[:, None])]
+    return [float(shard.w @ found) if work.want == "total" else found]
+
+
+def simple(kind: Any, function: Any) -> None:
+    NumpyShard.implements(kind)(lambda shard, work: function(shard.x, shard.w, shard, work))
+
+
+simple(passes.SumByLabel, lambda x, w, s, p: statistics.HardStatistics(*sums_by(x, w, s.labels, p.n_clusters), 0, 0, 0))
+simple(passes.Farthest, lambda x, w, s, p: hard.farthest(x, w, p.centers, s.labels, p.n))
+simple(passes.TrySeeds, lambda x, w, s, p: d2.trial_potentials(x, w, s.squared_distances, p.seeds))
+simple(passes.Moments, lambda x, w, s, p: statistics.ColumnMoments(((s.total_weight, *hard.column_moments(x, w)),)))
+simple(passes.Smallest, lambda x, w, s, p: float(x.min()))

@@ -27,6 +27,7 @@ from experiments.common import (
 from experiments.verbeek2003 import HEADING, REPORT
 from experiments.verbeek2003.fits import Problem, Rows, draw, kmeans_start
 from globular.backends.cpu import CpuShard
+from globular.model.covariances import OUTER
 from globular.seam.tree_passes import ExpectCells, Plant
 
 NEVER_WORSE = Band(low=0.0)
@@ -54,7 +55,7 @@ def measure(config: Config) -> Rows:
         mixture = kmeans_start(rows, config.problem.k, run)
         shard = CpuShard(rows)
         for place, depth in enumerate(config.depths):
-            shard.run(Plant("outer", 1, depth=depth))
+            shard.run(Plant(OUTER, 1, depth=depth))
             optimal = shard.run(ExpectCells(mixture, rule="optimal")).log_likelihood
             found[run, place] = optimal - shard.run(ExpectCells(mixture, rule="centroid")).log_likelihood
     return found

@@ -16,6 +16,7 @@ from globular.algorithms.em import EMOptions, covariance_limits, em, start_from_
 from globular.algorithms.steps import Step
 from globular.backends.cpu import CpuShard
 from globular.estimators.chunky_starts import CELLS_PER_COMPONENT, LEAF_SIZE, resolved_max_cells
+from globular.model.covariances import OUTER
 from globular.model.gaussian import GaussianParameters
 from globular.seam.passes import Expect
 from globular.seam.tree_passes import Plant
@@ -99,12 +100,12 @@ def compare(problem: Problem, seed: int, *, tol: float = 1e-3) -> Comparison:
     shard = CpuShard(sample.rows)
     exact, em_seconds = _timed(lambda: list(em(shard, start, EMOptions(max_iter=1000, tol=tol))))
     largest = problem.N / (CELLS_PER_COMPONENT * problem.k)
-    _, tree_seconds = _timed(lambda: CpuShard(sample.rows).run(Plant("outer", LEAF_SIZE)))
+    _, tree_seconds = _timed(lambda: CpuShard(sample.rows).run(Plant(OUTER, LEAF_SIZE)))
     options = ChunkyOptions(tol=tol, max_cells=resolved_max_cells(None, problem.N, problem.k), polish="needed")
     limits = covariance_limits(shard, EMOptions())
 
     def refine() -> list[Step[ChunkyModel]]:
-        shard.run(Plant("outer", LEAF_SIZE, largest=largest))  # it stands: this lays the first cells
+        shard.run(Plant(OUTER, LEAF_SIZE, largest=largest))  # it stands: this lays the first cells
         return list(chunky(shard, start, options, np.random.default_rng(seed), limits=limits))
 
     refine()

@@ -47,6 +47,7 @@ from globular.estimators.chunky_starts import LEAF_SIZE
 from globular.estimators.inputs import Input
 from globular.estimators.memory import chunky_bytes
 from globular.estimators.mixture_starts import GivenStart
+from globular.model.covariances import OUTER
 from globular.model.gaussian import GaussianParameters
 from globular.seam.passes import Expect
 from globular.threads import resolve_threads
@@ -204,11 +205,11 @@ def loss_of(model: PeerMixture | GaussianMixture | ChunkyGaussianMixture, test: 
 def measure_tree(n_rows: int) -> dict[str, float]:
     """Seconds for the tree over `n_rows` rows of 8 columns, full scatter; the best of three."""
     X = generated(n_rows, 50, 1.0)().rows[:n_rows]
-    PartitionTree.build(X[:10_000], np.empty(0), "outer", 16)  # compiled before the clock runs
+    PartitionTree.build(X[:10_000], np.empty(0), OUTER, 16)  # compiled before the clock runs
     seconds = []
     for _ in range(3):
         began = time.perf_counter()
-        PartitionTree.build(X, np.empty(0), "outer", 16, n_threads=resolve_threads(None))
+        PartitionTree.build(X, np.empty(0), OUTER, 16, n_threads=resolve_threads(None))
         seconds.append(time.perf_counter() - began)
     return {"rows": n_rows, "seconds": min(seconds)}
 
@@ -227,7 +228,7 @@ def measure_memory(n_rows: int) -> dict[str, float]:
     model = ChunkyGaussianMixture(20, random_state=0).fit(X)
     seconds = time.perf_counter() - began
     taken = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-    foretold = chunky_bytes(n_rows, 8, LEAF_SIZE, "outer")
+    foretold = chunky_bytes(n_rows, 8, LEAF_SIZE, OUTER)
     return {"rows": n_rows, "seconds": seconds, "taken": taken, "foretold": foretold, "cells": model.n_cells_}
 
 

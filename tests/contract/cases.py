@@ -14,6 +14,7 @@ from globular.backends.cpu import CpuShard
 from globular.backends.host import HostShard
 from globular.model.cells import CenterCells
 from globular.model.chunks import Chunks
+from globular.model.covariances import COLUMNS
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import random_graph
@@ -23,6 +24,7 @@ from globular.model.observations import Moments as Observed
 from globular.model.search import Search
 from globular.model.statistics import ColumnMoments, PairStatistics
 from globular.model.subspace import Subspace
+from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
 from globular.reference import chunks, d2, hard, probed, soft, truncated
 from globular.seam.among import Bounded, Neighbors, Probe, Remembered
@@ -66,7 +68,7 @@ class Problem:
 
     @cached_property
     def infinite(self) -> InfiniteMixture[Any]:
-        prior = GaussianPrior(0.01, self.rows.mean(axis=0), 5.0, np.eye(3))
+        prior = GaussianPrior(WISHART["full"], 0.01, self.rows.mean(axis=0), 5.0, np.eye(3))
         mixture = self.mixture("full")
         found = Observed.from_pass(mixture, soft.soft_pass(self.rows, self.w, mixture))
         return InfiniteMixture.update(prior, (1.0, 1.0), found)
@@ -317,8 +319,8 @@ def planted(p: Problem) -> list[Pass[Any]]:
     return [PLANT]
 
 
-PLANT = Plant("columns", 4, largest=12.0)
-LEAVES = Plant("columns", 4, largest=0.0)
+PLANT = Plant(COLUMNS, 4, largest=12.0)
+LEAVES = Plant(COLUMNS, 4, largest=0.0)
 EVERYONE = np.stack([np.roll(np.arange(C, dtype=np.int32), -c) for c in range(C)])
 AMONG_CELLS, BY_ALL = Search(3, 0, 0, estimate=False), Search(C, 0, 0, estimate=False)
 
@@ -405,7 +407,7 @@ CASES = [
          leaves("labels", lambda p, b: C - 1 - b["labels"])),
     Case("cell seeds", lambda p: CellSeeds(np.array([0, 70, N]), np.array([2, 3]), np.full(5, 0.6)), cell_seeds),
     Case("cell neighbors", lambda p: CellNeighbors(np.array([0, N]), np.zeros((1, 1), dtype=np.intp), 4), near),
-    Case("expect chunks", lambda p: ExpectChunks(Chunks(p.w, p.rows, np.empty((N, 0)), "columns"), p.mixture()),
+    Case("expect chunks", lambda p: ExpectChunks(Chunks(p.w, p.rows, np.empty((N, 0)), COLUMNS), p.mixture()),
          says(lambda p: soft.soft_pass(p.rows, p.w, p.mixture()), 1e-6)),
     Case("plant", lambda p: PLANT, partition),
     Case("expect cells", lambda p: ExpectCells(p.mixture()), cell_step, planted),

@@ -6,11 +6,11 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
@@ -19,12 +19,13 @@ from sklearn.utils.validation import check_is_fitted
 from globular.algorithms.probing import find_labels
 from globular.algorithms.seeding.named import STARTS
 from globular.algorithms.steps import Step, in_units
+from globular.estimators.base import Estimator
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_indices, checked_floats
 from globular.estimators.inputs import Input, open_input
 from globular.estimators.memory import check_allocation
-from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, SharedParameters
-from globular.estimators.running import Fit, exhaust, warn_user
+from globular.estimators.parameters import AUTO, FROM_ONE, Constraints
+from globular.estimators.running import Fit, warn_user
 from globular.model.history import History, Record
 from globular.model.statistics import F64
 from globular.seam.passes import Assign, Centers, Labels
@@ -36,13 +37,11 @@ BLOCK_BYTES = 64 * 2**20
 """Bytes of rows in float64 that `transform` reads at a time where they do not lie in memory."""
 
 
-class CentroidEstimator(
-    SharedParameters, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator
-):
+class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Estimator):
     """Base of the k-means family: subclasses say which steps to run (`_steps`) and take over a step (`_take_over`)."""
 
     _parameter_constraints: ClassVar[Constraints] = {
-        **SharedParameters._parameter_constraints,
+        **Estimator._parameter_constraints,
         "n_clusters": [FROM_ONE],
         "init": [StrOptions(set(STARTS)), "array-like", callable],
         "n_init": [AUTO, FROM_ONE],
@@ -73,45 +72,7 @@ class CentroidEstimator(
     def _finish(self, data: Input, reason: str) -> int:
         """Set labels and inertia for the centres as they are handed out; returns the distances it took."""
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Find the clusters.
-
-        Parameters
-        ----------
-        X : array, CSR matrix, data frame, source (see :mod:`globular.io`) or path, of shape (n_samples, n_features)
-            Dense rows of any real type, or sparse ones. A path or source may be larger than memory.
-        y : ignored
-        sample_weight : array of shape (n_samples,), default=None
-            Weight of every row; a row of weight 2 counts as two rows, one of weight 0 as none.
-
-        Returns
-        -------
-        self
-        """
-        exhaust(self._begin(X, sample_weight, watched=False))
-        return self
-
-    def fit_iter(self, X: Any, y: Any = None, sample_weight: Any = None) -> Iterator[Record]:
-        """Fit as a generator: one record per iteration, the fitted attributes current at every yield.
-
-        Leave the loop whenever you like; the attributes stay as they are.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from globular import KMeans
-        >>> X = np.random.default_rng(0).normal(size=(500, 2))
-        >>> model = KMeans(n_clusters=20, random_state=0)
-        >>> for record in model.fit_iter(X):
-        ...     if record.iteration == 3:
-        ...         break
-        >>> model.n_iter_
-        3
-        """
-        return self._begin(X, sample_weight, watched=True)
-
     def _begin(self, X: Any, sample_weight: Any, *, watched: bool) -> Iterator[Record]:
-        """Check everything, and start; watched: somebody looks at the attributes after every iteration."""
         self._validate_params()
         started = time.perf_counter()
         data = open_input(

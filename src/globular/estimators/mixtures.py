@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from operator import index
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
-from sklearn.base import BaseEstimator, DensityMixin
+from sklearn.base import DensityMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
@@ -20,13 +20,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms import chunky, em, infinite, variational
 from globular.algorithms.steps import Step, in_units
+from globular.estimators.base import Estimator
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_covariances, check_weights_sum, checked_floats
 from globular.estimators.inputs import Input, mean_variance, open_input
 from globular.estimators.memory import check_allocation, mixture_bytes
 from globular.estimators.mixture_starts import GivenStart
-from globular.estimators.parameters import FROM_ONE, FROM_ZERO, NOT_NEGATIVE, Constraints, SharedParameters
-from globular.estimators.running import Fit, exhaust, warn_user
+from globular.estimators.parameters import FROM_ONE, FROM_ZERO, NOT_NEGATIVE, Constraints
+from globular.estimators.running import Fit, warn_user
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import History, Record
@@ -52,11 +53,11 @@ class Run:
     """The mixture it starts with, for a fit that may end before the first step."""
 
 
-class MixtureEstimator(SharedParameters, DensityMixin, BaseEstimator):
+class MixtureEstimator(DensityMixin, Estimator):
     """Base of the mixtures: subclasses say how a run begins (`_start`), and may take more than the mixture from it."""
 
     _parameter_constraints: ClassVar[Constraints] = {
-        **SharedParameters._parameter_constraints,
+        **Estimator._parameter_constraints,
         "n_components": [FROM_ONE],
         "weights": [StrOptions({"learned", "equal"})],
         "reg_covar": [NOT_NEGATIVE],
@@ -102,45 +103,7 @@ class MixtureEstimator(SharedParameters, DensityMixin, BaseEstimator):
         """The parts of a start that the parameters hold."""
         return GivenStart(self.covariance_type)
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Fit the mixture.
-
-        Parameters
-        ----------
-        X : array, data frame, :class:`~globular.data.sources.Source` or path of shape (n_samples, n_features)
-            Dense rows of any real type. A path or source may be larger than memory.
-        y : ignored
-        sample_weight : array of shape (n_samples,), default=None
-            Weight of every row; a row of weight 2 counts as two rows, one of weight 0 as none.
-
-        Returns
-        -------
-        self
-        """
-        exhaust(self._begin(X, sample_weight, watched=False))
-        return self
-
-    def fit_iter(self, X: Any, y: Any = None, sample_weight: Any = None) -> Iterator[Record]:
-        """Fit as a generator: one record per iteration, the fitted attributes current at every yield.
-
-        Leave the loop whenever you like; the attributes stay as they are.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from globular import GaussianMixture
-        >>> X = np.random.default_rng(0).normal(size=(500, 2))
-        >>> model = GaussianMixture(n_components=3, tol=0, random_state=0)
-        >>> for record in model.fit_iter(X):
-        ...     if record.iteration == 3:
-        ...         break
-        >>> model.n_iter_
-        3
-        """
-        return self._begin(X, sample_weight, watched=True)
-
     def _begin(self, X: Any, sample_weight: Any, *, watched: bool) -> Iterator[Record]:
-        """Check everything, and start; watched: somebody looks at the attributes after every iteration."""
         self._validate_params()
         started = time.perf_counter()
         data = self._open(X, sample_weight, reset=True)

@@ -227,7 +227,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         if self.init_size is not None and self.init_size < self.n_clusters:
             raise ValueError(f"init_size={self.init_size} should be >= n_clusters={self.n_clusters}.")
         return NestedSettings(
-            self.n_clusters, data.n_rows, data.n_columns, data.dtype.itemsize, not data.is_streamed,
+            self.n_clusters, data.n_rows, data.n_columns, data.dtype.itemsize, data.matrix is not None,
             self.batch_size, self.init_size,
         )  # fmt: skip
 

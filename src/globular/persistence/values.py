@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from operator import index
 from typing import Any
 
@@ -30,6 +31,10 @@ class ArrayShape:
 
     def __str__(self) -> str:
         return f"array {' × '.join(map(str, self.shape))} {self.dtype}"
+
+
+DEEPEST = 100
+"""Levels of lists in lists that a value may have: a fitted attribute has a few."""
 
 
 def encode_fitted(name: str, value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
@@ -71,10 +76,13 @@ def omitted_name(value: Any) -> str | None:
     return str(value["$omitted"]) if isinstance(value, dict) and "$omitted" in value else None
 
 
-def decode_value(value: Any, arrays: Mapping[str, NDArray[Any]] | None = None) -> Any:
+def decode_value(value: Any, arrays: Mapping[str, NDArray[Any]] | None = None, depth: int = 0) -> Any:
     """Undo the encoding; without `arrays`, an array becomes its shape and dtype."""
+    if depth > DEEPEST:
+        raise ValueError(f"values nested more than {DEEPEST} deep")
+    inside = partial(decode_value, arrays=arrays, depth=depth + 1)
     if isinstance(value, list):
-        return [decode_value(item, arrays) for item in value]
+        return [inside(item) for item in value]
     if not isinstance(value, dict):
         return value
     tags = [key for key in value if key.startswith("$")]
@@ -87,9 +95,9 @@ def decode_value(value: Any, arrays: Mapping[str, NDArray[Any]] | None = None) -
         rows = ({key: decode_value(item) for key, item in row.items()} for row in content)
         return History.from_json_rows(rows)
     if tag == "$tuple":
-        return tuple(decode_value(item, arrays) for item in content)
+        return tuple(map(inside, content))
     if tag == "$dict":
-        return {key: decode_value(item, arrays) for key, item in content.items()}
+        return {key: inside(item) for key, item in content.items()}
     if tag == "$text":
         return _decode_texts(content)
     if tag in ("$array", "$csr"):

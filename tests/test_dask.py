@@ -378,7 +378,7 @@ def test_bounds_of_rows_that_workers_stream_have_a_budget_of_their_own(
     tmp_path: Path, current: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_parts(tmp_path / "parts", blobs(N, C=6, D=D), ".npy")
-    monkeypatch.setattr("globular.estimators.nested_choices.STREAMED_BOUNDS", 0)
+    monkeypatch.setattr("globular.algorithms.nested_choices.STREAMED_BOUNDS", 0)
     model = NestedMiniBatchKMeans(6, max_iter=1, random_state=0)
     assert model.fit(tmp_path / "parts").bounds_ == "elkan"  # kept in the workers' memory
     monkeypatch.setattr(opening, "WORKER_SHARE", 0.0)

@@ -381,9 +381,9 @@ def test_bounds_of_rows_that_workers_stream_have_a_budget_of_their_own(
     write_parts(tmp_path / "parts", blobs(N, C=6, D=D), ".npy")
     monkeypatch.setattr("globular.algorithms.nested_choices.STREAMED_BOUNDS", 0)
     model = NestedMiniBatchKMeans(6, max_iter=1, random_state=0)
-    assert model.fit(tmp_path / "parts").bounds_ == "elkan"  # kept in the workers' memory
+    assert model.fit(tmp_path / "parts").search_ == "elkan"  # kept in the workers' memory
     monkeypatch.setattr(opening, "WORKER_SHARE", 0.0)
-    assert model.fit(tmp_path / "parts").bounds_ is None
+    assert model.fit(tmp_path / "parts").search_ == "exact"
 
 
 def test_a_list_of_files_without_a_client(tmp_path: Path) -> None:
@@ -752,6 +752,7 @@ def test_pages_of_the_documentation_run(client: Client, monkeypatch: pytest.Monk
 
 def test_a_worker_killed_in_the_middle_of_a_pass(fragile: Client) -> None:
     client = fragile
+    client.wait_for_workers(3, timeout=180)  # who comes later holds no part
     rows = blobs(N, C=20, D=D)
     shard = DaskShard(client, collection_partitions(as_dask(rows)))
     split = as_split(rows)
@@ -770,6 +771,7 @@ def test_a_worker_killed_in_the_middle_of_a_pass(fragile: Client) -> None:
 
 def test_a_cut_log_is_made_up_for_by_one_exact_pass(fragile: Client) -> None:
     client = fragile
+    client.wait_for_workers(3, timeout=180)
     rows = blobs(N, C=20, D=D)
     shard = DaskShard(client, collection_partitions(as_dask(rows)))
     shard.crew.log._max_bytes = 3000  # the centres of one or two passes

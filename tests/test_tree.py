@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from globular.backends.cpu import CpuShard
+from globular.backends.limits import tree_bytes
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
 from globular.backends.tree.frontier import Frontier
-from globular.backends.tree.partition import PartitionTree, tree_bytes
+from globular.backends.tree.partition import PartitionTree
 from globular.data.open import as_source
 from globular.model.chunks import Chunks
 from globular.model.covariances import COLUMNS, NORM, OUTER, ScatterKind

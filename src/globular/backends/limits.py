@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from globular.model.covariances import ScatterKind
+
 SORT_UP_TO = 1 << 30
 """Largest copy of the rows, in bytes. A fixed limit: the same fit takes the same steps on any machine."""
 HASH_SIZE = 1 << 15
 """Least number of places in a thread's table of pairs of clusters."""
+NODES_PER_LEAF_SIZE = 2.8
+"""Nodes are about this number times N / leaf_size (measured on Gaussian data; most leaves are half full or more)."""
+
+
+def tree_bytes(n_rows: int, n_columns: int, leaf_size: int, kind: ScatterKind) -> int:
+    """About how much memory a tree takes; twice that while it is built."""
+    n_nodes = min(NODES_PER_LEAF_SIZE * n_rows / leaf_size, 2 * n_rows)
+    return int(n_nodes * (8 * (1 + n_columns + kind.width(n_columns)) + 32) + 4 * n_rows)

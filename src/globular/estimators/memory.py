@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import math
 
-from globular.backends.limits import HASH_SIZE, SORT_UP_TO
-from globular.backends.tree.partition import tree_bytes
+from globular.backends.limits import HASH_SIZE, SORT_UP_TO, tree_bytes
 from globular.data.memory import check_fits
 from globular.model.covariances import FAMILIES, ScatterKind
 

@@ -42,15 +42,6 @@ from globular.model.chunks import Chunks
 from globular.model.covariances import ScatterKind
 from globular.model.statistics import F64, I64
 
-NODES_PER_LEAF_SIZE = 2.8
-"""Nodes are about this number times N / leaf_size (measured on Gaussian data; most leaves are half full or more)."""
-
-
-def tree_bytes(n_rows: int, n_columns: int, leaf_size: int, kind: ScatterKind) -> int:
-    """About how much memory a tree takes; twice that while it is built."""
-    n_nodes = min(NODES_PER_LEAF_SIZE * n_rows / leaf_size, 2 * n_rows)
-    return int(n_nodes * (8 * (1 + n_columns + kind.width(n_columns)) + 32) + 4 * n_rows)
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PartitionTree(Nodes):

@@ -88,7 +88,6 @@ class ChunkyOptions:
     learned_weights: bool = True
     previous_bound: float = -np.inf
     """F per row of the fit that this one continues."""
-    n_threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +164,7 @@ class _Cells:
             search = Search(options.C_prime, options.n_random, int(self._rng.integers(2**63)), estimate=True)
             found = self._shard.run(ExpectCells(mixture, Neighbors(self.graph, search)))
             statistics = found
-            self.graph = estimated_graph(self.graph, found.pairs, options.n_threads)  # Eq. 8 of Forster & Lücke
+            self.graph = estimated_graph(self.graph, found.pairs, self._shard.n_threads)  # Eq. 8 of Forster & Lücke
         self._n_distances += statistics.n_distances
         return statistics
 

@@ -131,9 +131,8 @@ class ActiveRowData(RowData):
     look at all components says so.
     """
 
-    def __init__(self, shard: Shard, max_trial_rows: float, rng: np.random.Generator, n_threads: int = 1) -> None:
+    def __init__(self, shard: Shard, max_trial_rows: float, rng: np.random.Generator) -> None:
         super().__init__(shard, max_trial_rows, rng)
-        self._n_threads = n_threads
         self._remembers = not shard.why_not(Remembered)
         self._arrangement, self._T = 0, 0
         self._n_left, self._interval = 0, _LOOK_EVERY
@@ -176,7 +175,7 @@ class ActiveRowData(RowData):
         """Trials go side by side, unless shares are so small that they are over before another thread has started."""
         shares = [CellShare(self.shard, chunks) for chunks in claims]
         large = sum(len(chunks) * chunks.means.shape[1] ** 2 for chunks in claims) > _SMALL * len(claims)
-        return Shares(shares, n_distances, refined, self._n_threads if large else 1)
+        return Shares(shares, n_distances, refined, self.shard.n_threads if large else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +195,6 @@ class CellOptions:
     """Components that each cell looks at, whatever their number; None for all. Rows never take over then."""
     G: int = 8
     """Components in a neighbourhood, where cells look at few of them."""
-    n_threads: int = 1
 
 
 class CellData(ActiveRowData):
@@ -208,7 +206,7 @@ class CellData(ActiveRowData):
     def __init__(
         self, shard: Shard, scatter: ScatterKind, options: CellOptions, max_trial_rows: float, rng: np.random.Generator
     ) -> None:
-        super().__init__(shard, max_trial_rows, rng, options.n_threads)
+        super().__init__(shard, max_trial_rows, rng)
         self._options = options
         largest = shard.total_weight / options.n_cells
         self.n_cells = shard.run(Plant(scatter, options.leaf_size, largest=largest, depth=_START_DEPTH))
@@ -242,7 +240,7 @@ class CellData(ActiveRowData):
         seed = int(self._rng.integers(2**63))
         search = Search(options.C_prime or 1, n_random=1, seed=seed, estimate=True)
         found = self.shard.run(ExpectCells(mixture, Neighbors(self._graph, search)))
-        self._graph = estimated_graph(self._graph, found.pairs, options.n_threads)
+        self._graph = estimated_graph(self._graph, found.pairs, self.shard.n_threads)
         return found
 
     def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> Shares:

@@ -77,8 +77,6 @@ class NestedOptions:
     reassignment_ratio: float = 0.0
     """Centres with less than this share of the largest count move to random rows."""
     unit_centers: bool = False
-    n_threads: int = 1
-    """For what is done beside the passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +106,7 @@ def nested_kmeans(
         batch = Batch(seed, b, N, options.run)  # M_t
         search = NestedSearch(bounds, _candidates(shard, votes, options, rng), options.remove_old, restart=t == 1)
         change = shard.run(AssignBatch(votes.centers, votes.origin, batch, search))  # lines 9–29
-        update = update_centers(votes, change, options)
+        update = update_centers(votes, change, options, shard.n_threads)
         stalled = plateau.after(update.energy, b)
         # Line 36. Deviation: all centres together may be asked instead of each. And a batch that has nothing left to
         # improve grows too; with cells, whose noise moves some centre every time, it might never otherwise.
@@ -147,14 +145,14 @@ def one_batch(shard: Shard, votes: Votes, options: NestedOptions, rng: np.random
     batch = Batch(0, shard.n_rows, shard.n_rows)
     search = NestedSearch(None, _candidates(shard, votes, options, rng), remove_old=False, restart=True)
     change = shard.run(AssignBatch(votes.centers, votes.origin, batch, search))
-    return update_centers(votes, change, options)
+    return update_centers(votes, change, options, shard.n_threads)
 
 
 def _first_votes(shard: Shard, centers: F64, options: NestedOptions) -> AnyVotes:
     """Sparse rows in memory vote column by column; cells, and centres of unit length, need them as rows."""
     by_column = not shard.why_not(ColumnMeans) and options.n_probes == 0 and not options.unit_centers
     if by_column and ColumnVotes.suit(centers):
-        return ColumnVotes.none(centers, options.n_threads)
+        return ColumnVotes.none(centers, shard.n_threads)
     return Votes.none(centers)
 
 
@@ -188,9 +186,9 @@ class Update:
     """√(Σ_j v(j) σ̂_C(j)² / Σ_j v(j) p(j)²)."""
 
 
-def update_centers(votes: AnyVotes, change: NestedStatistics, options: NestedOptions) -> Update:
+def update_centers(votes: AnyVotes, change: NestedStatistics, options: NestedOptions, n_threads: int = 1) -> Update:
     """Lines 30–35: count the votes, move the centres, compare how far they moved with their standard error."""
-    moved = votes.move(change, unit=options.unit_centers, n_threads=options.n_threads)
+    moved = votes.move(change, unit=options.unit_centers, n_threads=n_threads)
     p, sse = moved.shifts, moved.sse
     # votes that nobody takes back hold rows several times: only what the last batch brought tells its energy
     total, weight = (sse, votes.counts) if options.remove_old else (moved.batch_sse, change.counts)

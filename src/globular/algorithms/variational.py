@@ -52,7 +52,6 @@ class VariationalOptions:
     unit_centers: bool = False
     relocate_empty: bool = False
     """Move empty clusters to far rows; else they keep their centre."""
-    n_threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ class _Neighborhoods:
         """Alg. 2 estimates them after it, if that E-step has collected what it takes."""
         if not pairs.pairs.size:
             return graph
-        new_graph = estimated_graph(graph, pairs, self._options.n_threads)
+        new_graph = estimated_graph(graph, pairs, self._shard.n_threads)
         settled = np.count_nonzero(new_graph != graph) <= SETTLED_SHARE * graph.size
         self._rest = max(1, min(2 * self._rest, LONGEST_REST)) if settled else 1
         return new_graph

@@ -22,7 +22,6 @@ from globular.estimators.mixtures import MixtureEstimator, Run
 from globular.estimators.parameters import AUTO, FROM_ONE, NOT_NEGATIVE, Constraints
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
-from globular.threads import resolve_threads
 
 
 class ChunkyGaussianMixture(MixtureEstimator):
@@ -185,7 +184,6 @@ class ChunkyGaussianMixture(MixtureEstimator):
             C_prime=self._C_prime,
             learned_weights=self.weights == "learned",
             previous_bound=previous_bound,
-            n_threads=resolve_threads(self.n_threads),
         )
 
     def _polishing(self, data: Input) -> Polishing:

@@ -146,9 +146,7 @@ class InfiniteEstimator(MixtureEstimator):
     def _data(self, data: Input, prior: Prior, options: InfiniteOptions, rng: np.random.Generator) -> RowData:
         if not self.accelerate:
             return RowData(data.shard, options.max_trial_rows, rng)
-        cells = CellOptions(
-            leaf_size=leaf_size(data), C_prime=self.n_candidates, n_threads=resolve_threads(self.n_threads)
-        )
+        cells = CellOptions(leaf_size=leaf_size(data), C_prime=self.n_candidates)
         # families without second moments of columns take them from the cells when a component is split
         scatter = FAMILIES[prior.covariance_type].scatter.by_column
         return CellData(data.shard, scatter, cells, options.max_trial_rows, rng)

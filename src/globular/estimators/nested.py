@@ -29,7 +29,6 @@ from globular.model.nested import Batch
 from globular.model.statistics import F64
 from globular.model.votes import AnyVotes, Votes
 from globular.seam.passes import Labels
-from globular.threads import resolve_threads
 
 
 class NestedMiniBatchKMeans(CentroidEstimator):
@@ -257,7 +256,6 @@ class NestedMiniBatchKMeans(CentroidEstimator):
             min_gain=CELLS_GAIN if by_cells else 0.0,
             reassignment_ratio=self.reassignment_ratio,
             unit_centers=self.metric == "cosine",
-            n_threads=resolve_threads(self.n_threads),
         )
 
     def _start(self, sample: Input, random_state: np.random.RandomState) -> Start:

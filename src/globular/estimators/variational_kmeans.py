@@ -136,7 +136,6 @@ class VariationalKMeans(CentroidEstimator):
             patience=self.patience,
             unit_centers=self.metric == "cosine",
             relocate_empty=True,
-            n_threads=resolve_threads(self.n_threads),
         )
         graph = start_rows(data.shard, chosen.centers, chosen.graph, self.n_neighbors, False, rng)
         return variational_kmeans(data.shard, chosen.centers, options, rng, graph)

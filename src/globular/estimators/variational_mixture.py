@@ -233,7 +233,6 @@ callable, default="auto"
             neighborhoods="exhaustive" if self.neighborhoods == "exhaustive" else "estimated",
             max_iter=self.max_iter,
             tol=self.tol,
-            n_threads=resolve_threads(self.n_threads),
         )
 
     def _take_over(self, model: SoftModel) -> GaussianParameters:

@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.algorithms.cells import draw_cells
-from globular.algorithms.variational import VariationalOptions, variational_kmeans
+from globular.algorithms.kmeans.cells import draw_cells
+from globular.algorithms.kmeans.variational import VariationalOptions, variational_kmeans
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu.assign.all import CenterProduct
 from globular.backends.cpu.rows import gather_rows
 from globular.benchmarking.problems import find_problem
-from globular.kernels.probed import check_cell
+from globular.kernels.probe import check_cell
 from globular.seam.among import Probe
 from globular.seam.passes import Assign, CellNeighbors
 from globular.threads import even_ranges, run_all

@@ -32,7 +32,7 @@ from distributed import Client, LocalCluster
 from sklearn.exceptions import ConvergenceWarning
 
 from globular import KMeans, VariationalKMeans
-from globular.algorithms.lloyd import KMeansOptions, lloyd
+from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.backends.dask import DaskShard, opening
 from globular.backends.dask.messages import Post, halves
 from globular.backends.dask.partitions import collection_partitions

@@ -12,14 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.common import Centers, Rows
-from globular.algorithms.em import EMOptions, covariance_limits
-from globular.algorithms.variational import (
-    VariationalOptions,
-    start_rows,
-    variational_kmeans,
-    variational_mixture,
-    warm_up_mixture,
-)
+from globular.algorithms.kmeans.variational import VariationalOptions, start_rows, variational_kmeans
+from globular.algorithms.mixtures.em import EMOptions, covariance_limits
+from globular.algorithms.mixtures.variational import variational_mixture, warm_up_mixture
 from globular.backends.cpu import CpuShard
 from globular.model.gaussian import isotropic_mixture
 from globular.threads import resolve_threads

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from globular import InfiniteGaussianMixture, datasets
-from globular.algorithms.infinite import InfiniteOptions
+from globular.algorithms.infinite.infinite import InfiniteOptions
 from globular.estimators.inputs import Input
 
 Rows = NDArray[np.floating[Any]]

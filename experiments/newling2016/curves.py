@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.newling2016.problems import Split
-from globular.algorithms.nested import RHO_TOGETHER, NestedOptions, nested_kmeans
+from globular.algorithms.kmeans.nested import RHO_TOGETHER, NestedOptions, nested_kmeans
 from globular.backends.cpu import CpuShard
 from globular.seam.passes import Assign
 from globular.threads import resolve_threads

@@ -32,7 +32,7 @@ from experiments.newling2016.curves import (
 )
 from experiments.newling2016.drawing import chosen_problems, chosen_setup, curve_parser, draw_panels
 from experiments.newling2016.problems import PROBLEMS
-from globular.algorithms.nested import RHO_TOGETHER
+from globular.algorithms.kmeans.nested import RHO_TOGETHER
 
 NESTED = ("nmbatch", "nmbatch.mean")
 ALGORITHMS = ("lloyd", "yinyang", "mbatch", *NESTED)

@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 from experiments.common import Band, markdown_table, parser, provenance, read_results, update_report, write_results
 from experiments.newling2016 import HEADING, REPORT
 from experiments.newling2016.problems import PAPERS, PROBLEMS
-from globular.algorithms.nested import NestedOptions, nested_kmeans
+from globular.algorithms.kmeans.nested import NestedOptions, nested_kmeans
 from globular.algorithms.steps import last_step
 from globular.backends.cpu import CpuShard
 from globular.threads import resolve_threads
@@ -45,11 +45,11 @@ class Timing:
 
 def ours(X: Any, start: Any, b: int, epochs: int, threads: int) -> Callable[[], Any]:
     """mbatch as a setting."""
-    options = NestedOptions(b, nested=False, remove_old=False, bounds=None, max_epochs=epochs, n_threads=threads)
+    options = NestedOptions(b, nested=False, remove_old=False, bounds=None, max_epochs=epochs)
     centers = start.astype(np.float64)
 
     def fit() -> None:
-        last_step(nested_kmeans(CpuShard(X, n_threads=threads), centers, options, np.random.default_rng(0)))
+        last_step(nested_kmeans(CpuShard(X), centers, options, np.random.default_rng(0)))
 
     return fit
 

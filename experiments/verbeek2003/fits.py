@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular import KMeans, datasets
-from globular.algorithms.chunky import ChunkyModel, ChunkyOptions, chunky
-from globular.algorithms.em import EMOptions, covariance_limits, em, start_from_means
+from globular.algorithms.mixtures.chunky import ChunkyModel, ChunkyOptions, chunky
+from globular.algorithms.mixtures.em import EMOptions, covariance_limits, em, start_from_means
 from globular.algorithms.steps import Step
 from globular.backends.cpu import CpuShard
 from globular.estimators.chunky_starts import CELLS_PER_COMPONENT, LEAF_SIZE, resolved_max_cells

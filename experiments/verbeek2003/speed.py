@@ -37,8 +37,8 @@ from experiments.common import (
 )
 from experiments.verbeek2003 import HEADING, REPORT
 from globular import ChunkyGaussianMixture, GaussianMixture, KMeans, datasets
-from globular.algorithms.chunky import POLISHED
-from globular.algorithms.em import EMOptions, start_from_means
+from globular.algorithms.mixtures.chunky import POLISHED
+from globular.algorithms.mixtures.em import EMOptions, start_from_means
 from globular.backends.cpu import CpuShard
 from globular.backends.tree.partition import PartitionTree
 from globular.benchmarking.problems import data_folder

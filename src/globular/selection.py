@@ -1,8 +1,8 @@
 """How many clusters? Scores for a range of numbers, from one run that goes from few clusters to many.
 
 Each number of clusters starts from the centres of the one before and adds some where the error is
-(:mod:`globular.algorithms.growing`); up to 64 clusters new seeds compete with them. The error falls along the range by
-construction. Three criteria are read off, each with its own idea of a good number:
+(:mod:`globular.algorithms.kmeans.path`); up to 64 clusters new seeds compete with them. The error falls along the range
+by construction. Three criteria are read off, each with its own idea of a good number:
 
 - *elbow*: on logarithmic axes the error of data without clusters falls along a straight line, with slope −2 / D for D
   intrinsic dimensions. The elbow of a number is how much steeper the curve is before it than after it.
@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
-from globular.algorithms.em import EMOptions, em, start_from_means
-from globular.algorithms.growing import GrowingOptions, grow
+from globular.algorithms.kmeans.path import GrowingOptions, grow
+from globular.algorithms.mixtures.em import EMOptions, em, start_from_means
 from globular.algorithms.seeding.common import evenly_spaced_masses
 from globular.estimators.inputs import Input, mean_variance, open_input
 from globular.model.covariances import FAMILIES

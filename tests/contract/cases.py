@@ -26,7 +26,12 @@ from globular.model.statistics import ColumnMoments, PairStatistics
 from globular.model.subspace import Subspace
 from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
-from globular.reference import chunks, d2, hard, probed, soft, truncated
+from globular.reference import assign as hard
+from globular.reference import chunks
+from globular.reference import expect as soft
+from globular.reference import neighbors as truncated
+from globular.reference import probe as probed
+from globular.reference import seeds as d2
 from globular.seam.among import Bounded, Neighbors, Probe, Remembered
 
 from globular.seam.passes import (  # isort: skip

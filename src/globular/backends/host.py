@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.errors import UnsupportedPassError
-from globular.kernels.d2 import weighted_sum
 from globular.kernels.random import random_labels
+from globular.kernels.seeds import weighted_sum
 from globular.model.statistics import F64
 from globular.seam.passes import (
     AllLabels,

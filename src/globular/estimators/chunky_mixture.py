@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.utils._param_validation import StrOptions
 
-from globular.algorithms.chunky import ChunkyModel, ChunkyOptions, Polishing, chunky
-from globular.algorithms.em import EMOptions, covariance_limits
+from globular.algorithms.mixtures.chunky import ChunkyModel, ChunkyOptions, Polishing, chunky
+from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.estimators.chunky_starts import (
     CHUNKY_STARTS,
     plant,

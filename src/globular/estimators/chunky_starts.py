@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from globular.algorithms.chunky import ChunkyOptions, start_from_cells
-from globular.algorithms.em import EMOptions, start_at_random
-from globular.algorithms.greedy import grow_mixture
+from globular.algorithms.mixtures.chunky import ChunkyOptions, start_from_cells
+from globular.algorithms.mixtures.em import EMOptions, start_at_random
+from globular.algorithms.mixtures.greedy import grow_mixture
 from globular.estimators.inputs import Input
 from globular.estimators.memory import check_allocation, chunky_bytes
 from globular.estimators.mixture_starts import MEANS_METHODS, STARTS, GivenStart

@@ -10,8 +10,8 @@ import numpy as np
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from globular.algorithms.fields import CellData, CellOptions, RowData
-from globular.algorithms.infinite import InfiniteOptions, Mixture, components_at, infinite, one_component
+from globular.algorithms.infinite.data import CellData, CellOptions, RowData
+from globular.algorithms.infinite.infinite import InfiniteOptions, Mixture, components_at, infinite, one_component
 from globular.algorithms.steps import Step
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, checked_floats

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.utils._param_validation import StrOptions
 
-from globular.algorithms.pipeline import ALGORITHMS, QUALITIES, PipelineOptions, kmeans, most_bytes
-from globular.algorithms.probing import label_rows
+from globular.algorithms.kmeans.pipeline import ALGORITHMS, QUALITIES, PipelineOptions, kmeans, most_bytes
+from globular.algorithms.kmeans.probing import label_rows
 from globular.algorithms.seeding.named import Start
 from globular.algorithms.steps import Step
 from globular.estimators.centroids import CentroidEstimator

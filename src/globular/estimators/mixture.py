@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.utils._param_validation import StrOptions
 
-from globular.algorithms.em import EMOptions, em
+from globular.algorithms.mixtures.em import EMOptions, em
 from globular.estimators.chunky_mixture import ChunkyGaussianMixture
 from globular.estimators.chunky_starts import resolved_candidates
 from globular.estimators.inputs import Input

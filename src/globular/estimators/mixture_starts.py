@@ -10,17 +10,17 @@ import numpy as np
 from sklearn.utils import check_array
 
 from globular.algorithms import seeding
-from globular.algorithms.em import EMOptions, start_at_random, start_from_means
-from globular.algorithms.lloyd import KMeansOptions, lloyd
-from globular.algorithms.probing import find_labels
-from globular.algorithms.probing_mixture import settle_seeds
-from globular.algorithms.seeding.named import Start, automatic, draw_seeds
-from globular.algorithms.steps import last_step
-from globular.algorithms.variational import (
+from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
+from globular.algorithms.kmeans.probing import find_labels
+from globular.algorithms.kmeans.variational import (
     VariationalOptions,
     start_rows,
     variational_kmeans,
 )
+from globular.algorithms.mixtures.em import EMOptions, start_at_random, start_from_means
+from globular.algorithms.mixtures.probing import settle_seeds
+from globular.algorithms.seeding.named import Start, automatic, draw_seeds
+from globular.algorithms.steps import last_step
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64

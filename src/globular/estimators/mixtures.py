@@ -18,7 +18,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from globular.algorithms import chunky, em, infinite, variational
+from globular.algorithms.infinite import infinite
+from globular.algorithms.kmeans import variational
+from globular.algorithms.mixtures import chunky, em
 from globular.algorithms.steps import Step, in_units
 from globular.estimators.base import Estimator
 from globular.estimators.distributed import lazily

@@ -12,9 +12,9 @@ import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from globular.algorithms.nested import RHO_TOGETHER, NestedModel, NestedOptions, nested_kmeans, one_batch
-from globular.algorithms.nested_choices import BOUNDS, CELLS_GAIN, N_PROBES, SEARCHES, NestedSettings, best_start
-from globular.algorithms.probing import label_rows
+from globular.algorithms.kmeans.nested import RHO_TOGETHER, NestedModel, NestedOptions, nested_kmeans, one_batch
+from globular.algorithms.kmeans.nested_choices import BOUNDS, CELLS_GAIN, N_PROBES, SEARCHES, NestedSettings, best_start
+from globular.algorithms.kmeans.probing import label_rows
 from globular.algorithms.seeding.named import Start
 from globular.algorithms.steps import Step
 from globular.data.memory import physical_memory
@@ -40,7 +40,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     part of the data, and the last ones are those of Lloyd's algorithm on all of it.
 
     All keywords of :class:`sklearn.cluster.MiniBatchKMeans` are taken, with their meaning. The paper's other algorithms
-    are settings of :class:`globular.algorithms.nested.NestedOptions`; see docs/nested.md.
+    are settings of :class:`globular.algorithms.kmeans.nested.NestedOptions`; see docs/nested.md.
 
     Parameters
     ----------

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from globular.algorithms.kmeans.variational import HardModel, VariationalOptions, start_rows, variational_kmeans
 from globular.algorithms.steps import Step
-from globular.algorithms.variational import HardModel, VariationalOptions, start_rows, variational_kmeans
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.fitted import check_indices
 from globular.estimators.inputs import Input, mean_variance

@@ -9,16 +9,11 @@ from scipy import sparse as scipy_sparse
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from globular.algorithms.em import EMOptions, covariance_limits
-from globular.algorithms.probing_mixture import find_members, probing_mixture, start_probing
+from globular.algorithms.kmeans.variational import VariationalOptions, start_rows
+from globular.algorithms.mixtures.em import EMOptions, covariance_limits
+from globular.algorithms.mixtures.probing import find_members, probing_mixture, start_probing
+from globular.algorithms.mixtures.variational import SoftModel, variational_mixture, warm_up_mixture
 from globular.algorithms.seeding.named import STARTS, Start
-from globular.algorithms.variational import (
-    SoftModel,
-    VariationalOptions,
-    start_rows,
-    variational_mixture,
-    warm_up_mixture,
-)
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_indices
 from globular.estimators.inputs import Input

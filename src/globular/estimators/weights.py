@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from globular.algorithms.probing import find_labels
+from globular.algorithms.kmeans.probing import find_labels
 from globular.model.statistics import F64
 from globular.seam.passes import Assign, Index, Labels
 from globular.seam.shard import Shard

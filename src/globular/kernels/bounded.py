@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import kernel
-from globular.kernels.hard import score_slack, scores_may_overflow
+from globular.kernels.nearest import score_slack, scores_may_overflow
 from globular.kernels.rows import squared_distance
 
 ROUND_DOWN = 1.0 - 2.0**-22

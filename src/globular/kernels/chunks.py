@@ -12,7 +12,7 @@ import numpy as np
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.moments import add_square
-from globular.kernels.truncated import insert, renormalise, search_space
+from globular.kernels.neighbors import insert, renormalise, search_space
 
 
 @kernel

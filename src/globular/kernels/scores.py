@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import allocating_kernel, inline, kernel
-from globular.kernels.hard import compare, scores_may_overflow
+from globular.kernels.nearest import compare, scores_may_overflow
 from globular.kernels.prefetch import prefetch_row
 from globular.kernels.rows import float_bits
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import inline, kernel
-from globular.kernels.hard import check_all, score_slack, scores_may_overflow
+from globular.kernels.nearest import check_all, score_slack, scores_may_overflow
 from globular.kernels.rows import squared_distance
 
 LANES = 64

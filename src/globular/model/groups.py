@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.kernels.hard import group_by_label
+from globular.kernels.nearest import group_by_label
 from globular.model.statistics import F64
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from globular.algorithms.cells import draw_cells, graph_by_cells
+from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.fitted import check_indices, checked_floats
 from globular.estimators.inputs import open_input

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.algorithms.cells import neighbor_graph
+from globular.algorithms.graphs import neighbor_graph
 from globular.algorithms.seeding.common import (
     TAKEN_NUMBERS,
     effective_dimension,

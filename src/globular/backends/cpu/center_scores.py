@@ -15,7 +15,7 @@ from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, Rows, load_r
 from globular.backends.cpu.shard import CpuShard
 from globular.kernels import columns as column_kernels
 from globular.kernels import scores as kernels
-from globular.kernels.nested import SAFETY
+from globular.kernels.batch import SAFETY
 from globular.model.columns import ColumnMeans
 from globular.model.statistics import F64, I64
 from globular.seam.passes import Labels

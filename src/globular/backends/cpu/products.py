@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, read_only
 from globular.backends.cpu.shard import CpuShard
-from globular.kernels import hard as kernels
+from globular.kernels import nearest as kernels
 from globular.kernels import thin
 from globular.model.statistics import F64
 from globular.threads import even_ranges

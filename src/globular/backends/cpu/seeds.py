@@ -12,7 +12,7 @@ import numpy as np
 from globular.backends.cpu.products import CenterProduct
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import error_runs, for_runs
-from globular.kernels import d2 as kernels
+from globular.kernels import seeds as kernels
 from globular.model.statistics import F64, PotentialStatistics
 from globular.seam.passes import AddSeeds, CellSeeds, Index, TrySeeds
 from globular.threads import even_ranges, run_all

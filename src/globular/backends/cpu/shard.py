@@ -12,7 +12,7 @@ from scipy import sparse
 from globular.backends.cpu.rows import CSRRows, DenseRows, Rows, read_only
 from globular.backends.host import NONE, HostShard
 from globular.errors import UnsupportedPassError
-from globular.kernels.hard import row_lengths
+from globular.kernels.nearest import row_lengths
 from globular.model.statistics import F64
 from globular.seam.passes import Index, Pass, Result
 from globular.seam.state import PointState

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from globular.backends.cpu.grouped import ROWS_PER_TASK, TASKS, Grouping
 from globular.backends.cpu.rows import DenseRows, load_rows
 from globular.backends.cpu.shard import CpuShard
-from globular.kernels import hard as kernels
-from globular.kernels.truncated import sum_moved
+from globular.kernels import nearest as kernels
+from globular.kernels.neighbors import sum_moved
 from globular.model.groups import group_by, order_by
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.passes import Assign, Labels, SumByLabel

@@ -10,7 +10,7 @@ from globular.backends.cpu.expect.rows_of import SMALLEST_SHARE
 from globular.backends.host import HostShard
 from globular.backends.tree.cells import frontier_of
 from globular.backends.tree.frontier import Frontier
-from globular.kernels.soft import softmax_rows
+from globular.kernels.expect import softmax_rows
 from globular.model.chunks import Chunks
 from globular.model.gaussian import GaussianParameters
 from globular.seam.tree_passes import CellsOf, OpenHeld

@@ -14,7 +14,7 @@ from globular.backends.cpu.expect.blocks import ChunkBlocks, Moments, block_size
 from globular.backends.host import HostShard
 from globular.backends.tree.cells import frontier_of
 from globular.backends.tree.frontier import Children, Frontier
-from globular.kernels.soft import softmax_rows
+from globular.kernels.expect import softmax_rows
 from globular.model.chunks import BoundGap, ChunkGains, Chunks, Within
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics

@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from globular.kernels.chunks import chunk_features, moments_about, packed_coefficients
-from globular.kernels.soft import direct_joint, direct_moments
+from globular.kernels.expect import direct_joint, direct_moments
 from globular.model.statistics import F64, I64
 
 WIDE = 40

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from globular.backends.cpu.products import CenterProduct
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import former_labels, wanted_sums
-from globular.kernels import hard as kernels
+from globular.kernels import nearest as kernels
 from globular.model.statistics import F64, FarRows, HardStatistics
 from globular.seam.among import All
 from globular.seam.passes import Assign, Farthest

@@ -28,7 +28,7 @@ from globular.backends.cpu.center_scores import (
     rows_at_once,
 )
 from globular.backends.cpu.shard import CpuShard
-from globular.kernels import nested as kernels
+from globular.kernels import batch as kernels
 from globular.model.columns import ColumnMeans
 from globular.model.nested import Batch, Bounds, Candidates, NestedStatistics
 from globular.model.statistics import F64, I64

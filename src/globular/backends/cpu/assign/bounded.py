@@ -15,7 +15,7 @@ from globular.backends.cpu.products import CenterProduct
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import former_labels, wanted_sums
 from globular.kernels import bounded as kernels
-from globular.kernels import hard as hard_kernels
+from globular.kernels import nearest as hard_kernels
 from globular.model.statistics import HardStatistics
 from globular.seam.among import Bounded
 from globular.seam.passes import Assign

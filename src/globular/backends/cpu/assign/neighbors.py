@@ -25,7 +25,7 @@ from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import cluster_sums, moved_sums
 from globular.backends.limits import HASH_SIZE
 from globular.kernels import few_columns, neighborhoods
-from globular.kernels import truncated as kernels
+from globular.kernels import neighbors as kernels
 from globular.model.graph import Graph
 from globular.model.groups import group_by
 from globular.model.search import Search

@@ -15,8 +15,8 @@ from globular.backends.cpu.products import CenterProduct
 from globular.backends.cpu.rows import gather_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import wanted_sums
-from globular.kernels import hard as hard_kernels
-from globular.kernels import probed as kernels
+from globular.kernels import nearest as hard_kernels
+from globular.kernels import probe as kernels
 from globular.kernels import thin
 from globular.model.cells import VISITS_ABOVE, CenterCells
 from globular.model.groups import group_by

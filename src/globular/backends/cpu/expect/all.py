@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.expect.blocks import ChunkBlocks, block_size
 from globular.backends.cpu.shard import CpuShard
-from globular.kernels.soft import softmax_rows
+from globular.kernels.expect import softmax_rows
 from globular.model.chunks import Chunks
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, SoftStatistics

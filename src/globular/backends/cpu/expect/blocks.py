@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from globular.kernels.soft import softmax_rows
+from globular.kernels.expect import softmax_rows
 from globular.model.chunks import Chunks, ShareRule
 from globular.model.covariances import TightComponents
 from globular.model.gaussian import GaussianParameters

@@ -11,7 +11,7 @@ import numpy as np
 from globular.backends.cpu.expect.blocks import ChunkBlocks
 from globular.backends.cpu.expect.pairs import Pairs, lying
 from globular.backends.cpu.shard import CpuShard
-from globular.kernels.soft import softmax_rows
+from globular.kernels.expect import softmax_rows
 from globular.model.chunks import Chunks
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, SoftStatistics

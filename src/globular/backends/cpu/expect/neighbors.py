@@ -14,7 +14,7 @@ from globular.backends.cpu.grouped import (
 )
 from globular.backends.cpu.rows import load_rows
 from globular.backends.cpu.shard import CpuShard
-from globular.kernels import truncated as kernels
+from globular.kernels import neighbors as kernels
 from globular.model.gaussian import GaussianParameters
 from globular.model.groups import group_by
 from globular.model.statistics import F64, SoftStatistics, TruncatedPosterior

@@ -18,9 +18,9 @@ from globular.backends.cpu.expect.neighbors import Costs, soft_sums
 from globular.backends.cpu.products import CenterProduct, ScoreChunk
 from globular.backends.cpu.rows import Floats, KernelRows, gather_rows, read_only
 from globular.backends.cpu.shard import CpuShard
-from globular.kernels import probed_soft as kernels
-from globular.kernels.hard import row_lengths
-from globular.kernels.probed import HEAT
+from globular.kernels import expect_probe as kernels
+from globular.kernels.nearest import row_lengths
+from globular.kernels.probe import HEAT
 from globular.model.cells import CenterCells
 from globular.model.groups import group_by
 from globular.model.statistics import F64, SoftStatistics

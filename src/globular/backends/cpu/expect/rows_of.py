@@ -12,7 +12,7 @@ from globular.backends.cpu.expect.all import Span, evaluate_blocks
 from globular.backends.cpu.expect.pairs import Pairs, held_by
 from globular.backends.cpu.expect.remembered import Kept
 from globular.backends.cpu.shard import CpuShard
-from globular.kernels.soft import softmax_rows
+from globular.kernels.expect import softmax_rows
 from globular.model.statistics import F64, Claim
 from globular.seam.passes import RowsOf
 

@@ -1,0 +1,1 @@
+"""K-means: one file per algorithm, and the pipeline that `KMeans` runs."""

@@ -1,0 +1,95 @@
+"""Cells of centres: a coarse map of the clusters, for finding the neighbourhood of a row or a centre from nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from globular.algorithms.graphs import neighbor_graph
+from globular.algorithms.kmeans.centers import update_centers
+from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
+from globular.model.cells import CenterCells
+from globular.model.graph import Graph
+from globular.model.statistics import F64, HardStatistics
+from globular.seam.among import Probe
+from globular.seam.passes import AddSeeds, Assign, LabelBySeeds, Relabel, SumByLabel
+from globular.seam.shard import Shard
+
+STEPS = 3
+CELLS_OF_CELLS_FROM = 200_000
+"""Number of centres from which √C cells cost more than two levels of C^(1/3) each."""
+EXACT_UP_TO = 1000
+"""Up to this number, rows without labels look at all centres: matrix products make up for the larger number."""
+
+
+def draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterCells:
+    """Random centres as centres of the cells, then a few Lloyd steps over the centres themselves. O(C √C D) at most."""
+    draw = _draw_cells if len(centers) < CELLS_OF_CELLS_FROM else _draw_cells_of_cells
+    return draw(shard, centers, rng)
+
+
+def _draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterCells:
+    C = len(centers)
+    n_cells = max(1, round(np.sqrt(C)))
+    local = shard.local(centers)
+    cell_centers = centers[np.sort(rng.choice(C, n_cells, replace=False))]
+    for step in lloyd(local, cell_centers, KMeansOptions(max_iter=STEPS)):
+        cell_centers = step.model
+    local.run(Assign(cell_centers, want="labels"))
+    cell_of = local.labels
+    sizes = np.bincount(cell_of, minlength=n_cells)
+    starts = np.concatenate([[0], np.cumsum(sizes[sizes > 0])])
+    return CenterCells(cell_centers[sizes > 0], np.argsort(cell_of, kind="stable"), starts)
+
+
+def _draw_cells_of_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterCells:
+    """C^(2/3) cells, found by probing cells of their centres. O(C^(4/3) D)."""
+    C = len(centers)
+    cell_centers = centers[np.sort(rng.choice(C, round(C ** (2 / 3)), replace=False))]
+    local = shard.local(centers)
+    label_by_cells(local, cell_centers, _draw_cells(shard, cell_centers, rng))
+    for _ in range(STEPS):
+        statistics = local.run(Assign(cell_centers, Probe(_draw_cells(shard, cell_centers, rng), 1)))
+        cell_centers = update_centers(
+            local, statistics, cell_centers, unit=False, relocate=False, rows_follow=False
+        ).centers
+    occupied = np.bincount(local.labels, minlength=len(cell_centers)) > 0
+    above = _draw_cells(shard, cell_centers[occupied], rng)
+    # numbered in the order of the cells above
+    names = np.full(len(cell_centers), -1)
+    names[np.flatnonzero(occupied)[above.order]] = np.arange(len(above.order))
+    cell_of = names[local.labels]
+    starts = np.concatenate([[0], np.cumsum(np.bincount(cell_of))])
+    cell_centers, order = cell_centers[occupied][above.order], np.arange(len(above.order))
+    return CenterCells(cell_centers, np.argsort(cell_of, kind="stable"), starts, replace(above, order=order))
+
+
+def label_by_cells(shard: Shard, centers: F64, cells: CenterCells) -> int:
+    """Label every row with the closest centre of its closest cell; returns the distances it took. O(N √C D)."""
+    statistics = shard.run(Assign.down(cells.tree(centers), want="labels"))
+    shard.run(Relabel(cells.order.astype(np.int32)))
+    return statistics.n_distances
+
+
+def search_widely(shard: Shard, centers: F64, n_probes: int, rng: np.random.Generator) -> HardStatistics:
+    """A first E-step for rows without labels: twice as many probes, for what it misses costs whole iterations later.
+
+    Squared distances to the own centre are left behind as by a `probing_pass`.
+    """
+    if len(centers) <= EXACT_UP_TO:
+        found = shard.run(AddSeeds(centers))
+        shard.run(LabelBySeeds())
+        sums = shard.run(SumByLabel(len(centers)))
+        return replace(sums, objective=found.potential, n_changed=shard.n_rows, n_distances=found.n_distances)
+    n_distances = label_by_cells(shard, centers, draw_cells(shard, centers, rng))
+    statistics = shard.run(Assign(centers, Probe(draw_cells(shard, centers, rng), 2 * n_probes)))
+    return replace(statistics, n_distances=statistics.n_distances + n_distances)
+
+
+def graph_by_cells(shard: Shard, centers: F64, cells: CenterCells, n_neighbors: int) -> Graph:
+    """For every centre the closest others in its own and the adjacent cells, itself first. O(C √C D)."""
+    found = neighbor_graph(shard, cells.tree(centers), min(n_neighbors, len(centers)))
+    graph = np.empty_like(found)
+    graph[cells.order] = cells.order.astype(np.int32)[found]
+    return graph

@@ -1,0 +1,71 @@
+"""K-means on a part of the rows first: where each cluster has hundreds of rows, most of a fit needs only some.
+
+The mean of m rows misses that of all by 1/m of their variance. So centres fitted to m rows a cluster end about 1/m
+above the error that all rows would give them, and an iteration or two over all rows make up for it. Seeds, swaps and
+the iterations before cost what the part costs, whatever the number of rows.
+
+The part is a lightweight coreset: half of it drawn by weight, half in proportion to the squared distance from the mean,
+each row with the inverse of its chance for a weight. So remote groups of few rows are in it, and for any centres the
+error of the part is that of all rows, up to the noise of sampling. Where rows are remote on several scales, as in
+network traffic, even that misses some: all rows then have a much larger error than the part had, and are swapped too.
+
+[Bachem, Lucic and Krause 2018]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from globular.algorithms.kmeans.probing import ProbingOptions
+from globular.algorithms.kmeans.swaps import swap_and_step
+from globular.algorithms.seeding.common import TAKEN_NUMBERS, sample_by_weight_and_error
+from globular.algorithms.steps import Step, after, last_step
+from globular.model.statistics import F64
+from globular.seam.passes import AddSeeds
+from globular.seam.shard import Shard
+
+ROWS_PER_CLUSTER = 128
+TIMES_MORE_ROWS = 4
+"""How many times the rows of the part there have to be for it to save time."""
+CREDIBLE = 1.1
+"""By how much the error of all rows may exceed that of the part before the part counts as misleading."""
+
+
+def draw_part(shard: Shard, n_clusters: int, rng: np.random.Generator) -> Shard | None:
+    """Enough rows for the clusters, beside the algorithm; None where that is too many, or hardly fewer than all."""
+    n = ROWS_PER_CLUSTER * n_clusters
+    if shard.n_rows < TIMES_MORE_ROWS * n or n * shard.n_columns > TAKEN_NUMBERS:
+        return None
+    mean, _ = shard.column_moments()
+    potential = shard.run(AddSeeds(mean[None])).potential
+    indices, weights = sample_by_weight_and_error(shard, n, potential, rng)
+    return shard.local(shard.take(indices), weights)
+
+
+def part_bytes(n_rows: int, n_columns: int) -> int:
+    """The most memory that the part takes, as drawn and as labelled."""
+    return 16 * min(TAKEN_NUMBERS, n_rows // TIMES_MORE_ROWS * n_columns)
+
+
+def swap_and_step_from_part(
+    shard: Shard,
+    part: Shard,
+    centers: F64,
+    options: ProbingOptions,
+    rng: np.random.Generator,
+    *,
+    unexplained: float = 0.0,
+) -> Iterator[Step[F64]]:
+    """`swap_and_step` on the part, whose rows are labelled, to its end; then on all rows.
+
+    All rows are swapped only if the part was misleading. The first step counts the distances of the part.
+    """
+    begun = last_step(swap_and_step(part, centers, options, rng, unexplained=unexplained))
+    del part  # its memory is free while the steps over all rows are taken
+    good_enough = CREDIBLE * begun.objective
+    steps = swap_and_step(
+        shard, begun.model, options, rng, labelled=False, good_enough=good_enough, unexplained=unexplained
+    )
+    yield from after(steps, begun.n_distances)

@@ -1,0 +1,61 @@
+"""Lloyd's algorithm: exact k-means, the yardstick of everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+
+from globular.algorithms.kmeans.centers import CenterUpdate, update_centers
+from globular.algorithms.steps import Step
+from globular.model.statistics import F64, HardStatistics
+from globular.seam.passes import Assign
+from globular.seam.shard import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class KMeansOptions:
+    """What the exact k-means algorithms have in common."""
+
+    max_iter: int = 300
+    tol: float = 0.0
+    """Stop when the sum of the squared shifts of all centres falls to this."""
+    unit_centers: bool = False
+    """Spherical k-means: centres are kept at unit length."""
+
+
+def lloyd(shard: Shard, centers: F64, options: KMeansOptions) -> Iterator[Step[F64]]:
+    """Assign every row to its closest centre, move every centre to the mean of its rows, repeat."""
+    return exact_kmeans(shard, centers, options, lambda centers, _: shard.run(Assign(centers)))
+
+
+def exact_kmeans(
+    shard: Shard, centers: F64, options: KMeansOptions, assign: Callable[[F64, F64 | None], HardStatistics]
+) -> Iterator[Step[F64]]:
+    """The iterations; `assign` takes centres, and how far each has moved since the last time.
+
+    The objective Σ w ‖x − μ‖² of a step belongs to the centres before the step's update; it never rises.
+    """
+    shifts: F64 | None = None
+    for iteration in count(1):
+        statistics = assign(centers, shifts)
+        update = update_centers(shard, statistics, centers, unit=options.unit_centers)
+        shifts = update.shifts(centers)
+        # labels that a seeding or another run left behind say nothing about this one
+        n_changed = statistics.n_changed if iteration > 1 else shard.n_rows
+        stopped = _reason_to_stop(iteration, n_changed, update, shifts, options)
+        yield Step(iteration, statistics.objective, statistics.n_distances, n_changed, update.centers, stopped)
+        if stopped:
+            return
+        centers = update.centers
+
+
+def _reason_to_stop(iteration: int, n_changed: int, update: CenterUpdate, shifts: F64, options: KMeansOptions) -> str:
+    """Why to stop after this iteration; empty to go on."""
+    if n_changed + update.n_relocated == 0:
+        return "no label changed"
+    if float((shifts**2).sum()) <= max(options.tol, update.rounding):
+        return "centres moved less than tol"
+    if iteration >= options.max_iter:
+        return "max_iter"
+    return ""

@@ -1,0 +1,135 @@
+"""What "auto" comes to in nested mini-batches, and where a run starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from globular.algorithms.kmeans.nested import BoundKind
+from globular.algorithms.kmeans.probing import ProbingOptions, find_labels
+from globular.algorithms.kmeans.swaps import swap_and_step
+from globular.algorithms.kmeans.yinyang import default_groups
+from globular.algorithms.seeding.common import TAKEN_NUMBERS
+from globular.algorithms.seeding.named import Start
+from globular.algorithms.steps import last_step
+from globular.seam.passes import Assign
+from globular.seam.shard import Shard
+
+BOUNDS: dict[str, BoundKind] = {"elkan": "elkan", "yinyang": "yinyang"}
+SEARCHES = ("exact", *BOUNDS, "cells")
+BATCH_ROWS, BATCH_ROWS_PER_CLUSTER = 5000, 10
+"""batch_size="auto": the paper's 5,000 rows, but at least ten per cluster."""
+CELLS_FROM = 1000
+"""Number of clusters from which "auto" searches cells of centres instead of all of them."""
+N_PROBES = 2
+"""Cells that a row searches."""
+FEW_CLUSTERS, SMALL_GROUPS = 200, 25
+"""Yinyang's bounds save time with at most 200 clusters, or 25 in a group: a row that a bound leaves open searches a
+whole group, and where that is large a product with all centres is the faster one. Elkan's hardly ever cost more than
+they save. Measured with 20 to 500 clusters of 2 to 128 columns; the table is in docs/nested.md."""
+STREAMED_BOUNDS = 512 * 2**20
+"""The most bytes of bounds that "auto" takes for rows that do not lie in memory, since memory is short there."""
+SWAPS_GAIN = 5e-3
+"""Share of the objective that a round of swaps must gain, as in balanced `KMeans`."""
+CELLS_GAIN = 1e-3
+"""Cells are drawn anew for every batch and always improve a little: less than this is no improvement."""
+FIXED_BYTES = 16 * 2**20
+"""Cells and the blocks of a few threads."""
+RUN_BYTES, RUNS_PER_BATCH = 256 * 2**10, 64
+"""Rows on disk stay together in runs of up to 256 KiB, but a batch has at least 64 runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class NestedSettings:
+    """What a fit asks for, and of which rows."""
+
+    n_clusters: int
+    n_rows: int
+    n_columns: int
+    itemsize: int
+    """Bytes of a number."""
+    in_memory: bool
+    """Whether the rows lie in the memory of this process."""
+    batch_size: int | str = "auto"
+    init_size: int | None = None
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows in the first batch."""
+        if isinstance(self.batch_size, str):
+            return min(self.n_rows, max(BATCH_ROWS, BATCH_ROWS_PER_CLUSTER * self.n_clusters))
+        return min(self.n_rows, self.batch_size)
+
+    @property
+    def init_rows(self) -> int:
+        """Rows to draw the starting centres from."""
+        return self.init_size or max(3 * self.batch_rows, 3 * self.n_clusters)
+
+    @property
+    def run(self) -> int:
+        """How many neighbouring rows stay together: one in memory, more where every place costs a read."""
+        if self.in_memory:
+            return 1
+        return max(1, min(RUN_BYTES // (self.n_columns * self.itemsize), self.batch_rows // RUNS_PER_BATCH))
+
+    @property
+    def n_groups(self) -> int:
+        """Groups of centres that share a yinyang bound."""
+        return default_groups(self.n_clusters, self.n_columns)
+
+    def bound_bytes(self, search: str) -> int:
+        """Memory of the bounds of all rows."""
+        widths = {"elkan": self.n_clusters + 1, "yinyang": self.n_groups + 1}
+        return 4 * self.n_rows * widths.get(search, 0)
+
+    def choose_search(self, budget: float) -> str:
+        """What "auto" comes to: by the memory of bounds, at most `budget` bytes, and the time that they save."""
+        if self.n_clusters >= CELLS_FROM:
+            return "cells"
+        budget = budget if self.in_memory else min(budget, STREAMED_BOUNDS)
+        if self.bound_bytes("elkan") <= budget:
+            return "elkan"
+        saves = self.n_clusters <= max(FEW_CLUSTERS, SMALL_GROUPS * self.n_groups)
+        return "yinyang" if saves and self.bound_bytes("yinyang") <= budget else "exact"
+
+    def most_bytes(self) -> int:
+        """The most that a fit takes beside X and the bounds.
+
+        Centres, sums and their copies; labels, the order of the batch and what a pass keeps of its rows; the rows that
+        the start is drawn from, as they are and in float64, and distances of them; blocks of a few threads.
+        """
+        sampled = min(self.init_rows, self.n_rows) * self.n_columns
+        start = 2 * self.itemsize * sampled + 20 * min(sampled, TAKEN_NUMBERS)
+        return 8 * (16 * self.n_clusters * self.n_columns + 5 * self.n_rows) + start + FIXED_BYTES
+
+
+def best_start(
+    shard: Shard,
+    seed: Callable[[], Start],
+    n_starts: int,
+    random_state: np.random.RandomState,
+    *,
+    by_cells: bool,
+    unit_centers: bool,
+) -> Start:
+    """The best of several starts on some rows, which seeds were drawn from; searched `by_cells`, seeds are swapped."""
+    starts = []
+    for _ in range(n_starts):
+        start = seed()
+        starts.append(_swapped(shard, start, random_state, unit_centers) if by_cells and start.is_seeding else start)
+    if n_starts == 1:
+        return starts[0]
+    errors = [shard.run(Assign(start.centers, want="labels")).objective for start in starts]
+    return starts[int(np.argmin(errors))]
+
+
+def _swapped(shard: Shard, start: Start, random_state: np.random.RandomState, unit_centers: bool) -> Start:
+    """As in `KMeans`: what seeds of many clusters get wrong, batches cannot repair."""
+    rng = np.random.default_rng(random_state.randint(2**31, size=4))
+    if not start.labelled:
+        find_labels(shard, start.centers, rng, n_rounds=1)
+    # one step after the swaps: swapped centres get their rows, and centres that momentum left without any a new place
+    options = ProbingOptions(max_iter=1, min_gain=SWAPS_GAIN, unit_centers=unit_centers)
+    return replace(start, centers=last_step(swap_and_step(shard, start.centers, options, rng)).model)

@@ -1,0 +1,112 @@
+"""Growing k-means: one run through several numbers of clusters, each starting from the one before.
+
+    for k in sizes:  add centres where the error is, by D² sampling         (greedy while few are added)
+                     k-means from there                                      exact, or probing for many clusters
+                     while k is small, also k-means from new seeds; the better of the two goes on
+
+The grown centres contain those of the number before and k-means never raises the error, so the error falls from one
+number to the next: the curve over k has none of the noise of independent seedings. Adding by D² sampling is the
+continuation of k-means++ [Arthur and Vassilvitskii 2007] with refined centres in place of its seeds. New seeds cost
+little while there are few, and free the run from an early mistake: growing alone never takes a centre away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
+from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
+from globular.algorithms.seeding.named import greedy_trials
+from globular.algorithms.seeding.plus_plus import distinct_plus_plus, extend
+from globular.model.statistics import F64
+from globular.seam.passes import AddSeeds, TrySeeds
+from globular.seam.shard import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class GrowingOptions:
+    """How to refine the centres at each number of clusters."""
+
+    max_iter: int = 30
+    tol: float = 0.0
+    """Stop when the sum of the squared shifts of all centres falls to this."""
+    unit_centers: bool = False
+    probing_from: int = 500
+    """Number of clusters from which iterations probe instead of looking at every centre."""
+    greedy_up_to: int = 64
+    """Added centres up to which each is the best of several draws, at a pass for every one."""
+    fresh_up_to: int = 64
+    """Number of clusters up to which new seeds compete with the grown centres."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """The clustering at one number of clusters."""
+
+    centers: F64
+    error: float
+    """Mean squared distance of a row to its closest centre, exactly."""
+
+
+def grow(shard: Shard, sizes: Sequence[int], options: GrowingOptions, rng: np.random.Generator) -> Iterator[Growth]:
+    """Clusterings with these ascending numbers of clusters; ends early when every row has a centre of its own.
+
+    Costs N·k distances at each size beside the iterations.
+    """
+    centers = distinct_plus_plus(shard, sizes[0], rng, greedy_trials(sizes[0]))
+    potential = np.inf
+    for size in sizes:
+        if len(centers) < size and potential < np.inf:
+            more = _more(shard, len(centers), size - len(centers), potential, options, rng)
+            centers = np.concatenate([centers, more])
+        if len(centers) < size:
+            return
+        fresh = None
+        if potential < np.inf and size <= options.fresh_up_to:
+            seeds = distinct_plus_plus(shard, size, rng, greedy_trials(size))
+            fresh = _refine(shard, seeds, options, rng) if len(seeds) == size else None
+        centers, potential = _better(shard, _refine(shard, centers, options, rng), fresh)
+        yield Growth(centers, potential / shard.total_weight)
+
+
+def _better(shard: Shard, grown: F64, fresh: F64 | None) -> tuple[F64, float]:
+    """The centres of lower error, with that error; leaves the shard's squared distances with them."""
+    if fresh is None:
+        return grown, shard.run(AddSeeds(grown)).potential
+    other = shard.run(AddSeeds(fresh)).potential
+    potential = shard.run(AddSeeds(grown)).potential
+    if potential <= other:
+        return grown, potential
+    return fresh, shard.run(AddSeeds(fresh)).potential
+
+
+def _more(
+    shard: Shard, n_seeds: int, n_more: int, potential: float, options: GrowingOptions, rng: np.random.Generator
+) -> F64:
+    """Centres to add, by the squared distances that the last pass has left; fewer if no row is left apart."""
+    if n_more > options.greedy_up_to:
+        return extend(shard, n_seeds, n_more, potential, rng)
+    found: list[F64] = [np.empty((0, shard.n_columns))]
+    for _ in range(n_more):
+        if potential <= 0:
+            break
+        trials = shard.take(shard.locate(rng.random(greedy_trials(n_seeds)) * potential, "errors"))
+        best = int(np.argmin(shard.run(TrySeeds(trials))))
+        potential = shard.run(AddSeeds(trials[best : best + 1], n_seeds + len(found) - 1)).potential
+        found.append(trials[best : best + 1])
+    return np.concatenate(found)
+
+
+def _refine(shard: Shard, centers: F64, options: GrowingOptions, rng: np.random.Generator) -> F64:
+    """K-means from these centres."""
+    if len(centers) < options.probing_from:
+        steps = lloyd(shard, centers, KMeansOptions(options.max_iter, options.tol, options.unit_centers))
+    else:
+        probing = ProbingOptions(max_iter=options.max_iter, unit_centers=options.unit_centers)
+        steps = probing_kmeans(shard, centers, probing, rng, labelled=False)
+    for step in steps:
+        centers = step.model
+    return centers

@@ -1,0 +1,126 @@
+"""Probing k-means: E-steps that search a few cells of centres, redrawn every time.
+
+Truncated variational EM with another source of candidates. Before every E-step the C centres are clustered into cells
+(from random centres, by a few Lloyd steps on C points). Each row goes to its closest cells and searches those
+exactly by matrix products; it changes its cluster only for a closer one, so K(n) contains the old cluster and the
+objective never rises (Prop. 1 of Forster & Lücke 2018). An iteration costs N·(cells + probes · C / cells) distances,
+O(N √C D), and they run at the speed of a matrix product; with very many centres the cells are themselves in cells, and
+it is O(N C^(1/3) D). Redrawing the cells matters: the same cells would miss the same neighbours again.
+
+Centres move with momentum (see `momentum`): a step's model are the means, the next E-step takes centres beyond them.
+
+Neighbourhood search alone stalls in local minima of the cluster graph when the intrinsic dimension is high; this does
+not, and since cells are cheap to redraw it needs no memory of neighbourhoods at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from globular.algorithms.kmeans.cells import draw_cells, label_by_cells, search_widely
+from globular.algorithms.kmeans.centers import update_centers
+from globular.algorithms.kmeans.momentum import Momentum
+from globular.algorithms.steps import Step
+from globular.model.statistics import F64
+from globular.seam.among import Probe
+from globular.seam.passes import Assign
+from globular.seam.shard import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class ProbingOptions:
+    """How widely to search, and when to stop."""
+
+    n_probes: int = 2
+    """Cells that each row searches in an E-step."""
+    max_iter: int = 100
+    min_gain: float = 1e-3
+    """Stop when an iteration lowers the objective by less than this share."""
+    unit_centers: bool = False
+
+
+def probing_kmeans(
+    shard: Shard,
+    centers: F64,
+    options: ProbingOptions,
+    rng: np.random.Generator,
+    *,
+    momentum: Momentum | None = None,
+    before: float = np.inf,
+    unexplained: float = 0.0,
+    labelled: bool = True,
+) -> Iterator[Step[F64]]:
+    """K-means from labelled rows (by hierarchical seeding or `label_by_cells`), or from others, searched widely first.
+
+    `momentum` is how the centres were moving, `before` the objective at the start, where they are known; `unexplained`
+    the part of the objective that no centre in the subspace of the shard's coordinates can explain.
+    """
+    momentum = momentum or Momentum(unit_centers=options.unit_centers)
+    for iteration in count(1):
+        if iteration == 1 and not labelled:
+            statistics = search_widely(shard, centers, options.n_probes, rng)
+        else:
+            statistics = shard.run(Assign(centers, Probe(draw_cells(shard, centers, rng), options.n_probes)))
+        update = update_centers(shard, statistics, centers, unit=options.unit_centers, rows_follow=False)
+        objective = statistics.objective + unexplained
+        gain = (before - objective) / max(objective, np.finfo(np.float64).tiny)
+        before = objective
+        stopped = ""
+        if objective == 0.0 or (gain < options.min_gain and update.n_relocated == 0):
+            stopped = "an iteration gained less than quality asks for"
+        elif iteration >= options.max_iter:
+            stopped = "max_iter"
+        yield Step(iteration, objective, statistics.n_distances, statistics.n_changed, update.centers, stopped)
+        if stopped:
+            return
+        centers = momentum.beyond(centers, update)
+
+
+def find_labels(shard: Shard, centers: F64, rng: np.random.Generator, n_probes: int = 4, n_rounds: int = 2) -> int:
+    """Label rows from nothing without looking at all centres; returns the distances it took."""
+    n_distances = label_by_cells(shard, centers, draw_cells(shard, centers, rng))
+    for _ in range(n_rounds):
+        cells = draw_cells(shard, centers, rng)
+        n_distances += shard.run(Assign(centers, Probe(cells, n_probes), "labels")).n_distances
+    return n_distances
+
+
+@dataclass(frozen=True, slots=True)
+class Labelling:
+    """What came of labelling all rows; the labels themselves stay with the shard."""
+
+    objective: float
+    n_distances: int
+    recall: float = 1.0
+    """Share of a sample of the rows that have a closest centre for their label."""
+
+
+def label_rows(shard: Shard, centers: F64, n_probes: int, *, labelled: bool = True) -> Labelling:
+    """Label every row with the closest centre of a few cells, or of all where `n_probes` is 0.
+
+    Rows that are `labelled` keep their label if none is closer. The cells are drawn with a fixed seed, here and in
+    `predict(exact=False)`: labels belong to the centres, not to the `random_state` of the fit that found them.
+    """
+    if n_probes == 0:
+        exact = shard.run(Assign(centers, want="labels"))
+        return Labelling(exact.objective, exact.n_distances)
+    rng = np.random.default_rng(0)
+    n_distances = 0 if labelled else label_by_cells(shard, centers, draw_cells(shard, centers, rng))
+    found = shard.run(Assign(centers, Probe(draw_cells(shard, centers, rng), n_probes), "labels"))
+    return Labelling(found.objective, n_distances + found.n_distances, label_recall(shard, centers, rng))
+
+
+def label_recall(shard: Shard, centers: F64, rng: np.random.Generator, n_rows: int = 1000) -> float:
+    """Share of a random sample of rows whose label is a closest centre. O(sample · C · D)."""
+    chosen = np.sort(rng.choice(shard.n_rows, min(n_rows, shard.n_rows), replace=False))
+    rows = shard.take(chosen)
+    sample = shard.local(rows)
+    sample.run(Assign(centers, want="labels"))
+    labels = shard.labels[chosen]
+    closest = np.linalg.norm(rows - centers[sample.labels], axis=1)
+    own = np.linalg.norm(rows - centers[labels], axis=1)
+    return float(np.mean((sample.labels == labels) | (own <= closest)))

@@ -1,0 +1,100 @@
+"""K-means in a subspace first: most of a fit in the few directions that C clusters can make use of.
+
+Rows with hundreds of columns mostly vary along a few dozen directions, and centres of clusters along fewer still (see
+`model.subspace` for how many). So the fit is begun on the rows' coordinates in that subspace, where an iteration costs
+d / D of a whole one and reads d / D of the memory, and ended in the whole space.
+
+This is not an approximation that has to be paid for later. For a centre in the subspace
+
+    ‖x − m‖² = ‖z − m_z‖² + ‖x − x̂‖²,    z the coordinates of x, x̂ its projection,
+
+and the last term does not depend on the centre. So the steps in the subspace are exact k-means steps with centres held
+to it: the objective of the lifted centres is known exactly (`unexplained` is the sum of the last terms) and never
+rises; neither does it at the change to the whole space, where every centre leaves the subspace for the mean of its
+rows. With unit centres (cosine) the same holds for a subspace through zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from globular.algorithms.kmeans.centers import update_centers
+from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
+from globular.algorithms.steps import Step
+from globular.model.statistics import F64, HardStatistics
+from globular.model.subspace import Subspace, informative_subspace
+from globular.seam.passes import Project, SumByLabel
+from globular.seam.shard import Shard
+
+FROM_COLUMNS = 16
+"""With fewer columns there is too little to gain."""
+LARGEST_SHARE = 0.6
+"""Of the columns, the most directions that still pay."""
+SAMPLED_ROWS = 4096
+SAMPLED_NUMBERS = 1 << 23
+LARGEST_COPY = 1 << 30
+"""Bytes of coordinates that may be held beside the rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """The rows of a shard as seen inside a subspace."""
+
+    subspace: Subspace
+    shard: Shard
+    """Their coordinates; labels are shared with the whole shard."""
+    total: float
+    """Σ w ‖x − origin‖²."""
+    unexplained: float
+    """Σ w ‖x − x̂‖²: what no centre in the subspace can explain."""
+
+
+def enter_subspace(shard: Shard, n_clusters: int, rng: np.random.Generator, *, unit_centers: bool) -> Inside | None:
+    """The subspace that these clusters need; None where the whole space is as good or the coordinates too many."""
+    D = shard.n_columns
+    if shard.why_not(Project) or D < FROM_COLUMNS:
+        return None
+    n = min(SAMPLED_ROWS, shard.n_rows, max(1, SAMPLED_NUMBERS // D))
+    sample = shard.take(shard.locate(np.sort(rng.random(n)) * shard.total_weight, "weights"))
+    mean, variance = shard.column_moments()
+    origin = np.zeros(D) if unit_centers else mean
+    subspace = informative_subspace(sample, origin, n_clusters, rng)
+    d = subspace.dimension
+    if d > LARGEST_SHARE * D or shard.n_rows * d * 8 > LARGEST_COPY:
+        return None
+    inside = shard.run(Project(subspace))
+    total = shard.total_weight * float((variance + (mean - origin) ** 2).sum())
+    inner_mean, inner_variance = inside.column_moments()
+    explained = shard.total_weight * float((inner_variance + inner_mean**2).sum())
+    return Inside(subspace, inside, total, max(0.0, total - explained))
+
+
+def leave_subspace(
+    shard: Shard, inside: Inside, steps: Iterator[Step[F64]], options: ProbingOptions, rng: np.random.Generator
+) -> Iterator[Step[F64]]:
+    """Steps of probing k-means inside the subspace, their centres lifted; then more in the whole space."""
+    n_done = 0
+    for step in steps:
+        lifted = inside.subspace.lift(step.model)
+        n_done = step.iteration
+        is_last = n_done >= options.max_iter or step.objective == 0.0
+        yield replace(step, model=lifted, stopped=step.stopped if is_last else "")
+        if is_last:
+            return
+    statistics = shard.run(SumByLabel(len(lifted)))
+    means = update_centers(shard, statistics, lifted, unit=options.unit_centers, relocate=False).centers
+    before = _objective_at(means, statistics, inside)
+    remaining = replace(options, max_iter=options.max_iter - n_done)
+    for step in probing_kmeans(shard, means, remaining, rng, before=before):
+        yield replace(step, iteration=n_done + step.iteration)
+
+
+def _objective_at(centers: F64, statistics: HardStatistics, inside: Inside) -> float:
+    """Σ w ‖x − m_label‖² of any centres, from the sums of their rows; about the origin, so that little cancels."""
+    shifted = centers - inside.subspace.origin
+    sums = statistics.sums - statistics.counts[:, None] * inside.subspace.origin
+    squares = np.einsum("ij,ij->i", shifted, shifted)
+    return inside.total - 2.0 * float(np.vdot(shifted, sums)) + float(statistics.counts @ squares)

@@ -1,0 +1,235 @@
+"""Swaps: centres that share a group of rows move to where one centre serves several groups.
+
+Neither Lloyd steps nor probing can carry a centre across a gap, so where the data fall into separate groups the seeds
+decide for good. A swap takes a centre that is hardly missed and puts it on a row drawn in proportion to its squared
+distance, as k-means++ would draw it. It is made when the gain exceeds the loss:
+
+- loss: to make clusters a and b one costs n_a n_b / (n_a + n_b) ‖μ_a − μ_b‖² exactly, b the nearest neighbour of a;
+- gain: to make a cluster two gains the same with the means of the two parts. The parts are known: one truncated pass in
+  which every row compares its centre with the row drawn from its cluster.
+
+That settles the matter where a cluster is really several. In one group of rows that cut says little: one centre more
+there pays since its neighbours move closer too. The lowest error of k centres falls like k^(−2/d) in d dimensions
+(Zador's law), so the gain may be the share 2/d of the cluster's error; d is the effective dimension (Σ v)² / Σ v² of
+the columns' variances v inside clusters, taken from the rows drawn. The law is for many centres in one group. How much
+of it to believe is measured: what the newcomers of a round are worth in the next one, where giving them up has its
+price too, against what was expected of them.
+
+The rounds are also the first iterations: centres move with momentum.
+
+[Zador 1982]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, search_widely
+from globular.algorithms.kmeans.centers import update_centers
+from globular.algorithms.kmeans.momentum import Momentum
+from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
+from globular.algorithms.seeding.common import effective_dimension
+from globular.algorithms.steps import Step, after
+from globular.model.cells import CenterCells
+from globular.model.search import Search
+from globular.model.statistics import F64, HardStatistics
+from globular.seam.among import Neighbors, Probe
+from globular.seam.passes import Assign, Index, Labels, Relabel, Total
+from globular.seam.shard import Shard
+
+MAX_ROUNDS = 20
+N_PROBES = 2
+"""Cells that each row searches in a round, however many it will search in the iterations."""
+SAFETY = 1.2
+"""A gain must exceed the loss by this factor."""
+DRAWN = 0.5
+"""Share of the clusters that may move in a round."""
+FIRST_TRUST = (0.5,) * 5
+"""Shares of Zador's gain that newcomers are taken to be worth before any has been measured."""
+WORTH_ANOTHER_ROUND = 0.1
+"""Go on while the swaps of a round promise at least this share of the least gain that is asked for."""
+_ROUNDING = 16 * float(np.finfo(np.float64).eps)
+"""A smaller share of a cluster's weight is no row."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwappedSeeds:
+    """Centres after the swaps, how they move, and the distances it took. The rows are labelled to go with them."""
+
+    centers: F64
+    momentum: Momentum
+    objective: float
+    """Of the last probing step."""
+    n_swaps: int
+    n_distances: int
+
+
+def swap_and_step(
+    shard: Shard,
+    centers: F64,
+    options: ProbingOptions,
+    rng: np.random.Generator,
+    *,
+    labelled: bool = True,
+    good_enough: float = 0.0,
+    unexplained: float = 0.0,
+) -> Iterator[Step[F64]]:
+    """Swaps, then iterations of probing k-means from where they end; the first step counts the swaps' distances.
+
+    From seeds alone no iteration carries a centre across a gap. For the arguments see `swap_seeds`.
+    """
+    swapped = swap_seeds(
+        shard, centers, options, rng, labelled=labelled, good_enough=good_enough, unexplained=unexplained
+    )
+    steps = probing_kmeans(
+        shard, swapped.centers, options, rng,
+        momentum=swapped.momentum, before=swapped.objective, unexplained=unexplained,
+    )  # fmt: skip
+    yield from after(steps, swapped.n_distances)
+
+
+def swap_seeds(
+    shard: Shard,
+    centers: F64,
+    options: ProbingOptions,
+    rng: np.random.Generator,
+    *,
+    labelled: bool = True,
+    good_enough: float = 0.0,
+    unexplained: float = 0.0,
+) -> SwappedSeeds:
+    """Rounds of one probing step and many swaps; rows that are not labelled are searched widely in the first.
+
+    They end when there is little to gain by swaps any more, a round gains less than the share `min_gain` of the
+    objective, or the objective is no more than `good_enough`. `unexplained` is the part of the objective that the
+    shard's rows do not show, because they are coordinates in a subspace.
+    """
+    n_swaps, n_distances, before = 0, 0, np.inf
+    momentum, swaps = Momentum(unit_centers=options.unit_centers), _Swaps(shard, rng)
+    for _ in range(MAX_ROUNDS):
+        cells = draw_cells(shard, centers, rng)
+        if labelled:
+            statistics = shard.run(Assign(centers, Probe(cells, N_PROBES)))
+        else:
+            statistics, labelled = search_widely(shard, centers, N_PROBES, rng), True
+        n_distances += statistics.n_distances
+        update = update_centers(shard, statistics, centers, unit=options.unit_centers, rows_follow=False)
+        centers = momentum.beyond(centers, update)
+        gained, before = before - statistics.objective, statistics.objective
+        asked = options.min_gain * (before + unexplained)
+        # a gain of less than nothing: some swaps were bad, and will be undone
+        if before + unexplained <= good_enough or 0 <= gained < asked:
+            break
+        swapped = swaps.make(update.centers, cells, statistics)
+        centers[swapped] = update.centers[swapped]
+        momentum.forget(swapped)
+        n_swaps += len(swapped)
+        if swaps.promised <= WORTH_ANOTHER_ROUND * asked:
+            break
+    return SwappedSeeds(centers, momentum, before + unexplained, n_swaps, n_distances + swaps.n_distances)
+
+
+class _Swaps:
+    """Rounds of swaps, each of which learns from the one before."""
+
+    def __init__(self, shard: Shard, rng: np.random.Generator) -> None:
+        self._shard, self._rng = shard, rng
+        self._zador_trust = np.array(FIRST_TRUST)
+        """The share of what Zador's law has promised that each newcomer so far has turned out to be worth."""
+        self.promised = 0.0
+        """What the swaps of the last round shall gain, less what they cost."""
+        self.n_distances = 0
+        self._newcomers, self._expected = np.empty(0, dtype=np.intp), np.empty(0)
+        """The last round's swaps that trusted Zador's law, and the gains it promised."""
+
+    def make(self, centers: F64, cells: CenterCells, statistics: HardStatistics) -> Index:
+        """Swap in place and rename the labels of the clusters that are given up; returns which."""
+        C, self.promised = len(centers), 0.0
+        if C < 3 or statistics.objective <= 0:
+            return np.empty(0, dtype=np.intp)
+        nearest = graph_by_cells(self._shard, centers, cells, 2)[:, 1]
+        counts = statistics.counts
+        losses = _between(counts, centers, counts[nearest], centers[nearest])
+        self._zador_trust = np.append(self._zador_trust, losses[self._newcomers] / self._expected)
+        trust = min(1.0, float(np.median(self._zador_trust)))
+        splits = _try_splits(self._shard, centers, statistics, self._rng)
+        self.n_distances += splits.n_distances
+        gains = np.maximum(splits.gains, trust * splits.zador_gains)
+        names, seats = _match(losses, nearest, gains, splits.owners)
+        taken = np.flatnonzero(seats >= 0)
+        self.promised = float(gains[taken].sum() - losses[seats[taken]].sum())
+        centers[seats[taken]] = splits.centers[taken]
+        trusting = taken[gains[taken] > splits.gains[taken]]
+        self._newcomers, self._expected = seats[trusting].astype(np.intp), splits.zador_gains[trusting]
+        self._shard.run(Relabel(np.concatenate([names, np.where(seats < 0, names[splits.owners], seats)])))
+        return np.flatnonzero(names != np.arange(C))
+
+
+def _match(losses: F64, nearest: Labels, gains: F64, owners: Labels) -> tuple[Labels, Labels]:
+    """The best splits get the centres that are least missed: new names of the clusters, and for each split the centre
+    it gets or −1."""
+    C = len(losses)
+    names, seats = np.arange(C, dtype=np.int32), np.full(len(owners), -1, dtype=np.int32)
+    # has moved, has taken over the rows of one that moved, or has been split: no longer to be given up
+    settled = np.zeros(C, dtype=bool)
+    spares = np.argsort(losses, kind="stable")[::-1].tolist()
+    for k in np.argsort(-gains, kind="stable").tolist():
+        owner = owners[k]
+        while spares and (settled[spares[-1]] or names[nearest[spares[-1]]] != nearest[spares[-1]]):
+            spares.pop()
+        if not spares:
+            break
+        spare = spares[-1]
+        if spare == owner or names[owner] != owner or gains[k] <= SAFETY * losses[spare]:
+            continue
+        names[spare], seats[k] = nearest[spare], spare
+        settled[[spare, nearest[spare], owner]] = True
+    return names, seats
+
+
+@dataclass(frozen=True, slots=True)
+class _Splits:
+    """Second centres for some of the clusters, what they gain for certain, and by Zador's law."""
+
+    centers: F64
+    owners: Labels
+    gains: F64
+    zador_gains: F64
+    n_distances: int
+
+
+def _try_splits(shard: Shard, centers: F64, statistics: HardStatistics, rng: np.random.Generator) -> _Splits:
+    """Second centres for clusters drawn by their error. The rows they would win are labelled C, C + 1, … after it."""
+    C = len(centers)
+    errors = shard.run(Total("errors", "labels", C))
+    drawn = np.unique(shard.locate(np.sort(rng.random(max(1, int(DRAWN * C)))) * statistics.objective, "errors"))
+    drawn = rng.permutation(drawn)
+    rows, labels = shard.take(drawn), shard.labels[drawn]
+    share = _share_of_a_second_center(rows - centers[labels])
+    owners, first = np.unique(labels, return_index=True)
+    graph = np.repeat(np.arange(C + len(owners), dtype=np.int32)[:, None], 2, axis=1)
+    graph[owners, 1] = np.arange(C, C + len(owners))
+    search = Search(n_candidates=1, n_random=0, seed=0, estimate=False)
+    won = shard.run(Assign(np.concatenate([centers, rows[first]]), Neighbors(graph, search), "moves"))
+    sums, counts = won.sums[C:], won.counts[C:]
+    left = statistics.counts[owners] - counts
+    left[left < _ROUNDING * statistics.counts[owners]] = 0.0  # all was won: what is left of it is rounding
+    means = sums / np.maximum(counts, 1e-300)[:, None]
+    rests = statistics.counts[owners, None] * centers[owners] - sums
+    rests = np.where(left[:, None] > 0, rests / np.where(left > 0, left, 1.0)[:, None], means)
+    gains = _between(counts, means, left, rests)
+    return _Splits(rows[first], owners, gains, share * errors[owners], won.n_distances)
+
+
+def _between(n_a: F64, mean_a: F64, n_b: F64, mean_b: F64) -> F64:
+    """What it costs to make two clusters one, or gains to make one two."""
+    apart = mean_a - mean_b
+    return n_a * n_b / np.maximum(n_a + n_b, 1e-300) * np.einsum("ij,ij->i", apart, apart)
+
+
+def _share_of_a_second_center(residuals: F64) -> float:
+    """Of the error of its cluster, from the differences of some rows to their centres."""
+    return min(0.5, 2.0 / effective_dimension(np.einsum("ij,ij->j", residuals, residuals)))

@@ -1,0 +1,231 @@
+"""Truncated variational EM (Forster & Lücke 2018): clustering at a cost that does not grow with the clusters.
+
+Every row n keeps a set K(n) of C′ clusters, every cluster c a neighbourhood G_c of G clusters, itself included. An
+E-step looks only at G(n) = ∪_{c ∈ K(n)} G_c, and at a few clusters drawn at random; K(n) becomes the C′ best of them.
+The old K(n) is among the candidates, so the free energy never falls (Prop. 1). Neighbourhoods are found from the
+distances between centres ("exhaustive": X, Alg. 1) or estimated from distances that rows had anyway ("estimated": S,
+Alg. 2, Eq. 8).
+
+C′ = 1 is k-means, C′ = G = C is exact EM; C′ > 1 with hard votes searches wider while only the closest cluster counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Literal
+
+import numpy as np
+
+from globular.algorithms.graphs import nearest_graph
+from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, label_by_cells
+from globular.algorithms.kmeans.centers import update_centers
+from globular.algorithms.steps import Step
+from globular.model.graph import Graph, estimated_graph, introduce, random_graph
+from globular.model.search import Search
+from globular.model.statistics import F64, HardStatistics, PairStatistics
+from globular.seam.among import Neighbors
+from globular.seam.passes import Assign, ScatterLabels
+from globular.seam.shard import Shard
+
+CONVERGED = "objective changed less than tol"
+Neighborhoods = Literal["estimated", "exhaustive"]
+
+
+@dataclass(frozen=True, slots=True)
+class VariationalOptions:
+    """The letters of the paper, and when to stop."""
+
+    C_prime: int = 1
+    G: int = 5
+    n_random: int = 1
+    neighborhoods: Neighborhoods = "estimated"
+    n_warmup: int = 0
+    """E-steps without an M-step before the first iteration, while neighbourhoods form."""
+    max_iter: int = 200
+    tol: float = 1e-4
+    """An iteration is idle if it improves the objective by less than this share (k-means), or per row (mixtures)."""
+    patience: int = 3
+    """Stop after this many idle iterations running."""
+    unit_centers: bool = False
+    relocate_empty: bool = False
+    """Move empty clusters to far rows; else they keep their centre."""
+
+
+@dataclass(frozen=True, slots=True)
+class HardModel:
+    """State of variational k-means."""
+
+    centers: F64
+    graph: Graph
+
+
+MULTIPLICATIONS_PER_PAIR = 10
+"""What listing and ordering a pair of clusters takes, beside the multiplications of a distance."""
+SETTLED_SHARE = 0.01
+"""Neighbourhoods are settled when an estimate changes no larger share of them; the next estimates wait longer."""
+LONGEST_REST = 8
+"""Most times as long as at first that an estimate of settled neighbourhoods waits; the wait doubles each time."""
+
+
+class NeighborhoodSearch:
+    """Where G_c comes from, and the seeds of the E-steps."""
+
+    def __init__(self, shard: Shard, options: VariationalOptions, rng: np.random.Generator) -> None:
+        self._shard, self._options, self._rng = shard, options, rng
+        self._rest, self._waited = 0, 0
+
+    @property
+    def estimated(self) -> bool:
+        return self._options.neighborhoods == "estimated"
+
+    def start(self, centers: F64, graph: Graph | None) -> Graph:
+        """The first neighbourhoods: given (by seeding), from the centres (X), or drawn at random (S)."""
+        C = len(centers)
+        G = min(self._options.G, C)
+        if not self.estimated:
+            return self.exhaustive(centers)
+        if graph is not None and graph.shape[1] >= G:
+            return np.ascontiguousarray(graph[:, :G])
+        return random_graph(C, G, self._rng)
+
+    def exhaustive(self, centers: F64) -> Graph:
+        """The G nearest centres of every centre. O(C²D)."""
+        return nearest_graph(self._shard, centers, self._options.G)
+
+    def before(self, centers: F64, graph: Graph) -> Graph:
+        """Alg. 1 renews the neighbourhoods before the E-step."""
+        return graph if self.estimated else self.exhaustive(centers)
+
+    def after(self, graph: Graph, pairs: PairStatistics) -> Graph:
+        """Alg. 2 estimates them after it, if that E-step has collected what it takes."""
+        if not pairs.pairs.size:
+            return graph
+        new_graph = estimated_graph(graph, pairs, self._shard.n_threads)
+        settled = np.count_nonzero(new_graph != graph) <= SETTLED_SHARE * graph.size
+        self._rest = max(1, min(2 * self._rest, LONGEST_REST)) if settled else 1
+        return new_graph
+
+    def search(self, centers: F64) -> Search:
+        """The next E-step's search.
+
+        Deviation: where estimating would cost more than searching, not every E-step estimates. A search takes N·C′·G·D
+        multiplications, an estimate lists and orders up to C·G² pairs. Neighbourhoods that are settled are estimated
+        even less often.
+        """
+        C, D = centers.shape
+        G = min(self._options.G, C)
+        period = -(-MULTIPLICATIONS_PER_PAIR * C * G // (self._shard.n_rows * min(self._options.C_prime, C) * D))
+        self._waited += 1
+        estimate = self.estimated and self._waited >= period * self._rest
+        if estimate:
+            self._waited = 0
+        seed = int(self._rng.integers(2**63))
+        return Search(self._options.C_prime, self._options.n_random, seed, estimate)
+
+
+def start_rows(
+    shard: Shard, centers: F64, graph: Graph | None, n_neighbors: int, at_random: bool, rng: np.random.Generator
+) -> Graph | None:
+    """First labels, and neighbourhoods if there are none: at random as in the paper, or by way of cells of centres.
+
+    Seeding that knows the neighbourhoods (`graph`) has labelled the rows too.
+    """
+    if at_random:
+        shard.run(ScatterLabels(len(centers), int(rng.integers(2**63))))
+        return None
+    if graph is not None and graph.shape[1] >= min(n_neighbors, len(centers)):
+        return graph
+    cells = draw_cells(shard, centers, rng)
+    label_by_cells(shard, centers, cells)
+    return graph_by_cells(shard, centers, cells, n_neighbors)
+
+
+FULL_SUMS_EVERY = 10
+"""Iterations from one full sum to the next; between them sums follow what moved, and rounding would drift."""
+
+
+def variational_kmeans(
+    shard: Shard, centers: F64, options: VariationalOptions, rng: np.random.Generator, graph: Graph | None = None
+) -> Iterator[Step[HardModel]]:
+    """var-k-means-X/S (C′ = 1), and wider searches with hard votes (C′ > 1).
+
+    Rows start from `shard.labels`, see `start_rows`. The objective of a step, Σ w ‖x − μ‖² at the centres before its
+    M-step, never rises.
+    """
+    neighborhoods = NeighborhoodSearch(shard, options, rng)
+    graph = neighborhoods.start(centers, graph)
+    n_distances = 0
+    for _ in range(options.n_warmup):
+        graph = neighborhoods.before(centers, graph)
+        found = shard.run(Assign(centers, Neighbors(graph, neighborhoods.search(centers)), "moves"))
+        n_distances += found.n_distances
+        graph = neighborhoods.after(graph, found.pairs)
+
+    totals: HardStatistics | None = None
+    newcomers: tuple[tuple[int, int], ...] = ()
+    patience = Patience(options)
+    for iteration in count(1):
+        graph = introduce(neighborhoods.before(centers, graph), newcomers)
+        full = iteration % FULL_SUMS_EVERY == 1 or totals is None
+        found = shard.run(
+            Assign(centers, Neighbors(graph, neighborhoods.search(centers)), "moves" if not full else "sums")
+        )
+        step = found
+        totals = step if full or totals is None else _advance(totals, step)
+        graph = neighborhoods.after(graph, found.pairs)
+        # M-step, Eq. 4 with hard votes
+        update = update_centers(
+            shard, totals, centers, unit=options.unit_centers, relocate=options.relocate_empty, rows_follow=False
+        )
+        stopped = patience.reason(
+            iteration, step.objective, settled=iteration > 1 and step.n_changed + update.n_relocated == 0
+        )
+        yield Step(
+            iteration, step.objective, step.n_distances + n_distances, step.n_changed,
+            HardModel(update.centers, graph), stopped,
+        )  # fmt: skip
+        if stopped:
+            return
+        centers, newcomers, n_distances = update.centers, update.relocated, 0
+
+
+def _advance(totals: HardStatistics, moved: HardStatistics) -> HardStatistics:
+    """Totals after some rows have moved; the sums are updated in place.
+
+    A cluster that all rows have left has lost its rounding errors as well.
+    """
+    counts = totals.counts + moved.counts
+    emptied = counts <= 1e-9 * totals.counts
+    counts[emptied] = 0.0
+    totals.sums += moved.sums
+    return HardStatistics(totals.sums, counts, moved.objective, moved.n_changed, moved.n_distances)
+
+
+class Patience:
+    """Stop after several iterations of hardly any improvement, or when nothing moved.
+
+    `unit` is what `tol` counts in (mixtures: the weight of the rows); None is the objective itself.
+    """
+
+    def __init__(self, options: VariationalOptions, unit: float | None = None) -> None:
+        self._options = options
+        self._unit = unit
+        self._last = np.nan
+        self._idle = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the last iteration has improved next to nothing."""
+        return self._idle > 0
+
+    def reason(self, iteration: int, objective: float, *, settled: bool) -> str:
+        small = abs(objective - self._last) < self._options.tol * (self._unit or abs(objective))
+        self._last = objective
+        self._idle = self._idle + 1 if small or settled else 0
+        if settled and self._options.n_random == 0:
+            return "no label changed"
+        if self._idle >= self._options.patience:
+            return CONVERGED
+        return "max_iter" if iteration >= self._options.max_iter else ""

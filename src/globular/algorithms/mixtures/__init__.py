@@ -1,0 +1,1 @@
+"""Finite mixtures: EM, exact and truncated, over rows and over cells."""

@@ -1,0 +1,266 @@
+"""Chunky EM (Verbeek, Vlassis & Nunnink 2003): EM on cells of the data instead of on rows.
+
+The rows are partitioned into cells A, and all rows of a cell share one responsibility
+
+    q_A(s) ∝ p(s) exp ⟨log p(x | s)⟩_A                                                                        (Eq. 10)
+
+which needs the weight, mean and scatter of the cell alone (Eq. 11), and so do the M-step (Eqs. 12–14) and the bound
+F = Σ_A w_A log Σ_s p(s) exp ⟨log p(x | s)⟩_A ≤ log-likelihood. F never falls in an EM step, nor when a cell is split;
+with single rows for cells this is exact EM. Cells are the frontier of a partition tree (`data.tree`):
+
+    plant the tree and open it to a few cells
+    repeat:  EM steps at this partition until F settles
+             open the cell whose children raise F most ("best_first"), or the best share of all cells ("batch")
+    until F is close to the log-likelihood, and still is when EM has settled for good; or there are cells enough
+    if cells were not enough to come close to the log-likelihood (or always, if asked to), let EM settle on the rows
+
+How much can be lost? Where F is largest at θ_F and the log-likelihood L at θ*, L(θ_F) ≥ F(θ_F) ≥ F(θ*), so that θ_F is
+at most the gap L(θ*) − F(θ*) worse than EM. The gap is what `refine_tol` limits, in nats per row, whatever the units of
+the data. This holds at the top of F only: a bound that is close to the log-likelihood says nothing about a mixture that
+stopped on the way, so the last cells get the steps that the others can do without.
+
+With `C_prime` each cell looks at few components only, found by the neighbourhood search of Forster & Lücke 2018, and an
+iteration costs neither the rows nor the components.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from globular.algorithms.graphs import nearest_graph
+from globular.algorithms.mixtures.em import cold_mixture
+from globular.algorithms.steps import Step
+from globular.model.chunks import ChunkGains, ShareRule
+from globular.model.covariances import NORM, CovarianceLimits
+from globular.model.gaussian import GaussianParameters, m_step
+from globular.model.graph import Graph, estimated_graph
+from globular.model.search import Search
+from globular.model.statistics import F64, SoftStatistics
+from globular.seam.among import Neighbors
+from globular.seam.passes import Assign, Expect
+from globular.seam.shard import Shard
+from globular.seam.tree_passes import ExpectCells, Gains, Gap, OpenGaining, OpenRows, TakeCells
+
+CONVERGED = "the bound is within refine_tol of the log-likelihood"
+ENOUGH = "max_cells"
+STUCK = "opening cells gains nothing"
+POLISHED = "EM on single rows changed the log-likelihood by less than tol"
+ENDINGS = (CONVERGED, ENOUGH, STUCK, POLISHED)
+"""Reasons to stop at which EM had settled."""
+Refinement = Literal["best_first", "batch"]
+Polishing = Literal["never", "needed", "always"]
+_POLISHED_AFTER: dict[Polishing, tuple[str, ...]] = {
+    "never": (),
+    "needed": (ENOUGH, STUCK),
+    "always": (ENOUGH, STUCK, CONVERGED),
+}
+_LAST = 0.1
+"""Where no more cells are opened EM goes on until F changes by less than this part of `tol`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkyOptions:
+    """How to run Chunky EM on a frontier that `plant_tree` has laid."""
+
+    max_iter: int = 1000
+    """Most EM steps, at all partitions together."""
+    tol: float = 1e-3
+    """EM at a partition ends when F per row changes by less; at the last one when it changes by a tenth of this."""
+    refine_tol: float = 0.03
+    """Refining ends when F per row is this close to the log-likelihood, as a sample has it."""
+    max_cells: int = 10_000
+    """Refining ends with this many cells, too."""
+    refine: Refinement = "batch"
+    share: float = 0.25
+    """Cells that "batch" adds at once, relative to those there are."""
+    polish: Polishing = "never"
+    """Whether to go on with exact EM at the end: if `max_cells` came before `refine_tol` ("needed"), or in any case."""
+    rule: ShareRule = "optimal"
+    C_prime: int | None = None
+    """Components that each cell looks at; None for all."""
+    G: int = 5
+    n_random: int = 1
+    learned_weights: bool = True
+    previous_bound: float = -np.inf
+    """F per row of the fit that this one continues."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkyModel:
+    """State of Chunky EM."""
+
+    mixture: GaussianParameters
+    n_cells: int
+    """Cells of the partition that the step's bound belongs to."""
+    graph: Graph | None = None
+    """Neighbourhoods of the components, where cells look at few of them."""
+
+
+def chunky(
+    shard: Shard,
+    start: GaussianParameters,
+    options: ChunkyOptions,
+    rng: np.random.Generator,
+    *,
+    limits: CovarianceLimits,
+) -> Iterator[Step[ChunkyModel]]:
+    """Run Chunky EM from `start`; the objective of a step is F at the parameters and cells its E-step used."""
+    cells = _Cells(shard, start, options, rng)
+    mixture, bound = start, options.previous_bound
+    if options.refine == "batch":
+        cells.open_for(start, options.max_cells // 2)
+    for iteration in range(1, options.max_iter + 1):
+        statistics = cells.e_step(mixture)  # Eq. 10
+        mixture = m_step(mixture, statistics, limits, learned_weights=options.learned_weights)  # Eqs. 12–14
+        before, bound = bound, statistics.log_likelihood / statistics.total_weight
+        model = ChunkyModel(mixture, cells.n_cells, cells.graph)
+        stopped = cells.refine(mixture, bound) if abs(bound - before) < cells.tol else ""
+        if not stopped and iteration == options.max_iter:
+            stopped = "max_iter"
+        yield Step(iteration, statistics.log_likelihood, cells.take_distances(), None, model, stopped)
+        if stopped:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """Why these cells are the last ones, and F per row when that was found."""
+
+    reason: str
+    bound: float
+
+
+class _Cells:
+    """The frontier in the hands of the algorithm: E-steps over it, and its refinement."""
+
+    def __init__(
+        self, shard: Shard, start: GaussianParameters, options: ChunkyOptions, rng: np.random.Generator
+    ) -> None:
+        self._shard, self._options, self._rng = shard, options, rng
+        self._n_distances = 0
+        self._on_rows = False
+        self._ending: _Ending | None = None
+        self.graph: Graph | None = None
+        if options.C_prime is not None:
+            self.graph = nearest_graph(shard, start.means, options.G)
+        self.n_cells = len(shard.run(TakeCells())) if options.C_prime is None else self._first_search(start)
+
+    def _first_search(self, start: GaussianParameters) -> int:
+        """K(A) of every cell, before anything is opened."""
+        self.e_step(start)
+        return len(self._shard.run(TakeCells()))
+
+    def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
+        """Responsibilities of all cells, as sums."""
+        options = self._options
+        if options.C_prime is None or self.graph is None:
+            statistics = self._full_e_step(mixture)
+        else:
+            search = Search(options.C_prime, options.n_random, int(self._rng.integers(2**63)), estimate=True)
+            found = self._shard.run(ExpectCells(mixture, Neighbors(self.graph, search)))
+            statistics = found
+            self.graph = estimated_graph(self.graph, found.pairs, self._shard.n_threads)  # Eq. 8 of Forster & Lücke
+        self._n_distances += statistics.n_distances
+        return statistics
+
+    def _full_e_step(self, mixture: GaussianParameters) -> SoftStatistics:
+        """Under all components, on cells or on rows."""
+        if self._on_rows:
+            return self._shard.run(Expect(mixture))
+        return self._shard.run(ExpectCells(mixture, rule=self._options.rule))
+
+    def _gains(self, mixture: GaussianParameters, n: int) -> ChunkGains:
+        found = self._shard.run(Gains(mixture, n, truncated=self._options.C_prime is not None))
+        self._n_distances += found.n_distances
+        return found
+
+    def _hardly(self, found: ChunkGains) -> bool:
+        """Whether opening all cells would raise F too little for the gap to be worth a look.
+
+        To halve cells in D ≥ 2 dimensions takes 1 − 2^(−2/D) off the gap to the log-likelihood, at most a half.
+        """
+        return 2.0 * found.total <= self._options.refine_tol * self._shard.total_weight
+
+    def _is_tight(self, mixture: GaussianParameters) -> bool:
+        """Whether F is as close to the log-likelihood as asked for.
+
+        Deviation: the paper stops when opening the best cell hardly raises F, which shrinks with the number of cells;
+        its other proposal, a sampled approximation of the gap (Section 4.2), says what can be lost.
+        """
+        gap = self._shard.run(Gap(mixture, truncated=self._options.C_prime is not None))
+        self._n_distances += gap.n_distances
+        return gap.total <= self._options.refine_tol * self._shard.total_weight
+
+    def open_for(self, mixture: GaussianParameters, n_cells: int) -> None:
+        """Open cells where this mixture has most to gain, up to about `n_cells`, before EM begins.
+
+        Deviation: the paper runs EM to convergence from four cells on. Components that share a cell become alike there
+        and are slow to part again: a good start is better kept until cells are fine enough to tell them apart.
+        """
+        while self.n_cells < n_cells:
+            found = self._gains(mixture, self.n_cells)
+            if self._hardly(found):
+                return
+            more = min(math.ceil(self._options.share * self.n_cells), n_cells - self.n_cells)
+            before, self.n_cells = self.n_cells, self._shard.run(OpenGaining(found.smallest_within(more)))
+            if self.n_cells == before:
+                return
+
+    @property
+    def tol(self) -> float:
+        """Change of F per row below which EM has settled."""
+        return self._options.tol if self._ending is None else _LAST * self._options.tol
+
+    def refine(self, mixture: GaussianParameters, bound: float) -> str:
+        """Open some cells, go over to the rows, let EM settle for good on the last cells, or say why to stop."""
+        options, ending = self._options, self._ending
+        if self._on_rows:
+            return POLISHED
+        if ending is not None and bound < ending.bound + options.tol:
+            return ending.reason  # F hardly rose: what was found then still holds
+        reason = self._open_some(mixture)
+        if reason in _POLISHED_AFTER[options.polish]:
+            self._on_rows, self._ending = True, None
+            self.n_cells = self._shard.n_rows
+            if options.C_prime is not None:  # rows take over the components of their cells
+                self.n_cells = self._shard.run(OpenRows())
+            return ""
+        if ending is not None and reason:
+            return reason
+        self._ending = _Ending(reason, bound) if reason else None
+        return ""
+
+    def _open_some(self, mixture: GaussianParameters) -> str:
+        """Open the best cell, or the best share of them; or say why not."""
+        if self.n_cells >= self._options.max_cells:
+            return ENOUGH
+        more = 1
+        if self._options.refine == "batch":
+            more = min(math.ceil(self._options.share * self.n_cells), self._options.max_cells - self.n_cells)
+        found = self._gains(mixture, more)
+        if self._hardly(found) and self._is_tight(mixture):
+            return CONVERGED
+        before, self.n_cells = self.n_cells, self._shard.run(OpenGaining(found.smallest_within(more)))
+        return "" if self.n_cells > before else STUCK
+
+    def take_distances(self) -> int:
+        """Densities evaluated since the last call."""
+        n_distances, self._n_distances = self._n_distances, 0
+        return n_distances
+
+
+def start_from_cells(
+    shard: Shard, means: F64, covariance_type: str, limits: CovarianceLimits, *, learned_weights: bool
+) -> GaussianParameters:
+    """Every cell to its closest mean, then an M-step: what `em.start_from_means` does with rows."""
+    cells = shard.run(TakeCells())
+    D = means.shape[1]
+    apart = shard.local(cells.means, cells.weights).run(Assign(means, want="labels")).objective
+    inside = float(cells.kind.coarsen(cells.scatter, NORM, D).sum())
+    cold = cold_mixture(means, (apart + inside) / (shard.total_weight * D), covariance_type, limits)
+    return m_step(cold, shard.run(ExpectCells(cold)), limits, learned_weights=learned_weights)

@@ -1,0 +1,147 @@
+"""Mixtures by probing: truncated variational EM whose candidates come from cells of components.
+
+K(n), the C′ components that row n keeps, is searched as in probing k-means: the means are clustered into cells, redrawn
+every time, and K(n) becomes the C′ of largest p(c, x) among the old K(n) and the components of the row's closest cells.
+The old K(n) is among the candidates, so the free energy never falls (Prop. 1 of Forster & Lücke 2018).
+
+*When to probe.* EM takes many iterations to converge, and after the first ones most of what an iteration gains comes
+from the M-step, not from new candidates. Such iterations can do with the K(n) they have, which costs C′ densities a
+row. A probing pass knows what its search was good for, because it computes the free energy with the old K(n) as well.
+If the search has gained more for its work than the rest of the iteration for its own, the next one comes in half as
+many iterations, else in twice as many (`Schedule`). Work is counted in densities, not in seconds, so that the same fit
+takes the same steps on any machine and any number of threads. Between two searches neighbourhoods could be looked at
+instead, as in `variational_mixture`; that costs as much as probing and finds less.
+
+*When to stop.* When a few iterations running have gained next to nothing; such iterations probe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, label_by_cells
+from globular.algorithms.kmeans.probing import ProbingOptions
+from globular.algorithms.kmeans.swaps import swap_and_step
+from globular.algorithms.kmeans.variational import VariationalOptions
+from globular.algorithms.mixtures.variational import SoftModel, SoftStart, truncated_em, with_variance
+from globular.algorithms.steps import Step, last_step
+from globular.model.covariances import CovarianceLimits
+from globular.model.gaussian import GaussianParameters
+from globular.model.graph import Graph
+from globular.model.statistics import F64, SoftStatistics
+from globular.seam.among import Probe
+from globular.seam.passes import Assign, Expect
+from globular.seam.shard import Shard
+
+N_PROBES = 2
+"""Cells that each row searches in a probing E-step."""
+LONGEST_WAIT = 8
+"""Most iterations from one that probes to the next."""
+WORK_OF_A_MEMBER = 40.0
+"""Densities of a search, which are entries of matrix products, that take as long as a density of K(n) with its part in
+the sums of the M-step (measured with 2, 50 and 128 columns: 30 to 50)."""
+
+SETTLED_GAIN = 5e-3
+"""K-means steps for the start end when one gains less than this share: `KMeans(quality="balanced")`."""
+FINDING_ROUNDS, FINDING_PROBES = 2, 4
+"""Searches that find K(n) from nothing, and cells in each."""
+
+
+class Schedule:
+    """Which iterations probe: by what the last search has gained for its work, beside the rest of its iteration."""
+
+    def __init__(self, n_candidates: int) -> None:
+        self._C_prime = n_candidates
+        self._period, self._waited = 1, 0
+
+    def is_due(self, *, idle: bool) -> bool:
+        """Whether the next iteration probes; one that follows an iteration without a gain does."""
+        self._waited += 1
+        return idle or self._waited >= self._period
+
+    def learn(self, found: SoftStatistics, before: float, n_rows: int) -> None:
+        """From a probing iteration; `before` is the free energy that the iteration before it has reached."""
+        work = (found.n_distances / n_rows - self._C_prime) / (WORK_OF_A_MEMBER * self._C_prime)
+        others = found.log_likelihood - found.gain - before
+        pays = found.gain >= work * others
+        self._period = max(1, self._period // 2) if pays else min(LONGEST_WAIT, 2 * self._period)
+        self._waited = 0
+
+
+def settle_seeds(shard: Shard, seeds: F64, rng: np.random.Generator) -> F64:
+    """Means to start from: the seeds after swaps and steps of probing k-means. Rows must be labelled, and are again.
+
+    From seeds alone EM ends lower: it cannot carry a mean across a gap, and has many more steps to go.
+    """
+    return last_step(swap_and_step(shard, seeds, ProbingOptions(N_PROBES, min_gain=SETTLED_GAIN), rng)).model
+
+
+def start_probing(
+    shard: Shard,
+    mixture: GaussianParameters,
+    options: VariationalOptions,
+    rng: np.random.Generator,
+    *,
+    limits: CovarianceLimits,
+    labelled: bool,
+    keep_covariances: bool = False,
+) -> SoftStart:
+    """Labels of the rows and a first σ² = Σ w ‖x − μ‖² / (D Σ w): one probing pass of k-means instead of a warm-up.
+
+    `labelled` says that `shard.labels` belong to the means already. `keep_covariances` leaves those of `mixture` in
+    place.
+    """
+    cells = draw_cells(shard, mixture.means, rng)
+    if not labelled:
+        label_by_cells(shard, mixture.means, cells)
+    n_distances = 0
+    if not keep_covariances:
+        found = shard.run(Assign(mixture.means, Probe(cells, N_PROBES), "labels"))
+        n_distances = found.n_distances
+        mixture = with_variance(mixture, found.objective / shard.total_weight, limits)
+    return SoftStart(mixture, graph_by_cells(shard, mixture.means, cells, options.G), n_distances)
+
+
+def probing_mixture(
+    shard: Shard,
+    start: SoftStart,
+    options: VariationalOptions,
+    rng: np.random.Generator,
+    *,
+    limits: CovarianceLimits,
+    learned_weights: bool = False,
+) -> Iterator[Step[SoftModel]]:
+    """Truncated EM whose rows probe cells of components; options count as far as C′, G, and the end."""
+    search = _Probing(shard, start.graph, options, rng)
+    return truncated_em(shard, start, search, options, limits=limits, learned_weights=learned_weights)
+
+
+class _Probing:
+    """E-steps that probe when it is due; these also renew the graph of the G closest components."""
+
+    def __init__(self, shard: Shard, graph: Graph, options: VariationalOptions, rng: np.random.Generator) -> None:
+        self._shard, self.graph, self._options, self._rng = shard, graph, options, rng
+        self._schedule, self._before = Schedule(options.C_prime), -np.inf
+
+    def e_step(self, mixture: GaussianParameters, *, idle: bool) -> SoftStatistics:
+        options = self._options
+        if self._schedule.is_due(idle=idle):
+            cells = draw_cells(self._shard, mixture.means, self._rng)
+            found = self._shard.run(Expect(mixture, Probe(cells, N_PROBES, options.C_prime)))
+            self._schedule.learn(found, self._before, self._shard.n_rows)
+            self.graph = graph_by_cells(self._shard, mixture.means, cells, options.G)
+        else:
+            found = self._shard.run(Expect(mixture, Probe(None, 0, options.C_prime)))
+        self._before = found.log_likelihood
+        return found
+
+
+def find_members(shard: Shard, mixture: GaussianParameters, n_candidates: int, rng: np.random.Generator) -> int:
+    """Find K(n) of every row without looking at all components; it stays with the shard. Returns the distances."""
+    n_distances = label_by_cells(shard, mixture.means, draw_cells(shard, mixture.means, rng))
+    for _ in range(FINDING_ROUNDS):
+        cells = draw_cells(shard, mixture.means, rng)
+        n_distances += shard.run(Expect(mixture, Probe(cells, FINDING_PROBES, n_candidates))).n_distances
+    return n_distances

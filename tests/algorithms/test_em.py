@@ -1,0 +1,317 @@
+"""The soft pass against its reference, and EM against scikit-learn and its own theory."""
+
+from __future__ import annotations
+
+import itertools
+from functools import reduce
+from operator import add
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+from sklearn.mixture import GaussianMixture as SklearnMixture
+from threadpoolctl import threadpool_limits
+
+from globular.algorithms.mixtures.em import EMOptions, em, start_at_random, start_from_means
+from globular.backends.cpu.expect import all as expect_all
+from globular.backends.cpu.expect import blocks as chunk_blocks
+from globular.backends.cpu.shard import CpuShard
+from globular.errors import UnsupportedPassError
+from globular.kernels.expect import softmax_rows
+from globular.model.covariances import FAMILIES, CovarianceLimits
+from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
+from globular.model.statistics import SoftStatistics
+from globular.reference import expect as reference
+from globular.seam.passes import Assign, Expect
+from globular.seam.shard import answer
+
+TYPES = sorted(FAMILIES)
+Rows = NDArray[np.float64]
+
+
+def blobs(n: int = 300, C: int = 4, D: int = 3, seed: int = 0) -> Rows:
+    random = np.random.default_rng(seed)
+    centers = 4 * random.normal(size=(C, D))
+    return centers[random.integers(C, size=n)] + random.normal(size=(n, D)) * random.uniform(0.5, 2, size=D)
+
+
+def mixture_for(rows: Rows, covariance_type: str, C: int = 4) -> GaussianParameters:
+    start = isotropic_mixture(rows[:C], float(rows.var()), covariance_type)
+    statistics = reference.soft_pass(rows, np.ones(len(rows)), start)
+    return m_step(start, statistics, CovarianceLimits(1e-6, np.full(rows.shape[1], 1e-12)))
+
+
+def assert_statistics_equal(ours: SoftStatistics, theirs: SoftStatistics, rtol: float = 1e-10) -> None:
+    for name in ("counts", "sums", "scatter", "log_likelihood", "total_weight"):
+        expected = np.asarray(getattr(theirs, name))
+        atol = rtol * np.abs(expected).max()
+        np.testing.assert_allclose(getattr(ours, name), expected, rtol=rtol, atol=atol, err_msg=name)
+    assert ours.n_distances == theirs.n_distances
+
+
+# The pass ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+@pytest.mark.parametrize("offset", [0.0, 1e8])
+@pytest.mark.parametrize("shrink", [1.0, 1e-9], ids=["ordinary", "tight"])
+def test_soft_pass_is_the_reference(covariance_type: str, offset: float, shrink: float) -> None:
+    """`tight` makes components that the expanded square would get wrong."""
+    rows = blobs()
+    mixture = mixture_for(rows, covariance_type)
+    rows = rows + offset
+    mixture = GaussianParameters(mixture.weights, mixture.means + offset, mixture.covariances * shrink, covariance_type)
+    weights = np.random.default_rng(0).uniform(size=len(rows))
+    ours = CpuShard(rows, weights).run(Expect(mixture))
+    assert_statistics_equal(ours, reference.soft_pass(rows, weights, mixture))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8, np.int64, ">f8"])
+def test_soft_pass_reads_every_dtype(dtype: str) -> None:
+    rows = np.abs(blobs()).astype(dtype)
+    exact = rows.astype(np.float64)
+    mixture = mixture_for(exact, "diag")
+    ours = CpuShard(rows).run(Expect(mixture))
+    assert_statistics_equal(ours, reference.soft_pass(exact, np.ones(len(rows)), mixture))
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_soft_pass_on_unit_rows(covariance_type: str) -> None:
+    rows = blobs()
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    mixture = mixture_for(unit, covariance_type)
+    ours = CpuShard(rows, unit_rows=True).run(Expect(mixture))
+    assert_statistics_equal(ours, reference.soft_pass(unit, np.ones(len(rows)), mixture))
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_threads_give_the_same_bits_and_split_shards_the_same_sums(covariance_type: str) -> None:
+    rows = blobs(n=20_000, C=20, D=5)  # several blocks
+    weights = np.random.default_rng(0).uniform(size=len(rows))
+    mixture = mixture_for(rows[:500], covariance_type, C=20)
+    one = CpuShard(rows, weights, n_threads=1).run(Expect(mixture))
+    two = CpuShard(rows, weights, n_threads=2).run(Expect(mixture))
+    for name in ("counts", "sums", "scatter", "log_likelihood"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
+    cuts = [0, 1, 700, 9_000, 9_001, 20_000]
+    parts = [CpuShard(rows[a:b], weights[a:b]).run(Expect(mixture)) for a, b in itertools.pairwise(cuts)]
+    assert_statistics_equal(reduce(add, parts), one, rtol=1e-12)
+
+
+def test_many_blocks_in_few_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = blobs(n=2_000)
+    mixture = mixture_for(rows, "spherical")
+    whole = CpuShard(rows).run(Expect(mixture))
+    monkeypatch.setattr(chunk_blocks, "_BLOCK_ENTRIES", 1)  # blocks of 32 rows
+    monkeypatch.setattr(expect_all, "_MAX_SPANS", 3)
+    assert_statistics_equal(CpuShard(rows, n_threads=2).run(Expect(mixture)), whole, rtol=1e-12)
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_rows_are_scored_as_in_the_reference(covariance_type: str) -> None:
+    rows = blobs()
+    mixture = mixture_for(rows, covariance_type)
+    shard = CpuShard(rows, n_threads=2)
+    q, log_density = reference.posterior(rows, mixture)
+    np.testing.assert_allclose(answer(shard, mixture, "log_densities"), log_density, rtol=1e-10)
+    np.testing.assert_allclose(answer(shard, mixture, "probabilities"), q, rtol=1e-9, atol=1e-300)
+    np.testing.assert_array_equal(answer(shard, mixture, "components"), q.argmax(axis=1))
+
+
+def test_soft_pass_refuses_sparse_rows() -> None:
+    from scipy import sparse
+
+    shard = CpuShard(sparse.random_array((10, 3), density=0.5, format="csr", rng=0))
+    with pytest.raises(UnsupportedPassError, match="dense"):
+        shard.run(Expect(isotropic_mixture(np.zeros((1, 3)), 1.0, "diag")))
+
+
+@settings(deadline=None, max_examples=50)
+@given(arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(1, 19)), elements=st.floats(-2e3, 2e3)))
+def test_softmax_is_exact(joint: Rows) -> None:
+    q, log_density = joint.copy(), np.empty(len(joint))
+    softmax_rows(q, np.empty(0), log_density)
+    expected = logsumexp(joint, axis=1)
+    np.testing.assert_allclose(log_density, expected, rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose(q, np.exp(joint - expected[:, None]), rtol=1e-12, atol=1e-300)
+
+
+# The algorithm -------------------------------------------------------------------------------------------------------
+
+
+def path(rows: Rows, start: GaussianParameters, options: EMOptions, weights: Rows | None = None) -> list[float]:
+    return [step.objective for step in em(CpuShard(rows, weights), start, options)]
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied", "diag", "spherical"])
+def test_path_is_scikit_learns(covariance_type: str) -> None:
+    rows = blobs(n=500)
+    start = mixture_for(rows[:50], covariance_type)
+    peer = SklearnMixture(
+        4,
+        covariance_type=covariance_type,
+        weights_init=start.weights,
+        means_init=start.means,
+        precisions_init=start.precisions,
+        tol=1e-5,
+        max_iter=500,
+    )
+    with threadpool_limits(1):  # its threads are slower than one on data this small
+        peer.fit(rows)
+    steps = list(em(CpuShard(rows), start, EMOptions(max_iter=500, tol=1e-5)))
+    assert len(steps) == peer.n_iter_
+    np.testing.assert_allclose([step.objective / 500 for step in steps], peer.lower_bounds_, atol=1e-6)
+    np.testing.assert_allclose(steps[-1].model.means, peer.means_, atol=1e-6)
+    np.testing.assert_allclose(steps[-1].model.covariances, peer.covariances_, atol=1e-6)
+    assert steps[-1].stopped and not steps[-2].stopped
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    covariance_type=st.sampled_from(TYPES),
+    learned_weights=st.booleans(),
+    rows=arrays(np.float64, st.tuples(st.integers(3, 40), st.integers(1, 3)), elements=st.integers(-9, 9)),
+    seed=st.integers(0, 1000),
+)
+def test_log_likelihood_never_falls(covariance_type: str, learned_weights: bool, rows: Rows, seed: int) -> None:
+    """Small whole numbers: many duplicates, constant columns and components that collapse.
+
+    The floor is high enough for rounding to be invisible; below it the M-step is one under a constraint.
+    """
+    random = np.random.default_rng(seed)
+    start = isotropic_mixture(rows[random.choice(len(rows), 3)], 5.0, covariance_type)
+    weights = random.integers(0, 3, size=len(rows)) + np.eye(len(rows))[0]
+    options = EMOptions(max_iter=8, tol=0.0, reg_covar=0.0, relative_floor=1e-5, learned_weights=learned_weights)
+    objectives = np.array(path(rows, start, options, weights))
+    assert np.all(np.isfinite(objectives))
+    assert np.all(np.diff(objectives) >= -1e-9 * np.maximum(np.abs(objectives[1:]), weights.sum()))
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_weight_n_is_n_copies(covariance_type: str) -> None:
+    rows = blobs(n=100)
+    copies = np.random.default_rng(0).integers(0, 4, size=100)
+    start = mixture_for(rows, covariance_type)
+    options = EMOptions(max_iter=10, tol=0.0)
+    weighted = list(em(CpuShard(rows, copies.astype(float)), start, options))
+    repeated = list(em(CpuShard(np.repeat(rows, copies, axis=0)), start, options))
+    for a, b in zip(weighted, repeated, strict=True):
+        assert a.objective == pytest.approx(b.objective, rel=1e-11)
+        np.testing.assert_allclose(a.model.means, b.model.means, rtol=1e-8)
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_offset_changes_nothing_but_the_means(covariance_type: str) -> None:
+    """Whole numbers, so that an offset of 1e8 is exact."""
+    rows = np.round(20 * blobs())
+    start = mixture_for(rows, covariance_type)
+    far = GaussianParameters(start.weights, start.means + 1e8, start.covariances, covariance_type)
+    options = EMOptions(max_iter=10, tol=0.0)
+    near_steps = list(em(CpuShard(rows), start, options))
+    far_steps = list(em(CpuShard(rows + 1e8), far, options))
+    for a, b in zip(near_steps, far_steps, strict=True):
+        assert a.objective == pytest.approx(b.objective, rel=1e-7)
+    np.testing.assert_allclose(near_steps[-1].model.means + 1e8, far_steps[-1].model.means, atol=1e-5)
+
+
+def test_equal_weights_and_one_variance_at_zero_temperature_are_k_means() -> None:
+    """The model of var-GMM: as σ² → 0 an EM step is a Lloyd step."""
+    rows = blobs()
+    means = rows[:4].copy()
+    cold = isotropic_mixture(means, 1e-6, "tied_spherical")
+    step = next(em(CpuShard(rows), cold, EMOptions(learned_weights=False)))
+    shard = CpuShard(rows)
+    statistics = shard.run(Assign(means))
+    np.testing.assert_allclose(step.model.means, statistics.sums / statistics.counts[:, None], rtol=1e-9)
+    moved = means - step.model.means
+    spread = statistics.objective - statistics.counts @ np.sum(moved**2, axis=1)
+    assert float(step.model.covariances) == pytest.approx(spread / rows.size + 1e-6, rel=1e-9)
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_start_from_means_is_the_m_step_of_the_closest_means(covariance_type: str) -> None:
+    rows = blobs()
+    means = rows[:4]
+    options = EMOptions(reg_covar=0.0)
+    start = start_from_means(CpuShard(rows), means, covariance_type, options)
+    labels = np.argmin(((rows[:, None] - means) ** 2).sum(axis=2), axis=1)
+    np.testing.assert_allclose(start.weights, np.bincount(labels) / len(rows), atol=0.01)
+    groups = [rows[labels == c] for c in range(4)]
+    np.testing.assert_allclose(start.means, [group.mean(axis=0) for group in groups], atol=0.05)
+    matrices = reference.covariance_matrices(start)
+    within = sum(len(group) * np.trace(np.cov(group.T, bias=True)) for group in groups)
+    assert len(rows) * np.average(np.trace(matrices, axis1=1, axis2=2), weights=start.weights) == (
+        pytest.approx(within, rel=0.02)
+    )
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_random_start_is_near_the_gaussian_of_all_data(covariance_type: str) -> None:
+    rows = blobs(n=2_000)
+    random = np.random.RandomState(0)
+    start = start_at_random(CpuShard(rows), 5, covariance_type, EMOptions(), random)
+    assert np.all(np.abs(start.means - rows.mean(axis=0)) < 6 * rows.std() / np.sqrt(2_000))
+    assert len(np.unique(start.means[:, 0])) == 5
+    total = np.trace(reference.covariance_matrices(start), axis1=1, axis2=2)
+    np.testing.assert_allclose(total, rows.var(axis=0).sum(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+@pytest.mark.parametrize("reg_covar", [0.0, 1e-6])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        np.array([[1.0, 2.0]]),
+        np.full((6, 2), 3.0),
+        np.full((6, 2), 1e8),
+        np.repeat(np.eye(2), 5, axis=0),
+        np.column_stack([np.arange(8.0), np.zeros(8)]),
+        np.column_stack([np.arange(8.0), np.arange(8.0)]) + 1e8,
+        np.column_stack([np.arange(8.0), 1e-12 * np.arange(8.0)]),
+        (np.arange(20).reshape(10, 2) * 1e-3 + 100).astype(np.float32),
+    ],
+    ids=["one row", "constant", "constant far", "duplicates", "flat", "line far", "thin", "float32"],
+)
+def test_degenerate_data_give_finite_mixtures(rows: Rows, reg_covar: float, covariance_type: str) -> None:
+    shard = CpuShard(rows)
+    options = EMOptions(max_iter=5, tol=0.0, reg_covar=reg_covar)
+    means = rows[np.arange(3) % len(rows)].astype(np.float64)  # more components than distinct rows at times
+    start = start_from_means(shard, means, covariance_type, options)
+    steps = list(em(shard, start, options))
+    final = steps[-1].model
+    assert np.isfinite([step.objective for step in steps]).all()
+    for values in (final.weights, final.means, final.covariances, final.precisions):
+        assert np.isfinite(values).all()
+    assert np.isfinite(answer(shard, final, "log_densities")).all()
+    np.testing.assert_allclose(answer(shard, final, "probabilities").sum(axis=1), 1.0)
+
+
+def test_rows_of_weight_zero_do_not_count() -> None:
+    rows = blobs(n=100)
+    weights = np.ones(110)
+    weights[100:] = 0.0
+    start = mixture_for(rows, "full")
+    options = EMOptions(max_iter=5, tol=0.0)
+    outliers = np.vstack([rows, 1e6 * np.ones((10, 3))])
+    np.testing.assert_allclose(path(outliers, start, options, weights), path(rows, start, options), rtol=1e-12)
+
+
+def test_component_of_weight_zero_takes_no_rows() -> None:
+    rows = blobs(n=50)
+    for covariance_type in TYPES:
+        even = mixture_for(rows, covariance_type, C=2)
+        gone = GaussianParameters(np.array([1.0, 0.0]), even.means, even.covariances, covariance_type)
+        statistics = CpuShard(rows).run(Expect(gone))
+        np.testing.assert_array_equal(statistics.counts, [50.0, 0.0])
+
+
+def test_warm_start_continues_from_the_bound_it_is_given() -> None:
+    rows = blobs()
+    steps = list(em(CpuShard(rows), mixture_for(rows, "diag"), EMOptions(max_iter=500, tol=1e-9)))
+    bound = steps[-1].objective / len(rows)
+    again = list(em(CpuShard(rows), steps[-1].model, EMOptions(tol=1e-6, previous_bound=bound)))
+    assert len(again) == 1

@@ -1,0 +1,219 @@
+"""Probing: cells of centres, the probing pass against its oracle, and k-means by probing."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from globular import KMeans
+from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, label_by_cells
+from globular.algorithms.kmeans.probing import (
+    ProbingOptions,
+    find_labels,
+    label_recall,
+    label_rows,
+    probing_kmeans,
+)
+from globular.backends.cpu import CpuShard
+from globular.backends.many.split import SplitShard
+from globular.model.cells import CenterCells
+from globular.reference import assign as hard
+from globular.reference import probe as probed
+from globular.seam.among import Probe
+from globular.seam.passes import Assign
+
+
+def blobs(n: int = 600, D: int = 5, n_blobs: int = 40, seed: int = 0, dtype: Any = np.float64) -> Any:
+    random = np.random.default_rng(seed)
+    middles = 5 * random.normal(size=(n_blobs, D))
+    return (middles[random.integers(n_blobs, size=n)] + random.normal(size=(n, D))).astype(dtype)
+
+
+@pytest.fixture(params=["cells", "cells of cells"])
+def depth(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """As with few centres, and as with very many."""
+    if request.param == "cells of cells":
+        monkeypatch.setattr("globular.algorithms.kmeans.cells.CELLS_OF_CELLS_FROM", 30)
+    return str(request.param)
+
+
+def start(shard: CpuShard, n_clusters: int, seed: int = 0) -> Any:
+    """Random rows as centres, rows labelled by cells."""
+    random = np.random.default_rng(seed)
+    centers = shard.take(np.sort(random.choice(shard.n_rows, n_clusters, replace=False)))
+    label_by_cells(shard, centers, draw_cells(shard, centers, random))
+    return centers, random
+
+
+def test_cells_partition_the_centers(depth: str) -> None:
+    centers = blobs(200)
+    cells = draw_cells(CpuShard(centers), centers, np.random.default_rng(0))
+    assert sorted(cells.order.tolist()) == list(range(200))
+    assert (np.diff(cells.starts) > 0).all() and len(cells.middles) == len(cells.starts) - 1
+
+
+def test_labels_by_cells_are_the_closest_of_the_closest_cell() -> None:
+    X = blobs()
+    shard = CpuShard(X)
+    centers = X[:50]
+    cells = draw_cells(shard, centers, np.random.default_rng(1))
+    label_by_cells(shard, centers, cells)
+    cell_of = hard.squared_distances(X, cells.middles).argmin(axis=1)
+    distances = hard.squared_distances(X, centers)
+    for i in range(len(X)):
+        members = cells.order[cells.starts[cell_of[i]] : cells.starts[cell_of[i] + 1]]
+        assert shard.labels[i] == members[distances[i, members].argmin()]
+
+
+def test_the_graph_by_cells_is_exact_where_all_cells_are_adjacent() -> None:
+    centers = blobs(40)  # six cells: all adjacent
+    shard = CpuShard(centers)
+    graph = graph_by_cells(shard, centers, draw_cells(shard, centers, np.random.default_rng(0)), 5)
+    np.testing.assert_array_equal(graph, hard.squared_distances(centers, centers).argsort(axis=1)[:, :5])
+
+
+@pytest.mark.parametrize("n_probes", [1, 3, 100])
+@pytest.mark.parametrize("form", ["float64", "float32", "uint8", "csr", "unit", "weighted"])
+def test_the_pass_equals_its_oracle(form: str, n_probes: int, depth: str) -> None:
+    X: Any = blobs()
+    weights = np.random.default_rng(1).random(len(X)) if form == "weighted" else None
+    if form in ("float32", "uint8"):
+        X = np.clip(10 * X + 128, 0, 255).astype(form)
+    given_rows = sparse.csr_matrix(X) if form == "csr" else X
+    shard = CpuShard(given_rows, weights, unit_rows=form == "unit")
+    rows = hard.as_seen(X, unit_rows=form == "unit")
+    centers, random = start(shard, 60)
+    cells = draw_cells(shard, centers, random)
+    expected, best = probed.probing_pass(rows, centers, cells, n_probes, shard.labels)
+    statistics = shard.run(Assign(centers, Probe(cells, n_probes)))
+    assert (cells.above is None) is (depth == "cells")
+    visits, n_distances = probed.visited_cells(rows, cells, n_probes)
+    sizes = np.diff(cells.starts)
+    assert statistics.n_distances == n_distances + len(rows) + sum(sizes[visited].sum() for visited in visits)
+    total = best.sum() if weights is None else weights @ best
+    np.testing.assert_allclose(statistics.objective, total, rtol=1e-9)
+    # equally close centres may go either way
+    own = hard.squared_distances(rows, centers)[np.arange(len(rows)), shard.labels]
+    np.testing.assert_allclose(own, best, rtol=1e-9, atol=1e-9)
+    if form in ("float64", "csr", "weighted"):
+        np.testing.assert_array_equal(shard.labels, expected)
+    shares = np.ones(len(X)) if weights is None else weights
+    np.testing.assert_allclose(statistics.counts, np.bincount(shard.labels, shares, minlength=60), rtol=1e-12)
+    sums = np.zeros_like(centers)
+    np.add.at(sums, shard.labels, shares[:, None] * rows)
+    np.testing.assert_allclose(statistics.sums, sums, rtol=1e-9, atol=1e-9)
+
+
+def test_probing_all_cells_is_exact() -> None:
+    X = blobs(2000)
+    shard, exact = CpuShard(X), CpuShard(X)
+    centers, random = start(shard, 100)
+    shard.run(Assign(centers, Probe(draw_cells(shard, centers, random), 1000)))
+    exact.run(Assign(centers, want="labels"))
+    np.testing.assert_array_equal(shard.labels, exact.labels)
+    assert label_recall(shard, centers, random) == 1.0
+
+
+def test_a_cell_may_hold_more_centers_than_a_chunk() -> None:
+    """Clumped centres end in one cell; scratch memory must be as wide as the widest one."""
+    random = np.random.default_rng(0)
+    centers = np.concatenate([random.normal(size=(5000, 3)), 1e6 + random.normal(size=(3, 3))])
+    X = random.normal(size=(300, 3))
+    shard, exact = CpuShard(X), CpuShard(X)
+    label_by_cells(shard, centers, draw_cells(shard, centers, random))
+    cells = CenterCells(np.array([[0.0] * 3, [1e6] * 3]), np.arange(5003), np.array([0, 5000, 5003]))
+    shard.run(Assign(centers, Probe(cells, 1)))
+    exact.run(Assign(centers, want="labels"))
+    np.testing.assert_array_equal(shard.labels, exact.labels)
+
+
+def test_recall_counts_rows_with_a_wrong_label() -> None:
+    X = blobs(500)
+    shard = CpuShard(X)
+    shard.run(Assign(X[:20], want="labels"))
+    shard.labels[:250] = (shard.labels[:250] + 1) % 20
+    assert label_recall(shard, X[:20], np.random.default_rng(0)) == pytest.approx(0.5)
+
+
+def test_last_labels_belong_to_the_centers_and_to_no_seed() -> None:
+    X = np.random.default_rng(0).normal(size=(3000, 6))
+    found = []
+    for _ in range(2):
+        shard = CpuShard(X)
+        found.append((label_rows(shard, X[:300], 3, labelled=False), shard.labels.copy()))
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+    assert found[0][0] == found[1][0] and 0.9 < found[0][0].recall <= 1.0
+    exact = label_rows(CpuShard(X), X[:300], 0)
+    assert exact.recall == 1.0 and exact.objective <= found[0][0].objective < 1.05 * exact.objective
+    assert found[0][0].n_distances < exact.n_distances == 3000 * 300
+
+
+def test_threads_and_splits_change_nothing(depth: str) -> None:
+    X = blobs(9000, dtype=np.float32)
+    results = []
+    for shard in (
+        CpuShard(X),
+        CpuShard(X, n_threads=2),
+        SplitShard(
+            [CpuShard(part, first_row=a) for a, part in ((0, X[:4000]), (4000, X[4000:4001]), (4001, X[4001:]))]
+        ),
+    ):
+        centers = X[:300].astype(np.float64)
+        random = np.random.default_rng(5)
+        find_labels(shard, centers, random, n_rounds=0)
+        last = list(probing_kmeans(shard, centers, ProbingOptions(max_iter=5, min_gain=0), random))[-1]
+        results.append((shard.labels.copy(), last.model))
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    np.testing.assert_array_equal(results[0][1], results[1][1])
+    np.testing.assert_array_equal(results[0][0], results[2][0])
+    np.testing.assert_allclose(results[0][1], results[2][1], rtol=1e-12, atol=1e-12)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 80), st.integers(1, 4), st.sampled_from([np.float32, np.float64]))
+@settings(max_examples=40, deadline=None)
+def test_the_objective_never_rises(seed: int, n: int, n_probes: int, dtype: Any) -> None:
+    random = np.random.default_rng(seed)
+    X = np.round(random.normal(size=(n, 2)), 1).astype(dtype)  # duplicates and ties
+    shard = CpuShard(X)
+    centers, random = start(shard, int(random.integers(1, n)), seed)
+    options = ProbingOptions(n_probes=n_probes, max_iter=15, min_gain=0)
+    objectives = [step.objective for step in probing_kmeans(shard, centers, options, random)]
+    assert all(b <= a * (1 + 1e-12) + 1e-12 for a, b in pairwise(objectives))
+
+
+def test_kmeans_probes_many_clusters_and_comes_close_to_lloyd() -> None:
+    X = blobs(6000, n_blobs=300, dtype=np.float32)
+    probing = KMeans(600, random_state=0).fit(X)
+    exact = KMeans(600, algorithm="lloyd", random_state=0, max_iter=25).fit(X)
+    assert probing.algorithm_ == "probing" and exact.algorithm_ == "lloyd"
+    assert -probing.score(X) < 1.05 * exact.inertia_
+    assert probing.label_recall_ > 0.9 and exact.label_recall_ == 1.0
+    assert len(np.unique(probing.labels_)) == 600
+
+
+@pytest.mark.parametrize("quality", ["fast", "balanced", "best"])
+def test_quality_costs_distances_and_pays(quality: str) -> None:
+    X = blobs(4000, n_blobs=300)
+    fast = KMeans(500, quality="fast", random_state=0).fit(X)
+    model = KMeans(500, quality=quality, random_state=0).fit(X)
+    assert model.n_distances_ >= fast.n_distances_
+    assert -model.score(X) <= -fast.score(X) * (1 + 1e-9)
+
+
+def test_exact_labels_on_request() -> None:
+    X = blobs(3000)
+    model = KMeans(500, exact_labels=True, random_state=0).fit(X)
+    np.testing.assert_array_equal(model.labels_, model.predict(X))
+    assert model.inertia_ == pytest.approx(-model.score(X)) and model.label_recall_ == 1.0
+
+
+def test_inexact_prediction_finds_most_of_the_closest_centers() -> None:
+    X = blobs(5000, n_blobs=200)
+    model = KMeans(800, random_state=0).fit(X)
+    assert (model.predict(X, exact=False) == model.predict(X)).mean() > 0.97

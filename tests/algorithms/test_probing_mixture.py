@@ -1,0 +1,312 @@
+"""Probing for mixtures: the pass against its oracle, the schedule, and EM by probing."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from globular import GaussianMixture, VariationalGaussianMixture
+from globular.algorithms.kmeans.cells import draw_cells, label_by_cells
+from globular.algorithms.kmeans.variational import VariationalOptions
+from globular.algorithms.mixtures.em import EMOptions, covariance_limits
+from globular.algorithms.mixtures.probing import LONGEST_WAIT, Schedule, find_members, probing_mixture, start_probing
+from globular.backends.cpu import CpuShard
+from globular.backends.cpu.assign import down as routed
+from globular.backends.cpu.expect import probe as probed_soft
+from globular.backends.many.split import SplitShard
+from globular.backends.many.stream import StreamShard
+from globular.data.open import as_source
+from globular.errors import UnsupportedPassError
+from globular.model.covariances import FAMILIES
+from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
+from globular.model.statistics import SoftStatistics
+from globular.reference import assign as hard_reference
+from globular.reference import probe as reference
+from globular.seam.among import Probe
+from globular.seam.passes import Answer, Expect, ScatterLabels, Truncated
+from globular.seam.shard import answer, require
+from makers import blobs, in_form, weights_for
+
+TYPES = ("tied_spherical", "spherical", "diag")
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def mixture_of(rows: Any, covariance_type: str, C: int, seed: int = 0) -> GaussianParameters:
+    """Rows as means, variances and weights at random."""
+    random = rng(seed)
+    D = rows.shape[1]
+    weights = random.random(C) + 0.1
+    covariances = random.uniform(0.2, 2.0, FAMILIES[covariance_type].shape(C, D)) * max(rows.var(), 0.1)
+    means = rows[random.choice(len(rows), C, replace=len(rows) < C)].astype(np.float64)
+    return GaussianParameters(weights / weights.sum(), means, np.asarray(covariances), covariance_type)
+
+
+def known_members(labels: Any, C: int, C_prime: int) -> Any:
+    """The label and a random other component; nothing else."""
+    members = np.full((len(labels), C_prime), -1, dtype=np.int32)
+    members[:, 0] = labels
+    if C_prime > 1 and C > 1:
+        members[:, 1] = (labels + rng(3).integers(1, C, len(labels))) % C
+    return members
+
+
+def shard_at(shard: Any, labels: Any, members: Any) -> Any:
+    shard.labels[:] = labels
+    shard.state.get("members", np.int32, -1, members.shape[1])[:] = members
+    return shard
+
+
+# ---------------------------------------------------------------- the pass
+
+
+@pytest.mark.parametrize("n_probes", [1, 3, 100])
+@pytest.mark.parametrize("C_prime", [1, 4])
+@pytest.mark.parametrize("covariance_type", TYPES)
+@pytest.mark.parametrize("form", ["float64", "float32", "uint8", "fortran"])
+def test_the_pass_equals_its_oracle(form: str, covariance_type: str, C_prime: int, n_probes: int) -> None:
+    C = 40
+    for D, weights in ((3, None), (20, weights_for(200))):
+        matrix = np.asfortranarray(blobs(n=200, D=D)) if form == "fortran" else in_form(blobs(n=200, D=D), form)
+        rows = hard_reference.as_seen(matrix)
+        mixture = mixture_of(rows, covariance_type, C)
+        labels = rng(1).integers(C, size=200).astype(np.int32)
+        members = known_members(labels, C, C_prime)
+        shard = shard_at(CpuShard(matrix, weights), labels, members)
+        cells = draw_cells(shard, mixture.means, rng())
+        used = np.ones(200) if weights is None else weights
+        kept, expected, gain = reference.probing_soft_pass(rows, used, mixture, cells, n_probes, members)
+        found = shard.run(Expect(mixture, Probe(cells, n_probes, C_prime)))
+        np.testing.assert_array_equal(shard.state.get("members", np.int32, -1, C_prime), kept)
+        np.testing.assert_array_equal(shard.labels, kept[:, 0])
+        assert found.gain == pytest.approx(gain, rel=1e-9, abs=1e-8)
+        assert found.n_distances == expected.n_distances
+        for field in ("counts", "sums", "scatter", "log_likelihood", "total_weight"):
+            ours, theirs = getattr(found, field), getattr(expected, field)
+            np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9 * np.abs(theirs).max(), err_msg=field)
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_without_cells_the_members_stay(covariance_type: str) -> None:
+    rows = blobs(n=300)
+    mixture = mixture_of(rows, covariance_type, 30)
+    shard = CpuShard(rows)
+    shard.labels[:] = 0
+    shard.run(Expect(mixture, Probe(draw_cells(shard, mixture.means, rng()), 2, 3)))
+    members = shard.state.get("members", np.int32, -1, 3).copy()
+    moved = mixture_of(rows, covariance_type, 30, seed=5)
+    found = shard.run(Expect(moved, Probe(None, 0, 3)))
+    now = shard.state.get("members", np.int32, -1, 3)
+    np.testing.assert_array_equal(np.sort(now, axis=1), np.sort(members, axis=1))
+    assert (now != members).any()  # sorted by what they are worth now
+    assert found.gain == 0.0 and found.n_distances == 900
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_all_cells_find_the_best_of_all(covariance_type: str, dtype: Any) -> None:
+    """Also far from the origin, and with components that are many times wider than others."""
+    rows = (blobs(n=1000) + 300.0).astype(dtype)
+    mixture = mixture_of(rows, covariance_type, 90)
+    if covariance_type != "tied_spherical":
+        scales = (10.0 ** rng(2).uniform(-3, 3, 90)).reshape([90] + [1] * (mixture.covariances.ndim - 1))
+        mixture = GaussianParameters(
+            mixture.weights, mixture.means, np.asarray(mixture.covariances * scales), covariance_type
+        )
+    shard = CpuShard(rows)
+    shard.labels[:] = 0
+    shard.run(Expect(mixture, Probe(draw_cells(shard, mixture.means, rng()), 100, 90)))
+    (posterior,) = shard.run(Answer(Truncated(mixture, 90), "posterior"))
+    np.testing.assert_allclose(posterior.log_densities, answer(CpuShard(rows), mixture, "log_densities"), rtol=1e-6)
+    shard.run(Expect(mixture, Probe(draw_cells(shard, mixture.means, rng()), 100, 3)))
+    np.testing.assert_array_equal(shard.labels, answer(CpuShard(rows), mixture, "components"))
+
+
+def layouts(rows: Any, weights: Any) -> dict[str, Any]:
+    parts = [(0, 80), (80, 81), (81, len(rows))]
+    return {
+        "two threads": CpuShard(rows, weights, n_threads=2),
+        "split": SplitShard([CpuShard(rows[a:b], weights[a:b], first_row=a) for a, b in parts]),
+        "stream": StreamShard(as_source(rows), weights, rows_per_part=70),
+    }
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_the_pass_in_any_layout(covariance_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probed_soft, "ROWS_PER_TASK", 16)
+    monkeypatch.setattr(routed, "ROWS_PER_TASK", 16)
+    rows, weights = blobs(n=200).astype(np.float32), weights_for(200)
+    mixture = mixture_of(rows, covariance_type, 40)
+    whole = CpuShard(rows, weights)
+    label_by_cells(whole, mixture.means, draw_cells(whole, mixture.means, rng()))
+    start = whole.labels.copy()
+    cells = draw_cells(whole, mixture.means, rng(1))
+    expected = whole.run(Expect(mixture, Probe(cells, 2, 3)))
+    for name, shard in layouts(rows, weights).items():
+        label_by_cells(shard, mixture.means, draw_cells(shard, mixture.means, rng()))
+        np.testing.assert_array_equal(shard.labels, start)
+        found = shard.run(Expect(mixture, Probe(cells, 2, 3)))
+        np.testing.assert_array_equal(shard.labels, whole.labels, err_msg=name)
+        assert found.n_distances == expected.n_distances
+        assert found.gain == pytest.approx(expected.gain)
+        for field in ("counts", "sums", "scatter", "log_likelihood"):
+            ours, theirs = getattr(found, field), getattr(expected, field)
+            if name == "two threads":
+                np.testing.assert_array_equal(ours, theirs)
+            np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-10, err_msg=field)
+
+
+def test_sparse_rows_have_no_such_pass() -> None:
+    with pytest.raises(UnsupportedPassError, match="sparse"):
+        require(CpuShard(in_form(blobs(), "csr64")), Expect)
+
+
+# ---------------------------------------------------------------- EM
+
+
+@given(
+    st.integers(0, 2**32 - 1), st.integers(2, 60), st.integers(1, 30), st.integers(1, 10), st.integers(1, 6),
+    st.sampled_from(TYPES), st.booleans(),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_the_free_energy_never_falls(
+    seed: int, n: int, C: int, D: int, C_prime: int, covariance_type: str, single: bool
+) -> None:
+    random = rng(seed)
+    rows = random.integers(-3, 4, size=(n, D)) / 2 + random.choice([0.0, 1e-3, 1.0]) * random.normal(size=(n, D))
+    weights = random.integers(0, 3, size=n).astype(np.float64)
+    weights[0] = 1.0
+    shard = CpuShard(rows.astype(np.float32 if single else np.float64), weights)
+    mixture = mixture_of(rows, covariance_type, C, seed)
+    limits = covariance_limits(shard, EMOptions(reg_covar=0.0))
+    shard.run(ScatterLabels(C, seed % 1000))
+    C_prime = min(C_prime, C)
+    bounds = []
+    for step in range(8):
+        cells = draw_cells(shard, mixture.means, random) if step % 3 != 1 else None
+        found = shard.run(Expect(mixture, Probe(cells, 1 + step % 2, C_prime)))
+        assert found.gain >= -1e-9 * abs(found.log_likelihood)
+        bounds.append(found.log_likelihood)
+        exact = weights @ answer(shard, mixture, "log_densities")
+        assert bounds[-1] <= exact + 1e-6 * (1 + abs(exact))
+        mixture = m_step(mixture, found, limits, learned_weights=bool(seed % 2))
+    assert all(after >= before - 1e-7 * (1 + abs(before)) for before, after in pairwise(bounds))
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_em_by_probing(covariance_type: str) -> None:
+    rows = blobs(n=3000, C=60, D=4).astype(np.float32)
+    shard = CpuShard(rows)
+    limits = covariance_limits(shard, EMOptions(reg_covar=1e-6))
+    options = VariationalOptions(C_prime=3, G=4, tol=1e-4, max_iter=100)
+    start = start_probing(
+        shard, isotropic_mixture(shard.take(np.arange(60)), 1.0, covariance_type), options, rng(),
+        limits=limits, labelled=False,
+    )  # fmt: skip
+    steps = list(probing_mixture(shard, start, options, rng(), limits=limits))
+    assert steps[-1].stopped and all(b.objective >= a.objective - 1e-6 for a, b in pairwise(steps))
+    plain = [step for step in steps if step.n_distances == 3 * 3000]
+    assert plain and len(plain) < len(steps)  # some iterations probe, some do not
+    assert steps[-1] not in plain  # not the last one: a search might still find something
+    assert steps[0].n_distances > start.n_distances  # what the start took is counted
+    graph = steps[-1].model.graph
+    assert graph.shape == (60, 4) and (graph[:, 0] == np.arange(60)).all()
+
+
+def found_by_search(gain: float, others: float, n_distances: float) -> SoftStatistics:
+    nothing = np.empty(0)
+    return SoftStatistics(nothing, nothing, nothing, gain + others, 100.0, int(100 * n_distances), gain=gain)
+
+
+def test_the_schedule_probes_while_it_pays() -> None:
+    schedule = Schedule(n_candidates=5)
+    assert schedule.is_due(idle=False)
+    waits = []
+    for gain in [1.0, 1.0, 0.1, 0.1, 0.1, 0.1, 0.1, 1.0, 1.0, 1.0, 1.0]:
+        schedule.learn(found_by_search(gain, 0.5, 205.0), 0.0, 100)  # 200 in products: the work of five members
+        waits.append(1)
+        while not schedule.is_due(idle=False):
+            waits[-1] += 1
+    assert waits == [1, 1, 2, 4, LONGEST_WAIT, LONGEST_WAIT, LONGEST_WAIT, 4, 2, 1, 1]
+    schedule.learn(found_by_search(0.1, 0.5, 205.0), 0.0, 100)
+    assert schedule.is_due(idle=True)  # nothing was gained without a search
+    schedule.learn(found_by_search(0.4, 0.5, 105.0), 0.0, 100)  # half the work needs half the gain
+    assert schedule.is_due(idle=False)
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_members_are_found_from_nothing(covariance_type: str) -> None:
+    rows = blobs(n=2000, C=40, D=3)
+    model = VariationalGaussianMixture(100, covariance_type=covariance_type, random_state=0, tol=1e-2).fit(rows)
+    found = CpuShard(rows)
+    assert 2000 * 10 < find_members(found, model._mixture(), 5, rng()) < 2000 * 250
+    assert np.mean(found.labels == model.predict(rows)) > 0.98
+    everything = answer(CpuShard(rows), model._mixture(), "log_densities")
+    assert (everything - answer(found, Truncated(model._mixture(), 5), "log_densities")).mean() < 0.2
+
+
+# ---------------------------------------------------------------- the faces
+
+
+def test_auto_takes_neighborhoods_for_few_components_and_where_asked_for_them() -> None:
+    X = blobs(n=300)
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("probing", {}),
+        ("neighbors", {"n_components": 25}),
+        ("neighbors", {"n_neighbors": 6}),
+        ("neighbors", {"n_neighbors": 5}),  # also where it is what None comes to
+        ("neighbors", {"neighborhoods": "exhaustive"}),
+        ("neighbors", {"neighborhoods": "estimated"}),
+        ("neighbors", {"search": "neighbors"}),
+        ("probing", {"search": "probing", "n_neighbors": 6}),
+    ]
+    for search, options in asked:
+        model = VariationalGaussianMixture(**{"n_components": 30, "tol": 0.1, "random_state": 0, **options}).fit(X)
+        assert model.search_ == search, options
+        assert model.neighbors_.shape == (model.n_components, model.n_neighbors or 5)
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+@pytest.mark.parametrize("algorithm", ["class", "variational"])
+def test_threads_sources_and_weights_change_nothing(algorithm: str, covariance_type: str) -> None:
+    X, weights = blobs(n=900, C=20, D=5).astype(np.float32), weights_for(900)
+    options: dict[str, Any] = {"n_components": 60, "covariance_type": covariance_type, "tol": 1e-2, "random_state": 1}
+
+    def fit(rows: Any, n_threads: int) -> Any:
+        if algorithm == "class":
+            model: Any = VariationalGaussianMixture(search="probing", n_threads=n_threads, **options)
+        else:
+            model = GaussianMixture(algorithm="variational", n_threads=n_threads, **options)
+        return model.fit(rows, sample_weight=weights)
+
+    one, two, streamed = fit(X, 1), fit(X, 2), fit(as_source(X), 2)
+    np.testing.assert_array_equal(one.means_, two.means_)
+    np.testing.assert_array_equal(one.covariances_, two.covariances_)
+    assert one.lower_bounds_ == two.lower_bounds_ and one.n_distances_ == two.n_distances_
+    np.testing.assert_allclose(streamed.means_, one.means_, rtol=1e-5, atol=1e-5)
+
+
+def test_probing_ends_higher_than_neighborhoods_in_many_dimensions() -> None:
+    X = np.random.default_rng(0).normal(size=(6000, 20)).astype(np.float32)
+    ends = {
+        search: VariationalGaussianMixture(300, search=search, random_state=0).fit(X).lower_bound_
+        for search in ("probing", "neighbors")
+    }
+    assert ends["probing"] > ends["neighbors"] + 0.02
+
+
+def test_warm_start_goes_on() -> None:
+    X = blobs(n=600, C=30)
+    model = VariationalGaussianMixture(60, search="probing", random_state=0, max_iter=4, warm_start=True, tol=0.0)
+    with pytest.warns(UserWarning, match="max_iter"):
+        first = model.fit(X).lower_bound_
+    with pytest.warns(UserWarning, match="max_iter"):
+        assert model.fit(X).lower_bounds_[-1] >= first - 1e-9
+    assert model.init_ == "warm start"

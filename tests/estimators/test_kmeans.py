@@ -1,0 +1,739 @@
+"""`KMeans`, the face: attributes, every form of input, parameters, running, and scikit-learn's conventions."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import re
+import time
+import tracemalloc
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from joblib import Parallel, delayed
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.cluster import KMeans as SklearnKMeans
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics.pairwise import cosine_distances
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from globular import KMeans, NestedMiniBatchKMeans, VariationalKMeans
+from globular.algorithms.seeding.named import STARTS
+from globular.callbacks import Callback
+from globular.data.open import as_source
+from globular.errors import DataError, FitInterruptedWarning, MemoryBudgetError
+from globular.estimators import centroids, inputs
+from globular.model.history import History
+from globular.reference import assign as reference
+from makers import FORMS, blobs, in_form, lattice, weights_for
+
+
+def assert_same_model(one: KMeans, two: KMeans) -> None:
+    np.testing.assert_array_equal(one.labels_, two.labels_)
+    np.testing.assert_array_equal(one.cluster_centers_, two.cluster_centers_)
+    assert one.inertia_ == two.inertia_ and one.n_iter_ == two.n_iter_
+
+
+# ---------------------------------------------------------------- attributes
+
+
+def test_attributes() -> None:
+    X = blobs(n=300, C=8)
+    model = KMeans(10, random_state=0)
+    assert model.fit(X) is model
+    assert model.cluster_centers_.shape == (10, 4) and model.cluster_centers_.dtype == np.float64
+    assert model.labels_.shape == (300,) and model.labels_.dtype == np.int32
+    assert set(model.labels_.tolist()) == set(range(10))
+    assert model.n_features_in_ == 4 and not hasattr(model, "feature_names_in_")
+    assert isinstance(model.history_, History) and len(model.history_) == model.n_iter_
+    assert model.algorithm_ in ("lloyd", "yinyang") and model.init_ in STARTS and model.stopped_
+    own = np.sum((X - model.cluster_centers_[model.labels_]) ** 2)
+    assert model.inertia_ == pytest.approx(own, rel=1e-12) and isinstance(model.inertia_, float)
+    assert model.n_distances_ >= sum(record.n_distances for record in model.history_)
+
+
+@pytest.mark.parametrize("algorithm", ["lloyd", "yinyang"])
+def test_history(algorithm: str) -> None:
+    X, weights = blobs(n=400, C=8), weights_for(400)
+    model = KMeans(20, algorithm=algorithm, random_state=1, tol=0).fit(X, sample_weight=weights)
+    records = list(model.history_)
+    assert [record.iteration for record in records] == list(range(1, model.n_iter_ + 1))
+    assert (np.diff(model.history_.column("objective")) <= 1e-9).all()
+    assert (np.diff(model.history_.column("seconds")) >= 0).all() and records[0].seconds > 0
+    n_rows = np.count_nonzero(weights)
+    assert records[0].n_changed == n_rows and records[0].n_distances == n_rows * 20
+    assert records[-1].n_changed == 0 and model.stopped_ == "no label changed"
+    errors = model.history_.column("quantization_error") * weights.sum()
+    np.testing.assert_allclose(errors, model.history_.column("objective"), rtol=1e-12)
+    assert model.inertia_ == pytest.approx(records[-1].objective, rel=1e-12)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("options", [{}, {"max_iter": 2}, {"tol": 0.1}, {"algorithm": "yinyang"}, {"n_init": 3}])
+def test_labels_inertia_and_centers_belong_together(metric: str, dtype: type, options: dict[str, Any]) -> None:
+    X, weights = blobs(n=300, C=8).astype(dtype), weights_for(300)
+    model = KMeans(12, metric=metric, random_state=0, **options).fit(X, sample_weight=weights)
+    np.testing.assert_array_equal(model.predict(X), model.labels_)
+    assert model.score(X, sample_weight=weights) == pytest.approx(-model.inertia_, rel=1e-12)
+    seen = reference.as_seen(X, unit_rows=metric == "cosine")
+    centers = model.cluster_centers_.astype(np.float64)
+    np.testing.assert_array_equal(model.labels_, reference.closest_centers(seen, centers))
+    assert model.cluster_centers_.dtype == dtype
+
+
+# ---------------------------------------------------------------- input
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_input_gives_the_model_of_its_float64_rows(form: str) -> None:
+    matrix = in_form(blobs(n=200, C=8), form)
+    start = np.random.default_rng(0).normal(size=(6, 4))
+    model = KMeans(6, init=start, max_iter=20).fit(matrix)
+    expected = KMeans(6, init=start, max_iter=20).fit(reference.as_seen(matrix))
+    wide = model.cluster_centers_.dtype == np.float64
+    assert wide == (form not in ("float32", "float16", "uint8", "bool", "csr32"))
+    np.testing.assert_allclose(
+        model.cluster_centers_, expected.cluster_centers_, rtol=1e-12 if wide else 1e-6, atol=1e-6
+    )
+    if form != "bool":  # full of ties, which centres rounded to float32 may break
+        np.testing.assert_array_equal(model.labels_, expected.labels_)
+    np.testing.assert_array_equal(model.predict(matrix), model.labels_)
+    assert model.transform(matrix).shape == (200, 6)
+
+
+def test_other_containers() -> None:
+    X = blobs(n=100)
+    expected = KMeans(5, random_state=0).fit(X)
+    for given in (X.tolist(), sparse.csc_matrix(X), sparse.coo_array(X), sparse.lil_matrix(X), X.astype(object)):
+        model = KMeans(5, random_state=0).fit(given)
+        np.testing.assert_allclose(model.cluster_centers_, expected.cluster_centers_, rtol=1e-10)
+        np.testing.assert_array_equal(model.labels_, expected.labels_)
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["in memory", "streamed"])
+def test_files_sources_and_memory_maps(tmp_path: Path, streamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    X = blobs(n=300, C=8).astype(np.float32)
+    weights = weights_for(300)
+    expected = KMeans(7, random_state=0, n_init=2).fit(X, sample_weight=weights)
+    if streamed:
+        monkeypatch.setattr(inputs, "MEMORY_SHARE", 0.0)
+        monkeypatch.setattr("globular.backends.many.stream.PART_BYTES", 64 * 16)
+    path = tmp_path / "rows.npy"
+    np.save(path, X)
+    for given in (path, str(path), as_source(path), np.load(path, mmap_mode="r")):
+        model = KMeans(7, random_state=0, n_init=2).fit(given, sample_weight=weights)
+        np.testing.assert_array_equal(model.labels_, expected.labels_)
+        np.testing.assert_allclose(model.cluster_centers_, expected.cluster_centers_, rtol=1e-6)
+        np.testing.assert_array_equal(model.predict(given), expected.labels_)
+        assert type(model.labels_) is np.ndarray
+    np.testing.assert_array_equal(model.transform(path), model.transform(X))
+    if streamed:
+        with pytest.raises(ValueError, match="in memory"):
+            KMeans(7, init=lambda X, k, random_state: X[:k]).fit(path)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
+def test_transform_of_rows_larger_than_memory(
+    metric: str, dtype: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = (20 + blobs(n=300, C=8)).astype(dtype)
+    np.save(tmp_path / "rows.npy", X)
+    model = KMeans(7, metric=metric, random_state=0).fit(X)
+    expected = model.transform(X)
+    monkeypatch.setattr(inputs, "MEMORY_SHARE", 0.0)
+    monkeypatch.setattr(centroids, "ROWS_AT_ONCE", 32)
+    monkeypatch.setattr(centroids, "BLOCK_BYTES", 64 * 8 * X.shape[1])
+    found = model.transform(tmp_path / "rows.npy")
+    assert found.dtype == model.cluster_centers_.dtype
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    if X.dtype.kind == "f":
+        X[211, 1] = np.nan
+        np.save(tmp_path / "rows.npy", X)
+        with pytest.raises(DataError, match="NaN or infinity in row 211"):
+            model.transform(tmp_path / "rows.npy")
+    monkeypatch.setattr("globular.data.memory.physical_memory", lambda: 2000)
+    with pytest.raises(MemoryBudgetError, match="distances of all rows to all centres would take"):
+        model.transform(tmp_path / "rows.npy")
+
+
+def test_data_frames_and_feature_names() -> None:
+    frame = pd.DataFrame(blobs(n=100), columns=list("abcd"))
+    model = KMeans(5, random_state=0).fit(frame)
+    assert model.feature_names_in_.tolist() == list("abcd")
+    np.testing.assert_array_equal(model.labels_, KMeans(5, random_state=0).fit(frame.to_numpy()).labels_)
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(frame[["b", "a", "c", "d"]])
+    assert model.get_feature_names_out().tolist() == [f"kmeans{i}" for i in range(5)]
+    table = model.set_output(transform="pandas").transform(frame)
+    assert isinstance(table, pd.DataFrame) and table.columns.tolist() == [f"kmeans{i}" for i in range(5)]
+    np.testing.assert_array_equal(table.to_numpy().argmin(axis=1), model.labels_)
+
+
+def test_input_is_left_alone() -> None:
+    X, weights = blobs(n=100), weights_for(100)
+    start = X[:4].copy()
+    copies = X.copy(), weights.copy(), start.copy()
+    for metric in ("euclidean", "cosine"):
+        KMeans(4, init=start, metric=metric).fit(X, sample_weight=weights)
+    for array, copy in zip((X, weights, start), copies, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
+def test_centers_are_no_view_of_the_start() -> None:
+    start = np.array([[0.0], [1.0]])
+    model = KMeans(2, init=start).fit(np.array([[0.0], [1.0]]))
+    model.cluster_centers_[:] = 9.0
+    np.testing.assert_array_equal(start, [[0.0], [1.0]])
+
+
+# ---------------------------------------------------------------- edges
+
+
+@pytest.mark.parametrize("init", STARTS)
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_every_seeding_on_little_data(init: str, metric: str) -> None:
+    X = blobs(n=40, D=3)
+    for n_clusters in (1, 3, 40):
+        model = KMeans(n_clusters, init=init, metric=metric, random_state=0).fit(X)
+        assert len(np.unique(model.labels_)) == n_clusters
+        assert model.init_ == (init if init != "auto" else "greedy k-means++")
+
+
+@pytest.mark.parametrize("algorithm", ["lloyd", "yinyang"])
+@pytest.mark.parametrize("X", [[[5.0]], [[0.0]], [[1.0, 2.0, 3.0]]])
+def test_one_row(X: list[list[float]], algorithm: str) -> None:
+    model = KMeans(1, algorithm=algorithm).fit(X)
+    np.testing.assert_array_equal(model.cluster_centers_, X)
+    assert model.labels_.tolist() == [0] and model.inertia_ == 0.0
+    assert KMeans(1, metric="cosine", algorithm=algorithm).fit(X).labels_.tolist() == [0]
+
+
+def test_one_column_and_constant_columns() -> None:
+    X = np.concatenate([np.zeros(20), np.ones(20)])[:, None]
+    assert sorted(KMeans(2, random_state=0).fit(X).cluster_centers_.ravel().tolist()) == [0.0, 1.0]
+    padded = np.hstack([X, np.full((40, 3), 7e8)])
+    model = KMeans(2, random_state=0).fit(padded)
+    assert model.inertia_ == 0.0
+    np.testing.assert_array_equal(model.cluster_centers_[:, 1:], 7e8)
+
+
+@pytest.mark.parametrize("algorithm", ["lloyd", "yinyang"])
+def test_fewer_distinct_rows_than_clusters(algorithm: str) -> None:
+    X = np.repeat([[0.0, 0.0], [1.0, 1.0], [0.0, 1.0]], 10, axis=0)
+    with pytest.warns(ConvergenceWarning, match=r"distinct clusters \(3\).*n_clusters \(5\)"):
+        model = KMeans(5, algorithm=algorithm, random_state=0).fit(X)
+    assert model.inertia_ == pytest.approx(0.0, abs=1e-25) and np.isfinite(model.cluster_centers_).all()
+    assert model.cluster_centers_.shape == (5, 2)
+    np.testing.assert_array_equal(model.predict(X), model.labels_)
+
+
+@pytest.mark.parametrize("init", ["auto", "k-means++", "random", "afk-mc2", "k-means||", "hierarchical"])
+def test_duplicates_leave_no_cluster_empty(init: str) -> None:
+    X = lattice(400, D=2, side=5)
+    model = KMeans(len(np.unique(X, axis=0)), init=init, random_state=0).fit(X)
+    assert model.inertia_ == pytest.approx(0.0, abs=1e-25)
+    assert len(np.unique(model.labels_)) == 25
+
+
+def test_rows_of_weight_zero_do_not_count() -> None:
+    X = np.concatenate([blobs(n=100), 1e6 + blobs(n=5)])
+    weights = np.ones(105)
+    weights[100:] = 0.0
+    for init in ("greedy k-means++", "afk-mc2", "k-means||", "hierarchical", "random"):
+        model = KMeans(4, init=init, random_state=0).fit(X, sample_weight=weights)
+        assert np.abs(model.cluster_centers_).max() < 100
+
+
+def test_fewer_rows_of_positive_weight_than_clusters() -> None:
+    weights = np.zeros(20)
+    weights[:2] = 1.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = KMeans(4, random_state=0).fit(blobs(n=20), sample_weight=weights)
+    assert model.inertia_ == pytest.approx(0.0, abs=1e-20) and np.isfinite(model.cluster_centers_).all()
+
+
+@pytest.mark.parametrize("algorithm", ["lloyd", "yinyang"])
+@pytest.mark.parametrize(
+    ("dtype", "scale", "offset"),
+    [
+        (np.float64, 1.0, 1e8), (np.float64, 1.0, -1e8), (np.float32, 7e8, 0), (np.float32, 1e30, 0),
+        (np.float32, 1e-30, 0), (np.float32, 1e-42, 0), (np.float64, 1e-135, 0), (np.float64, 1e150, 0),
+    ],
+)  # fmt: skip
+def test_scales_and_offsets(dtype: type, scale: float, offset: float, algorithm: str) -> None:
+    X = blobs(n=200, C=6, D=3, spread=0.3)
+    moved = (scale * X + offset).astype(dtype)
+    exact = moved.astype(np.float64)
+    start = exact[:6] if dtype is np.float64 else moved[:6].astype(np.float64)
+    model = KMeans(6, init=start, algorithm=algorithm, tol=0).fit(moved)
+    plain = KMeans(6, init=(exact[:6] - offset) / scale, tol=0).fit((exact - offset) / scale)
+    np.testing.assert_array_equal(model.labels_, plain.labels_)
+    assert model.inertia_ == pytest.approx(scale**2 * plain.inertia_, rel=1e-5)
+    nearest = model.transform(moved).astype(np.float64).min(axis=1)
+    own = np.sqrt(np.sum((exact - model.cluster_centers_[model.labels_].astype(np.float64)) ** 2, axis=1))
+    step = float(np.finfo(dtype).smallest_subnormal)
+    np.testing.assert_allclose(nearest, own, rtol=1e-4, atol=1e-4 * scale + step)
+
+
+@pytest.mark.parametrize("init", ["greedy k-means++", "afk-mc2", "k-means||", "hierarchical", "random"])
+@pytest.mark.parametrize("scale", [1e30, 1e-30])
+def test_seedings_at_extreme_scales(init: str, scale: float) -> None:
+    X = (scale * blobs(n=200, C=6, D=3)).astype(np.float32)
+    model = KMeans(8, init=init, random_state=0).fit(X)
+    assert len(np.unique(model.labels_)) == 8 and np.isfinite(model.inertia_)
+
+
+def test_squares_beyond_float64_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"X .*too large"):
+        KMeans(2).fit(1e200 * blobs(n=20))
+
+
+@pytest.mark.parametrize("estimator", [KMeans, VariationalKMeans, NestedMiniBatchKMeans])
+def test_differences_whose_squares_underflow_are_refused(estimator: type) -> None:
+    X = blobs(n=60)
+    for rows in (1e-140 * X, sparse.csr_matrix(1e-165 * X)):
+        with pytest.raises(ValueError, match=r"X .*underflow.*scale X up"):
+            estimator(3, random_state=0).fit(rows)
+    same = np.full((60, 2), 1e-160)  # nothing is lost of rows that are all alike
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        assert estimator(2, random_state=0).fit(same).inertia_ == 0.0
+    assert estimator(3, random_state=0).fit(2.0**-450 * X).inertia_ > 0.0
+
+
+SPARSE = [
+    KMeans(8, algorithm="lloyd"), KMeans(8, algorithm="yinyang"), KMeans(8, algorithm="probing"), VariationalKMeans(8),
+    NestedMiniBatchKMeans(8), NestedMiniBatchKMeans(8, search="elkan"), NestedMiniBatchKMeans(8, search="cells"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("model", SPARSE, ids=str)
+@pytest.mark.parametrize("offset", [1e4, 1e8])
+def test_sparse_rows_far_from_the_origin(model: Any, offset: float) -> None:
+    X = blobs(n=400, C=8, D=3) + offset
+    model = clone(model).set_params(random_state=0)
+    model.fit(sparse.csr_matrix(X))
+    distances = reference.squared_distances(X, model.cluster_centers_)
+    np.testing.assert_array_equal(model.predict(sparse.csr_matrix(X)), distances.argmin(axis=1))
+    assert model.inertia_ == pytest.approx(distances[np.arange(400), model.labels_].sum(), rel=1e-9)
+    # products that nominate cells are rounded: probing finds fewer of the closest ones
+    assert model.inertia_ <= 1.1 * clone(model).fit(X).inertia_
+    if isinstance(model, KMeans):
+        objectives = np.array(model.history_.column("objective"))
+        assert (np.diff(objectives) <= 1e-9 * objectives[0]).all()
+
+
+def test_one_long_sparse_row_does_not_spoil_the_others() -> None:
+    X = np.array([[1e8, 0], [1e8 + 1, 0], [0, 3], [0, 4]])
+    assert KMeans(2, random_state=0).fit(sparse.csr_matrix(X)).inertia_ == 1.0
+    # a column that dwarfs the others, in which rows still differ
+    X = np.array([[1e9, 0.0, 0.5], [1e9, 0.5, 0.0], [1e9 + 1, 0.0, 0.5], [1e9, 0.0, 0.625]])
+    model = KMeans(3, init=X[:3], max_iter=1).fit(sparse.csr_matrix(X))
+    np.testing.assert_array_equal(model.labels_, [0, 1, 2, 0])
+
+
+def test_distances_far_from_the_origin() -> None:
+    X = blobs(n=50, D=3)
+    model = KMeans(5, init=X[:5] + 1e8).fit(X + 1e8)
+    expected = np.sqrt(reference.squared_distances(X + 1e8, model.cluster_centers_))
+    np.testing.assert_allclose(model.transform(X + 1e8), expected, rtol=1e-6)
+
+
+# ---------------------------------------------------------------- metric
+
+
+def test_cosine_is_blind_to_length() -> None:
+    X = blobs(n=200, C=6)
+    lengths = np.random.default_rng(0).uniform(0.1, 10.0, size=(200, 1))
+    one, two = (KMeans(6, metric="cosine", random_state=0).fit(rows) for rows in (X, lengths * X))
+    np.testing.assert_array_equal(one.labels_, two.labels_)
+    np.testing.assert_allclose(one.cluster_centers_, two.cluster_centers_, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(np.linalg.norm(one.cluster_centers_, axis=1), 1.0, rtol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-170, 1e160, 1e300])
+def test_cosine_of_rows_whose_squares_leave_the_range(scale: float) -> None:
+    X = blobs(n=200, C=6)
+    for form in (np.asarray, sparse.csr_matrix):
+        one, two = (KMeans(6, metric="cosine", random_state=0).fit(form(rows)) for rows in (X, scale * X))
+        np.testing.assert_array_equal(one.labels_, two.labels_)
+        assert two.inertia_ == pytest.approx(one.inertia_, rel=1e-9)
+        np.testing.assert_allclose(two.transform(form(scale * X)), one.transform(form(X)), atol=1e-12)
+        assert two.score(form(scale * X)) == pytest.approx(-one.inertia_, rel=1e-9)
+
+
+def test_cosine_refuses_rows_that_have_no_unit_length() -> None:
+    X = blobs(n=20)
+    X[3] *= 1e-310
+    with pytest.raises(ValueError, match=r"X has rows whose length.*scale"):
+        KMeans(2, metric="cosine").fit(X)
+
+
+def test_cosine_optimality() -> None:
+    X = blobs(n=300, C=8)
+    model = KMeans(8, metric="cosine", random_state=0, tol=0).fit(X)
+    directions = X / np.linalg.norm(X, axis=1, keepdims=True)
+    np.testing.assert_array_equal(model.labels_, np.argmax(directions @ model.cluster_centers_.T, axis=1))
+    for c in range(8):
+        total = directions[model.labels_ == c].sum(axis=0)
+        np.testing.assert_allclose(model.cluster_centers_[c], total / np.linalg.norm(total), rtol=1e-10)
+    np.testing.assert_allclose(model.transform(X), cosine_distances(X, model.cluster_centers_), atol=1e-12)
+    # ‖x − m‖² = 2 (1 − cos) for unit vectors
+    assert model.inertia_ == pytest.approx(2 * model.transform(X).min(axis=1).sum(), rel=1e-10)
+
+
+def test_cosine_takes_rows_of_zeros() -> None:
+    X = blobs(n=50)
+    X[::10] = 0.0
+    for matrix in (X, sparse.csr_matrix(X)):
+        model = KMeans(4, metric="cosine", random_state=0).fit(matrix)
+        assert np.isfinite(model.cluster_centers_).all() and np.isfinite(model.inertia_)
+        np.testing.assert_array_equal(model.predict(matrix), model.labels_)
+
+
+# ---------------------------------------------------------------- starts and randomness
+
+
+def test_same_seed_same_result_whatever_the_threads() -> None:
+    X = blobs(n=5000, C=30, D=5).astype(np.float32)
+    for init in ("greedy k-means++", "afk-mc2", "k-means||", "hierarchical", "random"):
+        models = [KMeans(40, init=init, random_state=7, n_threads=n, max_iter=5).fit(X) for n in (1, 2, 2)]
+        assert_same_model(models[0], models[1])
+        assert_same_model(models[1], models[2])
+
+
+def test_random_state_is_used_and_the_global_one_is_not() -> None:
+    X = blobs(n=300, C=20)
+    np.random.seed(3)  # noqa: NPY002  (the global state is what must not matter)
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    one, two = (KMeans(15, random_state=seed, max_iter=1).fit(X) for seed in (0, 1))
+    assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
+    assert not np.array_equal(one.cluster_centers_, two.cluster_centers_)
+    state = np.random.RandomState(0)
+    first, second = (KMeans(15, random_state=state, max_iter=1).fit(X) for _ in range(2))
+    assert_same_model(first, one)
+    assert not np.array_equal(second.cluster_centers_, first.cluster_centers_)
+
+
+def test_init_as_array_or_callable() -> None:
+    X = blobs(n=100)
+
+    def first_rows(X: Any, n_clusters: int, random_state: np.random.RandomState) -> Any:
+        assert isinstance(random_state, np.random.RandomState)
+        return X[:n_clusters]
+
+    given = KMeans(5, init=X[:5]).fit(X)
+    assert_same_model(given, KMeans(5, init=X[:5].tolist()).fit(X))
+    assert_same_model(given, KMeans(5, init=first_rows).fit(X))
+    assert given.init_ == "array" and KMeans(5, init=first_rows).fit(X).init_ == "callable"
+
+
+def test_the_best_of_several_runs_is_kept() -> None:
+    X = blobs(n=400, C=25, D=2)
+    starts = [X[np.random.default_rng(seed).permutation(400)[:25]] for seed in range(6)]
+    single = [KMeans(25, init=start).fit(X) for start in starts]
+    remaining = iter(starts)
+    best = KMeans(25, init=lambda X, k, random_state: next(remaining), n_init=6).fit(X)
+    assert_same_model(best, min(single, key=lambda model: model.inertia_))
+    assert len(best.history_) == best.n_iter_
+    assert best.n_distances_ == sum(model.n_distances_ for model in single)
+
+
+def test_a_run_does_not_profit_from_the_labels_of_the_run_before() -> None:
+    X = blobs(n=300, C=5)
+    alone = KMeans(5, init=X[:5], max_iter=1).fit(X)
+    near = alone.cluster_centers_ + 1e-9  # the same labels as the first run ended with, other centres
+    starts = iter([X[:5], near])
+    model = KMeans(5, init=lambda X, k, random_state: next(starts), n_init=2, max_iter=1).fit(X)
+    expected = KMeans(5, init=near, max_iter=1).fit(X)
+    assert_same_model(model, expected)
+    assert model.inertia_ == pytest.approx(-model.score(X), rel=1e-12)
+
+
+def test_warm_start_goes_on_where_the_last_fit_ended() -> None:
+    X = blobs(n=400, C=15)
+    model = KMeans(15, max_iter=3, tol=0, warm_start=True, random_state=0)
+    for _ in range(30):
+        model.fit(X)
+    full = KMeans(15, max_iter=90, tol=0, random_state=0).fit(X)
+    np.testing.assert_array_equal(model.labels_, full.labels_)
+    np.testing.assert_allclose(model.cluster_centers_, full.cluster_centers_, rtol=1e-12)
+    assert model.init_ == "warm start"
+    with pytest.raises(ValueError, match=r"warm_start has 15 centres.*n_clusters=9; set warm_start=False"):
+        model.set_params(n_clusters=9).fit(X)
+    assert KMeans(15, max_iter=3, random_state=0).fit(X).fit(X).init_ != "warm start"
+
+
+def test_quality_is_that_of_scikit_learn() -> None:
+    X = blobs(n=1000, C=40, D=3, spread=0.2)
+    ours = np.mean([KMeans(40, random_state=seed).fit(X).inertia_ for seed in range(5)])
+    theirs = np.mean([SklearnKMeans(40, n_init=1, random_state=seed).fit(X).inertia_ for seed in range(5)])
+    assert ours < 1.15 * theirs
+
+
+# ---------------------------------------------------------------- running
+
+
+def test_fit_iter_keeps_the_attributes_current() -> None:
+    X = blobs(n=400, C=15)
+    model = KMeans(15, random_state=0, tol=0)
+    objectives = []
+    for record in model.fit_iter(X):
+        assert model.n_iter_ == record.iteration == len(model.history_)
+        assert model.history_[-1] is record
+        assert model.cluster_centers_.shape == (15, 4) and model.labels_.shape == (400,)
+        assert model.predict(X[:3]).shape == (3,)
+        objectives.append(record.objective)
+    assert_same_model(model, KMeans(15, random_state=0, tol=0).fit(X))
+    assert len(objectives) == model.n_iter_
+
+
+def test_fit_iter_may_be_left() -> None:
+    X = blobs(n=400, C=15)
+    model = KMeans(15, random_state=0, tol=0)
+    for record in model.fit_iter(X):
+        if record.iteration == 2:
+            break
+    cut = KMeans(15, random_state=0, tol=0, max_iter=2).fit(X)
+    assert model.n_iter_ == 2
+    np.testing.assert_array_equal(model.cluster_centers_, cut.cluster_centers_)
+    np.testing.assert_array_equal(model.predict(X), cut.labels_)
+
+
+def test_callbacks_hear_that_fit_iter_was_left() -> None:
+    ends = []
+
+    class End(Callback):
+        def on_fit_end(self, estimator: Any, reason: str) -> None:
+            ends.append(reason)
+
+    for _ in KMeans(15, random_state=0, callbacks=[End()]).fit_iter(blobs(n=400, C=15)):
+        break
+    assert len(ends) == 1
+
+
+def test_fit_iter_complains_at_once() -> None:
+    with pytest.raises(ValueError, match="n_clusters"):
+        KMeans(0).fit_iter(blobs(n=10))
+    with pytest.raises(ValueError, match="NaN"):
+        KMeans(2).fit_iter([[np.nan], [1.0]])
+
+
+class Watch(Callback):
+    """Keeps all that it is told; can ask to stop."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.stop_after = stop_after
+        self.seen: list[Any] = []
+
+    def on_fit_start(self, estimator: Any, n_rows: int, max_iter: int | None, max_time: float | None) -> None:
+        self.seen.append(("start", n_rows, max_iter, max_time))
+
+    def on_iteration(self, estimator: Any, record: Any) -> bool | None:
+        assert estimator.n_iter_ == record.iteration
+        self.seen.append(record)
+        return self.stop_after is not None and record.iteration >= self.stop_after
+
+    def on_fit_end(self, estimator: Any, reason: str) -> None:
+        np.testing.assert_array_equal(estimator.labels_, estimator.predict(X_SMALL))
+        self.seen.append(("end", reason))
+
+
+X_SMALL = blobs(n=200, C=8)
+
+
+def test_callbacks_see_the_whole_fit() -> None:
+    watch = Watch()
+    model = KMeans(12, callbacks=[watch], max_time=1000.0, random_state=0).fit(X_SMALL)
+    assert watch.seen[0] == ("start", 200, 300, 1000.0)
+    assert watch.seen[1:-1] == list(model.history_)
+    assert watch.seen[-1] == ("end", model.stopped_)
+
+
+def test_a_callback_ends_the_fit() -> None:
+    watch, other = Watch(stop_after=2), Watch()
+    model = KMeans(12, callbacks=[watch, other], tol=0, random_state=0, n_init=5).fit(X_SMALL)
+    assert model.n_iter_ == 2 and model.stopped_ == "callback"
+    assert len(other.seen) == 4 and other.seen[-1] == ("end", "callback")
+    np.testing.assert_array_equal(model.predict(X_SMALL), model.labels_)
+
+
+def test_max_time_ends_the_fit_after_an_iteration() -> None:
+    model = KMeans(12, max_time=1e-6, tol=0, random_state=0, n_init=5).fit(X_SMALL)
+    assert model.n_iter_ == 1 and model.stopped_ == "max_time"
+    np.testing.assert_array_equal(model.predict(X_SMALL), model.labels_)
+    begun = time.perf_counter()
+    slow = KMeans(12, max_time=0.2, tol=0, callbacks=lambda estimator, record: time.sleep(0.06)).fit(X_SMALL)
+    assert slow.stopped_ == "max_time" and time.perf_counter() - begun < 1.0
+
+
+def interrupt_at(iteration: int) -> Any:
+    def callback(estimator: Any, record: Any) -> None:
+        if record.iteration == iteration:
+            raise KeyboardInterrupt
+
+    return callback
+
+
+@pytest.mark.parametrize("algorithm", ["lloyd", "yinyang"])
+def test_ctrl_c_ends_with_the_state_so_far_and_a_warning(algorithm: str) -> None:
+    model = KMeans(12, algorithm=algorithm, callbacks=interrupt_at(3), tol=0, random_state=0)
+    with pytest.warns(FitInterruptedWarning, match="interrupted"):
+        model.fit(X_SMALL)
+    cut = KMeans(12, algorithm=algorithm, max_iter=3, tol=0, random_state=0).fit(X_SMALL)
+    assert model.stopped_ == "interrupted"
+    assert_same_model(model, cut)
+    np.testing.assert_array_equal(model.predict(X_SMALL), model.labels_)
+
+
+def test_ctrl_c_in_the_middle_of_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    from globular.kernels import thin as kernels
+
+    plain, calls = kernels.nearest_of_thin, []
+
+    def interrupted(*args: Any) -> None:
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        plain(*args)
+
+    monkeypatch.setattr(kernels, "nearest_of_thin", interrupted)
+    start = X_SMALL[:12]
+    with pytest.warns(FitInterruptedWarning):
+        model = KMeans(12, init=start, algorithm="lloyd", tol=0, n_threads=1).fit(X_SMALL)
+    monkeypatch.undo()
+    assert_same_model(model, KMeans(12, init=start, max_iter=model.n_iter_, tol=0).fit(X_SMALL))
+
+
+def test_ctrl_c_before_the_first_iteration_is_passed_on() -> None:
+    def interrupted(X: Any, n_clusters: int, random_state: Any) -> Any:
+        raise KeyboardInterrupt
+
+    model = KMeans(12, init=interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X_SMALL)
+    assert not hasattr(model, "cluster_centers_")
+
+
+def test_ctrl_c_in_a_later_run_keeps_the_best_run_before() -> None:
+    starts = iter([X_SMALL[:12]])
+
+    def first_then_interrupted(X: Any, n_clusters: int, random_state: Any) -> Any:
+        try:
+            return next(starts)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    try:
+        with pytest.warns(FitInterruptedWarning):
+            model = KMeans(12, init=first_then_interrupted, n_init=3).fit(X_SMALL)
+    except KeyboardInterrupt:
+        pytest.fail("the first run was complete, and is lost")
+    assert_same_model(model, KMeans(12, init=X_SMALL[:12]).fit(X_SMALL))
+
+
+def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    KMeans(5, random_state=0).fit(X_SMALL)
+    assert capfd.readouterr() == ("", "")
+
+
+# ---------------------------------------------------------------- conventions
+
+
+def test_clone_and_parameters() -> None:
+    model = KMeans(7, algorithm="yinyang", metric="cosine", n_threads=1, random_state=3)
+    copy = clone(model)
+    assert copy.get_params() == model.get_params()
+    before = model.get_params()
+    model.fit(X_SMALL)
+    assert model.get_params() == before
+    assert not hasattr(clone(model), "cluster_centers_")
+    with pytest.raises(TypeError):
+        KMeans(7, "lloyd")  # type: ignore[misc]  # keyword only
+    assert eval(repr(model), {"KMeans": KMeans}).get_params() == before
+
+
+def test_pickle() -> None:
+    model = KMeans(7, random_state=0).fit(X_SMALL)
+    copy = pickle.loads(pickle.dumps(model))
+    assert_same_model(model, copy)
+    assert copy.history_ == model.history_
+    np.testing.assert_array_equal(copy.predict(X_SMALL), model.labels_)
+
+
+def test_joblib_threads_and_processes() -> None:
+    expected = KMeans(7, random_state=0).fit(X_SMALL)
+    for prefer in ("threads", "processes"):
+        jobs = (delayed(KMeans(7, random_state=0, n_threads=2).fit)(X_SMALL) for _ in range(3))
+        for model in Parallel(n_jobs=2, prefer=prefer)(jobs):
+            assert_same_model(model, expected)
+
+
+def test_pipeline_and_the_other_methods() -> None:
+    labels = KMeans(7, random_state=0).fit_predict(X_SMALL)
+    model = KMeans(7, random_state=0).fit(X_SMALL)
+    np.testing.assert_array_equal(labels, model.labels_)
+    np.testing.assert_array_equal(KMeans(7, random_state=0).fit_transform(X_SMALL), model.transform(X_SMALL))
+    pipeline = make_pipeline(StandardScaler(), KMeans(7, random_state=0)).fit(X_SMALL)
+    np.testing.assert_array_equal(pipeline.predict(X_SMALL), pipeline[-1].labels_)
+    weights = weights_for(200)
+    weighted = KMeans(7, random_state=0).fit(X_SMALL, sample_weight=weights)
+    np.testing.assert_array_equal(
+        KMeans(7, random_state=0).fit_predict(X_SMALL, sample_weight=weights), weighted.labels_
+    )
+    assert weighted.score(X_SMALL, sample_weight=weights) == pytest.approx(-weighted.inertia_)
+    assert weighted.score(X_SMALL) != weighted.score(X_SMALL, sample_weight=weights)
+    distances = model.transform(X_SMALL)
+    np.testing.assert_allclose(distances, np.sqrt(reference.squared_distances(X_SMALL, model.cluster_centers_)))
+    assert model.transform(X_SMALL.astype(np.float32)).dtype == np.float32
+
+
+def test_predict_on_other_rows_and_other_types() -> None:
+    model = KMeans(7, random_state=0).fit(X_SMALL)
+    fresh = blobs(n=50, seed=5)
+    expected = reference.closest_centers(fresh, model.cluster_centers_)
+    np.testing.assert_array_equal(model.predict(fresh), expected)
+    np.testing.assert_array_equal(model.predict(sparse.csr_matrix(fresh)), expected)
+    np.testing.assert_array_equal(model.predict(fresh[:1]), expected[:1])
+    np.testing.assert_array_equal(model.predict(fresh.tolist()), expected)
+
+
+def test_fitting_again_forgets_the_first_data() -> None:
+    model = KMeans(5, random_state=0).fit(blobs(n=100, D=3))
+    model.fit(blobs(n=60, D=6))
+    assert model.cluster_centers_.shape == (5, 6) and model.n_features_in_ == 6 and len(model.labels_) == 60
+
+
+@pytest.mark.parametrize(("n", "D", "C"), [(20_000, 64, 600), (30_000, 2, 1000), (20_000, 16, 50)])
+def test_the_memory_of_a_fit_is_said_and_kept(n: int, D: int, C: int, caplog: pytest.LogCaptureFixture) -> None:
+    random = np.random.default_rng(0)
+    X = (random.normal(size=(n, min(D, 6))) @ random.normal(size=(min(D, 6), D))).astype(np.float32)
+    model = KMeans(C, random_state=0, max_iter=3)
+    with caplog.at_level(logging.INFO, logger="globular"):
+        model.fit(X)  # also compiles
+    said = float(re.search(r"beside X: up to ([\d.]+) MiB", caplog.text).group(1))  # type: ignore[union-attr]
+    tracemalloc.start()
+    model.fit(X)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < said * 2**20
+
+
+@pytest.mark.parametrize("n_columns", [3, 200])
+@pytest.mark.parametrize("scale", [2.0**256, 2.0**-270])
+def test_scaled_rows_have_scaled_centers(n_columns: int, scale: float) -> None:
+    """Also where squares of squares would overflow or vanish."""
+    random = np.random.default_rng(0)
+    X = random.normal(size=(900, 3)) @ random.normal(size=(3, n_columns))
+    one, other = (KMeans(500, random_state=0).fit(rows) for rows in (X, X * scale))
+    np.testing.assert_array_equal(other.cluster_centers_ / scale, one.cluster_centers_)
+    np.testing.assert_array_equal(other.labels_, one.labels_)

@@ -1,0 +1,479 @@
+"""The face `GaussianMixture`: scikit-learn's behaviour, starts, weights, running, input and its errors."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.metrics import adjusted_rand_score
+from sklearn.mixture import GaussianMixture as SklearnMixture
+from threadpoolctl import threadpool_limits
+
+from globular import (
+    ChunkyGaussianMixture,
+    InfiniteGaussianMixture,
+    InfiniteMultinomialMixture,
+    VariationalGaussianMixture,
+)
+from globular.algorithms.mixtures.em import ROUNDED
+from globular.algorithms.seeding import named
+from globular.backends.many.stream import StreamShard
+from globular.data.open import as_source
+from globular.errors import FitInterruptedWarning
+from globular.estimators import inputs, variational_mixture
+from globular.estimators.mixture import GaussianMixture
+from globular.estimators.mixture_starts import STARTS
+from globular.model.covariances import FAMILIES
+from globular.model.history import Record
+
+TYPES = sorted(FAMILIES)
+SKLEARN_TYPES = ["full", "tied", "diag", "spherical"]
+Rows = NDArray[np.float64]
+
+
+def blobs(n: int = 300, C: int = 3, D: int = 3, seed: int = 0, apart: float = 6.0) -> tuple[Rows, Rows]:
+    """Rows around C corners of a cube, and which corner."""
+    random = np.random.default_rng(seed)
+    centers = apart * (np.arange(C)[:, None] >> np.arange(D) & 1)
+    labels = np.arange(n) % C
+    return centers[labels] + random.normal(size=(n, D)) * np.linspace(0.5, 1.5, D), labels
+
+
+def same_start(rows: Rows, covariance_type: str, C: int = 3) -> dict[str, Any]:
+    """Starting parameters for us and for scikit-learn."""
+    model = GaussianMixture(C, covariance_type=covariance_type, means_init=rows[:C] + 0.5, max_iter=0).fit(rows)
+    return {"weights_init": model.weights_, "means_init": model.means_, "precisions_init": model.precisions_}
+
+
+# As scikit-learn -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("covariance_type", SKLEARN_TYPES)
+@pytest.mark.parametrize("reg_covar", [1e-6, 0.1])
+def test_fit_follows_scikit_learns_path(covariance_type: str, reg_covar: float) -> None:
+    rows, _ = blobs(apart=3.0)
+    start = same_start(rows, covariance_type)
+    ours = GaussianMixture(3, covariance_type=covariance_type, reg_covar=reg_covar, tol=1e-5, max_iter=500, **start)
+    peer = SklearnMixture(3, covariance_type=covariance_type, reg_covar=reg_covar, tol=1e-5, max_iter=500, **start)
+    ours.fit(rows)
+    with threadpool_limits(1):  # its threads are slower than one on data this small
+        peer.fit(rows)
+    assert ours.n_iter_ == peer.n_iter_ and ours.converged_ is peer.converged_ is True
+    np.testing.assert_allclose(ours.lower_bounds_, peer.lower_bounds_, atol=1e-6)
+    assert ours.lower_bound_ == pytest.approx(peer.lower_bound_, abs=1e-6)
+    names = ("weights_", "means_", "covariances_", "precisions_", "precisions_cholesky_")
+    for name in names:
+        np.testing.assert_allclose(getattr(ours, name), getattr(peer, name), atol=1e-6, err_msg=name)
+    for method in ("predict", "predict_proba", "score_samples", "score", "aic", "bic"):
+        theirs = getattr(peer, method)(rows)
+        np.testing.assert_allclose(getattr(ours, method)(rows), theirs, rtol=1e-6, atol=1e-6, err_msg=method)
+
+
+def test_attributes_and_methods_of_scikit_learn_are_there() -> None:
+    rows, _ = blobs()
+    ours = GaussianMixture(2, random_state=0).fit(rows)
+    peer = SklearnMixture(2, random_state=0).fit(rows)
+    wanted = {name for name in dir(peer) if not name.startswith("_") and name not in ("verbose_interval",)}
+    assert wanted <= set(dir(ours))
+
+
+def test_labels_are_the_most_probable_components() -> None:
+    rows, _ = blobs(apart=2.0)
+    model = GaussianMixture(3, random_state=0)
+    labels = model.fit_predict(rows)
+    np.testing.assert_array_equal(labels, model.predict(rows))
+    proba = model.predict_proba(rows)
+    np.testing.assert_array_equal(labels, proba.argmax(axis=1))
+    np.testing.assert_allclose(proba.sum(axis=1), 1.0)
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_samples_look_like_the_data(covariance_type: str) -> None:
+    rows, _ = blobs(n=3000)
+    model = GaussianMixture(3, covariance_type=covariance_type, random_state=0).fit(rows)
+    drawn, labels = model.sample(3000)
+    assert drawn.shape == (3000, 3) and labels.shape == (3000,)
+    assert np.mean(model.predict(drawn) == labels) > 0.95
+    np.testing.assert_allclose(drawn.mean(axis=0), rows.mean(axis=0), atol=0.3)
+    np.testing.assert_array_equal(drawn, model.sample(3000)[0])  # the seed decides
+
+
+# The model -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+@pytest.mark.parametrize("init_params", [name for name in STARTS if name != "random"])
+def test_starts_find_separated_clusters(covariance_type: str, init_params: str) -> None:
+    rows, labels = blobs(apart=20.0)
+    model = GaussianMixture(
+        3, covariance_type=covariance_type, init_params=init_params, n_init=5, random_state=0, tol=1e-6
+    )
+    assert adjusted_rand_score(labels, model.fit_predict(rows)) == 1.0
+    for array in (model.covariances_, model.precisions_, model.precisions_cholesky_):
+        assert isinstance(array, np.ndarray) and array.shape == FAMILIES[covariance_type].shape(3, 3)
+
+
+def test_random_start_gets_there_with_patience() -> None:
+    rows, labels = blobs(apart=20.0, C=2)
+    model = GaussianMixture(2, covariance_type="spherical", init_params="random", tol=1e-9, max_iter=500)
+    model.set_params(random_state=0).fit(rows)
+    assert adjusted_rand_score(labels, model.predict(rows)) == 1.0
+
+
+def test_equal_weights_stay_equal_and_cost_no_parameters() -> None:
+    rows, _ = blobs(n=100)
+    rows = np.vstack([rows, rows[::3], rows[::3]])  # the first corner is thrice as heavy
+    options = {"covariance_type": "tied_spherical", "random_state": 0}
+    equal = GaussianMixture(3, weights="equal", **options).fit(rows)
+    learned = GaussianMixture(3, weights="learned", **options).fit(rows)
+    np.testing.assert_array_equal(equal.weights_, 1 / 3)
+    assert np.ptp(learned.weights_) > 0.2
+    assert learned.score(rows) > equal.score(rows)
+    penalty = equal.aic(rows) + 2 * len(rows) * equal.score(rows)
+    assert penalty == pytest.approx(2 * (3 * 3 + 1))
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_weight_n_is_n_copies(covariance_type: str) -> None:
+    rows, _ = blobs(n=120, apart=3.0)
+    copies = np.random.default_rng(0).integers(0, 4, size=120)
+    start = same_start(rows, covariance_type)
+    model = GaussianMixture(3, covariance_type=covariance_type, **start)
+    weighted = clone(model).fit(rows, sample_weight=copies)
+    repeated = clone(model).fit(np.repeat(rows, copies, axis=0))
+    np.testing.assert_allclose(weighted.lower_bounds_, repeated.lower_bounds_, rtol=1e-10)
+    np.testing.assert_allclose(weighted.means_, repeated.means_, rtol=1e-8)
+    assert weighted.score(rows, sample_weight=copies) == pytest.approx(
+        repeated.score(np.repeat(rows, copies, axis=0)), rel=1e-10
+    )
+
+
+def test_given_parts_of_a_start_are_kept() -> None:
+    rows, _ = blobs()
+    given = same_start(rows, "diag")
+    for name, attribute in [("weights_init", "weights_"), ("means_init", "means_"), ("precisions_init", "precisions_")]:
+        model = GaussianMixture(3, covariance_type="diag", max_iter=0, random_state=0, **{name: given[name]})
+        np.testing.assert_allclose(getattr(model.fit(rows), attribute), given[name], rtol=1e-12)
+    precision = GaussianMixture(3, covariance_type="tied_spherical", precisions_init=4.0, max_iter=0).fit(rows)
+    assert float(precision.covariances_) == 0.25
+
+
+# Running -------------------------------------------------------------------------------------------------------------
+
+
+def test_history_is_the_log_likelihood_of_all_rows_and_rises() -> None:
+    rows, _ = blobs(apart=2.0)
+    weights = np.random.default_rng(0).uniform(size=len(rows))
+    model = GaussianMixture(3, random_state=0, reg_covar=0.0).fit(rows, sample_weight=weights)
+    objectives = model.history_.column("objective")
+    np.testing.assert_allclose(objectives / weights.sum(), model.lower_bounds_)
+    assert np.all(np.diff(objectives) > -1e-9) and len(objectives) == model.n_iter_
+    assert model.n_distances_ == model.n_iter_ * 3 * len(rows)
+
+
+def test_bound_of_the_next_iteration_is_the_score_of_this_one() -> None:
+    rows, _ = blobs(apart=2.0)
+    model = GaussianMixture(3, random_state=0, tol=0.0, max_iter=4)
+    with pytest.warns(ConvergenceWarning):
+        scores = [model.score(rows) for _ in model.fit_iter(rows)][:-1]
+    np.testing.assert_allclose(scores, model.lower_bounds_[1:], rtol=1e-12)
+
+
+def test_loop_over_fit_iter_may_be_left() -> None:
+    rows, _ = blobs()
+    model = GaussianMixture(3, random_state=0, tol=0.0)
+    for record in model.fit_iter(rows):
+        assert isinstance(record, Record) and record.iteration == model.n_iter_
+        if record.iteration == 2:
+            break
+    assert len(model.history_) == 2
+    assert model.predict(rows).shape == (300,)
+
+
+def test_best_of_several_runs_is_kept() -> None:
+    rows, _ = blobs(C=6, apart=3.0)
+    options = {"n_components": 6, "init_params": "random_from_data", "covariance_type": "spherical"}
+    seeds = np.random.RandomState(0)
+    single = [GaussianMixture(**options, random_state=seeds).fit(rows).lower_bound_ for _ in range(5)]
+    model = GaussianMixture(**options, n_init=5, random_state=np.random.RandomState(0)).fit(rows)
+    assert model.lower_bound_ == max(single) > min(single)
+    assert model.lower_bounds_[-1] == model.lower_bound_ and len(model.history_) == model.n_iter_
+    assert model.n_distances_ > model.n_iter_ * 6 * len(rows)
+
+
+def test_too_few_iterations_are_a_warning() -> None:
+    rows, _ = blobs()
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        model = GaussianMixture(3, max_iter=1, random_state=0).fit(rows)
+    assert not model.converged_ and model.stopped_ == "max_iter"
+
+
+def test_warm_start_goes_on_where_the_last_fit_ended() -> None:
+    rows, _ = blobs(apart=2.0)
+    whole = GaussianMixture(3, random_state=0, tol=0.0, max_iter=8)
+    parts = GaussianMixture(3, random_state=0, tol=0.0, max_iter=4, warm_start=True)
+    with pytest.warns(ConvergenceWarning):
+        whole.fit(rows)
+    with pytest.warns(ConvergenceWarning):
+        bounds = parts.fit(rows).lower_bounds_ + parts.fit(rows).lower_bounds_
+    assert bounds == whole.lower_bounds_
+    with pytest.raises(ValueError, match="warm_start"):
+        parts.set_params(n_components=2).fit(rows)
+
+
+def test_callback_and_time_budget_end_a_fit() -> None:
+    rows, _ = blobs()
+    model = GaussianMixture(3, tol=0.0, random_state=0, callbacks=lambda estimator, record: record.iteration == 3)
+    assert model.fit(rows).n_iter_ == 3 and model.stopped_ == "callback"
+    model = GaussianMixture(3, tol=0.0, random_state=0, max_time=1e-9).fit(rows)
+    assert model.n_iter_ == 1 and model.stopped_ == "max_time" and not model.converged_
+
+
+def test_ctrl_c_keeps_what_there_is() -> None:
+    def interrupt(estimator: GaussianMixture, record: Record) -> None:
+        if record.iteration == 2:
+            raise KeyboardInterrupt
+
+    rows, _ = blobs()
+    model = GaussianMixture(3, tol=0.0, random_state=0, callbacks=interrupt)
+    with pytest.warns(FitInterruptedWarning):
+        model.fit(rows)
+    assert model.n_iter_ == 2 and model.stopped_ == "interrupted"
+    assert np.isfinite(model.score(rows))
+
+
+def test_threads_do_not_change_a_bit() -> None:
+    rows, _ = blobs(n=30_000)
+    fits = [GaussianMixture(3, covariance_type="diag", random_state=0, n_threads=n).fit(rows) for n in (1, 2)]
+    np.testing.assert_array_equal(fits[0].means_, fits[1].means_)
+    assert fits[0].lower_bounds_ == fits[1].lower_bounds_
+
+
+def test_same_seed_same_result_and_fit_leaves_parameters_alone() -> None:
+    rows, _ = blobs()
+    model = GaussianMixture(3, random_state=7)
+    before = model.get_params()
+    first = model.fit(rows).means_
+    np.testing.assert_array_equal(first, clone(model).fit(rows).means_)
+    assert model.get_params() == before
+    copy = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(copy.score_samples(rows), model.score_samples(rows))
+
+
+def test_auto_says_what_it_chose() -> None:
+    assert GaussianMixture().fit(blobs()[0]).algorithm_ == "em"
+
+
+# Input ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.uint8])
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_any_real_dtype_gives_the_float64_result(dtype: type, covariance_type: str) -> None:
+    rows = np.abs(np.round(4 * blobs()[0])).astype(dtype)
+    options = {"n_components": 3, "covariance_type": covariance_type, "means_init": rows[:3].astype(float)}
+    ours = GaussianMixture(**options).fit(rows)
+    wide = GaussianMixture(**options).fit(rows.astype(np.float64))
+    np.testing.assert_allclose(ours.means_, wide.means_, rtol=1e-9)
+    np.testing.assert_allclose(ours.score_samples(rows), wide.score_samples(rows.astype(np.float64)), rtol=1e-9)
+
+
+def test_float32_with_an_offset_has_positive_variances() -> None:
+    rows = (blobs()[0] + 1e4).astype(np.float32)
+    for covariance_type in ("diag", "spherical", "tied_spherical"):
+        model = GaussianMixture(3, covariance_type=covariance_type, reg_covar=0.0, random_state=0).fit(rows)
+        assert np.all(model.covariances_ > 1e-3)
+
+
+def test_data_frames_keep_their_column_names() -> None:
+    frame = pd.DataFrame(blobs()[0], columns=["a", "b", "c"])
+    model = GaussianMixture(3, random_state=0).fit(frame)
+    assert list(model.feature_names_in_) == ["a", "b", "c"] and model.n_features_in_ == 3
+    assert model.predict(frame).shape == (300,)
+
+
+def test_files_and_streams_give_the_result_of_the_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, _ = blobs(n=900)
+    np.save(tmp_path / "rows.npy", rows)
+    options = {"n_components": 3, "means_init": rows[:3], "covariance_type": "diag"}
+    model = GaussianMixture(**options).fit(rows)
+    read = GaussianMixture(**options).fit(str(tmp_path / "rows.npy"))
+    np.testing.assert_array_equal(read.means_, model.means_)
+    monkeypatch.setattr(inputs, "MEMORY_SHARE", 0.0)
+    monkeypatch.setattr("globular.backends.many.stream.PART_BYTES", 200 * 3 * 8)
+    source = as_source(np.load(tmp_path / "rows.npy", mmap_mode="r"))
+    assert isinstance(inputs.open_input(GaussianMixture(), source, reset=True).shard, StreamShard)
+    streamed = GaussianMixture(**options).fit(source)
+    np.testing.assert_allclose(streamed.lower_bounds_, model.lower_bounds_, rtol=1e-12)
+    np.testing.assert_array_equal(streamed.predict(source), model.predict(rows))
+    np.testing.assert_allclose(streamed.predict_proba(source), model.predict_proba(rows), atol=1e-9)
+    assert streamed.score(source) == pytest.approx(model.score(rows), rel=1e-12)
+    assert streamed.bic(source) == pytest.approx(model.bic(rows), rel=1e-12)
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+@pytest.mark.parametrize(
+    "rows",
+    [
+        np.array([[1.0, 2.0]]),
+        np.full((7, 2), 1e8),
+        np.repeat([[0.0, 0.0], [1.0, 1.0]], 6, axis=0),
+        np.column_stack([np.arange(9.0), np.ones(9)]),
+        np.column_stack([np.arange(9.0), np.arange(9.0)]) + 1e8,
+    ],
+    ids=["one row", "constant", "two distinct rows", "constant column", "line far away"],
+)
+@pytest.mark.parametrize("reg_covar", [0.0, 1e-6])
+def test_degenerate_data_are_fitted(rows: Rows, covariance_type: str, reg_covar: float) -> None:
+    n_components = min(3, len(rows))
+    model = GaussianMixture(
+        n_components, covariance_type=covariance_type, reg_covar=reg_covar, tol=1e-2, max_iter=200, random_state=0
+    )
+    model.fit(rows)
+    for values in (model.weights_, model.means_, model.covariances_, model.precisions_, model.score_samples(rows)):
+        assert np.isfinite(values).all()
+    np.testing.assert_allclose(model.predict_proba(rows).sum(axis=1), 1.0)
+    assert np.isfinite(model.sample(5)[0]).all()
+
+
+def test_rows_of_weight_zero_do_not_count() -> None:
+    rows, _ = blobs()
+    far = np.vstack([rows, np.full((5, 3), 1e3)])
+    weights = np.repeat([1.0, 0.0], [300, 5])
+    for init_params in STARTS:
+        model = GaussianMixture(3, init_params=init_params, random_state=0).fit(far, sample_weight=weights)
+        assert np.abs(model.means_).max() < 20
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_components": 0}, "n_components"),
+        ({"n_components": 301}, "n_samples=300 should be >= n_components=301"),
+        ({"covariance_type": "round"}, "covariance_type"),
+        ({"weights": "free"}, "weights"),
+        ({"algorithm": "magic"}, "algorithm"),
+        ({"tol": -1.0}, "tol"),
+        ({"reg_covar": -1.0}, "reg_covar"),
+        ({"max_time": 0.0}, "max_time"),
+        ({"init_params": "guess"}, "init_params"),
+        ({"n_threads": 0}, "n_threads"),
+        ({"weights_init": [0.5, 0.5]}, r"weights_init has shape \(2,\), expected \(3,\)"),
+        ({"weights_init": [0.5, 0.6, 0.7]}, "weights_init must be"),
+        ({"weights_init": [1.5, -0.5, 0.0]}, "weights_init must be"),
+        ({"weights_init": [0.2, 0.2, 0.6], "weights": "equal"}, "weights_init"),
+        ({"means_init": np.zeros((3, 2))}, "means_init has shape"),
+        ({"means_init": np.full((3, 3), np.nan)}, "means_init"),
+        ({"precisions_init": np.ones((3, 3))}, "precisions_init has shape"),
+        ({"precisions_init": -np.stack([np.eye(3)] * 3)}, "precisions_init must be positive definite and symmetric"),
+    ],
+)
+def test_bad_parameters_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GaussianMixture(**{"n_components": 3, **options}).fit(blobs()[0])
+
+
+def test_bad_input_is_named() -> None:
+    rows, _ = blobs()
+    with pytest.raises(TypeError, match=r"needs dense rows.*toarray"):
+        GaussianMixture().fit(sparse.csr_array(rows))
+    with pytest.raises(ValueError, match="NaN"):
+        GaussianMixture().fit(np.full((3, 2), np.nan))
+    with pytest.raises(ValueError, match="sample_weight"):
+        GaussianMixture().fit(rows, sample_weight=-np.ones(300))
+    model = GaussianMixture().fit(rows)
+    with pytest.raises(ValueError, match="n_samples"):
+        model.sample(0)
+    with pytest.raises(TypeError, match="float"):
+        model.sample(1.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="features"):
+        model.predict(rows[:, :2])
+    for method in ("predict", "predict_proba", "score_samples", "score", "aic", "bic"):
+        with pytest.raises(NotFittedError):
+            getattr(GaussianMixture(), method)(rows)
+
+
+@pytest.mark.parametrize("n", [6, 40])
+def test_other_algorithms_are_the_other_estimators(n: int) -> None:
+    X = np.random.default_rng(0).normal(size=(600, 3))
+    given: dict[str, Any] = {"covariance_type": "diag", "max_iter": 100, "random_state": 0}
+    truncated = GaussianMixture(n, algorithm="variational", means_init=X[:n], **given).fit(X)
+    alone = VariationalGaussianMixture(n, init=X[:n], weights="learned", reg_covar=1e-6, **given).fit(X)
+    np.testing.assert_array_equal(truncated.means_, alone.means_)
+    assert truncated.lower_bounds_ == alone.lower_bounds_ and truncated.n_distances_ == alone.n_distances_
+    chunky = GaussianMixture(n, algorithm="chunky", **given).fit(X)
+    assert chunky.lower_bounds_ == ChunkyGaussianMixture(n, polish=True, **given).fit(X).lower_bounds_
+
+
+@pytest.mark.parametrize("n", [40, 41])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: GaussianMixture(n, algorithm="em", covariance_type="diag"),
+        lambda n: GaussianMixture(n, algorithm="chunky"),
+        lambda n: GaussianMixture(n, algorithm="variational", covariance_type="diag"),
+        lambda n: VariationalGaussianMixture(n, covariance_type="diag"),
+        lambda n: VariationalGaussianMixture(n, covariance_type="diag", search="neighbors"),
+        lambda n: ChunkyGaussianMixture(n),
+        lambda n: InfiniteGaussianMixture(truncation="fixed", max_components=n),
+        lambda n: InfiniteGaussianMixture(truncation="fixed", max_components=n, accelerate=False),
+        lambda n: InfiniteMultinomialMixture(truncation="fixed", max_components=n),
+    ],
+)
+def test_kmeans_starts_either_side_of_hierarchical_seeds(make: Any, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(named, "GREEDY_UP_TO", 20)
+    monkeypatch.setattr(named, "PLUS_PLUS_UP_TO", 40)
+    X = np.abs(np.random.default_rng(0).normal(size=(300, 3)))
+    with pytest.warns(ConvergenceWarning):
+        model = make(n).set_params(max_iter=2, tol=1e-9, random_state=0).fit(X)
+    assert model.means_.shape == (n, 3) and np.isfinite(model.means_).all()
+    if getattr(model, "algorithm", "") == "variational":  # the same where rows search neighbourhoods
+        monkeypatch.setattr(variational_mixture, "NEIGHBORS_UP_TO", n)
+        with pytest.warns(ConvergenceWarning):
+            assert np.isfinite(model.fit(X).means_).all()
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+@pytest.mark.parametrize("make", [GaussianMixture, ChunkyGaussianMixture])
+@pytest.mark.parametrize("scale", [2.0**480, 2.0**-450])
+def test_scaled_rows_have_scaled_mixtures(make: Any, covariance_type: str, scale: float) -> None:
+    X = blobs()[0]
+    model = make(3, covariance_type=covariance_type, reg_covar=0, random_state=0)
+    one, other = (clone(model).fit(rows) for rows in (X, X * scale))
+    np.testing.assert_allclose(other.means_ / scale, one.means_, rtol=1e-9)
+    np.testing.assert_allclose(other.covariances_ / scale / scale, one.covariances_, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("make", [GaussianMixture, ChunkyGaussianMixture])
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_few_rows_of_any_size_have_finite_mixtures_or_an_error(make: Any, covariance_type: str) -> None:
+    X = np.random.default_rng(0).normal(size=(2, 3))
+    model = make(2, covariance_type=covariance_type, reg_covar=0, random_state=0)
+    for scale in (1e150, 1e100, 1e-100, 1e-130):
+        clone(model).fit(X * scale)  # which refuses to end in what is not finite
+    for scale in (1e160, 1e-150, 1e-160):
+        with pytest.raises(ValueError, match="scale X"):
+            clone(model).fit(X * scale)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_the_likelihood_never_falls_without_reg_covar() -> None:
+    """All but singular covariances round it by more than sums do; then the fit ends, and says so."""
+    for seed, kind in enumerate(("full", "tied", "full", "tied")):
+        X = np.random.default_rng(seed).normal(size=(35, 24) if kind == "full" else (782, 9))
+        if kind == "tied":
+            X[17] = 1e12
+        model = GaussianMixture(
+            2, covariance_type=kind, reg_covar=0, tol=0, max_iter=25, init_params="random", random_state=seed
+        ).fit(X)
+        bounds = np.array(model.lower_bounds_)
+        assert (np.diff(bounds) >= -2e-9 * (1 + np.abs(bounds[1:]))).all()
+        assert model.stopped_ == ROUNDED and model.converged_

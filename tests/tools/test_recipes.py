@@ -1,0 +1,116 @@
+"""The recipes run, and do what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.cluster import MiniBatchKMeans
+
+from recipes import city_map, cytometry, ivf_index, palette, plaid, semdedup, speech_units
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_ivf_recall_grows_with_the_probes_and_matches_faiss() -> None:
+    pytest.importorskip("faiss", reason="faiss-cpu is not installed; it is in the extra 'export'")
+    ours, theirs = ivf_index.main(["--small", "--queries", "200"])
+    for result in (ours, theirs):
+        assert (np.diff(list(result.recall.values())) >= 0).all()
+        assert result.recall[32] > 0.9 and result.training_seconds > 0
+    assert ours.recall[4] > theirs.recall[4] - 0.05
+
+
+def test_semdedup_drops_the_planted_copies_and_little_else(tmp_path: Path) -> None:
+    path = semdedup.planted(tmp_path / "x.npy", 4000)
+    kept = semdedup.main([str(path), "-o", str(tmp_path / "kept.npy")])
+    np.testing.assert_array_equal(np.load(tmp_path / "kept.npy"), kept)
+    pairs = np.arange(5, 4000, 5)
+    alive = np.isin(pairs, kept).astype(int) + np.isin(pairs - 1, kept)
+    assert (alive == 1).mean() > 0.97  # one of each pair stays; a pair in two clusters is not seen
+    others = np.setdiff1d(np.arange(4000), np.concatenate([pairs, pairs - 1]))
+    assert np.isin(others, kept).mean() > 0.99
+
+
+def test_semdedup_never_drops_the_last_of_a_group() -> None:
+    rows = np.repeat(np.eye(4, dtype=np.float32), 5, axis=0)
+    keep = semdedup.keep_of_cluster(rows, rows.mean(axis=0), 0.95)
+    assert keep.reshape(4, 5).sum(axis=1).tolist() == [1, 1, 1, 1]
+
+
+def test_plaid_residuals_bring_the_vectors_closer() -> None:
+    two, four = (plaid.main(["--small", "--bits", bits]) for bits in ("2", "4"))
+    assert two.bytes_per_vector == 36 and four.bytes_per_vector == 68
+    assert two.centroid_similarity < two.similarity < four.similarity <= 1.0
+    assert two.n_centroids == 2**10
+
+
+def test_palette_of_the_colours_is_that_of_the_pixels(tmp_path: Path) -> None:
+    few, many = (palette.main(["--small", "-k", k]) for k in ("8", "64"))
+    assert few.psnr < many.psnr and few.colors.shape == (8, 3)
+    assert {tuple(color) for color in np.unique(few.image.reshape(-1, 3), axis=0)} <= {tuple(c) for c in few.colors}
+    flat = palette.reduce_colors(np.zeros((4, 4, 3), dtype=np.uint8), 5)
+    assert flat.psnr == np.inf and flat.n_distinct == 1
+    pytest.importorskip("matplotlib")
+    palette.main(["--small", "-k", "8", "-o", str(tmp_path / "p.png")])
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_city_map_serves_everybody_and_gets_closer_with_more_depots(tmp_path: Path) -> None:
+    few, many = (city_map.main(["--small", "-k", k]) for k in ("10", "100"))
+    total = city_map.generated()[1].sum()
+    for depots in (few, many):
+        assert depots.people.sum() == pytest.approx(total)
+        assert (np.abs(depots.degrees) <= [180, 90]).all()
+    assert many.mean_km < few.mean_km / 2
+    pytest.importorskip("matplotlib")
+    city_map.main(["--small", "-k", "10", "-o", str(tmp_path / "m.png")])
+    assert (tmp_path / "m.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_speech_units_are_those_of_the_file_and_as_good_as_scikit_learns(tmp_path: Path) -> None:
+    features, path = tmp_path / "features", tmp_path / "km.joblib"
+    features.mkdir()
+    speech_units.generated(features, 40)
+    result = speech_units.main([str(features), "-k", "40", "-o", str(path)])
+    utterances = [np.load(file) for file in sorted(features.glob("*.npy"))]
+    for units, again in zip(result.units, speech_units.write_units(path, utterances), strict=True):
+        np.testing.assert_array_equal(units, again)
+        assert (units[1:] != units[:-1]).all()
+    frames = np.concatenate(utterances)
+    assert result.n_frames / sum(map(len, result.units)) > 5  # phones last 7.5 frames
+    theirs = MiniBatchKMeans(40, batch_size=10_000, max_no_improvement=100, n_init=20, tol=0.0, random_state=0)
+    assert result.inertia_per_frame < 1.02 * theirs.fit(frames).inertia_ / len(frames)
+
+
+def test_cytometry_finds_the_populations_and_their_number(tmp_path: Path) -> None:
+    found = cytometry.main(["--small", "-o", str(tmp_path / "labels.npy")])
+    assert found.n_components == 7  # six populations and the debris
+    assert found.agreement > 0.95 and found.purity > 0.95
+    np.testing.assert_array_equal(np.load(tmp_path / "labels.npy"), found.labels)
+
+
+def test_cytometry_figures_leave_out_cells_without_a_gate() -> None:
+    gate = np.array([0, 0, 1, 1, 2, 2])
+    cells = cytometry.Cells(np.zeros((6, 1), dtype=np.float32), gate, ("a", "b", cytometry.UNGATED))
+    perfect = cytometry.compare(cells, np.array([5, 5, 1, 1, 1, 5]))
+    assert perfect.n_components == 2 and perfect.agreement == 1.0 and perfect.purity == 1.0
+    assert cytometry.compare(cells, np.array([0, 0, 0, 1, 2, 2])).purity == 0.75
+
+
+@pytest.mark.realdata
+def test_cytometry_on_real_cells_keeps_gates_apart(real_data: Callable[[str], Any]) -> None:
+    real_data("flowsom_ff")
+    found = cytometry.main(["--min-split-gain", "0.1"])
+    assert found.purity > 0.9 and found.n_components < 60
+
+
+def test_every_recipe_is_on_the_page() -> None:
+    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    names = [path.stem for path in (ROOT / "recipes").glob("[!_]*.py")]
+    assert len(names) >= 5
+    for name in names:
+        assert f"recipes/{name}.py" in page, name

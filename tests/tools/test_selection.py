@@ -1,0 +1,189 @@
+"""How many clusters: the criteria find the number where there is one, and the path keeps its promises."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import silhouette_score
+
+import globular
+from globular.algorithms.kmeans.path import GrowingOptions, grow
+from globular.backends.cpu import CpuShard
+from globular.datasets import birch_grid, separated_mixture
+from globular.selection import Selection, elbow, select, silhouette
+from tests.makers import blobs, weights_for
+
+
+def round_clusters(k: int, D: int = 3, n: int = 1200, seed: int = 0) -> Any:
+    return separated_mixture(n, k, D, separation=5.0, eccentricity=1.0, random_state=seed).X
+
+
+@pytest.mark.parametrize("k", [3, 6, 11])
+def test_all_criteria_find_a_clear_number(k: int) -> None:
+    X = round_clusters(k, seed=k)
+    found = select(X, range(1, 16), model="gmm", covariance_type="spherical", random_state=0)
+    assert [found.best_by(name) for name in ("bic", "silhouette", "elbow")] == [k, k, k]
+    assert found.best == k and found.criterion == "bic"
+
+
+def test_bic_finds_stretched_components() -> None:
+    X = separated_mixture(2000, 5, 2, separation=3.0, eccentricity=4.0, random_state=2).X
+    assert select(X, range(1, 10), model="gmm", random_state=0).best == 5
+
+
+def test_hundreds_of_clusters_in_steps_of_a_factor() -> None:
+    X = birch_grid(12, 40, random_state=0).X
+    found = select(X, [36, 54, 81, 108, 144, 192, 256], random_state=0)
+    assert found.best == 144
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_the_error_falls_along_the_path(metric: Any) -> None:
+    X = blobs(500, 6, 4)
+    found = select(X, [1, 2, 3, 5, 8, 13, 100, 180], metric=metric, random_state=1)  # the last steps add in batches
+    assert (np.diff(found.column("error")) < 0).all()
+    for score, centers in zip(found.scores, found.centers, strict=True):
+        assert centers.shape == (score.n_clusters, 4)
+        rows = X / np.linalg.norm(X, axis=1, keepdims=True) if metric == "cosine" else X
+        exact = np.square(rows[:, None] - centers).sum(axis=2).min(axis=1).mean()
+        assert score.error == pytest.approx(exact, rel=1e-9)
+
+
+def test_the_path_probes_when_there_are_many_clusters() -> None:
+    X = blobs(2000, 30, 4)
+    options = GrowingOptions(probing_from=40)
+    found = list(grow(CpuShard(X), [20, 60, 120], options, np.random.default_rng(0)))
+    exact = list(grow(CpuShard(X), [20, 60, 120], GrowingOptions(), np.random.default_rng(0)))
+    assert [len(growth.centers) for growth in found] == [20, 60, 120]
+    assert found[-1].error < 1.05 * exact[-1].error
+
+
+def test_a_path_is_no_worse_than_independent_fits() -> None:
+    X = blobs(800, 12, 3)
+    found = select(X, range(2, 20), random_state=0)
+    for k in (5, 12, 19):
+        alone = globular.KMeans(k, random_state=0).fit(X).inertia_ / len(X)
+        assert found.column("error")[k - 2] < 1.05 * alone
+
+
+def test_a_final_fit_goes_on_from_the_centers() -> None:
+    X = round_clusters(6)
+    found = select(X, range(2, 10), random_state=0)
+    model = globular.KMeans(found.best, init=found.centers_for(found.best)).fit(X)
+    assert model.inertia_ / len(X) <= found.scores[found.best - 2].error * (1 + 1e-9)
+    with pytest.raises(ValueError, match="n_clusters=77 was not tried"):
+        found.centers_for(77)
+
+
+def test_weights_are_repetitions() -> None:
+    X = round_clusters(4, n=300)
+    weights = np.random.default_rng(0).integers(1, 4, 300)
+    weighted = select(X, range(1, 7), model="gmm", sample_weight=weights, random_state=0)
+    repeated = select(np.repeat(X, weights, axis=0), range(1, 7), model="gmm", random_state=0)
+    assert weighted.best == repeated.best == 4
+    assert weighted.scores[3].bic == pytest.approx(repeated.scores[3].bic, rel=1e-3)
+
+
+def test_rows_of_weight_zero_do_not_count() -> None:
+    X, weights = round_clusters(4, n=400), weights_for(400)
+    far = np.concatenate([X, X[:50] + 1e4])
+    found = select(far, range(2, 8), sample_weight=np.concatenate([weights, np.zeros(50)]), random_state=0)
+    assert found.best == 4 and found.scores[-1].error < 1e3
+
+
+def test_bic_is_that_of_the_estimator() -> None:
+    X = round_clusters(3)
+    found = select(X, [3], model="gmm", random_state=0)
+    model = globular.GaussianMixture(3, means_init=found.centers_for(3)).fit(X)
+    assert found.scores[0].bic == pytest.approx(model.bic(X), rel=1e-6)
+
+
+def test_silhouette_resembles_the_original() -> None:
+    X = round_clusters(5)
+    model = globular.KMeans(5, random_state=0).fit(X)
+    ours = silhouette(X, np.ones(len(X)), model.cluster_centers_.astype(float))
+    assert ours == pytest.approx(silhouette_score(X, model.labels_), abs=0.1)
+    assert np.isnan(silhouette(X, np.ones(len(X)), X[:1].astype(float)))
+
+
+def test_elbow_of_a_straight_line_is_zero() -> None:
+    sizes = np.array([1, 2, 4, 8, 16])
+    np.testing.assert_allclose(elbow(sizes, sizes ** (-2 / 3))[1:-1], 0.0, atol=1e-12)
+    kink = np.where(sizes <= 4, sizes ** (-2.0), 4.0 ** (-1.5) * sizes ** (-0.5))
+    assert np.nanargmax(elbow(sizes, kink)) == 2
+    assert np.isnan(elbow(sizes, kink)[[0, -1]]).all()
+
+
+def test_same_seed_same_scores_whatever_the_threads(tmp_path: Path) -> None:
+    X = blobs(1000, 8, 4).astype(np.float32)
+    np.save(tmp_path / "x.npy", X)
+    one = select(X, range(1, 12), random_state=3, n_threads=1)
+    for again in (
+        select(X, range(1, 12), random_state=3, n_threads=2),
+        select(tmp_path / "x.npy", range(1, 12), random_state=3),
+    ):
+        np.testing.assert_array_equal(one.column("error"), again.column("error"))
+        np.testing.assert_array_equal(one.column("silhouette"), again.column("silhouette"))
+
+
+def test_duplicates_end_the_path_with_a_warning() -> None:
+    X = np.repeat([[0.0, 0.0], [1.0, 0.0], [5.0, 5.0]], 10, axis=0)
+    with pytest.warns(UserWarning, match="fewer distinct rows than 4"):
+        found = select(X, range(1, 8), random_state=0)
+    assert [score.n_clusters for score in found.scores] == [1, 2, 3] and found.scores[-1].error == 0.0
+    assert np.isfinite(found.column("error")).all()
+
+
+def test_large_offsets_do_not_matter() -> None:
+    X = round_clusters(5)
+    assert select(X + 1e8, range(2, 9), random_state=0).best == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"n_clusters": []}, "n_clusters must be whole"),
+        ({"n_clusters": [0, 2]}, "n_clusters must be whole"),
+        ({"n_clusters": [2.5]}, "n_clusters must be whole"),
+        ({"n_clusters": [5000]}, "5000 is more than the 120 rows"),
+        ({"model": "dbscan"}, "model must be"),
+        ({"criterion": "gap"}, "criterion must be"),
+        ({"criterion": "bic"}, "needs model='gmm'"),
+        ({"model": "gmm", "metric": "cosine"}, "cosine"),
+        ({"model": "gmm", "covariance_type": "oblong"}, "covariance_type must be"),
+        ({"max_iter": 0}, "max_iter"),
+        ({"sample_size": 0}, "sample_size"),
+        ({"n_clusters": [1]}, "silhouette.*two clusters"),
+        ({"n_clusters": [2, 3], "criterion": "elbow"}, "elbow.*three"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        select(round_clusters(3, n=120), **arguments)
+
+
+def test_the_record_speaks(tmp_path: Path) -> None:
+    found = globular.select(round_clusters(4), range(1, 8), random_state=0)
+    frame = found.to_pandas()
+    assert frame["n_clusters"].tolist() == list(range(1, 8)) and np.isnan(frame["bic"]).all()
+    text = repr(found)
+    assert text.startswith("Selection(best=4 by silhouette)") and text.count("\n") == 8
+    with pytest.raises(ValueError, match=r"bic.*was not computed"):
+        found.best_by("bic")
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        left, right = found.plot()
+        left.figure.savefig(tmp_path / "selection.png")
+    assert "4 clusters" in right.get_title()
+    np.testing.assert_array_equal(left.lines[0].get_xdata(), range(1, 8))
+    pyplot.close("all")
+
+
+def test_one_number_is_enough_for_its_centers() -> None:
+    found = select(round_clusters(4), 4, random_state=0)  # type: ignore[arg-type]
+    assert isinstance(found, Selection) and found.best == 4

@@ -14,16 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.common import (
-    Rows,
-    markdown_table,
-    parser,
-    percent,
-    provenance,
-    real_rows,
-    save_figure,
-    update_report,
-)
+from experiments.common import Rows, markdown_table, parser, percent, provenance, real_rows, save_figure, update_report
 from experiments.forster2018 import HEADING, REPORT, figure2
 from experiments.forster2018.fits import Variant
 from experiments.forster2018.traces import Trace, draw_bounds, draw_errors, final_errors, label, plain_ticks, traces

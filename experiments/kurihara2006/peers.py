@@ -64,10 +64,7 @@ def mnist() -> NDArray[Any]:
     return Projection.of(real_rows("mnist/mnist.npz")[:60_000], 50).rows
 
 
-RIVALS = (
-    Rival("flowsom_ff", lambda: real_rows("flowsom_ff/flowsom_ff.npz"), 30),
-    Rival("mnist", mnist, 100),
-)
+RIVALS = (Rival("flowsom_ff", lambda: real_rows("flowsom_ff/flowsom_ff.npz"), 30), Rival("mnist", mnist, 100))
 QUICK = (Rival("flowsom_ff", lambda: real_rows("flowsom_ff/flowsom_ff.npz")[::10], 10, 50),)
 
 

@@ -15,15 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.common import (
-    Band,
-    markdown_table,
-    parser,
-    provenance,
-    save_figure,
-    update_report,
-    write_results,
-)
+from experiments.common import Band, markdown_table, parser, provenance, save_figure, update_report, write_results
 from experiments.verbeek2003 import HEADING, REPORT
 from experiments.verbeek2003.fits import Problem, Rows, draw, kmeans_start
 from globular.backends.cpu import CpuShard

@@ -56,9 +56,7 @@ class Config:
 
 FULL = Config()
 QUICK = Config(
-    Problem(N=3000, n_test=500),
-    {"N": (2000, 8000), "d": (2, 4), "k": (5, 10), "c": (1, 3)},
-    dict.fromkeys("Ndkc", 2),
+    Problem(N=3000, n_test=500), {"N": (2000, 8000), "d": (2, 4), "k": (5, 10), "c": (1, 3)}, dict.fromkeys("Ndkc", 2)
 )
 
 Sweep = dict[float, list[Comparison]]

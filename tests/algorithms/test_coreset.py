@@ -16,7 +16,7 @@ from globular.algorithms.kmeans.probing import ProbingOptions
 from globular.algorithms.seeding import hierarchical
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
-from globular.reference import assign as hard
+from reference import assign as hard
 
 C = 20
 

@@ -25,9 +25,9 @@ from globular.kernels.expect import softmax_rows
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
 from globular.model.statistics import SoftStatistics
-from globular.reference import expect as reference
 from globular.seam.passes import Assign, Expect
 from globular.seam.shard import answer
+from reference import expect as reference
 
 TYPES = sorted(FAMILIES)
 Rows = NDArray[np.float64]

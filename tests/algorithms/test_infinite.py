@@ -42,7 +42,6 @@ from globular.model.observations import Moments
 from globular.model.search import Search
 from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
-from globular.reference import expect as reference
 from globular.seam.among import Neighbors, Remembered
 from globular.seam.passes import Expect, ExpectChunks, RowsOf
 from globular.seam.shard import answer
@@ -57,6 +56,7 @@ from globular.seam.tree_passes import (
     Plant,
     TakeCells,
 )
+from reference import expect as reference
 
 Matrix = NDArray[np.float64]
 KINDS = ["full", "diag"]

@@ -15,9 +15,9 @@ from globular import KMeans
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.steps import Step
 from globular.backends.cpu import CpuShard
-from globular.reference import assign as reference
 from globular.seam.passes import Assign
 from makers import Rows, blobs, in_form, lattice, weights_for
+from reference import assign as reference
 
 
 def run(

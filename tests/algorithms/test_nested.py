@@ -27,9 +27,9 @@ from globular.data.sources import ArraySource
 from globular.errors import DataError, MemoryBudgetError
 from globular.estimators import inputs
 from globular.model.nested import Batch
-from globular.reference import batch as reference
 from globular.seam.passes import Assign
 from makers import FORMS, Rows, blobs, in_form, lattice, weights_for
+from reference import batch as reference
 
 SIX: dict[str, dict[str, Any]] = {
     "lloyd": {"b0": 10**9, "bounds": None},

@@ -13,20 +13,14 @@ from scipy import sparse
 
 from globular import KMeans
 from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, label_by_cells
-from globular.algorithms.kmeans.probing import (
-    ProbingOptions,
-    find_labels,
-    label_recall,
-    label_rows,
-    probing_kmeans,
-)
+from globular.algorithms.kmeans.probing import ProbingOptions, find_labels, label_recall, label_rows, probing_kmeans
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.model.cells import CenterCells
-from globular.reference import assign as hard
-from globular.reference import probe as probed
 from globular.seam.among import Probe
 from globular.seam.passes import Assign
+from reference import assign as hard
+from reference import probe as probed
 
 
 def blobs(n: int = 600, D: int = 5, n_blobs: int = 40, seed: int = 0, dtype: Any = np.float64) -> Any:

@@ -25,12 +25,12 @@ from globular.errors import UnsupportedPassError
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
 from globular.model.statistics import SoftStatistics
-from globular.reference import assign as hard_reference
-from globular.reference import probe as reference
 from globular.seam.among import Probe
 from globular.seam.passes import Answer, Expect, ScatterLabels, Truncated
 from globular.seam.shard import answer, require
 from makers import blobs, in_form, weights_for
+from reference import assign as hard_reference
+from reference import probe as reference
 
 TYPES = ("tied_spherical", "spherical", "diag")
 

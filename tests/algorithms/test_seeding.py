@@ -22,8 +22,8 @@ from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
 from globular.data.open import as_source
-from globular.reference.seeds import pairwise
 from globular.seam.passes import AddSeeds
+from reference.seeds import pairwise
 
 Method = Callable[..., Any]
 
@@ -333,10 +333,7 @@ def test_hierarchical_gives_all_neighbors_there_are() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(
-    st.lists(st.tuples(st.floats(0, 1e12), st.integers(1, 50)), min_size=1, max_size=30),
-    st.floats(0, 1),
-)
+@given(st.lists(st.tuples(st.floats(0, 1e12), st.integers(1, 50)), min_size=1, max_size=30), st.floats(0, 1))
 def test_apportion(cells: list[tuple[float, int]], fraction: float) -> None:
     shares = np.array([share for share, _ in cells])
     capacities = np.array([capacity for _, capacity in cells], dtype=float)

@@ -15,9 +15,9 @@ from globular.algorithms.kmeans.swaps import swap_and_step, swap_seeds
 from globular.algorithms.steps import last_step
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
-from globular.reference import assign as hard
 from globular.seam.among import Probe
 from globular.seam.passes import Assign
+from reference import assign as hard
 
 ALL_SWAPS = ProbingOptions(min_gain=0.0)
 

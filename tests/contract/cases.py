@@ -26,13 +26,13 @@ from globular.model.statistics import ColumnMoments, PairStatistics
 from globular.model.subspace import Subspace
 from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
-from globular.reference import assign as hard
-from globular.reference import chunks
-from globular.reference import expect as soft
-from globular.reference import neighbors as truncated
-from globular.reference import probe as probed
-from globular.reference import seeds as d2
 from globular.seam.among import Bounded, Neighbors, Probe, Remembered
+from reference import assign as hard
+from reference import chunks
+from reference import expect as soft
+from reference import neighbors as truncated
+from reference import probe as probed
+from reference import seeds as d2
 
 from globular.seam.passes import (  # isort: skip
     AddSeeds, AllLabels, Answer, Assign, AssignBatch, CellNeighbors, CellSeeds, Centers, Expect, ExpectChunks,

@@ -10,12 +10,12 @@ from globular.backends.blocks import BlockShard
 from globular.model import statistics
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.nested import NestedStatistics
-from globular.reference import assign as hard
-from globular.reference import expect as soft
-from globular.reference import neighbors as truncated
-from globular.reference import seeds as d2
 from globular.seam import passes
 from globular.seam.among import Down, Neighbors, Probe
+from reference import assign as hard
+from reference import expect as soft
+from reference import neighbors as truncated
+from reference import seeds as d2
 
 
 class NumpyShard(BlockShard):

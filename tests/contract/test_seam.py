@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -148,3 +151,9 @@ def test_a_fresh_start_of_bounds_or_a_tree_overwrites_what_was_there() -> None:
     assert Assign(np.eye(2), Bounded(None, None)).effect.afresh  # type: ignore[arg-type]
     assert not Assign(np.eye(2), Bounded(None, np.ones(2))).effect.afresh  # type: ignore[arg-type]
     assert not Assign(np.eye(2), Down(None, "stay")).effect.afresh  # type: ignore[arg-type]
+
+
+def test_oracles_are_plain_numpy() -> None:
+    for path in (Path(__file__).parents[1] / "reference").glob("*.py"):
+        imported = re.findall(r"^(?:from|import) ([\w.]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert not [name for name in imported if re.match(r"numba|sklearn|globular\.(kernels|backends)", name)], path

@@ -19,12 +19,12 @@ from globular.backends.many.stream import StreamShard
 from globular.data.open import as_source
 from globular.errors import DataError, UnsupportedPassError
 from globular.model.gaussian import isotropic_mixture
-from globular.reference import assign as reference
 from globular.seam.among import Remembered
 from globular.seam.passes import Assign, Expect, Farthest, Pass, RowsOf
 from globular.seam.shard import Shard
 from globular.seam.state import PointState
 from makers import Rows, blobs, in_form, lattice, weights_for
+from reference import assign as reference
 
 RAGGED = [0, 1, 3, 40, 41, 130, 240, 300]
 """Where seven shards of 300 rows begin and end."""

@@ -11,13 +11,7 @@ import pytest
 from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
-from globular import (
-    GaussianMixture,
-    KMeans,
-    NestedMiniBatchKMeans,
-    VariationalGaussianMixture,
-    VariationalKMeans,
-)
+from globular import GaussianMixture, KMeans, NestedMiniBatchKMeans, VariationalGaussianMixture, VariationalKMeans
 from globular.backends.dask.partitions import rows_from_chunk
 from globular.data.open import as_source
 from globular.errors import DataError, MemoryBudgetError

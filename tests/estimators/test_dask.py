@@ -362,10 +362,7 @@ def test_files_are_read_by_the_workers(
         np.testing.assert_allclose(model.cluster_centers_, expected.cluster_centers_, rtol=1e-12)
     np.testing.assert_array_equal(model.transform(paths), model.transform(rows))
     weights = weights_for(N)
-    for given in (
-        weights,
-        da.from_array(weights, chunks=500),
-    ):  # a collection is brought here
+    for given in (weights, da.from_array(weights, chunks=500)):  # a collection is brought here
         weighted = KMeans(6, **options).fit(paths, sample_weight=given)
         assert weighted.inertia_ == pytest.approx(KMeans(6, **options).fit(rows, sample_weight=weights).inertia_)
     predicted = model.predict(paths)

@@ -30,8 +30,8 @@ from globular.data.open import as_source
 from globular.errors import DataError, FitInterruptedWarning, MemoryBudgetError
 from globular.estimators import centroids, inputs
 from globular.model.history import History
-from globular.reference import assign as reference
 from makers import FORMS, blobs, in_form, lattice, weights_for
+from reference import assign as reference
 
 
 def assert_same_model(one: KMeans, two: KMeans) -> None:

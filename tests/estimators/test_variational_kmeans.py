@@ -21,8 +21,8 @@ from globular import KMeans, VariationalKMeans
 from globular.algorithms.seeding.named import STARTS
 from globular.data.open import as_source
 from globular.estimators import inputs, memory
-from globular.reference import assign as reference
 from makers import FORMS, Rows, blobs, in_form, weights_for
+from reference import assign as reference
 
 OTHER_DRAWS = "repeated rows are other rows to random candidates; without them weights equal repetitions, see below"
 

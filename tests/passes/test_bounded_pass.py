@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from globular.backends.cpu import CpuShard
 from globular.model.groups import CenterGroups
-from globular.reference import assign as reference
 from globular.seam.among import Bounded
 from globular.seam.passes import Assign
 from makers import SHARD_FORMS, Rows, blobs, in_form, lattice, weights_for
+from reference import assign as reference
 
 
 def walk(

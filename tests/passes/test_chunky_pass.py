@@ -22,13 +22,13 @@ from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_ste
 from globular.model.graph import random_graph
 from globular.model.search import Search
 from globular.model.statistics import F64, SoftStatistics
-from globular.reference import chunks as reference
-from globular.reference import expect as soft
 from globular.seam.among import Neighbors
 from globular.seam.passes import Expect
 from globular.seam.shard import Shard, require
 from globular.seam.tree_passes import ExpectCells, Gains, Gap, OpenGaining, OpenRows, Plant, TakeCells
 from makers import blobs, weights_for
+from reference import chunks as reference
+from reference import expect as soft
 
 TYPES = sorted(FAMILIES)
 LIMITS = CovarianceLimits(1e-6, np.full(3, 1e-12))

@@ -11,9 +11,9 @@ from scipy import sparse
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.model.cells import CellLevel, CellTree
-from globular.reference import seeds as reference
 from globular.seam.among import Down
 from globular.seam.passes import AddSeeds, Assign, CellNeighbors, CellSeeds, Total, TrySeeds
+from reference import seeds as reference
 
 N, D = 9001, 7
 KINDS = ["float32", "float64", "int16", "fortran", "csr", "cosine", "csr cosine"]

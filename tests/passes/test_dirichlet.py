@@ -22,8 +22,8 @@ from globular.model.gaussian import isotropic_mixture
 from globular.model.observations import Moments, Posterior, Prior
 from globular.model.sticks import Sticks
 from globular.model.wishart import KINDS, GaussianPrior
-from globular.reference import infinite as reference
 from globular.seam.passes import Expect
+from reference import infinite as reference
 
 Rows = NDArray[np.float64]
 ALPHA = (1.0, 1.5)

@@ -14,7 +14,7 @@ import globular
 from globular.estimators.mixture_starts import GivenStart
 from globular.model.covariances import FAMILIES, CovarianceLimits, one_for_all
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
-from globular.reference import expect as reference
+from reference import expect as reference
 
 TYPES = sorted(FAMILIES)
 NO_LIMITS = CovarianceLimits(reg_covar=0.0, smallest=np.array([1e-30]))

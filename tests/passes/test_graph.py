@@ -12,10 +12,10 @@ from globular.backends.cpu import CpuShard
 from globular.backends.cpu.assign import down as routed
 from globular.model.graph import Graph, estimated_graph, introduce, random_graph
 from globular.model.statistics import PairStatistics
-from globular.reference import assign as hard
-from globular.reference import neighbors as truncated
 from globular.seam.passes import CellNeighbors
 from makers import Rows, blobs
+from reference import assign as hard
+from reference import neighbors as truncated
 
 
 def check_graph(graph: Graph, C: int, G: int) -> None:

@@ -13,9 +13,9 @@ from scipy import sparse
 from globular.backends.cpu import CpuShard, products, sums
 from globular.kernels.rows import CANCELLED
 from globular.model.statistics import HardStatistics
-from globular.reference import assign as reference
 from globular.seam.passes import Assign, Farthest
 from makers import SHARD_FORMS, Rows, blobs, in_form, lattice, weights_for
+from reference import assign as reference
 
 
 def check_pass(

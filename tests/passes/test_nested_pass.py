@@ -20,9 +20,9 @@ from globular.model.cells import CenterCells
 from globular.model.groups import CenterGroups
 from globular.model.nested import Batch, Bounds, Candidates, NestedSearch
 from globular.model.votes import Votes
-from globular.reference import assign as reference
 from globular.seam.passes import Assign, AssignBatch
 from makers import SHARD_FORMS, Rows, blobs, in_form, weights_for
+from reference import assign as reference
 
 
 def groups_of(kind: str, centers: Rows) -> CenterGroups:

@@ -21,9 +21,9 @@ from globular.data.open import as_source
 from globular.model.chunks import Chunks
 from globular.model.covariances import COLUMNS, NORM, OUTER, ScatterKind
 from globular.model.statistics import F64
-from globular.reference.tree import set_statistics
 from globular.seam.tree_passes import Plant, TakeCells
 from makers import blobs, lattice, weights_for
+from reference.tree import set_statistics
 
 KINDS: tuple[ScatterKind, ...] = (NORM, COLUMNS, OUTER)
 
@@ -48,11 +48,9 @@ def assert_is_brute_force(tree: PartitionTree, rows: F64, weights: F64 | None = 
         assert tree.weights[node] == pytest.approx(expected.weight, rel=1e-12)
         np.testing.assert_allclose(tree.means[node], expected.mean, rtol=1e-13, atol=1e-11 * np.sqrt(scale))
         matrix = tree.kind.unpack(tree.scatter[node : node + 1], rows.shape[1])
-        wanted = {
-            OUTER: expected.scatter,
-            COLUMNS: np.diag(expected.scatter),
-            NORM: np.trace(expected.scatter),
-        }[tree.kind]
+        wanted = {OUTER: expected.scatter, COLUMNS: np.diag(expected.scatter), NORM: np.trace(expected.scatter)}[
+            tree.kind
+        ]
         np.testing.assert_allclose(matrix[0], wanted, rtol=1e-9, atol=1e-11 * scale * max(1.0, counted.max()))
 
 

@@ -21,12 +21,12 @@ from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph, random_graph
 from globular.model.search import Search
 from globular.model.statistics import PairStatistics, SoftStatistics
-from globular.reference import assign as hard_reference
-from globular.reference import neighbors as reference
 from globular.seam.among import Neighbors
 from globular.seam.passes import Answer, Assign, Expect, ScatterLabels, Truncated
 from globular.seam.shard import Shard, require
 from makers import Rows, blobs, in_form, lattice, weights_for
+from reference import assign as hard_reference
+from reference import neighbors as reference
 
 FORMS = ("float64", "float32", "uint8", "fortran", "csr64", "csr32")
 DENSE = FORMS[:4]

@@ -202,8 +202,7 @@ def test_checkpoint_by_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("globular.callbacks.time.perf_counter", lambda: next(clock))
     written = []
     monkeypatch.setattr(
-        "globular.callbacks.save",
-        lambda estimator, path, include_labels: written.append(len(estimator.history_)),
+        "globular.callbacks.save", lambda estimator, path, include_labels: written.append(len(estimator.history_))
     )
     # looks at 4, 8, 12 s: due at 12; the save is noted at 16, so it is due again three looks later
     Counting([1.0] * 7, callbacks=Checkpoint(tmp_path / "run", every_seconds=10)).fit()
@@ -339,14 +338,7 @@ def test_a_new_start_forgets_the_old_trend() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [
-        (0.44, "0.4 s"),
-        (9.99, "10 s"),
-        (59.7, "1 min 00 s"),
-        (185, "3 min 05 s"),
-        (7650, "2 h 07 min"),
-        (None, "?"),
-    ],
+    [(0.44, "0.4 s"), (9.99, "10 s"), (59.7, "1 min 00 s"), (185, "3 min 05 s"), (7650, "2 h 07 min"), (None, "?")],
 )
 def test_durations_read_naturally(seconds: float | None, text: str) -> None:
     assert format_seconds(seconds) == text

@@ -122,11 +122,7 @@ def test_blocks_refuses_bad_spans_at_once(
 
 
 @settings(deadline=None, max_examples=60)
-@given(
-    lengths=st.lists(st.integers(0, 7), min_size=1, max_size=6),
-    max_rows=st.integers(1, 12),
-    data=st.data(),
-)
+@given(lengths=st.lists(st.integers(0, 7), min_size=1, max_size=6), max_rows=st.integers(1, 12), data=st.data())
 def test_parts_of_any_length_behave_like_one_array(lengths: list[int], max_rows: int, data: st.DataObject) -> None:
     X = np.arange(2 * sum(lengths), dtype=np.int16).reshape(-1, 2)
     source = concatenate([ArraySource(part) for part in np.split(X, np.cumsum(lengths)[:-1])], "parts")

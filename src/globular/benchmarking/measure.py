@@ -102,11 +102,7 @@ def run_once(
 
 
 def _judged(
-    timing: dict[str, float | None],
-    X: NDArray[np.float32],
-    centers: NDArray[Any],
-    n_clusters: int,
-    threads: int,
+    timing: dict[str, float | None], X: NDArray[np.float32], centers: NDArray[Any], n_clusters: int, threads: int
 ) -> Run:
     """The run with its error; centres of a wrong shape or with NaN are a failure of the adapter."""
     seconds, peak = timing["seconds"], timing["peak_mib"]

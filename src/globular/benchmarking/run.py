@@ -117,14 +117,7 @@ def run_benchmark(
 
 
 def _plan(
-    threads: int,
-    repeats: int,
-    n_iter: int | Sequence[int],
-    *,
-    quick: bool,
-    seed: int,
-    timeout: float,
-    same_start: bool,
+    threads: int, repeats: int, n_iter: int | Sequence[int], *, quick: bool, seed: int, timeout: float, same_start: bool
 ) -> Plan:
     """Checked arguments, with the limits of a quick benchmark applied."""
     n_iters = (n_iter,) if isinstance(n_iter, int) else tuple(n_iter)

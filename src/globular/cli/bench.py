@@ -15,16 +15,14 @@ _TABLE_WIDTH = 120
 
 def bench(
     problems: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="PROBLEM", help="Problems by name; a standard choice by default."),
+        list[str] | None, typer.Argument(metavar="PROBLEM", help="Problems by name; a standard choice by default.")
     ] = None,
     folder: Annotated[
         Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the tables and pictures go.")
     ] = Path("bench-results"),
     quick: Annotated[bool, typer.Option("--quick", help="Small problems, about two minutes.")] = False,
     adapters: Annotated[
-        str | None,
-        typer.Option("--adapters", metavar="A,B,…", help="Libraries to compare; all installed by default."),
+        str | None, typer.Option("--adapters", metavar="A,B,…", help="Libraries to compare; all installed by default.")
     ] = None,
     threads: ThreadsOption = None,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs of each; the fastest counts.")] = 1,

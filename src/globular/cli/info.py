@@ -66,11 +66,7 @@ def _show_history(console: Console, history: History) -> None:
     for record in tail:
         moved = "" if record.n_changed is None else f"{record.n_changed:,}"
         table.add_row(
-            str(record.iteration),
-            f"{record.seconds:.2f}",
-            f"{record.objective:.8g}",
-            f"{record.n_distances:,}",
-            moved,
+            str(record.iteration), f"{record.seconds:.2f}", f"{record.objective:.8g}", f"{record.n_distances:,}", moved
         )
     console.print(table)
 

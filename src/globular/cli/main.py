@@ -26,12 +26,7 @@ from globular.cli.report import report
 from globular.cli.shared import FAILED, INTERRUPTED, say, warnings_as_lines
 from globular.errors import GlobularError
 
-app = typer.Typer(
-    name="globular",
-    epilog="New here? Run: globular demo",
-    add_completion=False,
-    rich_markup_mode="rich",
-)
+app = typer.Typer(name="globular", epilog="New here? Run: globular demo", add_completion=False, rich_markup_mode="rich")
 app.command()(fit)
 app.command()(predict)
 app.command()(info)
@@ -53,8 +48,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool,
-        typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Cluster data into thousands to millions of clusters."""

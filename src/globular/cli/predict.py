@@ -31,8 +31,7 @@ def predict(
     model_folder: ModelArgument,
     data: DataArgument,
     labels: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="FILE", help="Labels: .npy, .csv or .parquet.", show_default=False),
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Labels: .npy, .csv or .parquet.", show_default=False)
     ],
     columns: ColumnsOption = None,
     threads: ThreadsOption = None,

@@ -15,8 +15,7 @@ def report(
     model_folder: ModelArgument,
     page: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page.")] = Path("report.html"),
     data: Annotated[
-        str | None,
-        typer.Option("--data", metavar="DATA", help="Rows to count and to show, usually those of the fit."),
+        str | None, typer.Option("--data", metavar="DATA", help="Rows to count and to show, usually those of the fit.")
     ] = None,
     columns: ColumnsOption = None,
     title: Annotated[str | None, typer.Option("--title", help="Headline of the page.")] = None,

@@ -33,8 +33,7 @@ ModelArgument = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Folder that globular fit wrote.", show_default=False)
 ]
 ColumnsOption = Annotated[
-    str | None,
-    typer.Option("--columns", metavar="A,B,…", help="Use only these columns (.csv, .tsv, .parquet)."),
+    str | None, typer.Option("--columns", metavar="A,B,…", help="Use only these columns (.csv, .tsv, .parquet).")
 ]
 ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, help="Number of threads; all cores by default.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no summary.")]

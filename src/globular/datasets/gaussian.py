@@ -146,11 +146,7 @@ def many_blobs(
 
 
 def _noise_around(
-    centers: NDArray[np.float64],
-    y: NDArray[np.int32],
-    sigma: float,
-    rng: np.random.Generator,
-    dtype: np.dtype[Any],
+    centers: NDArray[np.float64], y: NDArray[np.int32], sigma: float, rng: np.random.Generator, dtype: np.dtype[Any]
 ) -> FloatArray:
     """Rows centers[y] + sigma · noise: drawn in place, moved block by block."""
     X: FloatArray = np.empty((y.size, centers.shape[1]), dtype)

@@ -162,10 +162,7 @@ def _smooth_fields(n: int, height: int, width: int, smoothness: float, rng: np.r
 
 
 def _bilinear(
-    framed: NDArray[np.float32],
-    source: NDArray[np.int32],
-    down: NDArray[np.float32],
-    right: NDArray[np.float32],
+    framed: NDArray[np.float32], source: NDArray[np.int32], down: NDArray[np.float32], right: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     """Values of the framed images at fractional places given in coordinates of the unframed ones."""
     _, height, width = framed.shape

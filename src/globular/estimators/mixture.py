@@ -12,12 +12,7 @@ from globular.algorithms.mixtures.em import EMOptions, em
 from globular.estimators.chunky_mixture import ChunkyGaussianMixture
 from globular.estimators.chunky_starts import resolved_candidates
 from globular.estimators.inputs import Input
-from globular.estimators.mixture_starts import (
-    STARTS,
-    GivenStart,
-    starting_mixture,
-    variational_means,
-)
+from globular.estimators.mixture_starts import STARTS, GivenStart, starting_mixture, variational_means
 from globular.estimators.mixtures import MixtureEstimator, Run
 from globular.estimators.parameters import POSITIVE, Constraints
 from globular.estimators.variational_mixture import VariationalGaussianMixture

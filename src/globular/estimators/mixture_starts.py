@@ -12,11 +12,7 @@ from sklearn.utils import check_array
 from globular.algorithms import seeding
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.kmeans.probing import find_labels
-from globular.algorithms.kmeans.variational import (
-    VariationalOptions,
-    start_rows,
-    variational_kmeans,
-)
+from globular.algorithms.kmeans.variational import VariationalOptions, start_rows, variational_kmeans
 from globular.algorithms.mixtures.em import EMOptions, start_at_random, start_from_means
 from globular.algorithms.mixtures.probing import settle_seeds
 from globular.algorithms.seeding.named import Start, automatic, draw_seeds

@@ -156,11 +156,7 @@ class MixtureEstimator(DensityMixin, Estimator):
 
         try:
             yield from fit.best_of(
-                1 if given.continues else self.n_init,
-                begin,
-                partial(self._publish, data),
-                finish,
-                lambda step: None,
+                1 if given.continues else self.n_init, begin, partial(self._publish, data), finish, lambda step: None
             )
         except np.linalg.LinAlgError as error:
             raise ValueError(f"{_BEYOND} ({error})") from error

@@ -19,11 +19,7 @@ _ROWS_AT_ONCE = 1 << 16
 
 
 def to_faiss_ivf(
-    model: Any,
-    X: Any = None,
-    *,
-    n_probes: int = 1,
-    metric: Literal["auto", "euclidean", "cosine"] = "auto",
+    model: Any, X: Any = None, *, n_probes: int = 1, metric: Literal["auto", "euclidean", "cosine"] = "auto"
 ) -> Any:
     """A ``faiss.IndexIVFFlat`` whose lists are the clusters; faiss trains nothing.
 

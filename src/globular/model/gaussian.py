@@ -106,11 +106,7 @@ def isotropic_mixture(means: F64, variance: float, covariance_type: str) -> Gaus
 
 
 def m_step(
-    mixture: GaussianParameters,
-    statistics: SoftStatistics,
-    limits: CovarianceLimits,
-    *,
-    learned_weights: bool = True,
+    mixture: GaussianParameters, statistics: SoftStatistics, limits: CovarianceLimits, *, learned_weights: bool = True
 ) -> GaussianParameters:
     """Parameters of largest expected log-likelihood, from the sums taken about the means of `mixture`.
 

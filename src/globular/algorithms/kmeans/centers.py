@@ -34,13 +34,7 @@ class CenterUpdate:
 
 
 def update_centers(
-    shard: Shard,
-    statistics: HardStatistics,
-    old: F64,
-    *,
-    unit: bool,
-    relocate: bool = True,
-    rows_follow: bool = True,
+    shard: Shard, statistics: HardStatistics, old: F64, *, unit: bool, relocate: bool = True, rows_follow: bool = True
 ) -> CenterUpdate:
     """Means of the clusters, scaled to unit length if `unit` (spherical k-means).
 

@@ -119,8 +119,5 @@ def start_at_random(
     means = one.means[0] + noise / np.sqrt(3 * shard.n_rows)
     shape = one.family.shape(n_components, shard.n_columns)
     return GaussianParameters(
-        np.full(n_components, 1 / n_components),
-        means,
-        np.broadcast_to(one.covariances, shape).copy(),
-        covariance_type,
+        np.full(n_components, 1 / n_components), means, np.broadcast_to(one.covariances, shape).copy(), covariance_type
     )

@@ -88,8 +88,5 @@ def _with_pair(mixture: GaussianParameters, component: int, pair: GaussianParame
         covariances = np.concatenate([mixture.covariances, pair.covariances[1:]])
         covariances[component] = pair.covariances[0]
     return GaussianParameters(
-        np.append(weights, pair.weights[1]),
-        np.vstack([means, pair.means[1:]]),
-        covariances,
-        mixture.covariance_type,
+        np.append(weights, pair.weights[1]), np.vstack([means, pair.means[1:]]), covariances, mixture.covariance_type
     )

@@ -13,13 +13,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.grouped import (
-    ROWS_PER_TASK,
-    Grouping,
-    group_rows,
-    move_rows,
-    sort_when_it_pays,
-)
+from globular.backends.cpu.grouped import ROWS_PER_TASK, Grouping, group_rows, move_rows, sort_when_it_pays
 from globular.backends.cpu.rows import DenseRows, Floats, load_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import cluster_sums, moved_sums

@@ -8,10 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.assign.neighbors import SquaredDistances, kept_members, search_candidates_of
-from globular.backends.cpu.grouped import (
-    ROWS_PER_TASK,
-    cut_groups,
-)
+from globular.backends.cpu.grouped import ROWS_PER_TASK, cut_groups
 from globular.backends.cpu.rows import load_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.kernels import neighbors as kernels

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from globular.model.cells import VISITS_ABOVE, CenterCells
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, SoftStatistics
-from globular.reference.assign import squared_distances
-from globular.reference.expect import log_joint
-from globular.reference.neighbors import kept_statistics
+from reference.assign import squared_distances
+from reference.expect import log_joint
+from reference.neighbors import kept_statistics
 
 
 def visited_cells(rows: F64, cells: CenterCells, n_probes: int) -> tuple[list[NDArray[np.intp]], int]:
@@ -51,12 +51,7 @@ def probing_pass(
 
 
 def probing_soft_pass(
-    rows: F64,
-    weights: F64,
-    mixture: GaussianParameters,
-    cells: CenterCells,
-    n_probes: int,
-    members: NDArray[np.int32],
+    rows: F64, weights: F64, mixture: GaussianParameters, cells: CenterCells, n_probes: int, members: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], SoftStatistics, float]:
     """New K(n), best first, the statistics that go with it, and what the free energy has gained by the search."""
     joint = log_joint(rows, mixture)

@@ -13,7 +13,7 @@ import numpy as np
 from globular.model.chunks import ShareRule
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, SoftStatistics
-from globular.reference.expect import log_joint
+from reference.expect import log_joint
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from globular.model.statistics import F64, I64
-from globular.reference.assign import closest_centers, squared_distances
+from reference.assign import closest_centers, squared_distances
 
 
 @dataclass(slots=True)

@@ -15,8 +15,8 @@ from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
 from globular.model.search import Search
 from globular.model.statistics import F64, HardStatistics, SoftStatistics
-from globular.reference.assign import squared_distances
-from globular.reference.expect import log_joint
+from reference.assign import squared_distances
+from reference.expect import log_joint
 
 HORIZON = 2.25
 """Squared: a random candidate half as far again as the farthest neighbour is none."""
@@ -154,12 +154,7 @@ def candidates_pass(
 
 
 def soft_pass(
-    rows: F64,
-    weights: F64,
-    mixture: GaussianParameters,
-    graph: Graph,
-    search: Search,
-    members: NDArray[np.int32],
+    rows: F64, weights: F64, mixture: GaussianParameters, graph: Graph, search: Search, members: NDArray[np.int32]
 ) -> SoftStep:
     """K(n) = the C′ components of largest p(c, x) in G(n); q ∝ p(c, x) on K(n) (Eq. 5), F of Eq. 10."""
     costs = -2.0 * log_joint(rows, mixture)

@@ -36,6 +36,10 @@ register("numba:compile", _CompilationNotice())  # type: ignore[no-untyped-call]
 FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
 """Sums may be reordered and fused; NaN and infinity keep their meaning."""
 
+_OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": FASTMATH, "error_model": "numpy"}
+INLINED = {**_OPTIONS, "_nrt": False, "forceinline": True}
+"""Options of what LLVM shall inline."""
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -45,16 +49,14 @@ def kernel(function: Function) -> Function:
     Reference counting is switched off: it would cost an atomic operation per array and call, and two threads on the
     same array would fight for the counter. A kernel must therefore not make arrays; scratch memory is an argument.
     """
-    return numba.njit(function, nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy", _nrt=False)
+    return numba.njit(function, cache=True, _nrt=False, **_OPTIONS)
 
 
 def allocating_kernel(function: Function) -> Function:
     """The same for the rare kernel that makes an array of its own, outside its loops."""
-    return numba.njit(function, nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
+    return numba.njit(function, cache=True, **_OPTIONS)
 
 
 def inline(function: Function) -> Function:
     """The same for small helpers that LLVM shall inline into the kernels that call them."""
-    return numba.njit(
-        function, nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy", _nrt=False, forceinline=True
-    )
+    return numba.njit(function, cache=True, **INLINED)

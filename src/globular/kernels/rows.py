@@ -1,27 +1,42 @@
 """Rows inside kernels: one family of kernels for dense and CSR input.
 
 Kernels take rows as a tuple: `(array,)` for a C-contiguous (n, D) block, `(data, indices, indptr)` for CSR rows.
-The helpers below are resolved by the length of that tuple when a kernel is compiled, so nothing is decided at run
-time. All of them work in float64, and in the difference form: identical rows are at distance exactly zero, and large
-offsets cancel before they are squared. Only a CSR row that is far from a centre expands the square, ‖m‖² + Σ x(x − 2m)
-over its nonzeros: that loses no more than ‖m‖² / d² roundings. One that is close walks along all columns instead.
+The helpers below are written for dense rows, each with a twin for CSR rows; the length of that tuple tells which is
+meant when a kernel is compiled, so nothing is decided at run time. All of them work in float64, and in the
+difference form: identical rows are at distance exactly zero, and large offsets cancel before they are squared. Only a
+CSR row that is far from a centre expands the square, ‖m‖² + Σ x(x − 2m) over its nonzeros: that loses no more than
+‖m‖² / d² roundings. One that is close walks along all columns instead.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
 from numba import types
 from numba.extending import overload
 
-from globular.kernels.compile import FASTMATH, inline, kernel
+from globular.kernels.compile import INLINED, inline, kernel
 from globular.kernels.prefetch import prefetch_row
 
 CANCELLED = 2.0**-10
 """Share of ‖m‖² below which a squared distance to m, its square expanded, has lost too many digits."""
 
-_OPTIONS = {"fastmath": FASTMATH, "nogil": True, "error_model": "numpy", "_nrt": False, "forceinline": True}
+
+def _for_csr(dense: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a function with the same arguments the twin of one for dense rows."""
+
+    def register(csr: Callable[..., Any]) -> Callable[..., Any]:
+        @overload(dense, jit_options=INLINED)
+        @wraps(dense)
+        def choose(rows: Any, *_: Any) -> Callable[..., Any]:
+            return dense if len(rows) == 1 else csr
+
+        return csr
+
+    return register
 
 
 @kernel
@@ -49,33 +64,23 @@ def distance_by_columns(
 
 def squared_distance(rows: Any, i: int, scale: float, centers: Any, c: int, norms: Any) -> float:
     """‖scale·x_i − m_c‖²; `norms` holds ‖m_c‖² in float64 (needed for CSR only). O(D) or O(nnz)."""
-    raise NotImplementedError
+    x = rows[0]
+    total = 0.0
+    for j in range(x.shape[1]):
+        difference = scale * x[i, j] - centers[c, j]
+        total += difference * difference
+    return total
 
 
-@overload(squared_distance, jit_options=_OPTIONS)
-def _squared_distance(rows: Any, i: Any, scale: Any, centers: Any, c: Any, norms: Any) -> Any:
-    if len(rows) == 1:
-
-        def dense(rows: Any, i: Any, scale: Any, centers: Any, c: Any, norms: Any) -> Any:
-            x = rows[0]
-            total = 0.0
-            for j in range(x.shape[1]):
-                difference = scale * x[i, j] - centers[c, j]
-                total += difference * difference
-            return total
-
-        return dense
-
-    def csr(rows: Any, i: Any, scale: Any, centers: Any, c: Any, norms: Any) -> Any:
-        data, indices, indptr = rows
-        total = 0.0
-        for k in range(indptr[i], indptr[i + 1]):
-            x = scale * data[k]
-            total += x * (x - 2.0 * centers[c, indices[k]])
-        total += norms[c]
-        return total if total >= CANCELLED * norms[c] else distance_by_columns(rows, i, scale, centers, c, 1.0)
-
-    return csr
+@_for_csr(squared_distance)
+def _squared_distance(rows: Any, i: int, scale: float, centers: Any, c: int, norms: Any) -> float:
+    data, indices, indptr = rows
+    total = 0.0
+    for k in range(indptr[i], indptr[i + 1]):
+        x = scale * data[k]
+        total += x * (x - 2.0 * centers[c, indices[k]])
+    total += norms[c]
+    return total if total >= CANCELLED * norms[c] else distance_by_columns(rows, i, scale, centers, c, 1.0)
 
 
 @inline
@@ -95,46 +100,26 @@ def length(values: Any, begin: int, end: int) -> float:
 
 def row_length(rows: Any, i: int) -> float:
     """‖x_i‖, unscaled. O(D) or O(nnz)."""
-    raise NotImplementedError
+    return length(rows[0][i], 0, rows[0].shape[1])
 
 
-@overload(row_length, jit_options=_OPTIONS)
-def _row_length(rows: Any, i: Any) -> Any:
-    if len(rows) == 1:
-
-        def dense(rows: Any, i: Any) -> Any:
-            return length(rows[0][i], 0, rows[0].shape[1])
-
-        return dense
-
-    def csr(rows: Any, i: Any) -> Any:
-        return length(rows[0], rows[2][i], rows[2][i + 1])
-
-    return csr
+@_for_csr(row_length)
+def _row_length(rows: Any, i: int) -> float:
+    return length(rows[0], rows[2][i], rows[2][i + 1])
 
 
 def add_row(rows: Any, i: int, factor: float, offset: Any, out: Any, c: int) -> None:
     """out[c] += factor · (x_i − offset); CSR rows know no offset. O(D) or O(nnz)."""
-    raise NotImplementedError
+    x = rows[0]
+    for j in range(x.shape[1]):
+        out[c, j] += factor * (x[i, j] - offset[j])
 
 
-@overload(add_row, jit_options=_OPTIONS)
-def _add_row(rows: Any, i: Any, factor: Any, offset: Any, out: Any, c: Any) -> Any:
-    if len(rows) == 1:
-
-        def dense(rows: Any, i: Any, factor: Any, offset: Any, out: Any, c: Any) -> Any:
-            x = rows[0]
-            for j in range(x.shape[1]):
-                out[c, j] += factor * (x[i, j] - offset[j])
-
-        return dense
-
-    def csr(rows: Any, i: Any, factor: Any, offset: Any, out: Any, c: Any) -> Any:
-        data, indices, indptr = rows
-        for k in range(indptr[i], indptr[i + 1]):
-            out[c, indices[k]] += factor * data[k]
-
-    return csr
+@_for_csr(add_row)
+def _add_row(rows: Any, i: int, factor: float, offset: Any, out: Any, c: int) -> None:
+    data, indices, indptr = rows
+    for k in range(indptr[i], indptr[i + 1]):
+        out[c, indices[k]] += factor * data[k]
 
 
 def float_bits(value: float) -> int:
@@ -191,110 +176,69 @@ def quick_distance(rows: Any, i: int, scale: float, centers: Any, c: int, norms:
 
     Of CSR rows the sum stays float64.
     """
-    raise NotImplementedError
+    x = rows[0]
+    total = x.dtype.type(0)
+    if scale == 1.0:
+        for j in range(x.shape[1]):
+            difference = x[i, j] - centers[c, j]
+            total += difference * difference
+    else:
+        stretch = x.dtype.type(scale)
+        for j in range(x.shape[1]):
+            difference = stretch * x[i, j] - centers[c, j]
+            total += difference * difference
+    return total
 
 
-@overload(quick_distance, jit_options=_OPTIONS)
-def _quick_distance(rows: Any, i: Any, scale: Any, centers: Any, c: Any, norms: Any) -> Any:
-    if len(rows) == 1:
-
-        def dense(rows: Any, i: Any, scale: Any, centers: Any, c: Any, norms: Any) -> Any:
-            x = rows[0]
-            zero = x.dtype.type(0)
-            total = zero
-            if scale == 1.0:
-                for j in range(x.shape[1]):
-                    difference = x[i, j] - centers[c, j]
-                    total += difference * difference
-            else:
-                stretch = x.dtype.type(scale)
-                for j in range(x.shape[1]):
-                    difference = stretch * x[i, j] - centers[c, j]
-                    total += difference * difference
-            return total
-
-        return dense
-
-    def csr(rows: Any, i: Any, scale: Any, centers: Any, c: Any, norms: Any) -> Any:
-        return rows[0].dtype.type(squared_distance(rows, i, scale, centers, c, norms))
-
-    return csr
+@_for_csr(quick_distance)
+def _quick_distance(rows: Any, i: int, scale: float, centers: Any, c: int, norms: Any) -> float:
+    return rows[0].dtype.type(squared_distance(rows, i, scale, centers, c, norms))
 
 
 def quick_distances(rows: Any, i: int, scale: float, centers: Any, graph: Any, p: int, norms: Any, d: Any) -> None:
     """d[g] = `quick_distance` to the neighbour graph[p, g], for g ≥ 1. O(G · D) or O(G · nnz)."""
-    raise NotImplementedError
+    x, G = rows[0], graph.shape[1]
+    stretch = x.dtype.type(scale)
+    for g in range(1, G - 3, 4):  # four at once: a row is read once for all of them
+        a, b, c, e = graph[p, g], graph[p, g + 1], graph[p, g + 2], graph[p, g + 3]
+        total_a = total_b = total_c = total_e = x.dtype.type(0)
+        for j in range(x.shape[1]):
+            value = stretch * x[i, j]
+            total_a += (value - centers[a, j]) * (value - centers[a, j])
+            total_b += (value - centers[b, j]) * (value - centers[b, j])
+            total_c += (value - centers[c, j]) * (value - centers[c, j])
+            total_e += (value - centers[e, j]) * (value - centers[e, j])
+        d[g], d[g + 1], d[g + 2], d[g + 3] = total_a, total_b, total_c, total_e
+    for g in range(1 + (G - 1) // 4 * 4, G):
+        d[g] = quick_distance(rows, i, scale, centers, graph[p, g], norms)
 
 
-@overload(quick_distances, jit_options=_OPTIONS)
-def _quick_distances(rows: Any, i: Any, scale: Any, centers: Any, graph: Any, p: Any, norms: Any, d: Any) -> Any:
-    if len(rows) == 1:
-
-        def dense(rows: Any, i: Any, scale: Any, centers: Any, graph: Any, p: Any, norms: Any, d: Any) -> Any:
-            x, G = rows[0], graph.shape[1]
-            stretch = x.dtype.type(scale)
-            for g in range(1, G - 3, 4):  # four at once: a row is read once for all of them
-                a, b, c, e = graph[p, g], graph[p, g + 1], graph[p, g + 2], graph[p, g + 3]
-                total_a = total_b = total_c = total_e = x.dtype.type(0)
-                for j in range(x.shape[1]):
-                    value = stretch * x[i, j]
-                    total_a += (value - centers[a, j]) * (value - centers[a, j])
-                    total_b += (value - centers[b, j]) * (value - centers[b, j])
-                    total_c += (value - centers[c, j]) * (value - centers[c, j])
-                    total_e += (value - centers[e, j]) * (value - centers[e, j])
-                d[g], d[g + 1], d[g + 2], d[g + 3] = total_a, total_b, total_c, total_e
-            for g in range(1 + (G - 1) // 4 * 4, G):
-                d[g] = quick_distance(rows, i, scale, centers, graph[p, g], norms)
-
-        return dense
-
-    def csr(rows: Any, i: Any, scale: Any, centers: Any, graph: Any, p: Any, norms: Any, d: Any) -> Any:
-        for g in range(1, graph.shape[1]):
-            d[g] = quick_distance(rows, i, scale, centers, graph[p, g], norms)
-
-    return csr
+@_for_csr(quick_distances)
+def _quick_distances(rows: Any, i: int, scale: float, centers: Any, graph: Any, p: int, norms: Any, d: Any) -> None:
+    for g in range(1, graph.shape[1]):
+        d[g] = quick_distance(rows, i, scale, centers, graph[p, g], norms)
 
 
 def quick_mahalanobis(rows: Any, i: int, centers: Any, c: int, precisions: Any) -> float:
     """Σ_j precision_cj (x_ij − m_cj)² in the rows' own precision, for mixtures of dense rows."""
-    raise NotImplementedError
+    x = rows[0]
+    total = x.dtype.type(0)
+    for j in range(x.shape[1]):
+        difference = x[i, j] - centers[c, j]
+        total += difference * difference * precisions[c, j]
+    return total
 
 
-@overload(quick_mahalanobis, jit_options=_OPTIONS)
-def _quick_mahalanobis(rows: Any, i: Any, centers: Any, c: Any, precisions: Any) -> Any:
-    if len(rows) == 1:
-
-        def dense(rows: Any, i: Any, centers: Any, c: Any, precisions: Any) -> Any:
-            x = rows[0]
-            total = x.dtype.type(0)
-            for j in range(x.shape[1]):
-                difference = x[i, j] - centers[c, j]
-                total += difference * difference * precisions[c, j]
-            return total
-
-        return dense
-
-    def csr(rows: Any, i: Any, centers: Any, c: Any, precisions: Any) -> Any:
-        return rows[0].dtype.type(np.nan)  # mixtures of sparse rows are refused before
-
-    return csr
+@_for_csr(quick_mahalanobis)
+def _quick_mahalanobis(rows: Any, i: int, centers: Any, c: int, precisions: Any) -> float:
+    return rows[0].dtype.type(np.nan)  # mixtures of sparse rows are refused before
 
 
 def fetch(rows: Any, i: int) -> None:
     """Ask for a dense row before it is needed; CSR rows are left to the hardware."""
-    raise NotImplementedError
+    prefetch_row(rows[0], i)
 
 
-@overload(fetch, jit_options=_OPTIONS)
-def _fetch(rows: Any, i: Any) -> Any:
-    if len(rows) == 1:
-
-        def dense(rows: Any, i: Any) -> Any:
-            prefetch_row(rows[0], i)
-
-        return dense
-
-    def csr(rows: Any, i: Any) -> Any:
-        pass
-
-    return csr
+@_for_csr(fetch)
+def _fetch(rows: Any, i: int) -> None:
+    pass

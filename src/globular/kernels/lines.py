@@ -13,8 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-LINE = 8
-"""Numbers in a line."""
+LINE = 8  # numbers in a line
 _CONTRACT = ("contract",)
 
 
@@ -39,10 +38,8 @@ def _adding(n_lines: int) -> Any:
 
             double, whole = ir.DoubleType(), context.get_value_type(types.intp)
             line = ir.VectorType(double, LINE)
-            undefined, all_first = (
-                ir.Constant(line, ir.Undefined),
-                ir.Constant(ir.VectorType(ir.IntType(32), LINE), None),
-            )
+            undefined = ir.Constant(line, ir.Undefined)
+            all_first = ir.Constant(ir.VectorType(ir.IntType(32), LINE), None)
             values, places, source, target = array(0), array(1), array(4), array(6)
 
             def lines_of(view: Any, row: Any) -> Any:

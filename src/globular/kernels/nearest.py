@@ -16,8 +16,7 @@ import numpy as np
 from globular.kernels.compile import inline, kernel
 from globular.kernels.rows import add_row, float_bits, row_length, squared_distance
 
-TILE = 64
-"""Scores per running minimum: four AVX-512 registers of float32."""
+TILE = 64  # scores per running minimum: four AVX-512 registers of float32
 
 
 @kernel
@@ -226,8 +225,7 @@ def nominate_and_check(
         if labels[i] < 0:
             # nothing to compare with yet: the lowest score gives the first exact distance
             c = find_in_tile(scores, i, score_norms, stretch, shift, lowest_tile, keys[lowest_tile])
-            best[i] = squared_distance(rows, i, scale, centers, first + c, norms)
-            labels[i] = first + c
+            compare(rows, i, scale, centers, norms, i, first + c, best, labels)
 
         # A closer centre has ‖m‖ ≤ ‖x‖ + d, which bounds the rounding error of its score.
         reach = length + np.sqrt(best[i])

@@ -143,13 +143,11 @@ def seed_cell(
     chosen[:] = -1
     d2[:] = 1.0
     potential = weighted_sum(d2, weights)
-    d2_is_set = False
     for s in range(chosen.shape[0]):
         row = draw_row(uniforms[s] * potential, d2, weights)
         if row < 0:
             return
         chosen[s] = row
-        if not d2_is_set:
+        if s == 0:
             d2[:] = np.inf
-            d2_is_set = True
         potential = lower_cell(x, weights, row, d2)

@@ -2,7 +2,7 @@
 
 In few dimensions a score is a handful of multiplications, and writing it to memory and reading it again would be most
 of the work. Here rows go in groups of LANES, one row to a lane: each centre in turn lowers the lowest and the second
-lowest score of every lane. What follows is as in `kernels.hard`: the lowest nominates, an exact distance decides, and
+lowest score of every lane. What follows is as in `nearest`: the lowest nominates, an exact distance decides, and
 where the second lowest is within rounding of it all centres of the chunk are compared exactly.
 """
 
@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import inline, kernel
-from globular.kernels.nearest import check_all, score_slack, scores_may_overflow
+from globular.kernels.nearest import check_all, compare, score_slack, scores_may_overflow
 from globular.kernels.rows import squared_distance
 
 LANES = 64
-STATE = 3
-"""Rows of scratch beside the columns: the score at hand, the lowest and the second lowest."""
+STATE = 3  # rows of scratch beside the columns: the score at hand, the lowest and the second lowest
 
 
 @inline
@@ -112,11 +111,7 @@ def nearest_of_thin(
             i = base + r
             scale = scales[i] if scales.shape[0] else 1.0
             length = scale * lengths[i]
-            c = first + nearest[r]
-            distance = squared_distance(rows, i, scale, centers, c, norms)
-            if labels[i] < 0 or distance < best[i] or (distance == best[i] and c < labels[i]):
-                best[i] = distance
-                labels[i] = c
+            compare(rows, i, scale, centers, norms, i, first + nearest[r], best, labels)
             # A closer centre has ‖m‖ ≤ ‖x‖ + d, which bounds the rounding error of its score.
             reach = length + np.sqrt(best[i])
             slack = score_slack(length, reach, scale, n_columns, unit, tiny)
@@ -142,7 +137,7 @@ def check_cell_of_thin(
     lanes: Any,  # scratch (3 + D, LANES) in the scores' dtype
     nearest: Any,  # scratch (LANES,) int32
 ) -> None:
-    """The same as `probed.check_cell`: the lowest score wins if it is closer in float64. O(n · members · D)."""
+    """The same as `probe.check_cell`: the lowest score wins if it is closer in float64. O(n · members · D)."""
     n = seen.shape[0]
     for base in range(0, n, LANES):
         fill_lanes(lanes, nearest, seen, scales, base)

@@ -18,8 +18,7 @@ from globular.data.streamed import ConcatenatedSource
 from globular.data.versions import FileVersion
 from globular.errors import DataError
 
-_N_PROBES = 64
-"""Rows by which a file is compared with a map of it."""
+_N_PROBES = 64  # rows by which a file is compared with a map of it
 
 
 class _SlicedSource:

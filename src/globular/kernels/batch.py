@@ -23,12 +23,10 @@ from globular.kernels.rows import fetch, quick_distance, quick_distances, square
 from globular.kernels.scores import rounding
 
 SAFETY = 2.0**-22
-TINY, LARGEST = 2.0**-126, 2.0**127
-"""Within these, float32 rounds with a relative error below the safety."""
+TINY, LARGEST = 2.0**-126, 2.0**127  # within these, float32 rounds with a relative error below the safety
 AHEAD = 4
 """How many rows before its turn one is asked for: most need no more than their own distance, which is soon done."""
-LEAST_SCALE = 2.0**-100
-"""Scales between this and its inverse keep their precision in float32."""
+LEAST_SCALE = 2.0**-100  # scales between this and its inverse keep their precision in float32
 
 
 @inline

@@ -17,8 +17,7 @@ from globular.kernels.nearest import score_slack, scores_may_overflow
 from globular.kernels.rows import squared_distance
 
 ROUND_DOWN = 1.0 - 2.0**-22
-SMALLEST, LARGEST = 2.0**-126, 2.0**127
-"""Between these, float32 rounds with a relative error."""
+SMALLEST, LARGEST = 2.0**-126, 2.0**127  # between these, float32 rounds with a relative error
 
 
 @kernel

@@ -17,8 +17,7 @@ from globular.kernels.lines import LINE, add_1_line, add_2_lines, add_4_lines, a
 from globular.kernels.rows import CANCELLED, distance_by_columns, order_key, row_length
 from globular.kernels.scores import rounding
 
-UNIT, TINY = 2.0**-53, 2.0**-1022
-"""Round-off and smallest normal number of float64."""
+UNIT, TINY = 2.0**-53, 2.0**-1022  # round-off and smallest normal number of float64
 
 
 @kernel

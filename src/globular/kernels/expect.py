@@ -11,8 +11,7 @@ from globular.kernels.compile import allocating_kernel, kernel
 
 _INVERSE_LN2 = 1.0 / math.log(2.0)
 _LN2 = math.log(2.0)
-_UNDERFLOW = -708.0
-"""exp of anything below is not a normal number; it counts as zero."""
+_UNDERFLOW = -708.0  # exp of anything below is not a normal number; it counts as zero
 _WHOLE_NUMBER = 6755399441055744.0
 """1.5 · 2⁵²: added to a small whole number it puts that number into the low bits of the float."""
 _E2, _E3, _E4, _E5, _E6, _E7 = (1.0 / math.factorial(n) for n in range(2, 8))

@@ -19,8 +19,7 @@ from globular.kernels.neighborhoods import HORIZON, flush_table, write_pair
 from globular.kernels.random import random_cluster, random_outside
 
 ROWS_AT_ONCE = 256
-LANES = 16
-"""Batches are filled up to a multiple of this; it divides `ROWS_AT_ONCE`."""
+LANES = 16  # batches are filled up to a multiple of this; it divides `ROWS_AT_ONCE`
 
 
 class Batch(NamedTuple):

@@ -19,8 +19,7 @@ from globular.kernels.prefetch import prefetch_row
 from globular.kernels.random import random_cluster, random_outside
 from globular.kernels.rows import fetch, quick_distance, quick_distances, squared_distance
 
-AHEAD = 4
-"""How many rows ahead memory is asked for."""
+AHEAD = 4  # how many rows ahead memory is asked for
 HORIZON = 2.25
 """Squared: a random candidate half as far again as the farthest neighbour is none, and its pair is not listed."""
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from globular.kernels.compile import allocating_kernel, inline
 
-PAIRS_AT_ONCE = 128
-"""Rows in a block: with differences and products of fifty columns a tenth of a megabyte."""
+PAIRS_AT_ONCE = 128  # rows in a block: with differences and products of fifty columns a tenth of a megabyte
 
 
 @inline

@@ -10,8 +10,7 @@ from globular.kernels.compile import inline, kernel
 from globular.kernels.nearest import TILE, find_in_tile, tile_minima
 from globular.kernels.rows import float_bits, order_key, squared_distance
 
-HEAT = 16
-"""Cells per heat of the tournament that finds the closest ones."""
+HEAT = 16  # cells per heat of the tournament that finds the closest ones
 
 
 @kernel

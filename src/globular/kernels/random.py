@@ -13,8 +13,7 @@ _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX2 = np.uint64(0x94D049BB133111EB)
 _S30, _S27, _S31, _S32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)
 _ONE, _TWO = np.uint64(1), np.uint64(2)
-ROUNDS = 6
-"""Of the network behind `random_order`; an even number."""
+ROUNDS = 6  # of the network behind `random_order`; an even number
 
 
 @inline

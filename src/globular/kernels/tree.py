@@ -11,12 +11,9 @@ from globular.kernels.compile import inline, kernel
 
 SAMPLE, LEAST_SAMPLE = 256, 64
 """Most and least rows of a node from which its first principal component is found, an eighth of them in between."""
-ITERATIONS = 10
-"""Steps of the power iteration: the direction needs to be good, not exact."""
-SETTLED = 1e-4
-"""The iteration ends when the direction turns by less."""
-LOPSIDED = 32
-"""A side with less than this fraction of the rows is too small: split at the median instead."""
+ITERATIONS = 10  # steps of the power iteration: the direction needs to be good, not exact
+SETTLED = 1e-4  # the iteration ends when the direction turns by less
+LOPSIDED = 32  # a side with less than this fraction of the rows is too small: split at the median instead
 
 
 @inline

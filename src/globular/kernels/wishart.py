@@ -11,8 +11,7 @@ from typing import Any
 from globular.kernels.compile import inline, kernel
 from globular.kernels.triangular import invert_lower
 
-LARGE = 10.0
-"""From here on six terms of the asymptotic series give the digamma function to the last digits."""
+LARGE = 10.0  # from here on six terms of the asymptotic series give the digamma function to the last digits
 
 
 @inline

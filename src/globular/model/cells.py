@@ -54,10 +54,8 @@ class CellTree:
         return CellTree((*self.levels[:-1], CellLevel(last.centers[keep], starts)))
 
 
-VISITS_ABOVE = 3
-"""Cells of cells that a row looks into."""
-SMALL_CELLS = 3
-"""Visits of small cells, those in cells of cells, that stand for one of a cell of √C centres."""
+VISITS_ABOVE = 3  # cells of cells that a row looks into
+SMALL_CELLS = 3  # visits of small cells, those in cells of cells, that stand for one of a cell of √C centres
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,8 @@ from globular.model.statistics import F64, I64
 from globular.threads import even_ranges, ordered_map
 
 COLUMNS_PER_TASK = 4096
-COLUMN_PARTS, ROWS_WORTH_PARTS = 2, 256
-"""Sums of at least so many rows are made in so many parts of the columns."""
-NORM_SHARE = 1e-9
-"""Share of ‖S‖² that rounding may spoil before it is summed anew; far below what bounds give way."""
+COLUMN_PARTS, ROWS_WORTH_PARTS = 2, 256  # parts of the columns that sums are made in, and rows from which they are
+NORM_SHARE = 1e-9  # share of ‖S‖² that rounding may spoil before it is summed anew; far below what bounds give way
 
 
 class Ballots(NamedTuple):

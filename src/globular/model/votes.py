@@ -15,8 +15,7 @@ from globular.model.nested import NestedStatistics
 from globular.model.statistics import F64, I64
 from globular.threads import even_ranges, run_all, to_the_end
 
-ENTRIES_PER_TASK = 2**18
-"""Numbers of C × D that one thread handles at a time."""
+ENTRIES_PER_TASK = 2**18  # numbers of C × D that one thread handles at a time
 Floats: TypeAlias = NDArray[np.floating[Any]]
 TINY = float(np.finfo(np.float64).tiny)
 LARGEST_OFFSET = 2.0**20

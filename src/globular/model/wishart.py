@@ -21,8 +21,7 @@ from globular.model.statistics import F64
 from globular.threads import cached_property, single_threaded_blas
 
 _EPS = float(np.finfo(np.float64).eps)
-_MOST_LIFTS = 25
-"""Tries of a Cholesky factor, each with ten times the lift: the last is far more than any rounding."""
+_MOST_LIFTS = 25  # tries of a Cholesky factor, each with ten times the lift: the last is far more than any rounding
 
 
 @dataclass(frozen=True, eq=False)

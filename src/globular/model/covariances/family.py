@@ -19,10 +19,8 @@ from numpy.typing import NDArray
 from globular.model.covariances.scatter import ScatterKind
 from globular.model.statistics import F64
 
-RELATIVE_FLOOR = 1e-12
-"""Smallest variance relative to that of the data, column by column."""
-LEAST_VARIANCE = 1e-305
-"""Smallest variance whose inverse is still a number."""
+RELATIVE_FLOOR = 1e-12  # smallest variance relative to that of the data, column by column
+LEAST_VARIANCE = 1e-305  # smallest variance whose inverse is still a number
 _EPS = float(np.finfo(np.float64).eps)
 
 

@@ -12,8 +12,7 @@ from globular.model.covariances.scatter import OUTER, ScatterKind
 from globular.model.statistics import F64
 
 _EPS = float(np.finfo(np.float64).eps)
-_MOST_LIFTS = 30
-"""Tries of a Cholesky factor, each with ten times the smallest eigenvalue."""
+_MOST_LIFTS = 30  # tries of a Cholesky factor, each with ten times the smallest eigenvalue
 
 
 class _Matrices(CovarianceFamily):

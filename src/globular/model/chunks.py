@@ -14,7 +14,7 @@ import numpy as np
 
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
-from globular.model.statistics import F64, I64, Additive
+from globular.model.statistics import F64, I64, Additive, joined, picked
 
 ShareRule = Literal["optimal", "centroid"]
 """Responsibilities of a chunk: those of largest bound (Eq. 10), or the posterior of its mean (Moore 1999)."""
@@ -41,13 +41,7 @@ class Chunks:
     @classmethod
     def join(cls, parts: list[Chunks]) -> Chunks:
         """All parts in order."""
-        parts = [part.with_scatter() for part in parts]
-        return cls(
-            np.concatenate([part.weights for part in parts]),
-            np.concatenate([part.means for part in parts]),
-            np.concatenate([part.scatter for part in parts]),
-            parts[0].kind,
-        )
+        return joined([part.with_scatter() for part in parts])
 
     def with_scatter(self) -> Chunks:
         """The same, zeros written out."""
@@ -63,7 +57,7 @@ class Chunks:
 
     def pick(self, which: slice | np.ndarray) -> Chunks:
         """Some of them."""
-        return Chunks(self.weights[which], self.means[which], self.scatter[which], self.kind)
+        return picked(self, which)
 
 
 NodeValue = Callable[[Chunks], F64]
@@ -93,19 +87,15 @@ class ChunkGains:
     n_distances: int
 
     def __add__(self, other: ChunkGains) -> ChunkGains:
-        gains = np.concatenate([self.gains, other.gains])
-        order = np.argsort(-gains, kind="stable")
-        return ChunkGains(
-            gains[order],
-            np.concatenate([self.added, other.added])[order],
-            self.total + other.total,
-            self.n_chunks + other.n_chunks,
-            self.n_distances + other.n_distances,
-        )
+        both = joined([self, other])
+        both.total += other.total
+        both.n_chunks += other.n_chunks
+        both.n_distances += other.n_distances
+        return picked(both, np.argsort(-both.gains, kind="stable"))
 
     def first(self, n: int) -> ChunkGains:
         """The n largest of them."""
-        return ChunkGains(self.gains[:n], self.added[:n], self.total, self.n_chunks, self.n_distances)
+        return picked(self, slice(n))
 
     def smallest_within(self, n_cells: int) -> float:
         """The gain down to which opening adds about so many cells, the best one in any case; ∞ if there is none."""

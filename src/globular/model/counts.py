@@ -29,9 +29,6 @@ class CountsPosterior(Posterior):
     def __len__(self) -> int:
         return len(self.a)
 
-    def join(self, other: CountsPosterior) -> CountsPosterior:
-        return CountsPosterior(np.concatenate([self.a, other.a]), self.prior)
-
     @property
     def means(self) -> F64:
         """E[θ], (C, D): the share of every column."""

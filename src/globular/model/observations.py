@@ -16,7 +16,7 @@ to a term that all components share: mᵀx/σ² = log N(x; m, σ² I) + ‖m‖�
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
-from globular.model.statistics import F64, I64, SoftStatistics
+from globular.model.statistics import F64, I64, SoftStatistics, joined, picked
 from globular.threads import cached_property
 
 
@@ -91,18 +91,11 @@ class Moments:
 
     def take(self, components: I64 | NDArray[np.bool_] | slice) -> Moments:
         """Those components, in that order."""
-        return replace(
-            self, counts=self.counts[components], means=self.means[components], scatter=self.scatter[components]
-        )
+        return picked(self, components)
 
     def join(self, other: Moments) -> Moments:
         """The components of both."""
-        return Moments(
-            np.concatenate([self.counts, other.counts]),
-            np.concatenate([self.means, other.means]),
-            np.concatenate([self.scatter, other.scatter]),
-            self.kind,
-        )
+        return joined([self, other])
 
     def about(self, means: F64) -> tuple[F64, F64, F64]:
         """Counts, first and second moments about other means, as in `SoftStatistics`: the way back of `from_pass`."""
@@ -125,9 +118,9 @@ class Posterior(ABC):
     @abstractmethod
     def __len__(self) -> int: ...
 
-    @abstractmethod
     def join(self, other: Self) -> Self:
         """The components of both."""
+        return joined([self, other])
 
     @abstractmethod
     def expected_mixture(self, log_weights: F64) -> ExpectedMixture:

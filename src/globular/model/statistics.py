@@ -6,14 +6,16 @@ Arrays are float64 whatever the rows are. `n_distances` counts data-to-cluster d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
+Record = TypeVar("Record")
 
 
 class Additive:
@@ -24,6 +26,18 @@ class Additive:
     def __add__(self, other: Self) -> Self:
         pairs = ((getattr(self, item.name), getattr(other, item.name)) for item in fields(self))  # type: ignore[arg-type]
         return type(self)(*(None if one is None else one + two for one, two in pairs))
+
+
+def joined(parts: Sequence[Record]) -> Record:
+    """A record with the arrays of all parts, one below the other; what is not an array is that of the first."""
+    columns = zip(*([getattr(part, item.name) for item in fields(part)] for part in parts), strict=True)  # type: ignore[arg-type]
+    return type(parts[0])(*(np.concatenate(of) if isinstance(of[0], np.ndarray) else of[0] for of in columns))
+
+
+def picked(record: Record, which: Any) -> Record:
+    """A record with those entries of every array; what is not an array stays."""
+    values = (getattr(record, item.name) for item in fields(record))  # type: ignore[arg-type]
+    return type(record)(*(value[which] if isinstance(value, np.ndarray) else value for value in values))
 
 
 class PairStatistics:
@@ -177,18 +191,12 @@ class FarRows:
     labels: I64
 
     def __add__(self, other: FarRows) -> FarRows:
-        squared = np.concatenate([self.squared_distances, other.squared_distances])
-        order = np.argsort(-squared, kind="stable")
-        return FarRows(
-            np.concatenate([self.rows, other.rows])[order],
-            squared[order],
-            np.concatenate([self.weights, other.weights])[order],
-            np.concatenate([self.labels, other.labels])[order],
-        )
+        both = joined([self, other])
+        return picked(both, np.argsort(-both.squared_distances, kind="stable"))
 
     def first(self, n: int) -> FarRows:
         """The n farthest of them."""
-        return FarRows(self.rows[:n], self.squared_distances[:n], self.weights[:n], self.labels[:n])
+        return picked(self, slice(n))
 
 
 @dataclass(slots=True)
@@ -203,7 +211,7 @@ class Claim:
     @classmethod
     def join(cls, parts: list[Claim]) -> Claim:
         """All parts in order."""
-        return cls(np.concatenate([part.rows for part in parts]), np.concatenate([part.weights for part in parts]))
+        return joined(parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,15 +65,6 @@ class GaussianPosterior(Posterior):
     def means(self) -> F64:
         return self.m
 
-    def join(self, other: Self) -> Self:
-        return type(self)(
-            np.concatenate([self.beta, other.beta]),
-            np.concatenate([self.m, other.m]),
-            np.concatenate([self.nu, other.nu]),
-            np.concatenate([self.S, other.S]),
-            self.prior,
-        )
-
     def expected_mixture(self, log_weights: F64) -> ExpectedMixture:
         """Eq. 16: precision ν W, and what E[log |Λ|] and E[μ] lack to that Gaussian's own constant."""
         D = self.m.shape[1]

@@ -114,12 +114,9 @@ class ColumnMeans:
             self.errors += errors
         self.squares += gains
         if (self.errors > self.norm_share * self.squares).any():
-            self._sum_squares()
+            kernels.sum_squares(self.places, 0, D, self.squares)
+            self.errors[:] = 0.0
         return gains
-
-    def _sum_squares(self) -> None:
-        kernels.sum_squares(self.places, 0, len(self.places), self.squares)
-        self.errors[:] = 0.0
 
 
 def _aligned_zeros(n: int, width: int) -> F64:

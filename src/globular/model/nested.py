@@ -50,7 +50,8 @@ class Batch:
             return np.arange(n, dtype=np.int64)
         n_runs = -(-self.n_rows // self.run)
         begin = -(-self.begin // self.run)
-        runs = self._order(n_runs, begin, min(-(-self.size // self.run), n_runs))
+        runs = np.empty(max(0, min(-(-self.size // self.run), n_runs) - begin), dtype=np.int64)
+        random_order(np.uint64(self.seed), n_runs, begin, max(8, (n_runs - 1).bit_length()), runs)
         rows = runs if self.run == 1 else (runs[:, None] * self.run + np.arange(self.run)).ravel()
         rows = rows - self.first
         rows = rows[(rows >= 0) & (rows < min(n, self.n_rows - self.first))]
@@ -64,11 +65,6 @@ class Batch:
         """Some rows of the batch at random, in the numbers of the whole data."""
         rows = self.seen_from(0).rows(self.n_rows)
         return np.sort(rng.choice(rows, min(n, len(rows)), replace=False))
-
-    def _order(self, n: int, begin: int, end: int) -> I64:
-        out = np.empty(max(0, end - begin), dtype=np.int64)
-        random_order(np.uint64(self.seed), n, begin, max(8, (n - 1).bit_length()), out)
-        return out
 
 
 @dataclass(frozen=True, slots=True)

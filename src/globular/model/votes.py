@@ -43,12 +43,10 @@ class AnyVotes(Protocol):
     @property
     def centers(self) -> F64 | ColumnMeans:
         """The centres as passes take them."""
-        ...
 
     @property
     def origin(self) -> F64:
         """What sums and squares are taken about, (D,)."""
-        ...
 
     def move(self, change: NestedStatistics, *, unit: bool, n_threads: int = 1) -> Moved:
         """Count the changes, and move the centres: c(j) ← S(j) / v(j), scaled to unit length if `unit`.
@@ -57,23 +55,18 @@ class AnyVotes(Protocol):
         A cluster without votes keeps its place, and has exactly no votes: weights that came and went leave a rounding
         error behind.
         """
-        ...
 
     def place(self, clusters: NDArray[np.intp], rows: F64) -> F64:
         """Put centres elsewhere; the votes for them are void. Returns how far every centre moved, (C,)."""
-        ...
 
     def dense_centers(self) -> F64:
         """The centres, (C, D)."""
-        ...
 
     def centers_as(self, dtype: np.dtype) -> Floats:
         """A copy of them in another precision."""
-        ...
 
     def whole_sums(self) -> F64:
-        """Σ w x per cluster, (C, D)."""
-        ...
+        """Σ w x per cluster, (C, D); not to be written to, it may be what the votes are kept as."""
 
 
 @dataclass(slots=True)
@@ -112,7 +105,6 @@ class Votes:
         return votes
 
     def move(self, change: NestedStatistics, *, unit: bool, n_threads: int = 1) -> Moved:
-        """See `AnyVotes.move`."""
         sums, old = change.sums, self.centers
         counts, squares, sizes = self.counts + change.counts, self.squares + change.squares, self.sizes + change.sizes
         empty = np.flatnonzero((sizes <= 0) & (change.sizes < 0))
@@ -120,9 +112,7 @@ class Votes:
         centers, shifts, cross = np.empty_like(old), np.empty(len(old)), np.empty((len(old), 3))
 
         def move_some(span: tuple[int, int]) -> None:
-            move_centers(
-                self.sums, sums, counts, self.origin, old, unit, centers, shifts, cross, *span
-            )  # fmt: skip
+            move_centers(self.sums, sums, counts, self.origin, old, unit, centers, shifts, cross, *span)
 
         run_all(move_some, even_ranges(len(old), max(1, ENTRIES_PER_TASK // old.shape[1])), n_threads)
         for array in (sums, squares, sizes):
@@ -134,7 +124,6 @@ class Votes:
         return Moved(shifts, np.maximum(sse, 0.0), np.maximum(batch_sse, 0.0))
 
     def place(self, clusters: NDArray[np.intp], rows: F64) -> F64:
-        """See `AnyVotes.place`."""
         shifts = np.zeros(len(self.centers))
         shifts[clusters] = np.linalg.norm(rows - self.centers[clusters], axis=1)
         self.centers = self.centers.copy()
@@ -144,15 +133,12 @@ class Votes:
         return shifts
 
     def dense_centers(self) -> F64:
-        """See `AnyVotes.dense_centers`."""
         return self.centers
 
     def centers_as(self, dtype: np.dtype) -> Floats:
-        """See `AnyVotes.centers_as`."""
         return self.centers.astype(dtype)
 
     def whole_sums(self) -> F64:
-        """Σ w x per cluster, (C, D); the sums themselves where they are taken about zero."""
         return self.sums + self.counts[:, None] * self.origin if self.origin.any() else self.sums
 
 
@@ -182,8 +168,7 @@ class ColumnVotes:
         return bool(mean @ mean <= LARGEST_OFFSET * spread)
 
     def move(self, change: NestedStatistics, *, unit: bool, n_threads: int = 1) -> Moved:
-        """See `AnyVotes.move`; unit length would need a place beside the sum, for rows may cancel."""
-        assert not unit
+        assert not unit  # it would need a place beside the sum, for rows may cancel
         return to_the_end(lambda: self._move(change, n_threads))  # sums change in place: half of it would be wrong
 
     def _move(self, change: NestedStatistics, n_threads: int) -> Moved:
@@ -216,7 +201,6 @@ class ColumnVotes:
         means.squares[clusters] = means.errors[clusters] = 0.0
 
     def place(self, clusters: NDArray[np.intp], rows: F64) -> F64:
-        """See `AnyVotes.place`."""
         shifts = np.zeros(len(self.counts))
         before = (self.centers.places[:, clusters] * self.centers.factors[clusters]).T
         shifts[clusters] = np.linalg.norm(rows - before, axis=1)
@@ -226,17 +210,14 @@ class ColumnVotes:
         return shifts
 
     def dense_centers(self) -> F64:
-        """See `AnyVotes.dense_centers`."""
         return self.centers.times(self.centers.factors)
 
     def centers_as(self, dtype: np.dtype) -> Floats:
-        """See `AnyVotes.centers_as`."""
         centers: Floats = np.empty(self.centers.shape, dtype=dtype)
         transpose_back(self.centers.places, self.centers.factors, centers)
         return centers
 
     def whole_sums(self) -> F64:
-        """See `AnyVotes.whole_sums`."""
         return self.centers.times((self.sizes > 0).astype(np.float64))
 
 

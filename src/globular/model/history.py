@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, overload
 
@@ -87,9 +87,6 @@ class History(Sequence[Record]):
     def __len__(self) -> int:
         return len(self._records)
 
-    def __iter__(self) -> Iterator[Record]:
-        return iter(self._records)
-
     def __eq__(self, other: object) -> bool:
         return self._records == other._records if isinstance(other, History) else NotImplemented
 
@@ -98,13 +95,10 @@ class History(Sequence[Record]):
     def __repr__(self) -> str:
         if not self._records:
             return "History(no iterations)"
-        lines = [f"History({len(self)} iterations)", _REPR_HEAD]
-        if len(self) <= 2 * _REPR_EDGE + 1:
-            return "\n".join(lines + [_repr_line(record) for record in self])
-        lines += [_repr_line(record) for record in self[:_REPR_EDGE]]
-        lines.append(f"{'…':>9}")
-        lines += [_repr_line(record) for record in self[-_REPR_EDGE:]]
-        return "\n".join(lines)
+        lines = [_repr_line(record) for record in self]
+        if len(lines) > 2 * _REPR_EDGE + 1:
+            lines[_REPR_EDGE:-_REPR_EDGE] = [f"{'…':>9}"]
+        return "\n".join([f"History({len(self)} iterations)", _REPR_HEAD, *lines])
 
     def column(self, name: str) -> NDArray[np.generic]:
         """Return one field of all records as an array; a value that is not known becomes NaN."""
@@ -126,7 +120,10 @@ class History(Sequence[Record]):
 
     def to_json_rows(self) -> list[dict[str, int | float | None]]:
         """Return plain dictionaries of plain Python numbers, one per record."""
-        return [{name: _plain_number(value) for name, value in asdict(record).items()} for record in self._records]
+        return [
+            {name: value.item() if isinstance(value, np.generic) else value for name, value in asdict(record).items()}
+            for record in self._records
+        ]
 
     @classmethod
     def from_json_rows(cls, rows: Iterable[Mapping[str, int | float | None]]) -> History:
@@ -150,8 +147,3 @@ def _repr_line(record: Record) -> str:
         f"{record.iteration:>9} {record.seconds:>10.3f} {record.objective:>14.7g} "
         f"{record.n_distances:>14,} {changed:>10}"
     )
-
-
-def _plain_number(value: int | float | np.generic | None) -> int | float | None:
-    """Strip numpy's scalar types, which the json module does not know."""
-    return value.item() if isinstance(value, np.generic) else value

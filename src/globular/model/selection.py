@@ -79,8 +79,7 @@ class Scores:
             import pandas
         except ImportError as error:
             raise ImportError("to_pandas needs pandas; install it with: pip install pandas") from error
-        names = [field.name for field in fields(Score)]
-        frame = pandas.DataFrame({name: self.column(name) for name in names})
+        frame = pandas.DataFrame({field.name: self.column(field.name) for field in fields(Score)})
         return frame.astype({"n_clusters": int})
 
     def __repr__(self) -> str:

@@ -31,8 +31,8 @@ class Places:
     """Where the values stand: value (n, d) at byte offset + n · strides[0] + d · strides[1]."""
 
     offset: int
-    shape: tuple[int, int]
-    strides: tuple[int, int]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
     dtype: np.dtype[Any]
 
     @property

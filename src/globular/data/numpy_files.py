@@ -13,7 +13,7 @@ import numpy as np
 from scipy import sparse
 
 from globular.data.binary_files import BinarySource, Places
-from globular.data.blocks import Source, check_table
+from globular.data.blocks import Source
 from globular.data.memory import check_fits
 from globular.data.sources import ArraySource, CSRSource
 from globular.data.versions import FileVersion
@@ -31,10 +31,7 @@ def open_npy(path: Path) -> Source:
         array = np.lib.format.open_memmap(path, mode="r")  # for its header alone: no value is touched
     except _BAD_HEADER as error:
         raise _npy_error(path, str(error)) from error
-    check_table(array.shape, array.dtype, str(path))
-    n_rows, n_columns = array.shape
-    strides = (array.strides[0], array.strides[1])
-    return BinarySource(version, Places(array.offset, (n_rows, n_columns), strides, array.dtype), str(path))
+    return BinarySource(version, Places(array.offset, array.shape, array.strides, array.dtype), str(path))
 
 
 def _npy_error(path: Path, reason: str) -> DataError:

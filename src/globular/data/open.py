@@ -99,7 +99,11 @@ def _table(X: Any) -> Source:
     if sparse.issparse(X):
         return CSRSource(X)
     if isinstance(X, list | tuple):
-        return ArraySource(_from_lists(X))
+        try:
+            rows = np.asarray(X)
+        except ValueError as error:
+            raise DataError("X: the rows are not equally long; give every row the same number of values") from error
+        return ArraySource(rows)
     if all(hasattr(X, attribute) for attribute in ("dtypes", "columns", "to_numpy", "iloc")):
         names = tuple(X.columns)
         return ArraySource(_from_frame(X), column_names=names if all(isinstance(name, str) for name in names) else None)
@@ -107,14 +111,6 @@ def _table(X: Any) -> Source:
         f"X must be an array, a memmap, a scipy sparse matrix, a pandas DataFrame, a list of lists, a path "
         f"or a Source, got {type(X).__module__}.{type(X).__qualname__}; try numpy.asarray(X)"
     )
-
-
-def _from_lists(rows: list[Any] | tuple[Any, ...]) -> NDArray[Any]:
-    """Turn nested lists into an array; ragged ones get our message rather than NumPy's."""
-    try:
-        return np.asarray(rows)
-    except ValueError as error:
-        raise DataError("X: the rows are not equally long; give every row the same number of values") from error
 
 
 def _from_frame(frame: Any) -> NDArray[Any]:

@@ -64,15 +64,10 @@ class CSRSource(_SlicedSource):
         super().__init__(checked_csr(matrix, name), name)
 
 
-class MemmapSource(_SlicedSource):
+class MemmapSource(ArraySource):
     """A memory map whose rows are read through the mapping, and handed out as copies."""
 
-    is_sparse = False
     in_memory = False
-
-    def __init__(self, array: NDArray[Any], name: str) -> None:
-        check_table(array.shape, array.dtype, name)
-        super().__init__(np.asarray(array), name)
 
     def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[Block]:
         views = super().blocks(max_rows, start, stop)
@@ -110,7 +105,6 @@ def open_memmap(array: np.memmap[Any, Any]) -> Source:
     A map of mode "c" may have changes in memory alone, and a file may have been replaced since it was mapped.
     """
     name = str(array.filename)
-    check_table(array.shape, array.dtype, name)
     mapped = MemmapSource(array, name)
     path = Path(name)
     places = _places_of(array)
@@ -138,5 +132,4 @@ def _places_of(array: np.memmap[Any, Any]) -> Places:
     begin = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
     inside = array.__array_interface__["data"][0] - begin
     mapped_from = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
-    shape, strides = (int(array.shape[0]), int(array.shape[1])), (array.strides[0], array.strides[1])
-    return Places(mapped_from + inside, shape, strides, array.dtype)
+    return Places(mapped_from + inside, array.shape, array.strides, array.dtype)

@@ -87,7 +87,8 @@ class TextSource(StreamedSource):
         with self._path.open("rb") as file:
             file.seek(chunk.offset)
             text = file.read(chunk.n_bytes)
-        if _is_ragged(text, self._delimiter.encode(), self._header.n_fields):
+        delimiter, n_fields = self._delimiter.encode(), self._header.n_fields
+        if any(line.count(delimiter) != n_fields - 1 for line in text.splitlines() if line):  # within quotes it counts, too
             self._find_fault(segment, text)  # loadtxt with usecols would not mind, and mix up the columns
         try:
             rows = np.loadtxt(
@@ -203,11 +204,6 @@ def _is_number(field: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_ragged(text: bytes, delimiter: bytes, n_fields: int) -> bool:
-    """Whether some line seems to have another number of fields; a delimiter within quotes counts too."""
-    return any(line.count(delimiter) != n_fields - 1 for line in text.splitlines() if line)
 
 
 def _scan(path: Path, start: int) -> list[_Chunk]:

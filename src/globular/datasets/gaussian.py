@@ -85,7 +85,8 @@ def separated_mixture(
     if not 1.0 <= eccentricity < math.inf:
         raise ValueError(f"eccentricity must be a finite number of at least 1, got {eccentricity!r}")
     rng, dtype = generator(random_state), float_type(dtype)
-    axes, deviations = _random_axes(n_components, n_features, eccentricity, rng)
+    axes = np.linalg.qr(rng.standard_normal((n_components, n_features, n_features))).Q
+    deviations = rng.uniform(1.0, eccentricity, size=(n_components, n_features))
     factors = axes * deviations[:, None, :]
     variances = deviations**2
     size = variances.sum(axis=1) if definition == "verbeek" else n_features * variances.max(axis=1)
@@ -156,15 +157,6 @@ def _noise_around(
         X[rows] *= dtype.type(sigma)
         X[rows] += typed_centers[y[rows]]
     return X
-
-
-def _random_axes(
-    n_components: int, n_features: int, eccentricity: float, rng: np.random.Generator
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A random orthonormal basis and standard deviations along it, per component."""
-    axes = np.linalg.qr(rng.standard_normal((n_components, n_features, n_features))).Q
-    deviations = rng.uniform(1.0, eccentricity, size=(n_components, n_features))
-    return axes, deviations
 
 
 def _separated_centers(required: NDArray[np.float64], n_features: int, rng: np.random.Generator) -> NDArray[np.float64]:

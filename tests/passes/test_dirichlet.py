@@ -24,6 +24,7 @@ from globular.model.sticks import Sticks
 from globular.model.wishart import KINDS, GaussianPrior
 from globular.seam.passes import Expect
 from reference import infinite as reference
+from reference.expect import scatter_of
 
 Rows = NDArray[np.float64]
 ALPHA = (1.0, 1.5)
@@ -50,7 +51,7 @@ def moments_of(rows: Rows, q: Rows, kind: str) -> Moments:
     differences = rows[:, None] - means
     scatter = FAMILIES["tied_spherical" if kind == "counts" else kind].scatter
     matrices = np.einsum("nc,ncd,nce->cde", q, differences, differences)
-    return Moments(counts, means, scatter.from_matrices(matrices), scatter)
+    return Moments(counts, means, scatter_of(matrices, scatter), scatter)
 
 
 def some_q(n: int, C: int, seed: int = 0) -> Rows:

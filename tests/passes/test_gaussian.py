@@ -132,7 +132,7 @@ def test_singular_data_have_an_invertible_covariance(covariance_type: str, reg_c
     statistics.counts = q.sum(axis=0)
     statistics.sums = np.einsum("nc,ncd->cd", q, differences)
     matrices = np.einsum("nc,ncd,nce->cde", q, differences, differences)
-    statistics.scatter = start.family.scatter.from_matrices(matrices)
+    statistics.scatter = reference.scatter_of(matrices, start.family.scatter)
     mixture = m_step(start, statistics, limits)
     assert np.all(np.isfinite(mixture.factors)) and np.all(np.isfinite(mixture.log_constants))
     for matrix in reference.covariance_matrices(mixture):

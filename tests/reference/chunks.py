@@ -13,7 +13,7 @@ import numpy as np
 from globular.model.chunks import ShareRule
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, SoftStatistics
-from reference.expect import log_joint
+from reference.expect import log_joint, scatter_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,5 +60,4 @@ def cell_pass(cells: Sequence[Cell], mixture: GaussianParameters, rule: ShareRul
         scatter += np.einsum("nc,ncd,nce->cde", shares, differences, differences)
         total += bound(cell, mixture, rule)
         weight += float(cell.weights.sum())
-    scatter = mixture.family.scatter.from_matrices(scatter)
-    return SoftStatistics(counts, sums, scatter, total, weight, len(cells) * C)
+    return SoftStatistics(counts, sums, scatter_of(scatter, mixture.family.scatter), total, weight, len(cells) * C)

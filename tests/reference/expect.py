@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, SoftStatistics
 
@@ -31,12 +32,17 @@ def posterior(rows: F64, mixture: GaussianParameters) -> tuple[F64, F64]:
     return np.exp(joint - log_density[:, None]), log_density
 
 
+def scatter_of(matrices: F64, kind: ScatterKind) -> F64:
+    """Second moments of a kind from whole matrices, (C, D, D)."""
+    return kind.from_squares(np.diagonal(matrices, axis1=1, axis2=2)) if kind.separable else matrices
+
+
 def soft_pass(rows: F64, weights: F64, mixture: GaussianParameters) -> SoftStatistics:
     """Statistics of the E-step; `weights` has one entry per row."""
     q, log_density = posterior(rows, mixture)
     q = q * weights[:, None]
     differences = rows[:, None, :] - mixture.means  # (N, C, D)
-    scatter = mixture.family.scatter.from_matrices(np.einsum("nc,ncd,nce->cde", q, differences, differences))
+    scatter = scatter_of(np.einsum("nc,ncd,nce->cde", q, differences, differences), mixture.family.scatter)
     sums = np.einsum("nc,ncd->cd", q, differences)
     total = float(weights.sum())
     return SoftStatistics(q.sum(axis=0), sums, scatter, float(weights @ log_density), total, q.size)

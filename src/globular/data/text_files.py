@@ -87,9 +87,10 @@ class TextSource(StreamedSource):
         with self._path.open("rb") as file:
             file.seek(chunk.offset)
             text = file.read(chunk.n_bytes)
-        delimiter, n_fields = self._delimiter.encode(), self._header.n_fields
-        if any(line.count(delimiter) != n_fields - 1 for line in text.splitlines() if line):  # within quotes it counts, too
-            self._find_fault(segment, text)  # loadtxt with usecols would not mind, and mix up the columns
+        # a line may only seem ragged, by a delimiter within quotes; loadtxt with usecols would mix up the columns
+        delimiter, n_delimiters = self._delimiter.encode(), self._header.n_fields - 1
+        if any(line.count(delimiter) != n_delimiters for line in text.splitlines() if line):
+            self._find_fault(segment, text)
         try:
             rows = np.loadtxt(
                 io.BytesIO(text),

@@ -123,10 +123,6 @@ class ScatterKind:
         """Second moments from the squares of every column, (C, D), where these are enough."""
         return squares
 
-    def from_matrices(self, matrices: F64) -> F64:
-        """Second moments from whole matrices, (C, D, D)."""
-        return self.from_squares(np.diagonal(matrices, axis1=1, axis2=2))
-
     def outer(self, counts: F64, shifts: F64) -> F64:
         """Second moments of weights at some distance, Σ w y yᵀ."""
         return counts[:, None] * self.from_squares(shifts**2)
@@ -242,9 +238,6 @@ class _Outer(ScatterKind):
 
     def from_squares(self, squares: F64) -> F64:
         raise TypeError("the squares of columns do not say how they are correlated")
-
-    def from_matrices(self, matrices: F64) -> F64:
-        return matrices
 
     def outer(self, counts: F64, shifts: F64) -> F64:
         return counts[:, None, None] * (shifts[:, :, None] * shifts[:, None, :])

@@ -9,7 +9,6 @@ import math
 from typing import Any
 
 from globular.kernels.compile import inline, kernel
-from globular.kernels.triangular import invert_lower
 
 LARGE = 10.0  # from here on six terms of the asymptotic series give the digamma function to the last digits
 
@@ -25,6 +24,27 @@ def digamma(x: float) -> float:
     series = 1.0 / 240.0 - square * (1.0 / 132.0)
     series = square * (1.0 / 12.0 - square * (1.0 / 120.0 - square * (1.0 / 252.0 - square * series)))
     return found + math.log(x) - 0.5 / x - series
+
+
+@kernel
+def invert_lower(
+    lower: Any,  # IN  (C, D, D) lower triangular
+    inverse: Any,  # OUT (C, D, D) zeros above the diagonal
+) -> None:
+    """Forward substitution, a row of the inverse at a time; a library call for each would cost more. O(C·D³)."""
+    C, D = lower.shape[:2]
+    for c in range(C):
+        for i in range(D):
+            for j in range(D):
+                inverse[c, i, j] = 0.0
+            for k in range(i):
+                factor = lower[c, i, k]
+                for j in range(k + 1):
+                    inverse[c, i, j] -= factor * inverse[c, k, j]
+            scale = 1.0 / lower[c, i, i]
+            for j in range(i):
+                inverse[c, i, j] *= scale
+            inverse[c, i, i] = scale
 
 
 @kernel

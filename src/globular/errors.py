@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 
 class GlobularError(Exception):
     """Base of the library's own errors."""
@@ -16,6 +19,14 @@ class MissingExtraError(GlobularError, ImportError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f'{purpose} needs the package {package}; install it with: pip install "globular[{extra}]"')
+
+
+def import_extra(module: str, package: str, extra: str, purpose: str) -> Any:
+    """A module of an optional package, or an error that names the extra."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(package, extra, purpose) from error
 
 
 class MemoryBudgetError(GlobularError, MemoryError):

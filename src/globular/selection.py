@@ -31,9 +31,9 @@ from sklearn.utils import check_random_state
 from globular.algorithms.kmeans.path import GrowingOptions, grow
 from globular.algorithms.mixtures.em import EMOptions, em, start_from_means
 from globular.algorithms.seeding.common import evenly_spaced_masses
-from globular.estimators.inputs import Input, mean_variance, open_input
+from globular.estimators.inputs import mean_variance, open_input
 from globular.model.covariances import FAMILIES
-from globular.model.selection import CRITERIA, Criterion, Score, Scores
+from globular.model.selection import CRITERIA, Score, Scores
 from globular.model.statistics import F64
 from globular.plotting import plot_selection
 from globular.seam.passes import Expect
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["Score", "Selection", "select"]
-
-_SAMPLE = 2000
 
 
 class Selection(Scores):
@@ -67,7 +65,7 @@ def select(
     metric: Literal["euclidean", "cosine"] = "euclidean",
     sample_weight: Any = None,
     max_iter: int = 30,
-    sample_size: int = _SAMPLE,
+    sample_size: int = 2000,
     random_state: Any = None,
     n_threads: int | None = None,
 ) -> Selection:
@@ -111,57 +109,41 @@ def select(
     >>> model = globular.KMeans(selection.best, init=selection.centers_for(selection.best)).fit(X)
     """
     sizes = _check(n_clusters, model, criterion, covariance_type, metric, max_iter, sample_size)
-    validator = BaseEstimator()
     data = open_input(
-        validator, X, sample_weight, reset=True, unit_rows=metric == "cosine", accept_sparse=model == "kmeans",
+        BaseEstimator(), X, sample_weight, reset=True, unit_rows=metric == "cosine", accept_sparse=model == "kmeans",
         n_threads=n_threads, at_least=sizes[-1],
     )  # fmt: skip
     if sizes[-1] > data.n_rows:
         raise ValueError(f"n_clusters: {sizes[-1]} is more than the {data.n_rows} rows of X; leave it out")
     random = check_random_state(random_state)
     rng = np.random.default_rng(random.randint(2**31, size=4))
-    chosen: Any = ("bic" if model == "gmm" else "silhouette") if criterion == "auto" else criterion
-    selection = _run(
-        data, sizes, chosen, covariance_type if model == "gmm" else None, metric, max_iter, sample_size, rng
-    )
-    if len(selection.scores) < len(sizes):
-        warnings.warn(
-            f"X has fewer distinct rows than {sizes[len(selection.scores)]}: larger numbers of clusters are left out",
-            UserWarning,
-            stacklevel=2,
-        )
-    selection.best_by(chosen)  # so that a criterion without a value is an error here and not later
-    return selection
-
-
-def _run(
-    data: Input,
-    sizes: list[int],
-    criterion: Criterion,
-    covariance_type: str | None,
-    metric: str,
-    max_iter: int,
-    sample_size: int,
-    rng: np.random.Generator,
-) -> Selection:
-    """The path through all sizes, and what is read off at each."""
     shard = data.shard
     options = GrowingOptions(max_iter, 1e-4 * mean_variance(data), unit_centers=metric == "cosine")
     masses = evenly_spaced_masses(shard.total_weight, sample_size, rng)
-    chosen = np.unique(shard.locate(masses, "weights"))
-    sample, weights = shard.take(chosen), shard.take(chosen, "weights")
+    drawn = np.unique(shard.locate(masses, "weights"))
+    sample, weights = shard.take(drawn), shard.take(drawn, "weights")
     centers: list[NDArray[np.floating[Any]]] = []
-    errors, silhouettes, bics = [], [], []
+    errors, silhouettes, bics = list[float](), list[float](), list[float]()
     for growth in grow(shard, sizes, options, rng):
         centers.append(growth.centers.astype(data.dtype))
         errors.append(growth.error)
         silhouettes.append(silhouette(sample, weights, growth.centers))
-        bics.append(
-            np.nan if covariance_type is None else mixture_bic(shard, growth.centers, covariance_type, data.unit)
+        if model == "gmm":
+            bics.append(mixture_bic(shard, growth.centers, covariance_type, data.unit))
+        else:
+            bics.append(np.nan)
+    if len(errors) < len(sizes):
+        warnings.warn(
+            f"X has fewer distinct rows than {sizes[len(errors)]}: larger numbers of clusters are left out",
+            UserWarning,
+            stacklevel=2,
         )
     elbows = elbow(np.array(sizes[: len(errors)]), np.array(errors))
     scores = zip(sizes[: len(errors)], errors, elbows.tolist(), silhouettes, bics, strict=True)
-    return Selection(tuple(Score(*numbers) for numbers in scores), criterion, tuple(centers))
+    chosen: Any = ("bic" if model == "gmm" else "silhouette") if criterion == "auto" else criterion
+    selection = Selection(tuple(Score(*numbers) for numbers in scores), chosen, tuple(centers))
+    selection.best_by(chosen)  # so that a criterion without a value is an error here and not later
+    return selection
 
 
 def elbow(sizes: NDArray[Any], errors: F64) -> F64:

@@ -12,7 +12,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
-from dataclasses import dataclass
 from functools import cache, partial, wraps
 from queue import SimpleQueue
 from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
@@ -166,10 +165,10 @@ class _SingleThreadedBlas:
         with self._lock:
             self._inside.add(stay)
             if self._before is None:
-                self._before = [library.get() for library in _blas()]
+                self._before = [get_threads() for get_threads, _ in _blas()]
             if not self._held:
-                for library in _blas():
-                    library.set(1)
+                for _, set_threads in _blas():
+                    set_threads(1)
                 self._held = True
 
     def _leave(self, stay: object) -> None:
@@ -182,33 +181,24 @@ class _SingleThreadedBlas:
         """Give BLAS the threads that it had before anybody came in."""
         if self._before is not None:
             self._held = False
-            for library, n_threads in zip(_blas(), self._before, strict=True):
-                library.set(n_threads)
+            for (_, set_threads), n_threads in zip(_blas(), self._before, strict=True):
+                set_threads(n_threads)
             self._before = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Library:
-    """A BLAS, and how many threads it has."""
-
-    get: Callable[[], int]
-    set: Callable[[int], object]
-
-
 @cache
-def _blas() -> list[_Library]:
-    """The loaded BLAS libraries. (`ThreadpoolController.limit` looks all of them over each time, half a short pass.)
+def _blas() -> list[tuple[Callable[[], int], Callable[[int], object]]]:
+    """What tells and what sets the number of threads of each loaded BLAS library.
 
-    The number of threads is one for the whole process. Newer versions of threadpoolctl let only the thread that was the
+    `ThreadpoolController.limit` looks all libraries over each time, which takes half a short pass. The number of
+    threads is one for the whole process. Newer versions of threadpoolctl let only the thread that was the
     first change it; we see to the order ourselves, and whoever leaves last must be able to.
     """
     import numpy.linalg  # noqa: F401
     import scipy.linalg.cython_blas  # noqa: F401  (of NumPy, and of kernels: found once they are loaded)
 
     found = ThreadpoolController().select(user_api="blas").lib_controllers
-    return [
-        _Library(each.get_num_threads, getattr(each, "_real_set_num_threads", each.set_num_threads)) for each in found
-    ]
+    return [(each.get_num_threads, getattr(each, "_real_set_num_threads", each.set_num_threads)) for each in found]
 
 
 single_threaded_blas = _SingleThreadedBlas()
@@ -233,10 +223,8 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], n_thr
     For large results that are added up; small ones, and those that are kept, come faster by `map_all`. A single
     item is not worth waking a thread: that may take longer than the work of a small block.
     """
-    if isinstance(items, Sized) and len(items) == 0:
-        return
     work = single_threaded_blas(function)
-    if n_threads == 1 or (isinstance(items, Sized) and len(items) == 1):
+    if n_threads == 1 or (isinstance(items, Sized) and len(items) <= 1):
         yield from map(work, items)
         return
     pool = _pool(n_threads)

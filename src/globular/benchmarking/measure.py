@@ -20,7 +20,7 @@ from sklearn.utils import gen_batches
 from threadpoolctl import threadpool_limits
 
 from globular.benchmarking.adapters import Adapter
-from globular.benchmarking.worker import Job
+from globular.benchmarking.worker import Job, Timing
 
 # Every library reads one of these variables, most of them when they are imported and never again.
 THREAD_VARIABLES = (
@@ -98,20 +98,13 @@ def run_once(
             return Run("timeout", message=f"not done within {timeout:.0f} s")
         if done.returncode != 0 or not result.is_file():
             return Run("failed", message=_last_line(done.stderr) or f"exit code {done.returncode}")
-        return _judged(json.loads(result.read_text()), X, np.load(centers_file), n_clusters, threads)
-
-
-def _judged(
-    timing: dict[str, float | None], X: NDArray[np.float32], centers: NDArray[Any], n_clusters: int, threads: int
-) -> Run:
-    """The run with its error; centres of a wrong shape or with NaN are a failure of the adapter."""
-    seconds, peak = timing["seconds"], timing["peak_mib"]
+        timing, centers = Timing(**json.loads(result.read_text())), np.load(centers_file)
     try:
         error = quantization_error(X, centers, threads=threads)
-    except ValueError as wrong:
+    except ValueError as wrong:  # centres of a wrong shape or with NaN
         return Run("failed", message=str(wrong))
     message = "" if len(centers) == n_clusters else f"gave {len(centers)} centres"
-    return Run("ok", float(seconds or 0.0), error, math.nan if peak is None else float(peak), message)
+    return Run("ok", timing.seconds, error, math.nan if timing.peak_mib is None else timing.peak_mib, message)
 
 
 def process_environment(threads: int, *, tune_openblas: bool) -> dict[str, str]:

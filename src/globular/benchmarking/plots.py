@@ -9,7 +9,7 @@ from typing import Any
 from globular.benchmarking.adapters import title
 from globular.benchmarking.results import Row
 from globular.benchmarking.table import best_runs, excess_percent, yardstick
-from globular.errors import MissingExtraError
+from globular.errors import import_extra
 from globular.io.files import write_whole
 from globular.plotting.axes import BLUE, HUES, INK, tidy
 
@@ -22,10 +22,7 @@ _TICKS = (-30, -10, -3, -1, 0, 1, 3, 10, 30, 100, 300)
 def plot_curve(rows: Sequence[Row], path: Path, *, source: str = "") -> None:
     """Write a PNG file; the settings of `quality`, and runs of one adapter with several numbers of iterations, are
     joined by a line. `source`, kept in the file's metadata, says where the rows come from."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "plot", "drawing the time–quality curve") from error
+    Figure = import_extra("matplotlib.figure", "matplotlib", "plot", "drawing the time–quality curve").Figure
     good = [row for row in best_runs(rows) if row.status == "ok"]
     if not good:
         raise ValueError("rows has no finished run to draw; see the reasons in the table")
@@ -34,7 +31,7 @@ def plot_curve(rows: Sequence[Row], path: Path, *, source: str = "") -> None:
     n_columns = min(3, len(problems))
     n_rows = -(-len(problems) // n_columns)
     figure = Figure(figsize=(max(3.9 * n_columns, 7.0), 2.9 * n_rows + 0.9), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)  # type: ignore[union-attr, call-arg]
+    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)
     panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
     for panel, problem in zip(panels, problems, strict=False):
         _draw_panel(panel, [row for row in good if row.problem == problem], styles)
@@ -62,16 +59,13 @@ def _styles(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
     """Colour and marker of every line, the same in all panels: blue is ours."""
     styles: dict[str, dict[str, Any]] = {}
     for row in rows:
-        index = sum(not style["ours"] for style in styles.values())
+        index = sum(style["color"] != BLUE for style in styles.values())
         if row.ours:
-            look = {
-                "color": BLUE,
-                "marker": "o" if row.adapter in _QUALITIES else _MARKERS[len(styles) % len(_MARKERS)],
-                "zorder": 3,
-            }
+            marker = "o" if row.adapter in _QUALITIES else _MARKERS[len(styles) % len(_MARKERS)]
+            look = {"color": BLUE, "marker": marker, "zorder": 3}
         else:
             look = {"color": _PEER_HUES[index % len(_PEER_HUES)], "marker": _MARKERS[index % len(_MARKERS)]}
-        styles.setdefault(_series(row), {"ours": row.ours, **look})
+        styles.setdefault(_series(row), look)
     return styles
 
 
@@ -82,10 +76,9 @@ def _draw_panel(panel: Any, rows: list[Row], styles: dict[str, dict[str, Any]]) 
     panel.axhline(1.0, color=INK, linewidth=0.8, linestyle=":")
     for name, style in styles.items():
         points = sorted((row.seconds, excess_percent(row, reference)) for row in rows if _series(row) == name)
-        look = {key: value for key, value in style.items() if key != "ours"}
         if points:
             seconds, excess = zip(*points, strict=True)
-            panel.plot(seconds, excess, linewidth=1.3, markersize=7, markeredgecolor="white", label=name, **look)
+            panel.plot(seconds, excess, linewidth=1.3, markersize=7, markeredgecolor="white", label=name, **style)
     first = rows[0]
     panel.set_title(f"{first.problem}  ({first.n_samples:,} × {first.n_features})", fontsize=10, color=INK)
     panel.set_xlabel("seconds", fontsize=9)

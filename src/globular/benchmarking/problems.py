@@ -74,26 +74,22 @@ def _blobs(name: str, n_samples: int, n_features: int, n_clusters: int) -> Probl
     return Problem(name, n_clusters, lambda: datasets.many_blobs(*shape, center_std=2.0, random_state=0).X)
 
 
-PROBLEMS: Mapping[str, Problem] = MappingProxyType(
-    {
-        problem.name: problem
-        for problem in (
-            _real("mnist-1000", "mnist/mnist.npz", 1_000),
-            _real("kddbio-2000", "kddbio/kddbio.npz", 2_000),
-            _real("kddbio-standardized-2000", "kddbio/kddbio.npz", 2_000, standardize=True),
-            _real("glove50-2000", "glove50/glove50_200k.npz", 2_000),
-            _real("glove50-10000", "glove50/glove50_200k.npz", 10_000),
-            _real("covtype-5000", "covtype/covtype.npz", 5_000),
-            _real("sift-4096", "sift_photos/sift_photos.npz", 4_096),
-            _real("sift-20000", "sift_photos/sift_photos.npz", 20_000),
-            _birch("birch-4096", 64, 100),
-            _birch("birch-102400", 320, 10),
-            _blobs("blobs-100000", 2_000_000, 32, 100_000),
-            _birch("quick-birch-1024", 32, 50),
-            _blobs("quick-blobs-1000", 50_000, 32, 1_000),
-        )
-    }
+_PROBLEMS = (
+    _real("mnist-1000", "mnist/mnist.npz", 1_000),
+    _real("kddbio-2000", "kddbio/kddbio.npz", 2_000),
+    _real("kddbio-standardized-2000", "kddbio/kddbio.npz", 2_000, standardize=True),
+    _real("glove50-2000", "glove50/glove50_200k.npz", 2_000),
+    _real("glove50-10000", "glove50/glove50_200k.npz", 10_000),
+    _real("covtype-5000", "covtype/covtype.npz", 5_000),
+    _real("sift-4096", "sift_photos/sift_photos.npz", 4_096),
+    _real("sift-20000", "sift_photos/sift_photos.npz", 20_000),
+    _birch("birch-4096", 64, 100),
+    _birch("birch-102400", 320, 10),
+    _blobs("blobs-100000", 2_000_000, 32, 100_000),
+    _birch("quick-birch-1024", 32, 50),
+    _blobs("quick-blobs-1000", 50_000, 32, 1_000),
 )
+PROBLEMS: Mapping[str, Problem] = MappingProxyType({problem.name: problem for problem in _PROBLEMS})
 
 QUICK_PROBLEMS = tuple(name for name in PROBLEMS if name.startswith("quick-"))
 FULL_PROBLEMS = tuple(name for name in PROBLEMS if name not in QUICK_PROBLEMS)

@@ -19,14 +19,20 @@ from globular.io.files import write_whole
 
 
 @dataclass(frozen=True)
-class Row:
-    """One run, or the reason why there was none; the field names are the columns of the CSV file."""
+class Machine:
+    """Where and when a benchmark ran."""
 
     date: str
     machine: str
     python: str
     globular_version: str
     commit: str
+
+
+@dataclass(frozen=True)
+class Row(Machine):
+    """One run, or the reason why there was none; the field names are the columns of the CSV file."""
+
     problem: str
     n_samples: int
     n_features: int
@@ -54,22 +60,11 @@ class Row:
 COLUMNS = tuple(field.name for field in fields(Row))
 
 
-@dataclass(frozen=True)
-class Machine:
-    """Where and when a benchmark ran."""
-
-    date: str
-    machine: str
-    python: str
-    globular_version: str
-    commit: str
-
-
 def describe_machine() -> Machine:
     """Date, processor, versions, and the commit when the library runs out of a repository."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     machine = f"{_processor()}, {os.cpu_count()} CPUs, {platform.system()}"
-    return Machine(now, machine, platform.python_version(), __version__, commit_id(_project_root()))
+    return Machine(now, machine, platform.python_version(), __version__, commit_id(Path(__file__).resolve().parents[3]))
 
 
 def commit_id(root: Path) -> str:
@@ -115,12 +110,7 @@ def read_rows(path: Path) -> list[Row]:
 
 def _typed(record: dict[str, str]) -> Row:
     """Strings of one line turned into the types of the fields."""
-    converters: dict[str, Callable[[str], Any]] = {
-        "int": int,
-        "float": float,
-        "str": str,
-        "bool": lambda text: text == "True",
-    }
+    converters: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str, "bool": "True".__eq__}
     return Row(**{field.name: converters[str(field.type)](record[field.name]) for field in fields(Row)})
 
 
@@ -132,7 +122,3 @@ def _processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine() or sys.platform
-
-
-def _project_root() -> Path:
-    return Path(__file__).resolve().parents[3]

@@ -112,7 +112,10 @@ def run_benchmark(
             # After every run: whatever ends a long benchmark, what was measured is on disk.
             write_rows(results, rows)
     write_whole(output / "table.md", lambda file: file.write(markdown_table(rows).encode()))
-    _draw(rows, output / "curve.png", progress)
+    try:
+        plot_curve(rows, output / "curve.png")
+    except (MissingExtraError, ValueError) as error:  # matplotlib is not installed, or nothing ran
+        progress(f"curve.png not drawn: {error}")
     return results
 
 
@@ -137,8 +140,7 @@ def _plan(
 
 def _run_problem(problem: Problem, adapters: list[Adapter], plan: Plan, machine: Machine) -> Iterator[Row]:
     """All runs on one problem; the rows pass to the processes through one temporary .npy file."""
-    missing = problem.missing_file()
-    if missing is not None:
+    if problem.missing_file() is not None:
         reason = Run("missing data", message=f"{problem.file} not found; set GLOBULAR_DATA")
         nothing = np.empty((0, 0), np.float32)
         yield _row(problem, nothing, None, plan, machine, reason, n_iter=plan.n_iters[0], repeat=0)
@@ -225,11 +227,3 @@ def _progress_line(row: Row) -> str:
     if row.status != "ok":
         return f"{name}: {row.status}" + (f" ({row.message})" if row.message else "")
     return f"{name}  {row.n_iter} iterations: {row.seconds:.3g} s, error {row.error:.6g} per row"
-
-
-def _draw(rows: list[Row], path: Path, progress: Callable[[str], None]) -> None:
-    """The picture, where matplotlib is installed and something ran."""
-    try:
-        plot_curve(rows, path)
-    except (MissingExtraError, ValueError) as error:
-        progress(f"{path.name} not drawn: {error}")

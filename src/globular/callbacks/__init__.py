@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["Callback", "Checkpoint", "EarlyStopping", "Progress", "TimeBudget", "as_callbacks"]
 
 _HOOKS = ("on_fit_start", "on_iteration", "on_fit_end")
-_DEFAULT_CHECKPOINT_SECONDS = 300.0
 
 
 class Callback:
@@ -74,12 +73,14 @@ class Progress(Callback):
 
     def on_fit_start(self, estimator: Any, n_rows: int, max_iter: int | None, max_time: float | None) -> None:
         """Open the display; one that a failed fit has left open is closed first."""
+        from rich.console import Console
+
         self.close()
         tol = getattr(estimator, "tol", None)
         tol = float(tol) if isinstance(tol, int | float) and tol > 0 else None
         self._forecast = Forecast(max_iter=max_iter, max_time=max_time, tol=tol)
-        title = type(estimator).__name__
-        self._display = Display(self.console or _standard_error(), title, n_rows, self._forecast)
+        console = self.console or Console(stderr=True)
+        self._display = Display(console, type(estimator).__name__, n_rows, self._forecast)
         self._display.open()
 
     def on_iteration(self, estimator: Any, record: Record) -> None:
@@ -182,7 +183,7 @@ class Checkpoint(Callback):
             return True
         seconds = self.every_seconds
         if seconds is None and self.every_iterations is None:
-            seconds = _DEFAULT_CHECKPOINT_SECONDS
+            seconds = 300.0
         return seconds is not None and time.perf_counter() - self._last_time >= seconds
 
     def _save(self, estimator: Any) -> None:
@@ -328,9 +329,3 @@ def _is_callback(item: object) -> bool:
 def _check_positive(name: str, value: float | None) -> None:
     if value is not None and not (isinstance(value, int | float) and value > 0):
         raise ValueError(f"{name} must be a positive number, got {value!r}")
-
-
-def _standard_error() -> Console:
-    from rich.console import Console
-
-    return Console(stderr=True)

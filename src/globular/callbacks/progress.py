@@ -60,26 +60,17 @@ class Forecast:
     @property
     def iterations_left(self) -> float | None:
         """Iterations still to come by `max_iter` or by the trend, the smaller; None when neither says."""
-        estimates = []
-        if self.max_iter is not None:
-            estimates.append(float(max(self.max_iter - self.n_done, 0)))
-        trend = self._iterations_to_tolerance()
-        if trend is not None:
-            estimates.append(trend)
-        return min(estimates, default=None)
+        most = None if self.max_iter is None else float(max(self.max_iter - self.n_done, 0))
+        return _smallest(most, self._iterations_to_tolerance())
 
     @property
     def seconds_left(self) -> float | None:
         """Time still to go: the iterations left at the present pace, and never beyond `max_time`."""
         if self._last is None:
             return None
-        estimates = []
         left = self.iterations_left
-        if left is not None and self._pace is not None:
-            estimates.append(left * self._pace)
-        if self.max_time is not None:
-            estimates.append(max(self.max_time - self._last.seconds, 0.0))
-        return min(estimates, default=None)
+        at_pace = None if left is None or self._pace is None else left * self._pace
+        return _smallest(at_pace, None if self.max_time is None else max(self.max_time - self._last.seconds, 0.0))
 
     @property
     def share_done(self) -> float:
@@ -99,6 +90,10 @@ class Forecast:
         if slope >= 0:
             return None
         return float((math.log(self.tol) - math.log(changes[-1])) / slope)
+
+
+def _smallest(*estimates: float | None) -> float | None:
+    return min((estimate for estimate in estimates if estimate is not None), default=None)
 
 
 def describe(record: Record, forecast: Forecast, n_rows: int) -> str:
@@ -123,10 +118,6 @@ def format_seconds(seconds: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def _remaining(seconds: float | None) -> str:
-    return "" if seconds is None else f"~{format_seconds(seconds)} left"
 
 
 class Display:
@@ -168,18 +159,16 @@ class Display:
         """Show the state after an iteration."""
         self._last_record = record
         if self._bar is not None and self._task is not None:
-            left = self._forecast.seconds_left
             self._bar.update(
                 self._task,
                 completed=self._forecast.share_done,
                 description=self._heading(record),
                 detail=describe(record, self._forecast, self._n_rows),
-                left=_remaining(left),
+                left=self._remaining(),
             )
         elif time.perf_counter() - self._last_line >= _SECONDS_BETWEEN_LINES:
             self._last_line = time.perf_counter()
-            left = self._forecast.seconds_left
-            self._print(f"{self._line(record)}  {format_seconds(record.seconds)} {_remaining(left)}".rstrip())
+            self._print(f"{self._line(record)}  {format_seconds(record.seconds)} {self._remaining()}".rstrip())
 
     def finish(self, reason: str) -> None:
         """Take the bar away and leave one line that says how it ended."""
@@ -203,6 +192,10 @@ class Display:
 
     def _line(self, record: Record) -> str:
         return f"{self._heading(record)}  {describe(record, self._forecast, self._n_rows)}"
+
+    def _remaining(self) -> str:
+        left = self._forecast.seconds_left
+        return "" if left is None else f"~{format_seconds(left)} left"
 
     def _print(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)

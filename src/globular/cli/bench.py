@@ -9,9 +9,6 @@ import typer
 
 from globular.cli.shared import ThreadsOption, output
 
-_TABLE_WIDTH = 120
-"""Columns of a terminal from which tables are drawn."""
-
 
 def bench(
     problems: Annotated[
@@ -48,9 +45,9 @@ def bench(
         progress=lambda line: console.print(line, markup=False, soft_wrap=True),
     )
     table = (results.parent / "table.md").read_text(encoding="utf-8")
-    if console.width >= _TABLE_WIDTH:
+    if console.width >= 120:
         console.print(Markdown(table))
-    else:  # drawn, its names would be cut
+    else:  # drawn in fewer columns, its names would be cut
         console.print(table, markup=False, soft_wrap=True)
     for path in sorted(results.parent.iterdir()):
         console.print(f"Written: {path}", markup=False, soft_wrap=True)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from globular.errors import import_extra
+
 if TYPE_CHECKING:
     from globular.data.blocks import Source
 
@@ -28,12 +30,7 @@ def dask_workers(scheduler: str | None, n_workers: int | None) -> Iterator[bool]
         return
     if scheduler is not None and n_workers is not None:
         raise ValueError("--scheduler and --workers exclude each other; leave one of them out")
-    try:
-        from distributed import Client
-    except ImportError as error:
-        from globular.errors import MissingExtraError
-
-        raise MissingExtraError("distributed", "dask", "working on Dask workers") from error
+    Client = import_extra("distributed", "distributed", "dask", "working on Dask workers").Client
     with ExitStack() as stack:
         target = stack.enter_context(_local_cluster(n_workers)) if scheduler is None else scheduler
         try:

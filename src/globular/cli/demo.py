@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_SIDE = 45
-_ROWS_PER_CLUSTER = 20
 _ITERATIONS = 15
 
 
@@ -38,7 +36,7 @@ def demo(
     folder: Annotated[
         Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the pictures, the page and the model go.")
     ] = Path("globular-demo"),
-    side: Annotated[int, typer.Option("--side", min=2, help="The data are side × side clusters on a grid.")] = _SIDE,
+    side: Annotated[int, typer.Option("--side", min=2, help="The data are side × side clusters on a grid.")] = 45,
 ) -> None:
     """Cluster generated data into thousands of clusters, beside scikit-learn. Takes less than a minute."""
     from globular.datasets import birch_grid
@@ -48,7 +46,7 @@ def demo(
     console = output()
     check_destination(folder / "model")
     folder.mkdir(parents=True, exist_ok=True)
-    X = birch_grid(side, _ROWS_PER_CLUSTER, random_state=0).X
+    X = birch_grid(side, n_per_cluster=20, random_state=0).X
     n_clusters = side * side
     console.print(
         f"Data: {len(X):,} rows in the plane, {n_clusters:,} round clusters on a grid. The true centres have a "

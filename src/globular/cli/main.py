@@ -27,13 +27,8 @@ from globular.cli.shared import FAILED, INTERRUPTED, say, warnings_as_lines
 from globular.errors import GlobularError
 
 app = typer.Typer(name="globular", epilog="New here? Run: globular demo", add_completion=False, rich_markup_mode="rich")
-app.command()(fit)
-app.command()(predict)
-app.command()(info)
-app.command()(report)
-app.command()(export)
-app.command()(demo)
-app.command()(bench)
+for command in (fit, predict, info, report, export, demo, bench):
+    app.command()(command)
 
 # Typer carries its own copy of click in some versions and imports the package in others: ask it for the class.
 _ClickError: type[Exception] = typer.BadParameter.__mro__[2]

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 FAILED = 2
 INTERRUPTED = 130
 ARRAY_SUFFIXES = (".npy", ".csv", ".parquet")
-_VALUES_PER_BLOCK = 1 << 22
 
 DataArgument = Annotated[
     str,
@@ -49,13 +48,6 @@ def output() -> Console:
     from rich.console import Console
 
     return Console(highlight=False)
-
-
-def stderr() -> Console:
-    """The console for progress: standard error."""
-    from rich.console import Console
-
-    return Console(stderr=True, highlight=False)
 
 
 def print_next(console: Console, *command: str | Path, word: str = "Next") -> None:
@@ -103,16 +95,17 @@ def warnings_as_lines() -> Iterator[None]:
 
 def bar_of_rows(name: str, *, shown: bool) -> Progress:
     """A progress bar over rows that goes away at its end; in a terminal only."""
+    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = stderr()
+    console = Console(stderr=True, highlight=False)
     columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal))
 
 
 def rows_per_block(n_columns: int) -> int:
     """Rows of a block that takes a few dozen megabytes."""
-    return max(1024, _VALUES_PER_BLOCK // max(n_columns, 1))
+    return max(1024, (1 << 22) // max(n_columns, 1))
 
 
 def print_written(path: Path, what_next: str = "") -> None:

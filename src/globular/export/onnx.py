@@ -16,17 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from globular.errors import MemoryBudgetError, MissingExtraError
+from globular.errors import MemoryBudgetError, import_extra
 from globular.estimators.mixtures import MixtureEstimator
 from globular.export.tables import centers_from
 from globular.io.files import check_file, write_whole
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
 
-OPERATORS = 17
-"""Number of the operator set."""
-FORMAT = 8
-"""Version of the file format that goes with operator set 17."""
+OPERATORS, FORMAT = 17, 8
+"""Number of the operator set, and the version of the file format that goes with it."""
 _LARGEST_ONNX = 2**31 - 1
 """Most bytes of a protocol buffer."""
 
@@ -57,10 +55,7 @@ def to_onnx(model: Any, path: str | os.PathLike[str], *, dtype: Literal["float32
     target = check_file(path, (".onnx",), "an ONNX model")
     if dtype not in ("float32", "float64"):
         raise ValueError(f"dtype must be float32 or float64, got {dtype!r}")
-    try:
-        import_module("onnx")
-    except ImportError as error:
-        raise MissingExtraError("onnx", "export", "writing .onnx") from error
+    import_extra("onnx", "onnx", "export", "writing .onnx")
     check_is_fitted(model)
     if hasattr(model, "posterior_"):
         raise TypeError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.data.open import as_source
-from globular.errors import MissingExtraError
+from globular.errors import import_extra
 from globular.io import write_array
 
 Floats = NDArray[np.floating[Any]]
@@ -101,7 +100,4 @@ def to_npy(model: Any, path: str | os.PathLike[str]) -> Path:
 
 def load_faiss() -> Any:
     """The package faiss, or an error that names the extra."""
-    try:
-        return import_module("faiss")
-    except ImportError as error:
-        raise MissingExtraError("faiss-cpu", "export", "a faiss index") from error
+    return import_extra("faiss", "faiss-cpu", "export", "a faiss index")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from globular.data.blocks import Source
 from globular.data.formats import SUFFIXES, open_path
-from globular.errors import DataError, MissingExtraError
+from globular.errors import DataError, import_extra
 from globular.io.files import check_file, write_whole
 
 __all__ = ["open_source", "supported_formats", "write_array"]
@@ -94,8 +95,6 @@ def open_source(path: str | os.PathLike[str], *, columns: Sequence[str] | None =
 def write_array(path: str | os.PathLike[str], array: ArrayLike) -> None:
     """Write a one- or two-dimensional array of numbers to a file, whole or not at all.
 
-    An existing file is replaced only once the new one is complete; if anything fails, nothing is left behind.
-
     Parameters
     ----------
     path : path
@@ -127,10 +126,6 @@ def write_array(path: str | os.PathLike[str], array: ArrayLike) -> None:
     write_whole(target, lambda file: writer(file, values))
 
 
-def _write_npy(file: BinaryIO, values: NDArray[Any]) -> None:
-    np.save(file, values, allow_pickle=False)
-
-
 def _write_csv(file: BinaryIO, values: NDArray[Any]) -> None:
     """Text with enough digits to give the same numbers again; a few rows at a time."""
     table = values[:, np.newaxis] if values.ndim == 1 else values
@@ -148,18 +143,16 @@ def _write_csv(file: BinaryIO, values: NDArray[Any]) -> None:
 
 
 def _write_parquet(file: BinaryIO, values: NDArray[Any]) -> None:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", "io", "writing .parquet") from error
+    parquet = import_extra("pyarrow.parquet", "pyarrow", "io", "writing .parquet")
+    import pyarrow
+
     flat = pyarrow.array(np.ascontiguousarray(values).reshape(-1))
     column = flat if values.ndim == 1 else pyarrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
-    pyarrow.parquet.write_table(pyarrow.table({"value": column}), file, write_page_checksum=True)
+    parquet.write_table(pyarrow.table({"value": column}), file, write_page_checksum=True)
 
 
 _WRITERS: dict[str, Callable[[BinaryIO, NDArray[Any]], None]] = {
-    ".npy": _write_npy,
+    ".npy": partial(np.save, allow_pickle=False),
     ".csv": _write_csv,
     ".parquet": _write_parquet,
 }

@@ -25,12 +25,16 @@ def check_file(path: str | os.PathLike[str], suffixes: tuple[str, ...], what: st
 
 def file_size(n_bytes: float) -> str:
     """A number of bytes with three digits, in the unit that suits it."""
-    size = float(n_bytes)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:,.3g} TB"
+    return in_units(n_bytes, " bytes", " kB", " MB", " GB", " TB")
+
+
+def in_units(value: float, *units: str) -> str:
+    """A number with three digits, in the unit that suits it; each unit is a thousand of the one before."""
+    for unit in units[:-1]:
+        if value < 1000:
+            return f"{value:.3g}{unit}"
+        value /= 1000
+    return f"{value:,.3g}{units[-1]}"
 
 
 def write_whole(target: Path, write: Callable[[BinaryIO], object]) -> Path:

@@ -36,8 +36,6 @@ from globular.persistence.values import decode_value, encode_fitted, encode_para
 
 __all__ = ["ModelInfo", "check_destination", "is_model", "load", "read_info", "save"]
 
-NOT_STORED = frozenset({"callbacks", "verbose"})
-
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
@@ -104,7 +102,9 @@ def load(path: str | Path) -> Any:
     """
     folder = existing_folder(path)
     document, arrays = read_model(folder)
-    estimator_class = _find_class(document["class"], folder)
+    name, estimator_class = document["class"], getattr(importlib.import_module("globular"), document["class"], None)
+    if not (isinstance(estimator_class, type) and hasattr(estimator_class, "get_params")):
+        raise DataError(f"{folder}: globular {__version__} has no estimator {name!r}; a newer version may have")
     parameters, omitted = _split_omitted(document["parameters"])
     with _damage_reported(folder):
         estimator = estimator_class(**{name: decode_value(v, arrays) for name, v in parameters.items()})
@@ -142,11 +142,13 @@ def read_info(path: str | Path) -> ModelInfo:
     with _damage_reported(folder):
         attributes = {name: decode_value(value) for name, value in document["attributes"].items()}
         history = attributes.pop("history_", None)
+        of_clusters = [attributes.get(name) for name in ("cluster_centers_", "means_", "weights_")]
+        shapes = [getattr(array, "shape", ()) for array in of_clusters]
         return ModelInfo(
             class_name=document["class"],
             library_version=str(document.get("library_version", "unknown")),
             parameters={name: decode_value(value) for name, value in parameters.items()},
-            n_clusters=_count_clusters(attributes),
+            n_clusters=next((int(shape[0]) for shape in shapes if shape), None),
             n_features=attributes.get("n_features_in_"),
             history=history if isinstance(history, History) else History(),
             created=str(document.get("created", "unknown")),
@@ -176,7 +178,7 @@ def _describe(estimator: Any, arrays: Arrays, skip: tuple[str, ...]) -> dict[str
         "parameters": {
             name: encode_parameter(f"parameter.{name}", value, arrays)
             for name, value in parameters.items()
-            if name not in NOT_STORED
+            if name not in ("callbacks", "verbose")
         },
         "attributes": {name: encode_fitted(name, value, arrays) for name, value in fitted.items()},
     }
@@ -202,23 +204,7 @@ def _damage_reported(folder: Path) -> Iterator[None]:
         raise DataError(message) from error
 
 
-def _find_class(name: str, folder: Path) -> Any:
-    found = getattr(importlib.import_module("globular"), name, None)
-    if not (isinstance(found, type) and hasattr(found, "get_params")):
-        raise DataError(f"{folder}: globular {__version__} has no estimator {name!r}; a newer version may have")
-    return found
-
-
 def _split_omitted(parameters: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Separate the stored parameters from those of which only the name was stored."""
     omitted = {name: what for name, value in parameters.items() if (what := omitted_name(value)) is not None}
     return {name: value for name, value in parameters.items() if name not in omitted}, omitted
-
-
-def _count_clusters(attributes: dict[str, Any]) -> int | None:
-    """Number of rows of the first attribute that has one row per cluster."""
-    for name in ("cluster_centers_", "means_", "weights_"):
-        shape = getattr(attributes.get(name), "shape", ())
-        if shape:
-            return int(shape[0])
-    return None

@@ -18,9 +18,6 @@ from numpy.typing import NDArray
 
 from globular.model.history import History
 
-_TEXT_KINDS = "OSU"
-_ARRAY_KINDS = "biuf"
-
 
 @dataclass(frozen=True, slots=True)
 class ArrayShape:
@@ -108,12 +105,12 @@ def decode_value(value: Any, arrays: Mapping[str, NDArray[Any]] | None = None, d
 
 
 def _encode_array(name: str, value: NDArray[Any], arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    if value.dtype.kind in _TEXT_KINDS:
+    if value.dtype.kind in "OSU":
         texts = value.tolist()
         if value.ndim != 1 or not all(isinstance(text, str) for text in texts):
             raise TypeError(f"cannot save {name}: an array of {value.dtype} that is not one row of texts")
         return {"$text": texts}
-    if value.dtype.kind not in _ARRAY_KINDS or value.dtype.itemsize > 8:
+    if value.dtype.kind not in "biuf" or value.dtype.itemsize > 8:
         raise TypeError(f"cannot save {name}: arrays of {value.dtype} are not supported")
     # C order and the machine's byte order, because the file holds the bytes as they lie
     arrays[name] = np.array(value, dtype=value.dtype.newbyteorder("="), order="C", copy=None, subok=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from globular.errors import MissingExtraError
+from globular.errors import import_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,11 +17,7 @@ HUES = ("#4c9bd6", "#e8a33d", "#5bb18a", "#c96b8d", "#8f7fc9", "#b5893f", "#6fb3
 
 def pyplot() -> Any:
     """matplotlib's pyplot, or an error that names the extra."""
-    try:
-        import matplotlib.pyplot
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "plot", "drawing") from error
-    return matplotlib.pyplot
+    return import_extra("matplotlib.pyplot", "matplotlib", "plot", "drawing")
 
 
 def new_axes(ax: Axes | None) -> Axes:

@@ -111,11 +111,9 @@ def _errors(model: Any, scan: Scan | None, centers: F64) -> tuple[F64 | None, st
     if scan is not None:
         return scan.squared / np.maximum(scan.counts, 1), "mean squared distance"
     covariances = getattr(model, "covariances_", None)
-    if covariances is None:
+    if covariances is None or FAMILIES[model.covariance_type].tied:  # tied: the same for all
         return None, ""
     family, (C, D) = FAMILIES[model.covariance_type], centers.shape
-    if family.tied:  # the same for all
-        return None, ""
     variances = np.broadcast_to(family.variances(np.asarray(covariances, dtype=np.float64), C, D), (C, D))
     return variances.sum(axis=1), "trace of the covariance"
 

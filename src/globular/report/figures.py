@@ -6,9 +6,8 @@ import inspect
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from globular.io.files import file_size
+from globular.io.files import file_size, in_units
 from globular.model.history import History
 from globular.report.clusters import Clusters
 
@@ -104,7 +103,8 @@ def timings(model: Any, C: int, n_rows: int | None) -> Table:
         table.append(("an iteration after that (median)", _seconds(float(np.median(steps)))))
         evaluated = n_distances - history[0].n_distances
         if steps.sum() > 0:
-            table.append(("distances per second", _engineering(evaluated / float(steps.sum()))))
+            pace = in_units(evaluated / float(steps.sum()), "", " thousand", " million", " billion", " trillion")
+            table.append(("distances per second", pace))
     table.append(("in all", _seconds(seconds[-1])))
     table.append(("distances", f"{n_distances:,}"))
     if n_rows:
@@ -135,14 +135,6 @@ def _seconds(value: float) -> str:
     return f"{1000 * value:.3g} ms" if value < 1 else f"{value:,.3g} s"
 
 
-def _engineering(value: float) -> str:
-    for unit in ("", " thousand", " million", " billion"):
-        if value < 1000:
-            return f"{value:.3g}{unit}"
-        value /= 1000
-    return f"{value:,.3g} trillion"
-
-
 def _shown_value(value: Any) -> str:
     if isinstance(value, np.ndarray) and value.ndim:
         return f"array {' × '.join(map(str, value.shape))} {value.dtype}"
@@ -158,9 +150,3 @@ def _same(value: Any, default: Any) -> bool:
     if isinstance(value, np.ndarray | list) or isinstance(default, np.ndarray):
         return False
     return bool(value == default)
-
-
-def history_columns(history: History) -> dict[str, NDArray[np.float64]]:
-    """The columns of the history that the page draws, as numbers; NaN where something is not known."""
-    names = ("iteration", "seconds", "objective", "n_distances", "n_changed", "quantization_error")
-    return {name: np.asarray(history.column(name), dtype=np.float64) for name in names}

@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -24,6 +24,7 @@ from globular._version import __version__
 from globular.data.blocks import Source
 from globular.data.open import as_source
 from globular.io.files import check_file, write_whole
+from globular.model.history import Record
 from globular.report import figures
 from globular.report.clusters import Clusters, centers_of, describe_clusters
 from globular.report.pictures import Pictures, in_single, n_exemplars_for, parse_images, picture_clusters
@@ -144,7 +145,8 @@ class Report:
             ("Chosen settings", changed),
             ("Default settings", usual),
         ]
-        return "\n".join(_list(name, table) for name, table in sections if table)
+        frame = '<section class="facts"><h3>{}</h3><dl>{}</dl></section>'
+        return "\n".join(frame.format(name, _figures(table)) for name, table in sections if table)
 
     def _data(self) -> dict[str, Any]:
         clusters, pictures = self.clusters, self.pictures
@@ -160,7 +162,7 @@ class Report:
             "rows": pictures.rows,
             "row_numbers": pictures.row_numbers.astype(np.uint32),  # −1 becomes the largest number
             "distances": in_single(np.where(np.isfinite(pictures.distances), pictures.distances, 0)),
-            **{f"history_{name}": column for name, column in figures.history_columns(history).items()},
+            **{f"history_{field.name}": history.column(field.name).astype(np.float64) for field in fields(Record)},
         }
         if clusters.errors is not None:
             arrays["errors"] = in_single(clusters.errors)
@@ -176,13 +178,7 @@ class Report:
             "objective": "log-likelihood" if mixture else "sum of squared distances",
             "exact": self.scan is None or self.scan.exact,
             "has_rows": self.scan is not None,
-            "pictures": {
-                "kind": pictures.kind,
-                "columns": pictures.columns,
-                "image": pictures.image,
-                "low": pictures.low,
-                "high": pictures.high,
-            },
+            "pictures": {name: getattr(pictures, name) for name in ("kind", "columns", "image", "low", "high")},
             "arrays": {name: encode_array(values) for name, values in arrays.items()},
         }
 
@@ -208,10 +204,6 @@ def _on_grid(positions: NDArray[np.float64]) -> tuple[NDArray[np.uint16], list[f
 
 def _figures(table: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>" for name, value in table)
-
-
-def _list(heading: str, table: Iterable[tuple[str, str]]) -> str:
-    return f'<section class="facts"><h3>{heading}</h3><dl>{_figures(table)}</dl></section>'
 
 
 def _as_script_text(data: dict[str, Any]) -> str:

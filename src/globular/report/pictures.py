@@ -61,10 +61,7 @@ class Pictures:
 
 def n_exemplars_for(C: int, D: int) -> int:
     """How many rows per cluster fit into the page."""
-    for n in EXEMPLARS:
-        if C * (n + 1) * _width(D) <= _BUDGET:
-            return n
-    return EXEMPLARS[-1]
+    return next((n for n in EXEMPLARS if C * (n + 1) * _width(D) <= _BUDGET), EXEMPLARS[-1])
 
 
 def picture_clusters(
@@ -73,7 +70,8 @@ def picture_clusters(
     """Values of the centres, and of the rows that the scan has found."""
     D = clusters.centers.shape[1]
     n = 0 if scan is None else scan.rows.shape[1]
-    shown = _largest(clusters.sizes, _BUDGET // ((n + 1) * _width(D)))
+    n_shown = _BUDGET // ((n + 1) * _width(D))
+    shown = np.sort(np.argsort(-clusters.sizes, kind="stable")[:n_shown])  # the largest clusters, by number
     numbers = np.empty((len(shown), 0), dtype=np.int64) if scan is None else scan.rows[shown]
     distances = np.empty((len(shown), 0)) if scan is None else scan.distances[shown]
     rows = _take(source, numbers, D)
@@ -108,11 +106,6 @@ def picture_clusters(
 def _width(D: int) -> int:
     """Bytes for one row."""
     return 4 * D if D <= _TABLE_UP_TO else min(D, _PROFILE_POINTS) if not _sides(D) else D
-
-
-def _largest(sizes: F64, n: int) -> NDArray[np.intp]:
-    """The n largest clusters, ascending by number."""
-    return np.sort(np.argsort(-sizes, kind="stable")[:n])
 
 
 def in_single(values: F64) -> NDArray[np.floating[Any]]:

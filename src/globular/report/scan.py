@@ -36,10 +36,6 @@ class Scan:
     exact: bool
     """Whether every row was compared with every centre."""
 
-    @property
-    def n_rows(self) -> int:
-        return int(self.counts.sum())
-
 
 def scan(
     model: Any, centers: F64, source: Source, n_exemplars: int, progress: Callable[[int], None] = lambda done: None
@@ -51,8 +47,7 @@ def scan(
     unit = getattr(model, "metric", "") == "cosine"
     counts, squared = np.zeros(C, dtype=np.int64), np.zeros(C)
     best = _Closest(C, n_exemplars)
-    per_block = max(256, _VALUES_PER_BLOCK // source.n_columns)
-    for block in source.blocks(per_block):
+    for block in source.blocks(max(256, _VALUES_PER_BLOCK // source.n_columns)):
         with warnings.catch_warnings():  # names have been compared, blocks have none
             warnings.filterwarnings("ignore", message="X does not have valid feature names")
             labels = model.predict(block.rows) if exact else model.predict(block.rows, exact=False)

@@ -77,10 +77,6 @@ class Pass(Generic[Result]):
         """The result for two sets of rows, of which `one` comes first."""
         return one + other  # type: ignore[operator]
 
-    def continues(self, earlier: Pass[Any]) -> bool:
-        """Whether a pass that sets state afresh goes on from what an earlier pass of its kind has left."""
-        return False
-
 
 class Change(Pass[None]):
     """A pass without a result."""
@@ -339,32 +335,24 @@ class AllLabels(Pass[list[Labels]]):
 class ScatterLabels(Change):
     """Put every row into a random cluster, whatever the split: the start of truncated variational EM."""
 
+    effect = Effect({"labels"}, afresh=True)
     n_clusters: int
     seed: int
-
-    @property
-    def effect(self) -> Effect:
-        return Effect({"labels"}, afresh=True)
 
 
 @dataclass(frozen=True)
 class LabelBySeeds(Change):
     """Give every row the number of its closest seed for a label."""
 
-    @property
-    def effect(self) -> Effect:
-        return Effect({"labels"}, afresh=True, reads={"seeds"})
+    effect = Effect({"labels"}, afresh=True, reads={"seeds"})
 
 
 @dataclass(frozen=True, eq=False)
 class Relabel(Change):
     """Rename the clusters: a row of label c gets the label names[c]."""
 
+    effect = Effect({"labels"})
     names: Labels
-
-    @property
-    def effect(self) -> Effect:
-        return Effect({"labels"})
 
 
 # --- C-sized shards that are here ------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from sklearn.mixture import BayesianGaussianMixture
 from threadpoolctl import threadpool_limits
 
 from globular.algorithms.graphs import nearest_graph
+from globular.algorithms.infinite import data as fields
+from globular.algorithms.infinite import merges, splits
 from globular.algorithms.infinite.data import CellData, CellOptions, RowData
 from globular.algorithms.infinite.infinite import (
     GROWN,
@@ -22,11 +24,8 @@ from globular.algorithms.infinite.infinite import (
     Mixture,
     components_at,
     infinite,
-    merges,
     one_component,
-    splits,
 )
-from globular.algorithms.infinite.infinite import data as fields
 from globular.algorithms.infinite.run import VariationalRun
 from globular.algorithms.infinite.tree_partition import Worth, hard_free_energy
 from globular.algorithms.steps import Step

@@ -19,7 +19,6 @@ from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.model.cells import CellTree
 from globular.model.chunks import Chunks
 from globular.model.columns import ColumnMeans
 from globular.model.gaussian import GaussianParameters
@@ -34,7 +33,7 @@ from globular.model.statistics import (
     SoftStatistics,
 )
 from globular.model.subspace import Subspace
-from globular.seam.among import ALL, Bounded, Down, HardAmong, Neighbors, Probe, Remembered, Route, SoftAmong
+from globular.seam.among import ALL, Bounded, Down, HardAmong, Neighbors, Probe, Remembered, SoftAmong
 
 Result = TypeVar("Result")
 Index: TypeAlias = NDArray[np.intp]
@@ -101,11 +100,6 @@ class Assign(Pass[HardStatistics]):
     centers: F64
     among: HardAmong = ALL
     want: Want = "sums"
-
-    @classmethod
-    def down(cls, tree: CellTree, route: Route = "top", want: Want = "sums") -> Assign:
-        """The pass down a tree to the centres of its last level."""
-        return cls(tree.centers, Down(tree, route), want)
 
     @property
     def effect(self) -> Effect:

@@ -13,7 +13,7 @@ from globular.algorithms.steps import last_step
 from globular.model.cells import CenterCells
 from globular.model.graph import Graph
 from globular.model.statistics import F64, HardStatistics
-from globular.seam.among import Probe
+from globular.seam.among import Down, Probe
 from globular.seam.passes import AddSeeds, Assign, LabelBySeeds, Relabel, SumByLabel
 from globular.seam.shard import Shard
 
@@ -67,7 +67,8 @@ def _draw_cells_of_cells(shard: Shard, centers: F64, rng: np.random.Generator) -
 
 def label_by_cells(shard: Shard, centers: F64, cells: CenterCells) -> int:
     """Label every row with the closest centre of its closest cell; returns the distances it took. O(N √C D)."""
-    statistics = shard.run(Assign.down(cells.tree(centers), want="labels"))
+    tree = cells.tree(centers)
+    statistics = shard.run(Assign(tree.centers, Down(tree), "labels"))
     shard.run(Relabel(cells.order.astype(np.int32)))
     return statistics.n_distances
 

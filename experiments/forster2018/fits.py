@@ -107,7 +107,7 @@ def moments(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> Iterat
     return _of_kmeans(X, seeds, variant, seed) if variant.kind == "k-means" else _of_mixture(X, seeds, variant, seed)
 
 
-def _options(variant: Variant, n_seeds: int, n_threads: int) -> VariationalOptions:
+def _options(variant: Variant, n_seeds: int) -> VariationalOptions:
     """Empty clusters keep their centre, as in the paper."""
     return VariationalOptions(
         C_prime=1 if variant.kind == "k-means" else min(variant.G, n_seeds),
@@ -116,13 +116,12 @@ def _options(variant: Variant, n_seeds: int, n_threads: int) -> VariationalOptio
         neighborhoods="estimated" if variant.neighborhoods == "S" else "exhaustive",
         max_iter=variant.max_iter,
         tol=variant.tol,
-        n_threads=n_threads,
     )
 
 
 def _of_kmeans(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> Iterator[Moment]:
     shard, rng = CpuShard(X, n_threads=resolve_threads(None)), np.random.default_rng(seed)
-    options = replace(_options(variant, len(seeds), shard.n_threads), n_warmup=variant.n_warmup)
+    options = replace(_options(variant, len(seeds)), n_warmup=variant.n_warmup)
     centers = np.ascontiguousarray(seeds, dtype=np.float64)
     graph = start_rows(shard, centers, None, variant.G, True, rng)
     for step in variational_kmeans(shard, centers, options, rng, graph):
@@ -132,7 +131,7 @@ def _of_kmeans(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> Ite
 def _of_mixture(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> Iterator[Moment]:
     """As `VariationalGaussianMixture` runs it; here for its σ² at every step."""
     shard, rng = CpuShard(X, n_threads=resolve_threads(None)), np.random.default_rng(seed)
-    options = _options(variant, len(seeds), shard.n_threads)
+    options = _options(variant, len(seeds))
     means = np.ascontiguousarray(seeds, dtype=np.float64)
     mixture = isotropic_mixture(means, 1.0, "tied_spherical")  # the warm-up sets σ²
     limits = covariance_limits(shard, EMOptions(reg_covar=0.0))

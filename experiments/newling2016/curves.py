@@ -41,7 +41,7 @@ class Setup:
     def options(self, algorithm: str, n_rows: int, rho: float | None = None) -> NestedOptions:
         """An algorithm as a setting; ρ is the paper's, or ours for our rule, unless given."""
         common: dict[str, Any] = {
-            "b0": self.b0, "rho": self.rho if rho is None else rho, "max_epochs": np.inf, "n_threads": self.threads,
+            "b0": self.b0, "rho": self.rho if rho is None else rho, "max_epochs": np.inf,
         }  # fmt: skip
         settings: dict[str, dict[str, Any]] = {
             "lloyd": {"b0": n_rows, "bounds": None},

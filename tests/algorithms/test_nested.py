@@ -397,7 +397,7 @@ def test_bounds_of_streamed_rows_have_a_budget_of_their_own(tmp_path: Path, monk
 
 def test_rows_out_of_memory_have_bounds_by_that_budget_wherever_they_are() -> None:
     """Dask workers as well as streams: the memory of this process says nothing about theirs."""
-    here, elsewhere = (choices.NestedSettings(50, 10**7, 40, 4, in_memory=there) for there in (True, False))
+    here, elsewhere = (choices.NestedSettings(50, 10**7, 40, 4, there, not there) for there in (True, False))
     assert here.choose_search(2.0**40) == "elkan" and elsewhere.choose_search(2.0**40) == "yinyang"
 
 

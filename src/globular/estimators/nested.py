@@ -224,7 +224,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
             raise ValueError(f"init_size={self.init_size} should be >= n_clusters={self.n_clusters}.")
         return NestedSettings(
             self.n_clusters, data.n_rows, data.n_columns, data.dtype.itemsize, data.matrix is not None,
-            self.batch_size, self.init_size,
+            data.is_streamed, self.batch_size, self.init_size,
         )  # fmt: skip
 
     def _choose(self, data: Input) -> NestedSettings:

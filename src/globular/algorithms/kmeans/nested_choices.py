@@ -30,7 +30,7 @@ FEW_CLUSTERS, SMALL_GROUPS = 200, 25
 whole group, and where that is large a product with all centres is the faster one. Elkan's hardly ever cost more than
 they save. Measured with 20 to 500 clusters of 2 to 128 columns; the table is in docs/nested.md."""
 STREAMED_BOUNDS = 512 * 2**20
-"""The most bytes of bounds that "auto" takes for rows that do not lie in memory, since memory is short there."""
+"""The most bytes of bounds that "auto" takes for rows that are streamed, since memory is short there."""
 SWAPS_GAIN = 5e-3
 """Share of the objective that a round of swaps must gain, as in balanced `KMeans`."""
 CELLS_GAIN = 1e-3
@@ -52,6 +52,8 @@ class NestedSettings:
     """Bytes of a number."""
     in_memory: bool
     """Whether the rows lie in the memory of this process."""
+    is_streamed: bool
+    """Whether they are read anew for every pass, here or by workers."""
     batch_size: int | str = "auto"
     init_size: int | None = None
 
@@ -88,7 +90,7 @@ class NestedSettings:
         """What "auto" comes to: by the memory of bounds, at most `budget` bytes, and the time that they save."""
         if self.n_clusters >= CELLS_FROM:
             return "cells"
-        budget = budget if self.in_memory else min(budget, STREAMED_BOUNDS)
+        budget = min(budget, STREAMED_BOUNDS) if self.is_streamed else budget
         if self.bound_bytes("elkan") <= budget:
             return "elkan"
         saves = self.n_clusters <= max(FEW_CLUSTERS, SMALL_GROUPS * self.n_groups)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from experiments.common import Centers, Rows
 from globular.algorithms.kmeans.variational import VariationalOptions, start_rows, variational_kmeans
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
-from globular.algorithms.mixtures.variational import variational_mixture, warm_up_mixture
+from globular.algorithms.mixtures.variational import SearchByNeighborhoods, truncated_em, warm_up_mixture
 from globular.backends.cpu import CpuShard
 from globular.model.gaussian import isotropic_mixture
 from globular.threads import resolve_threads
@@ -139,6 +139,7 @@ def _of_mixture(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> It
     start = warm_up_mixture(
         shard, mixture, replace(options, n_warmup=variant.n_warmup), rng, limits=limits, graph=graph
     )
-    for step in variational_mixture(shard, start, options, rng, limits=limits):
+    search = SearchByNeighborhoods(shard, start.graph, options, rng)
+    for step in truncated_em(shard, start, search, options, limits=limits):
         found = step.model.mixture
         yield Moment(step.iteration, step.objective, step.n_distances, found.means, float(found.covariances))

@@ -497,8 +497,8 @@ def test_the_gain_of_a_trial_is_what_the_free_energy_falls_by(make: Callable[...
     moments = moments.take(order)
     before = InfiniteMixture.update(prior, (1.0, 1.0), moments)
     shares = data.shares(before.local, np.array([0]), moments.counts[:1]).shares
-    place = splits.Place((1.0, 1.0), float(moments.counts[1]))
-    (trial,) = splits.try_splits(shares, np.array([0]), moments, [place], prior, splits.SplitRules(0.0, 0.0, 10.0))
+    rules = splits.SplitRules((1.0, 1.0), 0.0, 0.0, 10.0)
+    (trial,) = splits.try_splits(shares, np.array([0]), moments, [float(moments.counts[1])], prior, rules)
     assert trial.gain > 50 and len(trial.children) == 2
     after = InfiniteMixture.update(prior, (1.0, 1.0), trial.children.join(moments.take(slice(1, 2))))
     fallen = free_energy(data, before) - free_energy(data, after)
@@ -536,13 +536,13 @@ def test_superfluous_components_are_merged() -> None:
 def test_rows_of_large_components_are_thinned_for_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, _ = blobs(n=3000)
     copied: list[int] = []
-    original = fields.LocalRows.__init__
+    original = CpuShard.local
 
-    def spy(self: fields.LocalRows, shard: CpuShard, rows: Matrix, weights: Matrix) -> None:
+    def spy(self: CpuShard, rows: Matrix, weights: Matrix | None = None) -> Any:
         copied.append(len(rows))
-        original(self, shard, rows, weights)
+        return original(self, rows, weights)
 
-    monkeypatch.setattr(fields.LocalRows, "__init__", spy)
+    monkeypatch.setattr(CpuShard, "local", spy)
     data = RowData(CpuShard(rows), 300, np.random.default_rng(0))
     assert run(data, prior_for(rows))[-1].model.T == 4
     assert max(copied) < 400

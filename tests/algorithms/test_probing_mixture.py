@@ -14,7 +14,8 @@ from globular import GaussianMixture, VariationalGaussianMixture
 from globular.algorithms.kmeans.cells import draw_cells, label_by_cells
 from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
-from globular.algorithms.mixtures.probing import LONGEST_WAIT, Schedule, find_members, probing_mixture, start_probing
+from globular.algorithms.mixtures.probing import LONGEST_WAIT, Schedule, SearchByProbing, find_members, start_probing
+from globular.algorithms.mixtures.variational import truncated_em
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu.assign import down as routed
 from globular.backends.cpu.expect import probe as probed_soft
@@ -27,7 +28,7 @@ from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_ste
 from globular.model.statistics import SoftStatistics
 from globular.seam.among import Probe
 from globular.seam.passes import Answer, Expect, ScatterLabels, Truncated
-from globular.seam.shard import answer, require
+from globular.seam.shard import answer
 from makers import blobs, in_form, weights_for
 from reference import assign as hard_reference
 from reference import probe as reference
@@ -165,7 +166,7 @@ def test_the_pass_in_any_layout(covariance_type: str, monkeypatch: pytest.Monkey
 
 def test_sparse_rows_have_no_such_pass() -> None:
     with pytest.raises(UnsupportedPassError, match="sparse"):
-        require(CpuShard(in_form(blobs(), "csr64")), Expect)
+        CpuShard(in_form(blobs(), "csr64")).run(Expect(None))  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- EM
@@ -210,7 +211,8 @@ def test_em_by_probing(covariance_type: str) -> None:
         shard, isotropic_mixture(shard.take(np.arange(60)), 1.0, covariance_type), options, rng(),
         limits=limits, labelled=False,
     )  # fmt: skip
-    steps = list(probing_mixture(shard, start, options, rng(), limits=limits))
+    search = SearchByProbing(shard, start.graph, options, rng())
+    steps = list(truncated_em(shard, start, search, options, limits=limits))
     assert steps[-1].stopped and all(b.objective >= a.objective - 1e-6 for a, b in pairwise(steps))
     plain = [step for step in steps if step.n_distances == 3 * 3000]
     assert plain and len(plain) < len(steps)  # some iterations probe, some do not

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -75,7 +76,7 @@ def steps(shard: Any, unit: bool = False, max_iter: int = 30) -> Iterator[Any]:
         centers /= np.linalg.norm(centers, axis=1, keepdims=True)
     label_by_cells(inside.shard, centers, draw_cells(inside.shard, centers, random))
     options = ProbingOptions(max_iter=max_iter, min_gain=1e-3, unit_centers=unit)
-    inner = probing_kmeans(inside.shard, centers, options, random, unexplained=inside.unexplained)
+    inner = probing_kmeans(inside.shard, centers, replace(options, unexplained=inside.unexplained), random)
     return leave_subspace(shard, inside, inner, options, random)
 
 

@@ -19,7 +19,7 @@ from globular.algorithms.kmeans.variational import (
     variational_kmeans,
 )
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits, em, start_from_means
-from globular.algorithms.mixtures.variational import SoftModel, variational_mixture, warm_up_mixture
+from globular.algorithms.mixtures.variational import SearchByNeighborhoods, SoftModel, truncated_em, warm_up_mixture
 from globular.algorithms.steps import Step
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
@@ -63,7 +63,8 @@ def soft_steps(
     limits = covariance_limits(shard, EMOptions(reg_covar=0.0))
     random = rng(seed)
     start = warm_up_mixture(shard, mixture, options, random, limits=limits, keep_covariances=keep)
-    return list(variational_mixture(shard, start, options, random, limits=limits, learned_weights=learned))
+    search = SearchByNeighborhoods(shard, start.graph, options, random)
+    return list(truncated_em(shard, start, search, options, limits=limits, learned_weights=learned))
 
 
 # ---------------------------------------------------------------- exact limits
@@ -174,7 +175,8 @@ def test_free_energy_never_falls_and_never_exceeds_the_log_likelihood(
     mixture = isotropic_mixture(means, 1.0, covariance_type)
     limits = covariance_limits(shard, EMOptions(reg_covar=0.0))
     start = warm_up_mixture(shard, mixture, options, random, limits=limits)
-    steps = list(variational_mixture(shard, start, options, random, limits=limits, learned_weights=learned))
+    search = SearchByNeighborhoods(shard, start.graph, options, random)
+    steps = list(truncated_em(shard, start, search, options, limits=limits, learned_weights=learned))
     assert_never("falls", [step.objective / shard.total_weight for step in steps], 1e-9)
     for mixture, step in zip([start.mixture, *(step.model.mixture for step in steps)], steps, strict=False):
         exact = CpuShard(rows, weights).run(Expect(mixture)).log_likelihood

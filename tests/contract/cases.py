@@ -26,7 +26,7 @@ from globular.model.statistics import ColumnMoments, PairStatistics
 from globular.model.subspace import Subspace
 from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
-from globular.seam.among import Bounded, Neighbors, Probe, Remembered
+from globular.seam.among import Bounded, Down, Neighbors, Probe, Remembered
 from reference import assign as hard
 from reference import chunks
 from reference import expect as soft
@@ -346,11 +346,11 @@ CASES = [
     Case("assign candidates", lambda p: Assign(p.centers, Neighbors(p.graph, Search(3, 1, 3, True))), candidates),
     Case("assign probe", lambda p: Assign(p.centers, Probe(p.cells, 2)),
          assigned(lambda p, b: probed.probing_pass(p.rows, p.centers, p.cells, 2, b["labels"])[0])),
-    Case("assign down", lambda p: Assign.down(p.tree),
+    Case("assign down", lambda p: Assign(p.tree.centers, Down(p.tree)),
          says(lambda p: some(d2.routed(p.rows, p.w, p.tree)[1], "sums", "counts", "errors", "n_distances"))),
-    Case("assign down, in the same cells", lambda p: Assign.down(p.tree, "stay"),
+    Case("assign down, in the same cells", lambda p: Assign(p.tree.centers, Down(p.tree, "stay")),
          says(lambda p: some(d2.routed(p.rows, p.w, p.tree)[1], "sums", "counts", "errors")),
-         lambda p: [Assign.down(p.tree)]),
+         lambda p: [Assign(p.tree.centers, Down(p.tree))]),
     Case("assign batch", lambda p: AssignBatch(p.centers, p.rows[0], Batch(5, 120, N), NestedSearch()), batch,
          lambda p: [AssignBatch(p.former, p.rows[0], Batch(5, 60, N), NestedSearch(restart=True))]),
     Case("assign batch by bounds", lambda p: AssignBatch(

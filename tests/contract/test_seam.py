@@ -112,7 +112,7 @@ def test_a_backend_that_takes_rows_has_all_passes(monkeypatch: pytest.MonkeyPatc
 
 
 def changes(log: Log) -> list[str]:
-    return [change.work.name for change in log.changes]
+    return [type(change.work.one).__name__ for change in log.changes]
 
 
 def append(log: Log, *works: object) -> None:

@@ -28,7 +28,7 @@ from globular.algorithms.seeding.named import STARTS
 from globular.callbacks import Callback
 from globular.data.open import as_source
 from globular.errors import DataError, FitInterruptedWarning, MemoryBudgetError
-from globular.estimators import centroids, inputs
+from globular.estimators import inputs
 from globular.model.history import History
 from makers import FORMS, blobs, in_form, lattice, weights_for
 from reference import assign as reference
@@ -149,8 +149,6 @@ def test_transform_of_rows_larger_than_memory(
     model = KMeans(7, metric=metric, random_state=0).fit(X)
     expected = model.transform(X)
     monkeypatch.setattr(inputs, "MEMORY_SHARE", 0.0)
-    monkeypatch.setattr(centroids, "ROWS_AT_ONCE", 32)
-    monkeypatch.setattr(centroids, "BLOCK_BYTES", 64 * 8 * X.shape[1])
     found = model.transform(tmp_path / "rows.npy")
     assert found.dtype == model.cluster_centers_.dtype
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -24,7 +24,7 @@ from globular.model.search import Search
 from globular.model.statistics import F64, SoftStatistics
 from globular.seam.among import Neighbors
 from globular.seam.passes import Expect
-from globular.seam.shard import Shard, require
+from globular.seam.shard import Shard
 from globular.seam.tree_passes import ExpectCells, Gains, Gap, OpenGaining, OpenRows, Plant, TakeCells
 from makers import blobs, weights_for
 from reference import chunks as reference
@@ -324,7 +324,5 @@ def test_what_cannot_be_done_is_refused() -> None:
         shard.run(OpenGaining(0.0))
     with pytest.raises(RuntimeError, match="Neighbors"):
         shard.run(Gains(mixture_for(rows, "full"), 1, truncated=True))
-    with pytest.raises(UnsupportedPassError, match="dense"):
-        require(CpuShard(sparse.csr_array(rows)), Plant)
     with pytest.raises(UnsupportedPassError, match="dense"):
         CpuShard(sparse.csr_array(rows)).run(Plant(OUTER, 4))

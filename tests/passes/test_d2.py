@@ -198,7 +198,8 @@ def test_routes_down_and_stay_lead_to_the_same_cells() -> None:
     again = shard.run(Assign(tree.centers, Down(tree, "stay"), "labels"))
     assert again.n_changed == 0 and again.sums.shape == (0, D)
     np.testing.assert_array_equal(shard.labels, labels)
-    shard.run(Assign.down(CellTree(tree.levels[:2])))
+    above = CellTree(tree.levels[:2])
+    shard.run(Assign(above.centers, Down(above)))
     shard.run(Assign(tree.centers, Down(tree, "down")))
     np.testing.assert_array_equal(shard.labels, labels)
 

@@ -31,11 +31,6 @@ from globular.model.statistics import F64
 from globular.seam.passes import Assign, Centers, Labels
 from globular.seam.shard import answer
 
-ROWS_AT_ONCE = 4096
-"""Rows of which `transform` finds the distances together."""
-BLOCK_BYTES = 64 * 2**20
-"""Bytes of rows in float64 that `transform` reads at a time where they do not lie in memory."""
-
 
 class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Estimator):
     """Base of the k-means family: subclasses say which steps to run (`_steps`) and take over a step (`_take_over`)."""
@@ -75,10 +70,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     def _begin(self, X: Any, sample_weight: Any, *, watched: bool) -> Iterator[Record]:
         self._validate_params()
         started = time.perf_counter()
-        data = open_input(
-            self, X, sample_weight, reset=True, unit_rows=self.metric == "cosine", n_threads=self.n_threads,
-            at_least=self.n_clusters,
-        )  # fmt: skip
+        data = self._open(X, sample_weight, reset=True)
         self._refuse_few_rows(data)
         # centres, sums, their copies for the products; labels, orders and distances of the rows
         n_bytes = 8 * (6 * self.n_clusters * data.n_columns + 4 * data.n_rows)
@@ -162,7 +154,8 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         """
         if exact:
             return np.asarray(self._assign(X, None)[0])
-        data = self._open_fitted(X)
+        check_is_fitted(self)
+        data = self._open(X, None, reset=False)
         find_labels(data.shard, self._centers(), np.random.default_rng(0))
         return np.asarray(data.shard.labels)
 
@@ -183,13 +176,15 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         """Minus the sum of squared distances of the rows to their closest centres (larger is better)."""
         return -self._assign(X, sample_weight)[1]
 
-    def _open_fitted(self, X: Any, sample_weight: Any = None) -> Input:
-        check_is_fitted(self)
-        unit_rows = self.metric == "cosine"
-        return open_input(self, X, sample_weight, reset=False, unit_rows=unit_rows, n_threads=self.n_threads)
+    def _open(self, X: Any, sample_weight: Any, *, reset: bool) -> Input:
+        return open_input(
+            self, X, sample_weight, reset=reset, unit_rows=self.metric == "cosine", n_threads=self.n_threads,
+            at_least=self.n_clusters if reset else 1,
+        )  # fmt: skip
 
     def _assign(self, X: Any, sample_weight: Any) -> tuple[Labels, float]:
-        data = self._open_fitted(X, sample_weight)
+        check_is_fitted(self)
+        data = self._open(X, sample_weight, reset=False)
         statistics = data.shard.run(Assign(self._centers(), want="labels"))
         return data.shard.labels, statistics.objective * data.unit
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.model.gaussian import GaussianParameters
 from globular.model.history import History
 from globular.model.statistics import F64
 from globular.threads import resolve_threads
@@ -45,20 +44,6 @@ def check_indices(value: Any, name: str, shape: tuple[int | None, ...], n: int, 
     array = checked_array(value, name, shape, "iu")
     if array.min() < least or array.max() >= n:
         raise ValueError(f"{name} refers to clusters that are not there: there are {n}; fit again")
-
-
-def check_weights_sum(weights: F64) -> None:
-    """Refuse weights that are no distribution."""
-    if weights.min() < 0 or abs(weights.sum() - 1.0) > 1e-6:
-        raise ValueError("weights_ must be at least 0 and sum to one; fit again")
-
-
-def check_covariances(mixture: GaussianParameters) -> None:
-    """Refuse covariances that are not positive (definite)."""
-    with np.errstate(all="ignore"):
-        positive = mixture.family.is_positive(mixture.covariances) and np.isfinite(mixture.factors).all()
-    if not positive:
-        raise ValueError(f"covariances_ must be {mixture.family.requirement}; fit again")
 
 
 def check_common(estimator: Any, *numbers: str) -> int:

@@ -185,8 +185,8 @@ class InfiniteEstimator(MixtureEstimator):
         What a row lacks to one is the probability that it is of a component not seen yet.
         """
         check_is_fitted(self)
-        found = self._answer(X, "probabilities", n_results=self._T + 1)
-        return found[:, : self._T]
+        T = len(self.weights_)
+        return self._answer(X, "probabilities", n_results=T + 1)[:, :T]
 
     @lazily
     def score_samples(self, X: Any) -> F64:
@@ -225,10 +225,6 @@ class InfiniteEstimator(MixtureEstimator):
         alpha = checked_floats(self.prior_["sticks"], "prior_['sticks']", (2,), positive=True)
         both = checked_floats(self.posterior_["sticks"], "posterior_['sticks']", (None, 2), positive=True)
         return Sticks((float(alpha[0]), float(alpha[1])), both[:, 0], both[:, 1], closed=self.truncation == "fixed")
-
-    @property
-    def _T(self) -> int:
-        return len(self.weights_)
 
     def _mixture(self) -> GaussianParameters:
         return self._infinite().local

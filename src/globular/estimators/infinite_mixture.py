@@ -173,21 +173,8 @@ class InfiniteGaussianMixture(InfiniteEstimator):
         seen = posterior.expected_mixture(sticks.log_weights)
         self.precisions_cholesky_ = seen.factors
         self.precisions_ = seen.precisions
-        self.posterior_ = {
-            "sticks": np.column_stack([sticks.first, sticks.second]),
-            "mean_precision": posterior.beta,
-            "means": posterior.m,
-            "degrees_of_freedom": posterior.nu,
-            "scale": posterior.S,
-        }
-        prior = posterior.prior
-        self.prior_ = {
-            "sticks": np.array(sticks.alpha),
-            "mean_precision": prior.beta,
-            "means": prior.m,
-            "degrees_of_freedom": prior.nu,
-            "scale": prior.S,
-        }
+        self.posterior_ = {"sticks": np.column_stack([sticks.first, sticks.second]), **_named(posterior)}
+        self.prior_ = {"sticks": np.array(sticks.alpha), **_named(posterior.prior)}
 
     def _infinite(self) -> Mixture:
         sticks, D = self._sticks(), self.n_features_in_
@@ -242,6 +229,10 @@ class InfiniteGaussianMixture(InfiniteEstimator):
         return np.vstack(rows), np.repeat(np.arange(len(counts), dtype=np.int64), counts)
 
     def _n_parameters(self) -> int:
-        weights = np.full(self._T, 1.0 / self._T)
-        plain = GaussianParameters(weights, self.means_, self.covariances_, self.covariance_type)
+        plain = GaussianParameters(self.weights_, self.means_, self.covariances_, self.covariance_type)
         return plain.n_parameters(learned_weights=True)
+
+
+def _named(parts: GaussianPosterior | GaussianPrior) -> dict[str, Any]:
+    """Parameters of a posterior or a prior by the names that users know them by."""
+    return {"mean_precision": parts.beta, "means": parts.m, "degrees_of_freedom": parts.nu, "scale": parts.S}

@@ -20,8 +20,6 @@ from globular.model.covariances import FAMILIES, SEPARABLE
 
 logger = logging.getLogger("globular")
 
-ALGORITHMS = ("em", "variational", "chunky")
-"""Covariance types that the variational algorithm knows."""
 VARIATIONAL_FROM = 500
 """Number of components from which "auto" takes the variational algorithm, where it knows the covariance type."""
 CHUNKY_FROM_ROWS, CHUNKY_FROM_COMPONENTS, CHUNKY_UP_TO_COLUMNS = 100_000, 5, 10
@@ -106,7 +104,7 @@ class GaussianMixture(MixtureEstimator):
     _parameter_constraints: ClassVar[Constraints] = {
         **MixtureEstimator._parameter_constraints,
         "covariance_type": [StrOptions(set(FAMILIES))],
-        "algorithm": [StrOptions({"auto", *ALGORITHMS})],
+        "algorithm": [StrOptions({"auto", "em", "variational", "chunky"})],
         "init_params": [StrOptions(set(STARTS))],
         "weights_init": ["array-like", None],
         "means_init": ["array-like", None],

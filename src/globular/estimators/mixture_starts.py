@@ -26,8 +26,6 @@ _KMEANS_ITERATIONS = 300
 _KMEANS_TOLERANCE = 1e-4
 """As in `KMeans`: shifts of the centres relative to the variance of the columns."""
 
-MeansMethod = Callable[[Shard, int, np.random.Generator], F64]
-
 
 def _seeds(
     shard: Shard, n_components: int, rng: np.random.Generator, *, n_neighbors: int = 0, rough: bool = False
@@ -43,7 +41,7 @@ def _kmeans_means(shard: Shard, n_components: int, rng: np.random.Generator) -> 
     return last_step(lloyd(shard, centers, KMeansOptions(_KMEANS_ITERATIONS, _KMEANS_TOLERANCE * variance))).model
 
 
-MEANS_METHODS: dict[str, MeansMethod] = {
+MEANS_METHODS: dict[str, Callable[[Shard, int, np.random.Generator], F64]] = {
     "kmeans": _kmeans_means,
     "k-means++": seeding.plus_plus,
     "random_from_data": seeding.random,

@@ -24,7 +24,7 @@ from globular.algorithms.mixtures import chunky, em
 from globular.algorithms.steps import Step, in_units
 from globular.estimators.base import Estimator
 from globular.estimators.distributed import lazily
-from globular.estimators.fitted import check_common, check_covariances, check_weights_sum, checked_floats
+from globular.estimators.fitted import check_common, checked_floats
 from globular.estimators.inputs import Input, mean_variance, open_input
 from globular.estimators.memory import check_allocation, mixture_bytes
 from globular.estimators.mixture_starts import GivenStart
@@ -270,12 +270,16 @@ class MixtureEstimator(DensityMixin, Estimator):
             raise ValueError(
                 f"means_ holds {mixture.n_components} components, n_components={self.n_components}; fit again"
             )
-        check_weights_sum(mixture.weights)
+        if mixture.weights.min() < 0 or abs(mixture.weights.sum() - 1.0) > 1e-6:
+            raise ValueError("weights_ must be at least 0 and sum to one; fit again")
         self._check_covariances(mixture)
 
     def _check_covariances(self, mixture: GaussianParameters) -> None:
-        """Check covariances and what follows from them."""
-        check_covariances(mixture)
+        """Refuse covariances that are not positive (definite), and what does not follow from them."""
+        with np.errstate(all="ignore"):
+            positive = mixture.family.is_positive(mixture.covariances) and np.isfinite(mixture.factors).all()
+        if not positive:
+            raise ValueError(f"covariances_ must be {mixture.family.requirement}; fit again")
         for name in ("precisions_", "precisions_cholesky_"):
             checked_floats(getattr(self, name), name, mixture.factors.shape)
 

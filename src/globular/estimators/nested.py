@@ -20,7 +20,7 @@ from globular.algorithms.steps import Step
 from globular.data.memory import physical_memory
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.fitted import check_common, checked_floats
-from globular.estimators.inputs import MEMORY_SHARE, Input, mean_variance, open_input
+from globular.estimators.inputs import MEMORY_SHARE, Input, mean_variance
 from globular.estimators.memory import check_allocation
 from globular.estimators.parameters import AUTO, FROM_ONE, Constraints
 from globular.estimators.starts import starting_centers
@@ -183,10 +183,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         """
         self._validate_params()
         first = not hasattr(self, "cluster_centers_")
-        data = open_input(
-            self, X, sample_weight, reset=first, unit_rows=self.metric == "cosine", n_threads=self.n_threads,
-            at_least=self.n_clusters if first else 1,
-        )  # fmt: skip
+        data = self._open(X, sample_weight, reset=first)
         settings = self._choose(data)
         random_state = check_random_state(self.random_state)
         if first:

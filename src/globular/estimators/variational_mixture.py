@@ -11,8 +11,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.kmeans.variational import VariationalOptions, start_rows
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
-from globular.algorithms.mixtures.probing import find_members, probing_mixture, start_probing
-from globular.algorithms.mixtures.variational import SoftModel, variational_mixture, warm_up_mixture
+from globular.algorithms.mixtures.probing import SearchByProbing, find_members, start_probing
+from globular.algorithms.mixtures.variational import (
+    CandidateSearch,
+    SearchByNeighborhoods,
+    SoftModel,
+    truncated_em,
+    warm_up_mixture,
+)
 from globular.algorithms.seeding.named import STARTS, Start
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_indices
@@ -190,12 +196,14 @@ callable, default="auto"
             start = start_probing(
                 shard, mixture, options, rng, limits=limits, labelled=chosen.labelled, keep_covariances=kept
             )
+            search: CandidateSearch = SearchByProbing(shard, start.graph, options, rng)
         else:
             graph = start_rows(shard, mixture.means, chosen.graph, options.G, False, rng)
             start = warm_up_mixture(shard, mixture, options, rng, limits=limits, graph=graph, keep_covariances=kept)
+            search = SearchByNeighborhoods(shard, start.graph, options, rng)
         self.neighbors_: Graph = start.graph
-        iterations = probing_mixture if self.search_ == "probing" else variational_mixture
-        steps = iterations(shard, start, options, rng, limits=limits, learned_weights=self.weights == "learned")
+        learned = self.weights == "learned"
+        steps = truncated_em(shard, start, search, options, limits=limits, learned_weights=learned)
         return Run(steps, start.mixture)
 
     def _most_bytes(self, data: Input) -> int:

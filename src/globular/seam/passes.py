@@ -19,7 +19,6 @@ from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.model.cells import CellTree
 from globular.model.chunks import Chunks
 from globular.model.columns import ColumnMeans
 from globular.model.gaussian import GaussianParameters
@@ -34,7 +33,7 @@ from globular.model.statistics import (
     SoftStatistics,
 )
 from globular.model.subspace import Subspace
-from globular.seam.among import ALL, Bounded, Down, HardAmong, Neighbors, Probe, Remembered, Route, SoftAmong
+from globular.seam.among import ALL, Bounded, Down, HardAmong, Neighbors, Probe, Remembered, SoftAmong
 
 Result = TypeVar("Result")
 Index: TypeAlias = NDArray[np.intp]
@@ -77,10 +76,6 @@ class Pass(Generic[Result]):
         """The result for two sets of rows, of which `one` comes first."""
         return one + other  # type: ignore[operator]
 
-    def continues(self, earlier: Pass[Any]) -> bool:
-        """Whether a pass that sets state afresh goes on from what an earlier pass of its kind has left."""
-        return False
-
 
 class Change(Pass[None]):
     """A pass without a result."""
@@ -105,11 +100,6 @@ class Assign(Pass[HardStatistics]):
     centers: F64
     among: HardAmong = ALL
     want: Want = "sums"
-
-    @classmethod
-    def down(cls, tree: CellTree, route: Route = "top", want: Want = "sums") -> Assign:
-        """The pass down a tree to the centres of its last level."""
-        return cls(tree.centers, Down(tree, route), want)
 
     @property
     def effect(self) -> Effect:
@@ -339,32 +329,24 @@ class AllLabels(Pass[list[Labels]]):
 class ScatterLabels(Change):
     """Put every row into a random cluster, whatever the split: the start of truncated variational EM."""
 
+    effect = Effect({"labels"}, afresh=True)
     n_clusters: int
     seed: int
-
-    @property
-    def effect(self) -> Effect:
-        return Effect({"labels"}, afresh=True)
 
 
 @dataclass(frozen=True)
 class LabelBySeeds(Change):
     """Give every row the number of its closest seed for a label."""
 
-    @property
-    def effect(self) -> Effect:
-        return Effect({"labels"}, afresh=True, reads={"seeds"})
+    effect = Effect({"labels"}, afresh=True, reads={"seeds"})
 
 
 @dataclass(frozen=True, eq=False)
 class Relabel(Change):
     """Rename the clusters: a row of label c gets the label names[c]."""
 
+    effect = Effect({"labels"})
     names: Labels
-
-    @property
-    def effect(self) -> Effect:
-        return Effect({"labels"})
 
 
 # --- C-sized shards that are here ------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.errors import UnsupportedPassError
 from globular.model.statistics import F64
 from globular.seam.among import HardAmong, SoftAmong
 from globular.seam.passes import Answer, Index, Labels, Moments, Pass, Result, RowValue
@@ -79,13 +78,6 @@ class Shard(ABC):
     def column_moments(self) -> tuple[F64, F64]:
         """Weighted mean and variance of every column."""
         return self._moments
-
-
-def require(shard: Shard, *kinds: Any) -> None:
-    """Raise with the shard's own reason unless it runs passes of all these kinds."""
-    for kind in kinds:
-        if reason := shard.why_not(kind):
-            raise UnsupportedPassError(f"{kind.__name__} is not available here: {reason}")
 
 
 def answer(shard: Shard, model: Any, want: str) -> NDArray[Any]:

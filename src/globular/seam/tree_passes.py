@@ -8,7 +8,6 @@ are about that frontier. State by name: "tree", "frontier", "cell members" (the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,14 +32,11 @@ class Plant(Pass[int]):
     """
 
     needs = frozenset({"dense rows"})
+    effect = Effect(OPENING | {"tree"}, afresh=True)
     scatter: ScatterKind
     leaf_size: int
     largest: float = np.inf
     depth: int = 0
-
-    @property
-    def effect(self) -> Effect:
-        return Effect(OPENING | {"tree"}, afresh=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +69,7 @@ class Gains(Pass[ChunkGains]):
     All gains stay with the shard, for `OpenGaining`. `truncated` looks only at K(A), which a pass has left.
     """
 
+    effect = Effect({"gains"}, afresh=True, reads={"tree", "frontier", "cell members"})
     mixture: GaussianParameters
     n: int
     truncated: bool = False
@@ -81,12 +78,8 @@ class Gains(Pass[ChunkGains]):
     def variant(self) -> type:
         return Neighbors if self.truncated else All
 
-    @property
-    def effect(self) -> Effect:
-        return Effect({"gains"}, afresh=True, reads={"tree", "frontier", "cell members"})
-
-    def continues(self, earlier: Pass[Any]) -> bool:
-        assert isinstance(earlier, Gains)
+    def continues(self, earlier: Gains) -> bool:
+        """Whether gains that an earlier pass has left still hold."""
         return self.mixture is earlier.mixture and self.truncated == earlier.truncated
 
     def merge(self, one: ChunkGains, other: ChunkGains) -> ChunkGains:
@@ -108,9 +101,7 @@ class Gap(Pass[BoundGap]):
 class Opening(Pass[int]):
     """Opens cells; the result is the number of cells afterwards."""
 
-    @property
-    def effect(self) -> Effect:
-        return Effect(OPENING, reads={"tree", "cut"})
+    effect = Effect(OPENING, reads={"tree", "cut"})
 
 
 @dataclass(frozen=True)
@@ -149,12 +140,9 @@ class BestCut(Pass[Chunks]):
     To take two nodes instead of their parent has to gain at least `gain` per unit of weight.
     """
 
+    effect = Effect({"cut"}, afresh=True, reads={"tree"})
     value: NodeValue
     gain: float
-
-    @property
-    def effect(self) -> Effect:
-        return Effect({"cut"}, afresh=True, reads={"tree"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,9 +160,7 @@ class CellsOf(Pass[list[Chunks]]):
 class ForgetMembers(Change):
     """Let the next pass among `Neighbors` find K(A) anew among all components, because they are other ones."""
 
-    @property
-    def effect(self) -> Effect:
-        return Effect({"cell members"}, afresh=True, reads={"tree"})
+    effect = Effect({"cell members"}, afresh=True, reads={"tree"})
 
 
 @dataclass(frozen=True)
@@ -209,9 +195,6 @@ class ReadFrontier(Pass[list[FrontierState | None]]):
 class PutFrontier(Change):
     """Open the tree to a frontier that it was opened to elsewhere; `gains` are what its gains came from."""
 
+    effect = Effect(OPENING, afresh=True, reads={"tree"})
     state: FrontierState
     gains: Gains | None
-
-    @property
-    def effect(self) -> Effect:
-        return Effect(OPENING, afresh=True, reads={"tree"})

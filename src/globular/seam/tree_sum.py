@@ -36,15 +36,11 @@ class TreeSum(Generic[Value]):
             level, number = level + 1, number // 2
         self.nodes[level, number] = value
 
-    def total(self) -> Value:
-        """The sum of all parts, once all are in."""
-        (value,) = self.nodes.values()
-        return value
-
 
 def tree_total(n_parts: int, merge: Callable[[Any, Any], Any], values: Iterable[Value]) -> Value:
     """The sum of the values of all parts, given in order."""
     tree = TreeSum[Value](n_parts, merge)
     for number, value in enumerate(values):
         tree.insert(0, number, value)
-    return tree.total()
+    (total,) = tree.nodes.values()
+    return total

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -50,16 +49,20 @@ _START_DEPTH = 4
 """The first cells are at least this deep in the tree, as in the paper."""
 
 
-class Share(Protocol):
-    """The part of the data that a component is responsible for."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Share:
+    """The part of the data that a component is responsible for: its weights in copies of rows, or in cells."""
+
+    local: Shard
+    """The rows; empty where there are cells."""
+    cells: Chunks | None = None
 
     def __len__(self) -> int:
-        """Rows or cells."""
-        ...
+        return self.local.n_rows if self.cells is None else len(self.cells)
 
     def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
         """Statistics of the E-step."""
-        ...
+        return self.local.run(Expect(mixture) if self.cells is None else ExpectChunks(self.cells, mixture))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ class RowData:
         """
         claims = self._claims(mixture, components, counts, kept=False)
         n_distances = self.shard.n_rows * mixture.n_components
-        return Shares([LocalRows(self.shard, claim.rows, claim.weights) for claim in claims], n_distances)
+        return Shares([Share(self.shard.local(claim.rows, claim.weights)) for claim in claims], n_distances)
 
     def _claims(self, mixture: GaussianParameters, components: I64, counts: F64, *, kept: bool) -> list[Claim]:
         held = counts * (self.shard.n_rows / self.shard.total_weight)
@@ -173,7 +176,7 @@ class ActiveRowData(RowData):
 
     def _shares_of(self, claims: list[Chunks], n_distances: int, *, refined: bool = False) -> Shares:
         """Trials go side by side, unless shares are so small that they are over before another thread has started."""
-        shares = [CellShare(self.shard, chunks) for chunks in claims]
+        shares = [Share(self.shard.local(chunks.means[:0]), chunks) for chunks in claims]
         large = sum(len(chunks) * chunks.means.shape[1] ** 2 for chunks in claims) > _SMALL * len(claims)
         return Shares(shares, n_distances, refined, self.shard.n_threads if large else 1)
 
@@ -283,29 +286,3 @@ class CellData(ActiveRowData):
         # a leaf opens into many rows, so that there may be more cells now than were counted on
         self.by_rows = not fits or self.n_cells > most
         return gains.n_distances
-
-
-class LocalRows:
-    """Copies of some rows, weighted."""
-
-    def __init__(self, shard: Shard, rows: F64, weights: F64) -> None:
-        self._local = shard.local(rows, weights)
-
-    def __len__(self) -> int:
-        return self._local.n_rows
-
-    def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
-        return self._local.run(Expect(mixture))
-
-
-class CellShare:
-    """Cells, each with the weight that a component has in it."""
-
-    def __init__(self, shard: Shard, chunks: Chunks) -> None:
-        self._chunks, self._local = chunks, shard.local(chunks.means[:0])
-
-    def __len__(self) -> int:
-        return len(self._chunks)
-
-    def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
-        return self._local.run(ExpectChunks(self._chunks, mixture))

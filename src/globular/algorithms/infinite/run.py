@@ -1,4 +1,4 @@
-"""VariationalRun of infinite mixtures: one pass over the data, and the parameters that follow from it (Kurihara 2006).
+"""Cycles of infinite mixtures: one pass over the data, and the parameters that follow from it (Kurihara 2006).
 
     q(z_n = i) ∝ exp S_{n,i}, the tail beyond T as one more component                    one pass, Eqs. 6 and 9
     φ^v, φ^η from counts and sums; components sorted by size                              Eqs. 17 and 18
@@ -17,7 +17,7 @@ import numpy as np
 
 from globular.algorithms.infinite.data import RowData
 from globular.algorithms.infinite.merges import merge
-from globular.algorithms.infinite.splits import Place, SplitRules, Trial, try_splits
+from globular.algorithms.infinite.splits import SplitRules, Trial, try_splits
 from globular.algorithms.infinite.tree_partition import best_partition, hard_free_energy
 from globular.algorithms.steps import Step
 from globular.model.dirichlet import InfiniteMixture
@@ -35,7 +35,7 @@ _MANY_MORE = 2
 """How many times the components that splits have found the tree must see to have a say: it cuts clusters of odd shape
 to pieces, and what is odd about a few of them splits see better."""
 _REFINE_EVERY = 3
-"""VariationalRun from one expansion of the tree to the next, as in the paper."""
+"""Cycles from one expansion of the tree to the next, as in the paper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class State:
 
 
 class VariationalRun:
-    """VariationalRun over the data, and their bookkeeping."""
+    """Cycles over the data, and their bookkeeping."""
 
     def __init__(self, data: RowData, prior: Prior, options: InfiniteOptions) -> None:
         self._data, self.prior, self._options = data, prior, options
@@ -96,7 +96,7 @@ class VariationalRun:
         self._n_distances = 0
         self._n_arrangements = 0
         self.epsilon = 0.1 * options.tol * self._total_weight
-        self._rules = SplitRules(self.epsilon, options.gain, options.smallest, options.n_updates)
+        self._rules = SplitRules(options.alpha, self.epsilon, options.gain, options.smallest, options.n_updates)
         self.ended = options.max_iter == 0
         self._opened = False
         self._asked_tree = False
@@ -117,7 +117,7 @@ class VariationalRun:
     def cycle(
         self, state: State, kept: State | None, tol: float, reason: str = "", *, refine: bool = True
     ) -> Generator[Step[Mixture], None, State]:
-        """VariationalRun until F settles; yields them, showing `kept` while it is better. `reason` ends the whole run.
+        """Cycles until F settles; yields them, showing `kept` while it is better. `reason` ends the whole run.
 
         Against `kept` F counts as settled, too, when a cycle adds little to what has been gained already.
 
@@ -220,9 +220,11 @@ class VariationalRun:
         """Step 2: try to split the candidates; the best first."""
         counts = state.moments.counts
         behind = state.tail + counts.sum() - np.cumsum(counts)
-        places = [Place(self._options.alpha, float(behind[c])) for c in candidates]
         found = self._data.shares(state.mixture.local, candidates, counts[candidates])
-        trials = try_splits(found.shares, candidates, state.moments, places, self.prior, self._rules, found.n_threads)
+        trials = try_splits(
+            found.shares, candidates, state.moments, behind[candidates].tolist(), self.prior, self._rules,
+            found.n_threads,
+        )  # fmt: skip
         self._n_distances += found.n_distances + sum(trial.n_distances for trial in trials)
         self._opened |= found.refined
         return sorted(trials, key=lambda trial: -trial.gain)

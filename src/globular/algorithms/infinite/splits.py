@@ -47,6 +47,8 @@ class Trial:
 class SplitRules:
     """When a split is worth it, and how hard to look."""
 
+    alpha: tuple[float, float]
+    """Beta(α₁, α₂), the prior of the sticks."""
     epsilon: float
     """F has to fall by more than this."""
     gain: float
@@ -59,41 +61,35 @@ class SplitRules:
     """How often halves are halved again before a split is given up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a component stands among the sticks."""
-
-    alpha: tuple[float, float]
-    behind: float
-    """Σ_n q(z_n = j) of all components j behind it, the tail included."""
-
-
 def try_splits(
     shares: Sequence[Share],
     components: I64,
     moments: Moments,
-    places: list[Place],
+    behind: list[float],
     prior: Prior,
     rules: SplitRules,
     n_threads: int = 1,
 ) -> list[Trial]:
-    """A trial for each of the components; side by side where shares take one thread each."""
+    """A trial for each of the components; side by side where shares take one thread each.
 
-    def attempt(work: tuple[Share, int, Place]) -> Trial:
-        share, c, place = work
-        return _try_split(share, c, moments.take(slice(c, c + 1)), place, prior, rules)
+    `behind` are Σ_n q(z_n = j) of all components j behind each of them, the tail included.
+    """
 
-    works = list(zip(shares, components.tolist(), places, strict=True))
+    def attempt(work: tuple[Share, int, float]) -> Trial:
+        share, c, mass = work
+        return _try_split(share, c, moments.take(slice(c, c + 1)), mass, prior, rules)
+
+    works = list(zip(shares, components.tolist(), behind, strict=True))
     return list(ordered_map(attempt, works, n_threads))
 
 
-def _try_split(share: Share, component: int, parent: Moments, place: Place, prior: Prior, rules: SplitRules) -> Trial:
+def _try_split(share: Share, component: int, parent: Moments, behind: float, prior: Prior, rules: SplitRules) -> Trial:
     """Steps 2b and 2c: halves at the bisector, then updates of the children alone.
 
     Deviation: where two halves do not pay, the halves are halved again. A ring of clusters is worth its parts, but not
     two half rings.
     """
-    local = _Local(share, place, prior)
+    local = _Local(share, rules.alpha, behind, prior)
     needed = max(rules.epsilon, rules.gain * float(parent.counts[0]))
     before = local.free_energy(parent)
     children = local.updated
@@ -131,8 +127,8 @@ def _fall_to_come(steeper: float, fall: float, n_left: int) -> float:
 class _Local:
     """Updates of a few components on a share."""
 
-    def __init__(self, share: Share, place: Place, prior: Prior) -> None:
-        self._share, self._place, self._prior = share, place, prior
+    def __init__(self, share: Share, alpha: tuple[float, float], behind: float, prior: Prior) -> None:
+        self._share, self._alpha, self._behind, self._prior = share, alpha, behind, prior
         self.n_distances = 0
         self.updated: Moments
         """What the pass of the last `free_energy` makes of the components."""
@@ -140,13 +136,13 @@ class _Local:
     def free_energy(self, moments: Moments) -> float:
         """The terms of F that these components have a part in."""
         moments = moments.take(np.argsort(-moments.counts, kind="stable"))
-        sticks = Sticks.from_counts(self._place.alpha, moments.counts, self._place.behind)
+        sticks = Sticks.from_counts(self._alpha, moments.counts, self._behind)
         posterior = self._prior.update(moments)
         mixture = posterior.expected_mixture(sticks.log_weights)
         statistics = self._e_step(mixture)
         self.updated = Moments.from_pass(mixture, statistics)
         of_parameters = sticks.divergences().sum() + posterior.divergences().sum()
-        of_those_behind = self._place.behind * sticks.log_rests.sum()
+        of_those_behind = self._behind * sticks.log_rests.sum()
         return float(of_parameters - of_those_behind - statistics.log_likelihood)
 
     def bisect(self, moments: Moments) -> Moments | None:

@@ -9,10 +9,11 @@ import numpy as np
 from globular.algorithms.graphs import neighbor_graph
 from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
+from globular.algorithms.steps import last_step
 from globular.model.cells import CenterCells
 from globular.model.graph import Graph
 from globular.model.statistics import F64, HardStatistics
-from globular.seam.among import Probe
+from globular.seam.among import Down, Probe
 from globular.seam.passes import AddSeeds, Assign, LabelBySeeds, Relabel, SumByLabel
 from globular.seam.shard import Shard
 
@@ -33,9 +34,8 @@ def _draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterC
     C = len(centers)
     n_cells = max(1, round(np.sqrt(C)))
     local = shard.local(centers)
-    cell_centers = centers[np.sort(rng.choice(C, n_cells, replace=False))]
-    for step in lloyd(local, cell_centers, KMeansOptions(max_iter=STEPS)):
-        cell_centers = step.model
+    first = centers[np.sort(rng.choice(C, n_cells, replace=False))]
+    cell_centers = last_step(lloyd(local, first, KMeansOptions(max_iter=STEPS))).model
     local.run(Assign(cell_centers, want="labels"))
     cell_of = local.labels
     sizes = np.bincount(cell_of, minlength=n_cells)
@@ -67,7 +67,8 @@ def _draw_cells_of_cells(shard: Shard, centers: F64, rng: np.random.Generator) -
 
 def label_by_cells(shard: Shard, centers: F64, cells: CenterCells) -> int:
     """Label every row with the closest centre of its closest cell; returns the distances it took. O(N √C D)."""
-    statistics = shard.run(Assign.down(cells.tree(centers), want="labels"))
+    tree = cells.tree(centers)
+    statistics = shard.run(Assign(tree.centers, Down(tree), "labels"))
     shard.run(Relabel(cells.order.astype(np.int32)))
     return statistics.n_distances
 

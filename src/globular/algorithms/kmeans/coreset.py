@@ -50,22 +50,14 @@ def part_bytes(n_rows: int, n_columns: int) -> int:
 
 
 def swap_and_step_from_part(
-    shard: Shard,
-    part: Shard,
-    centers: F64,
-    options: ProbingOptions,
-    rng: np.random.Generator,
-    *,
-    unexplained: float = 0.0,
+    shard: Shard, part: Shard, centers: F64, options: ProbingOptions, rng: np.random.Generator
 ) -> Iterator[Step[F64]]:
     """`swap_and_step` on the part, whose rows are labelled, to its end; then on all rows.
 
     All rows are swapped only if the part was misleading. The first step counts the distances of the part.
     """
-    begun = last_step(swap_and_step(part, centers, options, rng, unexplained=unexplained))
+    begun = last_step(swap_and_step(part, centers, options, rng))
     del part  # its memory is free while the steps over all rows are taken
     good_enough = CREDIBLE * begun.objective
-    steps = swap_and_step(
-        shard, begun.model, options, rng, labelled=False, good_enough=good_enough, unexplained=unexplained
-    )
+    steps = swap_and_step(shard, begun.model, options, rng, labelled=False, good_enough=good_enough)
     yield from after(steps, begun.n_distances)

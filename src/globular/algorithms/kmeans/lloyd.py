@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from globular.algorithms.kmeans.centers import CenterUpdate, update_centers
+from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.steps import Step
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.passes import Assign
@@ -43,19 +43,14 @@ def exact_kmeans(
         shifts = update.shifts(centers)
         # labels that a seeding or another run left behind say nothing about this one
         n_changed = statistics.n_changed if iteration > 1 else shard.n_rows
-        stopped = _reason_to_stop(iteration, n_changed, update, shifts, options)
+        stopped = ""
+        if n_changed + update.n_relocated == 0:
+            stopped = "no label changed"
+        elif float((shifts**2).sum()) <= max(options.tol, update.rounding):
+            stopped = "centres moved less than tol"
+        elif iteration >= options.max_iter:
+            stopped = "max_iter"
         yield Step(iteration, statistics.objective, statistics.n_distances, n_changed, update.centers, stopped)
         if stopped:
             return
         centers = update.centers
-
-
-def _reason_to_stop(iteration: int, n_changed: int, update: CenterUpdate, shifts: F64, options: KMeansOptions) -> str:
-    """Why to stop after this iteration; empty to go on."""
-    if n_changed + update.n_relocated == 0:
-        return "no label changed"
-    if float((shifts**2).sum()) <= max(options.tol, update.rounding):
-        return "centres moved less than tol"
-    if iteration >= options.max_iter:
-        return "max_iter"
-    return ""

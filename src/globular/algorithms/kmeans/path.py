@@ -20,9 +20,10 @@ import numpy as np
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.seeding.named import greedy_trials
-from globular.algorithms.seeding.plus_plus import distinct_plus_plus, extend
+from globular.algorithms.seeding.plus_plus import distinct_plus_plus, extend, extend_greedily
+from globular.algorithms.steps import last_step
 from globular.model.statistics import F64
-from globular.seam.passes import AddSeeds, TrySeeds
+from globular.seam.passes import AddSeeds
 from globular.seam.shard import Shard
 
 
@@ -60,7 +61,11 @@ def grow(shard: Shard, sizes: Sequence[int], options: GrowingOptions, rng: np.ra
     potential = np.inf
     for size in sizes:
         if len(centers) < size and potential < np.inf:
-            more = _more(shard, len(centers), size - len(centers), potential, options, rng)
+            n_seeds, n_more = len(centers), size - len(centers)
+            if n_more > options.greedy_up_to:
+                more = extend(shard, n_seeds, n_more, potential, rng)
+            else:
+                more = extend_greedily(shard, n_seeds, n_more, potential, greedy_trials(n_seeds), rng)
             centers = np.concatenate([centers, more])
         if len(centers) < size:
             return
@@ -83,23 +88,6 @@ def _better(shard: Shard, grown: F64, fresh: F64 | None) -> tuple[F64, float]:
     return fresh, shard.run(AddSeeds(fresh)).potential
 
 
-def _more(
-    shard: Shard, n_seeds: int, n_more: int, potential: float, options: GrowingOptions, rng: np.random.Generator
-) -> F64:
-    """Centres to add, by the squared distances that the last pass has left; fewer if no row is left apart."""
-    if n_more > options.greedy_up_to:
-        return extend(shard, n_seeds, n_more, potential, rng)
-    found: list[F64] = [np.empty((0, shard.n_columns))]
-    for _ in range(n_more):
-        if potential <= 0:
-            break
-        trials = shard.take(shard.locate(rng.random(greedy_trials(n_seeds)) * potential, "errors"))
-        best = int(np.argmin(shard.run(TrySeeds(trials))))
-        potential = shard.run(AddSeeds(trials[best : best + 1], n_seeds + len(found) - 1)).potential
-        found.append(trials[best : best + 1])
-    return np.concatenate(found)
-
-
 def _refine(shard: Shard, centers: F64, options: GrowingOptions, rng: np.random.Generator) -> F64:
     """K-means from these centres."""
     if len(centers) < options.probing_from:
@@ -107,6 +95,4 @@ def _refine(shard: Shard, centers: F64, options: GrowingOptions, rng: np.random.
     else:
         probing = ProbingOptions(max_iter=options.max_iter, unit_centers=options.unit_centers)
         steps = probing_kmeans(shard, centers, probing, rng, labelled=False)
-    for step in steps:
-        centers = step.model
-    return centers
+    return last_step(steps).model

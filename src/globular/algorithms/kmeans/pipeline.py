@@ -98,23 +98,21 @@ def _probing(
     shard: Shard, seed: Callable[[Shard], Start], options: PipelineOptions, rng: np.random.Generator
 ) -> Iterator[Step[F64]]:
     """Stages 1 to 6."""
-    inside, part, seen, unexplained = None, None, shard, 0.0
+    inside, part, seen, probing = None, None, shard, options.probing
     if options.may_narrow:
         inside = enter_subspace(shard, options.n_clusters, rng, unit_centers=options.unit_centers)
         if inside is not None:
             logger.info("begins in %d of %d dimensions", inside.subspace.dimension, shard.n_columns)
-            seen, unexplained = inside.shard, inside.unexplained
+            seen, probing = inside.shard, replace(probing, unexplained=inside.unexplained)
         part = draw_part(seen, options.n_clusters, rng)
     start = seed(seen if part is None else part)
     if not start.is_seeding:  # a start that the user has chosen stays as it is
         return probing_kmeans(shard, start.centers, options.probing, rng, labelled=start.labelled)
     if part is None:
-        steps = swap_and_step(
-            seen, start.centers, options.probing, rng, labelled=start.labelled, unexplained=unexplained
-        )
+        steps = swap_and_step(seen, start.centers, probing, rng, labelled=start.labelled)
     else:
         logger.info("begins with %d of %d rows", part.n_rows, shard.n_rows)
-        steps = swap_and_step_from_part(seen, part, start.centers, options.probing, rng, unexplained=unexplained)
+        steps = swap_and_step_from_part(seen, part, start.centers, probing, rng)
     return steps if inside is None else leave_subspace(shard, inside, steps, options.probing, rng)
 
 

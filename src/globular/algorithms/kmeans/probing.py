@@ -41,6 +41,8 @@ class ProbingOptions:
     min_gain: float = 1e-3
     """Stop when an iteration lowers the objective by less than this share."""
     unit_centers: bool = False
+    unexplained: float = 0.0
+    """The part of the objective that the rows of a shard do not show, because they are coordinates in a subspace."""
 
 
 def probing_kmeans(
@@ -51,13 +53,11 @@ def probing_kmeans(
     *,
     momentum: Momentum | None = None,
     before: float = np.inf,
-    unexplained: float = 0.0,
     labelled: bool = True,
 ) -> Iterator[Step[F64]]:
     """K-means from labelled rows (by hierarchical seeding or `label_by_cells`), or from others, searched widely first.
 
-    `momentum` is how the centres were moving, `before` the objective at the start, where they are known; `unexplained`
-    the part of the objective that no centre in the subspace of the shard's coordinates can explain.
+    `momentum` is how the centres were moving, `before` the objective at the start, where they are known.
     """
     momentum = momentum or Momentum(unit_centers=options.unit_centers)
     for iteration in count(1):
@@ -66,7 +66,7 @@ def probing_kmeans(
         else:
             statistics = shard.run(Assign(centers, Probe(draw_cells(shard, centers, rng), options.n_probes)))
         update = update_centers(shard, statistics, centers, unit=options.unit_centers, rows_follow=False)
-        objective = statistics.objective + unexplained
+        objective = statistics.objective + options.unexplained
         gain = (before - objective) / max(objective, np.finfo(np.float64).tiny)
         before = objective
         stopped = ""

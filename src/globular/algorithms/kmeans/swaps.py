@@ -75,19 +75,13 @@ def swap_and_step(
     *,
     labelled: bool = True,
     good_enough: float = 0.0,
-    unexplained: float = 0.0,
 ) -> Iterator[Step[F64]]:
     """Swaps, then iterations of probing k-means from where they end; the first step counts the swaps' distances.
 
     From seeds alone no iteration carries a centre across a gap. For the arguments see `swap_seeds`.
     """
-    swapped = swap_seeds(
-        shard, centers, options, rng, labelled=labelled, good_enough=good_enough, unexplained=unexplained
-    )
-    steps = probing_kmeans(
-        shard, swapped.centers, options, rng,
-        momentum=swapped.momentum, before=swapped.objective, unexplained=unexplained,
-    )  # fmt: skip
+    swapped = swap_seeds(shard, centers, options, rng, labelled=labelled, good_enough=good_enough)
+    steps = probing_kmeans(shard, swapped.centers, options, rng, momentum=swapped.momentum, before=swapped.objective)
     yield from after(steps, swapped.n_distances)
 
 
@@ -99,14 +93,13 @@ def swap_seeds(
     *,
     labelled: bool = True,
     good_enough: float = 0.0,
-    unexplained: float = 0.0,
 ) -> SwappedSeeds:
     """Rounds of one probing step and many swaps; rows that are not labelled are searched widely in the first.
 
     They end when there is little to gain by swaps any more, a round gains less than the share `min_gain` of the
-    objective, or the objective is no more than `good_enough`. `unexplained` is the part of the objective that the
-    shard's rows do not show, because they are coordinates in a subspace.
+    objective, or the objective is no more than `good_enough`.
     """
+    unexplained = options.unexplained
     n_swaps, n_distances, before = 0, 0, np.inf
     momentum, swaps = Momentum(unit_centers=options.unit_centers), _Swaps(shard, rng)
     for _ in range(MAX_ROUNDS):

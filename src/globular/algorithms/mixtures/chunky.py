@@ -127,14 +127,6 @@ def chunky(
             return
 
 
-@dataclass(frozen=True, slots=True)
-class _Ending:
-    """Why these cells are the last ones, and F per row when that was found."""
-
-    reason: str
-    bound: float
-
-
 class _Cells:
     """The frontier in the hands of the algorithm: E-steps over it, and its refinement."""
 
@@ -144,35 +136,27 @@ class _Cells:
         self._shard, self._options, self._rng = shard, options, rng
         self._n_distances = 0
         self._on_rows = False
-        self._ending: _Ending | None = None
+        self._ending, self._bound_then = "", -np.inf
+        """Why these cells are the last ones, empty if they are not, and F per row when that was found."""
         self.graph: Graph | None = None
         if options.C_prime is not None:
             self.graph = nearest_graph(shard, start.means, options.G)
-        self.n_cells = len(shard.run(TakeCells())) if options.C_prime is None else self._first_search(start)
-
-    def _first_search(self, start: GaussianParameters) -> int:
-        """K(A) of every cell, before anything is opened."""
-        self.e_step(start)
-        return len(self._shard.run(TakeCells()))
+            self.e_step(start)  # K(A) of every cell, before anything is opened
+        self.n_cells = len(shard.run(TakeCells()))
 
     def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
         """Responsibilities of all cells, as sums."""
         options = self._options
         if options.C_prime is None or self.graph is None:
-            statistics = self._full_e_step(mixture)
+            rows_or_cells = Expect(mixture) if self._on_rows else ExpectCells(mixture, rule=options.rule)
+            statistics = self._shard.run(rows_or_cells)
         else:
             search = Search(options.C_prime, options.n_random, int(self._rng.integers(2**63)), estimate=True)
-            found = self._shard.run(ExpectCells(mixture, Neighbors(self.graph, search)))
-            statistics = found
-            self.graph = estimated_graph(self.graph, found.pairs, self._shard.n_threads)  # Eq. 8 of Forster & Lücke
+            statistics = self._shard.run(ExpectCells(mixture, Neighbors(self.graph, search)))
+            # Eq. 8 of Forster & Lücke
+            self.graph = estimated_graph(self.graph, statistics.pairs, self._shard.n_threads)
         self._n_distances += statistics.n_distances
         return statistics
-
-    def _full_e_step(self, mixture: GaussianParameters) -> SoftStatistics:
-        """Under all components, on cells or on rows."""
-        if self._on_rows:
-            return self._shard.run(Expect(mixture))
-        return self._shard.run(ExpectCells(mixture, rule=self._options.rule))
 
     def _gains(self, mixture: GaussianParameters, n: int) -> ChunkGains:
         found = self._shard.run(Gains(mixture, n, truncated=self._options.C_prime is not None))
@@ -214,25 +198,25 @@ class _Cells:
     @property
     def tol(self) -> float:
         """Change of F per row below which EM has settled."""
-        return self._options.tol if self._ending is None else _LAST * self._options.tol
+        return _LAST * self._options.tol if self._ending else self._options.tol
 
     def refine(self, mixture: GaussianParameters, bound: float) -> str:
         """Open some cells, go over to the rows, let EM settle for good on the last cells, or say why to stop."""
-        options, ending = self._options, self._ending
+        options = self._options
         if self._on_rows:
             return POLISHED
-        if ending is not None and bound < ending.bound + options.tol:
-            return ending.reason  # F hardly rose: what was found then still holds
+        if self._ending and bound < self._bound_then + options.tol:
+            return self._ending  # F hardly rose: what was found then still holds
         reason = self._open_some(mixture)
         if reason in _POLISHED_AFTER[options.polish]:
-            self._on_rows, self._ending = True, None
+            self._on_rows, self._ending = True, ""
             self.n_cells = self._shard.n_rows
             if options.C_prime is not None:  # rows take over the components of their cells
                 self.n_cells = self._shard.run(OpenRows())
             return ""
-        if ending is not None and reason:
+        if self._ending and reason:
             return reason
-        self._ending = _Ending(reason, bound) if reason else None
+        self._ending, self._bound_then = reason, bound
         return ""
 
     def _open_some(self, mixture: GaussianParameters) -> str:

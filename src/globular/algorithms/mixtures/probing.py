@@ -10,14 +10,12 @@ row. A probing pass knows what its search was good for, because it computes the 
 If the search has gained more for its work than the rest of the iteration for its own, the next one comes in half as
 many iterations, else in twice as many (`Schedule`). Work is counted in densities, not in seconds, so that the same fit
 takes the same steps on any machine and any number of threads. Between two searches neighbourhoods could be looked at
-instead, as in `variational_mixture`; that costs as much as probing and finds less.
+instead, as by `SearchByNeighborhoods`; that costs as much as probing and finds less.
 
 *When to stop.* When a few iterations running have gained next to nothing; such iterations probe.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -25,8 +23,8 @@ from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, label_b
 from globular.algorithms.kmeans.probing import ProbingOptions
 from globular.algorithms.kmeans.swaps import swap_and_step
 from globular.algorithms.kmeans.variational import VariationalOptions
-from globular.algorithms.mixtures.variational import SoftModel, SoftStart, truncated_em, with_variance
-from globular.algorithms.steps import Step, last_step
+from globular.algorithms.mixtures.variational import SoftStart, with_variance
+from globular.algorithms.steps import last_step
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
@@ -104,22 +102,8 @@ def start_probing(
     return SoftStart(mixture, graph_by_cells(shard, mixture.means, cells, options.G), n_distances)
 
 
-def probing_mixture(
-    shard: Shard,
-    start: SoftStart,
-    options: VariationalOptions,
-    rng: np.random.Generator,
-    *,
-    limits: CovarianceLimits,
-    learned_weights: bool = False,
-) -> Iterator[Step[SoftModel]]:
-    """Truncated EM whose rows probe cells of components; options count as far as C′, G, and the end."""
-    search = _Probing(shard, start.graph, options, rng)
-    return truncated_em(shard, start, search, options, limits=limits, learned_weights=learned_weights)
-
-
-class _Probing:
-    """E-steps that probe when it is due; these also renew the graph of the G closest components."""
+class SearchByProbing:
+    """E-steps of `truncated_em` that probe when it is due; these also renew the graph of the G closest components."""
 
     def __init__(self, shard: Shard, graph: Graph, options: VariationalOptions, rng: np.random.Generator) -> None:
         self._shard, self.graph, self._options, self._rng = shard, graph, options, rng

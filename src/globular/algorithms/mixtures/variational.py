@@ -100,7 +100,7 @@ def truncated_em(
     options: VariationalOptions,
     *,
     limits: CovarianceLimits,
-    learned_weights: bool,
+    learned_weights: bool = False,
 ) -> Iterator[Step[SoftModel]]:
     """EM with responsibilities restricted to K(n) and renormalised (Eq. 5), whatever the search.
 
@@ -120,22 +120,8 @@ def truncated_em(
         n_distances = 0
 
 
-def variational_mixture(
-    shard: Shard,
-    start: SoftStart,
-    options: VariationalOptions,
-    rng: np.random.Generator,
-    *,
-    limits: CovarianceLimits,
-    learned_weights: bool = False,
-) -> Iterator[Step[SoftModel]]:
-    """var-GMM-X/S: truncated EM whose rows search the neighbourhoods of the components they keep."""
-    search = _NeighborhoodSearch(shard, start.graph, options, rng)
-    return truncated_em(shard, start, search, options, limits=limits, learned_weights=learned_weights)
-
-
-class _NeighborhoodSearch:
-    """Alg. 1 and Alg. 2 for mixtures."""
+class SearchByNeighborhoods:
+    """var-GMM-X/S: rows search the neighbourhoods of the components they keep (Alg. 1 and Alg. 2)."""
 
     def __init__(self, shard: Shard, graph: Graph, options: VariationalOptions, rng: np.random.Generator) -> None:
         self._shard, self.graph = shard, graph

@@ -37,7 +37,7 @@ def distinct_plus_plus(shard: Shard, n_clusters: int, rng: np.random.Generator, 
     if n_local_trials == 1:
         more = extend(shard, 1, n_clusters - 1, potential, rng)
     else:
-        more = _extend_greedily(shard, n_clusters - 1, potential, n_local_trials, rng)
+        more = extend_greedily(shard, 1, n_clusters - 1, potential, n_local_trials, rng)
     return np.concatenate([first, more])
 
 
@@ -77,13 +77,15 @@ def _draw_batch(shard: Shard, length: int, potential: float, rng: np.random.Gene
     return proposals[accepted]
 
 
-def _extend_greedily(shard: Shard, n_more: int, potential: float, n_local_trials: int, rng: np.random.Generator) -> F64:
-    """One pass per seed: of `n_local_trials` D² draws keep the one that leaves the lowest potential."""
+def extend_greedily(
+    shard: Shard, n_seeds: int, n_more: int, potential: float, n_local_trials: int, rng: np.random.Generator
+) -> F64:
+    """As `extend`, a pass for every seed: of `n_local_trials` draws the one that leaves the lowest potential."""
     found: list[F64] = [np.empty((0, shard.n_columns))]
     while n_more > 0 and potential > 0:
         trials = shard.take(shard.locate(rng.random(n_local_trials) * potential, "errors"))
         best = int(np.argmin(shard.run(TrySeeds(trials))))
-        potential = shard.run(AddSeeds(trials[best : best + 1], len(found))).potential
+        potential = shard.run(AddSeeds(trials[best : best + 1], n_seeds + len(found) - 1)).potential
         found.append(trials[best : best + 1])
         n_more -= 1
     return np.concatenate(found)

@@ -107,14 +107,14 @@ class Cluster:
             "cluster.scale(2), and fit again: X must be such that they can load it again"
         )
 
-    def run(self, function: Callable[..., Any], *args: Any, workers: Collection[str] | None = None) -> dict[str, Any]:
-        """What a function returns or raises on these workers, or on all; of those that were lost over it nothing."""
-        return self.sync(self.run_async, function, args, workers)
+    def run(self, function: Callable[..., Any], *args: Any) -> dict[str, Any]:
+        """What a function returns or raises on all workers; of those that were lost over it nothing."""
+        return self.sync(self.run_async, function, args)
 
     async def run_async(
         self, function: Callable[..., Any], args: tuple[Any, ...], workers: Collection[str] | None = None
     ) -> dict[str, Any]:
-        """The same on the client's event loop."""
+        """The same on the client's event loop, for all or some of the workers."""
         asked = list(await self.alive() if workers is None else workers)
         calls = [self.watched(self._run_one(function, args, address), [address]) for address in asked]
         replies = zip(asked, await asyncio.gather(*calls), strict=True)

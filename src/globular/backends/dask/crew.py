@@ -77,7 +77,9 @@ class Crew:
         self.infos: list[PartInfo] = []
         self.ends: NDArray[np.intp] = np.empty(0, dtype=np.intp)
         threads = self.cluster.wait_for_workers()
-        self._clean_up()
+        clients = self.cluster.sync(self.cluster.of_scheduler, client_ids)
+        if clients is not None:  # what clients that are gone have left behind is forgotten
+            self.cluster.run(drop_orphans, clients)
         self._direct = self.cluster.sync(self._reaches, min(threads))
         self.owners = share_out([part.n_rows for part in self.partitions], threads)
         weakref.finalize(self, _release, client, self.key)
@@ -267,12 +269,6 @@ class Crew:
             self.partitions[number].number, self.rows[number].n_rows, first, weights, self._unit_rows, self._labelled,
             self._n_threads, -self.n_repairs,
         )  # fmt: skip
-
-    def _clean_up(self) -> None:
-        """Have workers forget what clients left behind that are gone."""
-        clients = self.cluster.sync(self.cluster.of_scheduler, client_ids)
-        if clients is not None:
-            self.cluster.run(drop_orphans, clients)
 
 
 def share_out(sizes: Sequence[int | None], threads: dict[str, int]) -> list[str]:

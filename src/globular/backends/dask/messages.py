@@ -31,12 +31,11 @@ class Nothing(Change):
 class Work:
     """A pass for every part, or one of its own for each of some parts; pickled once, however far it travels."""
 
-    __slots__ = ("_value", "changes", "is_merged", "name", "parts", "payload")
+    __slots__ = ("_value", "changes", "is_merged", "parts", "payload")
 
     def __init__(self, value: Pass[Any] | dict[int, Pass[Any]], *, is_merged: bool) -> None:
         one = next(iter(value.values())) if isinstance(value, dict) else value
         self._value: Pass[Any] | dict[int, Pass[Any]] | None = value
-        self.name = type(one).__name__
         self.changes = bool(one.effect.writes)
         """Whether the per-row state is another one afterwards."""
         self.payload = _dumps(value)
@@ -62,10 +61,10 @@ class Work:
         return self.value.get(number) if isinstance(self.value, dict) else self.value
 
     def __getstate__(self) -> Any:
-        return self.name, self.changes, self.payload, self.is_merged, self.parts
+        return self.changes, self.payload, self.is_merged, self.parts
 
     def __setstate__(self, state: Any) -> None:
-        self.name, self.changes, self.payload, self.is_merged, self.parts = state
+        self.changes, self.payload, self.is_merged, self.parts = state
         self._value = None
 
 

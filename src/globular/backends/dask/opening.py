@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
+from dataclasses import replace
 from typing import Any
 
 from globular.backends.dask.cluster import Cluster
-from globular.backends.dask.partitions import Partition, collection_partitions, file_partitions, streamed
+from globular.backends.dask.partitions import Partition, collection_partitions, file_partitions
 from globular.backends.dask.shard import DaskShard
 from globular.data.memory import physical_memory
 from globular.data.open import Given
@@ -73,7 +74,7 @@ def _with_memory(cluster: Cluster, partitions: list[Partition]) -> list[Partitio
     if sum(part.n_bytes or 0 for part in partitions) <= WORKER_SHARE * memory:
         return partitions
     logger.info("the files exceed a share of %g of the workers' memory: streamed", WORKER_SHARE)
-    return [streamed(part) for part in partitions]
+    return [replace(part, rows=replace(part.rows, in_memory=False)) for part in partitions]
 
 
 def _memory_limit(dask_worker: Any = None) -> int:

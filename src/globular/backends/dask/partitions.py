@@ -5,7 +5,7 @@ A worker that dies takes its parts with it; what is described here is enough to 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
 
@@ -118,11 +118,6 @@ def file_partitions(files: Files, n_workers: int) -> list[Partition]:
             name = f"{source.name}, rows {start} to {stop}"
             parts.append(Partition(len(parts), rows, None, stop - start, name, size))
     return parts
-
-
-def streamed(partition: Partition) -> Partition:
-    """The same partition read anew for every pass."""
-    return replace(partition, rows=replace(partition.rows, in_memory=False))
 
 
 # --- on the worker -------------------------------------------------------------------------------------------------

@@ -117,12 +117,6 @@ _HOSTS: dict[tuple[str, str], _Host] = {}
 """By worker and shard; several workers may share a process."""
 
 
-def _address() -> str:
-    from distributed import get_worker
-
-    return str(get_worker().address)
-
-
 # --- loading -------------------------------------------------------------------------------------------------
 
 
@@ -137,11 +131,13 @@ class RowsInfo:
 
 def keep_rows(chunk: Any, weights: Any, key: str, client_id: str, partition: int, name: str) -> None:
     """A Dask task: take the rows of a partition (and weights that came with them) into this worker's keeping."""
+    from distributed import get_worker
+
     rows = chunk.open() if isinstance(chunk, FileRows) else rows_from_chunk(chunk, name)
     if not isinstance(rows, RowRange):  # those are checked while they are read
         check_finite(rows, name)
     given = None if weights is None else weights_from_chunk(weights, _describe(rows).n_rows, name)
-    host = _HOSTS.setdefault((_address(), key), _Host(client_id))
+    host = _HOSTS.setdefault((get_worker().address, key), _Host(client_id))
     host.raw[partition] = (rows, given)
 
 

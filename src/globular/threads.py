@@ -93,7 +93,7 @@ class _Task(Generic[Result]):
 
 
 def _pool(n_threads: int) -> SimpleQueue[_Task[Any]]:
-    """Where so many threads wait for tasks; 0 is one thread for whole tasks that use the others."""
+    """The queue that `n_threads` threads wait at for tasks; 0 is one thread for whole tasks that use the others."""
     with _pools_lock:
         if n_threads not in _pools:
             pool: SimpleQueue[_Task[Any]] = SimpleQueue()

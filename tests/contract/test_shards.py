@@ -184,10 +184,6 @@ def test_point_state_views_write_to_the_whole() -> None:
     assert state.get("a", np.int32, -1).tolist() == [-1] * 5 + [7, 8] + [-1] * 3
     assert state.get("wide", np.float32, 0.5, width=3).tolist() == [[0.5] * 3] * 10
     assert state.get("wide", np.float32, 0.25, width=2).tolist() == [[0.25] * 2] * 10  # another width: made anew
-    state.drop("a")
-    assert (state.get("a", np.int32, -1) == -1).all()
-    with pytest.raises(RuntimeError, match="whole"):
-        view.drop("a")
 
 
 def test_a_stream_names_the_row_that_is_not_finite() -> None:

@@ -44,7 +44,7 @@ Function = TypeVar("Function", bound=Handler)
 NONE: F64 = np.empty(0)
 """Stands for absent weights or scales in kernel calls: kernels look at its length."""
 PART_BYTES = 128 * 2**20
-"""Rows that are not here come in parts of so many bytes."""
+"""Bytes of a part, where rows that are not here come in parts."""
 RUN = 4096
 """Rows whose sum of w d² is kept as one number."""
 

@@ -98,7 +98,7 @@ class ChunkGains:
         return picked(self, slice(n))
 
     def smallest_within(self, n_cells: int) -> float:
-        """The gain down to which opening adds about so many cells, the best one in any case; ∞ if there is none."""
+        """The gain down to which opening adds about `n_cells` cells, the best one in any case; ∞ if there is none."""
         if not len(self.gains):
             return np.inf
         fitting = int(np.searchsorted(np.cumsum(self.added), n_cells, side="right"))

@@ -22,7 +22,7 @@ Graph: TypeAlias = NDArray[np.int32]
 """(C, G): row c holds c itself and then its G − 1 neighbours, closest first."""
 
 _MANY_REPETITIONS = 8
-"""Where G² is more than so many times the clusters, a random row without a repetition would not come for ages."""
+"""Where G² is more than this multiple of the clusters, a random row without a repetition would not come for ages."""
 
 
 def random_graph(n_clusters: int, n_neighbors: int, rng: np.random.Generator) -> Graph:

@@ -47,7 +47,7 @@ class Subspace:
 
 
 def informative_subspace(rows: F64, origin: F64, n_clusters: int, rng: np.random.Generator) -> Subspace:
-    """The principal directions about the origin that so many clusters can make use of, from a sample of rows."""
+    """The principal directions about the origin that `n_clusters` clusters can make use of, from a sample of rows."""
     centered = rows - origin
     exponent = int(np.frexp(max(centered.max(), -centered.min()))[1])
     if abs(exponent) > 40:  # by a power of two, which rounds nothing: values of any size have squares in float32

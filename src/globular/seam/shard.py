@@ -14,11 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.model.statistics import F64
-from globular.seam.among import HardAmong, SoftAmong
 from globular.seam.passes import Answer, Index, Labels, Moments, Pass, Result, RowValue
 from globular.threads import cached_property
-
-Kind = type[Pass[Any]] | type[HardAmong] | type[SoftAmong]
 
 
 class Shard(ABC):

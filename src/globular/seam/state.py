@@ -24,10 +24,6 @@ class PointState:
             self._arrays[name] = array
         return array
 
-    def drop(self, name: str) -> None:
-        """Forget an array (it is made anew on next use)."""
-        self._arrays.pop(name, None)
-
     def view(self, start: int, stop: int) -> PointState:
         """The state of rows start..stop; writing to it writes to the whole."""
         return _StateView(self, start, stop)
@@ -40,9 +36,6 @@ class _StateView(PointState):
 
     def get(self, name: str, dtype: DTypeLike, fill: float, width: int | None = None) -> NDArray[np.generic]:
         return self._whole.get(name, dtype, fill, width)[self._start : self._stop]
-
-    def drop(self, name: str) -> None:
-        raise RuntimeError("state is dropped on the whole, not on a view")
 
     def view(self, start: int, stop: int) -> PointState:
         return self._whole.view(self._start + start, self._start + stop)

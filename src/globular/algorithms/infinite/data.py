@@ -203,7 +203,7 @@ class CellOptions:
 class CellData(ActiveRowData):
     """Fast-VIM: all rows of a cell share their responsibilities (Eqs. 19 to 22).
 
-    Deviation: where so many cells are wanted that they would cost as much as rows do, rows take over, as in VIM.
+    Deviation: where the cells that are wanted would cost as much as rows do, rows take over, as in VIM.
     """
 
     def __init__(

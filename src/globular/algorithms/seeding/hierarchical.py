@@ -51,7 +51,7 @@ THREE_LEVELS_FROM = 200_000
 ROWS_PER_CHILD = 32
 """Sampled rows per child; all rows are used where there are fewer."""
 LARGE = 4
-"""A cell with so many times the mean number of children is seeded by itself, by matrix products on all threads."""
+"""A cell with this multiple of the mean number of children is seeded by itself, by matrix products on all threads."""
 UPPER_STEPS = 6
 LAST_STEPS = 3
 

@@ -22,12 +22,12 @@ from globular.model.groups import group_by, order_by
 from globular.threads import even_ranges, run_all
 
 SETTLED = 8
-"""Rows are sorted once only one in so many changes its cluster in a pass …"""
+"""Rows are sorted by cluster once at most one in 8 of them changes its cluster in a pass."""
 STALE = 4
-"""… and sorted again when one in so many has changed it since."""
+"""Sorted rows are sorted again when one in 4 of them has changed its cluster since."""
 TASKS = 16
 ROWS_PER_TASK = 4096
-"""At least so many rows per task: handing one out costs as much as a thousand rows."""
+"""Least rows of a task: handing one out costs as much as a thousand rows."""
 _ROWS_PER_COPY = 8192
 
 
@@ -75,7 +75,7 @@ class Grouping:
 
 
 def cut_groups(starts: NDArray[np.int64], n_rows: int) -> Iterator[tuple[int, int]]:
-    """Ranges of groups with about so many rows each."""
+    """Ranges of groups with about `n_rows` rows each."""
     n_groups = len(starts) - 1
     first = 0
     while first < n_groups:

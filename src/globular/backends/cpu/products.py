@@ -22,7 +22,7 @@ from globular.threads import even_ranges
 CENTER_CHUNK = 1024
 SCORES_PER_BLOCK = 512 * CENTER_CHUNK
 THIN = 8
-"""Rows of up to so many columns are multiplied by our own kernel: BLAS would mostly pack and unpack."""
+"""Columns up to which rows are multiplied by our own kernel: BLAS would mostly pack and unpack."""
 
 
 @dataclass(frozen=True, slots=True)

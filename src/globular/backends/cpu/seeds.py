@@ -18,7 +18,7 @@ from globular.seam.passes import AddSeeds, CellSeeds, Index, TrySeeds
 from globular.threads import even_ranges, run_all
 
 FEW = 3
-"""Up to so many new seeds go one by one: reading the rows again is cheaper than a thin matrix product."""
+"""New seeds up to which each goes by itself: reading the rows again is cheaper than a thin matrix product."""
 
 
 def zero_level(shard: CpuShard) -> float:

@@ -21,7 +21,7 @@ from globular.seam.passes import Assign, Labels, SumByLabel
 from globular.threads import even_ranges, ordered_map, run_all
 
 FEW_SUMS = 1 << 16
-"""Sums of so many numbers (clusters × columns) stay in the second-level cache."""
+"""Numbers (clusters × columns) up to which sums stay in the second-level cache."""
 ROWS_PER_RUN = 16384
 """Longest run of rows that one task sums; longer clusters are cut, and the pieces added in order."""
 

@@ -89,9 +89,9 @@ def _pickler() -> type:
 
 
 _NAMES: WeakKeyDictionary[GaussianParameters, str] = WeakKeyDictionary()
-"""Of mixtures that were sent …"""
+"""The names of mixtures that were sent."""
 _MIXTURES: WeakValueDictionary[str, GaussianParameters] = WeakValueDictionary()
-"""… and of those that arrived here."""
+"""Mixtures that arrived here, by their names."""
 
 
 def same_mixture(name: str, kind: type[GaussianParameters], attributes: dict[str, Any]) -> GaussianParameters:

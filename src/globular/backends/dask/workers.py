@@ -33,9 +33,9 @@ class PartOptions:
     """How a part is made from its rows."""
 
     partition: int
-    """Number of the partition that the rows are from …"""
+    """Number of the partition that the rows are from."""
     n_rows: int
-    """… and how many there were when it was loaded first."""
+    """Rows that the partition had when it was loaded first."""
     first_row: int
     weights: F64 | None
     """None where the rows have none, or came with their own."""
@@ -73,9 +73,9 @@ class _Host:
     parts: dict[int, _Part] = field(default_factory=dict)
     executor: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "globular-pass"))
     answered: int = 0
-    """Number of the last change that was answered …"""
+    """Number of the last change that was answered."""
     said: Reply = field(default_factory=Reply)
-    """… and the answer."""
+    """The answer to the last change."""
 
     def answer(self, request: Request) -> Reply:
         """Do the work on the parts that are asked of this worker."""

@@ -25,7 +25,7 @@ from globular.threads import even_ranges, map_all, ordered_map
 _MAX_SPANS = 64
 """Statistics are C-sized; so few of them are added up, whatever the number of blocks."""
 SAMPLED_ROWS, SAMPLED_CELLS = 4, 8192
-"""So many rows of a cell, and at most of so many cells, tell how far the bound is below the log-likelihood."""
+"""4 rows of a cell, of at most 8,192 cells, tell how far the bound is below the log-likelihood."""
 KEPT_FEATURES = 2**24
 """Numbers in the features of a frontier's nodes up to which they are kept from pass to pass: 128 MB."""
 _NONE = np.empty(0)
@@ -225,7 +225,7 @@ def collect_gains(shard: HostShard, work: Gains, of_block: GainOfBlock, per_cell
 
 
 def _by_children(frontier: Frontier, places: I64, size: int) -> Iterator[I64]:
-    """Places of nodes in blocks with about so many children each."""
+    """Places of nodes in blocks with about `size` children each."""
     ends = np.cumsum(frontier.n_children(places))
     begin = 0
     while begin < len(places):

@@ -26,9 +26,9 @@ from globular.model.statistics import F64, I64
 from globular.threads import even_ranges, map_all, run_all
 
 SUBTREES = 256
-"""About so many subtrees are grown …"""
+"""Subtrees that are grown, about."""
 SMALLEST_SUBTREE = 4096
-"""… but none of them over fewer rows than this."""
+"""Least rows of a subtree."""
 SAMPLED = 128
 """Rows of the sample for every subtree."""
 DEEPEST = 24
@@ -70,7 +70,7 @@ class Top:
 
 
 def grow(rows: NDArray[Any], weights: F64, width: int, leaf_size: int, n_threads: int) -> Nodes:
-    """A tree over the rows, its scatter of so many numbers a node; `weights` is empty for ones."""
+    """A tree over the rows, its scatter of `width` numbers a node; `weights` is empty for ones."""
     N = len(rows)
     largest = max(SMALLEST_SUBTREE, N // SUBTREES, leaf_size)
     if largest >= N:

@@ -29,7 +29,7 @@ from globular.seam.passes import Assign
 from globular.threads import even_ranges, map_all
 
 FEW_COLUMNS = 12
-"""Up to so many columns the search is vectorised over rows."""
+"""Columns up to which the search is vectorised over rows."""
 
 
 @CpuShard.implements(Assign, Neighbors)

@@ -40,9 +40,9 @@ class Moments:
     raw: F64
     """Of the features, (C, D + S + 1)."""
     tight_sums: F64
-    """Of the tight components, about their means, (T, D) …"""
+    """Sums of the tight components about their means, (T, D)."""
     tight_scatter: F64
-    """… and (T, 1), (T, D) or (T, D, D)."""
+    """Second moments of the tight components, (T, 1), (T, D) or (T, D, D)."""
     bound: float = 0.0
     weight: float = 0.0
 
@@ -150,7 +150,7 @@ class ChunkBlocks:
         return posterior, densities
 
     def statistics(self, total: Moments, n_chunks: int) -> SoftStatistics:
-        """What the moments of so many chunks say about the means of the mixture."""
+        """What the moments of `n_chunks` chunks say about the means of the mixture."""
         counts = total.raw[:, -1].copy()
         sums, scatter = total.tight_sums, total.tight_scatter
         if len(sums) < len(counts):

@@ -125,7 +125,7 @@ class BinarySource(StreamedSource):
         return rows
 
     def _fill(self, file: FileIO, begin: int, content: memoryview) -> None:
-        """Read `size` bytes from `offset` on; a call may give fewer than it was asked for."""
+        """Fill `content` with the bytes from `begin` on; one call may give fewer than it was asked for."""
         file.seek(begin)
         while (n_new := file.readinto(content)) < len(content):
             if not n_new:

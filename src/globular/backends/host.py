@@ -1,7 +1,7 @@
 """What shards of this process share: per-row state, the table of who carries out which pass, and passes over state.
 
-A backend derives from `HostShard`, brings rows (`take`, `parts`) and registers a function for each pass that it carries
-out itself: `@MyShard.implements(Assign)`, or `@MyShard.implements(Assign, Probe)` for one source of candidates. What
+A backend derives from `HostShard` by way of `BlockShard`, and registers a function for each pass that it carries out
+itself: `@MyShard.implements(Assign)`, or `@MyShard.implements(Assign, Probe)` for one source of candidates. What
 needs weights and per-row state alone is written here once. Passes that nobody has registered are carried out part by
 part.
 """
@@ -16,7 +16,6 @@ from typing import Any, ClassVar, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.errors import UnsupportedPassError
 from globular.kernels.random import random_labels
 from globular.kernels.seeds import weighted_sum
 from globular.model.statistics import F64
@@ -97,9 +96,7 @@ class HostShard(Shard):
                     return cast(Handler, found)
         return None
 
-    def run(self, work: Pass[Result]) -> Result:
-        if reason := self.why_not(type(work)):
-            raise UnsupportedPassError(f"{type(work).__name__} is not available here: {reason}")
+    def _carry_out(self, work: Pass[Result]) -> Result:
         if "d2" in work.effect.writes:
             self.error_runs = None
         handler = self._handler(work)

@@ -2,8 +2,8 @@
 
 A pass holds small parameters (C-sized, float64). Whoever carries it out does everything N-sized, changes the per-row
 state that the pass declares, and returns a result; results of several sets of rows are put together by `merge`.
-Every pass has an oracle in `reference`. "Rows as the passes see them" are the user's rows in float64, scaled to unit
-length if the metric is the cosine.
+Every pass has an oracle in `tests/reference`. "Rows as the passes see them" are the user's rows in float64, scaled to
+unit length if the metric is the cosine.
 
 Per-row state by name: "labels", the closest centre (−1 before the first pass); "d2", the squared distance to the
 closest seed, or to the own centre after a pass among `Probe` or `Down`; "seeds", the number of that seed; "members",

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.errors import UnsupportedPassError
 from globular.model.statistics import F64
 from globular.seam.passes import Answer, Index, Labels, Moments, Pass, Result, RowValue
 from globular.threads import cached_property
@@ -40,9 +41,15 @@ class Shard(ABC):
     def lacks(self) -> Mapping[str, str]:
         """From what passes may need (`Pass.needs`) and the rows here are not, to the reason."""
 
-    @abstractmethod
     def run(self, work: Pass[Result]) -> Result:
         """Carry out a pass: change the per-row state as it declares, and return its result."""
+        if reason := self.why_not(type(work)):
+            raise UnsupportedPassError(f"{type(work).__name__} is not available here: {reason}")
+        return self._carry_out(work)
+
+    @abstractmethod
+    def _carry_out(self, work: Pass[Result]) -> Result:
+        """`run`, for a pass whose needs are met."""
 
     def why_not(self, kind: Any) -> str:
         """Why passes of a kind, or among a source of candidates, cannot be run here; empty if they can."""

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.shard import CpuShard, local_shard
 from globular.backends.host import HostShard
-from globular.errors import UnsupportedPassError
 from globular.model.statistics import F64
 from globular.seam.passes import Index, Labels, Locate, Pass, Result, RowValue, Take, Total
 from globular.seam.shard import Shard
@@ -65,9 +64,7 @@ class SideBySide(Shard):
         found = {need: reason for lacks in self._lacks_of_parts for need, reason in lacks.items()}
         return {**found, "rows in one place": IN_PARTS, "sparse rows": IN_PARTS}
 
-    def run(self, work: Pass[Result]) -> Result:
-        if reason := self.why_not(type(work)):
-            raise UnsupportedPassError(f"{type(work).__name__} is not available here: {reason}")
+    def _carry_out(self, work: Pass[Result]) -> Result:
         asked: Pass[Any] = work
         if isinstance(asked, Take):  # by the number in the whole
             return cast(Result, self.take(asked.indices, asked.what))

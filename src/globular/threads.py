@@ -19,6 +19,8 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
+from globular.cores import usable_cores
+
 Arguments = ParamSpec("Arguments")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -28,15 +30,13 @@ _pools_lock = threading.Lock()
 
 
 def default_threads() -> int:
-    """GLOBULAR_NUM_THREADS if set, else the cores this process may use."""
+    """GLOBULAR_NUM_THREADS if set, else the cores this process may use (see `cores`)."""
     asked = os.environ.get("GLOBULAR_NUM_THREADS", "").strip()
     if asked:
         if not asked.isdecimal() or int(asked) < 1:
             raise ValueError(f"GLOBULAR_NUM_THREADS={asked!r} must be a whole number of at least 1")
         return int(asked)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return usable_cores()
 
 
 def resolve_threads(n_threads: int | None) -> int:

@@ -33,8 +33,8 @@ class Adapter:
 
     `title` is its name in words, for pictures and short tables;
     `exact` marks Lloyd's iterations over all rows (their best error is the yardstick of the tables);
-    `all_rows` that no subsample is taken. The centres come back as they are, their number and type are checked by the
-    caller.
+    `all_rows` that no subsample is taken; from `max_clusters` on its seeding alone would take hours.
+    The centres come back as they are, their number and type are checked by the caller.
     """
 
     name: str
@@ -47,6 +47,9 @@ class Adapter:
     exact: bool = False
     min_features: int = 1
     max_features: int | None = None
+    max_clusters: int | None = None
+    accepts_weights: bool = False
+    accepts_sparse: bool = False
 
     @property
     def distribution(self) -> str:
@@ -74,13 +77,17 @@ class Adapter:
         except importlib.metadata.PackageNotFoundError:
             return ""
 
-    def refusal(self, n_features: int) -> str | None:
-        """Why this adapter does not take data of that width, or None."""
+    def refusal(self, n_features: int, n_clusters: int, *, weighted: bool = False, sparse: bool = False) -> str | None:
+        """Why this adapter does not take such a task, or None."""
         if n_features < self.min_features:
             return f"needs at least {self.min_features} features"
         if self.max_features is not None and n_features > self.max_features:
             return f"meant for at most {self.max_features} features"
-        return None
+        if self.max_clusters is not None and n_clusters > self.max_clusters:
+            return f"meant for at most {self.max_clusters} clusters"
+        if weighted and not self.accepts_weights:
+            return "takes no weights"
+        return "takes no sparse rows" if sparse and not self.accepts_sparse else None
 
 
 def find_adapter(name: str) -> Adapter:
@@ -103,12 +110,21 @@ def _ours(name: str, title: str, algorithm: str, seeding: str, settings: str = "
 def _quality(quality: str, title: str = "") -> Adapter:
     fit = partial(fits.globular_quality, quality=quality)
     settings = f'quality="{quality}", its own iterations'
-    return Adapter(f"globular-{quality}", title or f'globular, quality="{quality}"', "globular", fit, settings)
+    title = title or f'globular, quality="{quality}"'
+    return Adapter(f"globular-{quality}", title, "globular", fit, settings, accepts_weights=True, accepts_sparse=True)
 
 
 def _lloyd(name: str, title: str, module: str, algorithm: str) -> Adapter:
     fit = partial(fits.sklearn_like, module=f"{module}.cluster", algorithm=algorithm)
     return Adapter(name, title, module, fit, "random rows", accepts_start=True, exact=True)
+
+
+def _defaults(title: str, module: str) -> Adapter:
+    fit, settings = partial(fits.sklearn_defaults, module=f"{module}.cluster"), "n_init=1, its own iterations"
+    return Adapter(
+        f"{module}-defaults", f"{title}, KMeans(n_init=1)", module, fit, settings,
+        max_clusters=1_000, accepts_weights=True, accepts_sparse=True,
+    )  # fmt: skip
 
 
 def _superkmeans(mode: str, title: str, settings: str) -> Adapter:
@@ -122,17 +138,26 @@ _ADAPTERS = (
     _quality("fast"),
     _quality("balanced", "globular (default)"),
     _quality("best"),
+    Adapter(
+        "globular-nested", "globular, NestedMiniBatchKMeans", "globular", fits.globular_nested,
+        "its own iterations", accepts_weights=True, accepts_sparse=True,
+    ),
     _ours("globular-afkmc2", "Lloyd from AFK-MC² seeds", "lloyd", "afk-mc2", "AFK-MC² seeds, chain 200"),
     _ours("globular-lloyd", "Lloyd from random rows", "lloyd", "random"),
     _ours("globular-yinyang", "yinyang from random rows", "yinyang", "random"),
+    _defaults("scikit-learn", "sklearn"),
     _lloyd("sklearn-lloyd", "scikit-learn, Lloyd", "sklearn", "lloyd"),
     _lloyd("sklearn-elkan", "scikit-learn, Elkan", "sklearn", "elkan"),
     Adapter(
         "sklearn-minibatch", "scikit-learn, MiniBatchKMeans", "sklearn", fits.sklearn_minibatch,
         "random rows, batches of 10,000", accepts_start=True,
     ),
+    _defaults("scikit-learn-intelex", "sklearnex"),
     _lloyd("sklearnex-lloyd", "scikit-learn-intelex, Lloyd", "sklearnex", "lloyd"),
-    Adapter("faiss-kmeans", "faiss, random rows", "faiss", fits.faiss, "random rows", accepts_start=True, exact=True),
+    Adapter(
+        "faiss-kmeans", "faiss, random rows", "faiss", fits.faiss,
+        "random rows", accepts_start=True, exact=True, accepts_weights=True,
+    ),
     Adapter("faiss-afkmc2", "faiss, AFK-MC² seeds", "faiss", _faiss_afk, "AFK-MC² seeds, chain 50", exact=True),
     Adapter("faiss-superkmeans", "faiss, SuperKmeans", "faiss", _faiss_super, "random rows", min_features=32),
     _superkmeans("flat", ", flat", "all rows, no early stop"),

@@ -18,7 +18,7 @@ Traps that make comparisons unfair, and what is done about them here:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -30,18 +30,30 @@ Matrix = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Task:
-    """What every library is asked for: centres of X, from a given start or its own seeds."""
+    """What every library is asked for: centres of X, from a given start or its own seeds.
 
-    X: Matrix
+    X is dense float32, or CSR for adapters that `accepts_sparse`; weights come only to those that `accepts_weights`.
+    """
+
+    X: Any
     n_clusters: int
     n_iter: int
     threads: int
     seed: int
     start: Matrix | None = None
+    weights: NDArray[np.floating[Any]] | None = None
 
     def start_or(self, seeding: str) -> Matrix | str:
         """The given start, or else the name of a seeding."""
         return seeding if self.start is None else self.start
+
+    def small(self, n_rows: int) -> Task:
+        """The same on the first rows: a fit of it takes imports, compilation and thread pools out of the next one."""
+        weights = None if self.weights is None else self.weights[:n_rows]
+        n_clusters = min(self.n_clusters, max(1, min(n_rows, self.X.shape[0]) // 4))
+        return replace(
+            self, X=self.X[:n_rows], n_clusters=n_clusters, n_iter=min(self.n_iter, 3), start=None, weights=weights
+        )
 
 
 def globular(task: Task, *, algorithm: str, seeding: str) -> NDArray[Any]:
@@ -56,7 +68,12 @@ def globular(task: Task, *, algorithm: str, seeding: str) -> NDArray[Any]:
 def globular_quality(task: Task, *, quality: str) -> NDArray[Any]:
     # Defaults but for the knob: it decides by itself how long to go on, so n_iter means nothing here.
     model = import_module("globular").KMeans(task.n_clusters, quality=quality, random_state=task.seed)
-    return model.fit(task.X).cluster_centers_
+    return model.fit(task.X, sample_weight=task.weights).cluster_centers_
+
+
+def globular_nested(task: Task) -> NDArray[Any]:
+    model = import_module("globular").NestedMiniBatchKMeans(task.n_clusters, random_state=task.seed)
+    return model.fit(task.X, sample_weight=task.weights).cluster_centers_
 
 
 def sklearn_like(task: Task, *, module: str, algorithm: str) -> NDArray[Any]:
@@ -64,6 +81,13 @@ def sklearn_like(task: Task, *, module: str, algorithm: str) -> NDArray[Any]:
     options |= {"init": task.start_or("random"), "n_init": 1, "max_iter": task.n_iter, "tol": 0.0}
     model = import_module(module).KMeans(task.n_clusters, algorithm=algorithm, random_state=task.seed, **options)
     return model.fit(task.X).cluster_centers_
+
+
+def sklearn_defaults(task: Task, *, module: str) -> NDArray[Any]:
+    # One run as most people make it: k-means++ seeds, then Lloyd until the shifts are small; n_iter means nothing here.
+    options: dict[str, Any] = {"n_jobs": task.threads} if module.startswith("sklearnex") else {}
+    model = import_module(module).KMeans(task.n_clusters, n_init=1, random_state=task.seed, **options)
+    return model.fit(task.X, sample_weight=task.weights).cluster_centers_
 
 
 def sklearn_minibatch(task: Task) -> NDArray[Any]:
@@ -80,7 +104,8 @@ def faiss(task: Task, *, cls: str = "Kmeans", seeding: str | None = None) -> NDA
     if seeding is not None:
         options["init_method"] = getattr(faiss, seeding)
     model = getattr(faiss, cls)(task.X.shape[1], task.n_clusters, niter=task.n_iter, seed=task.seed, **options)
-    model.train(task.X, **({} if task.start is None else {"init_centroids": task.start}))
+    given = {"weights": task.weights, "init_centroids": task.start}
+    model.train(task.X, **{name: value for name, value in given.items() if value is not None})
     return model.centroids
 
 

@@ -157,7 +157,7 @@ def _run_problem(problem: Problem, adapters: list[Adapter], plan: Plan, machine:
         for repeat in range(plan.repeats):
             for n_iter in plan.n_iters:
                 for adapter in adapters:
-                    run = _refused(adapter, X.shape[1], plan)
+                    run = _refused(adapter, X.shape[1], problem.n_clusters, plan)
                     if run is not None and (repeat or n_iter != plan.n_iters[0]):
                         continue  # said once is enough
                     run = run or run_once(
@@ -174,11 +174,11 @@ def _run_problem(problem: Problem, adapters: list[Adapter], plan: Plan, machine:
                     yield _row(problem, X, adapter, plan, machine, run, n_iter=n_iter, repeat=repeat)
 
 
-def _refused(adapter: Adapter, n_features: int, plan: Plan) -> Run | None:
+def _refused(adapter: Adapter, n_features: int, n_clusters: int, plan: Plan) -> Run | None:
     """Why there will be no run, or None."""
     if not adapter.is_installed():
         return Run("not installed", message=f"pip install {adapter.distribution}")
-    refusal = adapter.refusal(n_features)
+    refusal = adapter.refusal(n_features, n_clusters)
     if refusal is not None:
         return Run("not applicable", message=refusal)
     if time.monotonic() > plan.deadline:

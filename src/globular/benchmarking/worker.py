@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -64,10 +64,7 @@ def measure(job: Job) -> Timing:
     adapter = find_adapter(job.adapter)
     start = None if job.start is None else np.load(job.start)
     task = Task(np.load(job.data), job.n_clusters, job.n_iter, job.threads, job.seed, start)
-    rows = np.ascontiguousarray(task.X[: adapter.warm_up_rows])
-    n_few = min(job.n_clusters, max(1, len(rows) // 4))
-    # A small fit first, so that imports, just-in-time compilation and thread pools are not timed.
-    adapter.fit(replace(task, X=rows, n_clusters=n_few, n_iter=min(job.n_iter, 3), start=None))
+    adapter.fit(task.small(adapter.warm_up_rows))
     began = time.perf_counter()
     centers = adapter.fit(task)
     seconds = time.perf_counter() - began

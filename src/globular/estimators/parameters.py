@@ -44,7 +44,7 @@ verbose : int, default=0
 callbacks : callback, callable or list of them, default=None
     See :mod:`globular.callbacks`.
 n_threads : int or None, default=None
-    Threads; None is GLOBULAR_NUM_THREADS or all cores. The result does not depend on it.
+    Threads; None is GLOBULAR_NUM_THREADS, OMP_NUM_THREADS or all cores. The result does not depend on it.
 """
 DESCRIPTIONS = {entry.split()[0]: entry for entry in re.split(r"\n(?=\w)", _TEXT.strip())}
 """The description of a parameter by its name, for estimators that have it with this type and default."""

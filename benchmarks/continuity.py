@@ -1,0 +1,191 @@
+"""Every k alike? Seconds and error of KMeans for k from 2 to 2,000, and where either of them jumps.
+
+    python benchmarks/continuity.py                          # four data sets; tens of minutes
+    python benchmarks/continuity.py --sets geonames --rounds 3
+
+Both figures are compared on logarithmic scales, where over a few neighbouring k they are nearly straight lines, or bend
+a little. Two things are said, as the factor that is left when that trend is taken away:
+
+- a *step* between two neighbouring k: one parabola is fitted to the three values on either side, all six together, with
+  a step in the middle, by least squares. So a curve that only falls, rises or bends has no step, and one noisy value
+  is averaged with two others;
+- a *bump* at one k: its value against a parabola through the two values on either side.
+
+Seconds should have none beyond 1.5×, upward or downward. Errors should have none beyond 1 % upward: a fit that is
+better than its neighbours does no harm. Very few clusters, and k near the number of groups that there really are, may
+show what the data do by themselves. Writes continuity.json and the picture of the documentation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from globular import KMeans
+from globular.benchmarking.measure import quantization_error
+from globular.benchmarking.results import describe_machine
+from globular.benchmarking.sets import Rows, find_set
+from globular.io.files import write_whole
+from globular.plotting.axes import HUES, pyplot, tidy
+
+PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "continuity.png"
+SETS = ("covtype", "glove50", "geonames", "groups-overlapping")
+AROUND_500 = (490, 499, 500, 501, 510)
+SECONDS_LIMIT, ERROR_LIMIT = 1.5, 1.01
+N_SIDE = 3
+"""Values on either side of a step."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One number of clusters: the fastest of the fits, and the mean squared distance."""
+
+    data_set: str
+    n_clusters: int
+    seconds: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Jump:
+    """A factor that a straight line does not explain, between two k (a step) or at one of them (a bump)."""
+
+    where: str
+    factor: float
+
+
+def numbers_of_clusters(first: int = 2, last: int = 2_000, n: int = 24) -> list[int]:
+    """About n of them in equal ratios, and those around 500, where another algorithm may begin."""
+    spread = np.unique(np.geomspace(first, last, n).round().astype(int)).tolist()
+    return sorted({*spread, *(k for k in AROUND_500 if first <= k <= last)})
+
+
+def steps(k: Sequence[int], values: Sequence[float]) -> list[Jump]:
+    """The step between each two neighbouring k, as a factor."""
+    x, y = np.log(k), np.log(values)
+    found = []
+    for right in range(1, len(k)):
+        some = np.arange(max(0, right - N_SIDE), min(len(k), right + N_SIDE))
+        if len(some) > 4:  # a parabola and a step have four parameters
+            design = np.column_stack([np.vander(x[some] - x[right], 3), some >= right])
+            step = np.linalg.lstsq(design, y[some], rcond=None)[0][3]
+            found.append(Jump(f"from k = {k[right - 1]} to {k[right]}", math.exp(step)))
+    return found
+
+
+def bumps(k: Sequence[int], values: Sequence[float]) -> list[Jump]:
+    """Each value but the outer two against its neighbours, as a factor."""
+    x, y = np.log(k), np.log(values)
+    found = []
+    for i in range(1, len(k) - 1):
+        others = [j for j in range(max(0, i - 2), min(len(k), i + 3)) if j != i]
+        if len(others) > 2:
+            trend = np.linalg.lstsq(np.vander(x[others] - x[i], 3), y[others], rcond=None)[0][2]
+            found.append(Jump(f"at k = {k[i]}", math.exp(y[i] - trend)))
+    return found
+
+
+def jumps(points: Sequence[Point]) -> list[str]:
+    """What should not be, of one data set, in words."""
+    k = [point.n_clusters for point in points]
+    found = []
+    for name, limit, both_ways in (("seconds", SECONDS_LIMIT, True), ("error", ERROR_LIMIT, False)):
+        values = [getattr(point, name) for point in points]
+        for jump in (*steps(k, values), *bumps(k, values)):
+            if jump.factor > limit or (both_ways and jump.factor < 1.0 / limit):
+                found.append(f"{points[0].data_set}, {jump.where}: {name} × {jump.factor:.3f}")
+    return found
+
+
+def measure(name: str, rows: Rows, numbers: Sequence[int], rounds: int, threads: int) -> list[Point]:
+    """All k in turns, so that a disturbance of the machine hits neighbours alike; errors over all rows."""
+
+    def fit(k: int) -> tuple[float, KMeans]:
+        model = KMeans(k, random_state=0, n_threads=threads)
+        began = time.perf_counter()
+        model.fit(rows.X, sample_weight=rows.weights)
+        return time.perf_counter() - began, model
+
+    for k in {numbers[0], numbers[-1]}:  # kernels
+        fit(k)
+    seconds, errors = dict.fromkeys(numbers, math.inf), {}
+    for _ in range(rounds):
+        for k in numbers:
+            taken, model = fit(k)
+            seconds[k] = min(seconds[k], taken)
+            if k not in errors:
+                errors[k] = quantization_error(
+                    rows.X, model.cluster_centers_, weights=rows.weights, threads=threads
+                )  # fmt: skip
+    return [Point(name, k, seconds[k], errors[k]) for k in numbers]
+
+
+def sample(rows: Rows, n_rows: int) -> Rows:
+    """At most so many rows, drawn at random."""
+    n = rows.X.shape[0]
+    chosen = np.sort(np.random.default_rng(0).choice(n, min(n, n_rows), replace=False))
+    return Rows(rows.X[chosen], None if rows.weights is None else rows.weights[chosen])
+
+
+def draw(points: Sequence[Point], path: Path, source: str) -> None:
+    """Seconds and errors against k, a line per data set; errors against those of the first k."""
+    figure, panels = pyplot().subplots(1, 2, figsize=(10, 4), layout="constrained")
+    for index, name in enumerate(dict.fromkeys(point.data_set for point in points)):
+        there = [point for point in points if point.data_set == name]
+        k, first = [point.n_clusters for point in there], there[0].error or 1.0
+        style = {"color": HUES[index % len(HUES)], "marker": "o", "markersize": 3, "linewidth": 1.2, "label": name}
+        panels[0].plot(k, [point.seconds for point in there], **style)
+        panels[1].plot(k, [point.error / first for point in there], **style)
+    for panel, title in zip(panels, ("seconds of a fit", "error, that of the smallest k = 1"), strict=True):
+        tidy(panel).set(xscale="log", yscale="log", xlabel="clusters k", title=title)
+        panel.axvline(500, color="#9aa3ad", linewidth=0.8, linestyle=":")
+    panels[0].legend(frameon=False)
+    write_whole(path, lambda file: figure.savefig(file, format="png", dpi=110, metadata={"Source": source}))
+    pyplot().close(figure)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse the command line, measure, say the jumps, draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", nargs="+", default=list(SETS), metavar="NAME")
+    parser.add_argument("--k", nargs="+", type=int, default=numbers_of_clusters(), metavar="K")
+    parser.add_argument("--max-rows", type=int, help="of every set; 100,000 of covtype in any case")
+    parser.add_argument("--rounds", type=int, default=2, help="fits of each k; the fastest counts")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--output", type=Path, default=Path("bench-results/continuity.json"))
+    parser.add_argument("--picture", type=Path, default=PICTURE)
+    options = parser.parse_args(arguments)
+    console, machine, points = Console(), describe_machine(), list[Point]()
+    say: Callable[[str], None] = lambda line: console.print(line, highlight=False, soft_wrap=True)  # noqa: E731
+    for name in options.sets:
+        data = find_set(name)
+        if (missing := data.missing_file()) is not None:
+            say(f"{name}: {missing} not found; set GLOBULAR_DATA")
+            continue
+        limit = min(options.max_rows or 10**9, 100_000 if name == "covtype" else 10**9)
+        there = measure(name, sample(data.load(), limit), sorted(options.k), options.rounds, options.threads)
+        for point in there:
+            say(f"{name}, k = {point.n_clusters}: {point.seconds:.3g} s, error {point.error:.6g}")
+        points += there
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"machine": asdict(machine), "points": [asdict(point) for point in points]}, indent=0)
+        write_whole(options.output, lambda file, text=text: file.write(text.encode()))
+    if not points:
+        raise SystemExit("none of the data sets was found")
+    draw(points, options.picture, f"{machine.machine}; {options.threads} threads; {machine.commit[:7]}")
+    by_set = [[point for point in points if point.data_set == name] for name in options.sets]
+    found = [line for there in by_set if there for line in jumps(there)]
+    for line in found or ["no jump in seconds or error"]:
+        say(line)
+
+
+if __name__ == "__main__":
+    main()

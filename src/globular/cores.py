@@ -1,0 +1,76 @@
+"""How many cores this process may use: what it may run on, what its container grants, what its parent left it.
+
+A container or a batch system limits processors in two ways: by affinity (these cores and no others) and by a quota of
+the control group (so many microseconds of processor time in each period, on whichever cores). `os.cpu_count` sees
+neither, and a process with more threads than its quota is stopped for the rest of every period. Those who start
+several workers on one machine leave each its share in OMP_NUM_THREADS: joblib writes cores ÷ workers there, Dask's
+nanny 1 for each thread of a worker, batch systems the cores of a task.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import cache
+from pathlib import Path, PurePosixPath
+
+_ROOT = Path("/")
+
+
+def usable_cores() -> int:
+    """OMP_NUM_THREADS if it is set, as with every OpenMP library; else the cores by affinity and quota."""
+    return share_of_parent() or int(min(allowed_cores(), granted_cores()))
+
+
+def share_of_parent() -> int | None:
+    """The first number of OMP_NUM_THREADS (further ones are for nested regions); None if it is not such a list."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) >= 1 else None
+
+
+def allowed_cores() -> int:
+    """Cores that the scheduler lets this process run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@cache
+def granted_cores() -> float:
+    """Cores of the quota, a part of one counting as one; infinite without a quota. The files are read once."""
+    quota = cgroup_quota(_ROOT)
+    return quota if math.isinf(quota) else max(1, math.ceil(quota))
+
+
+def cgroup_quota(root: Path) -> float:
+    """Processor seconds per second that the control groups of this process grant (version 1 or 2), or infinity.
+
+    The lowest limit counts, of the process's own group and of those above it. Inside a container the group's path may
+    be that of the machine outside, which is not there: what is there, at the latest the mount itself, is read.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return math.inf
+    limits = [math.inf]
+    for line in lines:
+        controllers, _, group = line.partition(":")[2].partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mounts = (controllers, "cpu") if controllers else ("", "unified")
+        for mount in dict.fromkeys(mounts):
+            place = PurePosixPath(group.lstrip("/"))
+            limits += [_limit(root / "sys/fs/cgroup" / mount / folder) for folder in (place, *place.parents)]
+    return min(limits)
+
+
+def _limit(folder: Path) -> float:
+    """Quota ÷ period of one group; a group without a limit says "max" (version 2) or −1 (version 1)."""
+    try:
+        if (folder / "cpu.max").is_file():
+            quota, period = (folder / "cpu.max").read_text().split()
+        else:
+            quota, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return int(quota) / int(period) if int(quota) > 0 else math.inf
+    except (OSError, ValueError, ZeroDivisionError):  # no such files, or "max"
+        return math.inf

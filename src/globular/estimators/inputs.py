@@ -138,6 +138,8 @@ def _open_on_workers(estimator: Any, given: Given, sample_weight: Any, unit_rows
 
 def _validate(estimator: Any, X: Any, source: Source | None, *, reset: bool, accept_sparse: bool) -> Any:
     """The rows as passes take them; the estimator notes or compares the number and the names of their columns."""
+    if source is None and _is_plain(X) and _has_columns_of(estimator, X, reset=reset):
+        return X
     if sparse.issparse(X) and not accept_sparse:
         raise TypeError(
             f"{type(estimator).__name__} needs dense rows, X is sparse; pass X.toarray(), of fewer columns if that is "
@@ -155,6 +157,29 @@ def _validate(estimator: Any, X: Any, source: Source | None, *, reset: bool, acc
     except (ValueError, TypeError) as error:
         message = _told_shortly(str(error), X)
         raise (type(error)(message) if source is None else DataError(f"{source.name}: {message}")) from None
+
+
+def _is_plain(X: Any) -> bool:
+    """Whether X is an array that scikit-learn would take as it is.
+
+    It looks at so many kinds of tables that small fits would spend much of their time there.
+    """
+    if not (type(X) is np.ndarray and X.ndim == 2 and X.size > 0 and X.flags.c_contiguous and X.dtype in REAL_DTYPES):
+        return False
+    if X.dtype.kind != "f":
+        return True
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(X.sum()))  # any other sum asks for a closer look
+
+
+def _has_columns_of(estimator: Any, X: NDArray[Any], *, reset: bool) -> bool:
+    """Whether the columns of an array are those of the fit, and had no names; with `reset` they become those."""
+    if reset:
+        estimator.n_features_in_ = X.shape[1]
+        vars(estimator).pop("feature_names_in_", None)
+        return True
+    own = vars(estimator)
+    return own.get("n_features_in_") == X.shape[1] and "feature_names_in_" not in own
 
 
 def _checked_rows(estimator: Any, X: Any, source: Source | None, *, reset: bool) -> Any:

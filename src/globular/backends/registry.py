@@ -27,5 +27,6 @@ def shard_over(
 
     `first_row` is the number of the first row in the whole data, of which these rows may be a part.
     """
-    kind = CpuShard if isinstance(rows, np.ndarray) or sparse.issparse(rows) else StreamShard
-    return kind(rows, weights, unit_rows=unit_rows, n_threads=n_threads, first_row=first_row)
+    if isinstance(rows, np.ndarray | sparse.csr_matrix | sparse.csr_array):
+        return CpuShard(rows, weights, unit_rows=unit_rows, n_threads=n_threads, first_row=first_row)
+    return StreamShard(rows, weights, unit_rows=unit_rows, n_threads=n_threads, first_row=first_row)

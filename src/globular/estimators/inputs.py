@@ -7,6 +7,7 @@ inside the passes. Files are read whole if they fit comfortably into memory and 
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -253,12 +254,11 @@ def mean_variance(data: Input) -> float:
     """Mean variance of the columns; an error if squares leave the range of float64: no distance means anything then."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         means, variances = data.shard.column_moments()
-    variance = float(variances.mean())
-    if not np.isfinite(variance):
+        spread = float(variances.sum())
+    variance = spread / len(variances)
+    if not math.isfinite(variance):
         raise ValueError("X has values too large for float64: their squares overflow; scale X down")
-    with np.errstate(over="ignore"):
-        total = float(np.sum(variances)) * data.shard.total_weight * np.float64(data.unit)
-    if not np.isfinite(total):
+    if not math.isfinite(spread * data.shard.total_weight * data.unit):
         raise ValueError("sample_weight times the squares of X overflows in float64; scale sample_weight or X down")
     if variance < SMALLEST_VARIANCE and not _is_constant(data.shard, means):
         raise ValueError(

@@ -27,7 +27,8 @@ def _column_moments(shard: CpuShard) -> tuple[F64, F64]:
     rows, total = shard.rows, shard.total_weight
     sample = shard.take(np.arange(0, shard.n_rows, -(-shard.n_rows // 256)))
     # a constant column is to have the variance zero, not what rounding its mean leaves
-    shift = np.where((sample == sample[0]).all(axis=0), sample[0], sample.mean(axis=0))
+    constant = np.logical_and.reduce(sample == sample[0], axis=0)
+    shift = np.where(constant, sample[0], np.add.reduce(sample, axis=0) / len(sample))
 
     def moments(span: tuple[int, int]) -> F64:
         part, out = slice(*span), np.zeros((2, shard.n_columns))

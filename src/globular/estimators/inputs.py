@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import ClusterMixin
-from sklearn.utils.validation import check_array, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from globular.backends.dask.opening import are_on_workers, open_on_workers
 from globular.backends.registry import shard_over
@@ -93,6 +93,8 @@ def open_input(
     `at_least` is the number of rows that a fit needs, `are_counts` says that weights are numbers of rows; see
     `Weights.of`.
     """
+    if not reset and "n_features_in_" not in vars(estimator):
+        check_is_fitted(estimator)
     given = tell(X)
     source = given.open()
     check = partial(_validate, estimator, source=source, reset=reset, accept_sparse=accept_sparse)

@@ -281,6 +281,14 @@ def run_all(function: Callable[[Item], object], items: Iterable[Item], n_threads
         _abandon(helpers)
 
 
+def on_all_threads(work: Callable[[], object], n_threads: int) -> None:
+    """Call a function once on each of our threads, the calling one included: what is left to do is in its queue.
+
+    For kernels that share a `kernels.queue`; a thread that wakes late finds the queue empty and returns at once.
+    """
+    run_all(lambda _: work(), range(n_threads), n_threads)
+
+
 def map_all(function: Callable[[Item], Result], items: Iterable[Item], n_threads: int) -> list[Result]:
     """`run_all` for functions with results, which are all kept and come in the order of the items."""
     numbered = list(enumerate(items))

@@ -16,6 +16,7 @@ from globular.algorithms.kmeans.probing import ProbingOptions
 from globular.algorithms.seeding import hierarchical
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
+from globular.model.history import ITERATIONS, PART
 from reference import assign as hard
 
 C = 20
@@ -73,7 +74,11 @@ def test_a_fit_that_begins_with_a_part_ends_as_low(metric: str, monkeypatch: pyt
     assert np.mean([m.inertia_ for m in begun]) < 1.02 * np.mean([m.inertia_ for m in whole])
     assert min(m.n_distances_ for m in begun) < min(m.n_distances_ for m in whole)
     for model in begun:
-        assert (np.diff([record.objective for record in model.history_]) <= 1e-9 * model.inertia_).all()
+        assert {"part", "iterations"} <= {record.stage for record in model.history_}
+        falling = [record.objective for record in model.history_ if record.stage == "iterations"]
+        assert (np.diff(falling) <= 1e-9 * model.inertia_).all()
+        estimates = [record.objective for record in model.history_ if record.stage == "part"]
+        assert estimates[-1] == pytest.approx(model.inertia_, rel=0.1)
 
 
 def test_all_rows_are_swapped_where_the_part_was_misleading() -> None:
@@ -83,7 +88,8 @@ def test_all_rows_are_swapped_where_the_part_was_misleading() -> None:
     shard = CpuShard(X)
     seeds = hierarchical(part, C, random, 0)
     options = ProbingOptions(min_gain=0.005)
-    first = next(swap_and_step_from_part(shard, part, seeds.centers, options, random))
+    steps = swap_and_step_from_part(shard, part, seeds.centers, options, random)
+    first = next(step for step in steps if step.stage == ITERATIONS)
     good = exact_error(X, KMeans(C, algorithm="probing", random_state=0).fit(X).cluster_centers_)
     assert exact_error(X, first.model) < 1.25 * good < 0.6 * exact_error(X, seeds.centers)
 
@@ -113,5 +119,7 @@ def test_the_part_is_given_up_before_the_steps_over_all_rows() -> None:
     )
     gone = weakref.ref(part)
     del part
-    next(steps)
+    assert (first := next(steps)).stage == PART and gone() is not None
+    assert first.iteration == 0 and first.model.shape == (C, shard.n_columns)
+    assert next(step for step in steps if step.stage != PART).iteration == 1
     assert gone() is None

@@ -12,9 +12,10 @@ from globular.algorithms.kmeans import swaps
 from globular.algorithms.kmeans.cells import draw_cells, label_by_cells
 from globular.algorithms.kmeans.probing import ProbingOptions
 from globular.algorithms.kmeans.swaps import swap_and_step, swap_seeds
-from globular.algorithms.steps import last_step
+from globular.algorithms.steps import last_step, result_of
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
+from globular.model.history import ITERATIONS, SWAPS
 from globular.seam.among import Probe
 from globular.seam.passes import Assign
 from reference import assign as hard
@@ -34,7 +35,7 @@ def test_every_group_of_a_grid_gets_its_center() -> None:
     shard = CpuShard(grid.X)
     centers, random = seeded(shard, 225)
     before = hard.squared_distances(grid.X, centers).min(axis=1).mean()
-    swapped = swap_seeds(shard, centers, ALL_SWAPS, random)
+    swapped = result_of(swap_seeds(shard, centers, ALL_SWAPS, random))
     after = hard.squared_distances(grid.X, swapped.centers).min(axis=1).mean()
     assert swapped.n_swaps > 10 and after < 0.5 * before
     model = KMeans(225, algorithm="probing", random_state=0).fit(grid.X)
@@ -45,7 +46,7 @@ def test_labels_go_with_the_centers() -> None:
     grid = datasets.birch_grid(10, 30, random_state=1)
     shard = CpuShard(grid.X)
     centers, random = seeded(shard, 100)
-    swapped = swap_seeds(shard, centers, ALL_SWAPS, random)
+    swapped = result_of(swap_seeds(shard, centers, ALL_SWAPS, random))
     assert swapped.centers.shape == (100, 2) and np.isfinite(swapped.centers).all()
     assert shard.labels.min() >= 0 and shard.labels.max() < 100
 
@@ -62,7 +63,7 @@ def test_few_clusters_and_constant_data() -> None:
     for X, C in ((np.zeros((50, 2)), 5), (np.random.default_rng(0).normal(size=(30, 2)), 2)):
         shard = CpuShard(X)
         centers, random = seeded(shard, C)
-        assert swap_seeds(shard, centers, ALL_SWAPS, random).n_swaps == 0
+        assert result_of(swap_seeds(shard, centers, ALL_SWAPS, random)).n_swaps == 0
 
 
 def test_threads_and_splits_change_nothing() -> None:
@@ -71,24 +72,42 @@ def test_threads_and_splits_change_nothing() -> None:
     results = []
     for shard in (CpuShard(X), CpuShard(X, n_threads=2), SplitShard(parts)):
         centers, random = seeded(shard, 144)
-        results.append((swap_seeds(shard, centers, ALL_SWAPS, random), shard.labels.copy()))
+        results.append((result_of(swap_seeds(shard, centers, ALL_SWAPS, random)), shard.labels.copy()))
     for swapped, labels in results[1:]:
         np.testing.assert_allclose(swapped.centers, results[0][0].centers, rtol=1e-12, atol=1e-12)
         np.testing.assert_array_equal(labels, results[0][1])
         assert swapped.n_swaps == results[0][0].n_swaps
 
 
-def test_steps_go_on_from_the_swaps_and_count_their_distances() -> None:
+def test_every_round_is_a_step_and_iterations_go_on_from_there() -> None:
     X = datasets.birch_grid(12, 50, random_state=2).X
     one, two = CpuShard(X), CpuShard(X)
     options = ProbingOptions(min_gain=0.005)
     centers, random = seeded(one, 144)
-    swapped = swap_seeds(one, centers, options, random)
+    swapped = result_of(swap_seeds(one, centers, options, random))
     centers, random = seeded(two, 144)
-    steps = list(swap_and_step(two, centers, options, random))
-    assert steps[0].objective <= swapped.objective * (1 + 1e-12) and steps[0].n_distances > swapped.n_distances
+    steps = []
+    for step in swap_and_step(two, centers, options, random):
+        steps.append(step)
+        # what is yielded stays as it was, and its objective is no lower than what it has
+        assert hard.squared_distances(X, step.model).min(axis=1).sum() <= step.objective * (1 + 1e-12)
+    assert [step.iteration for step in steps] == list(range(1, len(steps) + 1))
+    assert [step.stage for step in steps[: swapped.n_rounds]] == [SWAPS] * swapped.n_rounds
+    first, *others = steps[swapped.n_rounds :]
+    assert {step.stage for step in (first, *others)} == {ITERATIONS}
+    assert first.objective <= swapped.objective * (1 + 1e-12) and first.n_distances > swapped.n_distances
     last = last_step(iter(steps))
     assert last.model is steps[-1].model and last.n_distances == sum(step.n_distances for step in steps)
+    assert last.stopped and not any(step.stopped for step in steps[:-1])
+
+
+@pytest.mark.parametrize("max_iter", [1, 3, 1000])
+def test_swaps_and_iterations_together_are_no_more_than_max_iter(max_iter: int) -> None:
+    shard = CpuShard(datasets.birch_grid(12, 50, random_state=2).X)
+    centers, random = seeded(shard, 144)
+    steps = list(swap_and_step(shard, centers, ProbingOptions(max_iter=max_iter, min_gain=0.005), random))
+    assert len(steps) == max_iter or (len(steps) < max_iter and steps[-1].stage == ITERATIONS)
+    assert (steps[-1].stopped == "max_iter") == (len(steps) == max_iter)
 
 
 def test_a_given_start_is_not_swapped() -> None:

@@ -18,10 +18,13 @@ from threadpoolctl import threadpool_info
 
 from globular import threads
 from globular.backends.cpu import CpuShard
+from globular.kernels.compile import kernel
+from globular.kernels.queue import new_queue, take_number
 from globular.seam.passes import Assign
 from globular.threads import (
     default_threads,
     even_ranges,
+    on_all_threads,
     ordered_map,
     read_ahead,
     resolve_threads,
@@ -327,3 +330,20 @@ def test_even_ranges_cover_everything_once(n: int, size: int) -> None:
     ranges = even_ranges(n, size)
     assert [row for start, stop in ranges for row in range(start, stop)] == list(range(n))
     assert all(stop - start == size for start, stop in ranges[:-1])
+
+
+@kernel
+def add_numbers(queue: Any, n: int, takers: Any, taker: int) -> None:
+    """Every number of the queue that this call gets, with the call's own number."""
+    number = take_number(queue)
+    while number < n:
+        takers[number] += taker
+        number = take_number(queue)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 5])
+def test_each_number_of_a_queue_is_taken_once(n_threads: int) -> None:
+    queue, takers = new_queue(), np.zeros(100_000, dtype=np.int64)
+    on_all_threads(lambda: add_numbers(queue, len(takers), takers, 1), n_threads)
+    assert (takers == 1).all()
+    assert queue[0] == len(takers) + n_threads

@@ -22,6 +22,7 @@ records = st.builds(
     n_distances=counts,
     n_changed=st.none() | counts,
     quantization_error=st.none() | finite,
+    stage=st.sampled_from(["seeds", "part", "swaps", "iterations"]),
 )
 
 
@@ -36,10 +37,10 @@ def test_json_rows_give_the_same_history_back(rows: list[Record]) -> None:
     assert History.from_json_rows(through_text) == history
 
 
-def test_json_rows_hold_plain_numbers_only() -> None:
+def test_json_rows_hold_plain_values_only() -> None:
     record = Record(np.int64(1), np.float64(0.5), np.float32(2.0), np.int64(7), np.int32(3))
     (row,) = History([record]).to_json_rows()
-    assert {type(value) for value in row.values()} == {int, float, type(None)}
+    assert {type(value) for value in row.values()} == {int, float, str, type(None)}
 
 
 def test_it_is_a_sequence() -> None:
@@ -58,6 +59,7 @@ def test_columns_have_the_type_of_their_values() -> None:
     assert history.column("n_distances").dtype == np.int64
     assert history.column("objective").dtype == np.float64
     assert history[:0].column("n_changed").shape == (0,)
+    assert history.column("stage").tolist() == ["iterations"] * 3
 
 
 def test_an_unknown_value_is_nan_in_its_column() -> None:
@@ -79,17 +81,17 @@ def test_to_pandas_has_one_row_per_iteration() -> None:
     frame = falling(3).to_pandas()
     assert frame["iteration"].tolist() == [1, 2, 3]
     assert set(frame.columns) == {
-        "iteration", "seconds", "objective", "n_distances", "n_changed", "quantization_error",
+        "iteration", "seconds", "objective", "n_distances", "n_changed", "quantization_error", "stage",
     }  # fmt: skip
 
 
 def test_repr_shows_both_ends_of_a_long_history_and_the_length() -> None:
     text = repr(falling(50))
-    assert "50 iterations" in text and "…" in text
-    shown = [int(found) for found in re.findall(r"^ *(\d+) ", text, flags=re.M)]
+    assert "50 records" in text and "…" in text
+    shown = [int(found) for found in re.findall(r"^iterations *(\d+) ", text, flags=re.M)]
     assert shown == [1, 2, 3, 48, 49, 50]
     assert "…" not in repr(falling(7))
-    assert "no iterations" in repr(History())
+    assert "no records" in repr(History())
 
 
 def test_a_copy_and_a_pickle_are_equal_and_independent() -> None:

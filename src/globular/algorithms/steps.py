@@ -1,12 +1,15 @@
-"""What an algorithm yields after every iteration."""
+"""What an algorithm yields after every iteration, in whatever stage (see `model.history`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from globular.model.history import ITERATIONS
 
 Model = TypeVar("Model")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +17,7 @@ class Step(Generic[Model]):
     """One iteration: its figures, and the parameters it ended with."""
 
     iteration: int
+    """1 for the first over all rows; 0 in the stages before."""
     objective: float
     n_distances: int
     """Data-to-cluster distances of this iteration alone."""
@@ -21,6 +25,7 @@ class Step(Generic[Model]):
     model: Model
     stopped: str = ""
     """On the last step, why the algorithm stopped; empty before."""
+    stage: str = ITERATIONS
 
 
 def after(steps: Iterator[Step[Model]], n_distances: int) -> Iterator[Step[Model]]:
@@ -30,12 +35,27 @@ def after(steps: Iterator[Step[Model]], n_distances: int) -> Iterator[Step[Model
         n_distances = 0
 
 
+def numbered_from(steps: Iterator[Step[Model]], n_before: int) -> Iterator[Step[Model]]:
+    """The steps of an algorithm that goes on after others."""
+    return (replace(step, iteration=n_before + step.iteration) for step in steps)
+
+
 def last_step(steps: Iterator[Step[Model]]) -> Step[Model]:
     """Run an algorithm to its end: its last step, with the distances of all of them."""
     n_distances = 0
     for step in steps:
         n_distances += step.n_distances
     return replace(step, n_distances=n_distances)
+
+
+def result_of(steps: Generator[Step[Any], None, Result]) -> Result:
+    """Run an algorithm to its end without a look at its steps: what it returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
 
 
 def in_units(steps: Iterator[Step[Model]], unit: float) -> Iterator[Step[Model]]:

@@ -119,7 +119,10 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
 
     def _publish(self, data: Input, step: Step[Any], history: History) -> None:
         self._take_over(step, data)
-        self.labels_ = data.labels(self._centers())
+        if history[-1].labels_all_rows:
+            self.labels_ = data.labels(self._centers())
+        else:
+            self.__dict__.pop("labels_", None)
         self.inertia_ = step.objective
         self.n_iter_ = step.iteration
         self.history_ = history

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -47,7 +47,8 @@ class KMeans(CentroidEstimator):
         For "probing": how widely to search and how long to go on.
     {init, n_init}
     max_iter : int, default=300
-        Most iterations of one run.
+        Most iterations over all rows of one run, swaps included; where there is a part of the rows, as many at most on
+        that before.
     tol : float, default=1e-4
         For the exact algorithms: stop when the squared shifts of all centres add up to less than `tol` times the mean
         variance of the columns.
@@ -63,10 +64,11 @@ class KMeans(CentroidEstimator):
     label_recall_ : float
         Share of rows (of a random sample of 1,000) whose label is the exactly closest centre; 1 for exact labels.
     n_iter_ : int
+        Iterations over all rows, swaps included; 0 where the fit was ended before the first.
     history_ : :class:`globular.model.history.History`
-        One record per iteration of the best run.
+        Records of the best run from its first centres on, each with the stage it belongs to.
     n_distances_ : int
-        Row-to-centre distances computed in the whole fit, seeding apart; the swaps count with the first iteration.
+        Row-to-centre distances computed in the whole fit, seeding apart.
     subspace_dimension_ : int
         Number of directions in which "probing" began; `n_features` where it began in the whole space.
     algorithm_, init_ : str
@@ -144,7 +146,8 @@ class KMeans(CentroidEstimator):
         if self.algorithm == "auto":
             logger.info("algorithm='auto' chose %s for %d clusters", self.algorithm_, self.n_clusters)
 
-        def seed(shard: Shard) -> Start:
+        def seed(shard: Shard) -> Generator[Step[F64], None, Start]:
+            yield from ()
             rough = self.algorithm_ == "probing"
             start = starting_centers(self, replace(data, shard=shard), random_state, rough=rough)
             self.init_, self.subspace_dimension_ = start.name, shard.n_columns
@@ -162,7 +165,7 @@ class KMeans(CentroidEstimator):
         n_probes, centers = self._options().last_probes, self._centers()
         self.label_recall_, n_distances = 1.0, 0
         if reason != "no label changed" or data.dtype != np.float64:  # centres have moved, or were rounded to float32
-            found = label_rows(data.shard, centers, n_probes)
+            found = label_rows(data.shard, centers, n_probes, labelled=self.history_[-1].labels_all_rows)
             self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
             n_distances = found.n_distances
         self.labels_ = data.labels(centers, exact=n_probes == 0).copy()

@@ -172,9 +172,8 @@ class Fit:
 
     def _record(self, step: Step[Any], quantization_error: float | None) -> Record:
         self.n_distances += step.n_distances
-        return Record(
-            step.iteration, self.seconds, step.objective, step.n_distances, step.n_changed, quantization_error
-        )
+        figures = step.objective, step.n_distances, step.n_changed, quantization_error
+        return Record(step.iteration, self.seconds, *figures, step.stage)
 
     def _asked_to_stop(self, record: Record) -> str:
         # every callback sees every record, also when an earlier one asks to stop

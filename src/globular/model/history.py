@@ -1,4 +1,17 @@
-"""What a fit has done so far: one small record per iteration."""
+"""What a fit has done so far: one small record per iteration, and the stages that iterations belong to.
+
+A fit that prepares its iterations gives records from the first centres on. There are always as many centres as there
+shall be in the end. The stages of k-means:
+
+- "seeds": centres are drawn; those not yet drawn are filled up with rows;
+- "part": swaps and iterations on a part of the rows. The objective is that of the part, which estimates that of all;
+- "swaps": iterations over all rows, after each of which centres move across gaps. A swap that was bad is undone in the
+  next one, so the objective may rise for a while;
+- "iterations": iterations over all rows, as the algorithm is known by. What needs no preparation has these alone.
+
+Iterations over all rows, the last two, are counted from 1 on and label all rows; the records of the first two have
+iteration 0. Objectives may be compared within a stage.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +25,8 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import pandas as pd
 
+SEEDS, PART, SWAPS, ITERATIONS = "seeds", "part", "swaps", "iterations"
+
 _REPR_EDGE = 3
 
 
@@ -22,18 +37,20 @@ class Record:
     Attributes
     ----------
     iteration : int
-        1 for the first iteration.
+        1 for the first iteration over all rows, 0 in the stages before.
     seconds : float
         Wall time since the start of the fit.
     objective : float
         What the algorithm optimises, over all rows: the sum of squared distances for k-means
-        (falling), the log-likelihood or its lower bound for mixtures (rising).
+        (falling), the log-likelihood or its lower bound for mixtures (rising). An estimate in the stage "part".
     n_distances : int
         Distances evaluated in this iteration.
     n_changed : int or None
         Rows whose label changed in this iteration, where the algorithm knows.
     quantization_error : float or None
         Mean squared distance of a row to its closest centre, where the algorithm knows.
+    stage : {"seeds", "part", "swaps", "iterations"}
+        What the iteration belongs to; see :mod:`globular.model.history`.
     """
 
     iteration: int
@@ -42,6 +59,12 @@ class Record:
     n_distances: int
     n_changed: int | None = None
     quantization_error: float | None = None
+    stage: str = ITERATIONS
+
+    @property
+    def labels_all_rows(self) -> bool:
+        """Whether the iteration has labelled all rows, or was one of the preparations that do not."""
+        return self.stage not in (SEEDS, PART)
 
 
 _FIELD_NAMES = tuple(field.name for field in fields(Record))
@@ -94,17 +117,19 @@ class History(Sequence[Record]):
 
     def __repr__(self) -> str:
         if not self._records:
-            return "History(no iterations)"
+            return "History(no records)"
         lines = [_repr_line(record) for record in self]
         if len(lines) > 2 * _REPR_EDGE + 1:
-            lines[_REPR_EDGE:-_REPR_EDGE] = [f"{'…':>9}"]
-        return "\n".join([f"History({len(self)} iterations)", _REPR_HEAD, *lines])
+            lines[_REPR_EDGE:-_REPR_EDGE] = [f"{'…':>20}"]
+        return "\n".join([f"History({len(self)} records)", _REPR_HEAD, *lines])
 
     def column(self, name: str) -> NDArray[np.generic]:
         """Return one field of all records as an array; a value that is not known becomes NaN."""
         if name not in _FIELD_NAMES:
             raise ValueError(f"name must be one of {', '.join(_FIELD_NAMES)}; got {name!r}")
         values = [getattr(record, name) for record in self._records]
+        if name == "stage":
+            return np.array(values, dtype=np.str_)
         if any(value is None for value in values):
             return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
         whole_numbers = name in ("iteration", "n_distances", "n_changed")
@@ -118,19 +143,23 @@ class History(Sequence[Record]):
             raise ImportError("History.to_pandas needs pandas; install it with: pip install pandas") from error
         return pandas.DataFrame({name: self.column(name) for name in _FIELD_NAMES})
 
-    def to_json_rows(self) -> list[dict[str, int | float | None]]:
-        """Return plain dictionaries of plain Python numbers, one per record."""
+    def to_json_rows(self) -> list[dict[str, int | float | str | None]]:
+        """Return plain dictionaries of plain Python values, one per record."""
         return [
             {name: value.item() if isinstance(value, np.generic) else value for name, value in asdict(record).items()}
             for record in self._records
         ]
 
     @classmethod
-    def from_json_rows(cls, rows: Iterable[Mapping[str, int | float | None]]) -> History:
+    def from_json_rows(cls, rows: Iterable[Mapping[str, int | float | str | None]]) -> History:
         """Build a history from what :meth:`to_json_rows` returned; unknown keys are an error."""
         history = cls(Record(**row) for row in rows)  # type: ignore[arg-type]  # the JSON decides the types
         for name in _FIELD_NAMES:
             values = [getattr(record, name) for record in history]
+            if name == "stage":
+                if not all(type(value) is str for value in values):
+                    raise TypeError("history: stage must be a string")
+                continue
             unknown = (None,) if name in ("n_changed", "quantization_error") else ()
             if not all(value in unknown or type(value) in (int, float) for value in values):
                 raise TypeError(f"history: {name} must be a number")
@@ -138,12 +167,12 @@ class History(Sequence[Record]):
         return history
 
 
-_REPR_HEAD = f"{'iteration':>9} {'seconds':>10} {'objective':>14} {'n_distances':>14} {'n_changed':>10}"
+_REPR_HEAD = f"{'stage':<10} {'iteration':>9} {'seconds':>10} {'objective':>14} {'n_distances':>14} {'n_changed':>10}"
 
 
 def _repr_line(record: Record) -> str:
     changed = "" if record.n_changed is None else f"{record.n_changed:,}"
     return (
-        f"{record.iteration:>9} {record.seconds:>10.3f} {record.objective:>14.7g} "
+        f"{record.stage:<10} {record.iteration:>9} {record.seconds:>10.3f} {record.objective:>14.7g} "
         f"{record.n_distances:>14,} {changed:>10}"
     )

@@ -162,7 +162,11 @@ class Report:
             "rows": pictures.rows,
             "row_numbers": pictures.row_numbers.astype(np.uint32),  # −1 becomes the largest number
             "distances": in_single(np.where(np.isfinite(pictures.distances), pictures.distances, 0)),
-            **{f"history_{field.name}": history.column(field.name).astype(np.float64) for field in fields(Record)},
+            **{
+                f"history_{field.name}": history.column(field.name).astype(np.float64)
+                for field in fields(Record)
+                if field.name != "stage"
+            },
         }
         if clusters.errors is not None:
             arrays["errors"] = in_single(clusters.errors)

@@ -15,13 +15,15 @@ network traffic, even that misses some: all rows then have a much larger error t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from globular.algorithms.kmeans.probing import ProbingOptions
 from globular.algorithms.kmeans.swaps import swap_and_step
 from globular.algorithms.seeding.common import TAKEN_NUMBERS, sample_by_weight_and_error
-from globular.algorithms.steps import Step, after, last_step
+from globular.algorithms.steps import Step
+from globular.model.history import PART
 from globular.model.statistics import F64
 from globular.seam.passes import AddSeeds
 from globular.seam.shard import Shard
@@ -54,10 +56,10 @@ def swap_and_step_from_part(
 ) -> Iterator[Step[F64]]:
     """`swap_and_step` on the part, whose rows are labelled, to its end; then on all rows.
 
-    All rows are swapped only if the part was misleading. The first step counts the distances of the part.
+    All rows are swapped only if the part was misleading.
     """
-    begun = last_step(swap_and_step(part, centers, options, rng))
+    for step in swap_and_step(part, centers, options, rng):
+        yield replace(step, iteration=0, stopped="", stage=PART)
     del part  # its memory is free while the steps over all rows are taken
-    good_enough = CREDIBLE * begun.objective
-    steps = swap_and_step(shard, begun.model, options, rng, labelled=False, good_enough=good_enough)
-    yield from after(steps, begun.n_distances)
+    good_enough = CREDIBLE * step.objective
+    yield from swap_and_step(shard, step.model, options, rng, labelled=False, good_enough=good_enough)

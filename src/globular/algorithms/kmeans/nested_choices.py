@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from globular.algorithms.kmeans.nested import BoundKind
-from globular.algorithms.kmeans.probing import ProbingOptions, find_labels
-from globular.algorithms.kmeans.swaps import swap_and_step
+from globular.algorithms.kmeans.probing import ProbingOptions, find_labels, probing_kmeans
+from globular.algorithms.kmeans.swaps import swap_seeds
 from globular.algorithms.kmeans.yinyang import default_groups
 from globular.algorithms.seeding.common import TAKEN_NUMBERS
 from globular.algorithms.seeding.named import Start
-from globular.algorithms.steps import last_step
+from globular.algorithms.steps import result_of
 from globular.seam.passes import Assign
 from globular.seam.shard import Shard
 
@@ -132,6 +132,8 @@ def _swapped(shard: Shard, start: Start, random_state: np.random.RandomState, un
     rng = np.random.default_rng(random_state.randint(2**31, size=4))
     if not start.labelled:
         find_labels(shard, start.centers, rng, n_rounds=1)
+    options = ProbingOptions(min_gain=SWAPS_GAIN, unit_centers=unit_centers)
+    swapped = result_of(swap_seeds(shard, start.centers, options, rng))
     # one step after the swaps: swapped centres get their rows, and centres that momentum left without any a new place
-    options = ProbingOptions(max_iter=1, min_gain=SWAPS_GAIN, unit_centers=unit_centers)
-    return replace(start, centers=last_step(swap_and_step(shard, start.centers, options, rng)).model)
+    steps = probing_kmeans(shard, swapped.centers, options, rng, momentum=swapped.momentum, before=swapped.objective)
+    return replace(start, centers=next(steps).model)

@@ -15,7 +15,7 @@ decide where it ends, so as much as possible is done on less:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,6 +40,8 @@ PROBING_FROM = 500
 FIXED_BYTES = 64 * 2**20
 """Samples, cells and the blocks of a few threads."""
 
+Seeding = Callable[[Shard], Generator[Step[F64], None, Start]]
+"""Finds starting centres for the rows that it is handed, and shows the first of them as it goes."""
 
 QUALITIES = {
     "fast": ProbingOptions(n_probes=2, min_gain=1e-2),
@@ -85,35 +87,46 @@ class PipelineOptions:
 
 
 def kmeans(
-    shard: Shard, seed: Callable[[Shard], Start], options: PipelineOptions, random_state: np.random.RandomState
+    shard: Shard, seed: Seeding, options: PipelineOptions, random_state: np.random.RandomState
 ) -> Iterator[Step[F64]]:
-    """Cluster the rows of a shard. `seed` finds starting centres for the rows that it is handed."""
+    """Cluster the rows of a shard. Every step has as many centres as there shall be, in the whole space."""
     if options.chosen in EXACT:
+        start = yield from seed(shard)
         exact = KMeansOptions(options.max_iter, options.tol, options.unit_centers)
-        return EXACT[options.chosen](shard, seed(shard).centers, exact)
-    return _probing(shard, seed, options, np.random.default_rng(random_state.randint(2**31, size=4)))
+        yield from EXACT[options.chosen](shard, start.centers, exact)
+    else:
+        yield from _probing(shard, seed, options, np.random.default_rng(random_state.randint(2**31, size=4)))
 
 
-def _probing(
-    shard: Shard, seed: Callable[[Shard], Start], options: PipelineOptions, rng: np.random.Generator
-) -> Iterator[Step[F64]]:
+def _probing(shard: Shard, seed: Seeding, options: PipelineOptions, rng: np.random.Generator) -> Iterator[Step[F64]]:
     """Stages 1 to 6."""
-    inside, part, seen, probing = None, None, shard, options.probing
+    inside = None
     if options.may_narrow:
         inside = enter_subspace(shard, options.n_clusters, rng, unit_centers=options.unit_centers)
-        if inside is not None:
-            logger.info("begins in %d of %d dimensions", inside.subspace.dimension, shard.n_columns)
-            seen, probing = inside.shard, replace(probing, unexplained=inside.unexplained)
-        part = draw_part(seen, options.n_clusters, rng)
-    start = seed(seen if part is None else part)
+    if inside is None:
+        yield from _seed_and_step(shard, seed, options, options.probing, rng)
+        return
+    logger.info("begins in %d of %d dimensions", inside.subspace.dimension, shard.n_columns)
+    probing = replace(options.probing, unexplained=inside.unexplained)
+    steps = _seed_and_step(inside.shard, seed, options, probing, rng)
+    yield from leave_subspace(shard, inside, steps, options.probing, rng)
+
+
+def _seed_and_step(
+    shard: Shard, seed: Seeding, options: PipelineOptions, probing: ProbingOptions, rng: np.random.Generator
+) -> Iterator[Step[F64]]:
+    """Stages 2 to 5."""
+    part = draw_part(shard, options.n_clusters, rng) if options.may_narrow else None
+    start = yield from seed(shard if part is None else part)
     if not start.is_seeding:  # a start that the user has chosen stays as it is
-        return probing_kmeans(shard, start.centers, options.probing, rng, labelled=start.labelled)
-    if part is None:
-        steps = swap_and_step(seen, start.centers, probing, rng, labelled=start.labelled)
+        yield from probing_kmeans(shard, start.centers, probing, rng, labelled=start.labelled)
+    elif part is None:
+        yield from swap_and_step(shard, start.centers, probing, rng, labelled=start.labelled)
     else:
         logger.info("begins with %d of %d rows", part.n_rows, shard.n_rows)
-        steps = swap_and_step_from_part(seen, part, start.centers, probing, rng)
-    return steps if inside is None else leave_subspace(shard, inside, steps, options.probing, rng)
+        steps = swap_and_step_from_part(shard, part, start.centers, probing, rng)
+        del part  # the steps give it up when they are done with it
+        yield from steps
 
 
 def most_bytes(n_clusters: int, n_rows: int, n_columns: int) -> int:

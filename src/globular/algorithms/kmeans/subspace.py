@@ -23,7 +23,8 @@ import numpy as np
 
 from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
-from globular.algorithms.steps import Step
+from globular.algorithms.steps import Step, numbered_from
+from globular.model.history import SEEDS
 from globular.model.statistics import F64, HardStatistics
 from globular.model.subspace import Subspace, informative_subspace
 from globular.seam.passes import Project, SumByLabel
@@ -75,21 +76,19 @@ def enter_subspace(shard: Shard, n_clusters: int, rng: np.random.Generator, *, u
 def leave_subspace(
     shard: Shard, inside: Inside, steps: Iterator[Step[F64]], options: ProbingOptions, rng: np.random.Generator
 ) -> Iterator[Step[F64]]:
-    """Steps of probing k-means inside the subspace, their centres lifted; then more in the whole space."""
-    n_done = 0
+    """Steps of k-means inside the subspace, their centres lifted; then more in the whole space."""
     for step in steps:
         lifted = inside.subspace.lift(step.model)
-        n_done = step.iteration
-        is_last = n_done >= options.max_iter or step.objective == 0.0
-        yield replace(step, model=lifted, stopped=step.stopped if is_last else "")
+        is_last = step.stopped != "" and (step.iteration >= options.max_iter or step.objective == 0.0)
+        unknown = inside.unexplained if step.stage == SEEDS else 0.0  # seedings see the coordinates alone
+        yield replace(step, model=lifted, objective=step.objective + unknown, stopped=step.stopped if is_last else "")
         if is_last:
             return
     statistics = shard.run(SumByLabel(len(lifted)))
     means = update_centers(shard, statistics, lifted, unit=options.unit_centers, relocate=False).centers
     before = _objective_at(means, statistics, inside)
-    remaining = replace(options, max_iter=options.max_iter - n_done)
-    for step in probing_kmeans(shard, means, remaining, rng, before=before):
-        yield replace(step, iteration=n_done + step.iteration)
+    remaining = replace(options, max_iter=options.max_iter - step.iteration)
+    yield from numbered_from(probing_kmeans(shard, means, remaining, rng, before=before), step.iteration)
 
 
 def _objective_at(centers: F64, statistics: HardStatistics, inside: Inside) -> float:

@@ -22,8 +22,8 @@ The rounds are also the first iterations: centres move with momentum.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,8 +32,9 @@ from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.kmeans.momentum import Momentum
 from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.seeding.common import effective_dimension
-from globular.algorithms.steps import Step, after
+from globular.algorithms.steps import Step, after, numbered_from
 from globular.model.cells import CenterCells
+from globular.model.history import SWAPS
 from globular.model.search import Search
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Neighbors, Probe
@@ -57,14 +58,16 @@ _ROUNDING = 16 * float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True, slots=True)
 class SwappedSeeds:
-    """Centres after the swaps, how they move, and the distances it took. The rows are labelled to go with them."""
+    """Centres after the swaps and how they move. The rows are labelled to go with them."""
 
     centers: F64
     momentum: Momentum
     objective: float
     """Of the last probing step."""
+    n_rounds: int
     n_swaps: int
     n_distances: int
+    """Distances that the last swaps took, which no step has counted."""
 
 
 def swap_and_step(
@@ -76,13 +79,16 @@ def swap_and_step(
     labelled: bool = True,
     good_enough: float = 0.0,
 ) -> Iterator[Step[F64]]:
-    """Swaps, then iterations of probing k-means from where they end; the first step counts the swaps' distances.
+    """Swaps, then iterations of probing k-means from where they end, `max_iter` of both together.
 
     From seeds alone no iteration carries a centre across a gap. For the arguments see `swap_seeds`.
     """
-    swapped = swap_seeds(shard, centers, options, rng, labelled=labelled, good_enough=good_enough)
-    steps = probing_kmeans(shard, swapped.centers, options, rng, momentum=swapped.momentum, before=swapped.objective)
-    yield from after(steps, swapped.n_distances)
+    swapped = yield from swap_seeds(shard, centers, options, rng, labelled=labelled, good_enough=good_enough)
+    if swapped.n_rounds >= options.max_iter:
+        return
+    left = replace(options, max_iter=options.max_iter - swapped.n_rounds)
+    steps = probing_kmeans(shard, swapped.centers, left, rng, momentum=swapped.momentum, before=swapped.objective)
+    yield from numbered_from(after(steps, swapped.n_distances), swapped.n_rounds)
 
 
 def swap_seeds(
@@ -93,36 +99,41 @@ def swap_seeds(
     *,
     labelled: bool = True,
     good_enough: float = 0.0,
-) -> SwappedSeeds:
+) -> Generator[Step[F64], None, SwappedSeeds]:
     """Rounds of one probing step and many swaps; rows that are not labelled are searched widely in the first.
 
     They end when there is little to gain by swaps any more, a round gains less than the share `min_gain` of the
-    objective, or the objective is no more than `good_enough`.
+    objective, or the objective is no more than `good_enough`. A round yields its means from before its swaps, with the
+    objective that they have at most.
     """
     unexplained = options.unexplained
-    n_swaps, n_distances, before = 0, 0, np.inf
+    n_swaps, before = 0, np.inf
     momentum, swaps = Momentum(unit_centers=options.unit_centers), _Swaps(shard, rng)
-    for _ in range(MAX_ROUNDS):
+    for n_rounds in range(1, min(MAX_ROUNDS, options.max_iter) + 1):
         cells = draw_cells(shard, centers, rng)
         if labelled:
             statistics = shard.run(Assign(centers, Probe(cells, N_PROBES)))
         else:
             statistics, labelled = search_widely(shard, centers, N_PROBES, rng), True
-        n_distances += statistics.n_distances
         update = update_centers(shard, statistics, centers, unit=options.unit_centers, rows_follow=False)
+        n_distances, swaps.n_distances = statistics.n_distances + swaps.n_distances, 0
+        stopped = "max_iter" if n_rounds == options.max_iter else ""
+        objective = statistics.objective + unexplained
+        yield Step(n_rounds, objective, n_distances, statistics.n_changed, update.centers, stopped, SWAPS)
         centers = momentum.beyond(centers, update)
         gained, before = before - statistics.objective, statistics.objective
         asked = options.min_gain * (before + unexplained)
         # a gain of less than nothing: some swaps were bad, and will be undone
-        if before + unexplained <= good_enough or 0 <= gained < asked:
+        if stopped or before + unexplained <= good_enough or 0 <= gained < asked:
             break
-        swapped = swaps.make(update.centers, cells, statistics)
-        centers[swapped] = update.centers[swapped]
+        means = update.centers.copy()
+        swapped = swaps.make(means, cells, statistics)
+        centers[swapped] = means[swapped]
         momentum.forget(swapped)
         n_swaps += len(swapped)
         if swaps.promised <= WORTH_ANOTHER_ROUND * asked:
             break
-    return SwappedSeeds(centers, momentum, before + unexplained, n_swaps, n_distances + swaps.n_distances)
+    return SwappedSeeds(centers, momentum, before + unexplained, n_rounds, n_swaps, swaps.n_distances)
 
 
 class _Swaps:
@@ -135,6 +146,7 @@ class _Swaps:
         self.promised = 0.0
         """What the swaps of the last round shall gain, less what they cost."""
         self.n_distances = 0
+        """Distances of the rounds that no step has counted."""
         self._newcomers, self._expected = np.empty(0, dtype=np.intp), np.empty(0)
         """The last round's swaps that trusted Zador's law, and the gains it promised."""
 

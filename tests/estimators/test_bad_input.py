@@ -79,6 +79,54 @@ def test_bad_rows(name: str) -> None:
             method(given)
 
 
+ARRAYS: dict[str, Any] = {
+    **{
+        np.dtype(dtype).name: np.abs(X).astype(dtype) for dtype in (*inputs.REAL_DTYPES, np.longdouble, complex, object)
+    },
+    **{name: given for name, (given, _) in BAD_ROWS.items() if type(given) is np.ndarray},
+    "Fortran order": np.asfortranarray(X),
+    "big-endian": X.astype(">f8"),
+    "every second column": np.repeat(X, 2, axis=1)[:, ::2],
+    "read-only": np.frombuffer(X.tobytes()).reshape(X.shape),
+    "finite with a sum that is not": np.full((30, 3), 1e308),
+    "float16 with a sum that is not finite": np.full((30, 3), 60000, dtype=np.float16),
+    "other columns": X[:, :2],
+    "one row": X[:1],
+    "a subclass": np.asarray(X).view(np.recarray),
+}
+
+
+@pytest.mark.filterwarnings("ignore:overflow|invalid value:RuntimeWarning")
+@pytest.mark.parametrize("reset", [True, False], ids=["fit", "predict"])
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_taken_as_they_are_are_those_that_scikit_learn_takes_as_they_are(
+    name: str, reset: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The short way of plain arrays ends where scikit-learn's checks do: same rows, same columns noted, same errors."""
+    given = ARRAYS[name]
+
+    def outcome() -> Any:
+        model = KMeans(1)
+        model.n_features_in_ = 3
+        try:
+            rows = inputs._validate(model, given, None, reset=reset, accept_sparse=True)
+        except (ValueError, TypeError) as error:
+            return type(error), str(error), vars(model)
+        return rows is given, rows.dtype, rows.flags.c_contiguous, rows.tolist(), vars(model)
+
+    short = outcome()
+    monkeypatch.setattr(inputs, "_is_plain", lambda X: False)
+    assert short == outcome()
+
+
+def test_names_of_columns_are_noted_compared_and_forgotten() -> None:
+    model = KMeans(2, random_state=0).fit(pd.DataFrame(X, columns=["a", "b", "c"]))
+    assert model.feature_names_in_.tolist() == ["a", "b", "c"]
+    with pytest.warns(UserWarning, match="X does not have valid feature names"):
+        model.predict(X)
+    assert not hasattr(model.fit(X), "feature_names_in_")
+
+
 BAD_WEIGHTS: dict[str, Any] = {
     "negative": np.r_[-1.0, np.ones(29)],
     "all zero": np.zeros(30),

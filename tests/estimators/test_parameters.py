@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
+from numbers import Integral
+from typing import ClassVar
 
 import pytest
 from sklearn.base import BaseEstimator
+from sklearn.utils._param_validation import Interval
 
 import globular
-from globular.estimators.parameters import DESCRIPTIONS, SharedParameters, filled
+from globular.estimators.parameters import DESCRIPTIONS, Constraints, SharedParameters, filled
 
 PUBLIC = [getattr(globular, name) for name in globular.__all__]
 ESTIMATORS = [value for value in PUBLIC if inspect.isclass(value) and issubclass(value, SharedParameters)]
@@ -29,6 +32,24 @@ def test_every_parameter_has_a_constraint_and_a_description(estimator: type[Base
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_constructors_have_at_most_18_parameters(estimator: type[BaseEstimator]) -> None:
     assert len(inspect.signature(estimator).parameters) <= 18
+
+
+def test_a_subclass_has_parameters_and_constraints_of_its_own() -> None:
+    class Few(globular.KMeans):
+        _parameter_constraints: ClassVar[Constraints] = {
+            **globular.KMeans._parameter_constraints,
+            "n_clusters": [Interval(Integral, 1, 3, closed="both")],
+        }
+
+        def __init__(self, n_clusters: int = 3) -> None:
+            super().__init__(n_clusters)
+
+    X = [[0.0], [1.0], [2.0], [3.0]]
+    globular.KMeans(4).fit(X)
+    Few(3).fit(X)
+    assert Few().get_params() == {"n_clusters": 3}
+    with pytest.raises(ValueError, match=r"'n_clusters' parameter of Few must be .* \[1, 3\]. Got 4"):
+        Few(4).fit(X)
 
 
 def test_names_in_braces_are_filled_in_with_their_indentation() -> None:

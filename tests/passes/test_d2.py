@@ -9,6 +9,7 @@ import pytest
 from scipy import sparse
 
 from globular.backends.cpu import CpuShard
+from globular.backends.host import RUN
 from globular.backends.many.split import SplitShard
 from globular.model.cells import CellLevel, CellTree
 from globular.seam.among import Down
@@ -128,6 +129,24 @@ def test_locate_finds_the_rows_of_the_running_sum(weighted: bool) -> None:
     np.testing.assert_array_equal(found, reference.locate(plain, masses * plain.sum()))
     assert (plain[found] > 0).all()
     assert (shares[shard.locate(masses * potential, "errors")] > 0).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, RUN, RUN + 1])
+def test_one_run_of_rows_answers_as_several(n: int) -> None:
+    weights = np.random.default_rng(1).integers(1, 3, n).astype(float)
+    shard = CpuShard(np.random.default_rng(0).normal(size=(n, 2)), weights, n_threads=2)
+    rows = seen_rows(shard)
+    potential = shard.run(AddSeeds(np.ones((1, 2)))).potential
+    masses = np.array([0.0, 0.3, 0.7, 0.999])
+    shares = shard.take(np.arange(n), "errors")
+    np.testing.assert_array_equal(
+        shard.locate(masses * potential, "errors"), reference.locate(shares, masses * potential)
+    )
+    found = shard.locate(masses * shard.total_weight, "weights")
+    np.testing.assert_array_equal(found, reference.locate(weights, masses * weights.sum()))
+    trials = rows[[0, -1]]
+    expected = reference.trial_potentials(rows, weights, shares / weights, trials)
+    np.testing.assert_allclose(shard.run(TrySeeds(trials)), expected, rtol=1e-9)
 
 
 def test_locate_of_nothing_is_nothing() -> None:

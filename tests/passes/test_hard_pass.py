@@ -265,3 +265,19 @@ def test_farthest_rows_equal_the_reference(form: str, n: int) -> None:
     np.testing.assert_array_equal(found.rows, expected.rows)
     np.testing.assert_array_equal(found.weights, expected.weights)
     np.testing.assert_array_equal(found.labels, expected.labels)
+
+
+@pytest.mark.parametrize("n", [1, 1024, 1025, 5000])
+@pytest.mark.parametrize("form", ["float64", "float32", "int64", "fortran"])
+def test_rows_far_from_zero_are_seen_about_the_mean_of_a_sample(form: str, n: int) -> None:
+    rows = np.random.default_rng(0).integers(-4, 5, size=(n, 3)).astype(np.float64)
+    for offset in (0.0, 1000.0):
+        matrix = in_form(rows + offset, form)
+        seen = np.asarray(matrix)[:: -(-n // 1024)].astype(np.float64)
+        mean, variance = seen.mean(axis=0), seen.var(axis=0)
+        found = CpuShard(matrix).offset
+        if mean @ mean <= 4.0 * variance.sum():
+            assert found is None
+        else:
+            assert found is not None
+            np.testing.assert_array_equal(found, mean.astype(CpuShard(matrix).dtype))

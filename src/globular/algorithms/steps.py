@@ -60,4 +60,4 @@ def result_of(steps: Generator[Step[Any], None, Result]) -> Result:
 
 def in_units(steps: Iterator[Step[Model]], unit: float) -> Iterator[Step[Model]]:
     """The steps, their objectives in units in which a weight of one is `unit`."""
-    return (replace(step, objective=step.objective * unit) for step in steps)
+    return steps if unit == 1.0 else (replace(step, objective=step.objective * unit) for step in steps)

@@ -187,6 +187,8 @@ def _errors(shard: HostShard, span: slice) -> F64:
 
 def _locate_in_runs(masses: F64, sums: F64, shares: Callable[[slice], F64]) -> Index:
     """Find the run of each mass from the runs' sums, then the row inside it. O(runs touched · RUN + m log m)."""
+    if len(sums) == 1:
+        return _locate_inside(masses, shares(slice(0, RUN)))
     ends = np.cumsum(sums)
     positive = np.flatnonzero(sums > 0)
     found = np.zeros(len(masses), dtype=np.intp)
@@ -197,11 +199,16 @@ def _locate_in_runs(masses: F64, sums: F64, shares: Callable[[slice], F64]) -> I
     order = np.argsort(runs, kind="stable")
     firsts = np.flatnonzero(np.diff(runs[order], prepend=-1))
     for run, members in zip(runs[order][firsts].tolist(), np.split(order, firsts[1:]), strict=True):
-        inside = np.cumsum(shares(slice(run * RUN, (run + 1) * RUN)))
-        last = np.searchsorted(inside, inside[-1])  # the row at which the sum reaches its final value
-        at = np.searchsorted(inside, masses[members] - (ends[run] - sums[run]), side="right")
-        found[members] = run * RUN + np.minimum(at, last)
+        span = slice(run * RUN, (run + 1) * RUN)
+        found[members] = run * RUN + _locate_inside(masses[members] - (ends[run] - sums[run]), shares(span))
     return found
+
+
+def _locate_inside(masses: F64, shares: F64) -> Index:
+    """The row of each mass from the shares of all rows."""
+    ends = np.cumsum(shares)
+    last = ends.searchsorted(ends[-1])  # the row at which the sum reaches its final value
+    return np.minimum(ends.searchsorted(masses, side="right"), last)
 
 
 @HostShard.implements(Take)

@@ -5,6 +5,9 @@ Rows on Dask workers are laid out by `backends.dask.opening`, whose workers come
 
 from __future__ import annotations
 
+import numpy as np
+from scipy import sparse
+
 from globular.backends.cpu import CpuShard
 from globular.backends.host import HostShard
 from globular.backends.many.stream import StreamShard
@@ -24,6 +27,6 @@ def shard_over(
 
     `first_row` is the number of the first row in the whole data, of which these rows may be a part.
     """
-    if isinstance(rows, Source):
-        return StreamShard(rows, weights, unit_rows=unit_rows, n_threads=n_threads, first_row=first_row)
-    return CpuShard(rows, weights, unit_rows=unit_rows, n_threads=n_threads, first_row=first_row)
+    if isinstance(rows, np.ndarray | sparse.csr_matrix | sparse.csr_array):
+        return CpuShard(rows, weights, unit_rows=unit_rows, n_threads=n_threads, first_row=first_row)
+    return StreamShard(rows, weights, unit_rows=unit_rows, n_threads=n_threads, first_row=first_row)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -72,6 +73,7 @@ class Source(Protocol):
         """Return every row in memory; no copy where the rows lie there already."""
 
 
+@cache
 def working_dtype(dtype: np.dtype) -> np.dtype:
     """float32 for whatever fits into it without loss, float64 for the rest: what passes convert rows to."""
     return np.dtype(np.float32) if np.can_cast(dtype, np.float32) else np.dtype(np.float64)

@@ -7,10 +7,12 @@ memory at once than the machine has is refused by its number, before anything of
 from __future__ import annotations
 
 import os
+from functools import cache
 
 from globular.errors import MemoryBudgetError
 
 
+@cache
 def physical_memory() -> int:
     """Bytes of memory in this machine; 8 GiB where the system does not tell."""
     if not hasattr(os, "sysconf"):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, Self
 
 from sklearn.base import BaseEstimator
+from sklearn.utils._param_validation import make_constraint
 
 from globular.estimators.parameters import SharedParameters
 from globular.estimators.running import exhaust
@@ -15,6 +17,27 @@ from globular.model.history import Record
 
 class Estimator(SharedParameters, BaseEstimator):
     """Base of all estimators: a family checks its input and says how a fit runs (`_begin`)."""
+
+    @classmethod
+    @cache
+    def _get_param_names(cls) -> list[str]:
+        """Those of the constructor, which scikit-learn reads anew whenever it is asked."""
+        names: list[str] = super()._get_param_names()
+        return names
+
+    @classmethod
+    @cache
+    def _made_constraints(cls) -> dict[str, list[Any]]:
+        """What each parameter must be, as objects that tell whether a value is."""
+        made = {name: rules for name, rules in cls._parameter_constraints.items() if rules != "no_validation"}
+        return {name: [make_constraint(rule) for rule in made[name]] for name in cls._get_param_names() if name in made}
+
+    def _validate_params(self) -> None:
+        """As scikit-learn does, which makes the constraints each time, and is asked where one of them is broken."""
+        for name, rules in self._made_constraints().items():
+            value = getattr(self, name)
+            if not any(rule.is_satisfied_by(value) for rule in rules):
+                super()._validate_params()
 
     @abstractmethod
     def _begin(self, X: Any, sample_weight: Any, *, watched: bool) -> Iterator[Record]:

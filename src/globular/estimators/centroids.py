@@ -14,7 +14,6 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, Transfor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.kmeans.probing import find_labels
 from globular.algorithms.seeding.named import STARTS
@@ -157,7 +156,6 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         """
         if exact:
             return np.asarray(self._assign(X, None)[0])
-        check_is_fitted(self)
         data = self._open(X, None, reset=False)
         find_labels(data.shard, self._centers(), np.random.default_rng(0))
         return np.asarray(data.shard.labels)
@@ -169,7 +167,6 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     @lazily
     def transform(self, X: Any) -> NDArray[np.floating[Any]]:
         """Distances of every row to all centres, an N × k array (cosine distances if the metric is the cosine)."""
-        check_is_fitted(self)
         data = open_input(self, X, reset=False, n_threads=self.n_threads)
         n_bytes = 8 * data.shard.n_rows * len(self._centers())
         check_allocation(n_bytes, "the distances of all rows to all centres", "transform X in parts")
@@ -186,7 +183,6 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         )  # fmt: skip
 
     def _assign(self, X: Any, sample_weight: Any) -> tuple[Labels, float]:
-        check_is_fitted(self)
         data = self._open(X, sample_weight, reset=False)
         statistics = data.shard.run(Assign(self._centers(), want="labels"))
         return data.shard.labels, statistics.objective * data.unit

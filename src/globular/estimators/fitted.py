@@ -33,7 +33,7 @@ def checked_array(value: Any, name: str, shape: tuple[int | None, ...], kinds: s
 
 def checked_floats(value: Any, name: str, shape: tuple[int | None, ...], *, positive: bool = False) -> F64:
     """The same in float64 and C order, as passes take it."""
-    array = np.ascontiguousarray(checked_array(value, name, shape), dtype=np.float64).reshape(np.shape(value))
+    array = np.asarray(checked_array(value, name, shape), dtype=np.float64, order="C")
     if positive and not (array > 0).all():
         raise ValueError(f"{name} must be positive; fit again")
     return array
@@ -66,5 +66,5 @@ def check_common(estimator: Any, *numbers: str) -> int:
 
 def _all_finite(array: NDArray[Any]) -> bool:
     with np.errstate(all="ignore"):
-        total = np.sum(array)  # mostly settles it, without a table of truth values
+        total = array.sum()  # mostly settles it, without a table of truth values
     return bool(np.isfinite(total)) or bool(np.isfinite(array).all())

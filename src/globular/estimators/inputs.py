@@ -7,6 +7,7 @@ inside the passes. Files are read whole if they fit comfortably into memory and 
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import ClusterMixin
-from sklearn.utils.validation import check_array, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from globular.backends.dask.opening import are_on_workers, open_on_workers
 from globular.backends.registry import shard_over
@@ -92,6 +93,8 @@ def open_input(
     `at_least` is the number of rows that a fit needs, `are_counts` says that weights are numbers of rows; see
     `Weights.of`.
     """
+    if not reset and "n_features_in_" not in vars(estimator):
+        check_is_fitted(estimator)
     given = tell(X)
     source = given.open()
     check = partial(_validate, estimator, source=source, reset=reset, accept_sparse=accept_sparse)
@@ -138,6 +141,8 @@ def _open_on_workers(estimator: Any, given: Given, sample_weight: Any, unit_rows
 
 def _validate(estimator: Any, X: Any, source: Source | None, *, reset: bool, accept_sparse: bool) -> Any:
     """The rows as passes take them; the estimator notes or compares the number and the names of their columns."""
+    if source is None and _is_plain(X) and _has_columns_of(estimator, X, reset=reset):
+        return X
     if sparse.issparse(X) and not accept_sparse:
         raise TypeError(
             f"{type(estimator).__name__} needs dense rows, X is sparse; pass X.toarray(), of fewer columns if that is "
@@ -155,6 +160,29 @@ def _validate(estimator: Any, X: Any, source: Source | None, *, reset: bool, acc
     except (ValueError, TypeError) as error:
         message = _told_shortly(str(error), X)
         raise (type(error)(message) if source is None else DataError(f"{source.name}: {message}")) from None
+
+
+def _is_plain(X: Any) -> bool:
+    """Whether X is an array that scikit-learn would take as it is.
+
+    It looks at so many kinds of tables that small fits would spend much of their time there.
+    """
+    if not (type(X) is np.ndarray and X.ndim == 2 and X.size > 0 and X.flags.c_contiguous and X.dtype in REAL_DTYPES):
+        return False
+    if X.dtype.kind != "f":
+        return True
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(X.sum()))  # any other sum asks for a closer look
+
+
+def _has_columns_of(estimator: Any, X: NDArray[Any], *, reset: bool) -> bool:
+    """Whether the columns of an array are those of the fit, and had no names; with `reset` they become those."""
+    if reset:
+        estimator.n_features_in_ = X.shape[1]
+        vars(estimator).pop("feature_names_in_", None)
+        return True
+    own = vars(estimator)
+    return own.get("n_features_in_") == X.shape[1] and "feature_names_in_" not in own
 
 
 def _checked_rows(estimator: Any, X: Any, source: Source | None, *, reset: bool) -> Any:
@@ -228,12 +256,11 @@ def mean_variance(data: Input) -> float:
     """Mean variance of the columns; an error if squares leave the range of float64: no distance means anything then."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         means, variances = data.shard.column_moments()
-    variance = float(variances.mean())
-    if not np.isfinite(variance):
+        spread = float(variances.sum())
+    variance = spread / len(variances)
+    if not math.isfinite(variance):
         raise ValueError("X has values too large for float64: their squares overflow; scale X down")
-    with np.errstate(over="ignore"):
-        total = float(np.sum(variances)) * data.shard.total_weight * np.float64(data.unit)
-    if not np.isfinite(total):
+    if not math.isfinite(spread * data.shard.total_weight * data.unit):
         raise ValueError("sample_weight times the squares of X overflows in float64; scale sample_weight or X down")
     if variance < SMALLEST_VARIANCE and not _is_constant(data.shard, means):
         raise ValueError(

@@ -213,18 +213,16 @@ class MixtureEstimator(DensityMixin, Estimator):
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """The mean log-likelihood of a row, weighted if there are weights."""
-        check_is_fitted(self)
         data = self._open(X, sample_weight, reset=False)
         return self._log_likelihood(data) / data.shard.total_weight
 
     def aic(self, X: Any) -> float:
         """Akaike's information criterion on X; the lower the better."""
-        check_is_fitted(self)
-        return 2 * self._n_parameters() - 2 * self._log_likelihood(self._open(X, None, reset=False))
+        data = self._open(X, None, reset=False)
+        return 2 * self._n_parameters() - 2 * self._log_likelihood(data)
 
     def bic(self, X: Any) -> float:
         """The Bayesian information criterion on X; the lower the better."""
-        check_is_fitted(self)
         data = self._open(X, None, reset=False)
         return self._n_parameters() * math.log(data.n_rows) - 2 * self._log_likelihood(data)
 
@@ -288,11 +286,9 @@ class MixtureEstimator(DensityMixin, Estimator):
 
     def _answer(self, X: Any, want: str, model: Any = None, n_results: int = 1) -> Any:
         """What a model, by default the mixture, says of every row of X: `n_results` numbers for each."""
-        check_is_fitted(self)
-        model = self._mixture() if model is None else model
         data = self._open(X, None, reset=False)
         check_allocation(8 * data.n_rows * n_results, f"{n_results} numbers for every row", "pass X in parts")
-        return answer(data.shard, model, want)
+        return answer(data.shard, self._mixture() if model is None else model, want)
 
     def _log_likelihood(self, data: Input) -> float:
         totals = data.shard.run(Answer(self._mixture(), "total"))

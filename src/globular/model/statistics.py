@@ -90,6 +90,10 @@ class PairStatistics:
         return joined
 
 
+NO_PAIRS = PairStatistics(np.empty((2, 0), dtype=np.int32), np.empty((2, 0), dtype=np.float32))
+"""Of a pass that comes across none."""
+
+
 @dataclass(slots=True)
 class HardStatistics(Additive):
     """Sums of a hard assignment: each row votes for the closest of the centres that it has looked at."""
@@ -103,7 +107,7 @@ class HardStatistics(Additive):
     n_changed: int
     """Rows whose label differs from the one before the pass."""
     n_distances: int
-    pairs: PairStatistics = field(default_factory=lambda: PairStatistics.of_pieces([]))
+    pairs: PairStatistics = NO_PAIRS
     """Distances between clusters that a search of neighbourhoods came across; none from other searches."""
     errors: F64 = field(default_factory=lambda: np.empty(0))
     """Σ w ‖x − μ_label‖² per cluster, (C,), from a search down a tree; else (0,)."""
@@ -123,7 +127,7 @@ class SoftStatistics(Additive):
     """Σ w log p(x)."""
     total_weight: float
     n_distances: int
-    pairs: PairStatistics = field(default_factory=lambda: PairStatistics.of_pieces([]))
+    pairs: PairStatistics = NO_PAIRS
     """Distances between components that a search of neighbourhoods came across; none from other searches."""
     gain: float = 0.0
     """How much higher the free energy is than with the K(n) of before, at the same parameters, after probing."""

@@ -30,7 +30,8 @@ class CenterUpdate:
 
     def shifts(self, old: F64) -> F64:
         """How far each centre moved, (C,)."""
-        return np.sqrt(np.einsum("ij,ij->i", self.centers - old, self.centers - old))
+        moves = self.centers - old
+        return np.sqrt(np.einsum("ij,ij->i", moves, moves))
 
 
 def update_centers(
@@ -53,6 +54,8 @@ def update_centers(
     if unit:
         divisors = np.sqrt(np.einsum("ij,ij->i", sums, sums))
         filled &= divisors > 0  # where opposite rows cancel, the cluster keeps its direction
+    if filled.all():
+        return CenterUpdate(sums / divisors[:, None], tuple(relocated))
     centers = sums / np.where(filled, divisors, 1.0)[:, None]
     centers[~filled] = old[~filled]
     return CenterUpdate(centers, tuple(relocated))

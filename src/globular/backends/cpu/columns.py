@@ -6,10 +6,10 @@ import numpy as np
 
 from globular.backends.cpu.rows import CSRRows
 from globular.backends.cpu.shard import CpuShard
+from globular.backends.host import for_runs
 from globular.kernels.moments import add_moments
 from globular.model.statistics import F64, ColumnMoments
 from globular.seam.passes import Moments, Smallest
-from globular.threads import even_ranges, map_all
 
 
 @CpuShard.implements(Moments)
@@ -27,15 +27,15 @@ def _column_moments(shard: CpuShard) -> tuple[F64, F64]:
     rows, total = shard.rows, shard.total_weight
     sample = shard.take(np.arange(0, shard.n_rows, -(-shard.n_rows // 256)))
     # a constant column is to have the variance zero, not what rounding its mean leaves
-    shift = np.where((sample == sample[0]).all(axis=0), sample[0], sample.mean(axis=0))
+    constant = np.logical_and.reduce(sample == sample[0], axis=0)
+    shift = np.where(constant, sample[0], np.add.reduce(sample, axis=0) / len(sample))
 
     def moments(span: tuple[int, int]) -> F64:
         part, out = slice(*span), np.zeros((2, shard.n_columns))
         add_moments(rows.block(*span), shard.scales[part], shard.weights[part], shift, out[0], out[1])
         return out
 
-    spans = even_ranges(shard.n_rows, 4096)
-    first, second = sum(map_all(moments, spans, shard.n_threads), np.zeros((2, shard.n_columns))) / total
+    first, second = sum(for_runs(shard, moments), np.zeros((2, shard.n_columns))) / total
     with np.errstate(over="ignore", invalid="ignore"):  # callers see infinity or NaN and say so
         return shift + first, np.maximum(second - first**2, 0.0)
 

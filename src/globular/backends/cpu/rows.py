@@ -64,6 +64,13 @@ class DenseRows:
         """Those rows in float64."""
         return self.gather(indices).astype(np.float64)
 
+    def sample(self, size: int) -> F64:
+        """Up to so many rows at even distances, in float64."""
+        step = -(-self.shape[0] // size)
+        if step == 1:
+            return self.block(0, self.shape[0]).astype(np.float64, copy=False)
+        return self.take(np.arange(0, self.shape[0], step))
+
     def picked(self, chosen: NDArray[np.integer]) -> DenseRows:
         """Some rows, not copied."""
         return PickedRows(self.array, chosen)

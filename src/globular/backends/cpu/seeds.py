@@ -87,7 +87,8 @@ def try_seeds(shard: CpuShard, work: TrySeeds) -> F64:
         kernels.trial_potentials(rows, shard.scales[part], shard.weights[part], centers, norms, d2[part], out)
         return out
 
-    return np.sum(for_runs(shard, trial), axis=0)
+    found = for_runs(shard, trial)
+    return found[0] if len(found) == 1 else np.sum(found, axis=0)
 
 
 @CpuShard.implements(CellSeeds)

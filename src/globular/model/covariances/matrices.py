@@ -40,7 +40,7 @@ class _Matrices(CovarianceFamily):
 
     def half_log_determinants(self, factors: F64, C: int, D: int) -> F64:
         diagonals = np.diagonal(factors, axis1=-2, axis2=-1)
-        return np.broadcast_to(np.log(diagonals).sum(axis=-1), (C,)).copy()
+        return np.full(C, np.log(diagonals).sum(axis=-1))
 
     def spread(self, covariances: F64, component: int, noise: F64) -> F64:
         return noise @ np.linalg.cholesky(self.pick(covariances, component)).T

@@ -79,7 +79,8 @@ class ChunkBlocks:
         """How far out a typical row is, (D,)."""
         C = len(self.means)
         shares = np.maximum(mixture.weights, 0.0)
-        shares = shares / shares.sum() if shares.sum() > 0 else np.full(C, 1.0 / C)
+        total = shares.sum()
+        shares = shares / total if total > 0 else np.full(C, 1.0 / C)
         return np.sqrt(shares @ (mixture.variances() + self.means**2))
 
     def scatter(self, chunks: Chunks) -> F64:

@@ -95,7 +95,7 @@ def test_only_a_truth_value_stops() -> None:
     X = np.random.default_rng(0).normal(size=(300, 2))
 
     def n_of(*callbacks: Any) -> int:
-        return len(globular.KMeans(8, random_state=0, callbacks=list(callbacks)).fit(X).history_)
+        return len(globular.KMeans(8, random_state=0, callbacks=list(callbacks)).fit(X).history_.iterations)
 
     assert n_of(lambda estimator, record: np.float64(record.iteration) >= 2) == 2
     assert n_of(lambda estimator, record: "a remark") == n_of() > 2
@@ -468,7 +468,7 @@ def test_ctrl_c_in_a_later_run_keeps_the_best_run_and_says_so(
 def test_ctrl_c_between_two_records_keeps_the_last_one() -> None:
     model = globular.KMeans(9, tol=0, random_state=0)
     records = model.fit_iter(X_CTRL_C)
-    assert next(records).iteration == 1
+    assert next(record for record in records if record.iteration == 1) is model.history_[-1]
     assert next(records).iteration == 2
     with pytest.warns(FitInterruptedWarning), pytest.raises(StopIteration):
         records.throw(KeyboardInterrupt)  # type: ignore[attr-defined]  # as a signal that comes as it goes on
@@ -568,9 +568,10 @@ def test_ctrl_c_in_the_middle_of_any_pass_leaves_a_whole_model(model: Any, monke
 def assert_whole(model: Any) -> None:
     """A fit that Ctrl-C has ended: its attributes belong together."""
     assert model.stopped_ == "interrupted" and len(model.history_) > 0
-    assert [record.iteration for record in model.history_] == list(range(1, len(model.history_) + 1))
+    iterations = model.history_.iterations
+    assert [record.iteration for record in iterations] == list(range(1, len(iterations) + 1))
     if hasattr(model, "means_"):
-        assert model.lower_bounds_ == [record.objective / len(X_CTRL_C) for record in model.history_]
+        assert model.lower_bounds_ == [record.objective / len(X_CTRL_C) for record in iterations]
         assert np.isfinite(model.score(X_CTRL_C))
         return
     squared = np.square(X_CTRL_C - model.cluster_centers_[model.labels_]).sum()

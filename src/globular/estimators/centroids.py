@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,6 +26,7 @@ from globular.estimators.inputs import Input, open_input
 from globular.estimators.memory import check_allocation
 from globular.estimators.parameters import AUTO, FROM_ONE, Constraints
 from globular.estimators.running import Fit, warn_user
+from globular.estimators.starts import filled_up, of_unit_length, spare_centers
 from globular.model.history import History, Record
 from globular.model.statistics import F64
 from globular.seam.passes import Assign, Centers, Labels
@@ -58,6 +59,13 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     @abstractmethod
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[Any]]:
         """Seed and run the algorithm once; may set attributes that say what was chosen."""
+
+    def _take_preparation(self, centers: F64, data: Input, spare: Callable[[], F64]) -> None:
+        """Set the fitted attributes while iterations are prepared: the centres so far, filled up with spare ones."""
+        centers = filled_up(centers, self.n_clusters, spare)
+        if self.metric == "cosine":
+            centers = of_unit_length(centers)
+        self.cluster_centers_ = centers.astype(data.dtype)
 
     @abstractmethod
     def _take_over(self, step: Step[Any], data: Input) -> None:
@@ -112,26 +120,27 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         yield from fit.best_of(
             self._n_runs(),
             lambda: in_units(self._steps(data, random_state), data.unit),
-            partial(self._publish, data),
+            partial(self._publish, data, cache(partial(spare_centers, data, self.n_clusters))),
             finish,
             partial(_error_per_row, data),
         )
         self._warn_if_fewer()
 
-    def _publish(self, data: Input, step: Step[Any], history: History) -> None:
-        self._take_over(step, data)
+    def _publish(self, data: Input, spare: Callable[[], F64], step: Step[Any], history: History) -> None:
+        self.__dict__.pop("labels_", None)
         if history[-1].labels_all_rows:
+            self._take_over(step, data)
             self.labels_ = data.labels(self._centers())
         else:
-            self.__dict__.pop("labels_", None)
+            self._take_preparation(step.model, data, spare)
         self.inertia_ = step.objective
         self.n_iter_ = step.iteration
         self.history_ = history
         self.n_distances_ = int(sum(record.n_distances for record in history))
 
     def _warn_if_fewer(self) -> None:
-        if not hasattr(self, "labels_"):
-            return
+        if not hasattr(self, "labels_") or not self.history_[-1].labels_all_rows:
+            return  # a fit that was ended before its first iteration has rows in the place of seeds
         n_found = int(np.count_nonzero(np.bincount(self.labels_, minlength=self.n_clusters)))
         if n_found < self.n_clusters:
             warn_user(

@@ -147,9 +147,8 @@ class KMeans(CentroidEstimator):
             logger.info("algorithm='auto' chose %s for %d clusters", self.algorithm_, self.n_clusters)
 
         def seed(shard: Shard) -> Generator[Step[F64], None, Start]:
-            yield from ()
             rough = self.algorithm_ == "probing"
-            start = starting_centers(self, replace(data, shard=shard), random_state, rough=rough)
+            start = yield from starting_centers(self, replace(data, shard=shard), random_state, rough=rough)
             self.init_, self.subspace_dimension_ = start.name, shard.n_columns
             return start
 

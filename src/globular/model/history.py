@@ -123,6 +123,11 @@ class History(Sequence[Record]):
             lines[_REPR_EDGE:-_REPR_EDGE] = [f"{'…':>20}"]
         return "\n".join([f"History({len(self)} records)", _REPR_HEAD, *lines])
 
+    @property
+    def iterations(self) -> History:
+        """The records of iterations over all rows, without those of what came before."""
+        return History(record for record in self._records if record.labels_all_rows)
+
     def column(self, name: str) -> NDArray[np.generic]:
         """Return one field of all records as an array; a value that is not known becomes NaN."""
         if name not in _FIELD_NAMES:

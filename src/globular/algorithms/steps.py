@@ -27,11 +27,13 @@ class Step(Generic[Model]):
     stopped: str = ""
     """On the last step, why the algorithm stopped; empty before."""
     stage: str = ITERATIONS
+    next_rows: int | None = None
+    """Rows that the next step looks at, where those are not all: it takes the less time."""
 
     def holding(self, model: Other) -> Step[Other]:
         """The same step with another form of its model."""
         figures = self.iteration, self.objective, self.n_distances, self.n_changed
-        return Step(*figures, model, self.stopped, self.stage)
+        return Step(*figures, model, self.stopped, self.stage, self.next_rows)
 
 
 def after(steps: Iterator[Step[Model]], n_distances: int) -> Iterator[Step[Model]]:

@@ -16,6 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from globular.algorithms.kmeans.cells import draw_cells, label_by_cells
 from globular.algorithms.kmeans.probing import find_labels
 from globular.algorithms.seeding.named import STARTS
 from globular.algorithms.steps import Step, in_units
@@ -29,8 +30,12 @@ from globular.estimators.running import Fit, warn_user
 from globular.estimators.starts import filled_up, of_unit_length, spare_centers
 from globular.model.history import History, Record
 from globular.model.statistics import F64
+from globular.seam.among import ALL, Probe
 from globular.seam.passes import Assign, Centers, Labels
 from globular.seam.shard import answer
+
+TIMED_ROWS = (1024, 16384)
+"""Rows, and more of them, whose labelling is timed where a fit has a time limit."""
 
 
 class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Estimator):
@@ -109,7 +114,10 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         """All runs of a fit, the best of which is kept."""
         random_state = check_random_state(self.random_state)
         n_steps = self._n_steps()
-        fit = Fit(self, data.n_rows, max_iter=n_steps, max_time=self.max_time, started=started, watched=watched)
+        fit = Fit(
+            self, data.n_rows, max_iter=n_steps, max_time=self.max_time, started=started, watched=watched,
+            foretell=partial(self._labelling_seconds, data),
+        )  # fmt: skip
 
         def finish(reason: str) -> float:
             self.stopped_ = reason
@@ -137,6 +145,28 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         self.n_iter_ = step.iteration
         self.history_ = history
         self.n_distances_ = int(sum(record.n_distances for record in history))
+
+    @abstractmethod
+    def _last_probes(self) -> int | None:
+        """Cells that a row searches for its label after the last step, 0 for all centres; None without labels."""
+
+    def _labelling_seconds(self, data: Input) -> float:
+        """About how long it takes to label all rows, from some of them: what does not grow with the rows cancels."""
+        n_probes, centers = self._last_probes(), self._centers()
+        if n_probes is None:
+            return 0.0
+        shard, started = data.shard, time.perf_counter()
+        cells = draw_cells(shard, centers, np.random.default_rng(0)) if n_probes else None
+        fixed, seconds = 2 * (time.perf_counter() - started), []
+        sizes = [max(1, min(data.n_rows // 16, size)) for size in TIMED_ROWS]
+        for size in (sizes[0], *sizes):  # the first time everything is slow
+            sample = shard.local(shard.take(np.linspace(0, data.n_rows - 1, size).astype(np.intp)))
+            started = time.perf_counter()
+            if cells is not None:
+                label_by_cells(sample, centers, cells)
+            sample.run(Assign(centers, ALL if cells is None else Probe(cells, n_probes), "labels"))
+            seconds.append(time.perf_counter() - started)
+        return fixed + max(0.0, seconds[2] - seconds[1]) / max(1, sizes[1] - sizes[0]) * data.n_rows
 
     def _warn_if_fewer(self) -> None:
         if not hasattr(self, "labels_") or not self.history_[-1].labels_all_rows:

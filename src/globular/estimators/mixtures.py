@@ -30,10 +30,10 @@ from globular.estimators.memory import check_allocation, mixture_bytes
 from globular.estimators.mixture_starts import GivenStart
 from globular.estimators.parameters import FROM_ONE, FROM_ZERO, NOT_NEGATIVE, Constraints
 from globular.estimators.running import Fit, warn_user
-from globular.estimators.starts import filled_up, spare_centers
+from globular.estimators.starts import continues, filled_up, spare_centers
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
-from globular.model.history import SEEDS, History, Record
+from globular.model.history import KMEANS, SEEDS, History, Record
 from globular.model.statistics import F64, I64
 from globular.seam.passes import Answer
 from globular.seam.shard import answer
@@ -126,7 +126,7 @@ class MixtureEstimator(DensityMixin, Estimator):
         mean_variance(data)  # for its check
         self._check_fit(data)
         given = self._given(data)
-        if self.warm_start and hasattr(self, "means_"):
+        if continues(self, "means_"):
             given = self._last_fit(data)
         n_bytes = self._most_bytes(data)
         if n_bytes is not None:
@@ -203,7 +203,8 @@ class MixtureEstimator(DensityMixin, Estimator):
         W, C, D, E = data.shard.total_weight, self.n_components, data.n_columns, step.objective
         variance = max(E / (W * D), self.reg_covar, np.finfo(np.float64).tiny)
         bound = -W * (math.log(C) + 0.5 * D * math.log(2 * math.pi * variance)) - 0.5 * E / variance
-        return Step(0, bound, step.n_distances, None, Preparation(step.model, variance), stage=SEEDS)
+        stage = SEEDS if step.stage == SEEDS else KMEANS
+        return Step(0, bound, step.n_distances, None, Preparation(step.model, variance), stage=stage)
 
     def _publish(self, data: Input, spare: Callable[[], F64], step: Step[Any], history: History) -> None:
         if isinstance(step.model, Preparation):

@@ -323,10 +323,15 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         taken = votes.centers_as(data.dtype), votes.counts * data.unit, votes.whole_sums() * data.unit
         self.cluster_centers_, self.counts_, self.sums_ = taken  # all three or, after Ctrl-C, none
 
-    def _finish(self, data: Input, reason: str) -> int:
+    def _last_probes(self) -> int | None:
         if not self.compute_labels:
+            return None
+        return N_PROBES if self.search_ == "cells" else 0
+
+    def _finish(self, data: Input, reason: str) -> int:
+        n_probes, centers = self._last_probes(), self._centers()
+        if n_probes is None:
             return 0
-        n_probes, centers = N_PROBES if self.search_ == "cells" else 0, self._centers()
         found = label_rows(data.shard, centers, n_probes, labelled=self.batch_size_ == data.n_rows)
         self.labels_ = data.labels(centers, exact=n_probes == 0).copy()
         self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall

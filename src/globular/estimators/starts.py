@@ -12,6 +12,7 @@ from sklearn.utils import check_array
 from globular.algorithms.seeding.common import evenly_spaced_masses
 from globular.algorithms.seeding.named import Start, Starting, draw_seeds
 from globular.estimators.inputs import Input, naming
+from globular.model.history import ITERATIONS, SEEDS
 from globular.model.statistics import F64
 
 
@@ -23,19 +24,31 @@ def starting_centers(
     `rough`: see `draw_seeds`.
     """
     unit = estimator.metric == "cosine"
-    if estimator.warm_start and hasattr(estimator, "cluster_centers_"):
+    if continues(estimator, "cluster_centers_"):
         if len(estimator.cluster_centers_) != estimator.n_clusters:
             raise ValueError(
                 f"warm_start has {len(estimator.cluster_centers_)} centres from the last fit, n_clusters="
                 f"{estimator.n_clusters}; set warm_start=False to start anew"
             )
         centers = _check(estimator.cluster_centers_, estimator.n_clusters, data, "warm_start centres")
-        start = Start(centers, "warm start")
+        last = last_stage(estimator)
+        start = Start(centers, "warm start", unfinished=last is not None and last != ITERATIONS)
     else:
         start = yield from choose_centers(
             estimator.init, estimator.n_clusters, data, random_state, unit=unit, rough=rough
         )
     return replace(start, centers=of_unit_length(start.centers)) if unit else start
+
+
+def continues(estimator: Any, centers: str) -> bool:
+    """Whether a fit goes on from the last one; one that was ended among its seeds has nothing to go on from."""
+    return bool(estimator.warm_start) and hasattr(estimator, centers) and last_stage(estimator) != SEEDS
+
+
+def last_stage(estimator: Any) -> str | None:
+    """The stage in which the last fit ended, where it has left a history."""
+    history = getattr(estimator, "history_", None)
+    return history[-1].stage if history else None
 
 
 def of_unit_length(centers: F64) -> F64:

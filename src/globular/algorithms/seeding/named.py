@@ -31,10 +31,13 @@ class Start:
     labelled: bool = False
     """Whether the seeding has labelled the rows."""
 
+    unfinished: bool = False
+    """Whether the centres are of a fit that was ended before its iterations."""
+
     @property
     def is_seeding(self) -> bool:
-        """Whether the centres were drawn from the data, rather than given."""
-        return self.name in STARTS
+        """Whether the centres were drawn from the data, rather than given: swaps may move them."""
+        return self.name in STARTS or self.unfinished
 
 
 Starting = Generator[Step[F64], None, Start]

@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import globular
 from globular.callbacks import Callback, Checkpoint, EarlyStopping, Progress, TimeBudget, as_callbacks
-from globular.callbacks.progress import Forecast, format_seconds
+from globular.callbacks.progress import Display, Forecast, format_seconds
 from globular.errors import CheckpointWarning, DataError, FitInterruptedWarning
 from globular.model.history import History, Record
 from globular.persistence import load, read_info
@@ -334,6 +334,47 @@ def test_a_new_start_forgets_the_old_trend() -> None:
     for i in (1, 2, 3, 4, 5, 1):
         forecast.update(Record(i, 1.0, 1.0, 0))
     assert forecast.iterations_left == 4 and forecast.relative_change is None
+
+
+STAGES = [
+    Record(0, 0.1, 90.0, 0, stage="seeds"),
+    Record(0, 0.2, 70.0, 5, 40, stage="part"),
+    Record(0, 0.3, 60.0, 5, 30, stage="part"),
+    Record(1, 1.0, 65.0, 50, 100, stage="swaps"),
+    Record(2, 2.0, 60.0, 50, 50),
+    Record(3, 3.5, 59.0, 50, 20),
+]
+
+
+def test_the_forecast_begins_anew_with_every_stage() -> None:
+    forecast, changes, left = Forecast(max_iter=10), [], []
+    for record in STAGES:
+        forecast.update(record)
+        changes.append(forecast.relative_change)
+        left.append((forecast.iterations_left, forecast.seconds_left))
+    assert changes == [None, None, pytest.approx(1 / 7), None, None, pytest.approx(1 / 60)]
+    assert left == [(None, None)] * 3 + [(9, None), (8, None), (7, pytest.approx(7 * 1.5))]
+
+
+def test_the_display_names_the_stage() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    forecast = Forecast(max_iter=10)
+    display = Display(console, "KMeans", 100, forecast)
+    lines = []
+    for record in STAGES:
+        forecast.update(record)
+        lines.append(display._line(record))
+    assert lines[0] == "KMeans seeds  objective 90"
+    assert lines[2] == "KMeans part  objective 60  change 1e-01"  # the rows that moved are those of the part
+    assert lines[3] == "KMeans swaps 1/10  objective 65  moved 100.0%"
+    assert lines[5] == "KMeans 3/10  objective 59  change 2e-02  moved 20.0%"
+
+
+def test_early_stopping_compares_iterations_of_one_stage() -> None:
+    stopping = EarlyStopping(0.5, patience=1)
+    stopping.on_fit_start(None, 100, None, None)
+    estimator = object()
+    assert [stopping.on_iteration(estimator, record) for record in STAGES] == [False] * 5 + [True]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.parameters import Constraints
 from globular.estimators.starts import continues, starting_centers
+from globular.model.history import ITERATIONS
 from globular.model.statistics import F64
 from globular.seam.shard import Shard
 
@@ -167,7 +168,8 @@ class KMeans(CentroidEstimator):
         n_probes, centers = self._last_probes(), self._centers()
         self.label_recall_, n_distances = 1.0, 0
         if reason != "no label changed" or data.dtype != np.float64:  # centres have moved, or were rounded to float32
-            found = label_rows(data.shard, centers, n_probes, labelled=self.history_[-1].labels_all_rows)
+            labelled = self.history_[-1].stage == ITERATIONS  # swaps that Ctrl-C has ended leave labels of no centre
+            found = label_rows(data.shard, centers, n_probes, labelled=labelled)
             self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
             n_distances = found.n_distances
         self.labels_ = data.labels(centers, exact=n_probes == 0).copy()

@@ -130,6 +130,16 @@ class History(Sequence[Record]):
         """The records of iterations over all rows, without those of what came before."""
         return History(record for record in self._records if record.labels_all_rows)
 
+    @property
+    def stage_seconds(self) -> dict[str, float]:
+        """Wall time of every stage, in the order they began."""
+        seconds: dict[str, float] = {}
+        before = 0.0
+        for record in self._records:
+            seconds[record.stage] = seconds.get(record.stage, 0.0) + record.seconds - before
+            before = record.seconds
+        return seconds
+
     def column(self, name: str) -> NDArray[np.generic]:
         """Return one field of all records as an array; a value that is not known becomes NaN."""
         if name not in _FIELD_NAMES:

@@ -182,6 +182,7 @@ class Report:
             "objective": "log-likelihood" if mixture else "sum of squared distances",
             "exact": self.scan is None or self.scan.exact,
             "has_rows": self.scan is not None,
+            "history_stage": [record.stage for record in history],
             "pictures": {name: getattr(pictures, name) for name in ("kind", "columns", "image", "low", "high")},
             "arrays": {name: encode_array(values) for name, values in arrays.items()},
         }

@@ -46,7 +46,7 @@ def write_report(
 ) -> Path:
     """Write one self-contained HTML page about a fitted model.
 
-    The page shows the convergence, the sizes of the clusters, the distances per iteration and a map of the clusters
+    The page shows the convergence, the sizes of the clusters, the distances per step and a map of the clusters
     that can be zoomed and searched. It needs no network.
 
     Parameters

@@ -34,6 +34,7 @@ from sklearn.utils import check_random_state
 
 from globular.algorithms import seeding as methods
 from globular.algorithms.seeding import HierarchicalSeeds
+from globular.algorithms.steps import result_of
 from globular.estimators.inputs import Input, open_input
 
 __all__ = ["HierarchicalSeeds", "afk_mc2", "hierarchical", "kmeans_parallel", "kmeans_plus_plus", "random"]
@@ -79,7 +80,7 @@ def random(
     (3, 2)
     """
     data = _open(X, n_clusters, sample_weight, n_threads, metric)
-    return _cast(methods.random(data.shard, n_clusters, _generator(random_state)), data)
+    return _cast(result_of(methods.random(data.shard, n_clusters, _generator(random_state))), data)
 
 
 def kmeans_plus_plus(
@@ -122,7 +123,7 @@ def kmeans_plus_plus(
         n_trials = 2 + int(np.log(n_clusters))
     else:
         n_trials = _whole("n_local_trials", n_local_trials, 'None, "greedy" or a whole number of at least 1')
-    return _cast(methods.plus_plus(data.shard, n_clusters, _generator(random_state), n_trials), data)
+    return _cast(result_of(methods.plus_plus(data.shard, n_clusters, _generator(random_state), n_trials)), data)
 
 
 def afk_mc2(
@@ -158,7 +159,7 @@ def afk_mc2(
     """
     data = _open(X, n_clusters, sample_weight, n_threads, metric)
     length = _whole("chain_length", chain_length, "a whole number of at least 1")
-    return _cast(methods.afk_mc2(data.shard, n_clusters, _generator(random_state), length), data)
+    return _cast(result_of(methods.afk_mc2(data.shard, n_clusters, _generator(random_state), length)), data)
 
 
 def kmeans_parallel(
@@ -198,7 +199,7 @@ def kmeans_parallel(
     data = _open(X, n_clusters, sample_weight, n_threads, metric)
     rounds = _whole("n_rounds", n_rounds, "a whole number of at least 1")
     factor = _positive("oversampling", oversampling)
-    seeds = methods.parallel(data.shard, n_clusters, _generator(random_state), rounds, factor)
+    seeds = result_of(methods.parallel(data.shard, n_clusters, _generator(random_state), rounds, factor))
     return _cast(seeds, data)
 
 
@@ -240,9 +241,10 @@ def hierarchical(
     """
     data = _open(X, n_clusters, sample_weight, n_threads, metric)
     wanted = _whole("n_neighbors", n_neighbors, "a whole number of at least 1")
-    seeds = methods.hierarchical(
+    steps = methods.hierarchical(
         data.shard, n_clusters, _generator(random_state), wanted, unit_centers=metric == "cosine"
     )
+    seeds = result_of(steps)
     labels = np.asarray(data.labels(seeds.centers))  # they may still be on workers
     return HierarchicalSeeds(_cast(seeds.centers, data), labels, seeds.neighbors)
 

@@ -14,6 +14,7 @@ from globular.algorithms.kmeans import coreset
 from globular.algorithms.kmeans.coreset import draw_part, swap_and_step_from_part
 from globular.algorithms.kmeans.probing import ProbingOptions
 from globular.algorithms.seeding import hierarchical
+from globular.algorithms.steps import result_of
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.model.history import ITERATIONS, PART
@@ -86,7 +87,7 @@ def test_all_rows_are_swapped_where_the_part_was_misleading() -> None:
     X = many_rows()
     part = CpuShard(X[X[:, 0] < np.median(X[:, 0])])  # knows one half of the space only
     shard = CpuShard(X)
-    seeds = hierarchical(part, C, random, 0)
+    seeds = result_of(hierarchical(part, C, random, 0))
     options = ProbingOptions(min_gain=0.005)
     steps = swap_and_step_from_part(shard, part, seeds.centers, options, random)
     first = next(step for step in steps if step.stage == ITERATIONS)
@@ -115,7 +116,7 @@ def test_the_part_is_given_up_before_the_steps_over_all_rows() -> None:
     part = draw_part(shard, C, random)
     assert part is not None
     steps = swap_and_step_from_part(
-        shard, part, hierarchical(part, C, random, 0).centers, ProbingOptions(min_gain=0.005), random
+        shard, part, result_of(hierarchical(part, C, random, 0)).centers, ProbingOptions(min_gain=0.005), random
     )
     gone = weakref.ref(part)
     del part

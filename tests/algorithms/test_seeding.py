@@ -18,6 +18,7 @@ from globular import seeding
 from globular.algorithms import seeding as methods
 from globular.algorithms.seeding.hierarchical import apportion, level_sizes
 from globular.algorithms.seeding.plus_plus import extend
+from globular.algorithms.steps import result_of
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
@@ -94,16 +95,16 @@ def test_split_into_ragged_shards_changes_nothing(method: Method) -> None:
     weights = np.random.default_rng(1).random(len(X))
     cuts = np.array([0, 1, 2, 700, 701, 1500, 2999, 3000])
     shards = [CpuShard(X[a:b], weights[a:b]) for a, b in successive(cuts)]
-    whole = method(CpuShard(X, weights), 80, np.random.default_rng(0))
-    np.testing.assert_array_equal(method(SplitShard(shards), 80, np.random.default_rng(0)), whole)
+    whole = result_of(method(CpuShard(X, weights), 80, np.random.default_rng(0)))
+    np.testing.assert_array_equal(result_of(method(SplitShard(shards), 80, np.random.default_rng(0))), whole)
 
 
 def test_split_into_ragged_shards_changes_nothing_in_the_hierarchy() -> None:
     X = blobs()
-    whole = methods.hierarchical(CpuShard(X), 80, np.random.default_rng(0))
+    whole = result_of(methods.hierarchical(CpuShard(X), 80, np.random.default_rng(0)))
     cuts = np.array([0, 1, 700, 1500, 3000])
     split = SplitShard([CpuShard(X[a:b]) for a, b in successive(cuts)])
-    parts = methods.hierarchical(split, 80, np.random.default_rng(0))
+    parts = result_of(methods.hierarchical(split, 80, np.random.default_rng(0)))
     np.testing.assert_array_equal(parts.labels, whole.labels)
     np.testing.assert_array_equal(parts.neighbors, whole.neighbors)
     np.testing.assert_allclose(parts.centers, whole.centers, rtol=1e-12, atol=1e-12)
@@ -116,14 +117,14 @@ def test_streamed_rows_change_nothing(method: Method) -> None:
     X = blobs()
     weights = np.random.default_rng(1).random(len(X))
     stream = StreamShard(as_source(X), weights, rows_per_part=777)
-    whole = method(CpuShard(X, weights), 50, np.random.default_rng(0))
-    np.testing.assert_array_equal(method(stream, 50, np.random.default_rng(0)), whole)
+    whole = result_of(method(CpuShard(X, weights), 50, np.random.default_rng(0)))
+    np.testing.assert_array_equal(result_of(method(stream, 50, np.random.default_rng(0))), whole)
 
 
 def test_streamed_rows_change_nothing_in_the_hierarchy() -> None:
     X = blobs(5000)
-    whole = methods.hierarchical(CpuShard(X), 80, np.random.default_rng(0))
-    stream = methods.hierarchical(StreamShard(as_source(X), rows_per_part=777), 80, np.random.default_rng(0))
+    whole = result_of(methods.hierarchical(CpuShard(X), 80, np.random.default_rng(0)))
+    stream = result_of(methods.hierarchical(StreamShard(as_source(X), rows_per_part=777), 80, np.random.default_rng(0)))
     np.testing.assert_array_equal(stream.labels, whole.labels)
     np.testing.assert_allclose(stream.centers, whole.centers, rtol=1e-12, atol=1e-12)
 
@@ -246,7 +247,7 @@ def test_batches_of_plus_plus_follow_d2_sampling_exactly() -> None:
     drawn = []
     for _ in range(2500):
         start = shard.run(AddSeeds(X[:4]))
-        rows = extend(shard, 4, 2, start.potential, rng)
+        rows = result_of(extend(shard, X[:4], 2, start.potential, rng))[4:]
         drawn.append(tuple(int(np.flatnonzero((row == X).all(axis=1))[0]) for row in rows))
     expected = enumerate_draws(X, weights, [0, 1, 2, 3], 2)
     assert agreement(drawn, expected) > 1e-3
@@ -269,7 +270,7 @@ def test_afk_mc2_approaches_d2_sampling_as_the_chain_grows() -> None:
 
     def third_seeds(chain_length: int) -> list[tuple[int, ...]]:
         generator = np.random.default_rng(1)
-        seeds = [methods.afk_mc2(shard, 3, generator, chain_length)[2] for _ in range(2000)]
+        seeds = [result_of(methods.afk_mc2(shard, 3, generator, chain_length))[2] for _ in range(2000)]
         return [tuple(np.flatnonzero((seed == X).all(axis=1))) for seed in seeds]
 
     short, long = third_seeds(2), third_seeds(60)
@@ -398,3 +399,17 @@ def test_random_state_of_every_kind() -> None:
     np.testing.assert_array_equal(by_number, by_state)
     generators = [np.random.default_rng(7), np.random.default_rng(7)]
     np.testing.assert_array_equal(*(seeding.random(X, 5, random_state=g) for g in generators))
+
+
+@pytest.mark.parametrize("method", [methods.plus_plus, methods.afk_mc2, methods.parallel, methods.hierarchical])
+@pytest.mark.parametrize("n_clusters", [1, 30, 300])
+def test_seeds_are_shown_as_they_come_with_what_they_leave(method: Method, n_clusters: int) -> None:
+    X = blobs()
+    steps = list(method(CpuShard(X), n_clusters, np.random.default_rng(0)))
+    assert {step.stage for step in steps} == {"seeds"} and {step.iteration for step in steps} == {0}
+    sizes = [len(step.model) for step in steps]
+    assert sizes == sorted(sizes) and sizes[0] >= 1 and sizes[-1] <= n_clusters
+    for step in steps:
+        assert potential(X, step.model) <= step.objective * (1 + 1e-9)
+    if method is methods.plus_plus:
+        assert sizes[-1] == n_clusters and potential(X, steps[-1].model) == pytest.approx(steps[-1].objective)

@@ -158,7 +158,7 @@ def test_kmeans_begins_in_a_subspace_where_it_pays(metric: str) -> None:
     options: Any = {"n_clusters": 500, "metric": metric, "random_state": 0}
     model = KMeans(**options).fit(X)
     assert model.subspace_dimension_ < 24 and model.cluster_centers_.shape == (500, 40)
-    assert all(b <= a * (1 + 1e-6) for a, b in pairwise([record.objective for record in model.history_]))
+    assert all(b <= a * (1 + 1e-6) for a, b in pairwise(model.history_.iterations.column("objective")))
     named = KMeans(**options, init="hierarchical").fit(X)
     assert named.subspace_dimension_ == 40
     assert model.inertia_ < 1.05 * named.inertia_

@@ -50,8 +50,8 @@ def test_attributes(covariance_type: str, dtype: type, weights: str) -> None:
     for array in (model.covariances_, model.precisions_, model.precisions_cholesky_):
         assert array.shape == FAMILIES[covariance_type].shape(4, 3) and array.dtype == np.float64
     assert model.converged_ and model.stopped_ and 4 <= model.n_cells_ <= 600
-    assert len(model.history_) == model.n_iter_ == len(model.lower_bounds_)
-    np.testing.assert_allclose(model.history_.column("objective") / w.sum(), model.lower_bounds_)
+    assert len(model.history_.iterations) == model.n_iter_ == len(model.lower_bounds_)
+    np.testing.assert_allclose(model.history_.iterations.column("objective") / w.sum(), model.lower_bounds_)
     assert (np.diff(model.lower_bounds_) >= -1e-9).all() and model.lower_bound_ == model.lower_bounds_[-1]
     assert model.lower_bound_ <= model.score(X, sample_weight=w) + 1e-3
     if weights == "equal":

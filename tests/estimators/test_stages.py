@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
-from globular import KMeans
+import globular
+from globular import GaussianMixture, KMeans, NestedMiniBatchKMeans, VariationalGaussianMixture, VariationalKMeans
 from globular.algorithms.kmeans.pipeline import PipelineOptions, kmeans
 from globular.algorithms.seeding.named import draw_seeds
 from globular.backends.cpu import CpuShard
+from globular.callbacks import Checkpoint
 from reference import assign as hard
 
 C = 20
@@ -36,13 +42,14 @@ def test_every_stage_gives_records_with_all_centers_in_the_whole_space() -> None
         assert (record.iteration > 0) == record.labels_all_rows == hasattr(model, "labels_")
         assert model.n_iter_ == record.iteration
         error = hard.squared_distances(X, model.cluster_centers_).min(axis=1).sum()
-        assert error <= record.objective * (1.1 if record.stage == "part" else 1 + 1e-9)
+        # the seeds, too, are drawn from the part
+        assert error <= record.objective * (1 + 1e-9 if record.labels_all_rows else 1.1)
     assert model.subspace_dimension_ < 30
-    assert [stage for stage, _ in groupby(stages)] == ["part", "swaps", "iterations"]
+    assert [stage for stage, _ in groupby(stages)] == ["seeds", "part", "swaps", "iterations"]
     assert [record.stage for record in model.history_] == stages
 
 
-@pytest.mark.parametrize("stage", ["part", "swaps", "iterations"])
+@pytest.mark.parametrize("stage", ["seeds", "part", "swaps", "iterations"])
 def test_a_fit_may_be_ended_in_any_stage(stage: str) -> None:
     X = rows()
     model = many(callbacks=lambda _, record: record.stage == stage).fit(X)
@@ -59,10 +66,105 @@ def test_nothing_is_done_before_the_first_step_is_asked_for() -> None:
 
     def seed(shard: Any) -> Any:
         asked.append(shard)
-        yield from ()
-        return draw_seeds(shard, "random", C, np.random.default_rng(0))
+        return (yield from draw_seeds(shard, "random", C, np.random.default_rng(0)))
 
     steps = kmeans(CpuShard(rows()), seed, PipelineOptions(C, "probing"), random_state)
     assert not asked and random_state.randint(100) == np.random.RandomState(0).randint(100)
     next(iter(steps))
     assert asked
+
+
+def killed_in(stage: str, model: Any, X: Any, folder: Path) -> Any:
+    """What a checkpoint holds of a fit that dies after its first record of a stage."""
+
+    def die(estimator: Any, record: Any) -> None:
+        if record.stage == stage:
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        model.set_params(callbacks=[Checkpoint(folder, every_iterations=1), die]).fit(X)
+    return globular.load(folder).set_params(warm_start=True)
+
+
+@pytest.mark.parametrize("stage", ["seeds", "part", "swaps", "iterations"])
+def test_a_killed_fit_goes_on_where_it_was(stage: str, tmp_path: Path) -> None:
+    X = rows()
+    whole = many().fit(X)
+    resumed = killed_in(stage, many(), X, tmp_path / "run")
+    before = resumed.history_[-1]
+    assert before.stage == stage and hasattr(resumed, "labels_") == before.labels_all_rows
+    resumed.fit(X)
+    stages = {record.stage for record in resumed.history_}
+    assert (
+        stages
+        == {
+            "seeds": {"seeds", "part", "swaps", "iterations"},  # there is nothing yet to go on from
+            "part": {"swaps", "iterations"},
+            "swaps": {"swaps", "iterations"},
+            "iterations": {"iterations"},
+        }[stage]
+    )
+    assert resumed.inertia_ < 1.02 * whole.inertia_
+    if stage != "seeds":
+        assert resumed.history_[0].objective < 1.1 * before.objective
+
+
+OTHERS = [
+    VariationalKMeans(C, random_state=0),
+    NestedMiniBatchKMeans(C, random_state=0, search="cells"),
+    NestedMiniBatchKMeans(C, random_state=0, compute_labels=False),
+    GaussianMixture(C, covariance_type="full", random_state=0),
+    GaussianMixture(C, algorithm="variational", covariance_type="diag", random_state=0),
+    VariationalGaussianMixture(C, random_state=0),
+    VariationalGaussianMixture(C, search="neighbors", random_state=0),
+]
+
+
+@pytest.mark.parametrize("model", OTHERS, ids=repr)
+def test_every_estimator_that_starts_by_kmeans_shows_its_start(model: Any, tmp_path: Path) -> None:
+    X, model = rows(3000, 5), clone(model)
+    for record in model.fit_iter(X):
+        assert model.history_[-1] is record and model.n_distances_ >= 0
+        if hasattr(model, "means_"):
+            assert model.means_.shape == (C, 5)
+            assert record.objective / len(X) <= model.score(X) + 1e-9  # a lower bound
+        else:
+            assert model.cluster_centers_.shape == (C, 5) and model.inertia_ == record.objective
+        if record.stage != "iterations":
+            assert record.iteration == model.n_iter_ == 0 and not hasattr(model, "labels_")
+            assert model.predict(X[:9]).max() < C
+    assert model.history_[0].stage == "seeds" and model.history_[-1].stage == "iterations"
+    for stage in {record.stage for record in model.history_}:
+        ended = clone(model).set_params(callbacks=partial(lambda at, _, record: record.stage == at, stage)).fit(X)
+        assert ended.stopped_ == "callback" and ended.history_[-1].stage == stage
+        assert np.isfinite(ended.score(X)) and hasattr(ended, "labels_") == hasattr(model, "labels_")
+        resumed = killed_in(stage, clone(model), X, tmp_path / stage)
+        assert resumed.fit(X).score(X) > model.score(X) - 0.05 * abs(model.score(X))
+        assert ("seeds" in {record.stage for record in resumed.history_}) == (stage == "seeds")
+
+
+def test_the_time_limit_counts_what_is_left_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = rows()
+    monkeypatch.setattr(KMeans, "_labelling_seconds", lambda self, data: 40.0)
+    late = many(max_time=50.0).fit(X)  # two passes over all rows do not fit
+    assert late.stopped_ == "max_time" and late.history_[-1].stage == "part" and late.n_iter_ == 0
+    monkeypatch.setattr(KMeans, "_labelling_seconds", lambda self, data: 60.0)
+    later = many(max_time=50.0).fit(X)  # not even the labels do
+    assert later.stopped_ == "max_time" and len(later.history_) == 1
+    monkeypatch.setattr(KMeans, "_labelling_seconds", lambda self, data: 4.0)
+    assert many(max_time=50.0).fit(X).stopped_ not in ("", "max_time")
+
+
+@pytest.mark.parametrize("model", [KMeans(C), many(), many(exact_labels=True), *OTHERS[:3]], ids=repr)
+def test_the_time_for_labels_is_foretold(model: Any) -> None:
+    X = rows(3000, 5)
+    model = clone(model).fit(X)
+    seconds = model._labelling_seconds(model._open(X, None, reset=False))
+    assert 0 <= seconds < 20 and (seconds > 0) == hasattr(model, "labels_")
+
+
+def test_no_further_run_begins_when_the_time_is_over() -> None:
+    X = rows(3000, 5)
+    slow = KMeans(C, n_init=50, max_time=0.5, callbacks=lambda *_: time.sleep(0.02), random_state=0).fit(X)
+    assert slow.stopped_ in ("max_time", "no label changed", "centres moved less than tol")
+    assert slow.inertia_ < 1.5 * KMeans(C, n_init=3, random_state=0).fit(X).inertia_

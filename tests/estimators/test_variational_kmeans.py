@@ -46,7 +46,7 @@ def test_attributes(options: dict[str, Any], metric: str, dtype: type) -> None:
     assert model.labels_.shape == (500,) and model.labels_.dtype == np.int32
     assert model.neighbors_.shape == (40, 10) and model.neighbors_.dtype == np.int32
     np.testing.assert_array_equal(model.neighbors_[:, 0], np.arange(40))
-    assert len(model.history_) == model.n_iter_ and model.init_ in STARTS and model.stopped_
+    assert len(model.history_.iterations) == model.n_iter_ and model.init_ in STARTS and model.stopped_
     seen = reference.as_seen(X, unit_rows=metric == "cosine")
     d2 = reference.squared_distances(seen, model.cluster_centers_.astype(np.float64))
     assert model.inertia_ == pytest.approx(weights @ d2[np.arange(500), model.labels_], rel=1e-5)
@@ -56,7 +56,7 @@ def test_attributes(options: dict[str, Any], metric: str, dtype: type) -> None:
         assert model.n_distances_ == sum(model.history_.column("n_distances")) + np.count_nonzero(weights) * 40
     if metric == "cosine":
         np.testing.assert_allclose(np.linalg.norm(model.cluster_centers_, axis=1), 1.0, rtol=1e-6)
-    objectives = model.history_.column("objective")
+    objectives = model.history_.iterations.column("objective")
     assert (np.diff(objectives) <= 1e-6 * objectives[:-1]).all()
     assert model.transform(X).shape == (500, 40) and model.score(X) < 0
 
@@ -66,7 +66,7 @@ def test_counts_of_distances_are_those_of_the_neighborhoods() -> None:
     options = {"n_candidates": 1, "n_neighbors": 5, "n_random": 1, "max_iter": 4, "tol": 0.0}
     model = VariationalKMeans(300, random_state=0, **options).fit(X)
     # the random candidate is left out if four draws hit the neighbourhood: (5/300)⁴
-    assert model.history_.column("n_distances").tolist() == [600 * 6] * 4
+    assert model.history_.iterations.column("n_distances").tolist() == [600 * 6] * 4
     assert model.n_distances_ == 600 * 6 * 4 + 600 * 5  # and the last assignment
 
 

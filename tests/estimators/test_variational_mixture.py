@@ -56,11 +56,11 @@ def test_attributes(covariance_type: str, dtype: type, weights: str) -> None:
     assert model.neighbors_.shape == (40, 5)
     np.testing.assert_array_equal(model.neighbors_[:, 0], np.arange(40))
     assert model.converged_ and model.stopped_ and model.init_ in STARTS
-    assert len(model.history_) == model.n_iter_ == len(model.lower_bounds_)
-    np.testing.assert_allclose(model.history_.column("objective") / w.sum(), model.lower_bounds_)
+    assert len(model.history_.iterations) == model.n_iter_ == len(model.lower_bounds_)
+    np.testing.assert_allclose(model.history_.iterations.column("objective") / w.sum(), model.lower_bounds_)
     assert (np.diff(model.lower_bounds_) >= -1e-9).all() and model.lower_bound_ == model.lower_bounds_[-1]
     assert model.n_distances_ == sum(record.n_distances for record in model.history_)
-    assert model.n_distances_ < (model.n_iter_ + 1) * 600 * (5 * 5 + 1)
+    assert model.history_.iterations.column("n_distances").sum() < (model.n_iter_ + 1) * 600 * (5 * 5 + 1)
     if weights == "equal":
         np.testing.assert_array_equal(model.weights_, 1 / 40)
     else:

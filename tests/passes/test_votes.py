@@ -117,7 +117,7 @@ def test_nobody_watching_changes_nothing(form: str) -> None:
     quiet, watched = (NestedMiniBatchKMeans(8, batch_size=60, random_state=0) for _ in range(2))
     quiet.fit(X)
     records = list(watched.fit_iter(X))
-    assert len(records) == len(quiet.history_) == quiet.n_steps_ == watched.n_steps_
+    assert len(records) == len(quiet.history_) and len(quiet.history_.iterations) == quiet.n_steps_ == watched.n_steps_
     for name in ("cluster_centers_", "labels_", "counts_", "sums_"):
         np.testing.assert_array_equal(getattr(quiet, name), getattr(watched, name))
     assert (quiet.inertia_, quiet.n_iter_, quiet.n_distances_) == (

@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import globular
 from globular.callbacks import Callback, Checkpoint, EarlyStopping, Progress, TimeBudget, as_callbacks
-from globular.callbacks.progress import Forecast, format_seconds
+from globular.callbacks.progress import Display, Forecast, format_seconds
 from globular.errors import CheckpointWarning, DataError, FitInterruptedWarning
 from globular.model.history import History, Record
 from globular.persistence import load, read_info
@@ -95,7 +95,7 @@ def test_only_a_truth_value_stops() -> None:
     X = np.random.default_rng(0).normal(size=(300, 2))
 
     def n_of(*callbacks: Any) -> int:
-        return len(globular.KMeans(8, random_state=0, callbacks=list(callbacks)).fit(X).history_)
+        return len(globular.KMeans(8, random_state=0, callbacks=list(callbacks)).fit(X).history_.iterations)
 
     assert n_of(lambda estimator, record: np.float64(record.iteration) >= 2) == 2
     assert n_of(lambda estimator, record: "a remark") == n_of() > 2
@@ -336,6 +336,47 @@ def test_a_new_start_forgets_the_old_trend() -> None:
     assert forecast.iterations_left == 4 and forecast.relative_change is None
 
 
+STAGES = [
+    Record(0, 0.1, 90.0, 0, stage="seeds"),
+    Record(0, 0.2, 70.0, 5, 40, stage="part"),
+    Record(0, 0.3, 60.0, 5, 30, stage="part"),
+    Record(1, 1.0, 65.0, 50, 100, stage="swaps"),
+    Record(2, 2.0, 60.0, 50, 50),
+    Record(3, 3.5, 59.0, 50, 20),
+]
+
+
+def test_the_forecast_begins_anew_with_every_stage() -> None:
+    forecast, changes, left = Forecast(max_iter=10), [], []
+    for record in STAGES:
+        forecast.update(record)
+        changes.append(forecast.relative_change)
+        left.append((forecast.iterations_left, forecast.seconds_left))
+    assert changes == [None, None, pytest.approx(1 / 7), None, None, pytest.approx(1 / 60)]
+    assert left == [(None, None)] * 3 + [(9, None), (8, None), (7, pytest.approx(7 * 1.5))]
+
+
+def test_the_display_names_the_stage() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    forecast = Forecast(max_iter=10)
+    display = Display(console, "KMeans", 100, forecast)
+    lines = []
+    for record in STAGES:
+        forecast.update(record)
+        lines.append(display._line(record))
+    assert lines[0] == "KMeans seeds  objective 90"
+    assert lines[2] == "KMeans part  objective 60  change 1e-01"  # the rows that moved are those of the part
+    assert lines[3] == "KMeans swaps 1/10  objective 65  moved 100.0%"
+    assert lines[5] == "KMeans 3/10  objective 59  change 2e-02  moved 20.0%"
+
+
+def test_early_stopping_compares_iterations_of_one_stage() -> None:
+    stopping = EarlyStopping(0.5, patience=1)
+    stopping.on_fit_start(None, 100, None, None)
+    estimator = object()
+    assert [stopping.on_iteration(estimator, record) for record in STAGES] == [False] * 5 + [True]
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.44, "0.4 s"), (9.99, "10 s"), (59.7, "1 min 00 s"), (185, "3 min 05 s"), (7650, "2 h 07 min"), (None, "?")],
@@ -468,7 +509,7 @@ def test_ctrl_c_in_a_later_run_keeps_the_best_run_and_says_so(
 def test_ctrl_c_between_two_records_keeps_the_last_one() -> None:
     model = globular.KMeans(9, tol=0, random_state=0)
     records = model.fit_iter(X_CTRL_C)
-    assert next(records).iteration == 1
+    assert next(record for record in records if record.iteration == 1) is model.history_[-1]
     assert next(records).iteration == 2
     with pytest.warns(FitInterruptedWarning), pytest.raises(StopIteration):
         records.throw(KeyboardInterrupt)  # type: ignore[attr-defined]  # as a signal that comes as it goes on
@@ -568,9 +609,10 @@ def test_ctrl_c_in_the_middle_of_any_pass_leaves_a_whole_model(model: Any, monke
 def assert_whole(model: Any) -> None:
     """A fit that Ctrl-C has ended: its attributes belong together."""
     assert model.stopped_ == "interrupted" and len(model.history_) > 0
-    assert [record.iteration for record in model.history_] == list(range(1, len(model.history_) + 1))
+    iterations = model.history_.iterations
+    assert [record.iteration for record in iterations] == list(range(1, len(iterations) + 1))
     if hasattr(model, "means_"):
-        assert model.lower_bounds_ == [record.objective / len(X_CTRL_C) for record in model.history_]
+        assert model.lower_bounds_ == [record.objective / len(X_CTRL_C) for record in iterations]
         assert np.isfinite(model.score(X_CTRL_C))
         return
     squared = np.square(X_CTRL_C - model.cluster_centers_[model.labels_]).sum()

@@ -67,6 +67,28 @@ def test_an_unknown_value_is_nan_in_its_column() -> None:
     np.testing.assert_array_equal(history.column("n_changed"), [np.nan, 4.0])
 
 
+def test_stages_are_told_apart() -> None:
+    history = History(
+        [
+            Record(0, 0.5, 9.0, 1, stage="seeds"),
+            Record(0, 0.75, 8.0, 1, stage="part"),
+            Record(0, 1.0, 7.0, 1, stage="part"),
+            Record(1, 3.0, 6.0, 1, stage="swaps"),
+            Record(2, 4.0, 5.0, 1),
+        ]
+    )
+    assert [record.iteration for record in history.iterations] == [1, 2]
+    assert history.stage_seconds == {"seeds": 0.5, "part": 0.5, "swaps": 2.0, "iterations": 1.0}
+    assert History().stage_seconds == {} and len(History().iterations) == 0
+
+
+def test_a_history_that_was_saved_without_stages_has_iterations() -> None:
+    row = {"iteration": 1, "seconds": 0.5, "objective": 2.0, "n_distances": 3}
+    assert History.from_json_rows([row])[0].stage == "iterations"
+    with pytest.raises(TypeError, match="stage must be a string"):
+        History.from_json_rows([{**row, "stage": 3}])
+
+
 def test_a_wrong_column_name_lists_the_right_ones() -> None:
     with pytest.raises(ValueError, match=r"objective.*got 'inertia'"):
         falling(1).column("inertia")

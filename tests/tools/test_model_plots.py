@@ -93,7 +93,7 @@ def test_curves_take_models_histories_and_pairs() -> None:
     model = globular.KMeans(5, random_state=0).fit(X)
     history = History(Record(i, 0.1 * i, 50.0 / i, 10) for i in range(1, 4))
     ax = plot_curves({"model": model, "history": history, "pair": ([1.0, 2.0], [9.0, 8.0])}, highlight=["model"])
-    np.testing.assert_array_equal(ax.lines[0].get_ydata(), model.history_.column("quantization_error"))
+    np.testing.assert_array_equal(ax.lines[0].get_ydata(), model.history_.iterations.column("quantization_error"))
     np.testing.assert_array_equal(ax.lines[1].get_ydata(), history.column("objective"))
     np.testing.assert_array_equal(ax.lines[2].get_data(), [[1.0, 2.0], [9.0, 8.0]])
     assert ax.lines[0].get_color() != ax.lines[1].get_color() == ax.lines[2].get_color()

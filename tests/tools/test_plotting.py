@@ -41,6 +41,17 @@ def test_history_draws_objective_against_seconds() -> None:
     np.testing.assert_array_equal(y, HISTORY.column("objective"))
 
 
+def test_history_marks_its_stages() -> None:
+    stages = ["seeds", "seeds", "part", "swaps", "iterations", "iterations"]
+    history = History(Record(max(0, i - 2), float(i), 50.0 - i, 10, stage=stage) for i, stage in enumerate(stages))
+    ax = plot_history(history, ax=Figure().subplots())
+    np.testing.assert_array_equal(ax.lines[0].get_xdata(), [1, 2, 3, 4, 5])  # the last of the seeds is enough
+    texts = [text.get_text() for text in ax.texts]
+    assert texts == ["seeds", "part", "swaps", "iterations", "iteration 3: 45"]
+    assert len(plot_history(history[:1], ax=Figure().subplots()).texts) == 1
+    assert len(plot_history(HISTORY, ax=Figure().subplots()).texts) == 1  # one stage needs no name
+
+
 def test_history_takes_a_model_and_makes_its_own_axes() -> None:
     ax = plot_history(SimpleNamespace(history_=HISTORY))
     assert len(ax.lines[0].get_xdata()) == 5

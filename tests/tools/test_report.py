@@ -124,6 +124,8 @@ def test_the_history_is_on_the_page(model: Any, tmp_path: Path) -> None:
     data = read_data(page)
     for name in ("seconds", "objective", "n_distances"):
         np.testing.assert_array_equal(data[f"history_{name}"], model.history_.column(name))
+    assert data["history_stage"] == [record.stage for record in model.history_]
+    assert {"seeds", "iterations"} == set(data["history_stage"])
     text = visible_text(page)
     assert "A <b>title</b> & {{data}}" in text
     for expected in (f"{len(X):,}", f"{model.inertia_ / len(X):.5g}", "n_clusters", "cluster_centers_", "lloyd"):
@@ -441,7 +443,7 @@ def test_a_model_that_cannot_be_drawn_is_named(
 
 def test_rows_without_a_cluster_are_not_counted(tmp_path: Path) -> None:
     begun = globular.NestedMiniBatchKMeans(5, batch_size=20, random_state=0)
-    next(iter(begun.fit_iter(X)))
+    next(record for record in begun.fit_iter(X) if record.labels_all_rows)
     n_assigned = int((begun.labels_ >= 0).sum())
     assert 0 < n_assigned < len(X)  # the first batch only
     assert read_data(write_report(begun, tmp_path / "r.html"))["sizes"].sum() == n_assigned

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from globular.model.history import ITERATIONS
 
 Model = TypeVar("Model")
+Other = TypeVar("Other")
 Result = TypeVar("Result")
 
 
@@ -26,6 +27,13 @@ class Step(Generic[Model]):
     stopped: str = ""
     """On the last step, why the algorithm stopped; empty before."""
     stage: str = ITERATIONS
+    next_rows: int | None = None
+    """Rows that the next step looks at, where those are not all: it takes the less time."""
+
+    def holding(self, model: Other) -> Step[Other]:
+        """The same step with another form of its model."""
+        figures = self.iteration, self.objective, self.n_distances, self.n_changed
+        return Step(*figures, model, self.stopped, self.stage, self.next_rows)
 
 
 def after(steps: Iterator[Step[Model]], n_distances: int) -> Iterator[Step[Model]]:
@@ -56,6 +64,26 @@ def result_of(steps: Generator[Step[Any], None, Result]) -> Result:
         except StopIteration as end:
             result: Result = end.value
             return result
+
+
+def to_the_last(steps: Iterator[Step[Model]]) -> Generator[Step[Model], None, Step[Model]]:
+    """The steps; returns the last of them."""
+    for step in steps:
+        yield step
+    return step
+
+
+def mapped(
+    steps: Generator[Step[Model], None, Result], change: Callable[[Step[Model]], Step[Other]]
+) -> Generator[Step[Other], None, Result]:
+    """The steps, each of them changed; returns what they return."""
+    while True:
+        try:
+            step = next(steps)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        yield change(step)
 
 
 def in_units(steps: Iterator[Step[Model]], unit: float) -> Iterator[Step[Model]]:

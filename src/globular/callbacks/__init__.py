@@ -1,7 +1,7 @@
 """Callbacks: watch a fit, save it as it goes, or end it.
 
 An estimator calls them at the start, after every iteration (its fitted attributes are current then) and at
-the end.
+the end. What prepares the iterations counts as well, from the first centres on: the record says which stage it is of.
 """
 
 from __future__ import annotations
@@ -229,6 +229,7 @@ class EarlyStopping(Callback):
         self.patience = patience
         self.direction = direction
         self._best = math.nan
+        self._stage = ""
         self._n_without = 0
 
     def on_fit_start(self, estimator: Any, n_rows: int, max_iter: int | None, max_time: float | None) -> None:
@@ -237,9 +238,11 @@ class EarlyStopping(Callback):
         self._n_without = 0
 
     def on_iteration(self, estimator: Any, record: Record) -> bool:
-        """Compare with the best so far."""
-        if math.isnan(self._best):
-            self._best = record.objective
+        """Compare with the best so far of the stage; what prepares the iterations does not count."""
+        if not record.iteration:
+            return False
+        if math.isnan(self._best) or record.stage != self._stage:
+            self._best, self._stage, self._n_without = record.objective, record.stage, 0
             return False
         rising = self.direction == "max" or (self.direction == "auto" and hasattr(estimator, "lower_bound_"))
         gain = (record.objective - self._best) * (1 if rising else -1)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from globular.model.history import Record
+from globular.model.history import ITERATIONS, Record
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,27 +39,34 @@ class Forecast:
     _last: Record | None = None
     _changes: deque[float] = field(default_factory=lambda: deque(maxlen=_TREND_LENGTH))
     _first_seconds: float = 0.0
+    _n_alike: int = 0
+    """Steps of the present stage."""
     _pace: float | None = None
 
     def update(self, record: Record) -> None:
         """Take in the record of the iteration that has just ended."""
-        if self._last is None or record.iteration <= self._last.iteration:  # the first, or a new start (n_init)
+        last = self._last
+        # a new stage, or a new start (n_init)
+        if last is None or record.stage != last.stage or 0 < record.iteration <= last.iteration:
             self._changes.clear()
             self.relative_change = None
             self._first_seconds = record.seconds
-            self.n_done = 0
+            self._n_alike, self._pace = 0, None
         else:
-            scale = max(abs(self._last.objective), np.finfo(float).tiny)
-            self.relative_change = abs(self._last.objective - record.objective) / scale
+            scale = max(abs(last.objective), np.finfo(float).tiny)
+            self.relative_change = abs(last.objective - record.objective) / scale
             self._changes.append(self.relative_change)
-        self.n_done += 1
+        self._n_alike += 1
+        self.n_done = record.iteration
         self._last = record
-        if self.n_done > 1:  # the first iteration also seeds and compiles: it is no measure of the others
-            self._pace = (record.seconds - self._first_seconds) / (self.n_done - 1)
+        if self._n_alike > 1:  # the first step of a stage also prepares it and compiles: it is no measure of the others
+            self._pace = (record.seconds - self._first_seconds) / (self._n_alike - 1)
 
     @property
     def iterations_left(self) -> float | None:
         """Iterations still to come by `max_iter` or by the trend, the smaller; None when neither says."""
+        if not self.n_done:  # still preparing: the pace says nothing about iterations
+            return None
         most = None if self.max_iter is None else float(max(self.max_iter - self.n_done, 0))
         return _smallest(most, self._iterations_to_tolerance())
 
@@ -101,7 +108,7 @@ def describe(record: Record, forecast: Forecast, n_rows: int) -> str:
     parts = [f"objective {record.objective:.6g}"]
     if forecast.relative_change is not None:
         parts.append(f"change {forecast.relative_change:.0e}")
-    if record.n_changed is not None and n_rows > 0:
+    if record.labels_all_rows and record.n_changed is not None and n_rows > 0:
         parts.append(f"moved {record.n_changed / n_rows:.1%}")
     return "  ".join(parts)
 
@@ -187,8 +194,11 @@ class Display:
             atexit.unregister(self.close)
 
     def _heading(self, record: Record) -> str:
+        stage = "" if record.stage == ITERATIONS else f" {record.stage}"
+        if not record.iteration:
+            return f"{self._title}{stage}"
         of = "" if self._forecast.max_iter is None else f"/{self._forecast.max_iter}"
-        return f"{self._title} {record.iteration}{of}"
+        return f"{self._title}{stage} {record.iteration}{of}"
 
     def _line(self, record: Record) -> str:
         return f"{self._heading(record)}  {describe(record, self._forecast, self._n_rows)}"

@@ -27,7 +27,7 @@ from globular.cli.shared import (
 
 if TYPE_CHECKING:
     from globular.data.blocks import Source
-    from globular.model.history import Record
+    from globular.model.history import History, Record
 
 _SIZES = ("n_clusters", "n_components", "max_components")
 """What the estimators call the number that ``-k`` gives."""
@@ -249,6 +249,13 @@ def _run(
     return INTERRUPTED if interrupted else 0
 
 
+def _seconds_by_stage(history: History) -> str:
+    """The seconds of a fit, and of its stages where there are several."""
+    stages = history.stage_seconds
+    parts = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in stages.items()) if len(stages) > 1 else ""
+    return f"{history[-1].seconds:.2f}" + (f" ({parts})" if parts else "")
+
+
 def _report(
     estimator: Any, source: Source, data: str, names: Sequence[str] | None, folder: Path, labels: Path | None
 ) -> None:
@@ -270,7 +277,7 @@ def _report(
             ("inertia", None if inertia is None else f"{inertia:.8g}"),
             ("mean squared error", None if error is None else f"{error:.6g}"),
             ("iterations", estimator.n_iter_),
-            ("seconds", f"{history[-1].seconds:.2f}"),
+            ("seconds", _seconds_by_stage(history)),
             ("distances", f"{estimator.n_distances_:,}"),
             ("model", folder),
             ("labels", labels),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 
+from globular.algorithms.kmeans.cells import draw_cells, label_by_cells
 from globular.algorithms.kmeans.probing import find_labels
 from globular.algorithms.seeding.named import STARTS
 from globular.algorithms.steps import Step, in_units
@@ -25,10 +26,15 @@ from globular.estimators.inputs import Input, open_input
 from globular.estimators.memory import check_allocation
 from globular.estimators.parameters import AUTO, FROM_ONE, Constraints
 from globular.estimators.running import Fit, warn_user
+from globular.estimators.starts import filled_up, of_unit_length, spare_centers
 from globular.model.history import History, Record
 from globular.model.statistics import F64
+from globular.seam.among import ALL, Probe
 from globular.seam.passes import Assign, Centers, Labels
 from globular.seam.shard import answer
+
+TIMED_ROWS = (1024, 16384)
+"""Rows, and more of them, whose labelling is timed where a fit has a time limit."""
 
 
 class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Estimator):
@@ -57,6 +63,13 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     @abstractmethod
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[Any]]:
         """Seed and run the algorithm once; may set attributes that say what was chosen."""
+
+    def _take_preparation(self, centers: F64, data: Input, spare: Callable[[], F64]) -> None:
+        """Set the fitted attributes while iterations are prepared: the centres so far, filled up with spare ones."""
+        centers = filled_up(centers, self.n_clusters, spare)
+        if self.metric == "cosine":
+            centers = of_unit_length(centers)
+        self.cluster_centers_ = centers.astype(data.dtype)
 
     @abstractmethod
     def _take_over(self, step: Step[Any], data: Input) -> None:
@@ -100,7 +113,10 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         """All runs of a fit, the best of which is kept."""
         random_state = check_random_state(self.random_state)
         n_steps = self._n_steps()
-        fit = Fit(self, data.n_rows, max_iter=n_steps, max_time=self.max_time, started=started, watched=watched)
+        fit = Fit(
+            self, data.n_rows, max_iter=n_steps, max_time=self.max_time, started=started, watched=watched,
+            foretell=partial(self._labelling_seconds, data),
+        )  # fmt: skip
 
         def finish(reason: str) -> float:
             self.stopped_ = reason
@@ -111,26 +127,49 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         yield from fit.best_of(
             self._n_runs(),
             lambda: in_units(self._steps(data, random_state), data.unit),
-            partial(self._publish, data),
+            partial(self._publish, data, cache(partial(spare_centers, data, self.n_clusters))),
             finish,
             partial(_error_per_row, data),
         )
         self._warn_if_fewer()
 
-    def _publish(self, data: Input, step: Step[Any], history: History) -> None:
-        self._take_over(step, data)
+    def _publish(self, data: Input, spare: Callable[[], F64], step: Step[Any], history: History) -> None:
+        self.__dict__.pop("labels_", None)
         if history[-1].labels_all_rows:
+            self._take_over(step, data)
             self.labels_ = data.labels(self._centers())
         else:
-            self.__dict__.pop("labels_", None)
+            self._take_preparation(step.model, data, spare)
         self.inertia_ = step.objective
         self.n_iter_ = step.iteration
         self.history_ = history
         self.n_distances_ = int(sum(record.n_distances for record in history))
 
+    @abstractmethod
+    def _last_probes(self) -> int | None:
+        """Cells that a row searches for its label after the last step, 0 for all centres; None without labels."""
+
+    def _labelling_seconds(self, data: Input) -> float:
+        """About how long it takes to label all rows, from some of them: what does not grow with the rows cancels."""
+        n_probes, centers = self._last_probes(), self._centers()
+        if n_probes is None:
+            return 0.0
+        shard, started = data.shard, time.perf_counter()
+        cells = draw_cells(shard, centers, np.random.default_rng(0)) if n_probes else None
+        fixed, seconds = 2 * (time.perf_counter() - started), []
+        sizes = [max(1, min(data.n_rows // 16, size)) for size in TIMED_ROWS]
+        for size in (sizes[0], *sizes):  # the first time everything is slow
+            sample = shard.local(shard.take(np.linspace(0, data.n_rows - 1, size).astype(np.intp)))
+            started = time.perf_counter()
+            if cells is not None:
+                label_by_cells(sample, centers, cells)
+            sample.run(Assign(centers, ALL if cells is None else Probe(cells, n_probes), "labels"))
+            seconds.append(time.perf_counter() - started)
+        return fixed + max(0.0, seconds[2] - seconds[1]) / max(1, sizes[1] - sizes[0]) * data.n_rows
+
     def _warn_if_fewer(self) -> None:
-        if not hasattr(self, "labels_"):
-            return
+        if not hasattr(self, "labels_") or not self.history_[-1].labels_all_rows:
+            return  # a fit that was ended before its first iteration has rows in the place of seeds
         n_found = int(np.count_nonzero(np.bincount(self.labels_, minlength=self.n_clusters)))
         if n_found < self.n_clusters:
             warn_user(

@@ -9,6 +9,7 @@ import numpy as np
 from globular.algorithms.mixtures.chunky import ChunkyOptions, start_from_cells
 from globular.algorithms.mixtures.em import EMOptions, start_at_random
 from globular.algorithms.mixtures.greedy import grow_mixture
+from globular.algorithms.steps import result_of
 from globular.estimators.inputs import Input
 from globular.estimators.memory import check_allocation, chunky_bytes
 from globular.estimators.mixture_starts import MEANS_METHODS, STARTS, GivenStart
@@ -94,6 +95,6 @@ def starting_chunky(
         em_options = EMOptions(reg_covar=limits.reg_covar)
         found = start_at_random(local, n_components, covariance_type, em_options, random_state)
     else:
-        means = MEANS_METHODS[init](local, n_components, rng)
+        means = result_of(MEANS_METHODS[init](local, n_components, rng))
         found = start_from_cells(shard, means, covariance_type, limits, learned_weights=learned)
     return given.replace(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from operator import index
 from typing import Any, ClassVar
 
@@ -12,14 +13,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite.data import CellData, CellOptions, RowData
 from globular.algorithms.infinite.infinite import InfiniteOptions, Mixture, components_at, infinite, one_component
-from globular.algorithms.steps import Step
+from globular.algorithms.steps import Step, result_of
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, checked_floats
 from globular.estimators.infinite_priors import stick_prior
 from globular.estimators.inputs import Input
 from globular.estimators.memory import chunky_bytes, mixture_bytes
 from globular.estimators.mixture_starts import MEANS_METHODS, GivenStart, checked_shape
-from globular.estimators.mixtures import MixtureEstimator, Run
+from globular.estimators.mixtures import MixtureEstimator, Run, Starting
 from globular.estimators.parameters import FROM_ONE, NOT_NEGATIVE, POSITIVE, Constraints, SharedParameters
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
@@ -121,7 +122,8 @@ class InfiniteEstimator(MixtureEstimator):
     def _n_rows_wanted(self) -> int:
         return self.max_components or 1 if self.truncation == "fixed" else 1
 
-    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Run:
+    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:
+        yield from ()  # means alone are not a posterior
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         prior, options = self._prior(data), self._options(data)
         rows_or_cells = self._data(data, prior, options, rng)
@@ -155,9 +157,9 @@ class InfiniteEstimator(MixtureEstimator):
         n = self._largest(data)
         if n > data.n_rows:
             raise ValueError(f"n_samples={data.n_rows} should be >= max_components={n} with truncation='fixed'.")
-        return MEANS_METHODS[self.init_params](data.shard, n, rng)
+        return result_of(MEANS_METHODS[self.init_params](data.shard, n, rng))
 
-    def _publish(self, data: Input, step: Step[Mixture], history: History) -> None:
+    def _publish(self, data: Input, spare: Callable[[], F64], step: Step[Mixture], history: History) -> None:
         self._publish_posterior(step.model)
         sticks = step.model.sticks
         self.weights_ = sticks.weights

@@ -13,11 +13,12 @@ from sklearn.utils._param_validation import StrOptions
 from globular.algorithms.kmeans.pipeline import ALGORITHMS, QUALITIES, PipelineOptions, kmeans, most_bytes
 from globular.algorithms.kmeans.probing import label_rows
 from globular.algorithms.seeding.named import Start
-from globular.algorithms.steps import Step
+from globular.algorithms.steps import Step, mapped
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.parameters import Constraints
-from globular.estimators.starts import starting_centers
+from globular.estimators.starts import continues, starting_centers
+from globular.model.history import ITERATIONS
 from globular.model.statistics import F64
 from globular.seam.shard import Shard
 
@@ -132,11 +133,10 @@ class KMeans(CentroidEstimator):
 
     def _options(self, tol: float = 0.0) -> PipelineOptions:
         """The parameters as the pipeline takes them."""
-        continues = self.warm_start and hasattr(self, "cluster_centers_")
         return PipelineOptions(
             self.n_clusters, self.algorithm, self.quality, self.max_iter, tol,
             unit_centers=self.metric == "cosine",
-            may_narrow=isinstance(self.init, str) and self.init == "auto" and not continues,
+            may_narrow=isinstance(self.init, str) and self.init == "auto" and not continues(self, "cluster_centers_"),
             exact_labels=self.exact_labels,
         )  # fmt: skip
 
@@ -147,9 +147,9 @@ class KMeans(CentroidEstimator):
             logger.info("algorithm='auto' chose %s for %d clusters", self.algorithm_, self.n_clusters)
 
         def seed(shard: Shard) -> Generator[Step[F64], None, Start]:
-            yield from ()
             rough = self.algorithm_ == "probing"
-            start = starting_centers(self, replace(data, shard=shard), random_state, rough=rough)
+            steps = starting_centers(self, replace(data, shard=shard), random_state, rough=rough)
+            start = yield from mapped(steps, lambda step: replace(step, next_rows=shard.n_rows))
             self.init_, self.subspace_dimension_ = start.name, shard.n_columns
             return start
 
@@ -161,11 +161,15 @@ class KMeans(CentroidEstimator):
     def _take_over(self, step: Step[F64], data: Input) -> None:
         self.cluster_centers_ = step.model.astype(data.dtype)
 
+    def _last_probes(self) -> int:
+        return self._options().last_probes
+
     def _finish(self, data: Input, reason: str) -> int:
-        n_probes, centers = self._options().last_probes, self._centers()
+        n_probes, centers = self._last_probes(), self._centers()
         self.label_recall_, n_distances = 1.0, 0
         if reason != "no label changed" or data.dtype != np.float64:  # centres have moved, or were rounded to float32
-            found = label_rows(data.shard, centers, n_probes, labelled=self.history_[-1].labels_all_rows)
+            labelled = self.history_[-1].stage == ITERATIONS  # swaps that Ctrl-C has ended leave labels of no centre
+            found = label_rows(data.shard, centers, n_probes, labelled=labelled)
             self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
             n_distances = found.n_distances
         self.labels_ = data.labels(centers, exact=n_probes == 0).copy()

@@ -13,7 +13,7 @@ from globular.estimators.chunky_mixture import ChunkyGaussianMixture
 from globular.estimators.chunky_starts import resolved_candidates
 from globular.estimators.inputs import Input
 from globular.estimators.mixture_starts import STARTS, GivenStart, starting_mixture, variational_means
-from globular.estimators.mixtures import MixtureEstimator, Run
+from globular.estimators.mixtures import MixtureEstimator, Run, Starting
 from globular.estimators.parameters import POSITIVE, Constraints
 from globular.estimators.variational_mixture import VariationalGaussianMixture
 from globular.model.covariances import FAMILIES, SEPARABLE
@@ -171,12 +171,12 @@ class GaussianMixture(MixtureEstimator):
         given = self.weights_init, self.means_init, self.precisions_init
         return GivenStart.check(*given, self.n_components, data.n_columns, self.covariance_type)
 
-    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Run:
+    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:
         if self.algorithm_ == "chunky":
-            return self._chunky(data)._start(data, given, random_state)
+            return (yield from self._chunky(data)._start(data, given, random_state))
         if self.algorithm_ == "variational":
             model, rng = self._variational(), np.random.default_rng(random_state.randint(2**31, size=4))
-            means = variational_means(
+            means = yield from variational_means(
                 data.shard, self.n_components, self.init_params, given.means, model._options(), rng,
                 probes=model._choose_search() == "probing",
             )  # fmt: skip
@@ -185,7 +185,9 @@ class GaussianMixture(MixtureEstimator):
         options = EMOptions(
             self.max_iter, self.tol, self.reg_covar, learned_weights=learned, previous_bound=given.bound
         )
-        start = starting_mixture(data.shard, self.n_components, self.init_params, given, options, random_state)
+        start = yield from starting_mixture(
+            data.shard, self.n_components, self.init_params, given, options, random_state
+        )
         return Run(em(data.shard, start, options), start)
 
     def _variational(self) -> VariationalGaussianMixture:

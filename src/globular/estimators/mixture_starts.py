@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,8 +15,9 @@ from globular.algorithms.kmeans.probing import find_labels
 from globular.algorithms.kmeans.variational import VariationalOptions, start_rows, variational_kmeans
 from globular.algorithms.mixtures.em import EMOptions, start_at_random, start_from_means
 from globular.algorithms.mixtures.probing import settle_seeds
-from globular.algorithms.seeding.named import Start, automatic, draw_seeds
-from globular.algorithms.steps import last_step
+from globular.algorithms.seeding.common import Seeds
+from globular.algorithms.seeding.named import Start, Starting, automatic, draw_seeds
+from globular.algorithms.steps import Step, mapped, to_the_last
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
@@ -29,19 +30,20 @@ _KMEANS_TOLERANCE = 1e-4
 
 def _seeds(
     shard: Shard, n_components: int, rng: np.random.Generator, *, n_neighbors: int = 0, rough: bool = False
-) -> Start:
+) -> Starting:
     """Seeds by the method for this number of components: where k-means, of whatever kind, begins for a mixture."""
     return draw_seeds(shard, automatic(n_components), n_components, rng, rough=rough, n_neighbors=n_neighbors)
 
 
-def _kmeans_means(shard: Shard, n_components: int, rng: np.random.Generator) -> F64:
+def _kmeans_means(shard: Shard, n_components: int, rng: np.random.Generator) -> Seeds:
     """Centres of a k-means clustering."""
-    centers = _seeds(shard, n_components, rng).centers
+    start = yield from _seeds(shard, n_components, rng)
     variance = float(shard.column_moments()[1].mean())
-    return last_step(lloyd(shard, centers, KMeansOptions(_KMEANS_ITERATIONS, _KMEANS_TOLERANCE * variance))).model
+    options = KMeansOptions(_KMEANS_ITERATIONS, _KMEANS_TOLERANCE * variance)
+    return (yield from to_the_last(lloyd(shard, start.centers, options))).model
 
 
-MEANS_METHODS: dict[str, Callable[[Shard, int, np.random.Generator], F64]] = {
+MEANS_METHODS: dict[str, Callable[[Shard, int, np.random.Generator], Seeds]] = {
     "kmeans": _kmeans_means,
     "k-means++": seeding.plus_plus,
     "random_from_data": seeding.random,
@@ -114,7 +116,7 @@ def starting_mixture(
     given: GivenStart,
     options: EMOptions,
     random_state: np.random.RandomState,
-) -> GaussianParameters:
+) -> Generator[Step[F64], None, GaussianParameters]:
     """A start by `init_params`, except for what was given.
 
     Deviation: where scikit-learn puts single rows ("k-means++", "random_from_data") or k-means labels beside given
@@ -129,7 +131,7 @@ def starting_mixture(
         found = start_at_random(shard, n_components, given.covariance_type, options, random_state)
     else:
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        means = MEANS_METHODS[init_params](shard, n_components, rng)
+        means = yield from MEANS_METHODS[init_params](shard, n_components, rng)
         found = start_from_means(shard, means, given.covariance_type, options)
     return given.replace(found)
 
@@ -143,7 +145,7 @@ def variational_means(
     rng: np.random.Generator,
     *,
     probes: bool,
-) -> Start:
+) -> Starting:
     """Means by `init_params`, unless they are given, for a variational mixture: no pass looks at all components.
 
     With "kmeans" the rows are labelled, by the kind of k-means that searches as the mixture will.
@@ -155,24 +157,29 @@ def variational_means(
         spread = np.sqrt(variance / (3 * shard.n_rows))
         return Start(mean + rng.normal(size=(n_components, len(mean))) * spread, init_params)
     if init_params != "kmeans":
-        return Start(MEANS_METHODS[init_params](shard, n_components, rng), init_params)
+        means = yield from MEANS_METHODS[init_params](shard, n_components, rng)
+        return Start(means, init_params)
     if not probes:
-        return _variational_kmeans(shard, _seeds(shard, n_components, rng, n_neighbors=options.G), options, rng)
-    return settled(shard, _seeds(shard, n_components, rng, rough=True), rng)
+        seeds = yield from _seeds(shard, n_components, rng, n_neighbors=options.G)
+        return (yield from _variational_kmeans(shard, seeds, options, rng))
+    seeds = yield from _seeds(shard, n_components, rng, rough=True)
+    return (yield from settled(shard, seeds, rng))
 
 
-def settled(shard: Shard, seeds: Start, rng: np.random.Generator) -> Start:
+def settled(shard: Shard, seeds: Start, rng: np.random.Generator) -> Starting:
     """Seeds after swaps and steps of probing k-means; the rows are labelled."""
     if not seeds.labelled:
         find_labels(shard, seeds.centers, rng, n_rounds=1)
-    return replace(seeds, centers=settle_seeds(shard, seeds.centers, rng), labelled=True)
+    last = yield from to_the_last(settle_seeds(shard, seeds.centers, rng))
+    return replace(seeds, centers=last.model, labelled=True)
 
 
-def _variational_kmeans(shard: Shard, seeds: Start, options: VariationalOptions, rng: np.random.Generator) -> Start:
+def _variational_kmeans(shard: Shard, seeds: Start, options: VariationalOptions, rng: np.random.Generator) -> Starting:
     """Centres of a variational k-means clustering, and their neighbourhoods; the rows are labelled."""
     graph = start_rows(shard, seeds.centers, seeds.graph, options.G, False, rng)
     hard = replace(options, n_warmup=0, tol=_KMEANS_TOLERANCE, max_iter=_KMEANS_ITERATIONS, relocate_empty=True)
-    found = last_step(variational_kmeans(shard, seeds.centers, hard, rng, graph)).model
+    steps = to_the_last(variational_kmeans(shard, seeds.centers, hard, rng, graph))
+    found = (yield from mapped(steps, lambda step: step.holding(step.model.centers))).model
     return replace(seeds, centers=found.centers, graph=found.graph, labelled=True)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from operator import index
 from typing import Any, ClassVar, cast
 
@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from globular.algorithms.infinite import infinite
 from globular.algorithms.kmeans import variational
 from globular.algorithms.mixtures import chunky, em
-from globular.algorithms.steps import Step, in_units
+from globular.algorithms.steps import Step, in_units, mapped, result_of
 from globular.estimators.base import Estimator
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, checked_floats
@@ -30,9 +30,10 @@ from globular.estimators.memory import check_allocation, mixture_bytes
 from globular.estimators.mixture_starts import GivenStart
 from globular.estimators.parameters import FROM_ONE, FROM_ZERO, NOT_NEGATIVE, Constraints
 from globular.estimators.running import Fit, warn_user
+from globular.estimators.starts import continues, filled_up, spare_centers
 from globular.model.covariances import FAMILIES
-from globular.model.gaussian import GaussianParameters
-from globular.model.history import History, Record
+from globular.model.gaussian import GaussianParameters, isotropic_mixture
+from globular.model.history import KMEANS, SEEDS, History, Record
 from globular.model.statistics import F64, I64
 from globular.seam.passes import Answer
 from globular.seam.shard import answer
@@ -53,6 +54,18 @@ class Run:
     steps: Iterator[Step[Any]]
     start: GaussianParameters | None = None
     """The mixture it starts with, for a fit that may end before the first step."""
+
+
+Starting = Generator[Step[F64], None, Run]
+"""What finds the start of a run: it shows the means that k-means has so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """Means while a start is found, fewer than there shall be or all of them, with one variance for all."""
+
+    means: F64
+    variance: float
 
 
 class MixtureEstimator(DensityMixin, Estimator):
@@ -84,7 +97,7 @@ class MixtureEstimator(DensityMixin, Estimator):
     covariances_: F64
 
     @abstractmethod
-    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Run:
+    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:
         """Find a start, as far as it is not given, and begin one run of the algorithm."""
 
     def _take_over(self, model: Any) -> GaussianParameters:
@@ -113,7 +126,7 @@ class MixtureEstimator(DensityMixin, Estimator):
         mean_variance(data)  # for its check
         self._check_fit(data)
         given = self._given(data)
-        if self.warm_start and hasattr(self, "means_"):
+        if continues(self, "means_"):
             given = self._last_fit(data)
         n_bytes = self._most_bytes(data)
         if n_bytes is not None:
@@ -143,11 +156,15 @@ class MixtureEstimator(DensityMixin, Estimator):
         fit = Fit(self, data.n_rows, max_iter=self.max_iter, max_time=self.max_time, started=started, watched=watched)
 
         def begin() -> Iterator[Step[Any]]:
-            run = self._start(data, given, random_state)
+            starting = self._start(data, given, random_state)
+            if self.max_iter == 0:
+                run = result_of(starting)
+            else:
+                run = yield from mapped(starting, partial(self._preparing, data))
             if run.start is not None:
                 self._publish_mixture(run.start)
                 self._publish_course(data, History(), "")
-            return in_units(run.steps, data.unit)
+            yield from run.steps
 
         def finish(reason: str) -> float:
             self.stopped_ = reason or "max_iter"
@@ -156,7 +173,11 @@ class MixtureEstimator(DensityMixin, Estimator):
 
         try:
             yield from fit.best_of(
-                1 if given.continues else self.n_init, begin, partial(self._publish, data), finish, lambda step: None
+                1 if given.continues else self.n_init,
+                lambda: in_units(begin(), data.unit),
+                partial(self._publish, data, cache(lambda: spare_centers(data, self.n_components))),
+                finish,
+                lambda step: None,
             )
         except np.linalg.LinAlgError as error:
             raise ValueError(f"{_BEYOND} ({error})") from error
@@ -172,8 +193,25 @@ class MixtureEstimator(DensityMixin, Estimator):
         if not all(np.isfinite(values).all() for values in found) or np.isnan(self.lower_bound_):
             raise ValueError(_BEYOND)
 
-    def _publish(self, data: Input, step: Step[Any], history: History) -> None:
-        self._publish_mixture(self._take_over(step.model))
+    def _preparing(self, data: Input, step: Step[F64]) -> Step[Preparation]:
+        """A step of the k-means that finds a start, as one of the mixture.
+
+        Its objective is a lower bound of the log-likelihood of equal weights and one variance σ² = E / (W D), E the sum
+        of squared distances: of each row's density the part of its own component,
+        −W (log C + D/2 log 2πσ²) − E / 2σ².
+        """
+        W, C, D, E = data.shard.total_weight, self.n_components, data.n_columns, step.objective
+        variance = max(E / (W * D), self.reg_covar, np.finfo(np.float64).tiny)
+        bound = -W * (math.log(C) + 0.5 * D * math.log(2 * math.pi * variance)) - 0.5 * E / variance
+        stage = SEEDS if step.stage == SEEDS else KMEANS
+        return Step(0, bound, step.n_distances, None, Preparation(step.model, variance), stage=stage)
+
+    def _publish(self, data: Input, spare: Callable[[], F64], step: Step[Any], history: History) -> None:
+        if isinstance(step.model, Preparation):
+            means = filled_up(step.model.means, self.n_components, spare)
+            self._publish_mixture(isotropic_mixture(means, step.model.variance, self.covariance_type))
+        else:
+            self._publish_mixture(self._take_over(step.model))
         self._publish_course(data, history, step.stopped)
 
     def _publish_mixture(self, mixture: GaussianParameters) -> None:
@@ -185,10 +223,11 @@ class MixtureEstimator(DensityMixin, Estimator):
 
     def _publish_course(self, data: Input, history: History, stopped: str) -> None:
         self.converged_ = stopped in CONVERGED
-        self.n_iter_ = len(history)
+        self.n_iter_ = history[-1].iteration if history else 0
         self.history_ = history
-        self.lower_bounds_ = [record.objective / data.unit / data.shard.total_weight for record in history]
-        self.lower_bound_ = self.lower_bounds_[-1] if history else -np.inf
+        bounds = [record.objective / data.unit / data.shard.total_weight for record in history]
+        self.lower_bounds_ = [bound for bound, record in zip(bounds, history, strict=True) if record.iteration]
+        self.lower_bound_ = bounds[-1] if history else -np.inf
         self.n_distances_ = sum(record.n_distances for record in history)
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> I64:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from numbers import Real
@@ -15,8 +15,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from globular.algorithms.kmeans.nested import RHO_TOGETHER, NestedModel, NestedOptions, nested_kmeans, one_batch
 from globular.algorithms.kmeans.nested_choices import BOUNDS, CELLS_GAIN, N_PROBES, SEARCHES, NestedSettings, best_start
 from globular.algorithms.kmeans.probing import label_rows
-from globular.algorithms.seeding.named import Start
-from globular.algorithms.steps import Step
+from globular.algorithms.seeding.named import Starting
+from globular.algorithms.steps import Step, mapped, result_of
 from globular.data.memory import physical_memory
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.fitted import check_common, checked_floats
@@ -24,7 +24,7 @@ from globular.estimators.inputs import MEMORY_SHARE, Input, mean_variance
 from globular.estimators.memory import check_allocation
 from globular.estimators.parameters import AUTO, FROM_ONE, Constraints
 from globular.estimators.starts import starting_centers
-from globular.model.history import History
+from globular.model.history import PART, SEEDS, History
 from globular.model.nested import Batch
 from globular.model.statistics import F64
 from globular.model.votes import AnyVotes, Votes
@@ -188,7 +188,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         random_state = check_random_state(self.random_state)
         if first:
             self._refuse_few_rows(data)
-            votes = Votes.none(self._start(data, random_state).centers)
+            votes = Votes.none(result_of(self._start(data, random_state)).centers)
             self.n_steps_ = 0
         else:
             centers, sums, counts = self._checked_votes()
@@ -255,7 +255,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
             unit_centers=self.metric == "cosine",
         )
 
-    def _start(self, sample: Input, random_state: np.random.RandomState) -> Start:
+    def _start(self, sample: Input, random_state: np.random.RandomState) -> Starting:
         """The best of `n_init` starts, drawn from and compared on a sample of the rows."""
         mean_variance(sample)  # for its check
         given = not isinstance(self.init, str) and not callable(self.init)
@@ -279,13 +279,20 @@ class NestedMiniBatchKMeans(CentroidEstimator):
             return data
         return Input(shard, data.dtype, len(rows), data.n_columns, None if data.matrix is None else data.matrix[rows])
 
-    def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[NestedModel]]:
+    def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[Any]]:
         settings = self._choose(data)
-        start = self._start(self._sample(data, settings, random_state), random_state)
+        sample = self._sample(data, settings, random_state)
+        unit = data.shard.total_weight / sample.shard.total_weight
+
+        def of_the_sample(step: Step[F64]) -> Step[F64]:
+            stage = SEEDS if step.stage == SEEDS else PART
+            return replace(step, iteration=0, objective=step.objective * unit, stopped="", stage=stage)
+
+        start = yield from mapped(self._start(sample, random_state), of_the_sample)
         self.init_ = start.name
         variance = mean_variance(self._sample(data, settings, random_state)) if self.tol > 0 else 0.0
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        return nested_kmeans(data.shard, start.centers, self._options(settings, variance), rng)
+        yield from nested_kmeans(data.shard, start.centers, self._options(settings, variance), rng)
 
     def _most_bytes(self, data: Input) -> int:
         return self._settings(data).most_bytes()
@@ -296,13 +303,18 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     def _n_steps(self) -> int | None:
         return None  # `max_iter` counts epochs
 
-    def _publish(self, data: Input, step: Step[NestedModel], history: History) -> None:
-        super()._publish(data, step, history)
+    def _publish(self, data: Input, spare: Callable[[], F64], step: Step[Any], history: History) -> None:
+        super()._publish(data, spare, step, history)
         self.n_steps_ = step.iteration
-        self.n_iter_ = -(-step.model.n_visits // data.n_rows)
-        self.batch_size_ = step.model.batch_size
+        begun = isinstance(step.model, NestedModel)
+        self.n_iter_ = -(-step.model.n_visits // data.n_rows) if begun else 0
+        self.batch_size_ = step.model.batch_size if begun else 0
         if not self.compute_labels:
-            del self.labels_
+            self.__dict__.pop("labels_", None)
+
+    def _take_preparation(self, centers: F64, data: Input, spare: Callable[[], F64]) -> None:
+        super()._take_preparation(centers, data, spare)
+        self._take_votes(Votes.none(self._centers()), data)
 
     def _take_over(self, step: Step[NestedModel], data: Input) -> None:
         self._take_votes(step.model.votes, data)
@@ -311,10 +323,15 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         taken = votes.centers_as(data.dtype), votes.counts * data.unit, votes.whole_sums() * data.unit
         self.cluster_centers_, self.counts_, self.sums_ = taken  # all three or, after Ctrl-C, none
 
-    def _finish(self, data: Input, reason: str) -> int:
+    def _last_probes(self) -> int | None:
         if not self.compute_labels:
+            return None
+        return N_PROBES if self.search_ == "cells" else 0
+
+    def _finish(self, data: Input, reason: str) -> int:
+        n_probes, centers = self._last_probes(), self._centers()
+        if n_probes is None:
             return 0
-        n_probes, centers = N_PROBES if self.search_ == "cells" else 0, self._centers()
         found = label_rows(data.shard, centers, n_probes, labelled=self.batch_size_ == data.n_rows)
         self.labels_ = data.labels(centers, exact=n_probes == 0).copy()
         self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall

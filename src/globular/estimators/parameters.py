@@ -30,13 +30,14 @@ callable, default="auto"
 n_init : int or "auto", default="auto"
     Number of runs from different starts, of which the best is kept; "auto" is 1.
 max_time : float or None, default=None
-    Seconds after which to stop at the end of the running iteration.
+    Seconds that the fit shall take at most, with the best centres or parameters so far: steps that would end too late,
+    the last labels included, are left out.
 metric : {"euclidean", "cosine"}, default="euclidean"
     "cosine" clusters the rows' directions (spherical k-means); centres have unit length.
 exact_labels : bool, default=False
     End with an exact assignment of all rows (N·k distances), also where the iterations look at fewer centres.
 warm_start : bool, default=False
-    Begin where the last fit ended instead of at a new start.
+    Begin where the last fit ended instead of at a new start; one that was ended among its seeds starts anew.
 random_state : int, RandomState or None, default=None
     Seed of everything random.
 verbose : int, default=0

@@ -11,7 +11,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from functools import partial
+from functools import cache, partial
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -26,6 +26,8 @@ Model = TypeVar("Model")
 Result = TypeVar("Result")
 
 INTERRUPTED = "interrupted"
+GRACE = (1.05, 0.1)
+"""A fit may exceed its `max_time` by this factor and by this many seconds more before a step is left out."""
 SAME_PRESS_SECONDS = 1.0
 """Ctrl-C again within this time is the same one: a launcher passes it on to a process that has had it already."""
 
@@ -42,7 +44,9 @@ class Fit:
         max_time: float | None,
         started: float,
         watched: bool = True,
+        foretell: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """`foretell` says how many seconds it takes to finish from the first centres; asked where time is limited."""
         self.estimator = estimator
         self.n_rows = n_rows
         self.max_time = max_time
@@ -50,7 +54,9 @@ class Fit:
         self._interrupted_at: float | None = None
         self._start = started
         self._callbacks = as_callbacks(estimator.callbacks, estimator.verbose)
-        self._watched = watched or len(self._callbacks) > 0
+        self._watched = watched or len(self._callbacks) > 0 or max_time is not None
+        self._foretell = cache(foretell)
+        self._last_record: Record | None = None
         for callback in self._callbacks:
             callback.on_fit_start(estimator, n_rows, max_iter, max_time)
 
@@ -83,6 +89,10 @@ class Fit:
         reason = "failed"
         try:
             for _ in range(n_runs):
+                if best is not None and self._is_late(self._foretell()):
+                    reason = "max_time"
+                    break
+                self._last_record = None
                 try:
                     reason = yield from self.follow(begin, publish, error_per_row)
                 except KeyboardInterrupt:
@@ -129,7 +139,7 @@ class Fit:
                 history.append(record)
                 if self._watched:
                     publish(step, history)
-                asked = self._asked_to_stop(record)
+                asked = self._asked_to_stop(record, step.next_rows)
                 reason = step.stopped or asked
                 yield record
                 if reason:
@@ -175,14 +185,27 @@ class Fit:
         figures = step.objective, step.n_distances, step.n_changed, quantization_error
         return Record(step.iteration, self.seconds, *figures, step.stage)
 
-    def _asked_to_stop(self, record: Record) -> str:
+    def _asked_to_stop(self, record: Record, next_rows: int | None) -> str:
         # every callback sees every record, also when an earlier one asks to stop
         answers = [callback.on_iteration(self.estimator, record) for callback in self._callbacks]
         if any(isinstance(answer, (bool, np.bool_)) and answer for answer in answers):
             return "callback"
-        if self.max_time is not None and self.seconds >= self.max_time:
-            return "max_time"
+        last, self._last_record = self._last_record, record
+        if self.max_time is not None:
+            step = 0.0 if last is None else record.seconds - last.seconds
+            # an iteration over all rows takes as long as to label them
+            finish = step if record.labels_all_rows else self._foretell()
+            following = finish * (1.0 if next_rows is None else next_rows / self.n_rows)
+            if self._is_late(finish + max(step, following)):
+                return "max_time"
         return ""
+
+    def _is_late(self, seconds: float) -> bool:
+        """Whether the fit would be too late after so many more seconds."""
+        if self.max_time is None:
+            return False
+        factor, more = GRACE
+        return self.seconds >= self.max_time or self.seconds + seconds > factor * self.max_time + more
 
     def end(self, reason: str) -> None:
         """Tell the callbacks, and the user if the fit was cut short by Ctrl-C."""

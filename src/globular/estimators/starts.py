@@ -2,39 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from sklearn.utils import check_array
 
-from globular.algorithms.seeding.named import Start, draw_seeds
+from globular.algorithms.seeding.common import evenly_spaced_masses
+from globular.algorithms.seeding.named import Start, Starting, draw_seeds
 from globular.estimators.inputs import Input, naming
+from globular.model.history import ITERATIONS, SEEDS
 from globular.model.statistics import F64
 
 
-def starting_centers(estimator: Any, data: Input, random_state: np.random.RandomState, *, rough: bool = False) -> Start:
+def starting_centers(
+    estimator: Any, data: Input, random_state: np.random.RandomState, *, rough: bool = False
+) -> Starting:
     """The centres for one run of an estimator with `init`, `n_clusters`, `warm_start` and `metric`.
 
     `rough`: see `draw_seeds`.
     """
     unit = estimator.metric == "cosine"
-    if estimator.warm_start and hasattr(estimator, "cluster_centers_"):
+    if continues(estimator, "cluster_centers_"):
         if len(estimator.cluster_centers_) != estimator.n_clusters:
             raise ValueError(
                 f"warm_start has {len(estimator.cluster_centers_)} centres from the last fit, n_clusters="
                 f"{estimator.n_clusters}; set warm_start=False to start anew"
             )
         centers = _check(estimator.cluster_centers_, estimator.n_clusters, data, "warm_start centres")
-        start = Start(centers, "warm start")
+        last = last_stage(estimator)
+        start = Start(centers, "warm start", unfinished=last is not None and last != ITERATIONS)
     else:
-        start = choose_centers(estimator.init, estimator.n_clusters, data, random_state, unit=unit, rough=rough)
-    if not unit:
-        return start
-    lengths = np.linalg.norm(start.centers, axis=1, keepdims=True)
-    centers = np.divide(start.centers, lengths, out=np.zeros_like(start.centers), where=lengths > 0)
-    centers[lengths[:, 0] == 0, 0] = 1.0  # a row of zeros has no direction: any will do
-    return replace(start, centers=centers)
+        start = yield from choose_centers(
+            estimator.init, estimator.n_clusters, data, random_state, unit=unit, rough=rough
+        )
+    return replace(start, centers=of_unit_length(start.centers)) if unit else start
+
+
+def continues(estimator: Any, centers: str) -> bool:
+    """Whether a fit goes on from the last one; one that was ended among its seeds has nothing to go on from."""
+    return bool(estimator.warm_start) and hasattr(estimator, centers) and last_stage(estimator) != SEEDS
+
+
+def last_stage(estimator: Any) -> str | None:
+    """The stage in which the last fit ended, where it has left a history."""
+    history = getattr(estimator, "history_", None)
+    return history[-1].stage if history else None
+
+
+def of_unit_length(centers: F64) -> F64:
+    """The centres scaled to unit length; a row of zeros has no direction, any will do."""
+    lengths = np.linalg.norm(centers, axis=1, keepdims=True)
+    scaled = np.divide(centers, lengths, out=np.zeros_like(centers), where=lengths > 0)
+    scaled[lengths[:, 0] == 0, 0] = 1.0
+    return scaled
+
+
+def spare_centers(data: Input, n_clusters: int) -> F64:
+    """Rows in the place of seeds that are not drawn yet; they take none of the random numbers of a fit."""
+    shard, rng = data.shard, np.random.default_rng(0)
+    masses = evenly_spaced_masses(shard.total_weight, n_clusters, rng)
+    return rng.permutation(shard.take(shard.locate(masses, "weights")))
+
+
+def filled_up(centers: F64, n_clusters: int, spare: Callable[[], F64]) -> F64:
+    """The centres and, where they are fewer than `n_clusters`, as many spare ones as are missing."""
+    return centers if len(centers) == n_clusters else np.concatenate([centers, spare()[len(centers) :]])
 
 
 def choose_centers(
@@ -46,7 +80,7 @@ def choose_centers(
     unit: bool = False,
     rough: bool = False,
     size_name: str = "n_clusters",
-) -> Start:
+) -> Starting:
     """Centres by an `init` argument: the name of a seeding, an array or a callable.
 
     `unit` says that centres shall have unit length, `size_name` what the caller's users know `n_clusters` as; `rough`:
@@ -54,7 +88,7 @@ def choose_centers(
     """
     if isinstance(init, str):
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        return draw_seeds(data.shard, init, n_clusters, rng, rough=rough, unit_centers=unit)
+        return (yield from draw_seeds(data.shard, init, n_clusters, rng, rough=rough, unit_centers=unit))
     if callable(init):
         if data.matrix is None:
             raise ValueError("init as a callable needs X in memory; pass the name of a seeding or an array instead")

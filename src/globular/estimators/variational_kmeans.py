@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ from globular.estimators.parameters import FROM_ONE, Constraints
 from globular.estimators.starts import starting_centers
 from globular.model.graph import Graph
 from globular.model.search import Search
+from globular.model.statistics import F64
 from globular.seam.among import Neighbors
 from globular.seam.passes import Assign
 from globular.threads import resolve_threads
@@ -121,9 +122,9 @@ class VariationalKMeans(CentroidEstimator):
         self.callbacks = callbacks
         self.n_threads = n_threads
 
-    def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[HardModel]]:
+    def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[Any]]:
         mean_variance(data)  # for its check
-        chosen = starting_centers(self, data, random_state)
+        chosen = yield from starting_centers(self, data, random_state)
         self.init_ = chosen.name
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         options = VariationalOptions(
@@ -138,7 +139,7 @@ class VariationalKMeans(CentroidEstimator):
             relocate_empty=True,
         )
         graph = start_rows(data.shard, chosen.centers, chosen.graph, self.n_neighbors, False, rng)
-        return variational_kmeans(data.shard, chosen.centers, options, rng, graph)
+        yield from variational_kmeans(data.shard, chosen.centers, options, rng, graph)
 
     def _most_bytes(self, data: Input) -> int:
         return variational_bytes(
@@ -146,16 +147,28 @@ class VariationalKMeans(CentroidEstimator):
             self.n_random, itemsize=data.dtype.itemsize, n_threads=resolve_threads(self.n_threads),
         )  # fmt: skip
 
+    def _take_preparation(self, centers: F64, data: Input, spare: Callable[[], F64]) -> None:
+        super()._take_preparation(centers, data, spare)
+        self.__dict__.pop("neighbors_", None)
+
     def _take_over(self, step: Step[HardModel], data: Input) -> None:
         self.cluster_centers_ = step.model.centers.astype(data.dtype)
         self.neighbors_: Graph = step.model.graph
 
     def _check_state(self) -> None:
         super()._check_state()
-        check_indices(self.neighbors_, "neighbors_", (self.n_clusters, None), self.n_clusters)
+        if hasattr(self, "neighbors_"):  # a fit that was saved before its first iteration has none
+            check_indices(self.neighbors_, "neighbors_", (self.n_clusters, None), self.n_clusters)
+
+    def _last_probes(self) -> int:
+        return 0 if self.exact_labels else 1  # neighbourhoods take about as long as one cell
 
     def _finish(self, data: Input, reason: str) -> int:
         centers = self._centers()
+        if not self.history_[-1].labels_all_rows:
+            graph = start_rows(data.shard, centers, None, self.n_neighbors, False, np.random.default_rng(0))
+            assert graph is not None
+            self.neighbors_ = graph
         if self.exact_labels:
             statistics = data.shard.run(Assign(centers, want="labels"))
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,17 +21,19 @@ from globular.algorithms.mixtures.variational import (
     warm_up_mixture,
 )
 from globular.algorithms.seeding.named import STARTS, Start
+from globular.algorithms.steps import Step
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_indices
 from globular.estimators.inputs import Input
 from globular.estimators.memory import mixture_bytes, variational_bytes
 from globular.estimators.mixture_starts import GivenStart, settled
-from globular.estimators.mixtures import MixtureEstimator, Run
+from globular.estimators.mixtures import MixtureEstimator, Run, Starting
 from globular.estimators.parameters import FROM_ONE, Constraints
 from globular.estimators.starts import choose_centers
 from globular.model.covariances import SEPARABLE
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import Graph
+from globular.model.history import History
 from globular.model.statistics import F64, I64, TruncatedPosterior
 from globular.seam.passes import Answer, Truncated
 from globular.threads import resolve_threads
@@ -169,17 +172,17 @@ callable, default="auto"
         self.callbacks = callbacks
         self.n_threads = n_threads
 
-    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Run:
+    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:
         probes = self._choose_search() == "probing"
         if given.means is not None:
             chosen = Start(given.means, "warm start")
         else:
-            chosen = choose_centers(
+            chosen = yield from choose_centers(
                 self.init, self.n_components, data, random_state, rough=probes, size_name="n_components"
             )
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         if probes and chosen.is_seeding:  # a start that the user has chosen stays as it is
-            chosen = settled(data.shard, chosen, rng)
+            chosen = yield from settled(data.shard, chosen, rng)
         return self._start_at(chosen, data, given, rng)
 
     def _start_at(self, chosen: Start, data: Input, given: GivenStart, rng: np.random.Generator) -> Run:
@@ -238,13 +241,18 @@ callable, default="auto"
             tol=self.tol,
         )
 
+    def _publish(self, data: Input, spare: Callable[[], F64], step: Step[Any], history: History) -> None:
+        self.__dict__.pop("neighbors_", None)
+        super()._publish(data, spare, step, history)
+
     def _take_over(self, model: SoftModel) -> GaussianParameters:
         self.neighbors_ = model.graph
         return model.mixture
 
     def _check_state(self) -> None:
         super()._check_state()
-        check_indices(self.neighbors_, "neighbors_", (self.n_components, None), self.n_components)
+        if hasattr(self, "neighbors_"):  # a fit that has ended before its first iteration has none
+            check_indices(self.neighbors_, "neighbors_", (self.n_components, None), self.n_components)
 
     @lazily
     def predict(self, X: Any, exact: bool = True) -> I64:

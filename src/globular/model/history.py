@@ -1,15 +1,17 @@
 """What a fit has done so far: one small record per iteration, and the stages that iterations belong to.
 
 A fit that prepares its iterations gives records from the first centres on. There are always as many centres as there
-shall be in the end. The stages of k-means:
+shall be in the end. The stages:
 
 - "seeds": centres are drawn; those not yet drawn are filled up with rows;
+- "k-means": steps of the k-means that a mixture starts with. The objective is the lower bound that the mixture of its
+  centres has with equal weights and one variance for all;
 - "part": swaps and iterations on a part of the rows. The objective is that of the part, which estimates that of all;
 - "swaps": iterations over all rows, after each of which centres move across gaps. A swap that was bad is undone in the
   next one, so the objective may rise for a while;
 - "iterations": iterations over all rows, as the algorithm is known by. What needs no preparation has these alone.
 
-Iterations over all rows, the last two, are counted from 1 on and label all rows; the records of the first two have
+Iterations over all rows, the last two, are counted from 1 on and label all rows; the records of the others have
 iteration 0. Objectives may be compared within a stage.
 """
 
@@ -25,7 +27,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import pandas as pd
 
-SEEDS, PART, SWAPS, ITERATIONS = "seeds", "part", "swaps", "iterations"
+SEEDS, KMEANS, PART, SWAPS, ITERATIONS = "seeds", "k-means", "part", "swaps", "iterations"
 
 _REPR_EDGE = 3
 
@@ -49,7 +51,7 @@ class Record:
         Rows whose label changed in this iteration, where the algorithm knows.
     quantization_error : float or None
         Mean squared distance of a row to its closest centre, where the algorithm knows.
-    stage : {"seeds", "part", "swaps", "iterations"}
+    stage : {"seeds", "k-means", "part", "swaps", "iterations"}
         What the iteration belongs to; see :mod:`globular.model.history`.
     """
 
@@ -64,7 +66,7 @@ class Record:
     @property
     def labels_all_rows(self) -> bool:
         """Whether the iteration has labelled all rows, or was one of the preparations that do not."""
-        return self.stage not in (SEEDS, PART)
+        return self.iteration > 0
 
 
 _FIELD_NAMES = tuple(field.name for field in fields(Record))
@@ -122,6 +124,21 @@ class History(Sequence[Record]):
         if len(lines) > 2 * _REPR_EDGE + 1:
             lines[_REPR_EDGE:-_REPR_EDGE] = [f"{'…':>20}"]
         return "\n".join([f"History({len(self)} records)", _REPR_HEAD, *lines])
+
+    @property
+    def iterations(self) -> History:
+        """The records of iterations over all rows, without those of what came before."""
+        return History(record for record in self._records if record.labels_all_rows)
+
+    @property
+    def stage_seconds(self) -> dict[str, float]:
+        """Wall time of every stage, in the order they began."""
+        seconds: dict[str, float] = {}
+        before = 0.0
+        for record in self._records:
+            seconds[record.stage] = seconds.get(record.stage, 0.0) + record.seconds - before
+            before = record.seconds
+        return seconds
 
     def column(self, name: str) -> NDArray[np.generic]:
         """Return one field of all records as an array; a value that is not known becomes NaN."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.model.history import History
+from globular.model.history import SEEDS, History
 from globular.model.selection import Scores
 from globular.plotting.axes import BLUE, GREY, HUES, INK, new_axes, pyplot, tidy
 
@@ -40,11 +41,15 @@ def plot_history(history: Any, ax: Axes | None = None) -> Axes:
     if not records:
         raise ValueError("history is empty: there is no iteration to draw")
     axes = new_axes(ax)
+    # the first seeds leave so much that nothing else could be told apart
+    n_seeds = sum(record.stage == SEEDS for record in records)
+    records = records[min(max(n_seeds - 1, 0), len(records) - 1) :]
     seconds, objective = records.column("seconds"), records.column("objective")
     axes.plot(seconds, objective, color=BLUE, linewidth=1.8, marker="o", markersize=3.5)
+    _mark_stages(axes, records)
     last = records[-1]
     axes.annotate(
-        f"iteration {last.iteration}: {last.objective:.5g}",
+        f"{f'iteration {last.iteration}' if last.iteration else last.stage}: {last.objective:.5g}",
         (last.seconds, last.objective),
         xytext=(0, 10),
         textcoords="offset points",
@@ -55,6 +60,17 @@ def plot_history(history: Any, ax: Axes | None = None) -> Axes:
     axes.set_xlim(left=0)
     axes.margins(y=0.12)
     return tidy(axes)
+
+
+def _mark_stages(axes: Axes, records: History) -> None:
+    """A line where each stage begins, with its name; none where there is only one."""
+    groups = [(stage, next(group)) for stage, group in groupby(records, key=lambda record: record.stage)]
+    for stage, first in groups if len(groups) > 1 else ():
+        axes.axvline(first.seconds, color=GREY, linewidth=0.8, linestyle=":")
+        axes.annotate(
+            stage, (first.seconds, 1.0), xycoords=("data", "axes fraction"), xytext=(3, -2), textcoords="offset points",
+            rotation=90, va="top", fontsize="small", color=INK,
+        )  # fmt: skip
 
 
 def plot_curves(curves: Mapping[str, Any], ax: Axes | None = None, highlight: Sequence[str] = ()) -> Axes:
@@ -95,6 +111,7 @@ def plot_curves(curves: Mapping[str, Any], ax: Axes | None = None, highlight: Se
 def _curve(name: str, curve: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     history = getattr(curve, "history_", curve)
     if isinstance(history, History):
+        history = history.iterations or history  # estimates on a part have no place beside errors of all rows
         errors = np.asarray(history.column("quantization_error"), dtype=np.float64)
         if np.isnan(errors).any():
             errors = np.asarray(history.column("objective"), dtype=np.float64)

@@ -27,7 +27,7 @@ def key_figures(model: Any, clusters: Clusters, n_rows: int | None) -> Table:
     elif getattr(model, "lower_bound_", None) is not None:
         figures.append(("log-likelihood per row", f"{model.lower_bound_:.5g}"))
     if history:
-        figures.append(("iterations", f"{len(history):,}"))
+        figures.append(("iterations", f"{len(history.iterations):,}"))
         figures.append(("seconds", f"{history[-1].seconds:,.3g}"))
     return figures
 
@@ -96,19 +96,23 @@ def timings(model: Any, C: int, n_rows: int | None) -> Table:
     if not history:
         return []
     seconds = np.asarray(history.column("seconds"), dtype=np.float64)
-    steps = np.diff(seconds)
+    iterations = np.asarray(history.iterations.column("seconds"), dtype=np.float64)
     n_distances = int(np.asarray(history.column("n_distances")).sum())
-    table: Table = [("until the first iteration was done", _seconds(seconds[0]))]
+    stages = history.stage_seconds
+    table: Table = [(stage, _seconds(spent)) for stage, spent in stages.items()] if len(stages) > 1 else []
+    if len(iterations):
+        table.append(("until the first iteration was done", _seconds(iterations[0])))
+    steps = np.diff(iterations)
     if len(steps):
         table.append(("an iteration after that (median)", _seconds(float(np.median(steps)))))
-        evaluated = n_distances - history[0].n_distances
+        evaluated = int(np.asarray(history.iterations.column("n_distances"))[1:].sum())
         if steps.sum() > 0:
             pace = in_units(evaluated / float(steps.sum()), "", " thousand", " million", " billion", " trillion")
             table.append(("distances per second", pace))
     table.append(("in all", _seconds(seconds[-1])))
     table.append(("distances", f"{n_distances:,}"))
     if n_rows:
-        exhaustive = len(history) * n_rows * C
+        exhaustive = max(1, len(history.iterations)) * n_rows * C
         table.append(("share of rows × clusters × iterations", percent(n_distances / exhaustive)))
     return table
 

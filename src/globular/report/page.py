@@ -46,7 +46,7 @@ def write_report(
 ) -> Path:
     """Write one self-contained HTML page about a fitted model.
 
-    The page shows the convergence, the sizes of the clusters, the distances per iteration and a map of the clusters
+    The page shows the convergence, the sizes of the clusters, the distances per step and a map of the clusters
     that can be zoomed and searched. It needs no network.
 
     Parameters
@@ -182,6 +182,7 @@ class Report:
             "objective": "log-likelihood" if mixture else "sum of squared distances",
             "exact": self.scan is None or self.scan.exact,
             "has_rows": self.scan is not None,
+            "history_stage": [record.stage for record in history],
             "pictures": {name: getattr(pictures, name) for name in ("kind", "columns", "image", "low", "high")},
             "arrays": {name: encode_array(values) for name, values in arrays.items()},
         }

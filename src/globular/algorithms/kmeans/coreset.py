@@ -59,7 +59,7 @@ def swap_and_step_from_part(
     All rows are swapped only if the part was misleading.
     """
     for step in swap_and_step(part, centers, options, rng):
-        yield replace(step, iteration=0, stopped="", stage=PART)
+        yield replace(step, iteration=0, stopped="", stage=PART, next_rows=None if step.stopped else part.n_rows)
     del part  # its memory is free while the steps over all rows are taken
     good_enough = CREDIBLE * step.objective
     yield from swap_and_step(shard, step.model, options, rng, labelled=False, good_enough=good_enough)

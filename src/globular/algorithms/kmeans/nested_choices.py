@@ -12,8 +12,7 @@ from globular.algorithms.kmeans.probing import ProbingOptions, find_labels, prob
 from globular.algorithms.kmeans.swaps import swap_seeds
 from globular.algorithms.kmeans.yinyang import default_groups
 from globular.algorithms.seeding.common import TAKEN_NUMBERS
-from globular.algorithms.seeding.named import Start
-from globular.algorithms.steps import result_of
+from globular.algorithms.seeding.named import Start, Starting
 from globular.seam.passes import Assign
 from globular.seam.shard import Shard
 
@@ -109,31 +108,33 @@ class NestedSettings:
 
 def best_start(
     shard: Shard,
-    seed: Callable[[], Start],
+    seed: Callable[[], Starting],
     n_starts: int,
     random_state: np.random.RandomState,
     *,
     by_cells: bool,
     unit_centers: bool,
-) -> Start:
+) -> Starting:
     """The best of several starts on some rows, which seeds were drawn from; searched `by_cells`, seeds are swapped."""
     starts = []
     for _ in range(n_starts):
-        start = seed()
-        starts.append(_swapped(shard, start, random_state, unit_centers) if by_cells and start.is_seeding else start)
+        start = yield from seed()
+        if by_cells and start.is_seeding:
+            start = yield from _swapped(shard, start, random_state, unit_centers)
+        starts.append(start)
     if n_starts == 1:
         return starts[0]
     errors = [shard.run(Assign(start.centers, want="labels")).objective for start in starts]
     return starts[int(np.argmin(errors))]
 
 
-def _swapped(shard: Shard, start: Start, random_state: np.random.RandomState, unit_centers: bool) -> Start:
+def _swapped(shard: Shard, start: Start, random_state: np.random.RandomState, unit_centers: bool) -> Starting:
     """As in `KMeans`: what seeds of many clusters get wrong, batches cannot repair."""
     rng = np.random.default_rng(random_state.randint(2**31, size=4))
     if not start.labelled:
         find_labels(shard, start.centers, rng, n_rounds=1)
     options = ProbingOptions(min_gain=SWAPS_GAIN, unit_centers=unit_centers)
-    swapped = result_of(swap_seeds(shard, start.centers, options, rng))
+    swapped = yield from swap_seeds(shard, start.centers, options, rng)
     # one step after the swaps: swapped centres get their rows, and centres that momentum left without any a new place
     steps = probing_kmeans(shard, swapped.centers, options, rng, momentum=swapped.momentum, before=swapped.objective)
     return replace(start, centers=next(steps).model)

@@ -21,7 +21,7 @@ from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.seeding.named import greedy_trials
 from globular.algorithms.seeding.plus_plus import distinct_plus_plus, extend, extend_greedily
-from globular.algorithms.steps import last_step
+from globular.algorithms.steps import last_step, result_of
 from globular.model.statistics import F64
 from globular.seam.passes import AddSeeds
 from globular.seam.shard import Shard
@@ -57,21 +57,21 @@ def grow(shard: Shard, sizes: Sequence[int], options: GrowingOptions, rng: np.ra
 
     Costs N·k distances at each size beside the iterations.
     """
-    centers = distinct_plus_plus(shard, sizes[0], rng, greedy_trials(sizes[0]))
+    centers = result_of(distinct_plus_plus(shard, sizes[0], rng, greedy_trials(sizes[0])))
     potential = np.inf
     for size in sizes:
         if len(centers) < size and potential < np.inf:
             n_seeds, n_more = len(centers), size - len(centers)
             if n_more > options.greedy_up_to:
-                more = extend(shard, n_seeds, n_more, potential, rng)
+                more = extend(shard, centers, n_more, potential, rng)
             else:
-                more = extend_greedily(shard, n_seeds, n_more, potential, greedy_trials(n_seeds), rng)
-            centers = np.concatenate([centers, more])
+                more = extend_greedily(shard, centers, n_more, potential, greedy_trials(n_seeds), rng)
+            centers = result_of(more)
         if len(centers) < size:
             return
         fresh = None
         if potential < np.inf and size <= options.fresh_up_to:
-            seeds = distinct_plus_plus(shard, size, rng, greedy_trials(size))
+            seeds = result_of(distinct_plus_plus(shard, size, rng, greedy_trials(size)))
             fresh = _refine(shard, seeds, options, rng) if len(seeds) == size else None
         centers, potential = _better(shard, _refine(shard, centers, options, rng), fresh)
         yield Growth(centers, potential / shard.total_weight)

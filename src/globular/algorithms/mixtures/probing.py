@@ -17,6 +17,8 @@ instead, as by `SearchByNeighborhoods`; that costs as much as probing and finds 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, label_by_cells
@@ -24,7 +26,7 @@ from globular.algorithms.kmeans.probing import ProbingOptions
 from globular.algorithms.kmeans.swaps import swap_and_step
 from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.variational import SoftStart, with_variance
-from globular.algorithms.steps import last_step
+from globular.algorithms.steps import Step
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
@@ -68,12 +70,12 @@ class Schedule:
         self._waited = 0
 
 
-def settle_seeds(shard: Shard, seeds: F64, rng: np.random.Generator) -> F64:
-    """Means to start from: the seeds after swaps and steps of probing k-means. Rows must be labelled, and are again.
+def settle_seeds(shard: Shard, seeds: F64, rng: np.random.Generator) -> Iterator[Step[F64]]:
+    """Means to start from: swaps and steps of probing k-means from the seeds. Rows must be labelled, and are again.
 
     From seeds alone EM ends lower: it cannot carry a mean across a gap, and has many more steps to go.
     """
-    return last_step(swap_and_step(shard, seeds, ProbingOptions(N_PROBES, min_gain=SETTLED_GAIN), rng)).model
+    return swap_and_step(shard, seeds, ProbingOptions(N_PROBES, min_gain=SETTLED_GAIN), rng)
 
 
 def start_probing(

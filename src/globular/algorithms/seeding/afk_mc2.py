@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from globular.algorithms.seeding.common import first_seed, repeat_rows
+from globular.algorithms.seeding.common import Seeds, first_seed, repeat_rows, seeds_so_far
 from globular.algorithms.seeding.plus_plus import extend
 from globular.model.statistics import F64
 from globular.seam.passes import AddSeeds, Index
@@ -26,7 +26,7 @@ _PROPOSED_NUMBERS = 1 << 21
 _LONGEST_BLOCK = 64
 
 
-def afk_mc2(shard: Shard, n_clusters: int, rng: np.random.Generator, chain_length: int = 200) -> F64:
+def afk_mc2(shard: Shard, n_clusters: int, rng: np.random.Generator, chain_length: int = 200) -> Seeds:
     """AFK-MC² seeds.
 
     A chain that meets nothing but rows equal to seeds cannot give a new one: the rest is then drawn by k-means++.
@@ -34,6 +34,7 @@ def afk_mc2(shard: Shard, n_clusters: int, rng: np.random.Generator, chain_lengt
     seeds = np.empty((n_clusters, shard.n_columns))
     seeds[:1] = first_seed(shard, rng)
     potential = shard.run(AddSeeds(seeds[:1])).potential
+    yield seeds_so_far(seeds[:1], potential)
     n_seeds = 1
     n_chains = max(1, min(_LONGEST_BLOCK, _PROPOSED_NUMBERS // (chain_length * shard.n_columns)))
     while n_seeds < n_clusters and potential > 0:
@@ -43,10 +44,10 @@ def afk_mc2(shard: Shard, n_clusters: int, rng: np.random.Generator, chain_lengt
         n_seeds += given
         if given < block:
             potential = shard.run(AddSeeds(seeds[1:n_seeds], 1)).potential
-            more = extend(shard, n_seeds, n_clusters - n_seeds, potential, rng)
-            seeds[n_seeds : n_seeds + len(more)] = more
-            n_seeds += len(more)
+            seeds = yield from extend(shard, seeds[:n_seeds], n_clusters - n_seeds, potential, rng)
+            n_seeds = len(seeds)
             break
+        yield seeds_so_far(seeds[:n_seeds].copy(), potential)  # that of the first one: chains do not look at all rows
     return repeat_rows(seeds[:n_seeds], n_clusters)
 
 

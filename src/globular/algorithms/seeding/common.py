@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import numpy as np
 
+from globular.algorithms.steps import Step
+from globular.model.history import SEEDS
 from globular.model.statistics import F64
 from globular.seam.passes import Index
 from globular.seam.shard import Shard
 
 TAKEN_NUMBERS = 1 << 26
 """Rows times columns taken to the algorithm's side at once, in float64: 512 MiB."""
+
+Seeds = Generator[Step[F64], None, F64]
+"""What a seeding does: it shows the seeds that it has so far, and returns all of them."""
+
+
+def seeds_so_far(seeds: F64, objective: float) -> Step[F64]:
+    """A step of a seeding; its objective is what these seeds leave, or more."""
+    return Step(0, objective, 0, None, seeds, stage=SEEDS)
 
 
 def first_seed(shard: Shard, rng: np.random.Generator) -> F64:

@@ -23,7 +23,7 @@ drawn: remote groups of few rows are not missed, and the sample still stands for
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,8 +37,10 @@ from globular.algorithms.seeding.common import (
     evenly_spaced_masses,
     repeat_rows,
     sample_by_weight_and_error,
+    seeds_so_far,
 )
 from globular.algorithms.seeding.plus_plus import distinct_plus_plus, extend
+from globular.algorithms.steps import Step, result_of
 from globular.model.cells import CellLevel, CellTree
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Down, Route
@@ -76,7 +78,7 @@ def hierarchical(
     *,
     rough: bool = False,
     unit_centers: bool = False,
-) -> HierarchicalSeeds:
+) -> Generator[Step[F64], None, HierarchicalSeeds]:
     """Seeds from a tree of cells; `unit_centers` scales means to unit length (cosine).
 
     `rough` seeds take one Lloyd step inside their cells, and the labels are those of before it: enough for an algorithm
@@ -85,8 +87,8 @@ def hierarchical(
     builder = _Builder(shard, rng, unit_centers)
     sizes = level_sizes(n_clusters)
     for size in sizes[:-1]:
-        builder.add_upper_level(size)
-    tree = builder.add_last_level(sizes[-1], rough)
+        yield builder.add_upper_level(size)
+    tree = yield from builder.add_last_level(sizes[-1], rough)
     neighbors = np.empty((n_clusters, 0), dtype=np.int32)
     if n_neighbors:
         neighbors = neighbor_graph(shard, tree, min(n_neighbors, n_clusters))
@@ -133,7 +135,7 @@ class _Builder:
         """Σ w d² of every cell of the last level."""
         self.exponent = 1.0
 
-    def add_upper_level(self, size: int) -> None:
+    def add_upper_level(self, size: int) -> Step[F64]:
         """One more level of cells, moved by Lloyd steps on its sample; then all the rows are sent down to it."""
         sample = self._sample(size * ROWS_PER_CHILD)
         tree = self.tree.below(self._seed_cells(size, sample))
@@ -149,14 +151,17 @@ class _Builder:
         self.errors = statistics.errors
         if len(self.tree.levels) == 1:
             self.exponent = _exponent(self.shard)
+        return seeds_so_far(self.tree.centers, statistics.objective)
 
-    def add_last_level(self, size: int, rough: bool) -> CellTree:
+    def add_last_level(self, size: int, rough: bool) -> Generator[Step[F64], None, CellTree]:
         """The centres, moved by Lloyd steps of all rows inside their cells; leaves the final labels, unless rough."""
         sample = self._sample(size * ROWS_PER_CHILD)
         tree = self.tree.below(self._seed_cells(size, sample))
         route: Route = "down" if self.tree.levels else "top"
         for _ in range(1 if rough else LAST_STEPS):
-            tree = self._moved(tree, self.shard.run(Assign(tree.centers, Down(tree, route))))
+            statistics = self.shard.run(Assign(tree.centers, Down(tree, route)))
+            tree = self._moved(tree, statistics)
+            yield seeds_so_far(tree.centers, statistics.objective)
             route = "stay"
         if not rough:
             self.shard.run(Assign(tree.centers, Down(tree, route), "labels"))
@@ -219,7 +224,8 @@ class _Builder:
             starts = sample.starts[first : stop + 1] - sample.starts[first]
             for cell in first + np.flatnonzero(large[first:stop]):
                 inside = slice(starts[cell - first], starts[cell - first + 1])
-                found = distinct_plus_plus(self.shard.local(rows[inside], weights[inside]), int(wanted[cell]), self.rng)
+                local = self.shard.local(rows[inside], weights[inside])
+                found = result_of(distinct_plus_plus(local, int(wanted[cell]), self.rng))
                 centers.append(found)
                 cells.append(np.full(len(found), cell))
                 wanted[cell] = 0
@@ -243,8 +249,7 @@ class _Builder:
         n_found = len(centers)
         if not is_everything:
             potential = self.shard.run(AddSeeds(centers)).potential
-            more = extend(self.shard, n_found, size - n_found, potential, self.rng)
-            centers = np.concatenate([centers, more])
+            centers = result_of(extend(self.shard, centers, size - n_found, potential, self.rng))
         centers = repeat_rows(centers, size)
         if not self.tree.levels:
             return centers, np.zeros(size, dtype=np.intp)

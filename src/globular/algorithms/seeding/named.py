@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 import numpy as np
 
 from globular.algorithms.seeding.afk_mc2 import afk_mc2
+from globular.algorithms.seeding.common import Seeds
 from globular.algorithms.seeding.hierarchical import hierarchical
 from globular.algorithms.seeding.parallel import parallel
 from globular.algorithms.seeding.plus_plus import plus_plus
 from globular.algorithms.seeding.random import random
+from globular.algorithms.steps import Step
 from globular.model.graph import Graph
 from globular.model.statistics import F64
 from globular.seam.passes import LabelBySeeds
@@ -29,10 +31,17 @@ class Start:
     labelled: bool = False
     """Whether the seeding has labelled the rows."""
 
+    unfinished: bool = False
+    """Whether the centres are of a fit that was ended before its iterations."""
+
     @property
     def is_seeding(self) -> bool:
-        """Whether the centres were drawn from the data, rather than given."""
-        return self.name in STARTS
+        """Whether the centres were drawn from the data, rather than given: swaps may move them."""
+        return self.name in STARTS or self.unfinished
+
+
+Starting = Generator[Step[F64], None, Start]
+"""What finds a start: it shows the centres that it has so far, fewer than there shall be or all of them."""
 
 
 def greedy_trials(n_clusters: int) -> int:
@@ -40,11 +49,11 @@ def greedy_trials(n_clusters: int) -> int:
     return 2 + int(np.log(n_clusters))
 
 
-def _greedy(shard: Shard, n_clusters: int, rng: np.random.Generator) -> F64:
+def _greedy(shard: Shard, n_clusters: int, rng: np.random.Generator) -> Seeds:
     return plus_plus(shard, n_clusters, rng, greedy_trials(n_clusters))
 
 
-SEEDINGS: dict[str, Callable[[Shard, int, np.random.Generator], F64]] = {
+SEEDINGS: dict[str, Callable[[Shard, int, np.random.Generator], Seeds]] = {
     "random": random,
     "k-means++": plus_plus,
     "greedy k-means++": _greedy,
@@ -81,7 +90,7 @@ def draw_seeds(
     rough: bool = False,
     n_neighbors: int = NEIGHBORS,
     unit_centers: bool = False,
-) -> Start:
+) -> Starting:
     """Seeds by the seeding of this name, "auto" included; rows are labelled where the seeding knows how.
 
     `rough` hierarchical seeds have moved less and know no neighbours: enough where swaps follow.
@@ -90,9 +99,9 @@ def draw_seeds(
         name = automatic(n_clusters, before_swaps=rough)
     if name == "hierarchical":
         n_neighbors = 0 if rough else n_neighbors
-        seeds = hierarchical(shard, n_clusters, rng, n_neighbors, rough=rough, unit_centers=unit_centers)
+        seeds = yield from hierarchical(shard, n_clusters, rng, n_neighbors, rough=rough, unit_centers=unit_centers)
         return Start(seeds.centers, name, seeds.neighbors if n_neighbors else None, labelled=True)
-    centers = SEEDINGS[name](shard, n_clusters, rng)
+    centers = yield from SEEDINGS[name](shard, n_clusters, rng)
     if name in KNOW_THE_CLOSEST:
         shard.run(LabelBySeeds())
     return Start(centers, name, labelled=name in KNOW_THE_CLOSEST)

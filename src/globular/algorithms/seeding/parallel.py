@@ -14,19 +14,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from globular.algorithms.seeding.common import evenly_spaced_masses, first_seed, repeat_rows
+from globular.algorithms.seeding.common import Seeds, evenly_spaced_masses, first_seed, repeat_rows, seeds_so_far
 from globular.algorithms.seeding.plus_plus import distinct_plus_plus, extend
-from globular.model.statistics import F64
+from globular.algorithms.steps import result_of
 from globular.seam.passes import AddSeeds, Total
 from globular.seam.shard import Shard
 
 
 def parallel(
     shard: Shard, n_clusters: int, rng: np.random.Generator, n_rounds: int = 5, oversampling: float = 2.0
-) -> F64:
+) -> Seeds:
     """k-means‖ seeds with ℓ = oversampling · n_clusters candidates a round. O(N · n_rounds · ℓ · D)."""
     candidates = first_seed(shard, rng)
-    potential = shard.run(AddSeeds(candidates)).potential
+    first_potential = potential = shard.run(AddSeeds(candidates)).potential
+    yield seeds_so_far(candidates, potential)
     n_candidates = int(np.ceil(oversampling * n_clusters))
     for _ in range(n_rounds):
         if potential <= 0:
@@ -35,9 +36,10 @@ def parallel(
         drawn = shard.take(indices)
         potential = shard.run(AddSeeds(drawn, len(candidates))).potential
         candidates = np.concatenate([candidates, drawn])
+        yield seeds_so_far(candidates[:n_clusters], first_potential)  # the rounds know that of all candidates alone
     weights = shard.run(Total("weights", "seeds", len(candidates)))
-    seeds = distinct_plus_plus(shard.local(candidates, weights), n_clusters, rng)
+    seeds = result_of(distinct_plus_plus(shard.local(candidates, weights), n_clusters, rng))
     if len(seeds) < n_clusters:  # all the candidates are seeds; the shard still knows its distances to them
-        more = extend(shard, len(candidates), n_clusters - len(seeds), potential, rng)
-        seeds = np.concatenate([seeds, more])
+        extended = yield from extend(shard, candidates, n_clusters - len(seeds), potential, rng)
+        seeds = np.concatenate([seeds, extended[len(candidates) :]])
     return repeat_rows(seeds, n_clusters)

@@ -17,43 +17,44 @@ from __future__ import annotations
 
 import numpy as np
 
-from globular.algorithms.seeding.common import first_seed, repeat_rows, take_squared_distances
+from globular.algorithms.seeding.common import Seeds, first_seed, repeat_rows, seeds_so_far, take_squared_distances
 from globular.model.statistics import F64
 from globular.seam.passes import AddSeeds, TrySeeds
 from globular.seam.shard import Shard
 
 _LONGEST_BATCH = 1024
+_GREEDY_STEPS = 8
+"""About so often greedy seeds are shown: a step for each would be most of a history."""
 
 
-def plus_plus(shard: Shard, n_clusters: int, rng: np.random.Generator, n_local_trials: int = 1) -> F64:
+def plus_plus(shard: Shard, n_clusters: int, rng: np.random.Generator, n_local_trials: int = 1) -> Seeds:
     """k-means++ seeds; more than one local trial makes it greedy."""
-    return repeat_rows(distinct_plus_plus(shard, n_clusters, rng, n_local_trials), n_clusters)
+    seeds = yield from distinct_plus_plus(shard, n_clusters, rng, n_local_trials)
+    return repeat_rows(seeds, n_clusters)
 
 
-def distinct_plus_plus(shard: Shard, n_clusters: int, rng: np.random.Generator, n_local_trials: int = 1) -> F64:
+def distinct_plus_plus(shard: Shard, n_clusters: int, rng: np.random.Generator, n_local_trials: int = 1) -> Seeds:
     """As `plus_plus`, but fewer rows rather than repeated ones."""
     first = first_seed(shard, rng)
     potential = shard.run(AddSeeds(first)).potential
+    yield seeds_so_far(first, potential)
     if n_local_trials == 1:
-        more = extend(shard, 1, n_clusters - 1, potential, rng)
-    else:
-        more = extend_greedily(shard, 1, n_clusters - 1, potential, n_local_trials, rng)
-    return np.concatenate([first, more])
+        return (yield from extend(shard, first, n_clusters - 1, potential, rng))
+    return (yield from extend_greedily(shard, first, n_clusters - 1, potential, n_local_trials, rng))
 
 
-def extend(shard: Shard, n_seeds: int, n_more: int, potential: float, rng: np.random.Generator) -> F64:
-    """Up to `n_more` further seeds by D² sampling, given the shard's d2 state after `n_seeds` seeds.
+def extend(shard: Shard, seeds: F64, n_more: int, potential: float, rng: np.random.Generator) -> Seeds:
+    """The seeds and up to `n_more` further ones by D² sampling, given the shard's d2 state after these seeds.
 
     Fewer only if no row is left at a positive distance.
     """
-    found: list[F64] = [np.empty((0, shard.n_columns))]
     while n_more > 0 and potential > 0:
-        length = min(n_more, max(1, n_seeds // 2), _LONGEST_BATCH)
+        length = min(n_more, max(1, len(seeds) // 2), _LONGEST_BATCH)
         accepted = _draw_batch(shard, length, potential, rng)
-        potential = shard.run(AddSeeds(accepted, n_seeds)).potential
-        n_seeds, n_more = n_seeds + len(accepted), n_more - len(accepted)
-        found.append(accepted)
-    return np.concatenate(found)
+        potential = shard.run(AddSeeds(accepted, len(seeds))).potential
+        seeds, n_more = np.concatenate([seeds, accepted]), n_more - len(accepted)
+        yield seeds_so_far(seeds, potential)
+    return seeds
 
 
 def _draw_batch(shard: Shard, length: int, potential: float, rng: np.random.Generator) -> F64:
@@ -78,14 +79,15 @@ def _draw_batch(shard: Shard, length: int, potential: float, rng: np.random.Gene
 
 
 def extend_greedily(
-    shard: Shard, n_seeds: int, n_more: int, potential: float, n_local_trials: int, rng: np.random.Generator
-) -> F64:
+    shard: Shard, seeds: F64, n_more: int, potential: float, n_local_trials: int, rng: np.random.Generator
+) -> Seeds:
     """As `extend`, a pass for every seed: of `n_local_trials` draws the one that leaves the lowest potential."""
-    found: list[F64] = [np.empty((0, shard.n_columns))]
+    every = max(1, n_more // _GREEDY_STEPS)
     while n_more > 0 and potential > 0:
         trials = shard.take(shard.locate(rng.random(n_local_trials) * potential, "errors"))
         best = int(np.argmin(shard.run(TrySeeds(trials))))
-        potential = shard.run(AddSeeds(trials[best : best + 1], n_seeds + len(found) - 1)).potential
-        found.append(trials[best : best + 1])
-        n_more -= 1
-    return np.concatenate(found)
+        potential = shard.run(AddSeeds(trials[best : best + 1], len(seeds))).potential
+        seeds, n_more = np.concatenate([seeds, trials[best : best + 1]]), n_more - 1
+        if n_more % every == 0:
+            yield seeds_so_far(seeds, potential)
+    return seeds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from globular.algorithms.seeding.common import repeat_rows
+from globular.algorithms.seeding.common import Seeds, repeat_rows
 from globular.model.statistics import F64
 from globular.seam.passes import Index
 from globular.seam.shard import Shard
@@ -12,11 +12,12 @@ from globular.seam.shard import Shard
 _BLOCK = 1 << 17
 
 
-def random(shard: Shard, n_clusters: int, rng: np.random.Generator) -> F64:
-    """Distinct rows drawn one after the other in proportion to their weight.
+def random(shard: Shard, n_clusters: int, rng: np.random.Generator) -> Seeds:
+    """Distinct rows drawn one after the other in proportion to their weight; what they are worth nobody has looked at.
 
     More rows are drawn only if some of the first ones are equal: their order is one permutation, cut longer and longer.
     """
+    yield from ()
     keys_seed = int(rng.integers(2**63))
     n_drawn = n_clusters
     while True:

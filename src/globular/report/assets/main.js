@@ -102,23 +102,40 @@ function drawCharts(data, select) {
 }
 function hideChart(id) { document.getElementById(id).hidden = true; }
 
+// what a record of the history is called: its number where all rows were looked at, and its stage
+function recordName(data, i) {
+  const stage = data.history_stage[i], number = data.history_iteration[i];
+  const name = stage.charAt(0).toUpperCase() + stage.slice(1);
+  if (!number) return name;
+  return stage === "iterations" ? `Iteration ${number}` : `${name}, iteration ${number}`;
+}
+// the stages in their order, with their seconds; nothing where there is only one
+function stageNote(data) {
+  const spent = new Map();
+  data.history_stage.forEach((stage, i) => spent.set(stage, (spent.get(stage) || 0) + data.history_seconds[i] - (i ? data.history_seconds[i - 1] : 0)));
+  return spent.size < 2 ? "" : ` Stages: ${Array.from(spent, ([stage, seconds]) => `${stage} ${digits(seconds, 3)} s`).join(", ")}.`;
+}
+
 function drawConvergence(data) {
   const figure = document.getElementById("convergence"), plot = figure.querySelector(".plot");
   const n = data.history_iteration.length;
   if (!n) { hideChart("convergence"); return; }
+  // the first seeds leave so much that nothing else could be told apart
+  const first = Math.min(Math.max(data.history_stage.filter((stage) => stage === "seeds").length - 1, 0), n - 1);
   const perRow = data.history_quantization_error.every(Number.isFinite);
-  const y = perRow ? data.history_quantization_error : data.history_objective;
+  const y = (perRow ? data.history_quantization_error : data.history_objective).slice(first);
+  const steps = Array.from(y, (_, i) => first + i + 1), seconds = data.history_seconds.slice(first), last = y.length - 1;
   const name = perRow ? "mean squared error" : data.objective;
   const draw = (axis) => drawChart(plot, {
-    kind: "curve", y, x: axis === "seconds" ? data.history_seconds : data.history_iteration, wholeX: axis === "iterations",
+    kind: "curve", y, x: axis === "seconds" ? seconds : steps, wholeX: axis === "steps",
     fromX: axis === "seconds" ? 0 : null, xLabel: axis, yLabel: name, yFormat: (v) => digits(v, 4),
-    summary: `${name}: ${digits(y[0])} after the first iteration, ${digits(y[n - 1])} after iteration ${n}`,
-    tell: (i) => `<b>Iteration ${data.history_iteration[i]}</b><br>${digits(y[i], 6)}<br>${digits(data.history_seconds[i], 3)} s`,
+    summary: `${name}: ${digits(y[0])} at first, ${digits(y[last])} after ${recordName(data, n - 1).toLowerCase()}`,
+    tell: (i) => `<b>${recordName(data, first + i)}</b><br>${digits(y[i], 6)}<br>${digits(seconds[i], 3)} s`,
   });
-  makeSwitch(document.getElementById("convergence-x"), [["seconds", "Seconds"], ["iterations", "Iterations"]], draw);
+  makeSwitch(document.getElementById("convergence-x"), [["seconds", "Seconds"], ["steps", "Steps"]], draw);
   draw("seconds");
-  const change = y[0] ? (100 * (y[n - 1] - y[0])) / Math.abs(y[0]) : 0;
-  figure.querySelector(".note").textContent = n > 1 ? `From ${digits(y[0])} to ${digits(y[n - 1])} (${change > 0 ? "+" : "−"}${digits(Math.abs(change), 3)} %) in ${whole.format(n)} iterations.` : "";
+  const change = y[0] ? (100 * (y[last] - y[0])) / Math.abs(y[0]) : 0;
+  figure.querySelector(".note").textContent = n > 1 ? `From ${digits(y[0])} to ${digits(y[last])} (${change > 0 ? "+" : "−"}${digits(Math.abs(change), 3)} %) in ${whole.format(last + 1)} steps.${stageNote(data)}` : "";
 }
 
 function drawDistances(data) {
@@ -127,10 +144,10 @@ function drawDistances(data) {
   const most = Math.max(...y), all = data.n_rows ? data.n_rows * data.n : 0;
   const near = all && all <= 1.6 * most;
   drawChart(figure.querySelector(".plot"), {
-    kind: n <= 150 ? "bars" : "curve", x: data.history_iteration, y, fromZero: true, wholeX: true, xLabel: "iteration", yLabel: "distances",
+    kind: n <= 150 ? "bars" : "curve", x: Array.from(y, (_, i) => i + 1), y, fromZero: true, wholeX: true, xLabel: "step", yLabel: "distances",
     yFormat: compact, rule: near ? { value: all, label: "every row with every centre" } : null,
-    summary: `Distances per iteration, at most ${compact(most)}`,
-    tell: (i) => `<b>Iteration ${data.history_iteration[i]}</b><br>${whole.format(y[i])} distances`
+    summary: `Distances per step, at most ${compact(most)}`,
+    tell: (i) => `<b>${recordName(data, i)}</b><br>${whole.format(y[i])} distances`
       + (data.n_rows ? `<br>${digits(y[i] / data.n_rows, 3)} per row` : ""),
   });
   figure.querySelector(".note").textContent = all && !near ? `Every row with every centre would be ${compact(all)} an iteration, ${digits(all / most, 3)} times as many.` : "";
@@ -142,10 +159,10 @@ function drawMoved(data) {
   if (known.length < 2) { hideChart("moved"); return; }
   const log = Math.max(...known) > 30 * Math.min(...known);
   drawChart(document.querySelector("#moved .plot"), {
-    kind: "curve", x: data.history_iteration, y: y.map((v) => (v > 0 || !log ? v : NaN)), yLog: log, wholeX: true, xLabel: "iteration",
+    kind: "curve", x: y.map((_, i) => i + 1), y: y.map((v) => (v > 0 || !log ? v : NaN)), yLog: log, wholeX: true, xLabel: "step",
     yLabel: data.n_rows ? "per cent of the rows" : "rows", yFormat: (v) => digits(v, 3),
     summary: `Rows that changed cluster: ${digits(y[0], 3)} at first, ${digits(y[y.length - 1], 3)} at last`,
-    tell: (i) => `<b>Iteration ${data.history_iteration[i]}</b><br>${whole.format(data.history_n_changed[i])} rows`,
+    tell: (i) => `<b>${recordName(data, i)}</b><br>${whole.format(data.history_n_changed[i])} rows`,
   });
 }
 

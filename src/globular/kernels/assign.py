@@ -1,0 +1,355 @@
+"""The hard pass as one call per thread: every row to its closest centre, and what moved.
+
+Rows come in spans, and a thread takes the next span until none is left (`kernels.queue`). What a span adds up goes to
+its own place, so results do not depend on threads. Per row the pass keeps `held`, its label; `squares`, ‖x − offset‖²;
+and `room`, how far centres may move before the label can change (Hamerly's two bounds in one number; see `nominate`).
+A row whose room outlasts the shifts of the centres is not even read. The others wait in a block until it is full; the
+block is scored, and rows without room after that are compared exactly with whatever may be closer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from globular.kernels.blas import multiply_rows
+from globular.kernels.compile import inline, kernel
+from globular.kernels.nominate import (
+    CENTER_CHUNK,
+    LARGEST,
+    NOBODY,
+    ROUND_DOWN,
+    TILE,
+    check_scores,
+    csr_scores_of_block,
+    dot_scores,
+    judge_block,
+    merge_chunk,
+    score_key,
+    two_lowest,
+)
+from globular.kernels.queue import take_number
+from globular.kernels.rows import add_row, for_csr, squared_distance
+
+FEW_CENTERS = 8
+"""Centres up to which scores are dot products in registers (more where there are more columns), not BLAS."""
+NARROW = 16
+"""Columns below which BLAS is better for few centres too."""
+
+
+class RowState(NamedTuple):
+    """What is kept of every row, each (n,)."""
+
+    labels: Any  # int32, as others see them
+    held: Any  # int32, as the last pass left them
+    room: Any  # float32
+    squares: Any  # in the rows' dtype
+
+
+class Given(NamedTuple):
+    """What is known of every row."""
+
+    weights: Any  # (n,) or empty
+    scales: Any  # (n,) or empty
+    offset: Any  # (D,) subtracted from dense rows; empty if there is none
+    origin: Any  # (D,) the same, zeros if there is none
+
+
+class Block(NamedTuple):
+    """Scratch memory of a thread for a block of rows."""
+
+    places: Any  # (B + TILE,) rows of the block
+    copies: Any  # (B + TILE, D) the rows about the offset and scaled, where they differ from the rows as they lie
+    copied: Any  # the same, read-only
+    scores: Any  # (chunk, B + TILE)
+    squares: Any  # (B + TILE,)
+    keys: Any  # (2, B + TILE)
+    lows: Any  # (2, B + TILE)
+    room: Any  # (B + TILE,) float32
+    found: Any  # (B + TILE,) int32
+    best: Any  # (B,) float64
+    again: Any  # (B + TILE,) rows to be scored once more
+    doubtful: Any  # (B,) where they are in the block
+    line: Any  # (K,)
+
+
+class Tally(NamedTuple):
+    """What a span adds up."""
+
+    sums: Any  # (spans or 0, C, D) Σ w s (x − offset), or what the moved rows change about it
+    counts: Any  # (spans or 0, C)
+    touched: Any  # (spans,) whether there is anything in its sums
+    totals: Any  # (spans, 2) Σ w ‖x − offset‖² where squares are new; Σ w d² where distances are wanted
+    numbers: Any  # (spans, 3) int64: labels changed, rows moved, rows scored
+
+
+class Task(NamedTuple):
+    """What a pass is to do."""
+
+    is_first: bool  # whether nothing is known of the rows
+    all_sums: bool  # whether all rows are added up, not the moved ones only
+    distances: bool  # whether Σ w d² is wanted
+
+
+def square_of(rows: Any, i: int, scale: float, origin: Any) -> float:
+    """‖s x − offset‖² in float64. O(D) or O(nnz)."""
+    x = rows[0]
+    total = 0.0
+    for j in range(x.shape[1]):
+        value = scale * x[i, j] - origin[j]
+        total += value * value
+    return total
+
+
+@for_csr(square_of)
+def _square_of(rows: Any, i: int, scale: float, origin: Any) -> float:
+    data, _, indptr = rows
+    total = 0.0
+    for k in range(indptr[i], indptr[i + 1]):
+        total += (scale * data[k]) * (scale * data[k])
+    return total
+
+
+@kernel
+def copy_block(
+    x: Any,  # IN  (n, D)
+    places: Any,  # IN  (m,)
+    given: Any,  # IN
+    copies: Any,  # OUT (≥ m, D) rows about the offset, or scaled
+) -> None:
+    """The rows of a block, together. O(m · D)."""
+    T = copies.dtype.type
+    for i in range(places.shape[0]):
+        row = places[i]
+        if given.scales.shape[0]:
+            for j in range(x.shape[1]):
+                copies[i, j] = T(given.scales[row] * x[row, j])
+        elif given.offset.shape[0]:
+            for j in range(x.shape[1]):
+                copies[i, j] = T(x[row, j] - given.offset[j])
+        else:
+            for j in range(x.shape[1]):
+                copies[i, j] = x[row, j]
+
+
+def score_block(rows: Any, places: Any, given: Any, nominees: Any, first: int, stop: int, block: Any) -> None:
+    """−2 x·(m − offset) of the rows at `places` with the centres first … stop − 1."""
+    x, m, factors = rows[0], places.shape[0], nominees.factors
+    n_columns = x.shape[1]
+    as_they_lie = given.scales.shape[0] == 0 and given.offset.shape[0] == 0
+    by_dots = n_columns >= NARROW and factors.shape[0] <= min(FEW_CENTERS + n_columns // 16, 32)
+    if as_they_lie and by_dots:
+        dot_scores(x, places, m, factors, block.scores)
+    elif as_they_lie and places[m - 1] - places[0] == m - 1:
+        multiply_rows(factors, first, stop - first, x, places[0], m, block.scores)
+    else:
+        copy_block(x, places, given, block.copies)
+        if by_dots:
+            dot_scores(block.copied, places[:0], m, factors, block.scores)
+        else:
+            multiply_rows(factors, first, stop - first, block.copies, 0, m, block.scores)
+
+
+@for_csr(score_block)
+def _score_block(rows: Any, places: Any, given: Any, nominees: Any, first: int, stop: int, block: Any) -> None:
+    csr_scores_of_block(
+        rows, places, given.scales, nominees.factors, first, stop - first, block.line, block.scores
+    )
+
+
+@kernel
+def label_block(
+    rows: Any,  # IN
+    m: int,  # IN  rows in the block
+    given: Any,  # IN
+    nominees: Any,  # IN
+    squares: Any,  # IN  (n,) ‖x − offset‖² of all rows
+    block: Any,  # IN/OUT `places` in; `found` and `room` out
+) -> None:
+    """The closest centre of every row of a block, exactly, and its room. O(m · C · D)."""
+    K, C = nominees.score_norms.shape[0], nominees.centers.shape[0]
+    bounds, mask, q = nominees.bounds, nominees.mask[0], block.squares[:m]
+    lowest, second, low, next_low = block.keys[0, :m], block.keys[1, :m], block.lows[0, :m], block.lows[1, :m]
+    for i in range(m):
+        q[i] = squares[block.places[i]]
+        low[i] = bounds[NOBODY]
+        next_low[i] = bounds[NOBODY]
+        block.again[i] = block.places[i]
+    nobody = score_key(bounds[NOBODY], mask, nominees.numbers[0])
+    n_doubtful = -1  # not known yet
+    while n_doubtful != 0:
+        n = m if n_doubtful < 0 else n_doubtful
+        for first in range(0, K, CENTER_CHUNK):
+            stop = min(first + CENTER_CHUNK, K)
+            if n_doubtful < 0 or K > CENTER_CHUNK:  # else the scores are still there
+                score_block(rows, block.again[:n], given, nominees, first, stop, block)
+            if n_doubtful < 0:
+                two_lowest(
+                    block.scores, nominees.score_norms, first, stop - first, q, nominees.numbers, mask, nobody,
+                    lowest, second,
+                )  # fmt: skip
+                merge_chunk(lowest, second, mask, first, low, next_low, block.found)
+                continue
+            for position in range(n):
+                i, row = block.doubtful[position], block.again[position]
+                scale = given.scales[row] if given.scales.shape[0] else 1.0
+                column = position if K > CENTER_CHUNK else i
+                check_scores(
+                    rows, row, scale, q[i], block.scores, column, first, min(stop, C), nominees, i,
+                    block.best, block.found,
+                )  # fmt: skip
+        if n_doubtful > 0:
+            return
+        judge_block(q, low, next_low, bounds, block.room)
+        n_doubtful = 0
+        for i in range(m):
+            if block.room[i] > 0:
+                continue
+            row = block.places[i]
+            scale = given.scales[row] if given.scales.shape[0] else 1.0
+            if q[i] < bounds[LARGEST]:
+                block.best[i] = squared_distance(rows, row, scale, nominees.centers, block.found[i], nominees.norms)
+            else:
+                block.found[i] = -1
+            block.doubtful[n_doubtful] = i
+            block.again[n_doubtful] = row
+            n_doubtful += 1
+
+
+@inline
+def add_to_sums(rows: Any, i: int, sign: float, c: int, given: Any, span: int, tally: Any) -> None:
+    """Add a row to a cluster's sums of its span, or take it away. O(D) or O(nnz)."""
+    if not tally.touched[span]:
+        tally.touched[span] = True
+        tally.counts[span] = 0.0
+        tally.sums[span] = 0.0
+    weight = sign * (given.weights[i] if given.weights.shape[0] else 1.0)
+    tally.counts[span, c] += weight
+    factor = weight * (given.scales[i] if given.scales.shape[0] else 1.0)
+    add_row(rows, i, factor, given.origin, tally.sums[span], c)
+
+
+@inline
+def add_distance(rows: Any, i: int, c: int, given: Any, nominees: Any, span: int, tally: Any) -> None:
+    """Add a row's squared distance to its centre. O(D) or O(nnz)."""
+    weight = given.weights[i] if given.weights.shape[0] else 1.0
+    scale = given.scales[i] if given.scales.shape[0] else 1.0
+    tally.totals[span, 1] += weight * squared_distance(rows, i, scale, nominees.centers, c, nominees.norms)
+
+
+@kernel
+def fill_block(
+    rows: Any,  # IN
+    given: Any,  # IN
+    nominees: Any,  # IN
+    shifts: Any,  # IN
+    task: Any,  # IN
+    start: int,  # IN  the first row to look at
+    end: int,  # IN
+    state: Any,  # IN/OUT
+    block: Any,  # OUT `places`
+    span: int,  # IN
+    tally: Any,  # IN/OUT
+) -> tuple[int, int]:
+    """Rows whose label may have changed, until the block is full; the row behind the last one, and how many. O(n)."""
+    capacity, waiting = block.best.shape[0], 0
+    keep = np.float32(ROUND_DOWN)
+    for i in range(start, end):
+        if task.is_first:
+            scale = given.scales[i] if given.scales.shape[0] else 1.0
+            square = square_of(rows, i, scale, given.origin)
+            state.squares[i] = square
+            tally.totals[span, 0] += square * (given.weights[i] if given.weights.shape[0] else 1.0)
+        else:
+            state.room[i] = (state.room[i] - shifts[state.held[i]]) * keep
+        if state.room[i] > 0:
+            if task.all_sums:
+                add_to_sums(rows, i, 1.0, state.held[i], given, span, tally)
+            if task.distances:
+                add_distance(rows, i, state.held[i], given, nominees, span, tally)
+            continue
+        block.places[waiting] = i
+        waiting += 1
+        if waiting == capacity:
+            return i + 1, waiting
+    return end, waiting
+
+
+@kernel
+def settle_block(
+    rows: Any,  # IN
+    m: int,  # IN  rows in the block
+    given: Any,  # IN
+    nominees: Any,  # IN
+    task: Any,  # IN
+    state: Any,  # IN/OUT
+    block: Any,  # IN
+    span: int,  # IN
+    tally: Any,  # IN/OUT
+) -> None:
+    """Write down the labels of a block, and add up what they change. O(m · D)."""
+    for position in range(m):
+        i, c = block.places[position], block.found[position]
+        former = state.held[i]
+        state.held[i] = c
+        state.room[i] = block.room[position]
+        if task.all_sums:
+            add_to_sums(rows, i, 1.0, c, given, span, tally)
+        elif former != c:
+            tally.numbers[span, 1] += 1
+            if tally.sums.shape[0]:
+                add_to_sums(rows, i, -1.0, former, given, span, tally)
+                add_to_sums(rows, i, 1.0, c, given, span, tally)
+        if task.distances:
+            add_distance(rows, i, c, given, nominees, span, tally)
+    tally.numbers[span, 2] += m
+
+
+@kernel
+def assign_spans(
+    queue: Any,  # IN/OUT spans not taken yet
+    rows_per_span: int,  # IN
+    rows: Any,  # IN
+    given: Any,  # IN
+    nominees: Any,  # IN
+    shifts: Any,  # IN  (C,) float32: how much room a label's rows lose since the last pass
+    task: Any,  # IN
+    state: Any,  # IN/OUT
+    block: Any,  # scratch of this thread
+    tally: Any,  # OUT
+) -> None:
+    """Spans of rows, until none is left. O(rows without room · C · D + n)."""
+    n = state.labels.shape[0]
+    while True:
+        span = take_number(queue)
+        begin = span * rows_per_span
+        if begin >= n:
+            return
+        end = min(n, begin + rows_per_span)
+        start = begin
+        while start < end:
+            start, m = fill_block(rows, given, nominees, shifts, task, start, end, state, block, span, tally)
+            if m:
+                label_block(rows, m, given, nominees, state.squares, block)
+                settle_block(rows, m, given, nominees, task, state, block, span, tally)
+        changed = 0
+        for i in range(begin, end):
+            changed += state.labels[i] != state.held[i]
+            state.labels[i] = state.held[i]
+        tally.numbers[span, 0] = changed
+
+
+@kernel
+def add_spans(
+    tally: Any,  # IN
+    sums: Any,  # IN/OUT (C, D)
+    counts: Any,  # IN/OUT (C,)
+) -> None:
+    """Add what the spans have added up, in their order. O(spans · C · D)."""
+    for span in range(tally.touched.shape[0]):
+        if tally.touched[span]:
+            for c in range(sums.shape[0]):
+                counts[c] += tally.counts[span, c]
+                for j in range(sums.shape[1]):
+                    sums[c, j] += tally.sums[span, c, j]

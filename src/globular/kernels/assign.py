@@ -38,6 +38,10 @@ NARROW = 16
 """Columns below which BLAS is better for few centres too."""
 
 
+STRETCH = 4096
+"""Rows that are looked through for those to be labelled before these are."""
+
+
 class RowState(NamedTuple):
     """What is kept of every row, each (n,)."""
 
@@ -59,7 +63,7 @@ class Given(NamedTuple):
 class Block(NamedTuple):
     """Scratch memory of a thread for a block of rows."""
 
-    places: Any  # (B + TILE,) rows of the block
+    queue: Any  # (B + STRETCH + TILE,) rows that wait for a block
     copies: Any  # (B + TILE, D) the rows about the offset and scaled, where they differ from the rows as they lie
     copied: Any  # the same, read-only
     scores: Any  # (chunk, B + TILE)
@@ -161,21 +165,21 @@ def _score_block(rows: Any, places: Any, given: Any, nominees: Any, first: int, 
 @kernel
 def label_block(
     rows: Any,  # IN
-    m: int,  # IN  rows in the block
+    places: Any,  # IN  (m,) rows of the block
     given: Any,  # IN
     nominees: Any,  # IN
     squares: Any,  # IN  (n,) ‖x − offset‖² of all rows
-    block: Any,  # IN/OUT `places` in; `found` and `room` out
+    block: Any,  # OUT `found` and `room`
 ) -> None:
     """The closest centre of every row of a block, exactly, and its room. O(m · C · D)."""
-    K, C = nominees.score_norms.shape[0], nominees.centers.shape[0]
+    m, K, C = places.shape[0], nominees.score_norms.shape[0], nominees.centers.shape[0]
     bounds, mask, q = nominees.bounds, nominees.mask[0], block.squares[:m]
     lowest, second, low, next_low = block.keys[0, :m], block.keys[1, :m], block.lows[0, :m], block.lows[1, :m]
     for i in range(m):
-        q[i] = squares[block.places[i]]
+        q[i] = squares[places[i]]
         low[i] = bounds[NOBODY]
         next_low[i] = bounds[NOBODY]
-        block.again[i] = block.places[i]
+        block.again[i] = places[i]
     nobody = score_key(bounds[NOBODY], mask, nominees.numbers[0])
     n_doubtful = -1  # not known yet
     while n_doubtful != 0:
@@ -206,7 +210,7 @@ def label_block(
         for i in range(m):
             if block.room[i] > 0:
                 continue
-            row = block.places[i]
+            row = places[i]
             scale = given.scales[row] if given.scales.shape[0] else 1.0
             if q[i] < bounds[LARGEST]:
                 block.best[i] = squared_distance(rows, row, scale, nominees.centers, block.found[i], nominees.norms)
@@ -239,47 +243,48 @@ def add_distance(rows: Any, i: int, c: int, given: Any, nominees: Any, span: int
 
 
 @kernel
-def fill_block(
+def find_unsettled(
     rows: Any,  # IN
     given: Any,  # IN
     nominees: Any,  # IN
     shifts: Any,  # IN
     task: Any,  # IN
     start: int,  # IN  the first row to look at
-    end: int,  # IN
+    stop: int,  # IN
     state: Any,  # IN/OUT
-    block: Any,  # OUT `places`
+    places: Any,  # OUT rows whose label may have changed, behind those that wait already
+    waiting: int,  # IN
     span: int,  # IN
     tally: Any,  # IN/OUT
-) -> tuple[int, int]:
-    """Rows whose label may have changed, until the block is full; the row behind the last one, and how many. O(n)."""
-    capacity, waiting = block.best.shape[0], 0
+) -> int:
+    """How many rows wait after this stretch; the others stay where they are, and are not read for that. O(n)."""
     keep = np.float32(ROUND_DOWN)
-    for i in range(start, end):
-        if task.is_first:
+    if task.is_first:
+        for i in range(start, stop):
             scale = given.scales[i] if given.scales.shape[0] else 1.0
             square = square_of(rows, i, scale, given.origin)
             state.squares[i] = square
             tally.totals[span, 0] += square * (given.weights[i] if given.weights.shape[0] else 1.0)
-        else:
+    else:
+        for i in range(start, stop):
             state.room[i] = (state.room[i] - shifts[state.held[i]]) * keep
-        if state.room[i] > 0:
-            if task.all_sums:
-                add_to_sums(rows, i, 1.0, state.held[i], given, span, tally)
-            if task.distances:
-                add_distance(rows, i, state.held[i], given, nominees, span, tally)
-            continue
-        block.places[waiting] = i
-        waiting += 1
-        if waiting == capacity:
-            return i + 1, waiting
-    return end, waiting
+    for i in range(start, stop):  # without a branch that nobody can foretell
+        places[waiting] = i
+        waiting += not state.room[i] > 0
+    if task.all_sums or task.distances:
+        for i in range(start, stop):
+            if state.room[i] > 0:
+                if task.all_sums:
+                    add_to_sums(rows, i, 1.0, state.held[i], given, span, tally)
+                if task.distances:
+                    add_distance(rows, i, state.held[i], given, nominees, span, tally)
+    return waiting
 
 
 @kernel
 def settle_block(
     rows: Any,  # IN
-    m: int,  # IN  rows in the block
+    places: Any,  # IN  (m,) rows of the block
     given: Any,  # IN
     nominees: Any,  # IN
     task: Any,  # IN
@@ -289,8 +294,8 @@ def settle_block(
     tally: Any,  # IN/OUT
 ) -> None:
     """Write down the labels of a block, and add up what they change. O(m · D)."""
-    for position in range(m):
-        i, c = block.places[position], block.found[position]
+    for position in range(places.shape[0]):
+        i, c = places[position], block.found[position]
         former = state.held[i]
         state.held[i] = c
         state.room[i] = block.room[position]
@@ -303,7 +308,7 @@ def settle_block(
                 add_to_sums(rows, i, 1.0, c, given, span, tally)
         if task.distances:
             add_distance(rows, i, c, given, nominees, span, tally)
-    tally.numbers[span, 2] += m
+    tally.numbers[span, 2] += places.shape[0]
 
 
 @kernel
@@ -320,19 +325,32 @@ def assign_spans(
     tally: Any,  # OUT
 ) -> None:
     """Spans of rows, until none is left. O(rows without room · C · D + n)."""
-    n = state.labels.shape[0]
+    n, capacity = state.labels.shape[0], block.best.shape[0]
+    # rows that are read anyway are labelled while they are in the cache
+    stretch = capacity if task.is_first else block.queue.shape[0] - capacity - TILE
     while True:
         span = take_number(queue)
         begin = span * rows_per_span
         if begin >= n:
             return
         end = min(n, begin + rows_per_span)
-        start = begin
-        while start < end:
-            start, m = fill_block(rows, given, nominees, shifts, task, start, end, state, block, span, tally)
-            if m:
-                label_block(rows, m, given, nominees, state.squares, block)
-                settle_block(rows, m, given, nominees, task, state, block, span, tally)
+        head, tail, start = 0, 0, begin
+        while start < end or head < tail:
+            if start < end and tail - head < capacity:
+                for i in range(tail - head):  # fewer than a block are left over from the last stretch
+                    block.queue[i] = block.queue[head + i]
+                stop = min(start + stretch, end)
+                tail = find_unsettled(
+                    rows, given, nominees, shifts, task, start, stop, state, block.queue, tail - head, span, tally
+                )
+                head, start = 0, stop
+                if start < end and tail < capacity:
+                    continue
+            places = block.queue[head : min(head + capacity, tail)]
+            head += places.shape[0]
+            if places.shape[0]:
+                label_block(rows, places, given, nominees, state.squares, block)
+                settle_block(rows, places, given, nominees, task, state, block, span, tally)
         changed = 0
         for i in range(begin, end):
             changed += state.labels[i] != state.held[i]

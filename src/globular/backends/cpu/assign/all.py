@@ -218,12 +218,12 @@ def _rows_as_they_lie(shard: CpuShard) -> KernelRows | None:
 
 def _block(shard: CpuShard, n_centers: int, n_columns: int) -> Block:
     """Scratch for one thread; the size of a block changes no result."""
-    rows, dtype = 256 if n_columns <= 16 and n_centers <= 256 else 128 if n_centers <= 512 else 64, shard.dtype
+    rows, dtype = 256 if n_columns <= 16 and n_centers <= 256 else 64, shard.dtype
     n, K = rows + TILE, -(-n_centers // TILE) * TILE
     key = np.int32 if dtype == np.float32 else np.int64
     copies = np.empty((0 if isinstance(shard.rows, CSRRows) else n, n_columns), dtype=dtype)
     return Block(
-        np.empty(n, dtype=np.int64), copies, read_only(copies), np.empty((min(K, CENTER_CHUNK), n), dtype=dtype), np.empty(n, dtype=dtype), np.empty((2, n), dtype=key),
+        np.empty(n + kernels.STRETCH, dtype=np.int64), copies, read_only(copies), np.empty((min(K, CENTER_CHUNK), n), dtype=dtype), np.empty(n, dtype=dtype), np.empty((2, n), dtype=key),
         np.empty((2, n), dtype=dtype), np.empty(n, dtype=np.float32), np.empty(n, dtype=np.int32), np.empty(rows),
         np.empty(n, dtype=np.int64), np.empty(rows, dtype=np.int64), np.empty(min(K, CENTER_CHUNK), dtype=dtype),
     )  # fmt: skip

@@ -29,6 +29,7 @@ from globular.kernels.nominate import (
     score_key,
     two_lowest,
 )
+from globular.kernels.prefetch import prefetch_row
 from globular.kernels.queue import take_number
 from globular.kernels.rows import add_row, for_csr, squared_distance
 
@@ -38,6 +39,8 @@ NARROW = 16
 """Columns below which BLAS is better for few centres too."""
 
 
+AHEAD = 12
+"""Rows to ask for before they are copied."""
 STRETCH = 4096
 """Rows that are looked through for those to be labelled before these are."""
 
@@ -126,6 +129,8 @@ def copy_block(
     T = copies.dtype.type
     for i in range(places.shape[0]):
         row = places[i]
+        if i + AHEAD < places.shape[0]:
+            prefetch_row(x, places[i + AHEAD])
         if given.scales.shape[0]:
             for j in range(x.shape[1]):
                 copies[i, j] = T(given.scales[row] * x[row, j])
@@ -265,12 +270,13 @@ def find_unsettled(
             square = square_of(rows, i, scale, given.origin)
             state.squares[i] = square
             tally.totals[span, 0] += square * (given.weights[i] if given.weights.shape[0] else 1.0)
-    else:
-        for i in range(start, stop):
-            state.room[i] = (state.room[i] - shifts[state.held[i]]) * keep
-    for i in range(start, stop):  # without a branch that nobody can foretell
-        places[waiting] = i
-        waiting += not state.room[i] > 0
+    room, held = state.room[start:stop], state.held[start:stop]  # counted from 0: it vectorises
+    if not task.is_first:
+        for i in range(stop - start):
+            room[i] = (room[i] - shifts[np.uint32(held[i])]) * keep
+    for i in range(stop - start):  # without a branch that nobody can foretell
+        places[np.uint64(waiting)] = start + i
+        waiting += not room[i] > 0
     if task.all_sums or task.distances:
         for i in range(start, stop):
             if state.room[i] > 0:
@@ -309,6 +315,19 @@ def settle_block(
         if task.distances:
             add_distance(rows, i, c, given, nominees, span, tally)
     tally.numbers[span, 2] += places.shape[0]
+
+
+@inline
+def copy_labels(
+    held: Any,  # IN  (n,)
+    labels: Any,  # OUT (n,)
+) -> int:
+    """Make labels known; how many of them that changes. O(n)."""
+    n_changed = 0
+    for i in range(held.shape[0]):
+        n_changed += labels[i] != held[i]
+        labels[i] = held[i]
+    return n_changed
 
 
 @kernel
@@ -351,11 +370,7 @@ def assign_spans(
             if places.shape[0]:
                 label_block(rows, places, given, nominees, state.squares, block)
                 settle_block(rows, places, given, nominees, task, state, block, span, tally)
-        changed = 0
-        for i in range(begin, end):
-            changed += state.labels[i] != state.held[i]
-            state.labels[i] = state.held[i]
-        tally.numbers[span, 0] = changed
+        tally.numbers[span, 0] = copy_labels(state.held[begin:end], state.labels[begin:end])
 
 
 @kernel

@@ -371,18 +371,3 @@ def assign_spans(
                 label_block(rows, places, given, nominees, state.squares, block)
                 settle_block(rows, places, given, nominees, task, state, block, span, tally)
         tally.numbers[span, 0] = copy_labels(state.held[begin:end], state.labels[begin:end])
-
-
-@kernel
-def add_spans(
-    tally: Any,  # IN
-    sums: Any,  # IN/OUT (C, D)
-    counts: Any,  # IN/OUT (C,)
-) -> None:
-    """Add what the spans have added up, in their order. O(spans · C · D)."""
-    for span in range(tally.touched.shape[0]):
-        if tally.touched[span]:
-            for c in range(sums.shape[0]):
-                counts[c] += tally.counts[span, c]
-                for j in range(sums.shape[1]):
-                    sums[c, j] += tally.sums[span, c, j]

@@ -196,6 +196,18 @@ def test_settled_rows_are_not_scored_and_another_number_of_centers_begins_anew()
     assert shard.run(Assign(rows[1:2])).n_distances == 0  # nothing else to belong to
 
 
+def test_another_run_owes_nothing_to_the_one_before() -> None:
+    rows = blobs(n=500, C=12, D=3)
+    used, fresh = CpuShard(rows), CpuShard(rows)
+    for centers in path_of(rows[:12], 4, 0.2):
+        used.run(Assign(centers))
+    for centers in path_of(rows[100:112], 3, 0.2):
+        one, other = used.run(Assign(centers)), fresh.run(Assign(centers))
+        assert (one.sums.tobytes(), one.objective, one.n_distances) == (
+            other.sums.tobytes(), other.objective, other.n_distances
+        )  # fmt: skip
+
+
 @pytest.mark.parametrize("form", ["float32", "float16", "csr64"])
 def test_the_same_bits_for_any_number_of_threads(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "ROWS_PER_SPAN", 64)

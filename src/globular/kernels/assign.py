@@ -251,7 +251,6 @@ def add_distance(rows: Any, i: int, c: int, given: Any, nominees: Any, span: int
 def find_unsettled(
     rows: Any,  # IN
     given: Any,  # IN
-    nominees: Any,  # IN
     shifts: Any,  # IN
     task: Any,  # IN
     start: int,  # IN  the first row to look at
@@ -277,13 +276,6 @@ def find_unsettled(
     for i in range(stop - start):  # without a branch that nobody can foretell
         places[np.uint64(waiting)] = start + i
         waiting += not room[i] > 0
-    if task.all_sums or task.distances:
-        for i in range(start, stop):
-            if state.room[i] > 0:
-                if task.all_sums:
-                    add_to_sums(rows, i, 1.0, state.held[i], given, span, tally)
-                if task.distances:
-                    add_distance(rows, i, state.held[i], given, nominees, span, tally)
     return waiting
 
 
@@ -292,7 +284,6 @@ def settle_block(
     rows: Any,  # IN
     places: Any,  # IN  (m,) rows of the block
     given: Any,  # IN
-    nominees: Any,  # IN
     task: Any,  # IN
     state: Any,  # IN/OUT
     block: Any,  # IN
@@ -305,15 +296,11 @@ def settle_block(
         former = state.held[i]
         state.held[i] = c
         state.room[i] = block.room[position]
-        if task.all_sums:
-            add_to_sums(rows, i, 1.0, c, given, span, tally)
-        elif former != c:
+        if former != c:
             tally.numbers[span, 1] += 1
-            if tally.sums.shape[0]:
+            if tally.sums.shape[0] and not task.all_sums:
                 add_to_sums(rows, i, -1.0, former, given, span, tally)
                 add_to_sums(rows, i, 1.0, c, given, span, tally)
-        if task.distances:
-            add_distance(rows, i, c, given, nominees, span, tally)
     tally.numbers[span, 2] += places.shape[0]
 
 
@@ -360,7 +347,7 @@ def assign_spans(
                     block.queue[i] = block.queue[head + i]
                 stop = min(start + stretch, end)
                 tail = find_unsettled(
-                    rows, given, nominees, shifts, task, start, stop, state, block.queue, tail - head, span, tally
+                    rows, given, shifts, task, start, stop, state, block.queue, tail - head, span, tally
                 )
                 head, start = 0, stop
                 if start < end and tail < capacity:
@@ -369,5 +356,12 @@ def assign_spans(
             head += places.shape[0]
             if places.shape[0]:
                 label_block(rows, places, given, nominees, state.squares, block)
-                settle_block(rows, places, given, nominees, task, state, block, span, tally)
+                settle_block(rows, places, given, task, state, block, span, tally)
+        # in the order of the rows: what is added up does not depend on what was known
+        if task.all_sums:
+            for i in range(begin, end):
+                add_to_sums(rows, i, 1.0, state.held[i], given, span, tally)
+        if task.distances:
+            for i in range(begin, end):
+                add_distance(rows, i, state.held[i], given, nominees, span, tally)
         tally.numbers[span, 0] = copy_labels(state.held[begin:end], state.labels[begin:end])

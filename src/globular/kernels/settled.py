@@ -19,12 +19,16 @@ def aim_at(
     offset: Any,  # IN  (D,) or empty
     across: bool,  # IN  whether factors are (D, K)
     tiny: float,  # IN  the smallest normal number of the rows' dtype
+    counts: Any,  # IN  (C,) Σ w of the last pass
     nominees: Any,  # IN/OUT those of the last pass; its centres are float64 too
     shifts: Any,  # OUT (C,) float32: how much room the rows of a label lose
-) -> None:
-    """Take new centres: how far each has moved, together with the farthest of the others, and their scores. O(C·D)."""
+) -> float:
+    """Take new centres: how far each has moved, together with the farthest of the others, and their scores. O(C·D).
+
+    Returns Σ_c n_c ‖shift‖², what the centres' moves would take off the objective if they were those of means.
+    """
     C, D = centers.shape
-    farthest, first, second, longest = -1, 0.0, 0.0, 0.0
+    farthest, first, second, longest, gain = -1, 0.0, 0.0, 0.0, 0.0
     for c in range(C):
         shift, norm, square = 0.0, 0.0, 0.0
         for j in range(D):
@@ -42,6 +46,7 @@ def aim_at(
         nominees.norms[c] = norm
         nominees.score_norms[c] = square
         longest = max(longest, square)
+        gain += counts[c] * shift
         shift = np.sqrt(shift)
         shifts[c] = shift * ROUND_UP
         if not shift <= first:
@@ -56,6 +61,7 @@ def aim_at(
     bounds[LARGEST] = reach * reach if reach > 0.0 and bounds[PER_PRODUCT] < 0.1 else 0.0
     for c in range(C, nominees.score_norms.shape[0]):
         nominees.score_norms[c] = bounds[NOBODY]
+    return gain
 
 
 @kernel

@@ -40,6 +40,8 @@ class Settled:
         """‖x − offset‖²."""
         self.total = 0.0
         """Σ w ‖x − offset‖²."""
+        self.objective = 0.0
+        """Σ w d² of the last pass."""
         self.n_moved = -1
         """Rows that have moved since all were added up, each move a rounding; −1 where sums are not known."""
         self.cancels = False
@@ -77,7 +79,7 @@ class Settled:
         self.shifts = np.empty(C, dtype=np.float32)
         self.rows_per_block = 256 if D <= 16 and C <= 256 else 64
         self._blocks: list[Block] = []
-        self.n_moved = -1
+        self.n_moved, self.cancels = -1, False
         self.held[:], self.room[:] = 0, 0.0
 
     def aim_at(self, centers: F64) -> None:
@@ -85,7 +87,11 @@ class Settled:
         if len(centers) != len(self.sums):
             self._set_number(len(centers))
         centers = np.ascontiguousarray(centers, dtype=np.float64)
-        settled.aim_at(centers, self.given.offset, self.across, self._tiny, self.nominees, self.shifts)
+        gain = settled.aim_at(
+            centers, self.given.offset, self.across, self._tiny, self.counts, self.nominees, self.shifts
+        )
+        if not gain <= self.objective:  # no update of means moves so far: another run begins, and owes nothing to this
+            self.room[:], self.n_moved, self.cancels = 0.0, -1, False
 
     def stay(self) -> None:
         """Look at the rows again, with the same centres."""

@@ -51,11 +51,9 @@ def assign_all(shard: CpuShard, work: Assign) -> HardStatistics:
     if not settled.is_known:
         settled.total, settled.is_known = float(tally.totals[:, 0].sum()), True
     if not want_sums:
-        settled.n_moved = -1
+        settled.objective, settled.n_moved = float(tally.totals[:, 1].sum()), -1
         shard.keep(settled)
-        return HardStatistics(
-            *wanted_sums(shard, work, former), float(tally.totals[:, 1].sum()), n_changed, n_distances
-        )
+        return HardStatistics(*wanted_sums(shard, work, former), settled.objective, n_changed, n_distances)
 
     if not few and not afresh:
         moved = np.flatnonzero(held != settled.held)
@@ -68,6 +66,7 @@ def assign_all(shard: CpuShard, work: Assign) -> HardStatistics:
         tally = _sweep(shard, settled, False, False, True)
     if settled.cancels or want_distances:
         objective = float(tally.totals[:, 1].sum())
+    settled.objective = objective
     shard.keep(settled)
     sums = settled.sums.copy() if shard.offset is None else settled.sums + settled.counts[:, None] * shard.offset
     return HardStatistics(sums, settled.counts.copy(), objective, n_changed, n_distances)

@@ -104,7 +104,9 @@ def test_offsets(dtype: type, offset: float) -> None:
     walk(rows, path_of(start, 4, 0.05 * (start - offset).std()), weights=weights_for(300))
 
 
-@pytest.mark.parametrize(("dtype", "scale"), [(np.float32, 1e-42), (np.float32, 1e18), (np.float32, 1e22), (np.float64, 1e150)])
+@pytest.mark.parametrize(
+    ("dtype", "scale"), [(np.float32, 1e-42), (np.float32, 1e18), (np.float32, 1e22), (np.float64, 1e150)]
+)
 def test_scores_that_may_overflow_or_vanish(dtype: type, scale: float) -> None:
     rows = (scale * blobs(n=150, D=3)).astype(dtype)
     walk(rows, path_of(rows[:6].astype(np.float64), 3, 0.1 * scale))
@@ -116,7 +118,9 @@ def test_one_center_far_away() -> None:
     walk(rows, [start, start + 0.01, rows[:5] + 0.0, start])
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(1, 12), st.integers(1, 20), st.sampled_from([1, 2, 5]))
+@given(
+    st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(1, 12), st.integers(1, 20), st.sampled_from([1, 2, 5])
+)
 @settings(max_examples=60, deadline=None)
 def test_random_lattices_along_a_path(seed: int, n: int, C: int, D: int, side: int) -> None:
     random = np.random.default_rng(seed)
@@ -229,9 +233,10 @@ def test_an_interrupted_pass_leaves_nothing_half_known(monkeypatch: pytest.Monke
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(exact, "assign_spans", interrupted)
-        shard.run(Assign(rows[5:10]))
+        with pytest.raises(KeyboardInterrupt):
+            shard.run(Assign(rows[5:10]))
     before = shard.labels.copy()
     found = shard.run(Assign(rows[:5] + 0.1))
     labels, expected = reference.hard_pass(rows, np.ones(400), rows[:5] + 0.1, before)

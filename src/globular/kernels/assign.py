@@ -43,6 +43,7 @@ AHEAD = 12
 """Rows to ask for before they are copied."""
 STRETCH = 4096
 """Rows that are looked through for those to be labelled before these are."""
+next_span: Any = take_number  # whose own type says that it does not return
 
 
 class RowState(NamedTuple):
@@ -162,9 +163,7 @@ def score_block(rows: Any, places: Any, given: Any, nominees: Any, first: int, s
 
 @for_csr(score_block)
 def _score_block(rows: Any, places: Any, given: Any, nominees: Any, first: int, stop: int, block: Any) -> None:
-    csr_scores_of_block(
-        rows, places, given.scales, nominees.factors, first, stop - first, block.line, block.scores
-    )
+    csr_scores_of_block(rows, places, given.scales, nominees.factors, first, stop - first, block.line, block.scores)
 
 
 @kernel
@@ -334,11 +333,9 @@ def assign_spans(
     n, capacity = state.labels.shape[0], block.best.shape[0]
     # rows that are read anyway are labelled while they are in the cache
     stretch = capacity if task.is_first else block.queue.shape[0] - capacity - TILE
-    while True:
-        span = take_number(queue)
+    span = next_span(queue)
+    while span * rows_per_span < n:
         begin = span * rows_per_span
-        if begin >= n:
-            return
         end = min(n, begin + rows_per_span)
         head, tail, start = 0, 0, begin
         while start < end or head < tail:
@@ -365,3 +362,4 @@ def assign_spans(
             for i in range(begin, end):
                 add_distance(rows, i, state.held[i], given, nominees, span, tally)
         tally.numbers[span, 0] = copy_labels(state.held[begin:end], state.labels[begin:end])
+        span = next_span(queue)

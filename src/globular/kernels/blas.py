@@ -15,30 +15,30 @@ from numba.np.linalg import ensure_blas
 
 
 @intrinsic
-def multiply_rows(
-    typing_context: Any, y: Any, y_first: Any, n: Any, x: Any, x_first: Any, m: Any, out: Any
-) -> Any:
+def multiply_rows(typing_context: Any, y: Any, y_first: Any, n: Any, x: Any, x_first: Any, m: Any, out: Any) -> Any:
     """out[:n, :m] = Y Xᵀ for n rows of y and m rows of x from the given ones on, all C-contiguous of one dtype."""
-    ensure_blas()
+    ensure_blas()  # type: ignore[no-untyped-call]
     single = out.dtype == types.float32
     arguments = (y, types.intp, types.intp, x, types.intp, types.intp, out)
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         arrays = [context.make_array(signature.args[at])(context, builder, values[at]) for at in (0, 3, 6)]
-        widths = [cgutils.unpack_tuple(builder, array.shape)[1] for array in arrays]
+        widths = [builder.extract_value(array.shape, 1) for array in arrays]
         pointer, char, size = ir.IntType(8).as_pointer(), ir.IntType(8), context.get_value_type(types.intp)
 
         def address(at: int, first: Any) -> Any:
             return builder.bitcast(builder.gep(arrays[at].data, [builder.mul(first, widths[at])]), pointer)
 
         def constant(value: float) -> Any:
-            slot = cgutils.alloca_once(builder, ir.FloatType() if single else ir.DoubleType())
-            builder.store(ir.Constant(slot.type.pointee, value), slot)
-            return builder.bitcast(slot, pointer)
+            number = ir.Constant(ir.FloatType() if single else ir.DoubleType(), value)
+            return builder.bitcast(cgutils.alloca_once_value(builder, number), pointer)  # type: ignore[no-untyped-call]
 
         letters = [ir.Constant(char, ord(letter)) for letter in ("s" if single else "d", "t", "n")]
         kinds = [char] * 3 + [size] * 3 + [pointer, pointer, size, pointer, size, pointer, pointer, size]
-        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(ir.IntType(32), kinds), "numba_xxgemm")
+        signature_of_blas = ir.FunctionType(ir.IntType(32), kinds)
+        function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+            builder.module, signature_of_blas, "numba_xxgemm"
+        )
         # BLAS counts by columns: its output is out with rows and columns exchanged
         zero = ir.Constant(size, 0)
         return builder.call(

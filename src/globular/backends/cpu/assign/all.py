@@ -1,9 +1,9 @@
 """The hard pass: every row to its exactly closest centre, sums per cluster.
 
 One compiled call per thread (`kernels.assign`): threads take spans of rows, score them in blocks that suit the cache,
-and check exactly what scores leave in doubt. A shard keeps what a pass has found out (`Settled`), so that the next pass,
-with the same number of centres, reads only rows whose label may change, and adds only what moved to the sums. The same
-bits for any number of threads.
+and check exactly what scores leave in doubt. A shard keeps what a pass has found out (`Settled`), so that the next
+pass, with the same number of centres, reads only rows whose label may change, and adds only what moved to the sums. The
+same bits for any number of threads.
 """
 
 from __future__ import annotations

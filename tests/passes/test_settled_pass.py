@@ -12,7 +12,7 @@ from scipy import sparse
 
 from globular.backends.cpu import CpuShard, settled
 from globular.backends.cpu.assign import all as exact
-from globular.kernels import assign as kernels
+from globular.kernels import label as kernels
 from globular.kernels.nominate import CENTER_CHUNK, TILE
 from globular.seam.passes import Assign, Relabel, ScatterLabels
 from makers import SHARD_FORMS, Rows, blobs, in_form, lattice, weights_for

@@ -17,7 +17,8 @@ from globular.backends.cpu.rows import CSRRows, KernelRows, read_only
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import NONE
 from globular.kernels import nominate, settled
-from globular.kernels.assign import STRETCH, Block, Given
+from globular.kernels.assign import STRETCH
+from globular.kernels.label import Block, Given
 from globular.kernels.nominate import CENTER_CHUNK, TILE, Nominees
 from globular.model.statistics import F64
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from globular.backends.cpu.settled import FADED, Settled
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import FEW_SUMS, former_labels, moved_sums, sums_about_offset, wanted_sums
-from globular.kernels.assign import Given, RowState, Tally, Task, assign_spans
+from globular.kernels.assign import RowState, Tally, Task, assign_spans
+from globular.kernels.label import Given
 from globular.kernels.nearest import own_distances
 from globular.kernels.queue import new_queue
 from globular.kernels.settled import add_up

@@ -33,8 +33,8 @@ class Nominees(NamedTuple):
     """Centres ready to be scored; K is C rounded up to whole tiles by centres that are too far away to be nominated."""
 
     centers: Any  # (C, D) float64
-    norms: Any  # (C,) ‖m‖² float64
-    factors: Any  # (K, D) −2 (m − offset) in the rows' dtype
+    norms: Any  # (C,) ‖m‖² float64, for CSR rows
+    factors: Any  # (K, D), for CSR rows (D, K): −2 (m − offset) in the rows' dtype
     score_norms: Any  # (K,) ‖m − offset‖² in the rows' dtype
     numbers: Any  # (chunk,) 0, 1, … as wide as a score
     mask: Any  # (1,) the bits of a key that belong to its score

@@ -30,12 +30,11 @@ def aim_at(
     C, D = centers.shape
     farthest, first, second, longest, gain = -1, 0.0, 0.0, 0.0, 0.0
     for c in range(C):
-        shift, norm, square = 0.0, 0.0, 0.0
+        shift, square = 0.0, 0.0
         for j in range(D):
             value = centers[c, j]
             difference = value - nominees.centers[c, j]
             shift += difference * difference
-            norm += value * value
             nominees.centers[c, j] = value
             about = value - offset[j] if offset.shape[0] else value
             square += about * about
@@ -43,7 +42,6 @@ def aim_at(
                 nominees.factors[j, c] = -2.0 * about
             else:
                 nominees.factors[c, j] = -2.0 * about
-        nominees.norms[c] = norm
         nominees.score_norms[c] = square
         longest = max(longest, square)
         gain += counts[c] * shift

@@ -73,7 +73,7 @@ class Settled:
         bounds[nominate.TINY] = (self._n_terms + 8) * 8 * self._tiny
         bounds[nominate.NOBODY] = 0.0625 / self._tiny
         self.nominees = Nominees(
-            np.zeros((C, D)), np.empty(C), np.zeros((D, K) if self.across else (K, D), dtype=dtype),
+            np.zeros((C, D)), np.zeros(C), np.zeros((D, K) if self.across else (K, D), dtype=dtype),
             np.empty(K, dtype=dtype), np.arange(chunk, dtype=key), np.array([-1 << bits], dtype=key), bounds,
         )  # fmt: skip
         self.sums, self.counts, self.peaks = np.zeros((C, D)), np.zeros(C), np.zeros(C)
@@ -88,6 +88,8 @@ class Settled:
         if len(centers) != len(self.sums):
             self._set_number(len(centers))
         centers = np.ascontiguousarray(centers, dtype=np.float64)
+        if self.across:  # exact distances of CSR rows start from these: every pass must have the same bits
+            np.einsum("ij,ij->i", centers, centers, out=self.nominees.norms)
         gain = settled.aim_at(
             centers, self.given.offset, self.across, self._tiny, self.counts, self.nominees, self.shifts
         )

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from globular.algorithms.kmeans.cells import draw_cells
 from globular.algorithms.kmeans.variational import VariationalOptions, variational_kmeans
 from globular.backends.cpu import CpuShard
-from globular.backends.cpu.assign.all import CenterProduct
+from globular.backends.cpu.products import CenterProduct
 from globular.backends.cpu.rows import gather_rows
 from globular.benchmarking.problems import find_problem
 from globular.kernels.probe import check_cell

@@ -595,9 +595,9 @@ def test_ctrl_c_ends_with_the_state_so_far_and_a_warning(algorithm: str) -> None
 
 
 def test_ctrl_c_in_the_middle_of_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    from globular.kernels import thin as kernels
+    from globular.backends.cpu.assign import all as exact
 
-    plain, calls = kernels.nearest_of_thin, []
+    plain, calls = exact.assign_spans, []
 
     def interrupted(*args: Any) -> None:
         calls.append(1)
@@ -605,7 +605,7 @@ def test_ctrl_c_in_the_middle_of_a_pass(monkeypatch: pytest.MonkeyPatch) -> None
             raise KeyboardInterrupt
         plain(*args)
 
-    monkeypatch.setattr(kernels, "nearest_of_thin", interrupted)
+    monkeypatch.setattr(exact, "assign_spans", interrupted)
     start = X_SMALL[:12]
     with pytest.warns(FitInterruptedWarning):
         model = KMeans(12, init=start, algorithm="lloyd", tol=0, n_threads=1).fit(X_SMALL)

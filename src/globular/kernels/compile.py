@@ -36,8 +36,9 @@ register("numba:compile", _CompilationNotice())  # type: ignore[no-untyped-call]
 FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
 """Sums may be reordered and fused; NaN and infinity keep their meaning."""
 
-_OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": FASTMATH, "error_model": "numpy"}
-INLINED = {**_OPTIONS, "_nrt": False, "forceinline": True}
+COMPILED: dict[str, Any] = {"nogil": True, "fastmath": FASTMATH, "error_model": "numpy"}
+"""Options of every kernel."""
+INLINED = {**COMPILED, "_nrt": False, "forceinline": True}
 """Options of what LLVM shall inline."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -49,12 +50,12 @@ def kernel(function: Function) -> Function:
     Reference counting is switched off: it would cost an atomic operation per array and call, and two threads on the
     same array would fight for the counter. A kernel must therefore not make arrays; scratch memory is an argument.
     """
-    return numba.njit(function, cache=True, _nrt=False, **_OPTIONS)
+    return numba.njit(function, cache=True, _nrt=False, **COMPILED)
 
 
 def allocating_kernel(function: Function) -> Function:
     """The same for the rare kernel that makes an array of its own, outside its loops."""
-    return numba.njit(function, cache=True, **_OPTIONS)
+    return numba.njit(function, cache=True, **COMPILED)
 
 
 def inline(function: Function) -> Function:

@@ -25,7 +25,7 @@ CANCELLED = 2.0**-10
 """Share of ‖m‖² below which a squared distance to m, its square expanded, has lost too many digits."""
 
 
-def _for_csr(dense: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def for_csr(dense: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make a function with the same arguments the twin of one for dense rows."""
 
     def register(csr: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,7 +72,7 @@ def squared_distance(rows: Any, i: int, scale: float, centers: Any, c: int, norm
     return total
 
 
-@_for_csr(squared_distance)
+@for_csr(squared_distance)
 def _squared_distance(rows: Any, i: int, scale: float, centers: Any, c: int, norms: Any) -> float:
     data, indices, indptr = rows
     total = 0.0
@@ -103,7 +103,7 @@ def row_length(rows: Any, i: int) -> float:
     return length(rows[0][i], 0, rows[0].shape[1])
 
 
-@_for_csr(row_length)
+@for_csr(row_length)
 def _row_length(rows: Any, i: int) -> float:
     return length(rows[0], rows[2][i], rows[2][i + 1])
 
@@ -115,7 +115,7 @@ def add_row(rows: Any, i: int, factor: float, offset: Any, out: Any, c: int) -> 
         out[c, j] += factor * (x[i, j] - offset[j])
 
 
-@_for_csr(add_row)
+@for_csr(add_row)
 def _add_row(rows: Any, i: int, factor: float, offset: Any, out: Any, c: int) -> None:
     data, indices, indptr = rows
     for k in range(indptr[i], indptr[i + 1]):
@@ -190,7 +190,7 @@ def quick_distance(rows: Any, i: int, scale: float, centers: Any, c: int, norms:
     return total
 
 
-@_for_csr(quick_distance)
+@for_csr(quick_distance)
 def _quick_distance(rows: Any, i: int, scale: float, centers: Any, c: int, norms: Any) -> float:
     return rows[0].dtype.type(squared_distance(rows, i, scale, centers, c, norms))
 
@@ -213,7 +213,7 @@ def quick_distances(rows: Any, i: int, scale: float, centers: Any, graph: Any, p
         d[g] = quick_distance(rows, i, scale, centers, graph[p, g], norms)
 
 
-@_for_csr(quick_distances)
+@for_csr(quick_distances)
 def _quick_distances(rows: Any, i: int, scale: float, centers: Any, graph: Any, p: int, norms: Any, d: Any) -> None:
     for g in range(1, graph.shape[1]):
         d[g] = quick_distance(rows, i, scale, centers, graph[p, g], norms)
@@ -229,7 +229,7 @@ def quick_mahalanobis(rows: Any, i: int, centers: Any, c: int, precisions: Any) 
     return total
 
 
-@_for_csr(quick_mahalanobis)
+@for_csr(quick_mahalanobis)
 def _quick_mahalanobis(rows: Any, i: int, centers: Any, c: int, precisions: Any) -> float:
     return rows[0].dtype.type(np.nan)  # mixtures of sparse rows are refused before
 
@@ -239,6 +239,6 @@ def fetch(rows: Any, i: int) -> None:
     prefetch_row(rows[0], i)
 
 
-@_for_csr(fetch)
+@for_csr(fetch)
 def _fetch(rows: Any, i: int) -> None:
     pass

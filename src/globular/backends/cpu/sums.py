@@ -51,6 +51,12 @@ def cluster_sums(shard: CpuShard, n_clusters: int, grouping: Grouping | None = N
 
     `grouping`: the rows by their labels, from who has it.
     """
+    sums, counts = sums_about_offset(shard, n_clusters, grouping)
+    return (sums if shard.offset is None else sums + counts[:, None] * shard.offset), counts
+
+
+def sums_about_offset(shard: CpuShard, n_clusters: int, grouping: Grouping | None = None) -> tuple[F64, F64]:
+    """Σ w (x − offset) and Σ w per label."""
     if n_clusters * shard.n_columns <= FEW_SUMS and isinstance(shard.rows, DenseRows):
         return _sums_by_block(shard, n_clusters)
     if grouping is None:
@@ -78,7 +84,7 @@ def _sums_by_block(shard: CpuShard, n_clusters: int) -> tuple[F64, F64]:
     ):
         total += sums
         count += counts
-    return (total if offset is None else total + count[:, None] * offset), count
+    return total, count
 
 
 def _sums_in_cluster_order(shard: CpuShard, grouping: Grouping) -> tuple[F64, F64]:
@@ -108,17 +114,17 @@ def _sums_in_cluster_order(shard: CpuShard, grouping: Grouping) -> tuple[F64, F6
     for cluster, part, count in ordered_map(piece_of_cluster, pieces, shard.n_threads):
         sums[cluster] += part[0]
         counts[cluster] += count[0]
-    if offset is not None:
-        sums += counts[:, None] * offset
     return sums, counts
 
 
-def moved_sums(shard: CpuShard, n_clusters: int, moved: NDArray[np.integer]) -> tuple[F64, F64]:
+def moved_sums(
+    shard: CpuShard, n_clusters: int, moved: NDArray[np.integer], offset: F64 | None = None
+) -> tuple[F64, F64]:
     """What the moved rows (and what they have left) add to their new clusters and take from their old ones."""
     numbers, old = moved
     left = old >= 0  # rows without a label before have nothing to leave
     sums, counts = np.zeros((n_clusters, shard.n_columns)), np.zeros(n_clusters)
-    origin = np.zeros(shard.n_columns)
+    origin = np.zeros(shard.n_columns) if offset is None else offset
     sides = []
     for rows, labels, sign in ((numbers, shard.labels[numbers], 1.0), (numbers[left], old[left], -1.0)):
         order = order_by(labels, n_clusters)

@@ -1,9 +1,9 @@
 """The hard pass: every row to its exactly closest centre, sums per cluster.
 
-Blocks of rows are multiplied with chunks of centres (BLAS, sized so that the scores stay in the second-level cache);
-the scores nominate labels which `kernels.hard` checks exactly. Sums are then taken in cluster order over a counting
-sort of the labels: no buffers per thread, the same bits for any number of threads. Memory beyond the rows: 8 bytes a
-row, the centres once more in the rows' dtype, and one block of scores per thread; never N×C.
+One compiled call per thread (`kernels.assign`): threads take spans of rows, score them in blocks that suit the cache,
+and check exactly what scores leave in doubt. A shard keeps what a pass has found out (`Settled`), so that the next
+pass, with the same number of centres, reads only rows whose label may change, and adds only what moved to the sums. The
+same bits for any number of threads.
 """
 
 from __future__ import annotations
@@ -11,37 +11,125 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.products import CenterProduct
+from globular.backends.cpu.settled import FADED, Settled
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.cpu.sums import former_labels, wanted_sums
-from globular.kernels import nearest as kernels
+from globular.backends.cpu.sums import FEW_SUMS, former_labels, moved_sums, sums_about_offset, wanted_sums
+from globular.kernels.assign import RowState, Tally, Task, assign_spans
+from globular.kernels.label import Given
+from globular.kernels.nearest import own_distances
+from globular.kernels.queue import new_queue
+from globular.kernels.settled import add_up
 from globular.model.statistics import F64, FarRows, HardStatistics
 from globular.seam.among import All
 from globular.seam.passes import Assign, Farthest
-from globular.threads import even_ranges, map_all
+from globular.threads import even_ranges, map_all, on_all_threads, run_all
+
+ROWS_PER_SPAN = 4096
+"""Least rows of a span."""
+SPANS = 128
+"""Most spans; fewer where their sums would take more than SPAN_SUMS numbers, but never less than 32."""
+SPAN_SUMS = 1 << 21
+CANCELLED = 1e-3
+"""Share of Σ w ‖x − offset‖² below which an objective is not taken from sums: too many digits would cancel."""
+TINY_PRODUCT = 1 << 17
+"""Multiplications of a block up to which BLAS takes one thread anyway."""
 
 
 @CpuShard.implements(Assign, All)
 def assign_all(shard: CpuShard, work: Assign) -> HardStatistics:
-    """Every row against all centres."""
-    centers, former = work.centers, former_labels(shard, work)
-    product = CenterProduct(shard, centers)
-    labels = shard.labels
+    """Every row against all centres that may be closer than its own."""
+    former, want_sums = former_labels(shard, work), work.want == "sums"
+    settled = shard.recall(Settled) or Settled(shard)
+    shard.forget(Settled)  # until the pass is complete
+    settled.aim_at(work.centers)
+    few = work.centers.size <= FEW_SUMS
+    afresh = settled.n_moved < 0 or settled.n_moved > shard.n_rows
+    held = settled.held.copy() if want_sums and not few and not afresh else settled.held
+    want_distances = settled.cancels or not want_sums
+    tally = _sweep(shard, settled, want_sums and few, want_sums and few and afresh, want_distances)
+    n_changed, n_moved, n_scored = tally.numbers.sum(axis=0).tolist()
+    n_distances = n_scored * len(work.centers)
+    if not settled.is_known:
+        settled.total, settled.is_known = float(tally.totals[:, 0].sum()), True
+    if not want_sums:
+        settled.objective, settled.n_moved = float(tally.totals[:, 1].sum()), -1
+        shard.keep(settled)
+        return HardStatistics(*wanted_sums(shard, work, former), settled.objective, n_changed, n_distances)
 
-    def assign(span: tuple[int, int]) -> tuple[float, int]:
-        start, stop = span
-        rows, seen, scales = product.load(start, stop)
-        best = np.full(stop - start, np.inf)
-        found = np.full(stop - start, -1, dtype=np.int32)
-        product.nearest(rows, seen, scales, best, found)
-        return kernels.settle_block(best, found, shard.weights[start:stop], labels[start:stop])
+    if not few and not afresh:
+        moved = np.flatnonzero(held != settled.held)
+        settled.add(*moved_sums(shard, len(work.centers), np.stack([moved, held[moved]]), shard.offset))
+    settled.n_moved = 0 if afresh else settled.n_moved + n_moved
+    objective = _add_up(shard, settled, tally, afresh)
+    settled.cancels = not objective >= CANCELLED * settled.total
+    if settled.cancels and not want_distances:
+        settled.stay()
+        tally = _sweep(shard, settled, False, False, True)
+    if settled.cancels or want_distances:
+        objective = float(tally.totals[:, 1].sum())
+    settled.objective = objective
+    shard.keep(settled)
+    sums = settled.sums.copy() if shard.offset is None else settled.sums + settled.counts[:, None] * shard.offset
+    return HardStatistics(sums, settled.counts.copy(), objective, n_changed, n_distances)
 
-    objective, n_changed = 0.0, 0
-    spans = even_ranges(shard.n_rows, product.rows_per_block)
-    for block_objective, block_changed in map_all(assign, spans, shard.n_threads):
-        objective += block_objective
-        n_changed += block_changed
-    return HardStatistics(*wanted_sums(shard, work, former), objective, n_changed, shard.n_rows * len(centers))
+
+def _add_up(shard: CpuShard, settled: Settled, tally: Tally, afresh: bool) -> float:
+    """Bring sums up to date; the objective that goes with them. All rows are added where too little is left of some."""
+    few, nominees = settled.sums.size <= FEW_SUMS, settled.nominees
+    if afresh and not few:
+        settled.set(*sums_about_offset(shard, len(settled.sums)))
+    objective, least = add_up(
+        tally, afresh and few, settled.total, nominees.centers, settled.given.offset,
+        settled.sums, settled.counts, settled.peaks,
+    )  # fmt: skip
+    if afresh or least >= FADED:
+        return float(objective)
+    settled.n_moved = 0
+    if few:
+        settled.stay()
+        tally = _sweep(shard, settled, True, True, False)
+    return _add_up(shard, settled, tally, True)
+
+
+def _sweep(shard: CpuShard, settled: Settled, add_sums: bool, all_sums: bool, distances: bool) -> Tally:
+    """All rows, on all threads."""
+    n, (C, D) = shard.n_rows, settled.sums.shape
+    n_spans = min(SPANS, max(32, SPAN_SUMS // max(1, C * D)))
+    rows_per_span = max(ROWS_PER_SPAN, 8 * C, -(-n // n_spans))
+    n_spans = -(-n // rows_per_span)
+    tally = Tally(
+        np.empty((n_spans if add_sums else 0, C, D)), np.empty((n_spans if add_sums else 0, C)),
+        np.zeros(n_spans, dtype=np.bool_), np.zeros((n_spans, 2)), np.zeros((n_spans, 3), dtype=np.int64),
+    )  # fmt: skip
+    task = Task(not settled.is_known, all_sums, distances)
+    given, nominees, shifts = settled.given, settled.nominees, settled.shifts
+    state = RowState(shard.labels, settled.held, settled.room, settled.squares)
+    rows = settled.rows
+    if rows is None:
+
+        def convert_and_assign(span: int) -> None:
+            part = slice(span * rows_per_span, min(n, (span + 1) * rows_per_span))
+            some = Given(shard.weights[part], shard.scales[part], given.offset, given.origin)
+            with settled.block() as block:
+                assign_spans(
+                    new_queue(), rows_per_span, shard.rows.kernel_rows(part.start, part.stop), some, nominees, shifts,
+                    task, RowState(*(each[part] for each in state)), block,
+                    Tally(*(each[span : span + 1] for each in tally)),
+                )  # fmt: skip
+
+        run_all(convert_and_assign, range(n_spans), shard.n_threads)
+        return tally
+    queue = new_queue()
+
+    def assign() -> None:
+        with settled.block() as block:
+            assign_spans(queue, rows_per_span, rows, given, nominees, shifts, task, state, block, tally)
+
+    if n_spans == 1 and min(n, settled.rows_per_block) * nominees.factors.size <= TINY_PRODUCT:
+        assign()
+    else:
+        on_all_threads(assign, min(shard.n_threads, n_spans))
+    return tally
 
 
 @CpuShard.implements(Farthest)
@@ -53,7 +141,7 @@ def farthest(shard: CpuShard, work: Farthest) -> FarRows:
         start, stop = span
         distances = np.empty(stop - start)
         rows = shard.rows.kernel_rows(start, stop)
-        kernels.own_distances(rows, shard.scales[start:stop], centers, norms, shard.labels[start:stop], distances)
+        own_distances(rows, shard.scales[start:stop], centers, norms, shard.labels[start:stop], distances)
         if len(shard.weights):
             distances[shard.weights[start:stop] == 0] = -1.0
         chosen = np.argsort(-distances, kind="stable")[:n]

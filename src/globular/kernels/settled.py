@@ -1,0 +1,104 @@
+"""What is C-sized in the hard pass, before its rows and after them: one call each, for small data have little else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from globular.kernels.compile import kernel
+from globular.kernels.nominate import LARGEST, NOBODY, PER_PRODUCT
+
+ROUND_UP = 1.0 + 2.0**-20
+"""Factor that makes up for the rounding of shifts and their sums."""
+
+
+@kernel
+def aim_at(
+    centers: Any,  # IN  (C, D) the new centres, float64
+    offset: Any,  # IN  (D,) or empty
+    across: bool,  # IN  whether factors are (D, K)
+    tiny: float,  # IN  the smallest normal number of the rows' dtype
+    counts: Any,  # IN  (C,) Σ w of the last pass
+    nominees: Any,  # IN/OUT those of the last pass; its centres are float64 too
+    shifts: Any,  # OUT (C,) float32: how much room the rows of a label lose
+) -> float:
+    """Take new centres: how far each has moved, together with the farthest of the others, and their scores. O(C·D).
+
+    Returns Σ_c n_c ‖shift‖², what the centres' moves would take off the objective if they were those of means.
+    """
+    C, D = centers.shape
+    farthest, first, second, longest, gain = -1, 0.0, 0.0, 0.0, 0.0
+    for c in range(C):
+        shift, square = 0.0, 0.0
+        for j in range(D):
+            value = centers[c, j]
+            difference = value - nominees.centers[c, j]
+            shift += difference * difference
+            nominees.centers[c, j] = value
+            about = value - offset[j] if offset.shape[0] else value
+            square += about * about
+            if across:
+                nominees.factors[j, c] = -2.0 * about
+            else:
+                nominees.factors[c, j] = -2.0 * about
+        nominees.score_norms[c] = square
+        longest = max(longest, square)
+        gain += counts[c] * shift
+        shift = np.sqrt(shift)
+        shifts[c] = shift * ROUND_UP
+        if not shift <= first:
+            farthest, first, second = c, shift, first
+        elif shift > second:
+            second = shift
+    for c in range(C):
+        shifts[c] = (np.float64(shifts[c]) + (second if c == farthest else first)) * ROUND_UP
+    bounds = nominees.bounds
+    # scores of longer rows may overflow, and those of too many terms say nothing: such rows are compared exactly
+    reach = 0.125 / np.sqrt(tiny) - np.sqrt(longest)
+    bounds[LARGEST] = reach * reach if reach > 0.0 and bounds[PER_PRODUCT] < 0.1 else 0.0
+    for c in range(C, nominees.score_norms.shape[0]):
+        nominees.score_norms[c] = bounds[NOBODY]
+    return gain
+
+
+@kernel
+def add_up(
+    tally: Any,  # IN
+    afresh: bool,  # IN  whether the spans have added all rows, not the moved ones
+    total: float,  # IN  Σ w ‖x − offset‖²
+    centers: Any,  # IN  (C, D)
+    offset: Any,  # IN  (D,) or empty
+    sums: Any,  # IN/OUT (C, D) Σ w s (x − offset)
+    counts: Any,  # IN/OUT (C,) Σ w
+    peaks: Any,  # IN/OUT (C,) the largest count since all rows were added up
+) -> tuple[float, float]:
+    """Add what the spans have added up, in their order. O(spans · C · D).
+
+    Returns Σ w ‖x − m‖² = Σ w ‖x‖² − 2 Σ_c s_c·m_c + Σ_c n_c ‖m_c‖², everything about the offset, and the smallest
+    share of its peak that a cluster has left.
+    """
+    C, D = sums.shape
+    if afresh:
+        sums[:] = 0.0
+        counts[:] = 0.0
+    for span in range(tally.touched.shape[0]):
+        if tally.touched[span]:
+            for c in range(C):
+                counts[c] += tally.counts[span, c]
+                for j in range(D):
+                    sums[c, j] += tally.sums[span, c, j]
+    objective, least = total, 1.0
+    for c in range(C):
+        peaks[c] = counts[c] if afresh else max(peaks[c], counts[c])
+        if counts[c] == 0.0:
+            for j in range(D):
+                sums[c, j] = 0.0
+        elif counts[c] < least * peaks[c]:
+            least = counts[c] / peaks[c]
+        part = 0.0
+        for j in range(D):
+            about = centers[c, j] - offset[j] if offset.shape[0] else centers[c, j]
+            part += (counts[c] * about - 2.0 * sums[c, j]) * about
+        objective += part
+    return objective, least

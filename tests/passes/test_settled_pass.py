@@ -1,0 +1,253 @@
+"""Exact passes one after the other: what a shard keeps skips work and changes no label, count or objective."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from globular.backends.cpu import CpuShard, settled
+from globular.backends.cpu.assign import all as exact
+from globular.kernels import label as kernels
+from globular.kernels.nominate import CENTER_CHUNK, TILE
+from globular.seam.passes import Assign, Relabel, ScatterLabels
+from makers import SHARD_FORMS, Rows, blobs, in_form, lattice, weights_for
+from reference import assign as reference
+
+
+def walk(
+    matrix: Any,
+    path: list[Rows],
+    *,
+    weights: Rows | None = None,
+    unit_rows: bool = False,
+    n_threads: int = 1,
+    wants: tuple[str, ...] = ("sums",),
+) -> list[int]:
+    """Exact passes along a path of centres, each compared with the reference; the distances each pass took."""
+    shard = CpuShard(matrix, weights, unit_rows=unit_rows, n_threads=n_threads)
+    rows = reference.as_seen(matrix, unit_rows=unit_rows)
+    used = np.ones(len(rows)) if weights is None else weights
+    n_distances = []
+    for number, centers in enumerate(path):
+        before, want = shard.labels.copy(), wants[number % len(wants)]
+        found = shard.run(Assign(centers, want=want))  # type: ignore[arg-type]
+        labels, expected = reference.hard_pass(rows, used, centers, before)
+        np.testing.assert_array_equal(shard.labels, labels)
+        if want == "sums":
+            largest = np.abs(expected.sums).max(initial=0.0)
+            np.testing.assert_allclose(found.sums, expected.sums, rtol=1e-10, atol=1e-12 * largest)
+            np.testing.assert_allclose(found.counts, expected.counts, rtol=1e-12)
+            np.testing.assert_array_equal(found.counts == 0, expected.counts == 0)
+        assert found.objective == pytest.approx(expected.objective, rel=1e-11)
+        assert found.n_changed == expected.n_changed
+        assert found.n_distances <= expected.n_distances
+        n_distances.append(found.n_distances)
+    return n_distances
+
+
+def path_of(start: Rows, n_steps: int, size: float, seed: int = 0) -> list[Rows]:
+    """Centres that drift less and less."""
+    random, path = np.random.default_rng(seed), [start]
+    for step in range(n_steps):
+        path.append(path[-1] + size / (step + 1) ** 2 * random.normal(size=start.shape))
+    return path
+
+
+@pytest.mark.parametrize("unit_rows", [False, True], ids=["euclidean", "cosine"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["equal", "weighted"])
+@pytest.mark.parametrize("form", SHARD_FORMS)
+def test_every_form_of_rows_along_a_path(form: str, weighted: bool, unit_rows: bool) -> None:
+    matrix = in_form(blobs(n=300, D=5), form)
+    start = reference.as_seen(matrix, unit_rows=unit_rows)[:7]
+    taken = walk(
+        matrix, path_of(start, 5, 0.1 * start.std()), weights=weights_for(300) if weighted else None,
+        unit_rows=unit_rows,
+    )  # fmt: skip
+    assert taken[-1] < taken[0] == 300 * 7
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("D", [1, 3, kernels.NARROW - 1, kernels.NARROW, 40])
+@pytest.mark.parametrize("C", [1, 2, TILE, TILE + 1, kernels.FEW_CENTERS, kernels.FEW_CENTERS + 1, 20])
+def test_every_engine_of_scores(C: int, D: int, dtype: type) -> None:
+    rows = blobs(n=403, C=8, D=D).astype(dtype)
+    walk(rows, path_of(rows[:C].astype(np.float64), 3, 0.1))
+
+
+@pytest.mark.parametrize("C", [CENTER_CHUNK, CENTER_CHUNK + 1])
+@pytest.mark.parametrize("form", ["float32", "csr64"])
+def test_centers_in_one_chunk_and_in_two(C: int, form: str) -> None:
+    matrix = in_form(lattice(), form)
+    random = np.random.default_rng(0)
+    centers = reference.as_seen(matrix)[random.integers(200, size=C)]  # ties within chunks and across them
+    walk(matrix, path_of(centers, 2, 1e-3))
+
+
+@pytest.mark.parametrize("form", ["float64", "float32", "uint8", "csr64"])
+def test_ties_stay_with_the_lowest_index(form: str) -> None:
+    matrix = in_form(lattice(), form)
+    rows = reference.as_seen(matrix)
+    random = np.random.default_rng(1)
+    walk(matrix, [rows[random.integers(200, size=12)] for _ in range(2)] + [rows[:12], rows[:12], rows[:12] + 0.5])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("offset", [0.0, 1e4, 1e8])
+def test_offsets(dtype: type, offset: float) -> None:
+    rows = (blobs(n=300, D=4) * (1.0 if dtype is np.float64 else 100.0) + offset).astype(dtype)
+    start = rows[:9].astype(np.float64)
+    walk(rows, path_of(start, 4, 0.05 * (start - offset).std()), weights=weights_for(300))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"), [(np.float32, 1e-42), (np.float32, 1e18), (np.float32, 1e22), (np.float64, 1e150)]
+)
+def test_scores_that_may_overflow_or_vanish(dtype: type, scale: float) -> None:
+    rows = (scale * blobs(n=150, D=3)).astype(dtype)
+    walk(rows, path_of(rows[:6].astype(np.float64), 3, 0.1 * scale))
+
+
+def test_one_center_far_away() -> None:
+    rows = blobs(n=200, D=3).astype(np.float32)
+    start = np.vstack([rows[:4].astype(np.float64), np.full((1, 3), 1e30)])
+    walk(rows, [start, start + 0.01, rows[:5] + 0.0, start])
+
+
+@given(
+    st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(1, 12), st.integers(1, 20), st.sampled_from([1, 2, 5])
+)
+@settings(max_examples=60, deadline=None)
+def test_random_lattices_along_a_path(seed: int, n: int, C: int, D: int, side: int) -> None:
+    random = np.random.default_rng(seed)
+    rows = random.integers(-side, side + 1, size=(n, D)).astype(random.choice([np.float32, np.float64]))
+    weights = random.choice([0.0, 0.1, 0.7, 1.0], size=n) if random.random() < 0.5 else None
+    matrix = sparse.csr_matrix(rows) if random.random() < 0.3 else rows
+    path = [random.integers(-2 * side, 2 * side + 1, size=(C, D)) / 2]
+    for _ in range(5):
+        step = random.integers(-1, 2, size=(C, D)) * random.choice([0.0, 1e-6, 0.25, 1.0])
+        path.append(path[-1] + np.where(random.random((C, 1)) < 0.5, step, 0.0))
+    walk(matrix, path, weights=weights, wants=("sums", "sums", "labels", "moves") if seed % 3 == 0 else ("sums",))
+
+
+@pytest.mark.parametrize("few", [0, 10**9], ids=["in cluster order", "by spans"])
+def test_sums_of_what_moved(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "FEW_SUMS", few)
+    rows = blobs(n=400, D=3) + 1e3
+    for weights in (None, weights_for(400)):
+        walk(rows, path_of(rows[:8], 8, 0.5), weights=weights, wants=("sums", "sums", "sums", "labels"))
+
+
+@pytest.mark.parametrize("n_moved", [0, 10**9])
+def test_sums_before_and_after_all_rows_are_added_anew(n_moved: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = blobs(n=200, D=3)
+    shard = CpuShard(rows)
+    shard.run(Assign(rows[:5]))
+    kept = shard.recall(settled.Settled)
+    assert kept is not None
+    kept.sums += 1.0  # what rounding would do, only more of it
+    kept.n_moved = n_moved
+    expected = reference.hard_pass(rows, np.ones(200), rows[:5], shard.labels)[1].sums
+    off = 1.0 if n_moved == 0 else 0.0
+    np.testing.assert_allclose(shard.run(Assign(rows[:5])).sums, expected + off, rtol=1e-11)
+
+
+def test_a_cluster_that_loses_its_rows_is_empty_and_not_full_of_rounding() -> None:
+    rows = np.linspace(0.0, 1.0, 3000)[:, None]
+    weights = np.full(3000, 0.1)
+    away = [np.array([[0.5], [x]]) for x in (0.4, 0.9, 0.999, 1.3, 2.5, 9.0)]
+    walk(rows, away, weights=weights)
+    walk(rows, away)
+
+
+def test_an_objective_that_cancels_is_taken_row_by_row() -> None:
+    random = np.random.default_rng(0)
+    middles = 1e4 * random.normal(size=(6, 4))
+    rows = middles[random.integers(6, size=300)] + 1e-3 * random.normal(size=(300, 4))
+    walk(rows, path_of(middles, 4, 1e-4))
+    walk(rows, [middles[:2], middles[:2] + 1, middles[2:4]])
+    distinct = np.unique(rows, axis=0)
+    shard = CpuShard(distinct)
+    for _ in range(3):
+        assert shard.run(Assign(distinct)).objective == 0.0
+
+
+def test_labels_that_others_change_in_between() -> None:
+    rows = blobs(n=500, D=4)
+    shard = CpuShard(rows)
+    centers = rows[:6]
+    shard.run(Assign(centers))
+    exact_labels = shard.labels.copy()
+    for change in (Relabel(np.array([1, 0, 3, 2, 5, 4], dtype=np.int32)), ScatterLabels(6, 3)):
+        shard.run(change)
+        changed = int((shard.labels != exact_labels).sum())
+        found = shard.run(Assign(centers + 1e-9))
+        assert found.n_changed == changed > 0
+        np.testing.assert_array_equal(shard.labels, exact_labels)
+
+
+def test_settled_rows_are_not_scored_and_another_number_of_centers_begins_anew() -> None:
+    rows = blobs(n=1000, D=4)
+    shard = CpuShard(rows)
+    assert shard.run(Assign(rows[:6])).n_distances == 6000
+    assert shard.run(Assign(rows[:6] + 1e-6)).n_distances < 300
+    assert shard.run(Assign(rows[:7])).n_distances == 7000
+    assert shard.run(Assign(rows[:1])).n_distances == 1000
+    assert shard.run(Assign(rows[1:2])).n_distances == 0  # nothing else to belong to
+
+
+def test_another_run_owes_nothing_to_the_one_before() -> None:
+    rows = blobs(n=500, C=12, D=3)
+    used, fresh = CpuShard(rows), CpuShard(rows)
+    for centers in path_of(rows[:12], 4, 0.2):
+        used.run(Assign(centers))
+    for centers in path_of(rows[100:112], 3, 0.2):
+        one, other = used.run(Assign(centers)), fresh.run(Assign(centers))
+        assert (one.sums.tobytes(), one.objective, one.n_distances) == (
+            other.sums.tobytes(), other.objective, other.n_distances
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["float32", "float16", "csr64"])
+def test_the_same_bits_for_any_number_of_threads(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "ROWS_PER_SPAN", 64)
+    matrix, weights = in_form(blobs(n=3000, D=6), form), weights_for(3000)
+    path = path_of(reference.as_seen(matrix)[:9], 4, 0.3)
+    results = []
+    for n_threads in (1, 2, 5):
+        shard = CpuShard(matrix, weights, n_threads=n_threads)
+        found = [shard.run(Assign(centers)) for centers in path]
+        results.append([(f.sums.tobytes(), f.counts.tobytes(), f.objective, f.n_distances) for f in found])
+    assert results[0] == results[1] == results[2]
+
+
+def test_an_interrupted_pass_leaves_nothing_half_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = blobs(n=400, D=3)
+    shard = CpuShard(rows)
+    shard.run(Assign(rows[:5]))
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exact, "assign_spans", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            shard.run(Assign(rows[5:10]))
+    before = shard.labels.copy()
+    found = shard.run(Assign(rows[:5] + 0.1))
+    labels, expected = reference.hard_pass(rows, np.ones(400), rows[:5] + 0.1, before)
+    np.testing.assert_array_equal(shard.labels, labels)
+    np.testing.assert_allclose(found.sums, expected.sums, rtol=1e-11)
+
+
+def test_centers_changed_in_place_are_noticed() -> None:
+    rows, centers = blobs(n=300, D=3), blobs(n=6, D=3)
+    shard = CpuShard(rows)
+    shard.run(Assign(centers))
+    centers += 2.0
+    shard.run(Assign(centers))
+    np.testing.assert_array_equal(shard.labels, reference.closest_centers(rows, centers))

@@ -16,8 +16,9 @@ from typing import Any, ClassVar, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.kernels.queue import new_queue
 from globular.kernels.random import random_labels
-from globular.kernels.seeds import weighted_sum
+from globular.kernels.state import count_changes, sum_runs
 from globular.model.statistics import F64
 from globular.seam.passes import (
     AllLabels,
@@ -35,7 +36,7 @@ from globular.seam.passes import (
 )
 from globular.seam.shard import Shard
 from globular.seam.state import PointState
-from globular.threads import cached_property, even_ranges, map_all
+from globular.threads import cached_property, even_ranges, map_all, on_all_threads
 
 Handler = Callable[[Any, Any], Any]
 Function = TypeVar("Function", bound=Handler)
@@ -171,13 +172,22 @@ def for_runs(shard: HostShard, function: Callable[[tuple[int, int]], Result]) ->
 def error_runs(shard: HostShard) -> F64:
     """Σ w d² of every run of rows, as kept by the last pass or taken from the state."""
     if shard.error_runs is None:
-        d2, weights = shard.squared_distances, shard.weights
-
-        def add(span: tuple[int, int]) -> float:
-            return weighted_sum(d2[slice(*span)], weights[slice(*span)])
-
-        shard.error_runs = np.array(for_runs(shard, add))
+        d2, queue, sums = shard.squared_distances, new_queue(), np.empty(-(-shard.n_rows // RUN))
+        on_all_threads(lambda: sum_runs(queue, RUN, d2, shard.weights, sums), _threads(shard))
+        shard.error_runs = sums
     return shard.error_runs
+
+
+def count_changed(shard: HostShard, former: Labels) -> int:
+    """How many rows have another label than before."""
+    labels, queue, changes = shard.labels, new_queue(), np.empty(-(-shard.n_rows // RUN), dtype=np.int64)
+    on_all_threads(lambda: count_changes(queue, RUN, former, labels, changes), _threads(shard))
+    return int(changes.sum())
+
+
+def _threads(shard: HostShard) -> int:
+    """A few runs are not worth waking a thread for."""
+    return min(shard.n_threads, -(-shard.n_rows // (8 * RUN)))
 
 
 def _errors(shard: HostShard, span: slice) -> F64:

@@ -94,7 +94,7 @@ def group_rows(shard: CpuShard, n_clusters: int) -> Grouping:
     held = shard.recall(Grouping)
     shard.forget(Grouping)
     if held is None or len(held.starts) != n_clusters + 1 or not np.array_equal(held.labels, shard.labels):
-        starts, order = group_by(shard.labels, n_clusters)
+        starts, order = group_by(shard.labels, n_clusters, shard.n_threads)
         held = Grouping(shard.labels.copy(), starts, order[None])
     return held
 
@@ -109,7 +109,7 @@ def move_rows(shard: CpuShard, held: Grouping, moved: NDArray[np.integer]) -> ND
     if len(left) == 0:
         return numbers
     held.labels[numbers] = new = shard.labels[numbers]
-    order = order_by(new, len(starts) - 1)
+    order = order_by(new, len(starts) - 1, shard.n_threads)
     arrivals, new = members[:, left[order]], new[order]
     new_starts = np.empty_like(starts)
     new_members = np.empty_like(members) if held.spare is None else held.spare

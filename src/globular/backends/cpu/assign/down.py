@@ -6,25 +6,19 @@ cell. Products only nominate, as in the hard pass: the child a row goes to is ex
 
 from __future__ import annotations
 
-import copy
-from itertools import pairwise
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from globular.backends.cpu.products import CENTER_CHUNK, CenterProduct, ScoreChunk
-from globular.backends.cpu.rows import gather_rows
+from globular.backends.cpu.cells import CellProduct
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import former_labels, wanted_sums
 from globular.model.cells import CellLevel
-from globular.model.groups import group_by
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Down
 from globular.seam.passes import Assign, CellNeighbors, Index, Labels
-from globular.threads import even_ranges, map_all, run_all
+from globular.threads import even_ranges, run_all
 
-ROWS_PER_TASK = 2048
 FEW_NEIGHBORS = 3
 """So few neighbours are found by minima one after the other."""
 NEIGHBOR_ENTRIES = 2**22
@@ -44,73 +38,20 @@ def assign_down(shard: CpuShard, work: Assign) -> HardStatistics:
     elif route == "top":
         cells[:] = 0
         for level in tree.levels[:-1]:
-            n_distances += _descend(shard, level, cells, cells, d2).n_distances
-    last = _descend(shard, tree.levels[-1], cells, labels, d2)
+            n_distances += _descend(shard, level, cells, cells, d2)[1]
+    n_changed, n_last = _descend(shard, tree.levels[-1], cells, labels, d2)
     weighted = d2 * shard.weights if len(shard.weights) else d2
     errors = cast(F64, np.bincount(labels, weighted, minlength=len(tree.centers)))
-    n_distances += last.n_distances
-    return HardStatistics(
-        *wanted_sums(shard, work, former), float(errors.sum()), last.n_changed, n_distances, errors=errors
-    )
+    sums = wanted_sums(shard, work, former)
+    return HardStatistics(*sums, float(errors.sum()), n_changed, n_distances + n_last, errors=errors)
 
 
-class CellTask(NamedTuple):
-    """Some of the rows of one cell: order[begin:end] of rows grouped by cell."""
+def _descend(shard: CpuShard, level: CellLevel, cells: Labels, children: Labels, d2: F64) -> tuple[int, int]:
+    """Send each row from its cell to the closest child; how many changed, and distances.
 
-    cell: int
-    begin: int
-    end: int
-
-
-def cell_tasks(starts: NDArray[np.int64]) -> list[CellTask]:
-    """All rows, grouped by cell, in tasks of one cell each."""
-    return [
-        CellTask(cell, int(starts[cell]) + a, int(starts[cell]) + b)
-        for cell in range(len(starts) - 1)
-        for a, b in even_ranges(int(starts[cell + 1] - starts[cell]), ROWS_PER_TASK)
-    ]
-
-
-class _Descent(NamedTuple):
-    n_changed: int
-    n_distances: int
-
-
-def _descend(shard: CpuShard, level: CellLevel, cells: Labels, children: Labels, d2: F64) -> _Descent:
-    """Send each row from its cell to the closest child; `children` may be the same array as `cells`."""
-    n_cells = len(level.starts) - 1
-    bounds, order = group_by(cells, n_cells)
-    sizes = np.diff(level.starts)
-    members = [
-        [np.arange(first + a, first + b) for a, b in even_ranges(size, CENTER_CHUNK)]
-        for first, size in zip(level.starts[:-1].tolist(), sizes.tolist(), strict=True)
-    ]
-    product = CenterProduct(shard, level.centers, [chunk for cell in members for chunk in cell])
-    chunk_ends = np.cumsum([0] + [len(cell) for cell in members])
-    in_cell = [_only(product, product.chunks[a:b]) for a, b in pairwise(chunk_ends)]
-
-    def assign(task: CellTask) -> int:
-        chosen = order[task.begin : task.end]
-        rows = gather_rows(shard.rows, chosen)
-        scales = shard.scales[chosen] if len(shard.scales) else shard.scales
-        best = np.full(len(chosen), np.inf)
-        found = np.full(len(chosen), -1, dtype=np.int32)
-        local = in_cell[task.cell]
-        local.nearest(rows, local.seen(rows), scales, best, found)
-        n_changed = int(np.count_nonzero(children[chosen] != found))
-        children[chosen] = found
-        d2[chosen] = best
-        return n_changed
-
-    n_changed = sum(map_all(assign, cell_tasks(bounds), shard.n_threads))
-    return _Descent(n_changed, int(np.diff(bounds) @ sizes))
-
-
-def _only(product: CenterProduct, chunks: list[ScoreChunk]) -> CenterProduct:
-    """The same product with some of its centres; threads keep sharing its scratch memory."""
-    part = copy.copy(product)
-    part.chunks = chunks
-    return part
+    `children` may be the same array as `cells`.
+    """
+    return CellProduct(shard, level.centers, np.arange(len(level.centers)), level.starts).descend(cells, children, d2)
 
 
 @CpuShard.implements(CellNeighbors)

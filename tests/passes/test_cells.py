@@ -9,6 +9,7 @@ import pytest
 from scipy import sparse
 
 from globular.backends.cpu import CpuShard, cells
+from globular.backends.cpu import rows as in_memory
 from globular.backends.cpu.products import THIN
 from globular.model.cells import CellLevel, CellTree, CenterCells
 from globular.model.groups import MEMBERS_PER_SPAN, group_by
@@ -44,7 +45,7 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """As with few rows, and as with many: several tasks a cell, several blocks a task."""
     if request.param:
         monkeypatch.setattr(cells, "ROWS_PER_TASK", 20)
-        monkeypatch.setattr(cells, "ROWS_AT_ONCE", 50)
+        monkeypatch.setattr(in_memory, "ROWS_AT_ONCE", 50)
         monkeypatch.setattr(cells, "BLOCK_SCORES", 40)
         monkeypatch.setattr(cells, "BLOCK_ROWS", (3, 7))
 
@@ -99,8 +100,7 @@ def test_groups_are_a_stable_sort_for_any_number_of_threads(n: int, n_groups: in
         np.testing.assert_array_equal(np.diff(starts), np.bincount(labels, minlength=n_groups))
 
 
-def test_tasks_cover_every_row_of_every_cell_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells, "ROWS_PER_TASK", 10)
+def test_tasks_cover_every_row_of_every_cell_once() -> None:
     starts = np.array([0, 0, 10, 31, 31, 32])
-    tasks = cells.cell_tasks(starts)
+    tasks = cells.cell_tasks(starts, 10)
     np.testing.assert_array_equal(tasks, [[1, 0, 10], [2, 10, 20], [2, 20, 30], [2, 30, 31], [4, 31, 32]])

@@ -36,7 +36,7 @@ from globular.seam.passes import (
 )
 from globular.seam.shard import Shard
 from globular.seam.state import PointState
-from globular.threads import cached_property, even_ranges, map_all, on_all_threads
+from globular.threads import cached_property, even_ranges, on_all_threads
 
 Handler = Callable[[Any, Any], Any]
 Function = TypeVar("Function", bound=Handler)
@@ -163,17 +163,21 @@ class HostShard(Shard):
         return np.add.reduceat(self.weights, np.arange(0, self.n_rows, RUN))
 
 
-def for_runs(shard: HostShard, function: Callable[[tuple[int, int]], Result]) -> list[Result]:
-    """Results for all runs of rows in order; a single run is not worth waking the threads for."""
-    spans = even_ranges(shard.n_rows, RUN)
-    return [function(spans[0])] if len(spans) == 1 else map_all(function, spans, shard.n_threads)
+def runs_of(rows: slice) -> slice:
+    """The runs of these rows, of which the first begins a run."""
+    return slice(rows.start // RUN, -(-rows.stop // RUN))
+
+
+def threads_for_runs(shard: HostShard) -> int:
+    """Threads for a pass at memory speed: a few runs are not worth waking one for."""
+    return min(shard.n_threads, -(-shard.n_rows // (4 * RUN)))
 
 
 def error_runs(shard: HostShard) -> F64:
     """Σ w d² of every run of rows, as kept by the last pass or taken from the state."""
     if shard.error_runs is None:
         d2, queue, sums = shard.squared_distances, new_queue(), np.empty(-(-shard.n_rows // RUN))
-        on_all_threads(lambda: sum_runs(queue, RUN, d2, shard.weights, sums), _threads(shard))
+        on_all_threads(lambda: sum_runs(queue, RUN, d2, shard.weights, sums), threads_for_runs(shard))
         shard.error_runs = sums
     return shard.error_runs
 
@@ -181,13 +185,8 @@ def error_runs(shard: HostShard) -> F64:
 def count_changed(shard: HostShard, former: Labels) -> int:
     """How many rows have another label than before."""
     labels, queue, changes = shard.labels, new_queue(), np.empty(-(-shard.n_rows // RUN), dtype=np.int64)
-    on_all_threads(lambda: count_changes(queue, RUN, former, labels, changes), _threads(shard))
+    on_all_threads(lambda: count_changes(queue, RUN, former, labels, changes), threads_for_runs(shard))
     return int(changes.sum())
-
-
-def _threads(shard: HostShard) -> int:
-    """A few runs are not worth waking a thread for."""
-    return min(shard.n_threads, -(-shard.n_rows // (8 * RUN)))
 
 
 def _errors(shard: HostShard, span: slice) -> F64:

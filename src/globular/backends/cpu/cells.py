@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.products import THIN
-from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, gather_rows
+from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, can_be_indexed, gather_rows, on_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import NONE
 from globular.kernels import cells as kernels
@@ -24,7 +24,7 @@ from globular.kernels.queue import new_queue
 from globular.model.groups import group_by
 from globular.model.statistics import F64
 from globular.seam.passes import Labels
-from globular.threads import even_ranges, on_all_threads, run_all
+from globular.threads import on_all_threads, run_all
 
 Tasks = NDArray[np.int64]
 """(T, 3): a cell, and some of its rows, order[begin:end] of rows grouped by cell."""
@@ -34,17 +34,15 @@ BLOCK_SCORES = 1 << 15
 """Scores of a block: with the rows they come from they stay in the second-level cache."""
 BLOCK_ROWS = (16, 512)
 """Least and most rows of a block."""
-ROWS_AT_ONCE = 1 << 14
-"""Rows that are converted at once, where they have to be."""
 
 
-def cell_tasks(starts: NDArray[np.int64]) -> Tasks:
-    """All rows, grouped by cell, in tasks of one cell each."""
-    n_tasks = -(-np.diff(starts) // ROWS_PER_TASK)
+def cell_tasks(starts: NDArray[np.int64], size: int) -> Tasks:
+    """All rows, grouped by cell, in tasks of one cell each and at most so many rows."""
+    n_tasks = -(-np.diff(starts) // size)
     cell = np.repeat(np.arange(len(n_tasks)), n_tasks)
     within = np.arange(len(cell)) - np.repeat(np.cumsum(n_tasks) - n_tasks, n_tasks)
-    begin = starts[cell] + ROWS_PER_TASK * within
-    return np.stack([cell, begin, np.minimum(begin + ROWS_PER_TASK, starts[cell + 1])], axis=1)
+    begin = starts[cell] + size * within
+    return np.stack([cell, begin, np.minimum(begin + size, starts[cell + 1])], axis=1)
 
 
 class CellShare(NamedTuple):
@@ -67,9 +65,9 @@ def for_cells(
     `work` also gets a number to write for each task. Returns their sum, and how many rows each cell has.
     """
     starts, order = group_by(cell_of, n_cells, shard.n_threads)
-    tasks, rows = cell_tasks(starts), shard.rows
+    tasks, rows = cell_tasks(starts, ROWS_PER_TASK), shard.rows
     numbers = np.zeros(len(tasks), dtype=np.int64)
-    if isinstance(rows, CSRRows) or rows.is_direct():
+    if can_be_indexed(rows):
         share = CellShare(new_queue(), tasks, rows.kernel_rows(0, shard.n_rows), order, order)
         on_all_threads(lambda: work(share, numbers), shard.n_threads)
     else:
@@ -110,7 +108,7 @@ class CellProduct:
 
     def closest(self, n: int) -> Labels:
         """The n closest centres of every row up to rounding, closest first, all cells taken together, (N, n)."""
-        shard, rows, n_centers = self._shard, self._shard.rows, len(self.members)
+        shard, n_centers = self._shard, len(self.members)
         # columns lie together, since rows are then grouped by one of them
         found: Labels = np.empty((n, shard.n_rows), dtype=np.int32).T
         n_heats = -(-n_centers // HEAT)
@@ -118,7 +116,7 @@ class CellProduct:
         def route(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
             seen, scores, lengths = self._scratch()
             block = min(len(lengths), len(scores) // n_centers)
-            keys, winners = self._keys(n_heats * HEAT), self._keys(n_heats)
+            keys, winners = self.keys(n_heats * HEAT), self.keys(n_heats)
             if self.is_thin:
                 thin_cells.route_thin(
                     queue, rows, shard.scales[part], self.offset, self.factors, self.score_norms, seen,
@@ -130,12 +128,7 @@ class CellProduct:
                 self.score_norms, seen, scores, lengths[:block], keys, winners, found[part],
             )  # fmt: skip
 
-        if isinstance(rows, CSRRows) or rows.is_direct():
-            queue, everyone = new_queue(), rows.kernel_rows(0, shard.n_rows)
-            on_all_threads(lambda: route(queue, everyone, slice(0, shard.n_rows)), shard.n_threads)
-        else:
-            spans = even_ranges(shard.n_rows, ROWS_AT_ONCE)
-            run_all(lambda span: route(new_queue(), rows.kernel_rows(*span), slice(*span)), spans, shard.n_threads)
+        on_rows(shard.rows, shard.n_threads, route)
         return found
 
     def merge_closest(self, cell_of: Labels, costs: Floats, found: Labels) -> int:
@@ -168,9 +161,9 @@ class CellProduct:
                 self.centers, self.norms, is_first, former, best, labels,
             )  # fmt: skip
             if self.is_thin:
-                thin_cells.search_cells_of_thin(*arguments, *self._lanes(), np.empty(thin.LANES))
+                thin_cells.search_cells_of_thin(*arguments, *self.lanes(), np.empty(thin.LANES))
             else:
-                kernels.search_cells(*arguments, *self._scratch(), self._keys(self._largest // TILE + 1))
+                kernels.search_cells(*arguments, *self._scratch(), self.keys(self._largest // TILE + 1))
 
         return self._n_distances(for_cells(shard, cell_of, len(self.starts) - 1, search)[1])
 
@@ -191,7 +184,7 @@ class CellProduct:
                 gathered, seen = np.empty((2, thin.LANES, shard.n_columns), dtype=dtype)
                 found = np.empty(thin.LANES, dtype=np.int32)
                 thin_cells.descend_cells_of_thin(
-                    *arguments, gathered, seen, np.empty((3, thin.LANES)), found, *self._lanes()
+                    *arguments, gathered, seen, np.empty((3, thin.LANES)), found, *self.lanes()
                 )
                 return
             scratch = self._scratch()
@@ -211,10 +204,11 @@ class CellProduct:
         seen = np.empty((most, self.centers.shape[1]), dtype=self._dtype)
         return seen, np.empty(max(BLOCK_SCORES, least * self._largest), dtype=self._dtype), np.empty(most)
 
-    def _lanes(self) -> tuple[Floats, NDArray[np.int32]]:
+    def lanes(self) -> tuple[Floats, NDArray[np.int32]]:
         """The same for the kernels of thin rows."""
         shape = (thin.STATE + self.centers.shape[1], thin.LANES)
         return np.empty(shape, dtype=self._dtype), np.empty(thin.LANES, dtype=np.int32)
 
-    def _keys(self, n: int) -> NDArray[np.generic]:
+    def keys(self, n: int) -> NDArray[np.generic]:
+        """So many integers as wide as a score."""
         return np.empty(n, dtype=np.int32 if self._dtype == np.float32 else np.int64)

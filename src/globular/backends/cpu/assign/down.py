@@ -10,19 +10,19 @@ from typing import cast
 
 import numpy as np
 
-from globular.backends.cpu.cells import CellProduct
+from globular.backends.cpu.cells import CellProduct, cell_tasks
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import former_labels, wanted_sums
+from globular.kernels.graph import neighbors_in_cells
+from globular.kernels.queue import new_queue
 from globular.model.cells import CellLevel
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Down
-from globular.seam.passes import Assign, CellNeighbors, Index, Labels
-from globular.threads import even_ranges, run_all
+from globular.seam.passes import Assign, CellNeighbors, Labels
+from globular.threads import on_all_threads
 
-FEW_NEIGHBORS = 3
-"""So few neighbours are found by minima one after the other."""
-NEIGHBOR_ENTRIES = 2**22
-"""Distances between centres held at once by a thread: 32 MB."""
+CENTERS_PER_TASK = 128
+"""Centres whose distances to as many others a thread holds at once."""
 
 
 @CpuShard.implements(Assign, Down)
@@ -57,45 +57,22 @@ def _descend(shard: CpuShard, level: CellLevel, cells: Labels, children: Labels,
 @CpuShard.implements(CellNeighbors)
 def cell_neighbors(shard: CpuShard, work: CellNeighbors) -> Labels:
     """Matrix products of blocks of a cell, float64."""
-    starts, adjacent, n_neighbors = work.starts, work.adjacent, work.n_neighbors
-    centers = shard.take(np.arange(shard.n_rows))
-    out = np.empty((shard.n_rows, n_neighbors), dtype=np.int32)
-    sizes = np.diff(starts)
+    starts, n_neighbors = np.asarray(work.starts, dtype=np.int64), work.n_neighbors
+    centers, sizes = shard.take(np.arange(shard.n_rows)), np.diff(starts)
+    out: Labels = np.empty((shard.n_rows, n_neighbors), dtype=np.int32)
+    everywhere = np.arange(len(sizes))
+    enough = sizes[work.adjacent].sum(axis=1) >= n_neighbors
+    around = [cells if wide else everywhere for cells, wide in zip(np.sort(work.adjacent), enough, strict=True)]
+    bounds = np.concatenate([[0], np.cumsum([len(cells) for cells in around])])
+    adjacent, tasks, queue = np.concatenate(around), cell_tasks(starts, CENTERS_PER_TASK), new_queue()
 
-    def around(cell: int) -> Index:
-        """The rows to look at from a cell, ascending."""
-        cells = np.sort(adjacent[cell])
-        if sizes[cells].sum() < n_neighbors:
-            cells = np.arange(len(sizes))
-        return np.concatenate([np.arange(starts[g], starts[g + 1]) for g in cells])
+    def search() -> None:
+        own, others = np.empty((2, CENTERS_PER_TASK, shard.n_columns))
+        norms, products = np.empty(CENTERS_PER_TASK), np.empty(CENTERS_PER_TASK**2)
+        neighbors_in_cells(
+            queue, tasks, centers, starts, adjacent, bounds, own, others, norms, products,
+            np.empty((CENTERS_PER_TASK, n_neighbors)), out,
+        )  # fmt: skip
 
-    def of_block(task: tuple[int, int, int]) -> None:
-        cell, begin, end = task
-        own, others = np.arange(starts[cell] + begin, starts[cell] + end), around(cell)
-        offset = centers[starts[cell]]
-        a, b = centers[own] - offset, centers[others] - offset
-        distances = np.einsum("ij,ij->i", b, b) - 2.0 * (a @ b.T)
-        distances[np.arange(len(own)), np.searchsorted(others, own)] = -np.inf
-        nearest = _smallest(distances, n_neighbors)
-        out[own] = others[nearest]
-
-    rows_per_block = [max(16, NEIGHBOR_ENTRIES // max(1, len(around(cell)))) for cell in range(len(sizes))]
-    tasks = [(cell, *span) for cell, n in enumerate(rows_per_block) for span in even_ranges(int(sizes[cell]), n)]
-    run_all(of_block, tasks, shard.n_threads)
+    on_all_threads(search, shard.n_threads)
     return out
-
-
-def _smallest(values: F64, n: int) -> Index:
-    """Columns of the n smallest values of every row, smallest first. Few are found by minima; spoils the values."""
-    if n <= FEW_NEIGHBORS:
-        columns = np.empty((len(values), n), dtype=np.intp)
-        for k in range(n):
-            columns[:, k] = values.argmin(axis=1)
-            values[np.arange(len(values)), columns[:, k]] = np.inf
-        return columns
-    if n < values.shape[1]:
-        columns = np.sort(np.argpartition(values, n - 1, axis=1)[:, :n], axis=1)
-    else:
-        columns = np.broadcast_to(np.arange(values.shape[1]), values.shape)
-    order = np.argsort(np.take_along_axis(values, columns, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(columns, order, axis=1)

@@ -138,7 +138,7 @@ def _visit(
             product.centers, weighed.search_precisions, weighed.search_biases, members, costs, product.heats(chunk),
         )  # fmt: skip
 
-    run_all(search, cell_tasks(starts).tolist(), shard.n_threads)
+    run_all(search, cell_tasks(starts, ROWS_PER_TASK).tolist(), shard.n_threads)
 
 
 def _shares(shard: CpuShard, weighed: Costs, costs: F64) -> float:

@@ -286,7 +286,10 @@ def on_all_threads(work: Callable[[], object], n_threads: int) -> None:
 
     For kernels that share a `kernels.queue`; a thread that wakes late finds the queue empty and returns at once.
     """
-    run_all(lambda _: work(), range(n_threads), n_threads)
+    if n_threads == 1:
+        single_threaded_blas(work)()
+    else:
+        run_all(lambda _: work(), range(n_threads), n_threads)
 
 
 def map_all(function: Callable[[Item], Result], items: Iterable[Item], n_threads: int) -> list[Result]:

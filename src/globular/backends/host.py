@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from globular.kernels.queue import new_queue
 from globular.kernels.random import random_labels
-from globular.kernels.state import count_changes, sum_runs
+from globular.kernels.state import count_changes, locate_in_runs, rename, sum_by_key, sum_runs
 from globular.model.statistics import F64
 from globular.seam.passes import (
     AllLabels,
@@ -47,6 +47,8 @@ PART_BYTES = 128 * 2**20
 """Bytes of a part, where rows that are not here come in parts."""
 RUN = 4096
 """Rows whose sum of w d² is kept as one number."""
+SPANS = 16
+"""Most spans of rows whose sums by key are taken side by side."""
 
 
 class HostShard(Shard):
@@ -153,10 +155,10 @@ class HostShard(Shard):
 
     def locate(self, masses: F64, by: Any = "weights") -> Index:
         if by == "errors":
-            return _locate_in_runs(masses, error_runs(self), lambda span: _errors(self, span))
+            return _locate_by(self, masses, error_runs(self), errors=True)
         if not len(self.weights):
             return np.clip(masses, 0, self.n_rows - 1).astype(np.intp)
-        return _locate_in_runs(masses, self._weight_runs, lambda span: self.weights[span])
+        return _locate_by(self, masses, self._weight_runs, errors=False)
 
     @cached_property
     def _weight_runs(self) -> F64:
@@ -189,35 +191,32 @@ def count_changed(shard: HostShard, former: Labels) -> int:
     return int(changes.sum())
 
 
-def _errors(shard: HostShard, span: slice) -> F64:
-    d2 = shard.squared_distances[span]
-    return d2 * shard.weights[span] if len(shard.weights) else d2
+def sum_by(shard: HostShard, keys: Labels, n: int, *, errors: bool) -> F64:
+    """Σ w d² of the rows of each key, or Σ w. Spans of rows depend on their number alone."""
+    n_spans = max(1, min(SPANS, len(keys) // max(4 * RUN, 4 * n)))
+    sums, queue = np.empty((n_spans, n)), new_queue()
+    d2 = shard.squared_distances if errors else NONE
+    on_all_threads(lambda: sum_by_key(queue, keys, d2, shard.weights, sums), min(shard.n_threads, n_spans))
+    return np.add.reduce(sums, axis=0)
 
 
-def _locate_in_runs(masses: F64, sums: F64, shares: Callable[[slice], F64]) -> Index:
+def _locate_by(shard: HostShard, masses: F64, sums: F64, *, errors: bool) -> Index:
     """Find the run of each mass from the runs' sums, then the row inside it. O(runs touched · RUN + m log m)."""
-    if len(sums) == 1:
-        return _locate_inside(masses, shares(slice(0, RUN)))
     ends = np.cumsum(sums)
     positive = np.flatnonzero(sums > 0)
     found = np.zeros(len(masses), dtype=np.intp)
     if not len(positive) or not len(masses):
         return found
+    order = np.argsort(masses, kind="stable")
     # a mass that rounding has pushed past the total belongs to the last row that can be drawn at all
-    runs = np.minimum(np.searchsorted(ends, masses, side="right"), positive[-1])
-    order = np.argsort(runs, kind="stable")
-    firsts = np.flatnonzero(np.diff(runs[order], prepend=-1))
-    for run, members in zip(runs[order][firsts].tolist(), np.split(order, firsts[1:]), strict=True):
-        span = slice(run * RUN, (run + 1) * RUN)
-        found[members] = run * RUN + _locate_inside(masses[members] - (ends[run] - sums[run]), shares(span))
+    run_of = np.minimum(np.searchsorted(ends, masses[order], side="right"), positive[-1])
+    firsts = np.flatnonzero(np.diff(run_of, prepend=-1, append=len(sums)))
+    runs, inside, queue = run_of[firsts[:-1]], masses[order] - (ends - sums)[run_of], new_queue()
+    located, d2 = np.empty_like(found), shard.squared_distances if errors else NONE
+    n_threads = min(shard.n_threads, -(-len(runs) // 4))
+    on_all_threads(lambda: locate_in_runs(queue, RUN, runs, firsts, inside, d2, shard.weights, located), n_threads)
+    found[order] = located
     return found
-
-
-def _locate_inside(masses: F64, shares: F64) -> Index:
-    """The row of each mass from the shares of all rows."""
-    ends = np.cumsum(shares)
-    last = ends.searchsorted(ends[-1])  # the row at which the sum reaches its final value
-    return np.minimum(ends.searchsorted(masses, side="right"), last)
 
 
 @HostShard.implements(Take)
@@ -233,11 +232,9 @@ def locate(shard: HostShard, work: Locate) -> Index:
 @HostShard.implements(Total)
 def total(shard: HostShard, work: Total) -> F64:
     if work.by is None:
-        return np.array([shard.total_weight if work.of == "weights" else _errors(shard, slice(None)).sum()])
+        return np.array([shard.total_weight if work.of == "weights" else error_runs(shard).sum()])
     keys = shard.labels if work.by == "labels" else shard.closest_seeds
-    weights = shard.weights if len(shard.weights) else None
-    values = weights if work.of == "weights" else _errors(shard, slice(None))
-    return np.bincount(keys, values, minlength=work.n).astype(np.float64)
+    return sum_by(shard, keys, work.n, errors=work.of == "errors")
 
 
 @HostShard.implements(AllLabels)
@@ -257,4 +254,5 @@ def label_by_seeds(shard: HostShard, work: LabelBySeeds) -> None:
 
 @HostShard.implements(Relabel)
 def relabel(shard: HostShard, work: Relabel) -> None:
-    np.take(work.names, shard.labels, out=shard.labels)
+    names, labels, queue = np.asarray(work.names, dtype=np.int32), shard.labels, new_queue()
+    on_all_threads(lambda: rename(queue, RUN, names, labels), threads_for_runs(shard))

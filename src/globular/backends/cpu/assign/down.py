@@ -13,6 +13,7 @@ import numpy as np
 from globular.backends.cpu.cells import CellProduct, cell_tasks
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import former_labels, wanted_sums
+from globular.backends.host import sum_by
 from globular.kernels.graph import neighbors_in_cells
 from globular.kernels.queue import new_queue
 from globular.model.cells import CellLevel
@@ -40,8 +41,7 @@ def assign_down(shard: CpuShard, work: Assign) -> HardStatistics:
         for level in tree.levels[:-1]:
             n_distances += _descend(shard, level, cells, cells, d2)[1]
     n_changed, n_last = _descend(shard, tree.levels[-1], cells, labels, d2)
-    weighted = d2 * shard.weights if len(shard.weights) else d2
-    errors = cast(F64, np.bincount(labels, weighted, minlength=len(tree.centers)))
+    errors = sum_by(shard, labels, len(tree.centers), errors=True)
     sums = wanted_sums(shard, work, former)
     return HardStatistics(*sums, float(errors.sum()), n_changed, n_distances + n_last, errors=errors)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from globular.kernels.queue import new_queue
 from globular.kernels.random import random_labels
-from globular.kernels.state import count_changes, locate_in_runs, rename, sum_by_key, sum_runs
+from globular.kernels.state import locate_in_runs, rename, settle_runs, sum_by_key, sum_runs
 from globular.model.statistics import F64
 from globular.seam.passes import (
     AllLabels,
@@ -47,6 +47,8 @@ PART_BYTES = 128 * 2**20
 """Bytes of a part, where rows that are not here come in parts."""
 RUN = 4096
 """Rows whose sum of w d² is kept as one number."""
+ROWS_PER_THREAD = 16 * RUN
+"""Least rows for which a pass at memory speed wakes another thread."""
 SPANS = 16
 """Most spans of rows whose sums by key are taken side by side."""
 
@@ -172,7 +174,7 @@ def runs_of(rows: slice) -> slice:
 
 def threads_for_runs(shard: HostShard) -> int:
     """Threads for a pass at memory speed: a few runs are not worth waking one for."""
-    return min(shard.n_threads, -(-shard.n_rows // (4 * RUN)))
+    return min(shard.n_threads, max(1, shard.n_rows // ROWS_PER_THREAD))
 
 
 def error_runs(shard: HostShard) -> F64:
@@ -184,16 +186,20 @@ def error_runs(shard: HostShard) -> F64:
     return shard.error_runs
 
 
-def count_changed(shard: HostShard, former: Labels) -> int:
-    """How many rows have another label than before."""
-    labels, queue, changes = shard.labels, new_queue(), np.empty(-(-shard.n_rows // RUN), dtype=np.int64)
-    on_all_threads(lambda: count_changes(queue, RUN, former, labels, changes), threads_for_runs(shard))
-    return int(changes.sum())
+def settle(shard: HostShard, former: Labels) -> tuple[float, int]:
+    """Σ w d² after a pass, whose runs are kept, and how many rows have another label than before it."""
+    labels, d2, queue = shard.labels, shard.squared_distances, new_queue()
+    shard.error_runs = sums = np.empty(-(-shard.n_rows // RUN))
+    changes = np.empty(len(sums), dtype=np.int64)
+    on_all_threads(
+        lambda: settle_runs(queue, RUN, former, labels, d2, shard.weights, sums, changes), threads_for_runs(shard)
+    )
+    return float(sums.sum()), int(changes.sum())
 
 
 def sum_by(shard: HostShard, keys: Labels, n: int, *, errors: bool) -> F64:
     """Σ w d² of the rows of each key, or Σ w. Spans of rows depend on their number alone."""
-    n_spans = max(1, min(SPANS, len(keys) // max(4 * RUN, 4 * n)))
+    n_spans = max(1, min(SPANS, len(keys) // max(ROWS_PER_THREAD, 4 * n)))
     sums, queue = np.empty((n_spans, n)), new_queue()
     d2 = shard.squared_distances if errors else NONE
     on_all_threads(lambda: sum_by_key(queue, keys, d2, shard.weights, sums), min(shard.n_threads, n_spans))
@@ -213,7 +219,7 @@ def _locate_by(shard: HostShard, masses: F64, sums: F64, *, errors: bool) -> Ind
     firsts = np.flatnonzero(np.diff(run_of, prepend=-1, append=len(sums)))
     runs, inside, queue = run_of[firsts[:-1]], masses[order] - (ends - sums)[run_of], new_queue()
     located, d2 = np.empty_like(found), shard.squared_distances if errors else NONE
-    n_threads = min(shard.n_threads, -(-len(runs) // 4))
+    n_threads = min(shard.n_threads, max(1, len(runs) * RUN // ROWS_PER_THREAD))
     on_all_threads(lambda: locate_in_runs(queue, RUN, runs, firsts, inside, d2, shard.weights, located), n_threads)
     found[order] = located
     return found

@@ -26,18 +26,23 @@ def sum_runs(
 
 
 @kernel
-def count_changes(
+def settle_runs(
     queue: Any,  # IN/OUT runs
     length: int,  # IN  rows of a run
     former: Any,  # IN  (N,)
     labels: Any,  # IN  (N,)
+    d2: Any,  # IN  (N,)
+    weights: Any,  # IN  (N,) or empty
+    sums: Any,  # OUT (runs,) Σ w d²
     changes: Any,  # OUT (runs,) rows whose labels differ
 ) -> None:
     """O(N)."""
     r = take_number(queue)
-    while r < changes.shape[0]:
+    while r < sums.shape[0]:
+        begin, end = r * length, min((r + 1) * length, labels.shape[0])
+        sums[r] = weighted_sum(d2[begin:end], weights[begin:end])
         n = 0
-        for i in range(r * length, min((r + 1) * length, labels.shape[0])):
+        for i in range(begin, end):
             n += former[i] != labels[i]
         changes[r] = n
         r = take_number(queue)

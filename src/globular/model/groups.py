@@ -13,7 +13,7 @@ from globular.kernels.queue import new_queue
 from globular.model.statistics import F64
 from globular.threads import on_all_threads
 
-MEMBERS_PER_SPAN = 1 << 14
+MEMBERS_PER_SPAN = 1 << 15
 """Least members that a thread sorts: waking one costs as much as some thousand of them."""
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from globular.backends.cpu.cells import CellProduct
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import wanted_sums
-from globular.backends.host import count_changed, error_runs
+from globular.backends.host import settle
 from globular.model.cells import VISITS_ABOVE, CenterCells
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Probe
@@ -30,8 +30,7 @@ def assign_probe(shard: CpuShard, work: Assign) -> HardStatistics:
     for a in range(visits.shape[1]):
         n_distances += product.search(visits[:, a], former, best, labels, is_first=a == 0)
     n_distances += shard.n_rows
-    objective = float(error_runs(shard).sum())
-    n_changed = count_changed(shard, former)
+    objective, n_changed = settle(shard, former)
     sums = wanted_sums(shard, work, former if work.want == "moves" else None)
     return HardStatistics(*sums, objective, n_changed, n_distances)
 

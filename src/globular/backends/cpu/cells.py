@@ -29,8 +29,9 @@ from globular.threads import on_all_threads, run_all
 Tasks = NDArray[np.int64]
 """(T, 3): a cell, and some of its rows, order[begin:end] of rows grouped by cell."""
 
-ROWS_PER_TASK = 2048
-BLOCK_SCORES = 1 << 15
+ROWS_PER_TASK = 512
+"""A task is one block or two: enough of them for many threads also where rows are few."""
+BLOCK_SCORES = 1 << 16
 """Scores of a block: with the rows they come from they stay in the second-level cache."""
 BLOCK_ROWS = (16, 512)
 """Least and most rows of a block."""

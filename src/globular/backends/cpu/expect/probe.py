@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.assign.neighbors import kept_members
 from globular.backends.cpu.assign.probe import closest_cells
-from globular.backends.cpu.cells import ROWS_PER_TASK, cell_tasks
+from globular.backends.cpu.cells import cell_tasks
 from globular.backends.cpu.expect.neighbors import Costs, soft_sums
 from globular.backends.cpu.products import CenterProduct, ScoreChunk
 from globular.backends.cpu.rows import Floats, KernelRows, gather_rows, read_only
@@ -27,6 +27,8 @@ from globular.model.statistics import F64, SoftStatistics
 from globular.seam.among import Probe
 from globular.seam.passes import Expect
 from globular.threads import even_ranges, map_all, run_all
+
+ROWS_PER_TASK = 2048
 
 
 @CpuShard.implements(Expect, Probe)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.kernels import seeds
-from globular.kernels.swaps import match_swaps
+from globular.kernels import draws as kernels
 from globular.model.statistics import F64
 
 
@@ -16,7 +15,7 @@ def accepted_proposals(proposals: F64, before: F64, tests: F64) -> NDArray[np.bo
     `before` are their squared distances to the seeds that they were drawn with. O(n² D).
     """
     accepted = np.empty(len(proposals), dtype=np.bool_)
-    seeds.accept_proposals(proposals, tests, before, before.copy(), accepted)
+    kernels.accept_proposals(proposals, tests, before, before.copy(), accepted)
     return accepted
 
 
@@ -27,7 +26,7 @@ def ends_of_chains(proposals: F64, q: F64, tests: F64, squared: F64) -> NDArray[
     seed is the last one.
     """
     last = np.empty(len(tests), dtype=np.intp)
-    return last[: seeds.run_chains(proposals, q, tests, squared.copy(), last)]
+    return last[: kernels.run_chains(proposals, q, tests, squared.copy(), last)]
 
 
 def matched_swaps(
@@ -38,5 +37,7 @@ def matched_swaps(
     names, seats = np.arange(len(losses), dtype=np.int32), np.full(len(owners), -1, dtype=np.int32)
     spares, best = np.argsort(losses, kind="stable"), np.argsort(-gains, kind="stable")
     settled = np.zeros(len(losses), dtype=np.bool_)
-    match_swaps(losses, np.ascontiguousarray(nearest), spares, gains, best, owners, safety, settled, names, seats)
+    kernels.match_swaps(
+        losses, np.ascontiguousarray(nearest), spares, gains, best, owners, safety, settled, names, seats
+    )
     return names, seats

@@ -31,6 +31,8 @@ Tasks = NDArray[np.int64]
 
 ROWS_PER_TASK = 512
 """A task is one block or two: enough of them for many threads also where rows are few."""
+GATHERED_ROWS = 4096
+"""The same for rows that have to be brought together: there each task is a call of its own."""
 BLOCK_SCORES = 1 << 16
 """Scores of a block: with the rows they come from they stay in the second-level cache."""
 BLOCK_ROWS = (16, 512)
@@ -66,7 +68,8 @@ def for_cells(
     `work` also gets a number to write for each task. Returns their sum, and how many rows each cell has.
     """
     starts, order = group_by(cell_of, n_cells, shard.n_threads)
-    tasks, rows = cell_tasks(starts, ROWS_PER_TASK), shard.rows
+    rows = shard.rows
+    tasks = cell_tasks(starts, ROWS_PER_TASK if can_be_indexed(rows) else GATHERED_ROWS)
     numbers = np.zeros(len(tasks), dtype=np.int64)
     if can_be_indexed(rows):
         share = CellShare(new_queue(), tasks, rows.kernel_rows(0, shard.n_rows), order, order)

@@ -177,11 +177,15 @@ def threads_for_runs(shard: HostShard) -> int:
     return min(shard.n_threads, max(1, shard.n_rows // ROWS_PER_THREAD))
 
 
+def _on_runs(shard: HostShard, work: Callable[[], object]) -> None:
+    on_all_threads(work, threads_for_runs(shard), calls_blas=False)
+
+
 def error_runs(shard: HostShard) -> F64:
     """Σ w d² of every run of rows, as kept by the last pass or taken from the state."""
     if shard.error_runs is None:
         d2, queue, sums = shard.squared_distances, new_queue(), np.empty(-(-shard.n_rows // RUN))
-        on_all_threads(lambda: sum_runs(queue, RUN, d2, shard.weights, sums), threads_for_runs(shard))
+        _on_runs(shard, lambda: sum_runs(queue, RUN, d2, shard.weights, sums))
         shard.error_runs = sums
     return shard.error_runs
 
@@ -191,9 +195,7 @@ def settle(shard: HostShard, former: Labels) -> tuple[float, int]:
     labels, d2, queue = shard.labels, shard.squared_distances, new_queue()
     shard.error_runs = sums = np.empty(-(-shard.n_rows // RUN))
     changes = np.empty(len(sums), dtype=np.int64)
-    on_all_threads(
-        lambda: settle_runs(queue, RUN, former, labels, d2, shard.weights, sums, changes), threads_for_runs(shard)
-    )
+    _on_runs(shard, lambda: settle_runs(queue, RUN, former, labels, d2, shard.weights, sums, changes))
     return float(sums.sum()), int(changes.sum())
 
 
@@ -202,12 +204,14 @@ def sum_by(shard: HostShard, keys: Labels, n: int, *, errors: bool) -> F64:
     n_spans = max(1, min(SPANS, len(keys) // max(ROWS_PER_THREAD, 4 * n)))
     sums, queue = np.empty((n_spans, n)), new_queue()
     d2 = shard.squared_distances if errors else NONE
-    on_all_threads(lambda: sum_by_key(queue, keys, d2, shard.weights, sums), min(shard.n_threads, n_spans))
+    _on_runs(shard, lambda: sum_by_key(queue, keys, d2, shard.weights, sums))
     return np.add.reduce(sums, axis=0)
 
 
 def _locate_by(shard: HostShard, masses: F64, sums: F64, *, errors: bool) -> Index:
     """Find the run of each mass from the runs' sums, then the row inside it. O(runs touched · RUN + m log m)."""
+    if len(sums) == 1:
+        return _locate_inside(shard, masses, errors=errors)
     ends = np.cumsum(sums)
     positive = np.flatnonzero(sums > 0)
     found = np.zeros(len(masses), dtype=np.intp)
@@ -219,10 +223,17 @@ def _locate_by(shard: HostShard, masses: F64, sums: F64, *, errors: bool) -> Ind
     firsts = np.flatnonzero(np.diff(run_of, prepend=-1, append=len(sums)))
     runs, inside, queue = run_of[firsts[:-1]], masses[order] - (ends - sums)[run_of], new_queue()
     located, d2 = np.empty_like(found), shard.squared_distances if errors else NONE
-    n_threads = min(shard.n_threads, max(1, len(runs) * RUN // ROWS_PER_THREAD))
-    on_all_threads(lambda: locate_in_runs(queue, RUN, runs, firsts, inside, d2, shard.weights, located), n_threads)
+    _on_runs(shard, lambda: locate_in_runs(queue, RUN, runs, firsts, inside, d2, shard.weights, located))
     found[order] = located
     return found
+
+
+def _locate_inside(shard: HostShard, masses: F64, *, errors: bool) -> Index:
+    """The same in a single run, where NumPy is done before a kernel has looked at its arguments."""
+    shares = shard.squared_distances if errors else shard.weights
+    ends = np.cumsum(shares * shard.weights if errors and len(shard.weights) else shares)
+    last = ends.searchsorted(ends[-1])  # the row at which the sum reaches its final value
+    return np.minimum(ends.searchsorted(masses, side="right"), last)
 
 
 @HostShard.implements(Take)
@@ -261,4 +272,4 @@ def label_by_seeds(shard: HostShard, work: LabelBySeeds) -> None:
 @HostShard.implements(Relabel)
 def relabel(shard: HostShard, work: Relabel) -> None:
     names, labels, queue = np.asarray(work.names, dtype=np.int32), shard.labels, new_queue()
-    on_all_threads(lambda: rename(queue, RUN, names, labels), threads_for_runs(shard))
+    _on_runs(shard, lambda: rename(queue, RUN, names, labels))

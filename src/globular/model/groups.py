@@ -30,9 +30,9 @@ def group_by(
         return starts, order
     ends = np.empty((n_spans, n_groups), dtype=order.dtype)
     queues = new_queue(), new_queue()
-    on_all_threads(lambda: grouped.count_labels(queues[0], labels, ends), n_threads)
+    on_all_threads(lambda: grouped.count_labels(queues[0], labels, ends), n_threads, calls_blas=False)
     grouped.running_starts(ends, starts)
-    on_all_threads(lambda: grouped.place_members(queues[1], labels, ends, order), n_threads)
+    on_all_threads(lambda: grouped.place_members(queues[1], labels, ends, order), n_threads, calls_blas=False)
     return starts, order
 
 

@@ -181,15 +181,22 @@ def can_be_indexed(rows: Rows) -> bool:
     return isinstance(rows, CSRRows) or rows.is_direct()
 
 
-def on_rows(rows: Rows, n_threads: int, work: Callable[[NDArray[np.int64], KernelRows, slice], object]) -> None:
-    """Call a kernel that takes blocks of rows from a queue, once per thread, with all rows.
+def on_rows(
+    rows: Rows,
+    n_threads: int,
+    work: Callable[[NDArray[np.int64], KernelRows, slice], object],
+    *,
+    calls_blas: bool = True,
+) -> None:
+    """Call a kernel that takes blocks of rows from a queue, once per thread, with all rows; see `on_all_threads`.
 
     `work` gets the queue, rows, and which ones they are. Rows that have to be converted come in parts, each with a
     queue of its own.
     """
     if can_be_indexed(rows):
         queue, everyone = new_queue(), rows.kernel_rows(0, rows.shape[0])
-        on_all_threads(lambda: work(queue, everyone, slice(0, rows.shape[0])), n_threads)
+        everywhere = slice(0, rows.shape[0])
+        on_all_threads(lambda: work(queue, everyone, everywhere), n_threads, calls_blas=calls_blas)
     else:
         spans = even_ranges(rows.shape[0], ROWS_AT_ONCE)
         run_all(lambda span: work(new_queue(), rows.kernel_rows(*span), slice(*span)), spans, n_threads)

@@ -31,7 +31,7 @@ from globular.backends.cpu import CpuShard
 from globular.backends.cpu.products import CenterProduct
 from globular.backends.cpu.rows import gather_rows
 from globular.benchmarking.problems import find_problem
-from globular.kernels.probe import check_cell
+from globular.kernels.cells import check_cell
 from globular.seam.among import Probe
 from globular.seam.passes import Assign, CellNeighbors
 from globular.threads import even_ranges, run_all
@@ -170,10 +170,10 @@ def hottest_kernels(rounds: int, n: int = 2048, D: int = 64, members: int = 64, 
         product.scores((X[:n],), None, chunk)  # in a pass the rows have just been gathered: they are in the cache
 
     def check(task: int) -> None:
-        rows = (X[task * n : (task + 1) * n],)
+        rows, at = (X[task * n : (task + 1) * n],), np.arange(n)
         product.scores((X[:1],), None, chunk)  # this thread's scratch
         check_cell(
-            rows, order[task], lengths, shard.scales, scores[task % 2], chunk.norms, chunk.members,
+            rows, at, order[task], lengths, shard.scales, scores[task % 2], chunk.norms, chunk.members,
             product.centers, product.norms, best, labels, product.keys,
         )  # fmt: skip
 

@@ -281,12 +281,18 @@ def run_all(function: Callable[[Item], object], items: Iterable[Item], n_threads
         _abandon(helpers)
 
 
-def on_all_threads(work: Callable[[], object], n_threads: int) -> None:
+def on_all_threads(work: Callable[[], object], n_threads: int, *, calls_blas: bool = True) -> None:
     """Call a function once on each of our threads, the calling one included: what is left to do is in its queue.
 
-    For kernels that share a `kernels.queue`; a thread that wakes late finds the queue empty and returns at once.
+    For kernels that share a `kernels.queue`; a thread that wakes late finds the queue empty and returns at once. To
+    hold BLAS to one thread takes longer than a small pass, which therefore says that it does not call it.
     """
-    run_all(lambda _: work(), range(n_threads), n_threads)
+    if n_threads > 1:
+        run_all(lambda _: work(), range(n_threads), n_threads)
+    elif calls_blas:
+        single_threaded_blas(work)()
+    else:
+        work()
 
 
 def map_all(function: Callable[[Item], Result], items: Iterable[Item], n_threads: int) -> list[Result]:

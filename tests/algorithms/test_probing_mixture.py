@@ -17,7 +17,7 @@ from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.mixtures.probing import LONGEST_WAIT, Schedule, SearchByProbing, find_members, start_probing
 from globular.algorithms.mixtures.variational import truncated_em
 from globular.backends.cpu import CpuShard
-from globular.backends.cpu.assign import down as routed
+from globular.backends.cpu import cells as in_cells
 from globular.backends.cpu.expect import probe as probed_soft
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
@@ -142,7 +142,7 @@ def layouts(rows: Any, weights: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("covariance_type", TYPES)
 def test_the_pass_in_any_layout(covariance_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probed_soft, "ROWS_PER_TASK", 16)
-    monkeypatch.setattr(routed, "ROWS_PER_TASK", 16)
+    monkeypatch.setattr(in_cells, "ROWS_PER_TASK", 16)
     rows, weights = blobs(n=200).astype(np.float32), weights_for(200)
     mixture = mixture_of(rows, covariance_type, 40)
     whole = CpuShard(rows, weights)

@@ -16,8 +16,9 @@ from typing import Any, ClassVar, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.kernels.queue import new_queue
 from globular.kernels.random import random_labels
-from globular.kernels.seeds import weighted_sum
+from globular.kernels.state import locate_in_runs, rename, settle_runs, sum_by_key, sum_runs
 from globular.model.statistics import F64
 from globular.seam.passes import (
     AllLabels,
@@ -35,7 +36,7 @@ from globular.seam.passes import (
 )
 from globular.seam.shard import Shard
 from globular.seam.state import PointState
-from globular.threads import cached_property, even_ranges, map_all
+from globular.threads import cached_property, even_ranges, on_all_threads
 
 Handler = Callable[[Any, Any], Any]
 Function = TypeVar("Function", bound=Handler)
@@ -46,6 +47,10 @@ PART_BYTES = 128 * 2**20
 """Bytes of a part, where rows that are not here come in parts."""
 RUN = 4096
 """Rows whose sum of w d² is kept as one number."""
+ROWS_PER_THREAD = 16 * RUN
+"""Least rows for which a pass at memory speed wakes another thread."""
+SPANS = 16
+"""Most spans of rows whose sums by key are taken side by side."""
 
 
 class HostShard(Shard):
@@ -152,61 +157,81 @@ class HostShard(Shard):
 
     def locate(self, masses: F64, by: Any = "weights") -> Index:
         if by == "errors":
-            return _locate_in_runs(masses, error_runs(self), lambda span: _errors(self, span))
+            return _locate_by(self, masses, error_runs(self), errors=True)
         if not len(self.weights):
             return np.clip(masses, 0, self.n_rows - 1).astype(np.intp)
-        return _locate_in_runs(masses, self._weight_runs, lambda span: self.weights[span])
+        return _locate_by(self, masses, self._weight_runs, errors=False)
 
     @cached_property
     def _weight_runs(self) -> F64:
         return np.add.reduceat(self.weights, np.arange(0, self.n_rows, RUN))
 
 
-def for_runs(shard: HostShard, function: Callable[[tuple[int, int]], Result]) -> list[Result]:
-    """Results for all runs of rows in order; a single run is not worth waking the threads for."""
-    spans = even_ranges(shard.n_rows, RUN)
-    return [function(spans[0])] if len(spans) == 1 else map_all(function, spans, shard.n_threads)
+def runs_of(rows: slice) -> slice:
+    """The runs of these rows, of which the first begins a run."""
+    return slice(rows.start // RUN, -(-rows.stop // RUN))
+
+
+def threads_for_runs(shard: HostShard) -> int:
+    """Threads for a pass at memory speed: a few runs are not worth waking one for."""
+    return min(shard.n_threads, max(1, shard.n_rows // ROWS_PER_THREAD))
+
+
+def _on_runs(shard: HostShard, work: Callable[[], object]) -> None:
+    on_all_threads(work, threads_for_runs(shard), calls_blas=False)
 
 
 def error_runs(shard: HostShard) -> F64:
     """Σ w d² of every run of rows, as kept by the last pass or taken from the state."""
     if shard.error_runs is None:
-        d2, weights = shard.squared_distances, shard.weights
-
-        def add(span: tuple[int, int]) -> float:
-            return weighted_sum(d2[slice(*span)], weights[slice(*span)])
-
-        shard.error_runs = np.array(for_runs(shard, add))
+        d2, queue, sums = shard.squared_distances, new_queue(), np.empty(-(-shard.n_rows // RUN))
+        _on_runs(shard, lambda: sum_runs(queue, RUN, d2, shard.weights, sums))
+        shard.error_runs = sums
     return shard.error_runs
 
 
-def _errors(shard: HostShard, span: slice) -> F64:
-    d2 = shard.squared_distances[span]
-    return d2 * shard.weights[span] if len(shard.weights) else d2
+def settle(shard: HostShard, former: Labels) -> tuple[float, int]:
+    """Σ w d² after a pass, whose runs are kept, and how many rows have another label than before it."""
+    labels, d2, queue = shard.labels, shard.squared_distances, new_queue()
+    shard.error_runs = sums = np.empty(-(-shard.n_rows // RUN))
+    changes = np.empty(len(sums), dtype=np.int64)
+    _on_runs(shard, lambda: settle_runs(queue, RUN, former, labels, d2, shard.weights, sums, changes))
+    return float(sums.sum()), int(changes.sum())
 
 
-def _locate_in_runs(masses: F64, sums: F64, shares: Callable[[slice], F64]) -> Index:
+def sum_by(shard: HostShard, keys: Labels, n: int, *, errors: bool) -> F64:
+    """Σ w d² of the rows of each key, or Σ w. Spans of rows depend on their number alone."""
+    n_spans = max(1, min(SPANS, len(keys) // max(ROWS_PER_THREAD, 4 * n)))
+    sums, queue = np.empty((n_spans, n)), new_queue()
+    d2 = shard.squared_distances if errors else NONE
+    _on_runs(shard, lambda: sum_by_key(queue, keys, d2, shard.weights, sums))
+    return np.add.reduce(sums, axis=0)
+
+
+def _locate_by(shard: HostShard, masses: F64, sums: F64, *, errors: bool) -> Index:
     """Find the run of each mass from the runs' sums, then the row inside it. O(runs touched · RUN + m log m)."""
     if len(sums) == 1:
-        return _locate_inside(masses, shares(slice(0, RUN)))
+        return _locate_inside(shard, masses, errors=errors)
     ends = np.cumsum(sums)
     positive = np.flatnonzero(sums > 0)
     found = np.zeros(len(masses), dtype=np.intp)
     if not len(positive) or not len(masses):
         return found
+    order = np.argsort(masses, kind="stable")
     # a mass that rounding has pushed past the total belongs to the last row that can be drawn at all
-    runs = np.minimum(np.searchsorted(ends, masses, side="right"), positive[-1])
-    order = np.argsort(runs, kind="stable")
-    firsts = np.flatnonzero(np.diff(runs[order], prepend=-1))
-    for run, members in zip(runs[order][firsts].tolist(), np.split(order, firsts[1:]), strict=True):
-        span = slice(run * RUN, (run + 1) * RUN)
-        found[members] = run * RUN + _locate_inside(masses[members] - (ends[run] - sums[run]), shares(span))
+    run_of = np.minimum(np.searchsorted(ends, masses[order], side="right"), positive[-1])
+    firsts = np.flatnonzero(np.diff(run_of, prepend=-1, append=len(sums)))
+    runs, inside, queue = run_of[firsts[:-1]], masses[order] - (ends - sums)[run_of], new_queue()
+    located, d2 = np.empty_like(found), shard.squared_distances if errors else NONE
+    _on_runs(shard, lambda: locate_in_runs(queue, RUN, runs, firsts, inside, d2, shard.weights, located))
+    found[order] = located
     return found
 
 
-def _locate_inside(masses: F64, shares: F64) -> Index:
-    """The row of each mass from the shares of all rows."""
-    ends = np.cumsum(shares)
+def _locate_inside(shard: HostShard, masses: F64, *, errors: bool) -> Index:
+    """The same in a single run, where NumPy is done before a kernel has looked at its arguments."""
+    shares = shard.squared_distances if errors else shard.weights
+    ends = np.cumsum(shares * shard.weights if errors and len(shard.weights) else shares)
     last = ends.searchsorted(ends[-1])  # the row at which the sum reaches its final value
     return np.minimum(ends.searchsorted(masses, side="right"), last)
 
@@ -224,11 +249,9 @@ def locate(shard: HostShard, work: Locate) -> Index:
 @HostShard.implements(Total)
 def total(shard: HostShard, work: Total) -> F64:
     if work.by is None:
-        return np.array([shard.total_weight if work.of == "weights" else _errors(shard, slice(None)).sum()])
+        return np.array([shard.total_weight if work.of == "weights" else error_runs(shard).sum()])
     keys = shard.labels if work.by == "labels" else shard.closest_seeds
-    weights = shard.weights if len(shard.weights) else None
-    values = weights if work.of == "weights" else _errors(shard, slice(None))
-    return np.bincount(keys, values, minlength=work.n).astype(np.float64)
+    return sum_by(shard, keys, work.n, errors=work.of == "errors")
 
 
 @HostShard.implements(AllLabels)
@@ -248,4 +271,5 @@ def label_by_seeds(shard: HostShard, work: LabelBySeeds) -> None:
 
 @HostShard.implements(Relabel)
 def relabel(shard: HostShard, work: Relabel) -> None:
-    np.take(work.names, shard.labels, out=shard.labels)
+    names, labels, queue = np.asarray(work.names, dtype=np.int32), shard.labels, new_queue()
+    _on_runs(shard, lambda: rename(queue, RUN, names, labels))

@@ -1,10 +1,13 @@
-"""Neighbourhoods of clusters from the distances that rows had anyway (Eq. 8)."""
+"""Neighbourhoods of clusters: from the distances that rows had anyway (Eq. 8), and from those between centres."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from globular.kernels.compile import inline, kernel
+import numpy as np
+
+from globular.kernels.compile import allocating_kernel, inline, kernel
+from globular.kernels.queue import take_number
 
 
 @kernel
@@ -79,3 +82,65 @@ def smallest_means(c: int, met: Any, n_met: int, slots: Any, means: Any, out: An
             out[c, position] = other
             n_kept = min(n_kept + 1, G)
     return n_kept
+
+
+@inline
+def load_about(centers: Any, first: int, n: int, origin: int, out: Any, norms: Any) -> None:
+    """Centres first … first + n − 1 about the centre `origin`, and the squares of their lengths. O(n · D)."""
+    for k in range(n):
+        total = 0.0
+        for j in range(centers.shape[1]):
+            value = centers[first + k, j] - centers[origin, j]
+            out[k, j] = value
+            total += value * value
+        norms[k] = total
+
+
+@inline
+def insert_neighbor(cost: float, other: int, costs: Any, out: Any, i: int) -> None:
+    """Put a centre where it belongs among the neighbours found so far, behind those that are as close. O(G)."""
+    k = out.shape[1] - 1
+    while k > 1 and cost < costs[k - 1]:
+        costs[k], out[i, k] = costs[k - 1], out[i, k - 1]
+        k -= 1
+    costs[k], out[i, k] = cost, other
+
+
+@allocating_kernel  # it makes nothing, but a call of BLAS is compiled with the allocator only
+def neighbors_in_cells(
+    queue: Any,  # IN/OUT tasks
+    tasks: Any,  # IN  (T, 3) a cell, and some of its centres, begin … end − 1
+    centers: Any,  # IN  (C, D) float64, in the order of their cells
+    starts: Any,  # IN  (cells + 1,)
+    adjacent: Any,  # IN  (·,) the cells to look at from each cell, ascending
+    bounds: Any,  # IN  (cells + 1,) where those of a cell begin
+    own: Any,  # scratch (A, D), A no less than the centres of a task
+    others: Any,  # scratch (B, D)
+    norms: Any,  # scratch (max(A, B),)
+    products: Any,  # scratch (A · B,)
+    costs: Any,  # scratch (A, G)
+    out: Any,  # OUT (C, G) each centre itself, then the closest of those cells, closest first (ties: lower index)
+) -> None:
+    """Differences about a centre of the cell, float64: far from zero little cancels. O(C · D · looked at)."""
+    B = others.shape[0]
+    t = take_number(queue)
+    while t < tasks.shape[0]:
+        cell, begin, n = tasks[t, 0], tasks[t, 1], tasks[t, 2] - tasks[t, 1]
+        load_about(centers, begin, n, starts[cell], own, norms)
+        for i in range(n):
+            costs[i, 0], out[begin + i, 0] = -np.inf, begin + i
+            for k in range(1, out.shape[1]):
+                costs[i, k], out[begin + i, k] = np.inf, begin + i
+        for a in range(bounds[cell], bounds[cell + 1]):
+            stop = starts[adjacent[a] + 1]
+            for first in range(starts[adjacent[a]], stop, B):
+                m = min(B, stop - first)
+                load_about(centers, first, m, starts[cell], others, norms)
+                product = products[: n * m].reshape(n, m)
+                np.dot(own[:n], others[:m].T, product)
+                for i in range(n):
+                    for k in range(m):
+                        cost = norms[k] - 2.0 * product[i, k]
+                        if cost < costs[i, out.shape[1] - 1] and first + k != begin + i:
+                            insert_neighbor(cost, first + k, costs[i], out, begin + i)
+        t = take_number(queue)

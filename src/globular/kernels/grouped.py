@@ -1,7 +1,7 @@
-"""Rows in groups by their label, kept up to date: groups again without who left, with who arrived.
+"""Rows in groups by their label: a counting sort on several threads, and groups kept up to date.
 
-Few rows change their cluster in a pass, so the old order is mostly copied from front to back; a sort from scratch would
-write all over memory.
+Few rows change their cluster in a pass, so to bring groups up to date the old order is mostly copied from front to
+back; a sort from scratch would write all over memory.
 """
 
 from __future__ import annotations
@@ -11,6 +11,64 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import inline, kernel
+from globular.kernels.queue import take_number
+
+
+@inline
+def span_of(n: int, n_spans: int, s: int) -> tuple[int, int]:
+    """Where span s of n members begins and ends."""
+    return n * s // n_spans, n * (s + 1) // n_spans
+
+
+@kernel
+def count_labels(
+    queue: Any,  # IN/OUT spans
+    labels: Any,  # IN  (n,)
+    counts: Any,  # OUT (spans, C) members of each group in each span
+) -> None:
+    """The first third of a counting sort, a span of the members at a time. O(n + spans · C)."""
+    s = take_number(queue)
+    while s < counts.shape[0]:
+        begin, end = span_of(labels.shape[0], counts.shape[0], s)
+        for c in range(counts.shape[1]):
+            counts[s, c] = 0
+        for i in range(begin, end):
+            counts[s, labels[i]] += 1
+        s = take_number(queue)
+
+
+@kernel
+def running_starts(
+    counts: Any,  # IN/OUT (spans, C) in: members of each group in each span; out: where they begin
+    starts: Any,  # OUT (C + 1,) where each group begins
+) -> None:
+    """The second third: groups one after the other, in each the spans. O(spans · C)."""
+    total = 0
+    for c in range(counts.shape[1]):
+        starts[c] = total
+        for s in range(counts.shape[0]):
+            n = counts[s, c]
+            counts[s, c] = total
+            total += n
+    starts[counts.shape[1]] = total
+
+
+@kernel
+def place_members(
+    queue: Any,  # IN/OUT spans
+    labels: Any,  # IN  (n,)
+    ends: Any,  # IN/OUT (spans, C) where the next member of each group in each span goes
+    order: Any,  # OUT (n,) members by group, ascending within a group
+) -> None:
+    """The last third. O(n)."""
+    s = take_number(queue)
+    while s < ends.shape[0]:
+        begin, end = span_of(labels.shape[0], ends.shape[0], s)
+        for i in range(begin, end):
+            at = ends[s, labels[i]]
+            order[at] = i
+            ends[s, labels[i]] = at + 1
+        s = take_number(queue)
 
 
 @kernel

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from globular.kernels.compile import inline, kernel
+from globular.kernels.queue import take_number
 
 
 @kernel
@@ -25,6 +26,25 @@ def add_moments(
             difference = scale * block[i, j] - shift[j]
             first[j] += weight * difference
             second[j] += weight * difference * difference
+
+
+@kernel
+def moments_of_runs(
+    queue: Any,  # IN/OUT runs
+    length: int,  # IN  rows of a run
+    x: Any,  # IN  (N, D)
+    scales: Any,  # IN  (N,) or empty
+    weights: Any,  # IN  (N,) or empty
+    shift: Any,  # IN  (D,)
+    out: Any,  # OUT (runs, 2, D) Σ w (x − shift) and Σ w (x − shift)²
+) -> None:
+    """`add_moments` for every run of rows. O(N·D)."""
+    r = take_number(queue)
+    while r < out.shape[0]:
+        begin, end = r * length, (r + 1) * length
+        out[r] = 0.0
+        add_moments(x[begin:end], scales[begin:end], weights[begin:end], shift, out[r, 0], out[r, 1])
+        r = take_number(queue)
 
 
 @inline

@@ -1,4 +1,4 @@
-"""Probing: the closest cells of every row, and the best centre of a cell against what the row already has."""
+"""Probing: the closest cells of every row, from scores. See `cells` for what rows do there."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import inline, kernel
-from globular.kernels.nearest import TILE, find_in_tile, tile_minima
-from globular.kernels.rows import float_bits, order_key, squared_distance
+from globular.kernels.rows import order_key
 
 HEAT = 16  # cells per heat of the tournament that finds the closest ones
 
@@ -80,44 +79,3 @@ def merge_closest(
                     costs[i, a], cells[i, a] = costs[i, a - 1], cells[i, a - 1]
                     a -= 1
                 costs[i, a], cells[i, a] = cost, members[g]
-
-
-@kernel
-def check_cell(
-    rows: Any,  # IN  the rows of a task, gathered
-    chosen: Any,  # IN  (n,) their numbers in the shard
-    lengths: Any,  # IN  (n,) ‖x − offset‖
-    scales: Any,  # IN  (N,) or empty
-    scores: Any,  # IN  (n, members) −2 x·(m − offset)
-    score_norms: Any,  # IN  (members,)
-    members: Any,  # IN  centres of the cell
-    centers: Any,  # IN  (C, D) float64
-    norms: Any,  # IN  (C,) float64
-    best: Any,  # IN/OUT (N,) squared distance to the label's centre
-    labels: Any,  # IN/OUT (N,)
-    keys: Any,  # scratch, integers as wide as a score
-) -> None:
-    """The cell's lowest score nominates one centre; it wins if it is closer in float64. O(n · members)."""
-    n, n_members = scores.shape
-    n_tiles = (n_members + TILE - 1) // TILE
-    for k in range(n):
-        i = chosen[k]
-        scale = scales[i] if scales.shape[0] else 1.0
-        stretch = score_norms.dtype.type(scale)
-        length = scale * lengths[k]
-        shift = score_norms.dtype.type(length * length)
-        tile_minima(scores, k, score_norms, stretch, shift, keys)
-        lowest = 0
-        for t in range(1, n_tiles):
-            if keys[t] < keys[lowest]:
-                lowest = t
-        # not worth an exact distance if it is worse by more than rounding can explain
-        limit = float_bits(score_norms.dtype.type((best[i] + 1e-5 * length * length) * (1.0 + 1e-5)))
-        if keys[lowest] > limit:
-            continue
-        c = members[find_in_tile(scores, k, score_norms, stretch, shift, lowest, keys[lowest])]
-        if c != labels[i]:
-            distance = squared_distance(rows, k, scale, centers, c, norms)
-            if distance < best[i]:
-                best[i] = distance
-                labels[i] = c

@@ -7,7 +7,8 @@ it: results go where their block says, and sums of blocks are added in the order
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 from llvmlite import ir
@@ -21,12 +22,13 @@ def new_queue() -> NDArray[np.int64]:
     return np.zeros(1, dtype=np.int64)
 
 
-@intrinsic
-def take_number(typing_context: Any, queue: Any) -> Any:
-    """The next number of a queue, each number once whatever the number of threads."""
-
+def _next_number(typing_context: Any, queue: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
         return builder.atomic_rmw("add", array.data, ir.Constant(ir.IntType(64), 1), "monotonic")
 
     return types.int64(queue), generate
+
+
+take_number = cast(Callable[[Any], int], intrinsic(_next_number))
+"""The next number of a queue, each number once whatever the number of threads."""

@@ -84,6 +84,14 @@ def _squared_distance(rows: Any, i: int, scale: float, centers: Any, c: int, nor
 
 
 @inline
+def rows_between(rows: Any, begin: int, end: int) -> Any:
+    """Rows begin … end − 1, not copied; for a `kernel`, since an `allocating_kernel` counts references."""
+    if len(rows) == 1:
+        return (rows[0][begin:end],)
+    return rows[0], rows[1], rows[2][begin : end + 1]
+
+
+@inline
 def length(values: Any, begin: int, end: int) -> float:
     """‖values[begin … end − 1]‖, also where its square would leave the range of float64. O(n)."""
     total = 0.0

@@ -11,8 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import kernel
-from globular.kernels.rows import squared_distance
+from globular.kernels.cells import score_block
+from globular.kernels.compile import allocating_kernel, kernel
+from globular.kernels.nearest import nominate_and_check
+from globular.kernels.queue import take_number
+from globular.kernels.rows import rows_between, squared_distance
+from globular.kernels.scores import copy_row
+from globular.kernels.thin import nearest_of_thin
 
 
 @kernel
@@ -42,44 +47,160 @@ def lower_by_one(
 
 
 @kernel
+def lower_runs_by_one(
+    queue: Any,  # IN/OUT runs
+    length: int,  # IN  rows of a run
+    rows: Any,  # IN
+    scales: Any,  # IN  (N,) or empty
+    weights: Any,  # IN  (N,) or empty
+    centers: Any,  # IN  (1, D) the new seed, float64
+    norms: Any,  # IN  (1,) ‖m‖²
+    number: int,  # IN  its number since the restart
+    zero: float,  # IN  squared distances up to this count as zero
+    d2: Any,  # IN/OUT (N,)
+    seeds: Any,  # IN/OUT (N,)
+    sums: Any,  # OUT (runs,) Σ w d²
+) -> None:
+    """`lower_by_one` for all rows. O(N · D)."""
+    r = take_number(queue)
+    while r < sums.shape[0]:
+        begin, end = r * length, min((r + 1) * length, d2.shape[0])
+        sums[r] = lower_by_one(
+            rows_between(rows, begin, end), scales[begin:end], weights[begin:end], centers, norms, number, zero,
+            d2[begin:end], seeds[begin:end],
+        )  # fmt: skip
+        r = take_number(queue)
+
+
+@kernel
 def settle_seeds(
     best: Any,  # IN  (n,) squared distance to the closest of old and new seeds
     found: Any,  # IN  (n,) index among the new seeds, where that is lower than `d2`
     zero: float,  # IN  squared distances up to this count as zero
     base: int,  # IN  number of the first new seed
-    weights: Any,  # IN  (n,) or empty
     d2: Any,  # IN/OUT (n,)
     seeds: Any,  # IN/OUT (n,)
-) -> float:
-    """Write what a product with many new seeds has found; return Σ w d² of the block. O(n)."""
-    potential = 0.0
+) -> None:
+    """Write what a product with many new seeds has found. O(n)."""
     for i in range(d2.shape[0]):
         if best[i] < d2[i]:
             d2[i] = best[i] if best[i] > zero else 0.0
             seeds[i] = base + found[i]
-        potential += d2[i] * (weights[i] if weights.shape[0] else 1.0)
-    return potential
+
+
+@allocating_kernel  # it makes nothing, but a call of BLAS is compiled with the allocator only
+def lower_by_many(
+    queue: Any,  # IN/OUT blocks of B rows
+    rows: Any,  # IN
+    scales: Any,  # IN  (N,) or empty
+    offset: Any,  # IN  (D,) or empty
+    factors: Any,  # IN  −2 (m − offset), see `cells`
+    score_norms: Any,  # IN  (C,) ‖m − offset‖²
+    centers: Any,  # IN  (C, D) the new seeds, float64
+    norms: Any,  # IN  (C,) ‖m‖²
+    unit: float,  # IN  unit round-off of the scores
+    tiny: float,  # IN  their smallest normal number
+    zero: float,  # IN  squared distances up to this count as zero
+    base: int,  # IN  number of the first new seed
+    everyone: Any,  # IN  (N,) 0, 1, 2, …
+    d2: Any,  # IN/OUT (N,)
+    seeds: Any,  # IN/OUT (N,)
+    seen: Any,  # scratch (B, D)
+    scores: Any,  # scratch (B · chunk,) for so many seeds at a time
+    lengths: Any,  # scratch (B,)
+    keys: Any,  # scratch (chunk / TILE, rounded up) integers as wide as a score
+    best: Any,  # scratch (B,)
+    found: Any,  # scratch (B,) int32
+) -> None:
+    """Lower all rows by many seeds, exactly: products nominate, see `nearest`. O(N · C · D)."""
+    n, C, B = d2.shape[0], centers.shape[0], lengths.shape[0]
+    chunk = scores.shape[0] // B
+    begin = B * take_number(queue)
+    while begin < n:
+        end = min(begin + B, n)
+        m = end - begin
+        # not by `rows_between`: here references to arrays are counted, there they are not
+        block = (rows[0][begin:end],) if len(rows) == 1 else (rows[0], rows[1], rows[2][begin : end + 1])
+        for i in range(m):
+            best[i] = d2[begin + i]
+            # with seeds already there, C stands for "none of the new ones"
+            found[i] = -1 if base == 0 else C
+        for first in range(0, C, chunk):
+            width = min(chunk, C - first)
+            part = scores[: m * width].reshape(m, width)
+            score_block(rows, everyone[begin:end], offset, factors, first, seen, part, lengths)
+            nominate_and_check(
+                block, lengths, scales[begin:end], part, score_norms[first : first + width], centers, norms, first,
+                unit, tiny, best, found, keys,
+            )  # fmt: skip
+        settle_seeds(best[:m], found, zero, base, d2[begin:end], seeds[begin:end])
+        begin = B * take_number(queue)
+
+
+@kernel
+def lower_thin_by_many(
+    queue: Any,  # IN/OUT blocks of B rows
+    rows: Any,  # IN  dense, of few columns
+    scales: Any,  # IN  (N,) or empty
+    offset: Any,  # IN  (D,) or empty
+    factors: Any,  # IN  (D, C)
+    score_norms: Any,  # IN  (C,)
+    centers: Any,  # IN  (C, D)
+    norms: Any,  # IN  (C,)
+    unit: float,  # IN
+    tiny: float,  # IN
+    zero: float,  # IN
+    base: int,  # IN
+    d2: Any,  # IN/OUT (N,)
+    seeds: Any,  # IN/OUT (N,)
+    seen: Any,  # scratch (B, D)
+    lengths: Any,  # scratch (B,)
+    best: Any,  # scratch (B,)
+    found: Any,  # scratch (B,) int32
+    lanes: Any,  # scratch (3 + D, LANES) in the scores' dtype
+    nearest: Any,  # scratch (LANES,) int32
+) -> None:
+    """The same as `lower_by_many`. O(N · C · D)."""
+    n, C, B = d2.shape[0], centers.shape[0], lengths.shape[0]
+    begin = B * take_number(queue)
+    while begin < n:
+        end = min(begin + B, n)
+        for i in range(end - begin):
+            lengths[i] = np.sqrt(copy_row(rows[0], begin + i, offset, seen, i))
+            best[i] = d2[begin + i]
+            found[i] = -1 if base == 0 else C
+        nearest_of_thin(
+            rows_between(rows, begin, end), seen[: end - begin], lengths, scales[begin:end], factors, score_norms,
+            centers, norms, 0, unit, tiny, best, found, lanes, nearest,
+        )  # fmt: skip
+        settle_seeds(best[: end - begin], found, zero, base, d2[begin:end], seeds[begin:end])
+        begin = B * take_number(queue)
 
 
 @kernel
 def trial_potentials(
-    rows: Any,  # IN  the rows of this block
-    scales: Any,  # IN  (n,) row scales or empty
-    weights: Any,  # IN  (n,) or empty
+    queue: Any,  # IN/OUT runs
+    length: int,  # IN  rows of a run
+    rows: Any,  # IN
+    scales: Any,  # IN  (N,) row scales or empty
+    weights: Any,  # IN  (N,) or empty
     centers: Any,  # IN  (T, D) float64
     norms: Any,  # IN  (T,) ‖m‖²
-    d2: Any,  # IN  (n,)
-    out: Any,  # OUT (T,) Σ w min(d², ‖x − m_t‖²)
+    d2: Any,  # IN  (N,)
+    out: Any,  # OUT (runs, T) Σ w min(d², ‖x − m_t‖²)
 ) -> None:
-    """What the potential of this block would be with each of the trial seeds alone. O(n · T · D)."""
-    out[:] = 0.0
-    for i in range(d2.shape[0]):
-        weight = weights[i] if weights.shape[0] else 1.0
-        if weight == 0.0 or d2[i] == 0.0:
-            continue
-        scale = scales[i] if scales.shape[0] else 1.0
-        for t in range(centers.shape[0]):
-            out[t] += weight * min(d2[i], squared_distance(rows, i, scale, centers, t, norms))
+    """What the potential of every run would be with each of the trial seeds alone. O(N · T · D)."""
+    r = take_number(queue)
+    while r < out.shape[0]:
+        out[r] = 0.0
+        for i in range(r * length, min((r + 1) * length, d2.shape[0])):
+            weight = weights[i] if weights.shape[0] else 1.0
+            if weight == 0.0 or d2[i] == 0.0:
+                continue
+            scale = scales[i] if scales.shape[0] else 1.0
+            for t in range(centers.shape[0]):
+                out[r, t] += weight * min(d2[i], squared_distance(rows, i, scale, centers, t, norms))
+        r = take_number(queue)
 
 
 @kernel
@@ -151,3 +272,26 @@ def seed_cell(
         if s == 0:
             d2[:] = np.inf
         potential = lower_cell(x, weights, row, d2)
+
+
+@kernel
+def seed_cells(
+    queue: Any,  # IN/OUT cells
+    x: Any,  # IN  (n, D) rows in the order of their cells
+    weights: Any,  # IN  (n,) or empty
+    starts: Any,  # IN  (cells + 1,)
+    ends: Any,  # IN  (cells + 1,) where the seeds of each cell begin
+    uniforms: Any,  # IN  (seeds,) numbers in [0, 1)
+    d2: Any,  # scratch (largest cell,) in the rows' dtype
+    chosen: Any,  # OUT (seeds,) rows that became seeds; −1 where no distinct row was left
+) -> None:
+    """`seed_cell` for all cells. O(n · quota · D)."""
+    g = take_number(queue)
+    while g < starts.shape[0] - 1:
+        begin, end = starts[g], starts[g + 1]
+        out = chosen[ends[g] : ends[g + 1]]
+        seed_cell(x[begin:end], weights[begin:end], uniforms[ends[g] : ends[g + 1]], d2[: end - begin], out)
+        for k in range(out.shape[0]):
+            if out[k] >= 0:
+                out[k] += begin
+        g = take_number(queue)

@@ -14,7 +14,6 @@ import numpy as np
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.nearest import check_all, compare, score_slack, scores_may_overflow
-from globular.kernels.rows import squared_distance
 
 LANES = 64
 STATE = 3  # rows of scratch beside the columns: the score at hand, the lowest and the second lowest
@@ -118,41 +117,3 @@ def nearest_of_thin(
             is_safe = lanes[2, r] > best[i] + slack + 4.0 * unit * length * length - length * length
             if scores_may_overflow(reach, scale, tiny) or (chunk > 1 and not is_safe):
                 check_all(rows, i, scale, centers, norms, first, first + chunk, best, labels)
-
-
-@kernel
-def check_cell_of_thin(
-    rows: Any,  # IN  the rows of a task, gathered
-    seen: Any,  # IN  (n, D) the same about the offset
-    chosen: Any,  # IN  (n,) their numbers in the shard
-    lengths: Any,  # IN  (n,) ‖x − offset‖
-    scales: Any,  # IN  (n,) or empty
-    factors: Any,  # IN  (D, members) −2 (m − offset)ᵀ
-    score_norms: Any,  # IN  (members,)
-    members: Any,  # IN  centres of the cell
-    centers: Any,  # IN  (C, D) float64
-    norms: Any,  # IN  (C,) float64
-    best: Any,  # IN/OUT (N,) squared distance to the label's centre
-    labels: Any,  # IN/OUT (N,)
-    lanes: Any,  # scratch (3 + D, LANES) in the scores' dtype
-    nearest: Any,  # scratch (LANES,) int32
-) -> None:
-    """The same as `probe.check_cell`: the lowest score wins if it is closer in float64. O(n · members · D)."""
-    n = seen.shape[0]
-    for base in range(0, n, LANES):
-        fill_lanes(lanes, nearest, seen, scales, base)
-        for c in range(factors.shape[1]):
-            lower_lanes(lanes, nearest, factors, c, score_norms[c])
-        for r in range(min(LANES, n - base)):
-            k = base + r
-            i = chosen[k]
-            scale = scales[k] if scales.shape[0] else 1.0
-            square = (scale * lengths[k]) ** 2
-            # not worth an exact distance if it is worse by more than rounding can explain
-            c = members[nearest[r]]
-            if c == labels[i] or lanes[1, r] + square > (best[i] + 1e-5 * square) * (1.0 + 1e-5):
-                continue
-            distance = squared_distance(rows, k, scale, centers, c, norms)
-            if distance < best[i]:
-                best[i] = distance
-                labels[i] = c

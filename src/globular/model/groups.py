@@ -7,24 +7,40 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.kernels import grouped
 from globular.kernels.nearest import group_by_label
+from globular.kernels.queue import new_queue
 from globular.model.statistics import F64
+from globular.threads import on_all_threads
+
+MEMBERS_PER_SPAN = 1 << 15
+"""Least members that a thread sorts: waking one costs as much as some thousand of them."""
 
 
-def group_by(labels: NDArray[np.int32], n_groups: int) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
+def group_by(
+    labels: NDArray[np.int32], n_groups: int, n_threads: int = 1
+) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
     """(starts, order): the members of group g are order[starts[g]:starts[g + 1]], ascending. O(members + groups)."""
     n = len(labels)
     starts = np.empty(n_groups + 1, dtype=np.int64)
     order: NDArray[np.integer] = np.empty(n, dtype=np.int32 if n < 2**31 else np.int64)
-    group_by_label(labels, starts, order)
+    n_spans = min(n_threads, n // max(MEMBERS_PER_SPAN, 4 * n_groups))
+    if n_spans < 2:
+        group_by_label(labels, starts, order)
+        return starts, order
+    ends = np.empty((n_spans, n_groups), dtype=order.dtype)
+    queues = new_queue(), new_queue()
+    on_all_threads(lambda: grouped.count_labels(queues[0], labels, ends), n_threads, calls_blas=False)
+    grouped.running_starts(ends, starts)
+    on_all_threads(lambda: grouped.place_members(queues[1], labels, ends, order), n_threads, calls_blas=False)
     return starts, order
 
 
-def order_by(labels: NDArray[np.int32], n_groups: int) -> NDArray[np.integer]:
+def order_by(labels: NDArray[np.int32], n_groups: int, n_threads: int = 1) -> NDArray[np.integer]:
     """The `order` of `group_by`, without a look at every group where labels are few."""
     if len(labels) * 8 < n_groups:
         return np.argsort(labels, kind="stable")
-    return group_by(labels, n_groups)[1]
+    return group_by(labels, n_groups, n_threads)[1]
 
 
 @dataclass(frozen=True, slots=True)

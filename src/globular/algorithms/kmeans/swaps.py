@@ -34,6 +34,7 @@ from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.seeding.common import effective_dimension
 from globular.algorithms.steps import Step, after, numbered_from
 from globular.model.cells import CenterCells
+from globular.model.draws import matched_swaps
 from globular.model.history import SWAPS
 from globular.model.search import Search
 from globular.model.statistics import F64, HardStatistics
@@ -163,7 +164,7 @@ class _Swaps:
         splits = _try_splits(self._shard, centers, statistics, self._rng)
         self.n_distances += splits.n_distances
         gains = np.maximum(splits.gains, trust * splits.zador_gains)
-        names, seats = _match(losses, nearest, gains, splits.owners)
+        names, seats = matched_swaps(losses, nearest, gains, splits.owners, SAFETY)
         taken = np.flatnonzero(seats >= 0)
         self.promised = float(gains[taken].sum() - losses[seats[taken]].sum())
         centers[seats[taken]] = splits.centers[taken]
@@ -171,28 +172,6 @@ class _Swaps:
         self._newcomers, self._expected = seats[trusting].astype(np.intp), splits.zador_gains[trusting]
         self._shard.run(Relabel(np.concatenate([names, np.where(seats < 0, names[splits.owners], seats)])))
         return np.flatnonzero(names != np.arange(C))
-
-
-def _match(losses: F64, nearest: Labels, gains: F64, owners: Labels) -> tuple[Labels, Labels]:
-    """The best splits get the centres that are least missed: new names of the clusters, and for each split the centre
-    it gets or −1."""
-    C = len(losses)
-    names, seats = np.arange(C, dtype=np.int32), np.full(len(owners), -1, dtype=np.int32)
-    # has moved, has taken over the rows of one that moved, or has been split: no longer to be given up
-    settled = np.zeros(C, dtype=bool)
-    spares = np.argsort(losses, kind="stable")[::-1].tolist()
-    for k in np.argsort(-gains, kind="stable").tolist():
-        owner = owners[k]
-        while spares and (settled[spares[-1]] or names[nearest[spares[-1]]] != nearest[spares[-1]]):
-            spares.pop()
-        if not spares:
-            break
-        spare = spares[-1]
-        if spare == owner or names[owner] != owner or gains[k] <= SAFETY * losses[spare]:
-            continue
-        names[spare], seats[k] = nearest[spare], spare
-        settled[[spare, nearest[spare], owner]] = True
-    return names, seats
 
 
 @dataclass(frozen=True, slots=True)

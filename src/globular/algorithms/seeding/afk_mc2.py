@@ -17,6 +17,7 @@ import numpy as np
 
 from globular.algorithms.seeding.common import Seeds, first_seed, repeat_rows, seeds_so_far
 from globular.algorithms.seeding.plus_plus import extend
+from globular.model.draws import ends_of_chains
 from globular.model.statistics import F64
 from globular.seam.passes import AddSeeds, Index
 from globular.seam.shard import Shard
@@ -75,23 +76,6 @@ def _run_chains(
     q = 0.5 * local.take(everyone, "errors") / potential + 0.5 / shard.total_weight
     if n_seeds > 1:
         local.run(AddSeeds(seeds[1:n_seeds], 1))
-    for chain in range(n_chains):
-        if chain:
-            local.run(AddSeeds(seeds[n_seeds + chain - 1 : n_seeds + chain], n_seeds + chain - 1))
-        here = slice(chain * m, (chain + 1) * m)
-        squared = local.take(everyone[here], "errors")
-        last = _last_state(squared, q[here], tests[chain])
-        if squared[last] == 0.0:
-            return chain
-        seeds[n_seeds + chain] = proposals[chain * m + last]
-    return n_chains
-
-
-def _last_state(squared: F64, q: F64, tests: F64) -> int:
-    """Where a Metropolis chain over these proposals ends: with π/q = d²/q it moves if test · π/q(x) < π/q(y)."""
-    ratios, thresholds = (squared / q).tolist(), tests.tolist()
-    state, current = 0, ratios[0]
-    for t in range(1, len(ratios)):
-        if thresholds[t] * current < ratios[t]:
-            state, current = t, ratios[t]
-    return state
+    last = ends_of_chains(proposals, q, tests, local.take(everyone, "errors"))
+    seeds[n_seeds : n_seeds + len(last)] = proposals[last]
+    return len(last)

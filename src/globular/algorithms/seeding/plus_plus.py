@@ -18,6 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from globular.algorithms.seeding.common import Seeds, first_seed, repeat_rows, seeds_so_far, take_squared_distances
+from globular.model.draws import accepted_proposals
 from globular.model.statistics import F64
 from globular.seam.passes import AddSeeds, TrySeeds
 from globular.seam.shard import Shard
@@ -64,18 +65,7 @@ def _draw_batch(shard: Shard, length: int, potential: float, rng: np.random.Gene
     proposals = shard.take(indices)
     if length == 1:
         return proposals
-    before = take_squared_distances(shard, indices)
-    local = shard.local(proposals)
-    everyone = np.arange(length)
-    accepted = [0]
-    closest = before
-    for i in range(1, length):
-        if accepted[-1] == i - 1:  # a new seed since the last look
-            local.run(AddSeeds(proposals[i - 1 : i], len(accepted) - 1))
-            closest = local.take(everyone, "errors")
-        if tests[i] * before[i] < min(closest[i], before[i]):
-            accepted.append(i)
-    return proposals[accepted]
+    return proposals[accepted_proposals(proposals, take_squared_distances(shard, indices), tests)]
 
 
 def extend_greedily(

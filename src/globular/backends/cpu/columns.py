@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from globular.backends.cpu.rows import CSRRows
+from globular.backends.cpu.rows import CSRRows, KernelRows, on_rows
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.host import for_runs
-from globular.kernels.moments import add_moments
+from globular.backends.host import RUN, runs_of, threads_for_runs
+from globular.kernels.moments import moments_of_runs
 from globular.model.statistics import F64, ColumnMoments
 from globular.seam.passes import Moments, Smallest
 
@@ -24,18 +25,18 @@ def _column_moments(shard: CpuShard) -> tuple[F64, F64]:
     """Weighted mean and variance per column, in one pass about a sample's mean, float64."""
     if isinstance(shard.rows, CSRRows):
         return _csr_moments(shard, shard.rows)
-    rows, total = shard.rows, shard.total_weight
     sample = shard.take(np.arange(0, shard.n_rows, -(-shard.n_rows // 256)))
     # a constant column is to have the variance zero, not what rounding its mean leaves
     constant = np.logical_and.reduce(sample == sample[0], axis=0)
     shift = np.where(constant, sample[0], np.add.reduce(sample, axis=0) / len(sample))
 
-    def moments(span: tuple[int, int]) -> F64:
-        part, out = slice(*span), np.zeros((2, shard.n_columns))
-        add_moments(rows.block(*span), shard.scales[part], shard.weights[part], shift, out[0], out[1])
-        return out
+    out = np.empty((-(-shard.n_rows // RUN), 2, shard.n_columns))
 
-    first, second = sum(for_runs(shard, moments), np.zeros((2, shard.n_columns))) / total
+    def moments(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
+        moments_of_runs(queue, RUN, rows[0], shard.scales[part], shard.weights[part], shift, out[runs_of(part)])
+
+    on_rows(shard.rows, threads_for_runs(shard), moments, calls_blas=False)
+    first, second = np.add.reduce(out, axis=0) / shard.total_weight
     with np.errstate(over="ignore", invalid="ignore"):  # callers see infinity or NaN and say so
         return shift + first, np.maximum(second - first**2, 0.0)
 

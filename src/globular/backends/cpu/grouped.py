@@ -25,7 +25,8 @@ SETTLED = 8
 """Rows are sorted by cluster once at most one in 8 of them changes its cluster in a pass."""
 STALE = 4
 """Sorted rows are sorted again when one in 4 of them has changed its cluster since."""
-TASKS = 16
+TASKS = 64
+"""Most tasks of a pass over groups: enough for many threads, and for those that end early."""
 ROWS_PER_TASK = 4096
 """Least rows of a task: handing one out costs as much as a thousand rows."""
 _ROWS_PER_COPY = 8192
@@ -69,7 +70,7 @@ class Grouping:
         return rows, np.arange(end - begin, dtype=places.dtype) if gathered else places
 
     def tasks(self) -> Iterator[tuple[int, int]]:
-        """Ranges of groups, a dozen or more. Threads play no part."""
+        """Ranges of groups. Threads play no part."""
         n_rows = int(self.starts[-1])
         return cut_groups(self.starts, min(1 << 16, max(ROWS_PER_TASK, n_rows // TASKS)))
 
@@ -94,7 +95,7 @@ def group_rows(shard: CpuShard, n_clusters: int) -> Grouping:
     held = shard.recall(Grouping)
     shard.forget(Grouping)
     if held is None or len(held.starts) != n_clusters + 1 or not np.array_equal(held.labels, shard.labels):
-        starts, order = group_by(shard.labels, n_clusters)
+        starts, order = group_by(shard.labels, n_clusters, shard.n_threads)
         held = Grouping(shard.labels.copy(), starts, order[None])
     return held
 
@@ -109,7 +110,7 @@ def move_rows(shard: CpuShard, held: Grouping, moved: NDArray[np.integer]) -> ND
     if len(left) == 0:
         return numbers
     held.labels[numbers] = new = shard.labels[numbers]
-    order = order_by(new, len(starts) - 1)
+    order = order_by(new, len(starts) - 1, shard.n_threads)
     arrivals, new = members[:, left[order]], new[order]
     new_starts = np.empty_like(starts)
     new_members = np.empty_like(members) if held.spare is None else held.spare

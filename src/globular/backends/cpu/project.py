@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from globular.backends.cpu.rows import Floats
+from globular.backends.cpu.rows import Floats, KernelRows, on_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import HostShard
+from globular.kernels.project import project_rows
 from globular.model.subspace import Subspace
 from globular.seam.passes import Project
-from globular.threads import even_ranges, run_all
 
-ROWS_PER_BLOCK = 4096
+ROWS_PER_BLOCK = 512
 
 
 @HostShard.implements(Project)
@@ -31,13 +32,10 @@ def project(shard: HostShard, work: Project) -> CpuShard:
 def _write_coordinates(shard: CpuShard, subspace: Subspace, out: Floats) -> None:
     """(x − origin) · basis of every row, in the dtype of the rows, to `out` (N, d)."""
     rows = shard.dense_rows
-    origin, basis = subspace.origin.astype(rows.dtype), subspace.basis.astype(rows.dtype)
+    origin, basis = subspace.origin.astype(rows.dtype), np.ascontiguousarray(subspace.basis, dtype=rows.dtype)
 
-    def project(span: tuple[int, int]) -> None:
-        seen = rows.block(*span)
-        if len(shard.scales):
-            seen = seen * shard.scales[slice(*span), None].astype(rows.dtype)
-        # subtracted before the product: an origin far from zero would eat the digits of the rows
-        np.matmul(seen - origin if origin.any() else seen, basis, out=out[slice(*span)])
+    def project(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
+        seen = np.empty((ROWS_PER_BLOCK, shard.n_columns), dtype=out.dtype)
+        project_rows(queue, rows[0], shard.scales[part], origin, basis, seen, out[part])
 
-    run_all(project, even_ranges(shard.n_rows, ROWS_PER_BLOCK), shard.n_threads)
+    on_rows(rows, shard.n_threads, project)

@@ -6,6 +6,7 @@ copied whole. Small integers and float16 become float32 without loss; wider inte
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -14,13 +15,17 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from globular.data.blocks import working_dtype
+from globular.kernels.queue import new_queue
 from globular.kernels.votes import copy_csr
 from globular.model.statistics import F64
+from globular.threads import even_ranges, on_all_threads, run_all
 
 Number = TypeVar("Number", bound=np.generic)
 Floats: TypeAlias = NDArray[np.float32] | NDArray[np.float64]
 KernelRows: TypeAlias = tuple[Any, ...]
 """(array,) or (data, indices, indptr): see `kernels.rows`."""
+ROWS_AT_ONCE = 1 << 14
+"""Rows that are converted at once, where they have to be."""
 
 
 def read_only(array: NDArray[Number]) -> NDArray[Number]:
@@ -169,3 +174,29 @@ def load_rows(rows: Rows, chosen: NDArray[np.integer]) -> tuple[KernelRows, bool
     if rows.is_direct():
         return (read_only(rows.array),), False
     return gather_rows(rows, chosen), True
+
+
+def can_be_indexed(rows: Rows) -> bool:
+    """Whether kernels may index the rows where they lie."""
+    return isinstance(rows, CSRRows) or rows.is_direct()
+
+
+def on_rows(
+    rows: Rows,
+    n_threads: int,
+    work: Callable[[NDArray[np.int64], KernelRows, slice], object],
+    *,
+    calls_blas: bool = True,
+) -> None:
+    """Call a kernel that takes blocks of rows from a queue, once per thread, with all rows; see `on_all_threads`.
+
+    `work` gets the queue, rows, and which ones they are. Rows that have to be converted come in parts, each with a
+    queue of its own.
+    """
+    if can_be_indexed(rows):
+        queue, everyone = new_queue(), rows.kernel_rows(0, rows.shape[0])
+        everywhere = slice(0, rows.shape[0])
+        on_all_threads(lambda: work(queue, everyone, everywhere), n_threads, calls_blas=calls_blas)
+    else:
+        spans = even_ranges(rows.shape[0], ROWS_AT_ONCE)
+        run_all(lambda span: work(new_queue(), rows.kernel_rows(*span), slice(*span)), spans, n_threads)

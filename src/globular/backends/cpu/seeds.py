@@ -8,17 +8,23 @@ winner's distance being taken exactly. Sums over fixed runs of rows are kept, so
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from globular.backends.cpu.products import CenterProduct
+from globular.backends.cpu.cells import CellProduct
+from globular.backends.cpu.rows import KernelRows, on_rows
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.host import error_runs, for_runs
+from globular.backends.host import RUN, error_runs, runs_of, threads_for_runs
 from globular.kernels import seeds as kernels
+from globular.kernels.nearest import TILE
+from globular.kernels.queue import new_queue
 from globular.model.statistics import F64, PotentialStatistics
 from globular.seam.passes import AddSeeds, CellSeeds, Index, TrySeeds
-from globular.threads import even_ranges, run_all
+from globular.threads import on_all_threads
 
 FEW = 3
 """New seeds up to which each goes by itself: reading the rows again is cheaper than a thin matrix product."""
+BLOCK, SEEDS_AT_ONCE = 256, 256
+"""Rows and seeds of a product: its scores stay in the second-level cache."""
 
 
 def zero_level(shard: CpuShard) -> float:
@@ -43,69 +49,68 @@ def add_seeds(shard: CpuShard, work: AddSeeds) -> PotentialStatistics:
 
 
 def _lower_by_one(shard: CpuShard, center: F64, number: int) -> None:
-    d2, seeds = shard.squared_distances, shard.closest_seeds
+    d2, seeds, sums = shard.squared_distances, shard.closest_seeds, np.empty(-(-shard.n_rows // RUN))
     norms: F64 = np.einsum("ij,ij->i", center, center)
     zero = zero_level(shard)
 
-    def lower(span: tuple[int, int]) -> float:
-        part = slice(*span)
-        rows = shard.rows.kernel_rows(*span)
-        return kernels.lower_by_one(
-            rows, shard.scales[part], shard.weights[part], center, norms, number, zero, d2[part], seeds[part]
-        )
+    def lower(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
+        kernels.lower_runs_by_one(
+            queue, RUN, rows, shard.scales[part], shard.weights[part], center, norms, number, zero, d2[part],
+            seeds[part], sums[runs_of(part)],
+        )  # fmt: skip
 
-    shard.error_runs = np.array(for_runs(shard, lower))
+    on_rows(shard.rows, threads_for_runs(shard), lower, calls_blas=False)
+    shard.error_runs = sums
 
 
 def _lower_by_many(shard: CpuShard, centers: F64, base: int) -> None:
-    d2, seeds = shard.squared_distances, shard.closest_seeds
-    product, zero = CenterProduct(shard, centers), zero_level(shard)
-    # with seeds already there, `len(centers)` stands for "none of the new ones"
-    none_of_these = -1 if base == 0 else len(centers)
+    d2, seeds, zero, dtype = shard.squared_distances, shard.closest_seeds, zero_level(shard), shard.dtype
+    product = CellProduct(shard, centers, np.arange(len(centers)), np.array([0, len(centers)]))
+    unit, tiny = float(np.finfo(dtype).eps) / 2, float(np.finfo(dtype).tiny)
 
-    def lower(span: tuple[int, int]) -> float:
-        part = slice(*span)
-        best = d2[part].copy()
-        found = np.full(len(best), none_of_these, dtype=np.int32)
-        for a, b in even_ranges(len(best), product.rows_per_block):
-            rows, seen, scales = product.load(span[0] + a, span[0] + b)
-            product.nearest(rows, seen, scales, best[a:b], found[a:b])
-        return kernels.settle_seeds(best, found, zero, base, shard.weights[part], d2[part], seeds[part])
+    def lower(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
+        given = (
+            queue, rows, shard.scales[part], product.offset, product.factors, product.score_norms, product.centers,
+            product.norms, unit, tiny, zero, base,
+        )  # fmt: skip
+        seen, scores = np.empty((BLOCK, shard.n_columns), dtype=dtype), np.empty(BLOCK * SEEDS_AT_ONCE, dtype=dtype)
+        lengths, best, found = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK, dtype=np.int32)
+        if product.is_thin:
+            kernels.lower_thin_by_many(*given, d2[part], seeds[part], seen, lengths, best, found, *product.lanes())
+            return
+        keys, everyone = product.keys(SEEDS_AT_ONCE // TILE), np.arange(part.stop - part.start)
+        kernels.lower_by_many(*given, everyone, d2[part], seeds[part], seen, scores, lengths, keys, best, found)
 
-    shard.error_runs = np.array(for_runs(shard, lower))
+    on_rows(shard.rows, shard.n_threads, lower)
+    shard.error_runs = None
 
 
 @CpuShard.implements(TrySeeds)
 def try_seeds(shard: CpuShard, work: TrySeeds) -> F64:
     centers = np.ascontiguousarray(work.seeds, dtype=np.float64)
     norms: F64 = np.einsum("ij,ij->i", centers, centers)
-    d2 = shard.squared_distances
+    d2, out = shard.squared_distances, np.empty((-(-shard.n_rows // RUN), len(centers)))
 
-    def trial(span: tuple[int, int]) -> F64:
-        part, out = slice(*span), np.empty(len(centers))
-        rows = shard.rows.kernel_rows(*span)
-        kernels.trial_potentials(rows, shard.scales[part], shard.weights[part], centers, norms, d2[part], out)
-        return out
+    def trial(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
+        kernels.trial_potentials(
+            queue, RUN, rows, shard.scales[part], shard.weights[part], centers, norms, d2[part], out[runs_of(part)]
+        )
 
-    found = for_runs(shard, trial)
-    return found[0] if len(found) == 1 else np.sum(found, axis=0)
+    on_rows(shard.rows, threads_for_runs(shard), trial, calls_blas=False)
+    return out[0] if len(out) == 1 else out.sum(axis=0)
 
 
 @CpuShard.implements(CellSeeds)
 def cell_seeds(shard: CpuShard, work: CellSeeds) -> Index:
     """The cells side by side on our threads."""
-    starts, quotas, uniforms = work.starts, work.quotas, work.uniforms
-    ends = np.concatenate([[0], np.cumsum(quotas)])
-    chosen = np.empty(ends[-1], dtype=np.int64)
-    rows = shard.dense_rows
+    ends = np.concatenate([[0], np.cumsum(work.quotas)])
+    chosen, queue = np.empty(ends[-1], dtype=np.int64), new_queue()
+    x = shard.dense_rows.block(0, shard.n_rows)
+    largest = int(np.diff(work.starts).max(initial=0))
 
-    def seed(cell: int) -> None:
-        begin, end = int(starts[cell]), int(starts[cell + 1])
-        out = chosen[ends[cell] : ends[cell + 1]]
-        x = rows.block(begin, end)
-        scratch = np.empty(end - begin, dtype=x.dtype)
-        kernels.seed_cell(x, shard.weights[begin:end], uniforms[ends[cell] : ends[cell + 1]], scratch, out)
-        out[out >= 0] += begin
+    def seed() -> None:
+        scratch = np.empty(largest, dtype=x.dtype)
+        kernels.seed_cells(queue, x, shard.weights, work.starts, ends, work.uniforms, scratch, chosen)
 
-    run_all(seed, range(len(quotas)), shard.n_threads)
+    on_all_threads(seed, shard.n_threads)
     return chosen.astype(np.intp)

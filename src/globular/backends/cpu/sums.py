@@ -60,7 +60,7 @@ def sums_about_offset(shard: CpuShard, n_clusters: int, grouping: Grouping | Non
     if n_clusters * shard.n_columns <= FEW_SUMS and isinstance(shard.rows, DenseRows):
         return _sums_by_block(shard, n_clusters)
     if grouping is None:
-        starts, order = group_by(shard.labels, n_clusters)
+        starts, order = group_by(shard.labels, n_clusters, shard.n_threads)
         grouping = Grouping(shard.labels, starts, order[None])
     return _sums_in_cluster_order(shard, grouping)
 
@@ -127,7 +127,7 @@ def moved_sums(
     origin = np.zeros(shard.n_columns) if offset is None else offset
     sides = []
     for rows, labels, sign in ((numbers, shard.labels[numbers], 1.0), (numbers[left], old[left], -1.0)):
-        order = order_by(labels, n_clusters)
+        order = order_by(labels, n_clusters, shard.n_threads)
         sides.append((labels[order], rows[order], sign))
 
     def add(clusters: tuple[int, int]) -> None:

@@ -130,7 +130,7 @@ def search_candidates_of(
     dtype = shard.rows.dtype if costs.dtype is None else costs.dtype
     quick, norms = centers.astype(dtype), np.einsum("ij,ij->i", centers, centers)
     precisions, biases = costs.search_precisions.astype(dtype), costs.search_biases.astype(dtype)
-    _, order = group_by(shard.labels, C)
+    _, order = group_by(shard.labels, C, shard.n_threads)
     width = members.shape[1] * graph.shape[1] + search.n_random
     held = threading.local()
 

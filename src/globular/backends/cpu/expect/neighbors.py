@@ -103,7 +103,7 @@ def soft_sums(
     C, D = means.shape
     C_prime = members.shape[1]
     clusters = np.where(members < 0, C, members).ravel()  # entries without a cluster go behind the last
-    starts, order = group_by(clusters, C + 1)
+    starts, order = group_by(clusters, C + 1, shard.n_threads)
     counts, sums, scatter = np.zeros(C), np.zeros((C, D)), np.zeros(mixture.family.scatter.shape(C, D))
     flat = shares.ravel()
 

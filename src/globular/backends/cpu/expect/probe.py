@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.assign.down import ROWS_PER_TASK, CellTask, cell_tasks
 from globular.backends.cpu.assign.neighbors import kept_members
 from globular.backends.cpu.assign.probe import closest_cells
+from globular.backends.cpu.cells import cell_tasks
 from globular.backends.cpu.expect.neighbors import Costs, soft_sums
 from globular.backends.cpu.products import CenterProduct, ScoreChunk
 from globular.backends.cpu.rows import Floats, KernelRows, gather_rows, read_only
@@ -27,6 +27,8 @@ from globular.model.statistics import F64, SoftStatistics
 from globular.seam.among import Probe
 from globular.seam.passes import Expect
 from globular.threads import even_ranges, map_all, run_all
+
+ROWS_PER_TASK = 2048
 
 
 @CpuShard.implements(Expect, Probe)
@@ -121,11 +123,12 @@ def _visit(
     shard: CpuShard, product: JointProduct, cell_of: NDArray[np.int32], members: NDArray[np.int32], costs: F64
 ) -> None:
     """One round: every row against the components of one cell; no two threads touch a row."""
-    starts, order = group_by(cell_of, len(product.chunks))
+    starts, order = group_by(cell_of, len(product.chunks), shard.n_threads)
     weighed = product.weighed
 
-    def search(task: CellTask) -> None:
-        chosen, chunk = order[task.begin : task.end], product.chunks[task.cell]
+    def search(task: tuple[int, int, int]) -> None:
+        cell, begin, end = task
+        chosen, chunk = order[begin:end], product.chunks[cell]
         rows = gather_rows(shard.rows, chosen)
         seen = product.seen(rows)
         lengths = np.zeros(len(chosen))
@@ -137,7 +140,7 @@ def _visit(
             product.centers, weighed.search_precisions, weighed.search_biases, members, costs, product.heats(chunk),
         )  # fmt: skip
 
-    run_all(search, cell_tasks(starts), shard.n_threads)
+    run_all(search, cell_tasks(starts, ROWS_PER_TASK).tolist(), shard.n_threads)
 
 
 def _shares(shard: CpuShard, weighed: Costs, costs: F64) -> float:

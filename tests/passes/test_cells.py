@@ -1,0 +1,107 @@
+"""Rows against the centres of cells, one call per thread: what every form of rows comes to, and grouping by label."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from globular.backends.cpu import CpuShard, cells
+from globular.backends.cpu import rows as in_memory
+from globular.backends.cpu.products import THIN
+from globular.model.cells import CellLevel, CellTree, CenterCells
+from globular.model.groups import MEMBERS_PER_SPAN, group_by
+from globular.seam.among import Down, Probe
+from globular.seam.passes import Assign
+from reference import assign as hard
+from reference import probe as probed
+
+FORMS: dict[str, Any] = {
+    "float64": np.float64,
+    "float32": np.float32,
+    "uint8": np.uint8,
+    "fortran": np.asfortranarray,
+    "csr": sparse.csr_matrix,
+}
+
+
+def problem(D: int, offset: float = 0.0, *, unit: bool = False) -> tuple[Any, Any, CenterCells]:
+    """Rows, whole numbers that are exact in every form, centres, and cells of them."""
+    random = np.random.default_rng(D)
+    rows = random.integers(0, 200, size=(300, D)).astype(np.float64) + offset
+    centers = rows[random.choice(len(rows), 40, replace=False)] + random.normal(size=(40, D))
+    if unit:
+        centers /= np.linalg.norm(centers, axis=1, keepdims=True)
+    cell_of = hard.closest_centers(centers, centers[:6])
+    sizes = np.bincount(cell_of, minlength=6)
+    starts = np.concatenate([[0], np.cumsum(sizes[sizes > 0])])
+    return rows, centers, CenterCells(centers[:6][sizes > 0], np.argsort(cell_of, kind="stable"), starts)
+
+
+@pytest.fixture(params=[False, True], ids=["large blocks", "small blocks"])
+def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with few rows, and as with many: several tasks a cell, several blocks a task."""
+    if request.param:
+        monkeypatch.setattr(cells, "ROWS_PER_TASK", 20)
+        monkeypatch.setattr(cells, "GATHERED_ROWS", 20)
+        monkeypatch.setattr(in_memory, "ROWS_AT_ONCE", 50)
+        monkeypatch.setattr(cells, "BLOCK_SCORES", 40)
+        monkeypatch.setattr(cells, "BLOCK_ROWS", (3, 7))
+
+
+@pytest.mark.parametrize(("D", "unit"), [(1, False), (THIN, False), (THIN, True), (THIN + 1, False), (THIN + 1, True)])
+@pytest.mark.parametrize("form", FORMS)
+def test_probing_equals_its_oracle(form: str, D: int, unit: bool, blocks: None) -> None:
+    rows, centers, among = problem(D, unit=unit)
+    seen = hard.as_seen(rows, unit_rows=unit)
+    weights = np.random.default_rng(1).uniform(size=len(rows))
+    before = np.random.default_rng(2).integers(len(centers), size=len(rows)).astype(np.int32)
+    labels, best = probed.probing_pass(seen, centers, among, 2, before)
+    for n_threads in (1, 3):
+        shard = CpuShard(FORMS[form](rows), weights, unit_rows=unit, n_threads=n_threads)
+        shard.labels[:] = before
+        found = shard.run(Assign(centers, Probe(among, 2)))
+        np.testing.assert_array_equal(shard.labels, labels)
+        np.testing.assert_allclose(shard.squared_distances, best, atol=1e-9)
+        assert found.objective == pytest.approx(float(weights @ best))
+        assert found.n_changed == np.count_nonzero(before != shard.labels)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+@pytest.mark.parametrize("D", [1, THIN, THIN + 1])
+@pytest.mark.parametrize("form", FORMS)
+def test_down_finds_the_closest_child(form: str, D: int, offset: float, blocks: None) -> None:
+    if form == "uint8" and offset:
+        pytest.skip("too small a type")
+    rows, centers, among = problem(D, offset)
+    tree = CellTree((CellLevel(among.middles, np.array([0, len(among.middles)])), CellLevel(centers, among.starts)))
+    cell_of = hard.closest_centers(rows, among.middles)
+    apart = hard.squared_distances(rows, centers)
+    inside = np.repeat(np.arange(len(among.middles)), np.diff(among.starts))
+    apart[cell_of[:, None] != inside] = np.inf
+    for n_threads in (1, 3):
+        shard = CpuShard(FORMS[form](rows), n_threads=n_threads)
+        before = shard.labels.copy()
+        found = shard.run(Assign(centers, Down(tree)))
+        np.testing.assert_array_equal(shard.labels, apart.argmin(axis=1))
+        np.testing.assert_allclose(shard.squared_distances, apart.min(axis=1), atol=1e-9)
+        assert found.n_changed == np.count_nonzero(before != shard.labels)
+
+
+@pytest.mark.parametrize("n", [0, 5, 2 * MEMBERS_PER_SPAN - 1, 2 * MEMBERS_PER_SPAN, 5 * MEMBERS_PER_SPAN + 3])
+@pytest.mark.parametrize("n_groups", [1, 700, 2 * MEMBERS_PER_SPAN])
+def test_groups_are_a_stable_sort_for_any_number_of_threads(n: int, n_groups: int) -> None:
+    labels = np.random.default_rng(n).integers(n_groups, size=n).astype(np.int32)
+    expected = np.argsort(labels, kind="stable")
+    for n_threads in (1, 2, 7):
+        starts, order = group_by(labels, n_groups, n_threads)
+        np.testing.assert_array_equal(order, expected)
+        np.testing.assert_array_equal(np.diff(starts), np.bincount(labels, minlength=n_groups))
+
+
+def test_tasks_cover_every_row_of_every_cell_once() -> None:
+    starts = np.array([0, 0, 10, 31, 31, 32])
+    tasks = cells.cell_tasks(starts, 10)
+    np.testing.assert_array_equal(tasks, [[1, 0, 10], [2, 10, 20], [2, 20, 30], [2, 30, 31], [4, 31, 32]])

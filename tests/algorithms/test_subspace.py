@@ -62,7 +62,7 @@ def test_the_directions_that_the_data_have_are_found(D: int) -> None:
 
 
 def enter(shard: Any, n_clusters: int = 100, unit: bool = False) -> Inside:
-    inside = enter_subspace(shard, n_clusters, np.random.default_rng(0), unit_centers=unit)
+    inside = enter_subspace(shard, n_clusters, np.random.default_rng(0), 0.6, unit_centers=unit)
     assert inside is not None
     return inside
 
@@ -140,7 +140,7 @@ def test_threads_do_not_change_a_bit() -> None:
 def test_rows_in_parts_stay_in_the_whole_space() -> None:
     X = flat_rows()
     split = SplitShard([CpuShard(X[:1000]), CpuShard(X[1000:])])
-    assert enter_subspace(split, 100, np.random.default_rng(0), unit_centers=False) is None
+    assert enter_subspace(split, 100, np.random.default_rng(0), 0.6, unit_centers=False) is None
 
 
 def test_max_iter_counts_both_spaces() -> None:

@@ -36,8 +36,8 @@ from reference import seeds as d2
 
 from globular.seam.passes import (  # isort: skip
     AddSeeds, AllLabels, Answer, Assign, AssignBatch, CellNeighbors, CellSeeds, Centers, Expect, ExpectChunks,
-    Farthest, LabelBySeeds, Locate, Moments, Pass, Project, Relabel, RowsOf, ScatterLabels, Smallest, SumByLabel,
-    Take, Total, Truncated, TrySeeds,
+    Farthest, Halve, LabelBySeeds, Locate, Moments, Pass, Project, Relabel, RowsOf, ScatterLabels, Smallest, Spare,
+    SumByLabel, Take, Total, Truncated, TrySeeds,
 )  # fmt: skip
 from globular.seam.tree_passes import (  # isort: skip
     BestCut, CellsOf, ExpectCells, ForgetMembers, Gains, Gap, OpenCut, OpenGaining, OpenHeld, OpenRows, Plant,
@@ -194,6 +194,12 @@ def batch(p: Problem, shard: Any, before: State, after: State, found: Any) -> No
         np.add.at(counts, who[voting], sign * p.w[voting])
         np.add.at(sums, who[voting], sign * p.w[voting, None] * (p.rows[voting] - p.rows[0]))
     alike(found, {"sums": sums, "counts": counts, "n_rows": 120, "n_changed": int((labels != old).sum())})
+
+
+def spare(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    alike(found, hard.spare(p.rows, p.w, p.centers), 1e-4)
+    np.testing.assert_array_equal(after["labels"], hard.closest_centers(p.rows, p.centers))
+    alike(shard.take(p.everyone, "errors"), p.w * d2.seed_distances(p.rows, p.w, p.centers).d2, 1e-4)
 
 
 def seeds(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
@@ -362,6 +368,9 @@ CASES = [
         found, votes(p, b["labels"], b) | {"objective": 0.0, "n_changed": 0})),
     Case("farthest", lambda p: Farthest(p.centers, 7), lambda p, s, b, a, found: alike(
         found, hard.farthest(p.rows, p.w, p.centers, b["labels"], 7))),
+    Case("spare", lambda p: Spare(p.centers), spare),
+    Case("halve", lambda p: Halve(p.former, p.centers), says(lambda p: hard.halve(
+        p.rows, p.w, hard.closest_centers(p.rows, p.former), p.former, p.centers))),
     Case("add seeds", lambda p: AddSeeds(p.centers, C), seeds, lambda p: [AddSeeds(p.former)]),
     Case("try seeds", lambda p: TrySeeds(p.centers[:4]), says(lambda p: d2.trial_potentials(
         p.rows, p.w, d2.seed_distances(p.rows, p.w, p.former).d2, p.centers[:4])), lambda p: [AddSeeds(p.former)]),

@@ -59,6 +59,13 @@ def assign(shard: NumpyShard, work: passes.Assign) -> statistics.HardStatistics:
     return found
 
 
+@NumpyShard.implements(passes.Spare)
+def spare(shard: NumpyShard, work: passes.Spare) -> statistics.SpareCenters:
+    shard.labels[:] = hard.closest_centers(shard.x, work.centers)
+    shard.squared_distances[:] = ((shard.x - work.centers[shard.labels]) ** 2).sum(axis=1)
+    return hard.spare(shard.x, shard.w, work.centers)
+
+
 @NumpyShard.implements(passes.AssignBatch)
 def assign_batch(shard: NumpyShard, work: passes.AssignBatch) -> NestedStatistics:
     if work.search.restart:
@@ -148,6 +155,7 @@ def simple(kind: Any, function: Any) -> None:
 
 simple(passes.SumByLabel, lambda x, w, s, p: statistics.HardStatistics(*sums_by(x, w, s.labels, p.n_clusters), 0, 0, 0))
 simple(passes.Farthest, lambda x, w, s, p: hard.farthest(x, w, p.centers, s.labels, p.n))
+simple(passes.Halve, lambda x, w, s, p: hard.halve(x, w, s.labels, p.firsts, p.seconds))
 simple(passes.TrySeeds, lambda x, w, s, p: d2.trial_potentials(x, w, s.squared_distances, p.seeds))
 simple(passes.Moments, lambda x, w, s, p: statistics.ColumnMoments(((s.total_weight, *hard.column_moments(x, w)),)))
 simple(passes.Smallest, lambda x, w, s, p: float(x.min()))

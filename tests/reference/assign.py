@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.model.statistics import F64, I64, FarRows, HardStatistics
+from globular.model.statistics import F64, I64, FarRows, HardStatistics, SpareCenters
 
 
 def as_seen(matrix: Any, *, unit_rows: bool = False) -> F64:
@@ -62,3 +62,20 @@ def farthest(rows: F64, weights: F64, centers: F64, labels: NDArray[np.integer],
     counting = np.flatnonzero(weights > 0)
     chosen = counting[np.argsort(-squared[counting], kind="stable")][:n]
     return FarRows(rows[chosen], squared[chosen], weights[chosen], labels[chosen].astype(np.int64))
+
+
+def spare(rows: F64, weights: F64, centers: F64) -> SpareCenters:
+    """Σ w (d₂² − d₁²) over the rows of each centre, d₁ and d₂ the distances to the closest and the second closest."""
+    closest, second = np.sort(squared_distances(rows, centers), axis=1)[:, :2].T
+    labels = closest_centers(rows, centers)
+    losses = np.bincount(labels, weights * (second - closest), minlength=len(centers))
+    return SpareCenters(losses.astype(np.float64), float(weights @ closest), len(rows) * len(centers))
+
+
+def halve(rows: F64, weights: F64, labels: NDArray[np.integer], firsts: F64, seconds: F64) -> HardStatistics:
+    """Sums of the rows closer to μ″ of their label than to μ′, and Σ w min(‖x − μ′‖², ‖x − μ″‖²)."""
+    to_first = np.sum((rows - firsts[labels]) ** 2, axis=1)
+    to_second = np.sum((rows - seconds[labels]) ** 2, axis=1)
+    votes = (weights * (to_second < to_first))[:, None] * (labels[:, None] == np.arange(len(firsts)))
+    objective = float(weights @ np.minimum(to_first, to_second))
+    return HardStatistics(votes.T @ rows, votes.sum(axis=0), objective, 0, 2 * len(rows))

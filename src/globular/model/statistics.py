@@ -145,6 +145,16 @@ class SoftStatistics(Additive):
 
 
 @dataclass(slots=True)
+class SpareCenters(Additive):
+    """What it costs to do without each of the centres."""
+
+    losses: F64
+    """Σ w (d² to the second closest − d² to the closest) over the rows of each centre, (C,)."""
+    objective: float
+    n_distances: int
+
+
+@dataclass(slots=True)
 class PotentialStatistics(Additive):
     """The potential Σ w d² that k-means++ and its relatives draw from."""
 

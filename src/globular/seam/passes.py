@@ -31,6 +31,7 @@ from globular.model.statistics import (
     HardStatistics,
     PotentialStatistics,
     SoftStatistics,
+    SpareCenters,
 )
 from globular.model.subspace import Subspace
 from globular.seam.among import ALL, Bounded, Down, HardAmong, Neighbors, Probe, Remembered, SoftAmong
@@ -157,6 +158,29 @@ class Farthest(Pass[FarRows]):
 
     def merge(self, one: FarRows, other: FarRows) -> FarRows:
         return (one + other).first(self.n)
+
+
+@dataclass(frozen=True, eq=False)
+class Spare(Pass[SpareCenters]):
+    """What the error would be without each of the centres: a row without its closest one goes to the second closest.
+
+    Rows get the closest centre for a label, and their squared distance to it. Among few centres; by products whose
+    rounding is not looked into.
+    """
+
+    effect = Effect({"labels", "d2"}, afresh=True)
+    centers: F64
+
+
+@dataclass(frozen=True, eq=False)
+class Halve(Pass[HardStatistics]):
+    """Cut every cluster in two: rows that are closer to the second of their cluster than to its first, summed up.
+
+    The labels stay; the objective is that of both halves. Two distances a row.
+    """
+
+    firsts: F64
+    seconds: F64
 
 
 # --- seeds -----------------------------------------------------------------------------------------------------------

@@ -29,6 +29,12 @@ from globular.seam.passes import AddSeeds
 from globular.seam.shard import Shard
 
 ROWS_PER_CLUSTER = 128
+FEWEST_ROWS, MOST_AT_FIRST = 4096, 16384
+"""Rows of the first part for few clusters, between which it is a sixteenth of all."""
+LEAST_PER_CLUSTER = 64
+"""Rows per cluster with which few clusters, whose swaps are tried out, can still be searched."""
+GROWTH = 16
+"""How many times the rows of a part the next one has."""
 TIMES_MORE_ROWS = 4
 """How many times the rows of the part there have to be for it to save time."""
 CREDIBLE = 1.1
@@ -40,6 +46,31 @@ def draw_part(shard: Shard, n_clusters: int, rng: np.random.Generator) -> Shard 
     n = ROWS_PER_CLUSTER * n_clusters
     if shard.n_rows < TIMES_MORE_ROWS * n or n * shard.n_columns > TAKEN_NUMBERS:
         return None
+    return _draw(shard, n, rng)
+
+
+def draw_parts(shard: Shard, n_clusters: int, rng: np.random.Generator) -> list[Shard]:
+    """Parts of the rows, each inside the next: from what few clusters need at least to an eighth of all rows.
+
+    None where even the first is hardly less than all. On a small part a search is cheap; on a larger one its centres
+    are nearly those that all rows would give.
+    """
+    n_rows = shard.n_rows
+    least = max(FEWEST_ROWS, LEAST_PER_CLUSTER * n_clusters)
+    first = max(least, min(n_rows // 16, max(MOST_AT_FIRST, ROWS_PER_CLUSTER * n_clusters)))
+    if n_rows < TIMES_MORE_ROWS * first or first * shard.n_columns > TAKEN_NUMBERS:
+        return []
+    largest = _draw(shard, max(first, min(n_rows // 8, TAKEN_NUMBERS // shard.n_columns)), rng)
+    order, parts, n = rng.permutation(largest.n_rows), [], first
+    while n * TIMES_MORE_ROWS <= largest.n_rows:
+        chosen = np.sort(order[:n])
+        weights = largest.take(chosen, "weights") * (largest.n_rows / n)
+        parts.append(shard.local(largest.take(chosen), weights))
+        n *= GROWTH
+    return [*parts, largest]
+
+
+def _draw(shard: Shard, n: int, rng: np.random.Generator) -> Shard:
     mean, _ = shard.column_moments()
     potential = shard.run(AddSeeds(mean[None])).potential
     indices, weights = sample_by_weight_and_error(shard, n, potential, rng)

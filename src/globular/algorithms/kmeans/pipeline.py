@@ -1,15 +1,18 @@
 """K-means from nothing to labelled rows, from top to bottom: what `KMeans` does.
 
-Few clusters are seeded and iterated exactly. For many an iteration over all rows and columns is dear and the seeds
-decide where it ends, so as much as possible is done on less:
+An iteration over all rows and columns is dear and the seeds decide where it ends, so as much as possible is done on
+less:
 
 1. a subspace of the columns, in which the next four stages see the rows    `subspace`
 2. a part of the rows, on which seeds, swaps and iterations come first        `coreset`
 3. seeds                                                                      `seeding`
-4. swaps of centres, which mend what iterations cannot                        `swaps`
-5. iterations, which search a few cells of centres                            `probing`
+4. swaps of centres, which mend what iterations cannot                        `trials` (few clusters), `swaps` (many)
+5. iterations                                                                 `probing`
 6. iterations in the whole space                                              `subspace`
 7. labels for the centres as they are handed out (`label_rows`)               `probing`
+
+With few clusters ("exact") every row looks at all centres, and swaps are tried out on parts of growing size; with many
+("probing") a row looks at a few cells of centres. "lloyd" and "yinyang" have stages 3, 5 and 7 alone, as in textbooks.
 """
 
 from __future__ import annotations
@@ -20,35 +23,60 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from globular.algorithms.kmeans.coreset import draw_part, part_bytes, swap_and_step_from_part
+from globular.algorithms.kmeans.coreset import draw_part, draw_parts, part_bytes, swap_and_step_from_part
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.kmeans.subspace import LARGEST_COPY, enter_subspace, leave_subspace
 from globular.algorithms.kmeans.swaps import swap_and_step
+from globular.algorithms.kmeans.trials import ROUGH_GAIN, STEPS_PER_TRIAL, TrialOptions, search_by_trials
 from globular.algorithms.kmeans.yinyang import yinyang
 from globular.algorithms.seeding.named import Start
-from globular.algorithms.steps import Step
+from globular.algorithms.steps import Step, result_of
+from globular.model.history import PART
 from globular.model.statistics import F64
 from globular.seam.shard import Shard
 
 logger = logging.getLogger("globular")
 
-EXACT: dict[str, Callable[[Shard, F64, KMeansOptions], Iterator[Step[F64]]]] = {"lloyd": lloyd, "yinyang": yinyang}
-ALGORITHMS = (*EXACT, "probing")
+PLAIN: dict[str, Callable[[Shard, F64, KMeansOptions], Iterator[Step[F64]]]] = {"lloyd": lloyd, "yinyang": yinyang}
+ALGORITHMS = (*PLAIN, "exact", "probing")
 PROBING_FROM = 500
-"""Number of clusters from which "auto" probes; with fewer, exact iterations cost as little and give more."""
+"""Number of clusters from which "auto" probes; with fewer, looking at all centres costs as little and gives more."""
+MOST_STARTS, CLUSTERS_STARTED = 8, 64
+"""Few clusters are seeded several times, 64 of them in all; the best start goes on."""
 FIXED_BYTES = 64 * 2**20
 """Samples, cells and the blocks of a few threads."""
 
 Seeding = Callable[[Shard], Generator[Step[F64], None, Start]]
 """Finds starting centres for the rows that it is handed, and shows the first of them as it goes."""
 
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """A point on the time–quality curve."""
+
+    probing: ProbingOptions
+    exact: ProbingOptions
+    trials: TrialOptions
+
+
 QUALITIES = {
-    "fast": ProbingOptions(n_probes=2, min_gain=1e-2),
-    "balanced": ProbingOptions(n_probes=2, min_gain=5e-3),
-    "best": ProbingOptions(n_probes=3, min_gain=1e-3),
+    "fast": Quality(
+        ProbingOptions(n_probes=2, min_gain=1e-2), ProbingOptions(n_probes=0, min_gain=3e-4), TrialOptions(2, 20)
+    ),
+    "balanced": Quality(
+        ProbingOptions(n_probes=2, min_gain=5e-3), ProbingOptions(n_probes=0, min_gain=1e-5), TrialOptions(6, 60)
+    ),
+    "best": Quality(
+        ProbingOptions(n_probes=3, min_gain=1e-3), ProbingOptions(n_probes=0, min_gain=1e-6), TrialOptions(12, 200)
+    ),
 }
-"""Points on the time–quality curve of probing k-means."""
+LARGEST_SHARE = {"exact": 0.25, "probing": 0.6}
+"""Of the columns, the most directions that still pay; few clusters suffer more from what a subspace leaves out."""
+PART_GAIN, PART_STEPS = 1e-4, 300
+"""When iterations of few clusters on a part of the rows end: by what one gains, and their number, trials included."""
+ON_ALL_ROWS = 1.0
+"""Where there is no part, trials may take as many iterations as came before them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +87,13 @@ class PipelineOptions:
     algorithm: str = "auto"
     """"auto" or one of `ALGORITHMS`."""
     quality: str = "balanced"
-    """One of `QUALITIES`; for "probing"."""
+    """One of `QUALITIES`; for "exact" and "probing"."""
     max_iter: int = 300
     tol: float = 0.0
-    """For exact algorithms: stop when the sum of the squared shifts of all centres falls to this."""
+    """For all but "probing": stop when the sum of the squared shifts of all centres falls to this."""
     unit_centers: bool = False
     may_narrow: bool = True
-    """Whether "probing" may begin in a subspace and with a part of the rows; the seeds then come from there."""
+    """Whether "exact" and "probing" may begin in a subspace and with a part of the rows, from which the seeds come."""
     exact_labels: bool = False
 
     @property
@@ -73,60 +101,114 @@ class PipelineOptions:
         """The algorithm that "auto" comes to."""
         if self.algorithm != "auto":
             return self.algorithm
-        return "lloyd" if self.n_clusters < PROBING_FROM else "probing"
+        return "exact" if self.n_clusters < PROBING_FROM else "probing"
+
+    @property
+    def stepping(self) -> ProbingOptions:
+        """How rows look for centres, and when iterations end."""
+        quality = QUALITIES[self.quality]
+        if self.chosen == "probing":
+            return replace(quality.probing, max_iter=self.max_iter, unit_centers=self.unit_centers)
+        min_gain = quality.exact.min_gain if self.tol > 0 else 0.0
+        return replace(
+            quality.exact, min_gain=min_gain, max_iter=self.max_iter, tol=self.tol, unit_centers=self.unit_centers
+        )
 
     @property
     def last_probes(self) -> int:
         """Cells that `label_rows` searches after the last step; 0 looks at all centres."""
-        return 0 if self.exact_labels or self.chosen in EXACT else QUALITIES[self.quality].n_probes
-
-    @property
-    def probing(self) -> ProbingOptions:
-        """The part of the options that probing k-means takes."""
-        return replace(QUALITIES[self.quality], max_iter=self.max_iter, unit_centers=self.unit_centers)
+        return 0 if self.exact_labels else self.stepping.n_probes
 
 
 def kmeans(
     shard: Shard, seed: Seeding, options: PipelineOptions, random_state: np.random.RandomState
 ) -> Iterator[Step[F64]]:
     """Cluster the rows of a shard. Every step has as many centres as there shall be, in the whole space."""
-    if options.chosen in EXACT:
+    if options.chosen in PLAIN:
         start = yield from seed(shard)
         exact = KMeansOptions(options.max_iter, options.tol, options.unit_centers)
-        yield from EXACT[options.chosen](shard, start.centers, exact)
-    else:
-        yield from _probing(shard, seed, options, np.random.default_rng(random_state.randint(2**31, size=4)))
-
-
-def _probing(shard: Shard, seed: Seeding, options: PipelineOptions, rng: np.random.Generator) -> Iterator[Step[F64]]:
-    """Stages 1 to 6."""
+        yield from PLAIN[options.chosen](shard, start.centers, exact)
+        return
+    rng = np.random.default_rng(random_state.randint(2**31, size=4))
     inside = None
     if options.may_narrow:
-        inside = enter_subspace(shard, options.n_clusters, rng, unit_centers=options.unit_centers)
+        largest_share = LARGEST_SHARE[options.chosen]
+        inside = enter_subspace(shard, options.n_clusters, rng, largest_share, unit_centers=options.unit_centers)
+    stepping = options.stepping
+    if options.chosen == "exact":
+        stepping = replace(stepping, total=shard.total_weight * float(shard.column_moments()[1].sum()))
     if inside is None:
-        yield from _seed_and_step(shard, seed, options, options.probing, rng)
+        yield from _seed_and_step(shard, seed, options, stepping, rng)
         return
     logger.info("begins in %d of %d dimensions", inside.subspace.dimension, shard.n_columns)
-    probing = replace(options.probing, unexplained=inside.unexplained)
-    steps = _seed_and_step(inside.shard, seed, options, probing, rng)
-    yield from leave_subspace(shard, inside, steps, options.probing, rng)
+    steps = _seed_and_step(inside.shard, seed, options, replace(stepping, unexplained=inside.unexplained), rng)
+    yield from leave_subspace(shard, inside, steps, stepping, rng)
 
 
 def _seed_and_step(
-    shard: Shard, seed: Seeding, options: PipelineOptions, probing: ProbingOptions, rng: np.random.Generator
+    shard: Shard, seed: Seeding, options: PipelineOptions, stepping: ProbingOptions, rng: np.random.Generator
 ) -> Iterator[Step[F64]]:
     """Stages 2 to 5."""
+    if options.chosen == "exact":
+        yield from _search_and_step(shard, seed, options, stepping, rng)
+        return
     part = draw_part(shard, options.n_clusters, rng) if options.may_narrow else None
     start = yield from seed(shard if part is None else part)
     if not start.is_seeding:  # a start that the user has chosen stays as it is
-        yield from probing_kmeans(shard, start.centers, probing, rng, labelled=start.labelled)
+        yield from probing_kmeans(shard, start.centers, stepping, rng, labelled=start.labelled)
     elif part is None:
-        yield from swap_and_step(shard, start.centers, probing, rng, labelled=start.labelled)
+        yield from swap_and_step(shard, start.centers, stepping, rng, labelled=start.labelled)
     else:
         logger.info("begins with %d of %d rows", part.n_rows, shard.n_rows)
-        steps = swap_and_step_from_part(shard, part, start.centers, probing, rng)
+        steps = swap_and_step_from_part(shard, part, start.centers, stepping, rng)
         del part  # the steps give it up when they are done with it
         yield from steps
+
+
+def _search_and_step(
+    shard: Shard, seed: Seeding, options: PipelineOptions, stepping: ProbingOptions, rng: np.random.Generator
+) -> Iterator[Step[F64]]:
+    """Stages 2 to 5 for few clusters: a search on parts of growing size, then steps over all rows."""
+    parts = draw_parts(shard, options.n_clusters, rng) if options.may_narrow else []
+    trials = QUALITIES[options.quality].trials
+    if not parts:
+        start = yield from seed(shard)
+        if start.is_seeding:
+            trials = replace(trials, max_share=ON_ALL_ROWS)
+            yield from search_by_trials(shard, start.centers, stepping, trials, rng)
+        else:  # a start that the user has chosen stays as it is
+            yield from probing_kmeans(shard, start.centers, stepping, rng)
+        return
+    on_part = replace(stepping, min_gain=max(PART_GAIN, stepping.min_gain), max_iter=PART_STEPS, tol=0.0)
+    best = yield from _best_start(parts[0], seed, options.n_clusters, on_part, rng)
+    while parts:
+        part = parts.pop(0)
+        logger.info("searches on %d of %d rows", part.n_rows, shard.n_rows)
+        for step in search_by_trials(part, best.model, on_part, trials, rng):
+            is_last = step.stopped != "" and not parts
+            best = replace(
+                step, iteration=0, stopped="", stage=PART, next_rows=None if is_last else STEPS_PER_TRIAL * part.n_rows
+            )
+            yield best
+    del part  # its memory is free while the steps over all rows are taken
+    yield from probing_kmeans(shard, best.model, stepping, rng)
+
+
+def _best_start(
+    part: Shard, seed: Seeding, n_clusters: int, options: ProbingOptions, rng: np.random.Generator
+) -> Generator[Step[F64], None, Step[F64]]:
+    """Seeds and rough iterations from them, several times if the clusters are few; returns the best end."""
+    best: Step[F64] | None = None
+    rough = replace(options, min_gain=ROUGH_GAIN)
+    for _ in range(max(1, min(MOST_STARTS, CLUSTERS_STARTED // n_clusters))):
+        start = (yield from seed(part)) if best is None else result_of(seed(part))
+        for step in probing_kmeans(part, start.centers, rough, rng):
+            better = step if best is None or step.objective < best.objective else best
+            shown = replace(better, iteration=0, stopped="", stage=PART)
+            yield replace(shown, n_distances=step.n_distances, next_rows=part.n_rows)
+        best = better
+    assert best is not None
+    return best
 
 
 def most_bytes(n_clusters: int, n_rows: int, n_columns: int) -> int:

@@ -36,13 +36,26 @@ class ProbingOptions:
     """How widely to search, and when to stop."""
 
     n_probes: int = 2
-    """Cells that each row searches in an E-step."""
+    """Cells that each row searches in an E-step; 0 looks at all centres, and needs no cells."""
     max_iter: int = 100
     min_gain: float = 1e-3
-    """Stop when an iteration lowers the objective by less than this share."""
+    """Stop when an iteration lowers the objective by less than this share of it, or of what is explained if `total` is
+    known and that is less."""
+    total: float = np.inf
+    """The error of a single centre: where most of it remains whatever the clusters, as in text, less is at stake."""
+    tol: float = 0.0
+    """Stop also when the sum of the squared shifts of all centres falls to this."""
     unit_centers: bool = False
     unexplained: float = 0.0
     """The part of the objective that the rows of a shard do not show, because they are coordinates in a subspace."""
+
+    def at_stake(self, objective: float) -> float:
+        """What gains are measured by."""
+        return min(objective, max(self.total - objective, LEAST_STAKE * objective))
+
+
+LEAST_STAKE = 1e-3
+"""Share of the objective that is always at stake."""
 
 
 def probing_kmeans(
@@ -59,25 +72,30 @@ def probing_kmeans(
 
     `momentum` is how the centres were moving, `before` the objective at the start, where they are known.
     """
+    fresh = momentum is None
     momentum = momentum or Momentum(unit_centers=options.unit_centers)
     for iteration in count(1):
-        if iteration == 1 and not labelled:
+        if options.n_probes == 0:
+            statistics = shard.run(Assign(centers))
+        elif iteration == 1 and not labelled:
             statistics = search_widely(shard, centers, options.n_probes, rng)
         else:
             statistics = shard.run(Assign(centers, Probe(draw_cells(shard, centers, rng), options.n_probes)))
         update = update_centers(shard, statistics, centers, unit=options.unit_centers, rows_follow=False)
         objective = statistics.objective + options.unexplained
-        gain = (before - objective) / max(objective, np.finfo(np.float64).tiny)
-        before = objective
+        gain, before = before - objective, objective
         stopped = ""
-        if objective == 0.0 or (gain < options.min_gain and update.n_relocated == 0):
+        if objective == 0.0 or (gain < options.min_gain * options.at_stake(objective) and update.n_relocated == 0):
             stopped = "an iteration gained less than quality asks for"
+        elif float((update.shifts(centers) ** 2).sum()) <= max(options.tol, update.rounding):
+            stopped = "centres moved less than tol"
         elif iteration >= options.max_iter:
             stopped = "max_iter"
         yield Step(iteration, objective, statistics.n_distances, statistics.n_changed, update.centers, stopped)
         if stopped:
             return
-        centers = momentum.beyond(centers, update)
+        # from seeds the first step is a long one, and beyond its end there may be no row left
+        centers = update.centers if fresh and iteration == 1 else momentum.beyond(centers, update)
 
 
 def find_labels(shard: Shard, centers: F64, rng: np.random.Generator, n_probes: int = 4, n_rounds: int = 2) -> int:

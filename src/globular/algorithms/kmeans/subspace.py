@@ -32,8 +32,6 @@ from globular.seam.shard import Shard
 
 FROM_COLUMNS = 16
 """With fewer columns there is too little to gain."""
-LARGEST_SHARE = 0.6
-"""Of the columns, the most directions that still pay."""
 SAMPLED_ROWS = 4096
 SAMPLED_NUMBERS = 1 << 23
 LARGEST_COPY = 1 << 30
@@ -53,8 +51,11 @@ class Inside:
     """Σ w ‖x − x̂‖²: what no centre in the subspace can explain."""
 
 
-def enter_subspace(shard: Shard, n_clusters: int, rng: np.random.Generator, *, unit_centers: bool) -> Inside | None:
-    """The subspace that these clusters need; None where the whole space is as good or the coordinates too many."""
+def enter_subspace(
+    shard: Shard, n_clusters: int, rng: np.random.Generator, largest_share: float, *, unit_centers: bool
+) -> Inside | None:
+    """The subspace that these clusters need; None where it has more than `largest_share` of all directions, or the
+    coordinates would be too many."""
     D = shard.n_columns
     if shard.why_not(Project) or D < FROM_COLUMNS:
         return None
@@ -64,7 +65,7 @@ def enter_subspace(shard: Shard, n_clusters: int, rng: np.random.Generator, *, u
     origin = np.zeros(D) if unit_centers else mean
     subspace = informative_subspace(sample, origin, n_clusters, rng)
     d = subspace.dimension
-    if d > LARGEST_SHARE * D or shard.n_rows * d * 8 > LARGEST_COPY:
+    if d > largest_share * D or shard.n_rows * d * 8 > LARGEST_COPY:
         return None
     inside = shard.run(Project(subspace))
     total = shard.total_weight * float((variance + (mean - origin) ** 2).sum())

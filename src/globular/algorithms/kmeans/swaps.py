@@ -158,7 +158,7 @@ class _Swaps:
             return np.empty(0, dtype=np.intp)
         nearest = graph_by_cells(self._shard, centers, cells, 2)[:, 1]
         counts = statistics.counts
-        losses = _between(counts, centers, counts[nearest], centers[nearest])
+        losses = cost_of_joining(counts, centers, counts[nearest], centers[nearest])
         self._zador_trust = np.append(self._zador_trust, losses[self._newcomers] / self._expected)
         trust = min(1.0, float(np.median(self._zador_trust)))
         splits = _try_splits(self._shard, centers, statistics, self._rng)
@@ -204,12 +204,12 @@ def _try_splits(shard: Shard, centers: F64, statistics: HardStatistics, rng: np.
     means = sums / np.maximum(counts, 1e-300)[:, None]
     rests = statistics.counts[owners, None] * centers[owners] - sums
     rests = np.where(left[:, None] > 0, rests / np.where(left > 0, left, 1.0)[:, None], means)
-    gains = _between(counts, means, left, rests)
+    gains = cost_of_joining(counts, means, left, rests)
     return _Splits(rows[first], owners, gains, share * errors[owners], won.n_distances)
 
 
-def _between(n_a: F64, mean_a: F64, n_b: F64, mean_b: F64) -> F64:
-    """What it costs to make two clusters one, or gains to make one two."""
+def cost_of_joining(n_a: F64, mean_a: F64, n_b: F64, mean_b: F64) -> F64:
+    """What it costs to make two clusters one, or gains to make one two, for many pairs of clusters."""
     apart = mean_a - mean_b
     return n_a * n_b / np.maximum(n_a + n_b, 1e-300) * np.einsum("ij,ij->i", apart, apart)
 

@@ -1,0 +1,184 @@
+"""Swaps that are tried out: centres move to where they gain most, and back if the error does not fall.
+
+Iterations of k-means end in the local minimum that their seeds lie above, and among few clusters one centre in the
+wrong place is a percent of the error. Starting ten times and keeping the best finds a better minimum at ten times the
+cost. To move a single centre and to look what becomes of it costs a few iterations, and each success is kept:
+
+- *Spare* centres are those whose rows have a second centre close by: what each is worth is known from one pass (its
+  rows go to their second closest centre, which then moves towards them: LOSS_KEPT of the difference is lost), or from
+  merging it with its nearest neighbour, whichever is less.
+- *Where a second centre would gain most*: every cluster is cut in two by a few steps of 2-means, all clusters in the
+  same passes at two distances a row.
+- The best pairs are swapped, first a quarter of the centres at once. A few iterations later the error is compared: if
+  it is lower the new centres stay, else the old ones come back and half as many are swapped the next time. After a few
+  failures of a single swap the search ends.
+
+So the error never rises, and a fit costs two or three times what its iterations cost; on a part of the rows that is
+little. (Swaps for thousands of clusters, hundreds at once and not tried one by one, are in `swaps`.)
+
+[Fränti 2018; Fritzke 2020]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
+from globular.algorithms.kmeans.swaps import cost_of_joining
+from globular.algorithms.steps import Step, numbered_from
+from globular.model.history import SWAPS
+from globular.model.statistics import F64
+from globular.seam.passes import Halve, Index, Spare, SumByLabel
+from globular.seam.shard import Shard
+
+Swap: TypeAlias = tuple[int, int]
+"""A cluster that gets a second centre, and the spare centre that it gets."""
+
+LOSS_KEPT = 0.7
+"""Share of what a spare centre is worth that is lost when the others have moved towards its rows."""
+LEAST_RATIO = 0.4
+"""A swap is tried if its gain is at least this share of its loss; iterations often make up for the rest."""
+CUTS = 3
+"""Steps of 2-means inside every cluster."""
+ROUGH_GAIN = 1e-3
+"""Iterations before the first swap end when one gains less than this share."""
+STEPS_PER_TRIAL = 5
+WORTH_KEEPING = 1e-5
+"""Share of what is at stake that a trial has to gain."""
+FEW_CLUSTERS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class TrialOptions:
+    """How long to search."""
+
+    max_failures: int = 6
+    """Swaps of a single centre that may fail one after the other, beside FEW_CLUSTERS / C: the fewer, the cheaper."""
+    max_trials: int = 60
+    max_share: float = np.inf
+    """Most iterations in trials, as a multiple of those before them."""
+
+
+def search_by_trials(
+    shard: Shard, centers: F64, options: ProbingOptions, trials: TrialOptions, rng: np.random.Generator
+) -> Iterator[Step[F64]]:
+    """Iterations, trials, and iterations again, `max_iter` of all of them together.
+
+    Every step holds the best centres so far; one of a trial stands for all its iterations.
+    """
+    rough = replace(options, min_gain=max(options.min_gain, ROUGH_GAIN))
+    for step in probing_kmeans(shard, centers, rough, rng):
+        best = replace(step, stopped="", stage=SWAPS)
+        yield best
+    at_once, in_vain, prospects = max(1, len(centers) // 4), set[Swap](), None
+    max_failures = trials.max_failures + FEW_CLUSTERS // len(centers)
+    max_iter = min(options.max_iter, best.iteration * (1 + trials.max_share))
+    for _ in range(trials.max_trials if len(centers) > 2 else 0):
+        if best.iteration >= max_iter or best.objective == 0.0:
+            break
+        n_distances = 0
+        if prospects is None:
+            prospects = _Prospects(shard, best.model, rng)
+            n_distances = prospects.n_distances
+            best = replace(best, objective=min(best.objective, prospects.objective + options.unexplained))
+        swaps = prospects.best_swaps(at_once, in_vain)
+        if not swaps:
+            break
+        short = replace(options, max_iter=min(STEPS_PER_TRIAL, options.max_iter - best.iteration))
+        tried = _hopeful(probing_kmeans(shard, prospects.after(swaps), short, rng), short.max_iter, best.objective)
+        n_done, n_distances = best.iteration + tried.iteration, n_distances + tried.n_distances
+        if tried.objective < best.objective - WORTH_KEEPING * options.at_stake(best.objective):
+            best, prospects = tried, None
+            in_vain.clear()
+        elif len(swaps) > 1:
+            at_once = len(swaps) // 2
+        else:
+            in_vain.update(swaps)
+            prospects = None
+        best = replace(best, iteration=n_done, n_distances=n_distances, stopped="", stage=SWAPS)
+        yield best
+        if len(in_vain) == max_failures:
+            break
+    left = options.max_iter - best.iteration
+    if left <= 0:
+        yield replace(best, n_distances=0, stopped="max_iter")
+    else:
+        yield from numbered_from(
+            probing_kmeans(shard, best.model, replace(options, max_iter=left), rng), best.iteration
+        )
+
+
+def _hopeful(steps: Iterator[Step[F64]], n_steps: int, goal: float) -> Step[F64]:
+    """The last of some steps; an earlier one if those that are left would hardly get below the goal."""
+    n_distances, before = 0, np.inf
+    for step in steps:
+        n_distances += step.n_distances
+        if step.objective - (n_steps - step.iteration) * (before - step.objective) > goal:
+            break
+        before = step.objective
+    return replace(step, n_distances=n_distances)
+
+
+class _Prospects:
+    """What each centre is worth and what a second one beside it would gain."""
+
+    def __init__(self, shard: Shard, centers: F64, rng: np.random.Generator) -> None:
+        found = shard.run(Spare(centers))
+        C, self._centers = len(centers), centers
+        drawn = rng.permutation(shard.locate(np.sort(rng.random(4 * C)) * found.objective, "errors"))
+        owners, first = np.unique(shard.take(drawn, "labels"), return_index=True)
+        self._firsts, self._seconds, self._gains = centers.copy(), centers.copy(), np.zeros(C)
+        self._seconds[owners] = shard.take(drawn[first])
+        counts = self._cut(shard)
+        apart = np.einsum("ij,ij->i", centers, centers)
+        squared = apart[:, None] + apart - 2.0 * (centers @ centers.T)
+        np.fill_diagonal(squared, np.inf)
+        self._nearest: Index = squared.argmin(axis=1)
+        near = self._nearest
+        merged = cost_of_joining(counts, centers, counts[near], centers[near])
+        self._losses = np.minimum(LOSS_KEPT * found.losses, merged)
+        self.objective = found.objective
+        self.n_distances = found.n_distances + 2 * CUTS * shard.n_rows
+        """Data-to-cluster distances that it took."""
+
+    def _cut(self, shard: Shard) -> F64:
+        """2-means in every cluster; returns the weights of the clusters."""
+        whole = shard.run(SumByLabel(len(self._centers)))
+        for _ in range(CUTS):
+            second = shard.run(Halve(self._firsts, self._seconds))
+            n_first, n_second = whole.counts - second.counts, second.counts
+            in_two = (n_second > 0) & (n_first > 1e-12 * whole.counts)
+            self._seconds[in_two] = second.sums[in_two] / n_second[in_two, None]
+            self._firsts[in_two] = (whole.sums - second.sums)[in_two] / n_first[in_two, None]
+            self._gains = np.where(in_two, cost_of_joining(n_first, self._firsts, n_second, self._seconds), 0.0)
+        return whole.counts
+
+    def best_swaps(self, at_most: int, in_vain: set[Swap]) -> list[Swap]:
+        """The most promising swaps that have nothing to do with each other, without those known to be in vain."""
+        swaps: list[Swap] = []
+        settled = np.zeros(len(self._centers), dtype=bool)
+        spares = np.argsort(self._losses, kind="stable").tolist()
+        for cluster in np.argsort(-self._gains, kind="stable").tolist():
+            for spare in [] if settled[cluster] else spares:
+                if self._gains[cluster] <= LEAST_RATIO * self._losses[spare]:
+                    break
+                touched = [cluster, spare, self._nearest[cluster], self._nearest[spare]]
+                if spare == cluster or settled[touched].any() or (cluster, spare) in in_vain:
+                    continue
+                settled[touched] = True
+                swaps.append((cluster, spare))
+                break
+            if len(swaps) == at_most:
+                break
+        return swaps
+
+    def after(self, swaps: list[Swap]) -> F64:
+        """The centres after some swaps."""
+        centers = self._centers.copy()
+        for cluster, spare in swaps:
+            centers[cluster], centers[spare] = self._firsts[cluster], self._seconds[cluster]
+        return centers

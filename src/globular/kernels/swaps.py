@@ -1,0 +1,71 @@
+"""Kernels of swaps: what a centre is worth, and what a second one in its cluster would gain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from globular.kernels.compile import kernel
+from globular.kernels.rows import add_row, squared_distance
+
+
+@kernel
+def two_closest(
+    scores: Any,  # IN  (n, C) −2 x·(m − offset)
+    score_norms: Any,  # IN  (C,) ‖m − offset‖²
+    scales: Any,  # IN  (n,) or empty
+    lengths: Any,  # IN  (n,) ‖x − offset‖
+    weights: Any,  # IN  (n,) or empty
+    labels: Any,  # OUT (n,) the closest centre
+    d2: Any,  # OUT (n,) squared distance to it
+    losses: Any,  # IN/OUT (C,) Σ w (second − closest squared distance)
+) -> float:
+    """The closest and the second closest of two centres or more by their scores; returns Σ w d². O(n · C)."""
+    objective = 0.0
+    for i in range(d2.shape[0]):
+        scale = scores.dtype.type(scales[i] if scales.shape[0] else 1.0)
+        lowest, second, closest = scores.dtype.type(np.inf), scores.dtype.type(np.inf), 0
+        for c in range(score_norms.shape[0]):
+            score = score_norms[c] + scale * scores[i, c]
+            if score < second:
+                if score < lowest:
+                    lowest, second, closest = score, lowest, c
+                else:
+                    second = score
+        length = np.float64(scale) * lengths[i]
+        weight = weights[i] if weights.shape[0] else 1.0
+        labels[i] = closest
+        d2[i] = max(0.0, length * length + lowest)
+        losses[closest] += weight * (np.float64(second) - lowest)
+        objective += weight * d2[i]
+    return objective
+
+
+@kernel
+def halve_clusters(
+    rows: Any,  # IN
+    scales: Any,  # IN  (n,) or empty
+    weights: Any,  # IN  (n,) or empty
+    labels: Any,  # IN  (n,)
+    firsts: Any,  # IN  (C, D) float64
+    first_norms: Any,  # IN  (C,)
+    seconds: Any,  # IN  (C, D) float64
+    second_norms: Any,  # IN  (C,)
+    offset: Any,  # IN  (D,) zeros
+    sums: Any,  # IN/OUT (C, D) Σ w x over the rows that are closer to the second
+    counts: Any,  # IN/OUT (C,) Σ w over them
+) -> float:
+    """Give every row to the closer one of the two centres of its cluster; returns Σ w d². O(n · D)."""
+    objective = 0.0
+    for i in range(labels.shape[0]):
+        scale = scales[i] if scales.shape[0] else 1.0
+        weight = weights[i] if weights.shape[0] else 1.0
+        c = labels[i]
+        first = squared_distance(rows, i, scale, firsts, c, first_norms)
+        second = squared_distance(rows, i, scale, seconds, c, second_norms)
+        if second < first:
+            counts[c] += weight
+            add_row(rows, i, weight * scale, offset, sums, c)
+        objective += weight * min(first, second)
+    return objective

@@ -30,7 +30,7 @@ from sklearn.utils import check_random_state
 
 from globular.algorithms.kmeans.path import GrowingOptions, grow
 from globular.algorithms.mixtures.em import EMOptions, em, start_from_means
-from globular.algorithms.seeding.common import evenly_spaced_masses
+from globular.algorithms.seeding.common import evenly_spread_masses
 from globular.estimators.inputs import mean_variance, open_input
 from globular.model.covariances import FAMILIES
 from globular.model.selection import CRITERIA, Score, Scores
@@ -119,7 +119,7 @@ def select(
     rng = np.random.default_rng(random.randint(2**31, size=4))
     shard = data.shard
     options = GrowingOptions(max_iter, 1e-4 * mean_variance(data), unit_centers=metric == "cosine")
-    masses = evenly_spaced_masses(shard.total_weight, sample_size, rng)
+    masses = evenly_spread_masses(shard.total_weight, sample_size, rng)
     drawn = np.unique(shard.locate(masses, "weights"))
     sample, weights = shard.take(drawn), shard.take(drawn, "weights")
     centers: list[NDArray[np.floating[Any]]] = []

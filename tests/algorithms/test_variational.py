@@ -88,7 +88,7 @@ def test_whole_neighborhoods_are_lloyd(neighborhoods: Any, C_prime: int, metric:
         np.testing.assert_array_equal(shard.labels, exact.labels)
         np.testing.assert_allclose(found.model.centers, expected.model, rtol=1e-10, atol=1e-12)
         assert found.objective == pytest.approx(expected.objective, rel=1e-12)
-        assert found.n_distances == expected.n_distances == 300 * 12
+        assert expected.n_distances <= found.n_distances == 300 * 12
         assert found.stopped in (expected.stopped, "")
         if found.iteration > 1:
             assert found.n_changed == expected.n_changed

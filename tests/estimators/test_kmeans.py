@@ -52,7 +52,7 @@ def test_attributes() -> None:
     assert set(model.labels_.tolist()) == set(range(10))
     assert model.n_features_in_ == 4 and not hasattr(model, "feature_names_in_")
     assert isinstance(model.history_, History) and len(model.history_.iterations) == model.n_iter_
-    assert model.algorithm_ in ("lloyd", "yinyang") and model.init_ in STARTS and model.stopped_
+    assert model.algorithm_ == "exact" and model.init_ in STARTS and model.stopped_
     own = np.sum((X - model.cluster_centers_[model.labels_]) ** 2)
     assert model.inertia_ == pytest.approx(own, rel=1e-12) and isinstance(model.inertia_, float)
     assert model.n_distances_ >= sum(record.n_distances for record in model.history_)
@@ -459,10 +459,10 @@ def test_a_run_does_not_profit_from_the_labels_of_the_run_before() -> None:
 
 def test_warm_start_goes_on_where_the_last_fit_ended() -> None:
     X = blobs(n=400, C=15)
-    model = KMeans(15, max_iter=3, tol=0, warm_start=True, random_state=0)
+    model = KMeans(15, algorithm="lloyd", max_iter=3, tol=0, warm_start=True, random_state=0)
     for _ in range(30):
         model.fit(X)
-    full = KMeans(15, max_iter=90, tol=0, random_state=0).fit(X)
+    full = KMeans(15, algorithm="lloyd", max_iter=90, tol=0, random_state=0).fit(X)
     np.testing.assert_array_equal(model.labels_, full.labels_)
     np.testing.assert_allclose(model.cluster_centers_, full.cluster_centers_, rtol=1e-12)
     assert model.init_ == "warm start"

@@ -37,22 +37,23 @@ class KMeans(CentroidEstimator):
     n_clusters : int, default=8
         Number of clusters. Clusters that run empty are moved to far rows, so there are `n_clusters` of them whenever
         there are that many distinct rows.
-    algorithm : {"auto", "lloyd", "yinyang", "probing"}, default="auto"
-        "lloyd" compares every row with every centre by matrix products; "yinyang" gives the same labels and skips what
-        its bounds rule out, at the price of a few float32 per row. "probing" compares a row with the centres of a few
-        cells, redrawn in every iteration, at a cost that grows with the square root of the clusters. "auto" takes
-        "lloyd" below 500 clusters and "probing" from there on; see `algorithm_`. Unless you choose the start, "probing"
-        begins in a subspace of the columns and with a part of the rows where that pays. Centres that you give are not
-        swapped.
+    algorithm : {"auto", "exact", "probing", "lloyd", "yinyang"}, default="auto"
+        "auto" takes "exact" below 500 clusters ("lloyd" if you give the centres to start from) and "probing" from there
+        on; see `algorithm_`. Both begin in a subspace
+        of the columns and with parts of the rows where that pays, swap centres that are hardly missed to where they
+        gain most, and end with accelerated iterations over all rows. With "exact" every row compares itself with every
+        centre; with "probing" only with those of a few cells, redrawn in every iteration, at a cost that grows with
+        the square root of the clusters. Centres that you give are not swapped, and all rows begin with them. "lloyd"
+        is the textbook's: iterations from one start, nothing else; "yinyang" gives the same labels with more bounds.
     quality : {"fast", "balanced", "best"}, default="balanced"
-        For "probing": how widely to search and how long to go on.
+        For "exact" and "probing": how widely to search and how long to go on.
     {init, n_init}
     max_iter : int, default=300
         Most iterations over all rows of one run, swaps included; where there is a part of the rows, as many at most on
         that before.
     tol : float, default=1e-4
-        For the exact algorithms: stop when the squared shifts of all centres add up to less than `tol` times the mean
-        variance of the columns.
+        For all but "probing": stop when the squared shifts of all centres add up to less than `tol` times the mean
+        variance of the columns. "exact" stops earlier, when iterations gain little (see `quality`), unless `tol` is 0.
     {max_time, metric, exact_labels, warm_start, random_state, verbose, callbacks, n_threads}
 
     Attributes
@@ -136,7 +137,8 @@ class KMeans(CentroidEstimator):
         return PipelineOptions(
             self.n_clusters, self.algorithm, self.quality, self.max_iter, tol,
             unit_centers=self.metric == "cosine",
-            may_narrow=isinstance(self.init, str) and self.init == "auto" and not continues(self, "cluster_centers_"),
+            may_narrow=isinstance(self.init, str) and not continues(self, "cluster_centers_"),
+            has_start=not isinstance(self.init, str) and not continues(self, "cluster_centers_"),
             exact_labels=self.exact_labels,
         )  # fmt: skip
 

@@ -89,11 +89,11 @@ class Fit:
         reason = "failed"
         try:
             for _ in range(n_runs):
-                if best is not None and self._is_late(self._foretell()):
-                    reason = "max_time"
-                    break
                 self._last_record = None
                 try:
+                    if best is not None and self.max_time is not None and self._is_late(self._foretell()):
+                        reason = "max_time"
+                        break
                     reason = yield from self.follow(begin, publish, error_per_row)
                 except KeyboardInterrupt:
                     reason = INTERRUPTED

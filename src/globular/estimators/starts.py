@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_array
 
-from globular.algorithms.seeding.common import evenly_spaced_masses
+from globular.algorithms.seeding.common import evenly_spread_masses
 from globular.algorithms.seeding.named import Start, Starting, draw_seeds
 from globular.estimators.inputs import Input, naming
 from globular.model.history import ITERATIONS, SEEDS
@@ -62,7 +62,7 @@ def of_unit_length(centers: F64) -> F64:
 def spare_centers(data: Input, n_clusters: int) -> F64:
     """Rows in the place of seeds that are not drawn yet; they take none of the random numbers of a fit."""
     shard, rng = data.shard, np.random.default_rng(0)
-    masses = evenly_spaced_masses(shard.total_weight, n_clusters, rng)
+    masses = evenly_spread_masses(shard.total_weight, n_clusters, rng)
     return rng.permutation(shard.take(shard.locate(masses, "weights")))
 
 

@@ -29,10 +29,8 @@ from globular.seam.passes import AddSeeds
 from globular.seam.shard import Shard
 
 ROWS_PER_CLUSTER = 128
-FEWEST_ROWS, MOST_AT_FIRST = 4096, 16384
-"""Rows of the first part for few clusters, between which it is a sixteenth of all."""
-LEAST_PER_CLUSTER = 64
-"""Rows per cluster with which few clusters, whose swaps are tried out, can still be searched."""
+FEWEST_ROWS, LEAST_PER_CLUSTER = 4096, 64
+"""Rows, in all and per cluster, with which few clusters, whose swaps are tried out, can still be searched."""
 GROWTH = 16
 """How many times the rows of a part the next one has."""
 TIMES_MORE_ROWS = 4
@@ -50,17 +48,17 @@ def draw_part(shard: Shard, n_clusters: int, rng: np.random.Generator) -> Shard 
 
 
 def draw_parts(shard: Shard, n_clusters: int, rng: np.random.Generator) -> list[Shard]:
-    """Parts of the rows, each inside the next: from what few clusters need at least to an eighth of all rows.
+    """Parts of the rows, each inside the next: from what few clusters need at least to an eighth of all rows, if more.
 
     None where even the first is hardly less than all. On a small part a search is cheap; on a larger one its centres
     are nearly those that all rows would give.
     """
     n_rows = shard.n_rows
-    least = max(FEWEST_ROWS, LEAST_PER_CLUSTER * n_clusters)
-    first = max(least, min(n_rows // 16, max(MOST_AT_FIRST, ROWS_PER_CLUSTER * n_clusters)))
+    first = max(FEWEST_ROWS, LEAST_PER_CLUSTER * n_clusters, min(n_rows // 64, ROWS_PER_CLUSTER * n_clusters))
     if n_rows < TIMES_MORE_ROWS * first or first * shard.n_columns > TAKEN_NUMBERS:
         return []
-    largest = _draw(shard, max(first, min(n_rows // 8, TAKEN_NUMBERS // shard.n_columns)), rng)
+    last = min(n_rows // 8, TAKEN_NUMBERS // shard.n_columns)
+    largest = _draw(shard, last if last >= TIMES_MORE_ROWS * first else first, rng)
     order, parts, n = rng.permutation(largest.n_rows), [], first
     while n * TIMES_MORE_ROWS <= largest.n_rows:
         chosen = np.sort(order[:n])

@@ -42,6 +42,7 @@ PLAIN: dict[str, Callable[[Shard, F64, KMeansOptions], Iterator[Step[F64]]]] = {
 ALGORITHMS = (*PLAIN, "exact", "probing")
 PROBING_FROM = 500
 """Number of clusters from which "auto" probes; with fewer, looking at all centres costs as little and gives more."""
+STEPS_PER_START = 8
 MOST_STARTS, CLUSTERS_STARTED = 8, 64
 """Few clusters are seeded several times, 64 of them in all; the best start goes on."""
 FIXED_BYTES = 64 * 2**20
@@ -62,13 +63,13 @@ class Quality:
 
 QUALITIES = {
     "fast": Quality(
-        ProbingOptions(n_probes=2, min_gain=1e-2), ProbingOptions(n_probes=0, min_gain=3e-4), TrialOptions(2, 20)
+        ProbingOptions(n_probes=2, min_gain=1e-2), ProbingOptions(n_probes=0, min_gain=3e-4), TrialOptions(2, 0, 20)
     ),
     "balanced": Quality(
-        ProbingOptions(n_probes=2, min_gain=5e-3), ProbingOptions(n_probes=0, min_gain=1e-5), TrialOptions(6, 60)
+        ProbingOptions(n_probes=2, min_gain=5e-3), ProbingOptions(n_probes=0, min_gain=1e-5), TrialOptions(6, 128, 60)
     ),
     "best": Quality(
-        ProbingOptions(n_probes=3, min_gain=1e-3), ProbingOptions(n_probes=0, min_gain=1e-6), TrialOptions(12, 200)
+        ProbingOptions(n_probes=3, min_gain=1e-3), ProbingOptions(n_probes=0, min_gain=1e-6), TrialOptions(12, 256, 200)
     ),
 }
 LARGEST_SHARE = {"exact": 0.25, "probing": 0.6}
@@ -94,6 +95,8 @@ class PipelineOptions:
     unit_centers: bool = False
     may_narrow: bool = True
     """Whether "exact" and "probing" may begin in a subspace and with a part of the rows, from which the seeds come."""
+    has_start: bool = False
+    """Whether the user gives the centres to start from: Lloyd's algorithm then gives what everybody expects."""
     exact_labels: bool = False
 
     @property
@@ -101,7 +104,9 @@ class PipelineOptions:
         """The algorithm that "auto" comes to."""
         if self.algorithm != "auto":
             return self.algorithm
-        return "exact" if self.n_clusters < PROBING_FROM else "probing"
+        if self.n_clusters >= PROBING_FROM:
+            return "probing"
+        return "lloyd" if self.has_start else "exact"
 
     @property
     def stepping(self) -> ProbingOptions:
@@ -190,6 +195,7 @@ def _search_and_step(
                 step, iteration=0, stopped="", stage=PART, next_rows=None if is_last else STEPS_PER_TRIAL * part.n_rows
             )
             yield best
+        trials = replace(trials, more_failures=0)  # what fails on a small part mostly fails on a larger one
     del part  # its memory is free while the steps over all rows are taken
     yield from probing_kmeans(shard, best.model, stepping, rng)
 
@@ -199,7 +205,7 @@ def _best_start(
 ) -> Generator[Step[F64], None, Step[F64]]:
     """Seeds and rough iterations from them, several times if the clusters are few; returns the best end."""
     best: Step[F64] | None = None
-    rough = replace(options, min_gain=ROUGH_GAIN)
+    rough = replace(options, min_gain=ROUGH_GAIN, max_iter=STEPS_PER_START)
     for _ in range(max(1, min(MOST_STARTS, CLUSTERS_STARTED // n_clusters))):
         start = (yield from seed(part)) if best is None else result_of(seed(part))
         for step in probing_kmeans(part, start.centers, rough, rng):

@@ -47,9 +47,10 @@ CUTS = 3
 ROUGH_GAIN = 1e-3
 """Iterations before the first swap end when one gains less than this share."""
 STEPS_PER_TRIAL = 5
+FAILURES_PER_DRAW = 3
+"""Failures after which clusters are cut anew."""
 WORTH_KEEPING = 1e-5
 """Share of what is at stake that a trial has to gain."""
-FEW_CLUSTERS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,9 @@ class TrialOptions:
     """How long to search."""
 
     max_failures: int = 6
-    """Swaps of a single centre that may fail one after the other, beside FEW_CLUSTERS / C: the fewer, the cheaper."""
+    """Swaps of a single centre that may fail one after the other."""
+    more_failures: int = 128
+    """As many more as this is times the number of clusters: the fewer there are, the cheaper they are."""
     max_trials: int = 60
     max_share: float = np.inf
     """Most iterations in trials, as a multiple of those before them."""
@@ -68,59 +71,55 @@ def search_by_trials(
 ) -> Iterator[Step[F64]]:
     """Iterations, trials, and iterations again, `max_iter` of all of them together.
 
-    Every step holds the best centres so far; one of a trial stands for all its iterations.
+    There is a step for every iteration, also of a trial; each holds the best centres so far.
     """
     rough = replace(options, min_gain=max(options.min_gain, ROUGH_GAIN))
     for step in probing_kmeans(shard, centers, rough, rng):
-        best = replace(step, stopped="", stage=SWAPS)
+        ended = step.stopped if step.objective == 0.0 else ""
+        best = replace(step, stopped="max_iter" if step.iteration == options.max_iter else ended, stage=SWAPS)
         yield best
     at_once, in_vain, prospects = max(1, len(centers) // 4), set[Swap](), None
-    max_failures = trials.max_failures + FEW_CLUSTERS // len(centers)
-    max_iter = min(options.max_iter, best.iteration * (1 + trials.max_share))
-    for _ in range(trials.max_trials if len(centers) > 2 else 0):
-        if best.iteration >= max_iter or best.objective == 0.0:
-            break
+    max_failures = trials.max_failures + trials.more_failures // len(centers)
+    last_trial = min(options.max_iter, best.iteration * (1 + trials.max_share))
+    for _ in range(trials.max_trials if len(centers) > 2 and not best.stopped else 0):
         n_distances = 0
         if prospects is None:
             prospects = _Prospects(shard, best.model, rng)
             n_distances = prospects.n_distances
-            best = replace(best, objective=min(best.objective, prospects.objective + options.unexplained))
         swaps = prospects.best_swaps(at_once, in_vain)
         if not swaps:
             break
-        short = replace(options, max_iter=min(STEPS_PER_TRIAL, options.max_iter - best.iteration))
-        tried = _hopeful(probing_kmeans(shard, prospects.after(swaps), short, rng), short.max_iter, best.objective)
-        n_done, n_distances = best.iteration + tried.iteration, n_distances + tried.n_distances
-        if tried.objective < best.objective - WORTH_KEEPING * options.at_stake(best.objective):
-            best, prospects = tried, None
+        goal = min(best.objective, prospects.objective + options.unexplained)
+        goal -= WORTH_KEEPING * options.at_stake(goal)
+        n_before, before = best.iteration, np.inf
+        short = replace(options, max_iter=min(STEPS_PER_TRIAL, options.max_iter - n_before))
+        for step in probing_kmeans(shard, prospects.after(swaps), short, rng):
+            # the others gain less than this one, so they would hardly reach the goal
+            hopeless = step.objective - (short.max_iter - step.iteration) * (before - step.objective) > goal
+            success, before = bool(step.stopped) and step.objective < goal, step.objective
+            best = replace(
+                step if success else best, iteration=n_before + step.iteration, stage=SWAPS,
+                n_distances=n_distances + step.n_distances, n_changed=step.n_changed,
+                stopped="max_iter" if n_before + step.iteration == options.max_iter else "",
+            )  # fmt: skip
+            yield best
+            n_distances = 0
+            if hopeless:
+                break
+        if success:
+            prospects = None
             in_vain.clear()
         elif len(swaps) > 1:
             at_once = len(swaps) // 2
         else:
             in_vain.update(swaps)
-            prospects = None
-        best = replace(best, iteration=n_done, n_distances=n_distances, stopped="", stage=SWAPS)
-        yield best
-        if len(in_vain) == max_failures:
+            if len(in_vain) % FAILURES_PER_DRAW == 0:
+                prospects = None
+        if len(in_vain) == max_failures or best.iteration >= last_trial:
             break
-    left = options.max_iter - best.iteration
-    if left <= 0:
-        yield replace(best, n_distances=0, stopped="max_iter")
-    else:
-        yield from numbered_from(
-            probing_kmeans(shard, best.model, replace(options, max_iter=left), rng), best.iteration
-        )
-
-
-def _hopeful(steps: Iterator[Step[F64]], n_steps: int, goal: float) -> Step[F64]:
-    """The last of some steps; an earlier one if those that are left would hardly get below the goal."""
-    n_distances, before = 0, np.inf
-    for step in steps:
-        n_distances += step.n_distances
-        if step.objective - (n_steps - step.iteration) * (before - step.objective) > goal:
-            break
-        before = step.objective
-    return replace(step, n_distances=n_distances)
+    if not best.stopped:
+        left = replace(options, max_iter=options.max_iter - best.iteration)
+        yield from numbered_from(probing_kmeans(shard, best.model, left, rng), best.iteration)
 
 
 class _Prospects:

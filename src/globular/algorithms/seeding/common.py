@@ -29,9 +29,12 @@ def first_seed(shard: Shard, rng: np.random.Generator) -> F64:
     return shard.take(shard.locate(np.array([rng.random() * shard.total_weight]), "weights"))
 
 
-def evenly_spaced_masses(total: float, n: int, rng: np.random.Generator) -> F64:
-    """n masses at equal distances from a random start: row i is hit n·mass_i/total times on average, ±1."""
-    return (np.arange(n, dtype=np.float64) + rng.random()) * (total / n)
+def evenly_spread_masses(total: float, n: int, rng: np.random.Generator) -> F64:
+    """n masses, one anywhere in each of n equal stretches: row i is hit n·mass_i/total times on average, ±1.
+
+    Masses at equal distances would miss whole groups of rows that come in turn.
+    """
+    return (np.arange(n, dtype=np.float64) + rng.random(n)) * (total / n)
 
 
 def sample_by_weight_and_error(shard: Shard, n: int, potential: float, rng: np.random.Generator) -> tuple[Index, F64]:
@@ -41,8 +44,8 @@ def sample_by_weight_and_error(shard: Shard, n: int, potential: float, rng: np.r
     what it would in a plain sample. Rows are ascending; fewer than n where some are drawn twice.
     """
     total = shard.total_weight
-    by_weight = shard.locate(evenly_spaced_masses(total, n - n // 2, rng), "weights")
-    by_error = shard.locate(evenly_spaced_masses(potential, n // 2, rng), "errors") if potential > 0 else by_weight[:0]
+    by_weight = shard.locate(evenly_spread_masses(total, n - n // 2, rng), "weights")
+    by_error = shard.locate(evenly_spread_masses(potential, n // 2, rng), "errors") if potential > 0 else by_weight[:0]
     indices, counts = np.unique(np.concatenate([by_weight, by_error]), return_counts=True)
     # chance of one draw to hit a row, divided by the row's weight
     chance = np.full(len(indices), 0.5 / total)

@@ -34,7 +34,7 @@ from globular.algorithms.graphs import neighbor_graph
 from globular.algorithms.seeding.common import (
     TAKEN_NUMBERS,
     effective_dimension,
-    evenly_spaced_masses,
+    evenly_spread_masses,
     repeat_rows,
     sample_by_weight_and_error,
     seeds_so_far,
@@ -185,7 +185,7 @@ class _Builder:
             return _Sample(np.flatnonzero(weights), weights[weights > 0], True)
         if not self.tree.levels:
             indices, counts = np.unique(
-                shard.locate(evenly_spaced_masses(total, n, self.rng), "weights"), return_counts=True
+                shard.locate(evenly_spread_masses(total, n, self.rng), "weights"), return_counts=True
             )
             return _Sample(indices, counts.astype(np.float64) * (total / n), False)
         indices, weights = sample_by_weight_and_error(shard, n, float(self.errors.sum()), self.rng)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from globular.algorithms.seeding.common import Seeds, evenly_spaced_masses, first_seed, repeat_rows, seeds_so_far
+from globular.algorithms.seeding.common import Seeds, evenly_spread_masses, first_seed, repeat_rows, seeds_so_far
 from globular.algorithms.seeding.plus_plus import distinct_plus_plus, extend
 from globular.algorithms.steps import result_of
 from globular.seam.passes import AddSeeds, Total
@@ -32,7 +32,7 @@ def parallel(
     for _ in range(n_rounds):
         if potential <= 0:
             break
-        indices = np.unique(shard.locate(evenly_spaced_masses(potential, n_candidates, rng), "errors"))
+        indices = np.unique(shard.locate(evenly_spread_masses(potential, n_candidates, rng), "errors"))
         drawn = shard.take(indices)
         potential = shard.run(AddSeeds(drawn, len(candidates))).potential
         candidates = np.concatenate([candidates, drawn])

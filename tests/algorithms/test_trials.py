@@ -1,0 +1,169 @@
+"""Swaps that are tried out: never a worse error, mostly that of the best of many starts, and exact at the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
+
+from globular import KMeans, datasets
+from globular.algorithms.kmeans import coreset, pipeline, trials
+from globular.algorithms.kmeans.coreset import draw_parts
+from globular.algorithms.kmeans.probing import ProbingOptions
+from globular.algorithms.kmeans.trials import TrialOptions, search_by_trials
+from globular.algorithms.steps import last_step
+from globular.backends.cpu import CpuShard
+from globular.backends.many.split import SplitShard
+from globular.model.history import ITERATIONS, PART, SWAPS
+from reference import assign as hard
+
+EXACTLY = ProbingOptions(n_probes=0, min_gain=1e-4)
+
+
+def groups(n: int = 3000, k: int = 30, d: int = 3, seed: int = 0) -> Any:
+    random = np.random.default_rng(seed)
+    return 6.0 * random.normal(size=(k, d))[np.arange(n) % k] + random.normal(size=(n, d))
+
+
+def searched(shard: Any, k: int, seed: int = 0, options: ProbingOptions = EXACTLY) -> Any:
+    random = np.random.default_rng(seed)
+    centers = shard.take(np.sort(random.choice(shard.n_rows, k, replace=False)))
+    return list(search_by_trials(shard, centers, options, TrialOptions(), random))
+
+
+def test_groups_that_share_a_center_get_their_own() -> None:
+    X = groups()
+    steps = searched(CpuShard(X), 30)
+    plain = KMeans(30, algorithm="lloyd", init=X[:30][::-1]).fit(X)
+    assert steps[-1].objective < 1.01 * KMeans(30, n_init=20, algorithm="lloyd", random_state=0).fit(X).inertia_
+    assert steps[-1].objective <= plain.inertia_
+    assert {step.stage for step in steps} == {SWAPS, ITERATIONS}
+
+
+@pytest.mark.parametrize("form", ["dense", "float32", "csr", "weights", "split"])
+def test_the_objective_never_rises_and_belongs_to_the_centers(form: str) -> None:
+    X, weights = groups(n=600, k=12), np.random.default_rng(1).uniform(0.0, 2.0, 600) if form == "weights" else None
+    shard: Any = CpuShard(sparse.csr_array(X) if form == "csr" else X.astype("f4") if form == "float32" else X, weights)
+    if form == "split":
+        shard = SplitShard([CpuShard(X[:200]), CpuShard(X[200:], first_row=200)])
+    steps = searched(shard, 8)
+    objectives = np.array([step.objective for step in steps])
+    assert (np.diff(objectives) <= 1e-9 * objectives[0]).all()
+    iterations = np.array([step.iteration for step in steps])
+    np.testing.assert_array_equal(iterations, np.arange(1, len(steps) + 1))
+    w = np.ones(600) if weights is None else weights
+    error = float(w @ hard.squared_distances(hard.as_seen(X), steps[-1].model).min(axis=1))
+    assert error <= objectives[-1] * (1 + 1e-6)
+
+
+def test_all_iterations_together_are_limited() -> None:
+    for limit in (1, 3, 12):
+        steps = searched(CpuShard(groups()), 30, options=replace(EXACTLY, max_iter=limit, min_gain=0.0))
+        assert steps[-1].iteration <= limit and steps[-1].stopped == "max_iter"
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_very_few_clusters(k: int) -> None:
+    X = groups(n=500, k=5)
+    steps = searched(CpuShard(X), k)
+    lowest = min(KMeans(k, algorithm="lloyd", random_state=seed).fit(X).inertia_ for seed in range(5))
+    assert steps[-1].objective <= 1.02 * lowest
+    assert (steps[0].stage == SWAPS) and len(steps[-1].model) == k
+
+
+def test_equal_rows_leave_nothing_to_swap() -> None:
+    X = np.repeat(np.arange(4.0)[:, None], 50, axis=0)
+    assert last_step(iter(searched(CpuShard(X), 8))).objective == 0.0
+    with pytest.warns(ConvergenceWarning):
+        assert KMeans(6, random_state=0).fit(np.ones((200, 2)) * 3.0).inertia_ == 0.0
+
+
+def test_several_swaps_that_fail_together_are_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    plain = trials._Prospects.best_swaps
+
+    def watched(self: Any, at_most: int, in_vain: Any) -> Any:
+        swaps = plain(self, at_most, in_vain)
+        tried.append(len(swaps))
+        return swaps
+
+    monkeypatch.setattr(trials._Prospects, "best_swaps", watched)
+    monkeypatch.setattr(trials, "WORTH_KEEPING", np.inf)  # every trial fails
+    searched(CpuShard(groups()), 30)
+    limit = TrialOptions().max_failures + TrialOptions().more_failures // 30
+    assert tried[0] > 1 and tried.count(1) <= limit and sorted(tried, reverse=True) == [*tried[:-1], tried[-1]]
+
+
+@pytest.mark.parametrize("n_rows", [2 * 4096 * 2 - 1, 2 * 4096 * 2])
+def test_parts_begin_where_they_are_a_quarter_of_the_rows(n_rows: int) -> None:
+    assert coreset.FEWEST_ROWS * coreset.TIMES_MORE_ROWS == 2 * 4096 * 2
+    parts = draw_parts(CpuShard(np.random.default_rng(0).normal(size=(n_rows, 2))), 8, np.random.default_rng(0))
+    assert len(parts) == (n_rows >= coreset.FEWEST_ROWS * coreset.TIMES_MORE_ROWS)
+
+
+def test_parts_grow_and_stand_for_all_rows() -> None:
+    X = groups(n=300_000, k=20, d=2)
+    parts = draw_parts(CpuShard(X), 8, np.random.default_rng(0))
+    sizes = [part.n_rows for part in parts]
+    assert len(sizes) == 1 + (sizes[-1] >= coreset.TIMES_MORE_ROWS * sizes[0]) and sizes == sorted(sizes)
+    centers = X[:8]
+    whole = float(hard.squared_distances(X[:60_000], centers).min(axis=1).sum()) * 5
+    for part in parts:
+        error = part.take(np.arange(part.n_rows), "weights") @ hard.squared_distances(
+            part.take(np.arange(part.n_rows)), centers
+        ).min(axis=1)
+        assert error == pytest.approx(whole, rel=0.05) and part.total_weight == pytest.approx(len(X), rel=0.03)
+
+
+def test_no_worse_than_the_best_of_ten_starts() -> None:
+    grid = datasets.birch_grid(7, 700, random_state=0)
+    found = [KMeans(49, random_state=seed).fit(grid.X) for seed in range(3)]
+    ten = [KMeans(49, algorithm="lloyd", random_state=seed).fit(grid.X).inertia_ for seed in range(10)]
+    for model in found:
+        assert model.algorithm_ == "exact" and PART in {record.stage for record in model.history_}
+        assert model.inertia_ <= 1.001 * min(ten)
+        distances = hard.squared_distances(grid.X[:2000], model.cluster_centers_)
+        np.testing.assert_array_equal(model.labels_[:2000], distances.argmin(axis=1))
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_threads_and_the_seed_decide_alone(metric: str) -> None:
+    X = groups(n=20_000, k=12, d=5).astype(np.float32)
+    one = KMeans(12, metric=metric, random_state=3, n_threads=1).fit(X)
+    for n_threads in (2, 5):
+        other = KMeans(12, metric=metric, random_state=3, n_threads=n_threads).fit(X)
+        np.testing.assert_array_equal(other.cluster_centers_, one.cluster_centers_)
+        np.testing.assert_array_equal(other.labels_, one.labels_)
+        assert other.inertia_ == one.inertia_
+
+
+def test_quality_has_a_meaning_and_tol_zero_ends_at_a_fixed_point() -> None:
+    X = groups(n=20_000, k=60, d=4)
+    fast, best = (KMeans(24, quality=quality, random_state=0).fit(X) for quality in ("fast", "best"))
+    assert fast.n_distances_ < best.n_distances_ and best.inertia_ <= 1.0001 * fast.inertia_
+    fixed = KMeans(24, tol=0, random_state=0, max_iter=1000).fit(X)
+    means = np.array([X[fixed.labels_ == c].mean(axis=0) for c in range(24)])
+    np.testing.assert_allclose(fixed.cluster_centers_, means, atol=1e-6)
+
+
+def test_text_is_searched_as_far_as_it_can_be_explained() -> None:
+    """Nearly all of the error of sparse unit rows remains: gains are measured by the rest."""
+    random = np.random.default_rng(0)
+    topics = random.dirichlet(np.full(400, 0.02), size=8)
+    counts = np.array([random.multinomial(30, topics[i % 8]) for i in range(1500)], dtype=np.float32)
+    X = sparse.csr_array(counts / np.linalg.norm(counts, axis=1, keepdims=True))
+    ten = [KMeans(8, algorithm="lloyd", random_state=seed).fit(X).inertia_ for seed in range(10)]
+    assert KMeans(8, random_state=0).fit(X).inertia_ <= 1.0005 * min(ten)
+
+
+def test_centers_that_are_given_are_not_swapped() -> None:
+    X = groups()
+    given = KMeans(30, init=X[:30], algorithm="exact", random_state=0).fit(X)
+    assert {record.stage for record in given.history_} == {ITERATIONS}
+    assert KMeans(30, init=X[:30]).fit(X).algorithm_ == "lloyd"
+    few, many = pipeline.PROBING_FROM - 1, pipeline.PROBING_FROM
+    assert [KMeans(k, random_state=0).fit(X).algorithm_ for k in (few, many)] == ["exact", "probing"]

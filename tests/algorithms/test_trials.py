@@ -100,9 +100,16 @@ def test_several_swaps_that_fail_together_are_halved(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("n_rows", [2 * 4096 * 2 - 1, 2 * 4096 * 2])
 def test_parts_begin_where_they_are_a_quarter_of_the_rows(n_rows: int) -> None:
-    assert coreset.FEWEST_ROWS * coreset.TIMES_MORE_ROWS == 2 * 4096 * 2
+    assert coreset.FEWEST_ROWS[0] * coreset.TIMES_MORE_ROWS == 2 * 4096 * 2
     parts = draw_parts(CpuShard(np.random.default_rng(0).normal(size=(n_rows, 2))), 8, np.random.default_rng(0))
-    assert len(parts) == (n_rows >= coreset.FEWEST_ROWS * coreset.TIMES_MORE_ROWS)
+    assert len(parts) == (n_rows >= coreset.FEWEST_ROWS[0] * coreset.TIMES_MORE_ROWS)
+
+
+@pytest.mark.parametrize(("n_columns", "n_rows"), [(16, 4096), (17, 17 * 256), (32, 8192), (40, 8192)])
+def test_many_columns_ask_for_more_rows(n_columns: int, n_rows: int) -> None:
+    X = np.random.default_rng(0).normal(size=(33_000, n_columns))
+    (part,) = draw_parts(CpuShard(X), 8, np.random.default_rng(0))
+    assert 0.9 * n_rows < part.n_rows <= n_rows
 
 
 def test_parts_grow_and_stand_for_all_rows() -> None:

@@ -29,8 +29,9 @@ from globular.seam.passes import AddSeeds
 from globular.seam.shard import Shard
 
 ROWS_PER_CLUSTER = 128
-FEWEST_ROWS, LEAST_PER_CLUSTER = 4096, 64
-"""Rows, in all and per cluster, with which few clusters, whose swaps are tried out, can still be searched."""
+FEWEST_ROWS, ROWS_PER_COLUMN, LEAST_PER_CLUSTER = (4096, 8192), 256, 64
+"""Rows in all (from few columns to many), and per cluster, with which few clusters, whose swaps are tried out, can
+still be searched."""
 GROWTH = 16
 """How many times the rows of a part the next one has."""
 TIMES_MORE_ROWS = 4
@@ -54,7 +55,8 @@ def draw_parts(shard: Shard, n_clusters: int, rng: np.random.Generator) -> list[
     are nearly those that all rows would give.
     """
     n_rows = shard.n_rows
-    first = max(FEWEST_ROWS, LEAST_PER_CLUSTER * n_clusters, min(n_rows // 64, ROWS_PER_CLUSTER * n_clusters))
+    least = min(FEWEST_ROWS[1], max(FEWEST_ROWS[0], ROWS_PER_COLUMN * shard.n_columns))
+    first = max(least, LEAST_PER_CLUSTER * n_clusters, min(n_rows // 64, ROWS_PER_CLUSTER * n_clusters))
     if n_rows < TIMES_MORE_ROWS * first or first * shard.n_columns > TAKEN_NUMBERS:
         return []
     last = min(n_rows // 8, TAKEN_NUMBERS // shard.n_columns)

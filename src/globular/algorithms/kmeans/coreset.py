@@ -60,9 +60,9 @@ def draw_parts(shard: Shard, n_clusters: int, rng: np.random.Generator) -> list[
     if n_rows < TIMES_MORE_ROWS * first or first * shard.n_columns > TAKEN_NUMBERS:
         return []
     last = min(n_rows // 8, TAKEN_NUMBERS // shard.n_columns)
-    largest = _draw(shard, last if last >= TIMES_MORE_ROWS * first else first, rng)
+    largest = _draw(shard, last if last >= 2 * first else first, rng)
     order, parts, n = rng.permutation(largest.n_rows), [], first
-    while n * TIMES_MORE_ROWS <= largest.n_rows:
+    while 2 * n <= largest.n_rows:
         chosen = np.sort(order[:n])
         weights = largest.take(chosen, "weights") * (largest.n_rows / n)
         parts.append(shard.local(largest.take(chosen), weights))

@@ -43,8 +43,9 @@ ALGORITHMS = (*PLAIN, "exact", "probing")
 PROBING_FROM = 500
 """Number of clusters from which "auto" probes; with fewer, looking at all centres costs as little and gives more."""
 STEPS_PER_START = 8
-MOST_STARTS, CLUSTERS_STARTED = 8, 64
-"""Few clusters are seeded several times, 64 of them in all; the best start goes on."""
+MOST_STARTS, CLUSTERS_STARTED, ROWS_PER_START = 8, 64, 32
+"""Few clusters are seeded several times, 64 of them in all, or once for every 32 times that the rows of the part go
+into all rows; the best start goes on."""
 FIXED_BYTES = 64 * 2**20
 """Samples, cells and the blocks of a few threads."""
 
@@ -185,7 +186,9 @@ def _search_and_step(
             yield from probing_kmeans(shard, start.centers, stepping, rng)
         return
     on_part = replace(stepping, min_gain=max(PART_GAIN, stepping.min_gain), max_iter=PART_STEPS, tol=0.0)
-    best = yield from _best_start(parts[0], seed, options.n_clusters, on_part, rng)
+    few, cheap = CLUSTERS_STARTED // options.n_clusters, shard.n_rows // (ROWS_PER_START * parts[0].n_rows)
+    n_starts = max(1, min(MOST_STARTS, max(few, cheap)))
+    best = yield from _best_start(parts[0], seed, n_starts, on_part, rng)
     while parts:
         part = parts.pop(0)
         logger.info("searches on %d of %d rows", part.n_rows, shard.n_rows)
@@ -201,12 +204,12 @@ def _search_and_step(
 
 
 def _best_start(
-    part: Shard, seed: Seeding, n_clusters: int, options: ProbingOptions, rng: np.random.Generator
+    part: Shard, seed: Seeding, n_starts: int, options: ProbingOptions, rng: np.random.Generator
 ) -> Generator[Step[F64], None, Step[F64]]:
-    """Seeds and rough iterations from them, several times if the clusters are few; returns the best end."""
+    """Seeds and rough iterations from them, several times; returns the best end."""
     best: Step[F64] | None = None
     rough = replace(options, min_gain=ROUGH_GAIN, max_iter=STEPS_PER_START)
-    for _ in range(max(1, min(MOST_STARTS, CLUSTERS_STARTED // n_clusters))):
+    for _ in range(n_starts):
         start = (yield from seed(part)) if best is None else result_of(seed(part))
         for step in probing_kmeans(part, start.centers, rough, rng):
             better = step if best is None or step.objective < best.objective else best

@@ -562,12 +562,14 @@ def test_all_workers_killed_at_once(fragile: Client) -> None:
     await_workers(fragile)
     rows = blobs(N, C=20, D=D)
     with fragile.as_current():
-        expected, model = fitted_arrays(MODELS["lloyd"]().fit(as_dask(rows))), MODELS["lloyd"]()
+        expected, model = MODELS["lloyd"]().fit(as_dask(rows)), MODELS["lloyd"]()
         for record in model.fit_iter(as_dask(rows)):
             if record.iteration == 3:
                 for pid in fragile.run(os.getpid).values():
                     os.kill(pid, signal.SIGKILL)
-    assert fitted_arrays(model) == expected
+    # sums that are taken afresh may differ in the last digit from those that were brought up to date
+    np.testing.assert_allclose(model.cluster_centers_, expected.cluster_centers_, rtol=1e-12)
+    np.testing.assert_array_equal(model.labels_, expected.labels_)
 
 
 def test_lazy_answers_outlive_the_worker_that_has_the_model(fragile: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -819,7 +821,7 @@ def test_a_checkpoint_resumes_on_another_cluster_size(tmp_path: Path, current: C
         resumed = globular.load(folder).set_params(warm_start=True, max_iter=26, callbacks=None)
         resumed.fit(as_dask(rows))
     whole = KMeans(25, algorithm="lloyd", random_state=0, max_iter=30, tol=0).fit(as_dask(rows))
-    np.testing.assert_array_equal(resumed.cluster_centers_, whole.cluster_centers_)
+    np.testing.assert_allclose(resumed.cluster_centers_, whole.cluster_centers_, rtol=1e-12)
     np.testing.assert_array_equal(resumed.labels_, whole.labels_)
 
 

@@ -56,7 +56,7 @@ def test_a_fit_may_be_ended_in_any_stage(stage: str) -> None:
     assert model.stopped_ == "callback" and model.history_[-1].stage == stage
     assert model.n_iter_ == model.history_[-1].iteration
     distances = hard.squared_distances(X, model.cluster_centers_)
-    assert (model.labels_ == distances.argmin(axis=1)).mean() > 0.99
+    assert (model.labels_ == distances.argmin(axis=1)).mean() > 0.97
     assert model.inertia_ == pytest.approx(distances[np.arange(len(X)), model.labels_].sum())
 
 

@@ -165,13 +165,13 @@ def test_weights_from_a_file_and_from_a_column_are_the_same(tmp_path: Path) -> N
 
 def test_checkpoints_are_written_during_the_fit_and_resume_goes_on(data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
-    start = ["fit", data, "-k", 20, "-o", folder, "--seed", 1, "--tol", 0.0, "-q"]
+    start = ["fit", data, "-k", 20, "-o", folder, "--seed", 1, "--tol", 0.0, "--set", "algorithm=lloyd", "-q"]
     assert command(*start, "--max-iter", 2, "--checkpoint-every", 1e-6) == 0
     half_way = globular.load(folder)
     assert command("fit", data, "-o", folder, "--resume", "--max-iter", 300, "-q") == 0
     resumed = globular.load(folder)
     assert resumed.history_[0].objective <= half_way.history_[-1].objective
-    whole = globular.KMeans(n_clusters=20, random_state=1, tol=0.0).fit(np.load(data))
+    whole = globular.KMeans(n_clusters=20, algorithm="lloyd", random_state=1, tol=0.0).fit(np.load(data))
     np.testing.assert_allclose(resumed.inertia_, whole.inertia_, rtol=1e-6)
     assert resumed.warm_start is False and resumed.max_iter == 300
 

@@ -32,6 +32,7 @@ from globular.backends.cpu.products import CenterProduct
 from globular.backends.cpu.rows import gather_rows
 from globular.benchmarking.problems import find_problem
 from globular.kernels.cells import check_cell
+from globular.kernels.nearest import TILE
 from globular.seam.among import Probe
 from globular.seam.passes import Assign, CellNeighbors
 from globular.threads import even_ranges, run_all
@@ -161,7 +162,7 @@ def hottest_kernels(rounds: int, n: int = 2048, D: int = 64, members: int = 64, 
     X = random.normal(size=(n * n_tasks, D)).astype(np.float32)
     copy, order = np.empty_like(X), random.permutation(len(X)).reshape(n_tasks, n)
     shard = CpuShard(X)
-    product = CenterProduct(shard, X[:members].astype(np.float64))
+    product = CenterProduct(shard, X[:members].astype(np.float64), [np.arange(members)])
     chunk, best = product.chunks[0], np.zeros(len(X))
     labels, lengths = np.zeros(len(X), dtype=np.int32), np.sqrt(np.einsum("ij,ij->i", X, X, dtype=np.float64))
     scores = [np.array(product.scores(gather_rows(shard.rows, order[t]), None, chunk)) for t in range(2)]
@@ -171,10 +172,9 @@ def hottest_kernels(rounds: int, n: int = 2048, D: int = 64, members: int = 64, 
 
     def check(task: int) -> None:
         rows, at = (X[task * n : (task + 1) * n],), np.arange(n)
-        product.scores((X[:1],), None, chunk)  # this thread's scratch
         check_cell(
             rows, at, order[task], lengths, shard.scales, scores[task % 2], chunk.norms, chunk.members,
-            product.centers, product.norms, best, labels, product.keys,
+            product.centers, product.norms, best, labels, np.empty(-(-members // TILE), dtype=np.int32),
         )  # fmt: skip
 
     def on_threads(function: Callable[[int], None]) -> Callable[[], None]:

@@ -134,11 +134,10 @@ class KMeans(CentroidEstimator):
 
     def _options(self, tol: float = 0.0) -> PipelineOptions:
         """The parameters as the pipeline takes them."""
+        named, anew = isinstance(self.init, str), not continues(self, "cluster_centers_")
         return PipelineOptions(
             self.n_clusters, self.algorithm, self.quality, self.max_iter, tol,
-            unit_centers=self.metric == "cosine",
-            may_narrow=isinstance(self.init, str) and not continues(self, "cluster_centers_"),
-            has_start=not isinstance(self.init, str) and not continues(self, "cluster_centers_"),
+            unit_centers=self.metric == "cosine", may_narrow=named and anew, has_start=not named and anew,
             exact_labels=self.exact_labels,
         )  # fmt: skip
 

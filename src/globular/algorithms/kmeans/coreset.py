@@ -32,8 +32,10 @@ ROWS_PER_CLUSTER = 128
 FEWEST_ROWS, ROWS_PER_COLUMN, LEAST_PER_CLUSTER = (4096, 8192), 256, 64
 """Rows in all (from few columns to many), and per cluster, with which few clusters, whose swaps are tried out, can
 still be searched."""
-GROWTH = 16
-"""How many times the rows of a part the next one has."""
+FIRST_SHARE, LAST_SHARE = 64, 8
+"""One of so many rows: the first part for few clusters if they are many rows, and the last one."""
+GROWTH, LEAST_GROWTH = 16, 2
+"""How many times the rows of a part the next one has; the last may have fewer, or is left out."""
 TIMES_MORE_ROWS = 4
 """How many times the rows of the part there have to be for it to save time."""
 CREDIBLE = 1.1
@@ -56,13 +58,13 @@ def draw_parts(shard: Shard, n_clusters: int, rng: np.random.Generator) -> list[
     """
     n_rows = shard.n_rows
     least = min(FEWEST_ROWS[1], max(FEWEST_ROWS[0], ROWS_PER_COLUMN * shard.n_columns))
-    first = max(least, LEAST_PER_CLUSTER * n_clusters, min(n_rows // 64, ROWS_PER_CLUSTER * n_clusters))
+    first = max(least, LEAST_PER_CLUSTER * n_clusters, min(n_rows // FIRST_SHARE, ROWS_PER_CLUSTER * n_clusters))
     if n_rows < TIMES_MORE_ROWS * first or first * shard.n_columns > TAKEN_NUMBERS:
         return []
-    last = min(n_rows // 8, TAKEN_NUMBERS // shard.n_columns)
-    largest = _draw(shard, last if last >= 2 * first else first, rng)
+    last = min(n_rows // LAST_SHARE, TAKEN_NUMBERS // shard.n_columns)
+    largest = _draw(shard, last if last >= LEAST_GROWTH * first else first, rng)
     order, parts, n = rng.permutation(largest.n_rows), [], first
-    while 2 * n <= largest.n_rows:
+    while LEAST_GROWTH * n <= largest.n_rows:
         chosen = np.sort(order[:n])
         weights = largest.take(chosen, "weights") * (largest.n_rows / n)
         parts.append(shard.local(largest.take(chosen), weights))

@@ -1,7 +1,7 @@
-"""Centres prepared for nominating by matrix products.
+"""Centres prepared for nominating by matrix products: blocks of rows are multiplied with chunks of centres by BLAS.
 
-Blocks of rows are multiplied with chunks of centres (BLAS, sized so that the scores stay in the second-level cache);
-the scores nominate labels which `kernels.hard` checks exactly.
+For passes that go block by block; those that are one compiled call per thread have products of their own (`settled`,
+`cells`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,9 @@ from numpy.typing import NDArray
 from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, read_only
 from globular.backends.cpu.shard import CpuShard
 from globular.kernels import nearest as kernels
-from globular.kernels import thin
 from globular.model.statistics import F64
-from globular.threads import even_ranges
 
-CENTER_CHUNK = 1024
-SCORES_PER_BLOCK = 512 * CENTER_CHUNK
+SCORES_PER_BLOCK = 1 << 19
 THIN = 8
 """Columns up to which rows are multiplied by our own kernel: BLAS would mostly pack and unpack."""
 
@@ -42,10 +39,10 @@ class ScoreChunk:
 class CenterProduct:
     """Centres prepared for nominating by matrix products, and the scratch memory of each thread.
 
-    `members` says which centres go together into one product; by default fixed chunks that suit the cache.
+    `members` says which centres go together into one product.
     """
 
-    def __init__(self, shard: CpuShard, centers: F64, members: list[NDArray[np.intp]] | None = None) -> None:
+    def __init__(self, shard: CpuShard, centers: F64, members: list[NDArray[np.intp]]) -> None:
         self.rows = shard.rows
         self.scales = shard.scales
         self.offset = shard.offset
@@ -53,10 +50,7 @@ class CenterProduct:
         self.norms: F64 = np.einsum("ij,ij->i", self.centers, self.centers)
         self.unit = float(np.finfo(self.rows.dtype).eps) / 2
         self.tiny = float(np.finfo(self.rows.dtype).tiny)
-        if members is None:
-            members = [np.arange(a, b) for a, b in even_ranges(len(centers), CENTER_CHUNK)]
         self.chunks = [self._chunk(indices) for indices in members]
-        self._n_keys = max(len(chunk.members) for chunk in self.chunks) // kernels.TILE + 1
         self._scratch = threading.local()
 
     def _chunk(self, members: NDArray[np.intp]) -> ScoreChunk:
@@ -72,39 +66,10 @@ class CenterProduct:
         """Whether rows are dense and have few columns."""
         return not isinstance(self.rows, CSRRows) and 0 < self.centers.shape[1] <= THIN
 
-    def lanes(self) -> tuple[Floats, NDArray[np.int32]]:
-        """Scratch for the kernels of thin rows."""
-        shape = (thin.STATE + self.centers.shape[1], thin.LANES)
-        return np.empty(shape, dtype=self.rows.dtype), np.empty(thin.LANES, dtype=np.int32)
-
     @property
     def rows_per_block(self) -> int:
         """Rows to be handled at once, from the number of centres alone: blocks never depend on threads."""
         return min(8192, max(512, SCORES_PER_BLOCK // len(self.centers)))
-
-    def nearest(self, rows: KernelRows, seen: KernelRows, scales: F64, best: F64, labels: NDArray[np.int32]) -> None:
-        """Lower `best` and `labels` of some rows by all the centres; see `nominate_and_check`."""
-        lengths = np.empty(len(labels))
-        kernels.row_lengths(seen, lengths)
-        if self.is_thin:
-            self._nearest_of_thin(rows, seen, lengths, scales, best, labels)
-            return
-        for chunk in self.chunks:
-            scores = self.scores(seen, None, chunk)
-            kernels.nominate_and_check(
-                rows, lengths, scales, scores, chunk.norms, self.centers, self.norms,
-                int(chunk.members[0]), self.unit, self.tiny, best, labels, self.keys,
-            )  # fmt: skip
-
-    def _nearest_of_thin(
-        self, rows: KernelRows, seen: KernelRows, lengths: F64, scales: F64, best: F64, labels: NDArray[np.int32]
-    ) -> None:
-        lanes, nearest = self.lanes()
-        for chunk in self.chunks:
-            thin.nearest_of_thin(
-                rows, seen[0], lengths, scales, chunk.factors, chunk.norms, self.centers, self.norms,
-                int(chunk.members[0]), self.unit, self.tiny, best, labels, lanes, nearest,
-            )  # fmt: skip
 
     def scores(self, seen: KernelRows, chosen: NDArray[np.intp] | None, chunk: ScoreChunk) -> Floats:
         """−2 x·(m − offset) of the chosen rows (None: all) with the chunk's centres, in this thread's scratch."""
@@ -121,18 +86,11 @@ class CenterProduct:
         with np.errstate(over="ignore", invalid="ignore"):
             return np.matmul(block, chunk.factors, out=self._buffer(len(block), len(chunk.members)))
 
-    @property
-    def keys(self) -> NDArray[np.generic]:
-        """This thread's scratch for tile minima, once it has had scores."""
-        return self._scratch.keys
-
     def _buffer(self, n: int, width: int) -> Floats:
         size = n * width
         held = getattr(self._scratch, "scores", None)
         if held is None or held.size < size:
             self._scratch.scores = np.empty(size, dtype=self.rows.dtype)
-            key_type = np.int32 if self.rows.dtype == np.float32 else np.int64
-            self._scratch.keys = np.empty(self._n_keys, dtype=key_type)
         return self._scratch.scores[:size].reshape(n, width)
 
     def load(self, start: int, stop: int) -> tuple[KernelRows, KernelRows, F64]:

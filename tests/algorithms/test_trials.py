@@ -112,6 +112,13 @@ def test_many_columns_ask_for_more_rows(n_columns: int, n_rows: int) -> None:
     assert 0.9 * n_rows < part.n_rows <= n_rows
 
 
+@pytest.mark.parametrize(("n_rows", "n_parts"), [(2 * 4096 * 8 - 8, 1), (2 * 4096 * 8 + 400, 2)])
+def test_a_second_part_has_twice_the_rows(n_rows: int, n_parts: int) -> None:
+    assert (coreset.LEAST_GROWTH, coreset.LAST_SHARE) == (2, 8)
+    parts = draw_parts(CpuShard(np.random.default_rng(0).normal(size=(n_rows, 2))), 8, np.random.default_rng(0))
+    assert len(parts) == n_parts
+
+
 def test_parts_grow_and_stand_for_all_rows() -> None:
     X = groups(n=300_000, k=20, d=2)
     parts = draw_parts(CpuShard(X), 8, np.random.default_rng(0))

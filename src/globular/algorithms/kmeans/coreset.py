@@ -62,9 +62,10 @@ def draw_parts(shard: Shard, n_clusters: int, rng: np.random.Generator) -> list[
     if n_rows < TIMES_MORE_ROWS * first or first * shard.n_columns > TAKEN_NUMBERS:
         return []
     last = min(n_rows // LAST_SHARE, TAKEN_NUMBERS // shard.n_columns)
-    largest = _draw(shard, last if last >= LEAST_GROWTH * first else first, rng)
+    size = last if last >= LEAST_GROWTH * first else first
+    largest = _draw(shard, size, rng)
     order, parts, n = rng.permutation(largest.n_rows), [], first
-    while LEAST_GROWTH * n <= largest.n_rows:
+    while LEAST_GROWTH * n <= size:
         chosen = np.sort(order[:n])
         weights = largest.take(chosen, "weights") * (largest.n_rows / n)
         parts.append(shard.local(largest.take(chosen), weights))

@@ -21,7 +21,6 @@ from globular.kernels.rows import add_row, for_csr, squared_distance
 
 STRETCH = 4096
 """Rows that are looked through for those to be labelled before these are."""
-next_span: Any = take_number  # whose own type says that it does not return
 
 
 class RowState(NamedTuple):
@@ -178,7 +177,7 @@ def assign_spans(
     n, capacity = state.labels.shape[0], block.best.shape[0]
     # rows that are read anyway are labelled while they are in the cache
     stretch = capacity if task.is_first else block.queue.shape[0] - capacity - TILE
-    span = next_span(queue)
+    span = take_number(queue)
     while span * rows_per_span < n:
         begin = span * rows_per_span
         end = min(n, begin + rows_per_span)
@@ -207,4 +206,4 @@ def assign_spans(
             for i in range(begin, end):
                 add_distance(rows, i, state.held[i], given, nominees, span, tally)
         tally.numbers[span, 0] = copy_labels(state.held[begin:end], state.labels[begin:end])
-        span = next_span(queue)
+        span = take_number(queue)

@@ -30,7 +30,7 @@ from globular.algorithms.kmeans.subspace import LARGEST_COPY, enter_subspace, le
 from globular.algorithms.kmeans.swaps import swap_and_step
 from globular.algorithms.kmeans.trials import ROUGH_GAIN, STEPS_PER_TRIAL, TrialOptions, search_by_trials
 from globular.algorithms.kmeans.yinyang import yinyang
-from globular.algorithms.seeding.named import Start
+from globular.algorithms.seeding.named import Starting
 from globular.algorithms.steps import Step, result_of
 from globular.model.history import PART
 from globular.model.statistics import F64
@@ -49,7 +49,7 @@ into all rows; the best start goes on."""
 FIXED_BYTES = 64 * 2**20
 """Samples, cells and the blocks of a few threads."""
 
-Seeding = Callable[[Shard], Generator[Step[F64], None, Start]]
+Seeding = Callable[[Shard], Starting]
 """Finds starting centres for the rows that it is handed, and shows the first of them as it goes."""
 
 

@@ -181,3 +181,27 @@ def test_centers_that_are_given_are_not_swapped() -> None:
     assert KMeans(30, init=X[:30]).fit(X).algorithm_ == "lloyd"
     few, many = pipeline.PROBING_FROM - 1, pipeline.PROBING_FROM
     assert [KMeans(k, random_state=0).fit(X).algorithm_ for k in (few, many)] == ["exact", "probing"]
+
+
+@pytest.mark.parametrize("quality", pipeline.QUALITIES)
+def test_a_fit_ends_ever_earlier_between_few_and_many_clusters(quality: str) -> None:
+    least, most = pipeline.FADING
+    chosen = pipeline.QUALITIES[quality]
+    few, many = chosen.least_gains
+    gains = [chosen.least_gain(k) for k in (2, least, least + 1, 499, 500, most - 1, most, 10**6)]
+    assert gains == sorted(gains)
+    assert gains[:2] == [few, few] and few < gains[2] < 1.05 * few
+    assert gains[4] < 1.02 * gains[3]  # where probing begins
+    assert 0.98 * many < gains[5] < many and gains[6:] == pytest.approx([many, many])
+
+
+def test_more_clusters_have_fewer_trials() -> None:
+    X = np.random.default_rng(0).normal(size=(3000, 2))
+
+    def n_steps(k: int, max_trials: int) -> int:
+        options, rng = ProbingOptions(n_probes=0, min_gain=0.1), np.random.default_rng(0)
+        tried = TrialOptions(max_failures=10**6, max_trials=max_trials)
+        return sum(1 for _ in search_by_trials(CpuShard(X), X[:k].copy(), options, tried, rng))
+
+    assert n_steps(trials.CLUSTERS_TRIED, 1) > n_steps(trials.CLUSTERS_TRIED, 0)
+    assert n_steps(trials.CLUSTERS_TRIED + 1, 1) == n_steps(trials.CLUSTERS_TRIED + 1, 0)

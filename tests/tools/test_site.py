@@ -18,7 +18,7 @@ import pytest
 import typer
 
 import globular
-from globular.algorithms.kmeans.pipeline import QUALITIES
+from globular.algorithms.kmeans.pipeline import FADING, QUALITIES
 from globular.cli.main import app, run
 
 ROOT = Path(__file__).parents[2]
@@ -156,6 +156,6 @@ def test_command_page_names_every_command_and_option_of_fit() -> None:
 def test_choosing_page_knows_the_qualities() -> None:
     text = (DOCS / "choosing.md").read_text(encoding="utf-8")
     for name, quality in QUALITIES.items():
-        probing, exact = quality.probing, quality.exact
-        gains = f"{100 * probing.min_gain:g} % | {100 * exact.min_gain:g} % |"
-        assert f'| `"{name}"` | {probing.n_probes} | {gains}' in text
+        few, many = quality.least_gains
+        assert f'| `"{name}"` | {quality.n_probes} | {100 * few:g} % | {100 * many:g} % |' in text
+    assert f"up to {FADING[0]} clusters | from {FADING[1]:,} on |" in text

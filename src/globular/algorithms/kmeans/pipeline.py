@@ -57,22 +57,27 @@ Seeding = Callable[[Shard], Starting]
 class Quality:
     """A point on the time–quality curve."""
 
-    probing: ProbingOptions
-    exact: ProbingOptions
+    n_probes: int
+    """Cells that each row searches in an iteration of "probing"."""
+    least_gains: tuple[float, float]
+    """The share of the error that an iteration has to gain, of few clusters and of many; otherwise it is the last."""
     trials: TrialOptions
+
+    def least_gain(self, n_clusters: int) -> float:
+        """Between `FADING` numbers of clusters, ever more: a power of their number."""
+        (least, most), (few, many) = FADING, self.least_gains
+        share = np.clip(np.log(n_clusters / least) / np.log(most / least), 0.0, 1.0)
+        return float(few * (many / few) ** share)
 
 
 QUALITIES = {
-    "fast": Quality(
-        ProbingOptions(n_probes=2, min_gain=1e-2), ProbingOptions(n_probes=0, min_gain=3e-4), TrialOptions(2, 0, 20)
-    ),
-    "balanced": Quality(
-        ProbingOptions(n_probes=2, min_gain=5e-3), ProbingOptions(n_probes=0, min_gain=1e-5), TrialOptions(6, 128, 60)
-    ),
-    "best": Quality(
-        ProbingOptions(n_probes=3, min_gain=1e-3), ProbingOptions(n_probes=0, min_gain=1e-6), TrialOptions(12, 256, 200)
-    ),
+    "fast": Quality(2, (3e-4, 1e-2), TrialOptions(2, 0, 20)),
+    "balanced": Quality(2, (1e-5, 5e-3), TrialOptions(6, 128, 60)),
+    "best": Quality(3, (1e-6, 1e-3), TrialOptions(12, 256, 200)),
 }
+FADING = (300, 1500)
+"""Numbers of clusters between which a fit ends ever earlier: with few clusters the last percent costs little, with many
+it would cost several times the fit."""
 LARGEST_SHARE = {"exact": 0.25, "probing": 0.6}
 """Of the columns, the most directions that still pay; few clusters suffer more from what a subspace leaves out."""
 PART_GAIN, PART_STEPS = 1e-4, 300
@@ -112,13 +117,12 @@ class PipelineOptions:
     @property
     def stepping(self) -> ProbingOptions:
         """How rows look for centres, and when iterations end."""
-        quality = QUALITIES[self.quality]
-        if self.chosen == "probing":
-            return replace(quality.probing, max_iter=self.max_iter, unit_centers=self.unit_centers)
-        min_gain = quality.exact.min_gain if self.tol > 0 else 0.0
-        return replace(
-            quality.exact, min_gain=min_gain, max_iter=self.max_iter, tol=self.tol, unit_centers=self.unit_centers
-        )
+        quality, probing = QUALITIES[self.quality], self.chosen == "probing"
+        return ProbingOptions(
+            quality.n_probes if probing else 0, self.max_iter,
+            quality.least_gain(self.n_clusters) if probing or self.tol > 0 else 0.0,
+            tol=0.0 if probing else self.tol, unit_centers=self.unit_centers,
+        )  # fmt: skip
 
     @property
     def last_probes(self) -> int:

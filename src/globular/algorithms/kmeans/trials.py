@@ -49,6 +49,7 @@ ROUGH_GAIN = 1e-3
 STEPS_PER_TRIAL = 5
 FAILURES_PER_DRAW = 3
 """Failures after which clusters are cut anew."""
+CLUSTERS_TRIED = 100
 WORTH_KEEPING = 1e-5
 """Share of what is at stake that a trial has to gain."""
 
@@ -62,6 +63,7 @@ class TrialOptions:
     more_failures: int = 128
     """As many more as this is times the number of clusters: the fewer there are, the cheaper they are."""
     max_trials: int = 60
+    """Of more than `CLUSTERS_TRIED`, fewer in proportion: the first trials swap many of them at once."""
     max_share: float = np.inf
     """Most iterations in trials, as a multiple of those before them."""
 
@@ -81,7 +83,8 @@ def search_by_trials(
     at_once, in_vain, prospects = max(1, len(centers) // 4), set[Swap](), None
     max_failures = trials.max_failures + trials.more_failures // len(centers)
     last_trial = min(options.max_iter, best.iteration * (1 + trials.max_share))
-    for _ in range(trials.max_trials if len(centers) > 2 and not best.stopped else 0):
+    n_trials = trials.max_trials * CLUSTERS_TRIED // max(CLUSTERS_TRIED, len(centers))
+    for _ in range(n_trials if len(centers) > 2 and not best.stopped else 0):
         n_distances = 0
         if prospects is None:
             prospects = _Prospects(shard, best.model, rng)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, label_by_cells
+from globular.algorithms.kmeans.cells import LARGEST_CELL, _halved, draw_cells, graph_by_cells, label_by_cells
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu.assign import down as routed
 from globular.model.graph import Graph, estimated_graph, introduce, random_graph
@@ -146,3 +146,24 @@ def test_newcomers_and_hosts_know_each_other(seed: int, C: int, G: int, n: int) 
         assert np.isin(guests, found[host]).sum() >= min(len(guests), width - 1)
     untouched = np.setdiff1d(np.arange(C), np.concatenate([moved, hosts]))
     np.testing.assert_array_equal(found[untouched], before[untouched])
+
+
+def test_a_giant_cell_is_halved() -> None:
+    """Most of these centres are closest to the middle that lies near the origin."""
+    random = np.random.default_rng(0)
+    shells = np.repeat([0.01, 1.0], [700, 200])[:, None]
+    centers = shells * random.normal(size=(900, 60))
+    cells = draw_cells(CpuShard(centers), centers, np.random.default_rng(0))
+    sizes = np.diff(cells.starts)
+    assert sizes.max() <= LARGEST_CELL * 30 < 700
+    assert sorted(cells.order.tolist()) == list(range(900)) and sizes.min() > 0
+    for start, stop, middle in zip(cells.starts[:-1], cells.starts[1:], cells.middles, strict=True):
+        np.testing.assert_allclose(middle, centers[cells.order[start:stop]].mean(axis=0), atol=1e-12)
+
+
+def test_a_cell_of_the_largest_size_stays_whole() -> None:
+    centers = np.random.default_rng(0).normal(size=(40, 3))
+    members, rng = np.arange(40), np.random.default_rng(0)
+    assert [len(cell) for cell in _halved(centers, members, 40, rng)] == [40]
+    assert sorted(len(cell) for cell in _halved(centers, members, 39, rng)) == [20, 20]
+    assert sorted(len(cell) for cell in _halved(np.zeros((40, 3)), members, 10, rng)) == [10] * 4

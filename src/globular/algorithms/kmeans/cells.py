@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from globular.algorithms.graphs import neighbor_graph
 from globular.algorithms.kmeans.centers import update_centers
@@ -20,6 +22,9 @@ from globular.seam.shard import Shard
 STEPS = 3
 CELLS_OF_CELLS_FROM = 200_000
 """Number of centres from which √C cells cost more than two levels of C^(1/3) each."""
+LARGEST_CELL = 4
+"""Times the mean number of centres that a cell may have; a larger one is halved until it has not. In hundreds of
+columns most centres may be closest to one and the same middle, and to search that cell is to look at all centres."""
 EXACT_UP_TO = 1000
 """Up to this number, rows without labels look at all centres: matrix products make up for the larger number."""
 
@@ -37,10 +42,29 @@ def _draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterC
     first = centers[np.sort(rng.choice(C, n_cells, replace=False))]
     cell_centers = last_step(lloyd(local, first, KMeansOptions(max_iter=STEPS))).model
     local.run(Assign(cell_centers, want="labels"))
-    cell_of = local.labels
-    sizes = np.bincount(cell_of, minlength=n_cells)
+    order, sizes = np.argsort(local.labels, kind="stable"), np.bincount(local.labels, minlength=n_cells)
+    members = np.split(order, np.cumsum(sizes)[:-1])
+    most = LARGEST_CELL * C // n_cells
+    if sizes.max() > most:
+        members = [part for cell in members for part in _halved(centers, cell, most, rng)]
+        sizes = np.array([len(cell) for cell in members])
+        cell_centers = np.stack([centers[cell].mean(axis=0) for cell in members if len(cell)])
+    else:
+        cell_centers = cell_centers[sizes > 0]
     starts = np.concatenate([[0], np.cumsum(sizes[sizes > 0])])
-    return CenterCells(cell_centers[sizes > 0], np.argsort(cell_of, kind="stable"), starts)
+    return CenterCells(cell_centers, np.concatenate(members), starts)
+
+
+def _halved(centers: F64, members: NDArray[np.intp], most: int, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]:
+    """A cell in parts of at most so many centres, halves of halves, each across a direction of large variance."""
+    if len(members) <= most:
+        yield members
+        return
+    about_mean = centers[members] - centers[members].mean(axis=0)
+    direction = about_mean.T @ (about_mean @ rng.normal(size=centers.shape[1]))
+    order = np.argsort(about_mean @ direction, kind="stable")
+    for half in (order[: len(order) // 2], order[len(order) // 2 :]):
+        yield from _halved(centers, members[half], most, rng)
 
 
 def _draw_cells_of_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterCells:

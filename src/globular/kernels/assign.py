@@ -15,9 +15,10 @@ import numpy as np
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.label import label_block
-from globular.kernels.nominate import ROUND_DOWN, TILE
+from globular.kernels.nominate import ROUND_DOWN
 from globular.kernels.queue import take_number
 from globular.kernels.rows import add_row, for_csr, squared_distance
+from globular.kernels.tiles import ROWS
 
 STRETCH = 4096
 """Rows that are looked through for those to be labelled before these are."""
@@ -148,6 +149,27 @@ def settle_block(
 
 
 @inline
+def add_labelled(
+    rows: Any,  # IN
+    given: Any,  # IN
+    nominees: Any,  # IN
+    task: Any,  # IN
+    start: int,  # IN  rows that have their labels, while they are in the cache
+    stop: int,  # IN
+    state: Any,  # IN
+    span: int,  # IN
+    tally: Any,  # IN/OUT
+) -> None:
+    """Add what is wanted of all rows, in their order: the sum does not depend on what was known. O(n · D)."""
+    if task.all_sums:
+        for i in range(start, stop):
+            add_to_sums(rows, i, 1.0, state.held[i], given, span, tally)
+    if task.distances:
+        for i in range(start, stop):
+            add_distance(rows, i, state.held[i], given, nominees, span, tally)
+
+
+@inline
 def copy_labels(
     held: Any,  # IN  (n,)
     labels: Any,  # OUT (n,)
@@ -176,12 +198,12 @@ def assign_spans(
     """Spans of rows, until none is left. O(rows without room · C · D + n)."""
     n, capacity = state.labels.shape[0], block.best.shape[0]
     # rows that are read anyway are labelled while they are in the cache
-    stretch = capacity if task.is_first else block.queue.shape[0] - capacity - TILE
+    stretch = capacity if task.is_first else block.queue.shape[0] - capacity - ROWS
     span = take_number(queue)
     while span * rows_per_span < n:
         begin = span * rows_per_span
         end = min(n, begin + rows_per_span)
-        head, tail, start = 0, 0, begin
+        head, tail, start, added = 0, 0, begin, begin
         while start < end or head < tail:
             if start < end and tail - head < capacity:
                 for i in range(tail - head):  # fewer than a block are left over from the last stretch
@@ -198,12 +220,8 @@ def assign_spans(
             if places.shape[0]:
                 label_block(rows, places, given, nominees, state.squares, block)
                 settle_block(rows, places, given, task, state, block, span, tally)
-        # in the order of the rows: what is added up does not depend on what was known
-        if task.all_sums:
-            for i in range(begin, end):
-                add_to_sums(rows, i, 1.0, state.held[i], given, span, tally)
-        if task.distances:
-            for i in range(begin, end):
-                add_distance(rows, i, state.held[i], given, nominees, span, tally)
+            labelled = block.queue[head] if head < tail else start
+            add_labelled(rows, given, nominees, task, added, labelled, state, span, tally)
+            added = labelled
         tally.numbers[span, 0] = copy_labels(state.held[begin:end], state.labels[begin:end])
         span = take_number(queue)

@@ -17,7 +17,6 @@ ROUND_UP = 1.0 + 2.0**-20
 def aim_at(
     centers: Any,  # IN  (C, D) the new centres, float64
     offset: Any,  # IN  (D,) or empty
-    across: bool,  # IN  whether factors are (D, K)
     tiny: float,  # IN  the smallest normal number of the rows' dtype
     counts: Any,  # IN  (C,) Σ w of the last pass
     nominees: Any,  # IN/OUT those of the last pass; its centres are float64 too
@@ -28,6 +27,7 @@ def aim_at(
     Returns Σ_c n_c ‖shift‖², what the centres' moves would take off the objective if they were those of means.
     """
     C, D = centers.shape
+    factors, width = nominees.factors, nominees.factors.shape[2]
     farthest, first, second, longest, gain = -1, 0.0, 0.0, 0.0, 0.0
     for c in range(C):
         shift, square = 0.0, 0.0
@@ -38,10 +38,7 @@ def aim_at(
             nominees.centers[c, j] = value
             about = value - offset[j] if offset.shape[0] else value
             square += about * about
-            if across:
-                nominees.factors[j, c] = -2.0 * about
-            else:
-                nominees.factors[c, j] = -2.0 * about
+            factors[c // width, j, c % width] = -2.0 * about
         nominees.score_norms[c] = square
         longest = max(longest, square)
         gain += counts[c] * shift

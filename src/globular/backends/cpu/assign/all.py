@@ -31,8 +31,6 @@ SPANS = 128
 SPAN_SUMS = 1 << 21
 CANCELLED = 1e-3
 """Share of Σ w ‖x − offset‖² below which an objective is not taken from sums: too many digits would cancel."""
-TINY_PRODUCT = 1 << 17
-"""Multiplications of a block up to which BLAS takes one thread anyway."""
 
 
 @CpuShard.implements(Assign, All)
@@ -125,10 +123,7 @@ def _sweep(shard: CpuShard, settled: Settled, add_sums: bool, all_sums: bool, di
         with settled.block() as block:
             assign_spans(queue, rows_per_span, rows, given, nominees, shifts, task, state, block, tally)
 
-    if n_spans == 1 and min(n, settled.rows_per_block) * nominees.factors.size <= TINY_PRODUCT:
-        assign()
-    else:
-        on_all_threads(assign, min(shard.n_threads, n_spans))
+    on_all_threads(assign, min(shard.n_threads, n_spans), calls_blas=False)
     return tally
 
 

@@ -98,7 +98,9 @@ def nominate_rows(
         )  # fmt: skip
 
 
-def nominate_block(rows: Any, places: Any, given: Any, nominees: Any, first: int, stop: int, block: Any) -> None:
+def nominate_block(
+    rows: Any, places: Any, given: Any, nominees: Any, first: int, stop: int, block: Any, lows: Any, nominated: Any
+) -> None:
     """The two lowest scores of the rows at `places` among the centres first … stop − 1. O(m · chunk · D) or O(nnz)."""
     m = places.shape[0]
     x, lie_at = rows[0], places
@@ -106,19 +108,19 @@ def nominate_block(rows: Any, places: Any, given: Any, nominees: Any, first: int
         if first == 0:
             copy_block(rows[0], places, given, block.copies)
         x, lie_at = block.copied, block.order[:m]
-    nominate_rows(
-        x, lie_at, block.squares[:m], nominees, first, stop, block.no_scores, block.chunk_lows, block.nominated
-    )
+    nominate_rows(x, lie_at, block.squares[:m], nominees, first, stop, block.no_scores, lows, nominated)
 
 
 @for_csr(nominate_block)
-def _nominate_block(rows: Any, places: Any, given: Any, nominees: Any, first: int, stop: int, block: Any) -> None:
+def _nominate_block(
+    rows: Any, places: Any, given: Any, nominees: Any, first: int, stop: int, block: Any, lows: Any, nominated: Any
+) -> None:
     mask, nobody = nominees.mask[0], float_bits(nominees.bounds[NOBODY])
-    low, next_low, line = block.chunk_lows[0], block.chunk_lows[1], block.scores[0]
+    low, next_low, line = lows[0], lows[1], block.scores[0]
     for i in range(places.shape[0]):
         scale = given.scales[places[i]] if given.scales.shape[0] else 1.0
         csr_scores_of_row(rows, places[i], scale, block.squares[i], nominees, first, stop, line)
-        lowest_of_scores(line, i, first, stop, mask, nobody, low, next_low, block.nominated)
+        lowest_of_scores(line, i, first, stop, mask, nobody, low, next_low, nominated)
 
 
 def score_again(rows: Any, places: Any, n: int, given: Any, nominees: Any, first: int, stop: int, block: Any) -> None:
@@ -183,13 +185,14 @@ def label_block(
 ) -> None:
     """The closest centre of every row of a block, exactly, and its room. O(m · C · D)."""
     m, K, chunk = places.shape[0], nominees.score_norms.shape[0], block.scores.shape[1]
-    low, next_low, q, nobody = block.lows[0, :m], block.lows[1, :m], block.squares[:m], nominees.bounds[NOBODY]
+    low, next_low, q = block.lows[0, :m], block.lows[1, :m], block.squares[:m]
     for i in range(m):
         q[i] = squares[places[i]]
-        low[i] = nobody
-        next_low[i] = nobody
-    for first in range(0, K, chunk):
-        nominate_block(rows, places, given, nominees, first, min(first + chunk, K), block)
+    nominate_block(rows, places, given, nominees, 0, min(chunk, K), block, block.lows, block.found)
+    for first in range(chunk, K, chunk):
+        nominate_block(
+            rows, places, given, nominees, first, min(first + chunk, K), block, block.chunk_lows, block.nominated
+        )
         merge_chunk(block.chunk_lows[0], block.chunk_lows[1], block.nominated, low, next_low, block.found)
     judge_block(q, low, next_low, nominees.bounds, block.room)
     n_doubtful = 0

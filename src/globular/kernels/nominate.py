@@ -94,22 +94,21 @@ def judge_block(
 
     A score differs from its squared distance by at most slack(‖m − offset‖), which grows with its argument. The
     nominated centre has d² ≤ a + slack(‖x‖ + d), hence d ≤ 2 (‖x‖ + √a) and with that d² ≤ a + slack(2 (‖x‖ + √a)).
-    Any other centre has d² ≥ b − slack(‖x‖ + √b): a closer one had ‖m‖ ≤ ‖x‖ + √b, and so a score below b.
+    Any other centre has d² ≥ b − slack(‖x‖ + √b): a closer one had ‖m‖ ≤ ‖x‖ + √b, and so a score below b. Roots of
+    these are not taken: 2 ‖x‖ √a ≤ ‖x‖² + a.
     """
     T = squares.dtype.type
     truncated, per_product, per_square = T(1) + bounds[TRUNCATED], bounds[PER_PRODUCT], bounds[PER_SQUARE]
     tiny, largest = bounds[TINY], bounds[LARGEST]
-    up, down, zero, two = T(1) + per_square, T(1) - per_square, T(0), T(2)
+    up, down, zero = T(1) + per_square, T(1) - per_square, T(0)
+    half, two, three, eight = T(0.5), T(2), T(3), T(8)
     round_down = T(ROUND_DOWN)
     for i in range(squares.shape[0]):
         q, a, b = squares[i], low[i], next_low[i]
-        length = np.sqrt(q) * up
         a = (a if a > zero else zero) * truncated
         b = b if b > zero else zero
-        reach = two * (length + np.sqrt(a))
-        upper = a + (per_product * length * reach + per_square * reach * reach + tiny)
-        reach = length + np.sqrt(b)
-        beyond = b - (per_product * length * reach + per_square * reach * reach + tiny)
+        upper = a + (per_product * (three * q + a) + eight * per_square * (q + a) + tiny)
+        beyond = b - (half * per_product * (three * q + b) + two * per_square * (q + b) + tiny)
         beyond = beyond if beyond > zero else zero
         gap = np.sqrt(beyond) * down - np.sqrt(upper) * up
         gap = gap * round_down if gap > zero else zero

@@ -5,7 +5,7 @@ rows with a tile stay in registers, as do the two lowest scores that each lane h
 tiles are through. LLVM would not find that form in loops over arrays, so it is told in its own vectors, as wide as
 those of this machine.
 
-A key is the bits of a score, the last ones replaced by the number of its vector, so minima over integers say where they
+A key is the bits of a score, the last ones replaced by the number of its centre, so minima over integers say where they
 come from. Keys are never above their scores.
 """
 
@@ -136,58 +136,69 @@ class _Emitter:
         """The higher keys."""
         return self.builder.select(self.builder.icmp_signed("<", a, b), b, a)
 
-    def lowest(self, keys: Any) -> Any:
-        """The lowest key of all lanes."""
-        width = 32 if self.single else 64
-        return self.intrinsic(f"llvm.vector.reduce.smin.v{self.lanes}i{width}", self.whole, keys)
+    def numbers_from(self, first: Any) -> Any:
+        """first, first + 1, … as wide as scores."""
+        first = self.builder.trunc(first, self.whole) if self.single else first
+        return self.builder.add(self.splat(first), ir.Constant(self.wholes, list(range(self.lanes))))
 
-    def number(self, value: Any) -> Any:
-        """A number as wide as a score."""
-        return self.builder.trunc(value, self.whole) if self.single else value
-
-    def first_lane(self, truths: Any) -> Any:
-        """The first lane that is true."""
-        bits = self.builder.bitcast(truths, ir.IntType(self.lanes))
-        wide = self.builder.zext(bits, ir.IntType(32))
-        return self.intrinsic("llvm.cttz.i32", ir.IntType(32), wide, ir.Constant(ir.IntType(1), 1))
+    def shuffle(self, a: Any, b: Any, chosen: list[int]) -> Any:
+        """The chosen lanes of two vectors, those of the second counted behind those of the first."""
+        return self.builder.shuffle_vector(
+            a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(chosen)), chosen)
+        )
 
 
 class _Search:
     """What is common to the two searches below: the two lowest keys of each lane, row by row."""
 
     def __init__(self, emit: _Emitter, n_rows: int, mask: Any, nobody: Any) -> None:
-        self.emit, self.builder, self.mask = emit, emit.builder, mask
+        self.emit, self.builder = emit, emit.builder
         start = emit.splat(nobody)
         self.found = [
             [cgutils.alloca_once_value(self.builder, start) for _ in range(2)]  # type: ignore[no-untyped-call]
             for _ in range(n_rows)
         ]
-        self._keep = emit.splat(mask)
+        self._mask = mask
 
-    def take(self, row: int, scores: Any, number: Any) -> None:
+    def take(self, row: int, scores: Any, numbers: Any) -> None:
         """Look at a vector of scores of a row."""
         builder, emit = self.builder, self.emit
         bits = builder.bitcast(scores, emit.wholes)
-        key = builder.or_(builder.and_(bits, self._keep), emit.splat(number))
+        key = builder.or_(builder.and_(bits, emit.splat(self._mask)), numbers)
         low, next_low = (builder.load(each) for each in self.found[row])
         builder.store(emit.lower(next_low, emit.higher(low, key)), self.found[row][1])
         builder.store(emit.lower(low, key), self.found[row][0])
 
-    def write(self, row: int, first: Any, low: Any, next_low: Any, found: Any) -> None:
-        """Write down the two lowest scores of a row, rounded down, and the centre of the lowest."""
+    def _merge(self, pairs: list[Any], share: int) -> Any:
+        """The two lowest keys of rows in one vector or two, of which each has `share` lanes: half as many lanes each."""
+        emit, half = self.emit, share // 2
+        n_lanes = len(pairs) * pairs[0][0].type.count
+        starts = [start + lane for start in range(0, n_lanes, share) for lane in range(half)]
+        (low, other_low), (next_low, other_next) = (
+            [emit.shuffle(pairs[0][k], pairs[-1][k], [start + ahead for start in starts]) for ahead in (0, half)]
+            for k in range(2)
+        )
+        return emit.lower(low, other_low), emit.lower(emit.higher(low, other_low), emit.lower(next_low, other_next))
+
+    def write(self, first: Any, low: Any, next_low: Any, found: Any) -> None:
+        """Write down the two lowest scores of all rows, rounded down, and the centre of the lowest."""
         builder, emit = self.builder, self.emit
-        keys, others = (builder.load(each) for each in self.found[row])
-        key = emit.lowest(keys)
-        lane = emit.first_lane(builder.icmp_signed("==", keys, emit.splat(key)))
-        numbers = ir.Constant(ir.VectorType(ir.IntType(32), emit.lanes), list(range(emit.lanes)))
-        chosen = builder.icmp_signed("==", numbers, emit.splat(lane))
-        second = emit.lowest(builder.select(chosen, others, keys))
-        for value, address in ((key, low), (second, next_low)):
-            builder.store(builder.bitcast(builder.and_(value, self.mask), emit.scalar), address)
-        number = builder.and_(key, builder.not_(self.mask))
-        number = number if emit.single else builder.trunc(number, ir.IntType(32))
-        center = builder.add(builder.mul(number, ir.Constant(ir.IntType(32), emit.lanes)), lane)
-        builder.store(builder.add(center, builder.trunc(first, ir.IntType(32))), found)
+        pairs, share = [tuple(builder.load(each) for each in row) for row in self.found], emit.lanes
+        while share > 1:
+            together = 2 if len(pairs) > 1 else 1
+            pairs = [self._merge(pairs[k : k + together], share) for k in range(0, len(pairs), together)]
+            share //= 2
+        for k, (key, second) in enumerate(pairs):
+            some = _Emitter(builder, emit.scalar, key.type.count)
+            keep, place = some.splat(self._mask), ir.Constant(first.type, k * some.lanes)
+            for value, address in ((key, low), (second, next_low)):
+                some.store(builder.bitcast(builder.and_(value, keep), some.vector), builder.gep(address, [place]))
+            numbers = builder.and_(key, builder.not_(keep))
+            narrow = ir.VectorType(ir.IntType(32), some.lanes)
+            numbers = numbers if emit.single else builder.trunc(numbers, narrow)
+            numbers = builder.add(numbers, some.splat(builder.trunc(first, ir.IntType(32))))
+            address = builder.bitcast(builder.gep(found, [place]), narrow.as_pointer())
+            builder.store(numbers, address, align=4)
 
 
 def _multiply_tile(emit: _Emitter, tile: Tile, rows: list[Any], n_columns: Any, factors: Any) -> list[list[Any]]:
@@ -274,21 +285,19 @@ def lowest_of_rows(
                 for v in range(tile.vectors):
                     ahead = ir.Constant(size, v * tile.lanes)
                     squared = emit.load(norms.at(builder.add(center, ahead)), tile.lanes)
-                    number = emit.number(builder.udiv(builder.add(done, ahead), ir.Constant(size, tile.lanes)))
+                    numbers = emit.numbers_from(builder.add(done, ahead))
                     for row in range(ROWS):
                         products[v][row] = builder.fadd(
                             products[v][row], builder.fadd(emit.splat(lengths[row]), squared)
                         )
-                        search.take(row, products[v][row], number)
+                        search.take(row, products[v][row], numbers)
                 with builder.if_then(builder.icmp_signed("!=", scores.shape[0], ir.Constant(size, 0))):
                     for row in range(ROWS):
                         line = builder.add(builder.mul(ir.Constant(size, row), scores.shape[1]), done)
                         for v in range(tile.vectors):
                             ahead = ir.Constant(size, v * tile.lanes)
                             emit.store(products[v][row], scores.at(builder.add(line, ahead)))
-            for row in range(ROWS):
-                place = builder.add(at, ir.Constant(size, row))
-                search.write(row, first, low.at(place), next_low.at(place), found.at(place))
+            search.write(first, low.at(at), next_low.at(at), found.at(at))
             builder.branch(end)
         builder.position_at_end(end)
         return context.get_dummy_value()
@@ -312,8 +321,8 @@ def lowest_of_scores(
         with cgutils.for_range_slice(  # type: ignore[no-untyped-call]
             builder, ir.Constant(at.type, 0), builder.sub(stop, first), lanes, inc=True
         ) as (position, _):
-            search.take(0, emit.load(scores.at(position), tile.lanes), emit.number(builder.udiv(position, lanes)))
-        search.write(0, first, low.at(at), next_low.at(at), found.at(at))
+            search.take(0, emit.load(scores.at(position), tile.lanes), emit.numbers_from(position))
+        search.write(first, low.at(at), next_low.at(at), found.at(at))
         return context.get_dummy_value()
 
     return types.void(*arguments), generate

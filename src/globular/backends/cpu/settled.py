@@ -1,7 +1,7 @@
 """What an exact pass leaves to the next one: facts about rows and centres, whoever changes labels in between.
 
-Memory beyond the rows: 12 bytes a row (16 of float64 rows), centres and sums three times, and a block of scores for
-each thread.
+Memory beyond the rows: 12 bytes a row (16 of float64 rows), centres and sums three times, the sums of spans (a quarter of
+float32 rows at most) and a block of rows for each thread.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Settled:
         K = -(-C // tile.width) * tile.width
         fitting = CENTER_CHUNK if self.across else CACHED // (D * dtype.itemsize)
         self._chunk = max(tile.width, min(K, CENTER_CHUNK, fitting) // tile.width * tile.width)
-        bits = (self._chunk // tile.lanes - 1).bit_length()
+        bits = (self._chunk - 1).bit_length()
         self._tiny = float(info.tiny)
         bounds = np.zeros(nominate.N_BOUNDS, dtype=dtype)
         bounds[nominate.TRUNCATED] = 1.001 * 2.0 ** (bits - info.nmant)
@@ -90,6 +90,7 @@ class Settled:
         self.sums, self.counts, self.peaks = np.zeros((C, D)), np.zeros(C), np.zeros(C)
         self.shifts = np.empty(C, dtype=np.float32)
         self._blocks: list[Block] = []
+        self._span_sums = np.empty((0, C, D)), np.empty((0, C))
         self.n_moved, self.cancels = -1, False
         self.held[:], self.room[:] = 0, 0.0
 
@@ -105,6 +106,13 @@ class Settled:
         )
         if not gain <= self.objective:  # no update of means moves so far: another run begins, and owes nothing to this
             self.room[:], self.n_moved, self.cancels = 0.0, -1, False
+
+    def span_sums(self, n_spans: int) -> tuple[F64, F64]:
+        """Memory for the sums and counts of spans, the same in every pass."""
+        if n_spans > len(self._span_sums[0]):
+            self._span_sums = np.empty((n_spans, *self.sums.shape)), np.empty((n_spans, len(self.sums)))
+        sums, counts = self._span_sums
+        return sums[:n_spans], counts[:n_spans]
 
     def stay(self) -> None:
         """Look at the rows again, with the same centres."""

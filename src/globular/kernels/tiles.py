@@ -261,7 +261,7 @@ def lowest_of_rows(
         x, places, at, squares, factors, norms, first, stop, mask, nobody, scores, low, next_low, found = _unpack(
             context, builder, signature, values
         )
-        size, scalar = at.type, squares.data.type.pointee
+        size, scalar = at.type, context.get_data_type(signature.args[3].dtype)
         itemsize = 4 if isinstance(scalar, ir.FloatType) else 8
         n_columns = x.shape[1]
         last = builder.sub(places.shape[0], ir.Constant(size, 1))
@@ -315,8 +315,9 @@ def lowest_of_scores(
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         scores, at, first, stop, mask, nobody, low, next_low, found = _unpack(context, builder, signature, values)
-        tile = line_tile(4 if isinstance(scores.data.type.pointee, ir.FloatType) else 8)
-        emit = _Emitter(builder, scores.data.type.pointee, tile.lanes)
+        scalar = context.get_data_type(signature.args[0].dtype)
+        tile = line_tile(4 if isinstance(scalar, ir.FloatType) else 8)
+        emit = _Emitter(builder, scalar, tile.lanes)
         search, lanes = _Search(emit, 1, mask, nobody), ir.Constant(at.type, tile.lanes)
         with cgutils.for_range_slice(  # type: ignore[no-untyped-call]
             builder, ir.Constant(at.type, 0), builder.sub(stop, first), lanes, inc=True

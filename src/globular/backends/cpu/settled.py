@@ -92,7 +92,8 @@ class Settled:
         self._blocks: list[Block] = []
         self._span_sums = np.empty((0, C, D)), np.empty((0, C))
         self.n_moved, self.cancels = -1, False
-        self.held[:], self.room[:] = 0, 0.0
+        if self.is_known:  # else they are zero, and each thread is the first to touch its part of them
+            self.held[:], self.room[:] = 0, 0.0
 
     def aim_at(self, centers: F64) -> None:
         """Take the centres of the next pass."""

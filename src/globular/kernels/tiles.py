@@ -1,9 +1,9 @@
-"""The two lowest scores of a few rows against many centres, tile by tile, without a matrix of scores.
+"""The two lowest scores of a few rows against many centres, without a matrix of scores.
 
-Centres lie in tiles: the numbers of a column are together, as many as one or two vectors hold, so the products of a few
-rows with a tile stay in registers, as do the two lowest scores that each lane has seen. Nothing is written until all
-tiles are through. LLVM would not find that form in loops over arrays, so it is told in its own vectors, as wide as
-those of this machine.
+Centres lie in tiles: the numbers of a column are together, as many as one or two vectors hold. The products of a few
+rows with a tile stay in registers, as do the two lowest scores that each lane has seen, and nothing is written until
+all tiles are through. A few centres of many columns lie as they are (tiles of one), and vectors run along the columns.
+LLVM would not find these forms in loops over arrays, so it is told in its own vectors, as wide as this machine has them.
 
 A key is the bits of a score, the last ones replaced by the number of its centre, so minima over integers say where they
 come from. Keys are never above their scores.
@@ -14,232 +14,246 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
-_FEATURES = binding.get_host_cpu_features()
-_BY_LANE = bool(_FEATURES.get("neon"))
-"""Whether a product takes one lane of a vector for all: then several columns of a row are read at once."""
-_VECTOR = 64 if _FEATURES.get("avx512f") else 32 if _FEATURES.get("avx2") else 16
-"""Bytes of a vector."""
-ROWS = 8 if _VECTOR == 64 or _BY_LANE else 4
-"""Rows at once: with 32 registers eight, with 16 four."""
+from globular.kernels.vectors import BY_LANE, HAS_MANY_REGISTERS, VECTOR_BYTES, Vectors, loop, unpack, variable
+
+ROWS = 8 if HAS_MANY_REGISTERS else 4
+"""Rows at once: with as many sums for each of them as registers allow."""
+PAIR = 2
+"""Centres at once where vectors run along the columns."""
 TILE_COST = 0.25
 """What a tile costs besides its vectors, in vectors."""
+FOLD_COST = 4
+"""What it costs to add up the lanes of a product, in vectors."""
 
 
 class Tile(NamedTuple):
-    """Centres whose products are in registers at the same time."""
+    """How centres lie: the columns of `width` centres together."""
 
     lanes: int
     vectors: int
+    """Those of a column; 0 if vectors run along the columns of one centre."""
 
     @property
     def width(self) -> int:
-        """How many."""
-        return self.lanes * self.vectors
+        """Centres of a tile."""
+        return max(1, self.lanes * self.vectors)
+
+    @property
+    def step(self) -> int:
+        """Centres come in multiples of it."""
+        return self.width if self.vectors else PAIR
 
 
 def tiles(itemsize: int) -> list[Tile]:
     """All there are for numbers of a size, narrow ones first."""
-    widest = _VECTOR // itemsize
-    lanes = 16 // itemsize
-    found = []
+    widest, lanes = VECTOR_BYTES // itemsize, 16 // itemsize
+    found = [Tile(widest, 0)]
     while lanes <= widest:
         found.append(Tile(lanes, 1))
         lanes *= 2
     return [*found, Tile(widest, 2)]
 
 
-def tile_for(n_centers: int, itemsize: int) -> Tile:
+def tile_for(n_centers: int, n_columns: int, itemsize: int) -> Tile:
     """The tile that suits so many centres."""
-    return min(tiles(itemsize), key=lambda tile: -(-n_centers // tile.width) * (tile.vectors + TILE_COST))
+    along, *across = tiles(itemsize)
+    n_vectors = n_columns // along.lanes + (n_columns % along.lanes).bit_count()
+    if n_centers * (n_vectors + FOLD_COST) <= n_columns:
+        return along
+    return min(across, key=lambda tile: -(-n_centers // tile.width) * (tile.vectors + TILE_COST))
 
 
 def line_tile(itemsize: int) -> Tile:
     """The tile of scores that lie in a line."""
-    return Tile(_VECTOR // itemsize, 1)
-
-
-class _Array:
-    """An array inside a kernel."""
-
-    def __init__(self, context: Any, builder: Any, kind: Any, value: Any) -> None:
-        self._builder = builder
-        array = context.make_array(kind)(context, builder, value)
-        self.data = array.data
-        self.shape = [builder.extract_value(array.shape, axis) for axis in range(kind.ndim)]
-
-    def at(self, index: Any) -> Any:
-        """The address of an entry, counted from the first."""
-        return self._builder.gep(self.data, [index])
-
-
-def _unpack(context: Any, builder: Any, signature: Any, values: Any) -> list[Any]:
-    """The arguments of an intrinsic, arrays as such."""
-    return [
-        _Array(context, builder, kind, value) if isinstance(kind, types.Array) else value
-        for kind, value in zip(signature.args, values, strict=True)
-    ]
-
-
-class _Emitter:
-    """Instructions on vectors of one kind."""
-
-    def __init__(self, builder: Any, scalar: Any, lanes: int) -> None:
-        self.builder, self.lanes = builder, lanes
-        self.single = isinstance(scalar, ir.FloatType)
-        self.scalar, self.vector = scalar, ir.VectorType(scalar, lanes)
-        self.whole = ir.IntType(32 if self.single else 64)
-        self.wholes = ir.VectorType(self.whole, lanes)
-
-    def intrinsic(self, name: str, result: Any, *arguments: Any) -> Any:
-        """Call a function of LLVM; its name ends with the vector's."""
-        function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
-            self.builder.module, ir.FunctionType(result, [each.type for each in arguments]), name
-        )
-        return self.builder.call(function, arguments)
-
-    def splat(self, value: Any) -> Any:
-        """One number in all lanes."""
-        kind = ir.VectorType(value.type, self.lanes)
-        one = self.builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
-        return self.lane(one, 0)
-
-    def lane(self, vector: Any, number: int) -> Any:
-        """One lane of a vector in all lanes."""
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [number] * self.lanes)
-        return self.builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), mask)
-
-    def load(self, address: Any, count: int) -> Any:
-        """Numbers that lie together."""
-        kind = ir.VectorType(self.scalar, count).as_pointer()
-        return self.builder.load(self.builder.bitcast(address, kind), align=4 if self.single else 8)
-
-    def store(self, vector: Any, address: Any) -> None:
-        """Numbers that shall lie together."""
-        self.builder.store(
-            vector, self.builder.bitcast(address, self.vector.as_pointer()), align=4 if self.single else 8
-        )
-
-    def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
-        """a b + c, fused where that is fast."""
-        return self.intrinsic(f"llvm.fmuladd.v{self.lanes}f{32 if self.single else 64}", self.vector, a, b, c)
-
-    def lower(self, a: Any, b: Any) -> Any:
-        """The lower keys."""
-        return self.builder.select(self.builder.icmp_signed("<", a, b), a, b)
-
-    def higher(self, a: Any, b: Any) -> Any:
-        """The higher keys."""
-        return self.builder.select(self.builder.icmp_signed("<", a, b), b, a)
-
-    def numbers_from(self, first: Any) -> Any:
-        """first, first + 1, … as wide as scores."""
-        first = self.builder.trunc(first, self.whole) if self.single else first
-        return self.builder.add(self.splat(first), ir.Constant(self.wholes, list(range(self.lanes))))
-
-    def shuffle(self, a: Any, b: Any, chosen: list[int]) -> Any:
-        """The chosen lanes of two vectors, those of the second counted behind those of the first."""
-        return self.builder.shuffle_vector(
-            a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(chosen)), chosen)
-        )
+    return Tile(VECTOR_BYTES // itemsize, 1)
 
 
 class _Search:
-    """What is common to the two searches below: the two lowest keys of each lane, row by row."""
+    """The two lowest keys of each lane of some vectors."""
 
-    def __init__(self, emit: _Emitter, n_rows: int, mask: Any, nobody: Any) -> None:
-        self.emit, self.builder = emit, emit.builder
-        start = emit.splat(nobody)
-        self.found = [
-            [cgutils.alloca_once_value(self.builder, start) for _ in range(2)]  # type: ignore[no-untyped-call]
-            for _ in range(n_rows)
-        ]
-        self._mask = mask
+    def __init__(self, vectors: Vectors, n: int, mask: Any, nobody: Any) -> None:
+        self._vectors, self._builder, self._mask = vectors, vectors.builder, mask
+        start = vectors.splat(nobody)
+        self._found = [[variable(vectors.builder, start) for _ in range(2)] for _ in range(n)]
 
-    def take(self, row: int, scores: Any, numbers: Any) -> None:
-        """Look at a vector of scores of a row."""
-        builder, emit = self.builder, self.emit
-        bits = builder.bitcast(scores, emit.wholes)
-        key = builder.or_(builder.and_(bits, emit.splat(self._mask)), numbers)
-        low, next_low = (builder.load(each) for each in self.found[row])
-        builder.store(emit.lower(next_low, emit.higher(low, key)), self.found[row][1])
-        builder.store(emit.lower(low, key), self.found[row][0])
+    def take(self, k: int, scores: Any, numbers: Any) -> None:
+        """Look at scores of the k-th vector, and the numbers of their centres."""
+        builder, vectors = self._builder, self._vectors
+        bits = builder.bitcast(scores, vectors.wholes)
+        key = builder.or_(builder.and_(bits, vectors.splat(self._mask)), numbers)
+        low, next_low = (builder.load(each) for each in self._found[k])
+        builder.store(vectors.lower(next_low, vectors.higher(low, key)), self._found[k][1])
+        builder.store(vectors.lower(low, key), self._found[k][0])
 
-    def _merge(self, pairs: list[Any], share: int) -> Any:
-        """The two lowest keys of rows in one vector or two, of which each has `share` lanes: half as many lanes each."""
-        emit, half = self.emit, share // 2
-        n_lanes = len(pairs) * pairs[0][0].type.count
-        starts = [start + lane for start in range(0, n_lanes, share) for lane in range(half)]
-        (low, other_low), (next_low, other_next) = (
-            [emit.shuffle(pairs[0][k], pairs[-1][k], [start + ahead for start in starts]) for ahead in (0, half)]
-            for k in range(2)
-        )
-        return emit.lower(low, other_low), emit.lower(emit.higher(low, other_low), emit.lower(next_low, other_next))
-
-    def write(self, first: Any, low: Any, next_low: Any, found: Any) -> None:
-        """Write down the two lowest scores of all rows, rounded down, and the centre of the lowest."""
-        builder, emit = self.builder, self.emit
-        pairs, share = [tuple(builder.load(each) for each in row) for row in self.found], emit.lanes
-        while share > 1:
-            together = 2 if len(pairs) > 1 else 1
-            pairs = [self._merge(pairs[k : k + together], share) for k in range(0, len(pairs), together)]
-            share //= 2
+    def write(self, first: Any, low: Any, next_low: Any, found: Any, *, fold: bool) -> None:
+        """Write down the two lowest scores, rounded down, and the centre of the lowest, of each lane or each vector."""
+        builder, vectors = self._builder, self._vectors
+        pairs = [tuple(builder.load(each) for each in row) for row in self._found]
+        if fold:
+            pairs = vectors.fold(
+                pairs, lambda a, b: (
+                    vectors.lower(a[0], b[0]),
+                    vectors.lower(vectors.higher(a[0], b[0]), vectors.lower(a[1], b[1])),
+                )
+            )  # fmt: skip
         for k, (key, second) in enumerate(pairs):
-            some = _Emitter(builder, emit.scalar, key.type.count)
+            some = Vectors(builder, vectors.scalar, key.type.count)
             keep, place = some.splat(self._mask), ir.Constant(first.type, k * some.lanes)
             for value, address in ((key, low), (second, next_low)):
-                some.store(builder.bitcast(builder.and_(value, keep), some.vector), builder.gep(address, [place]))
-            numbers = builder.and_(key, builder.not_(keep))
-            narrow = ir.VectorType(ir.IntType(32), some.lanes)
-            numbers = numbers if emit.single else builder.trunc(numbers, narrow)
+                some.store(builder.bitcast(builder.and_(value, keep), some.floats), builder.gep(address, [place]))
+            numbers, narrow = builder.and_(key, builder.not_(keep)), ir.VectorType(ir.IntType(32), some.lanes)
+            numbers = numbers if vectors.single else builder.trunc(numbers, narrow)
             numbers = builder.add(numbers, some.splat(builder.trunc(first, ir.IntType(32))))
-            address = builder.bitcast(builder.gep(found, [place]), narrow.as_pointer())
-            builder.store(numbers, address, align=4)
+            some.store(numbers, builder.gep(found, [place]))
 
 
-def _multiply_tile(emit: _Emitter, tile: Tile, rows: list[Any], n_columns: Any, factors: Any) -> list[list[Any]]:
-    """Products of rows with the centres of a tile, vectors by rows. O(rows · width · columns)."""
-    builder, size = emit.builder, n_columns.type
-    zero = ir.Constant(emit.vector, [0.0] * emit.lanes)
-    sums = [
-        [cgutils.alloca_once(builder, emit.vector) for _ in rows]  # type: ignore[no-untyped-call]
-        for _ in range(tile.vectors)
-    ]
-    for each in sums:
-        for address in each:
-            builder.store(zero, address)
+def _products_across(vectors: Vectors, n_vectors: int, rows: list[Any], n_columns: Any, factors: Any) -> list[Any]:
+    """Products of rows with the centres of a tile: vectors of centres, by rows. O(rows · width · columns)."""
+    builder, size = vectors.builder, n_columns.type
+    sums = [[variable(builder, vectors.zero) for _ in rows] for _ in range(n_vectors)]
+    width = ir.Constant(size, n_vectors * vectors.lanes)
 
-    def add_column(column: Any, values: Callable[[int], Any]) -> None:
-        line = builder.gep(factors, [builder.mul(column, ir.Constant(size, tile.width))])
+    def add_column(column: Any, value_of: Callable[[int], Any]) -> None:
+        line = builder.gep(factors, [builder.mul(column, width)])
         some = [
-            emit.load(builder.gep(line, [ir.Constant(size, emit.lanes * v)]), emit.lanes) for v in range(tile.vectors)
+            vectors.load(builder.gep(line, [ir.Constant(size, v * vectors.lanes)]), vectors.lanes)
+            for v in range(n_vectors)
         ]
         for row in range(len(rows)):
-            value = values(row)
-            for v in range(tile.vectors):
-                builder.store(emit.multiply_add(value, some[v], builder.load(sums[v][row])), sums[v][row])
+            value = value_of(row)
+            for v in range(n_vectors):
+                builder.store(vectors.multiply_add(value, some[v], builder.load(sums[v][row])), sums[v][row])
 
-    at_once = 16 // (4 if emit.single else 8) if _BY_LANE else 1
-    whole = builder.and_(n_columns, ir.Constant(size, -at_once))
-    if at_once > 1:
-        with cgutils.for_range_slice(  # type: ignore[no-untyped-call]
-            builder, ir.Constant(size, 0), whole, ir.Constant(size, at_once), inc=True
-        ) as (first, _):
-            stretches = [emit.load(builder.gep(row, [first]), at_once) for row in rows]
+    done: Any = 0
+    if BY_LANE:
+        at_once = 16 // vectors.itemsize
+        done = builder.and_(n_columns, ir.Constant(size, -at_once))
+        with loop(builder, 0, done, at_once) as (first, _):
+            parts = [vectors.load(builder.gep(row, [first]), at_once) for row in rows]
             for k in range(at_once):
-                add_column(
-                    builder.add(first, ir.Constant(size, k)), lambda row, k=k: emit.lane(stretches[row], k)
-                )
-    start = whole if at_once > 1 else ir.Constant(size, 0)
-    with cgutils.for_range_slice(  # type: ignore[no-untyped-call]
-        builder, start, n_columns, ir.Constant(size, 1), inc=True
-    ) as (column, _):
-        add_column(column, lambda row: emit.splat(builder.load(builder.gep(rows[row], [column]))))
+                add_column(builder.add(first, ir.Constant(size, k)), lambda row, k=k: vectors.lane(parts[row], k))
+    with loop(builder, done, n_columns, 1) as (column, _):
+        add_column(column, lambda row: vectors.splat(builder.load(builder.gep(rows[row], [column]))))
     return [[builder.load(address) for address in each] for each in sums]
+
+
+def _products_along(vectors: Vectors, rows: list[Any], n_columns: Any, factors: Any) -> list[Any]:
+    """Products of rows with a pair of centres: vectors of rows, by centres. O(rows · columns)."""
+    builder, size = vectors.builder, n_columns.type
+    sums = [[variable(builder, vectors.zero) for _ in rows] for _ in range(PAIR)]
+    lines = [builder.gep(factors, [builder.mul(n_columns, ir.Constant(size, c))]) for c in range(PAIR)]
+    done, at_once = ir.Constant(size, 0), vectors.lanes
+    while at_once:  # the columns that are left over from whole vectors by half of one, a quarter, and so on
+        stop = builder.and_(n_columns, ir.Constant(size, -at_once))
+        with loop(builder, done, stop, at_once) as (column, _):
+            some = [vectors.load_widened(builder.gep(line, [column]), at_once) for line in lines]
+            for row in range(len(rows)):
+                value = vectors.load_widened(builder.gep(rows[row], [column]), at_once)
+                for c in range(PAIR):
+                    builder.store(vectors.multiply_add(value, some[c], builder.load(sums[c][row])), sums[c][row])
+        done, at_once = stop, at_once // 2
+    return [
+        [
+            total
+            for (total,) in vectors.fold(
+                [(builder.load(address),) for address in each], lambda a, b: (builder.fadd(a[0], b[0]),)
+            )
+        ]
+        for each in sums
+    ]
+
+
+class _Rows:
+    """`ROWS` rows and where their results go, for both ways to score them."""
+
+    def __init__(self, context: Any, builder: Any, signature: Any, values: Any) -> None:
+        self.builder = builder
+        (
+            x, places, self.at, self.squares, self.factors, self.norms, self.first, self.stop, self.mask, self.nobody,
+            self.scores, self.low, self.next_low, self.found,
+        ) = unpack(context, builder, signature, values)  # fmt: skip
+        self.size, self.n_columns = self.at.type, x.shape[1]
+        last = builder.sub(places.shape[0], self.number(1))
+        self.rows = []
+        for row in range(ROWS):
+            place = builder.add(self.at, self.number(row))
+            place = builder.select(builder.icmp_signed("<", place, last), place, last)
+            self.rows.append(x.at(builder.mul(builder.load(places.at(place)), self.n_columns)))
+
+    def number(self, value: int) -> Any:
+        """A constant index."""
+        return ir.Constant(self.size, value)
+
+    def _keeps_scores(self) -> Any:
+        """A block that runs if scores are wanted."""
+        return self.builder.if_then(self.builder.icmp_signed("!=", self.scores.shape[0], self.number(0)))
+
+    def _score_at(self, row: int, position: Any) -> Any:
+        """Where a score of a row is kept."""
+        return self.scores.at(self.builder.add(self.builder.mul(self.number(row), self.scores.shape[1]), position))
+
+    def _write(self, search: _Search, *, fold: bool) -> None:
+        search.write(
+            self.first, self.low.at(self.at), self.next_low.at(self.at), self.found.at(self.at), fold=fold
+        )
+
+    def search_across(self, tile: Tile) -> None:
+        """Vectors of centres."""
+        builder = self.builder
+        vectors = Vectors(builder, self.squares.scalar, tile.lanes)
+        search = _Search(vectors, ROWS, self.mask, self.nobody)
+        lengths = [
+            vectors.splat(builder.load(self.squares.at(builder.add(self.at, self.number(row))))) for row in range(ROWS)
+        ]
+        with loop(builder, self.first, self.stop, tile.width) as (center, _):
+            factors = self.factors.at(builder.mul(center, self.n_columns))
+            scores = _products_across(vectors, tile.vectors, self.rows, self.n_columns, factors)
+            done = builder.sub(center, self.first)
+            for v in range(tile.vectors):
+                ahead = self.number(v * tile.lanes)
+                norms = vectors.load(self.norms.at(builder.add(center, ahead)), tile.lanes)
+                numbers = vectors.numbers_from(builder.add(done, ahead))
+                for row in range(ROWS):
+                    scores[v][row] = builder.fadd(scores[v][row], builder.fadd(lengths[row], norms))
+                    search.take(row, scores[v][row], numbers)
+            with self._keeps_scores():
+                for v in range(tile.vectors):
+                    position = builder.add(done, self.number(v * tile.lanes))
+                    for row in range(ROWS):
+                        vectors.store(scores[v][row], self._score_at(row, position))
+        self._write(search, fold=True)
+
+    def search_along(self, tile: Tile) -> None:
+        """Vectors of columns for the products, of rows for their scores."""
+        builder, scalar = self.builder, self.squares.scalar
+        vectors = Vectors(builder, scalar, tile.lanes)
+        rows = Vectors(builder, scalar, min(tile.lanes, ROWS))
+        n_parts = ROWS // rows.lanes
+        search = _Search(rows, n_parts, self.mask, self.nobody)
+        lengths = [
+            rows.load(self.squares.at(builder.add(self.at, self.number(k * rows.lanes))), rows.lanes)
+            for k in range(n_parts)
+        ]
+        with loop(builder, self.first, self.stop, PAIR) as (pair, _):
+            factors = self.factors.at(builder.mul(pair, self.n_columns))
+            scores = _products_along(vectors, self.rows, self.n_columns, factors)
+            for c in range(PAIR):
+                center = builder.add(pair, self.number(c))
+                position = builder.sub(center, self.first)
+                norm, number = rows.splat(builder.load(self.norms.at(center))), rows.splat(rows.whole(position))
+                for k in range(n_parts):
+                    scores[c][k] = builder.fadd(scores[c][k], builder.fadd(lengths[k], norm))
+                    search.take(k, scores[c][k], number)
+                with self._keeps_scores():
+                    for row in range(ROWS):
+                        lane = ir.Constant(ir.IntType(32), row % rows.lanes)
+                        score = builder.extract_element(scores[c][row // rows.lanes], lane)
+                        builder.store(score, self._score_at(row, position))
+        self._write(search, fold=False)
 
 
 @intrinsic
@@ -249,55 +263,27 @@ def lowest_of_rows(
 ) -> Any:  # fmt: skip
     """The two lowest scores of rows against the centres first … stop − 1, of `ROWS` rows: x[places[at]] and so on.
 
-    low[at], next_low[at] and found[at], … are those of a row: rounded down by the truncated bits, and the centre of the
-    first. The last row stands for those that are missing. Factors are (tiles, D, width); where `scores` has rows, (ROWS,
-    ≥ stop − first), the scores of each are kept there as well.
+    low[at], next_low[at] and found[at] are those of a row: rounded down by the truncated bits, and the centre of the
+    first. The last row stands for those that are missing; of `squares`, `low`, `next_low` and `found` there are `ROWS`
+    entries from `at` on. Factors are (tiles, D, width); where `scores` has rows, (ROWS, ≥ stop − first), the scores of
+    each are kept there as well.
     """
     arguments = (
         x, places, types.intp, squares, factors, norms, types.intp, types.intp, mask, mask, scores, low, next_low, found
     )  # fmt: skip
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        x, places, at, squares, factors, norms, first, stop, mask, nobody, scores, low, next_low, found = _unpack(
-            context, builder, signature, values
-        )
-        size, scalar = at.type, context.get_data_type(signature.args[3].dtype)
-        itemsize = 4 if isinstance(scalar, ir.FloatType) else 8
-        n_columns = x.shape[1]
-        last = builder.sub(places.shape[0], ir.Constant(size, 1))
-        rows, lengths = [], []
-        for row in range(ROWS):
-            place = builder.add(at, ir.Constant(size, row))
-            place = builder.select(builder.icmp_signed("<", place, last), place, last)
-            rows.append(x.at(builder.mul(builder.load(places.at(place)), n_columns)))
-            lengths.append(builder.load(squares.at(place)))
+        rows = _Rows(context, builder, signature, values)
         end = builder.append_basic_block("found")
-        choose = builder.switch(factors.shape[2], end)
-        for tile in tiles(itemsize):
-            choose.add_case(ir.Constant(size, tile.width), builder.append_basic_block(f"width{tile.width}"))
-            builder.position_at_end(choose.cases[-1][1])
-            emit = _Emitter(builder, scalar, tile.lanes)
-            search = _Search(emit, ROWS, mask, nobody)
-            width = ir.Constant(size, tile.width)
-            with cgutils.for_range_slice(builder, first, stop, width, inc=True) as (center, _):  # type: ignore[no-untyped-call]
-                products = _multiply_tile(emit, tile, rows, n_columns, factors.at(builder.mul(center, n_columns)))
-                done = builder.sub(center, first)
-                for v in range(tile.vectors):
-                    ahead = ir.Constant(size, v * tile.lanes)
-                    squared = emit.load(norms.at(builder.add(center, ahead)), tile.lanes)
-                    numbers = emit.numbers_from(builder.add(done, ahead))
-                    for row in range(ROWS):
-                        products[v][row] = builder.fadd(
-                            products[v][row], builder.fadd(emit.splat(lengths[row]), squared)
-                        )
-                        search.take(row, products[v][row], numbers)
-                with builder.if_then(builder.icmp_signed("!=", scores.shape[0], ir.Constant(size, 0))):
-                    for row in range(ROWS):
-                        line = builder.add(builder.mul(ir.Constant(size, row), scores.shape[1]), done)
-                        for v in range(tile.vectors):
-                            ahead = ir.Constant(size, v * tile.lanes)
-                            emit.store(products[v][row], scores.at(builder.add(line, ahead)))
-            search.write(first, low.at(at), next_low.at(at), found.at(at))
+        choice = builder.switch(rows.factors.shape[2], end)
+        for tile in tiles(squares.dtype.bitwidth // 8):
+            block = builder.append_basic_block(f"width{tile.width}")
+            choice.add_case(rows.number(tile.width), block)
+            builder.position_at_end(block)
+            if tile.vectors:
+                rows.search_across(tile)
+            else:
+                rows.search_along(tile)
             builder.branch(end)
         builder.position_at_end(end)
         return context.get_dummy_value()
@@ -314,16 +300,13 @@ def lowest_of_scores(
     arguments = (scores, types.intp, types.intp, types.intp, mask, mask, low, next_low, found)
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        scores, at, first, stop, mask, nobody, low, next_low, found = _unpack(context, builder, signature, values)
-        scalar = context.get_data_type(signature.args[0].dtype)
-        tile = line_tile(4 if isinstance(scalar, ir.FloatType) else 8)
-        emit = _Emitter(builder, scalar, tile.lanes)
-        search, lanes = _Search(emit, 1, mask, nobody), ir.Constant(at.type, tile.lanes)
-        with cgutils.for_range_slice(  # type: ignore[no-untyped-call]
-            builder, ir.Constant(at.type, 0), builder.sub(stop, first), lanes, inc=True
-        ) as (position, _):
-            search.take(0, emit.load(scores.at(position), tile.lanes), emit.numbers_from(position))
-        search.write(first, low.at(at), next_low.at(at), found.at(at))
+        scores, at, first, stop, mask, nobody, low, next_low, found = unpack(context, builder, signature, values)
+        tile = line_tile(signature.args[0].dtype.bitwidth // 8)
+        vectors = Vectors(builder, scores.scalar, tile.lanes)
+        search = _Search(vectors, 1, mask, nobody)
+        with loop(builder, 0, builder.sub(stop, first), tile.lanes) as (position, _):
+            search.take(0, vectors.load(scores.at(position), tile.lanes), vectors.numbers_from(position))
+        search.write(first, low.at(at), next_low.at(at), found.at(at), fold=True)
         return context.get_dummy_value()
 
     return types.void(*arguments), generate

@@ -70,10 +70,10 @@ class Settled:
     def _set_number(self, C: int) -> None:
         """Make room for another number of centres; what was known about the last ones is not any more."""
         D, dtype, info = len(self.given.origin), self.dtype, np.finfo(self.dtype)
-        tile = line_tile(dtype.itemsize) if self.across else tile_for(C, dtype.itemsize)
-        K = -(-C // tile.width) * tile.width
+        tile = line_tile(dtype.itemsize) if self.across else tile_for(C, D, dtype.itemsize)
+        K = -(-C // tile.step) * tile.step
         fitting = CENTER_CHUNK if self.across else CACHED // (D * dtype.itemsize)
-        self._chunk = max(tile.width, min(K, CENTER_CHUNK, fitting) // tile.width * tile.width)
+        self._chunk = max(tile.step, min(K, CENTER_CHUNK, fitting) // tile.step * tile.step)
         bits = (self._chunk - 1).bit_length()
         self._tiny = float(info.tiny)
         bounds = np.zeros(nominate.N_BOUNDS, dtype=dtype)

@@ -99,9 +99,7 @@ def open_input(
         check_is_fitted(estimator)
     given = tell(X)
     source = given.open()
-    check = partial(
-        _validate, estimator, source=source, reset=reset, accept_sparse=accept_sparse, n_threads=n_threads
-    )
+    check = partial(_validate, estimator, source=source, reset=reset, accept_sparse=accept_sparse, n_threads=n_threads)
     if are_on_workers(given):
         check(sample_of(X) if source is None else source.take(FIRST))
         return _open_on_workers(estimator, given, sample_weight, unit_rows, n_threads)

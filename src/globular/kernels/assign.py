@@ -17,7 +17,7 @@ from globular.kernels.compile import inline, kernel
 from globular.kernels.label import label_block
 from globular.kernels.nominate import ROUND_DOWN
 from globular.kernels.queue import take_number
-from globular.kernels.rows import add_row, for_csr, squared_distance
+from globular.kernels.rows import for_csr, squared_distance
 from globular.kernels.tiles import ROWS
 
 STRETCH = 4096
@@ -51,18 +51,23 @@ class Task(NamedTuple):
     distances: bool  # whether Σ w d² is wanted
 
 
-def square_of(rows: Any, i: int, scale: float, origin: Any) -> float:
-    """‖s x − offset‖² in float64. O(D) or O(nnz)."""
+def square_of(rows: Any, i: int, scale: float, offset: Any) -> float:
+    """‖x − offset‖² or, where there is none, ‖s x‖² in float64. O(D) or O(nnz)."""
     x = rows[0]
     total = 0.0
-    for j in range(x.shape[1]):
-        value = scale * x[i, j] - origin[j]
-        total += value * value
+    if offset.shape[0]:
+        for j in range(x.shape[1]):
+            value = x[i, j] - offset[j]
+            total += value * value
+    else:
+        for j in range(x.shape[1]):
+            value = scale * x[i, j]
+            total += value * value
     return total
 
 
 @for_csr(square_of)
-def _square_of(rows: Any, i: int, scale: float, origin: Any) -> float:
+def _square_of(rows: Any, i: int, scale: float, offset: Any) -> float:
     data, _, indptr = rows
     total = 0.0
     for k in range(indptr[i], indptr[i + 1]):
@@ -70,17 +75,60 @@ def _square_of(rows: Any, i: int, scale: float, origin: Any) -> float:
     return total
 
 
+def add_one(rows: Any, i: int, factor: float, offset: Any, sums: Any, c: int) -> None:
+    """sums[c] += factor · (x − offset). O(D) or O(nnz)."""
+    x = rows[0]
+    if offset.shape[0]:
+        for j in range(x.shape[1]):
+            sums[c, j] += factor * (x[i, j] - offset[j])
+    else:
+        for j in range(x.shape[1]):
+            sums[c, j] += factor * x[i, j]
+
+
+@for_csr(add_one)
+def _add_one(rows: Any, i: int, factor: float, offset: Any, sums: Any, c: int) -> None:
+    data, indices, indptr = rows
+    for k in range(indptr[i], indptr[i + 1]):
+        sums[c, indices[k]] += factor * data[k]
+
+
+def move_one(rows: Any, i: int, factor: float, offset: Any, sums: Any, former: int, c: int) -> None:
+    """Take factor · (x − offset) from sums[former] and add it to sums[c], another one. O(D) or O(nnz)."""
+    x = rows[0]
+    if offset.shape[0]:
+        for j in range(x.shape[1]):
+            value = factor * (x[i, j] - offset[j])
+            sums[former, j] -= value
+            sums[c, j] += value
+    else:
+        for j in range(x.shape[1]):
+            value = factor * x[i, j]
+            sums[former, j] -= value
+            sums[c, j] += value
+
+
+@for_csr(move_one)
+def _move_one(rows: Any, i: int, factor: float, offset: Any, sums: Any, former: int, c: int) -> None:
+    add_one(rows, i, -factor, offset, sums, former)
+    add_one(rows, i, factor, offset, sums, c)
+
+
 @inline
-def add_to_sums(rows: Any, i: int, sign: float, c: int, given: Any, span: int, tally: Any) -> None:
-    """Add a row to a cluster's sums of its span, or take it away. O(D) or O(nnz)."""
+def add_to_sums(rows: Any, i: int, former: int, c: int, given: Any, span: int, tally: Any) -> None:
+    """Add a row to a cluster's sums of its span, and take it from its former one's; −1: from none. O(D) or O(nnz)."""
     if not tally.touched[span]:
         tally.touched[span] = True
         tally.counts[span] = 0.0
         tally.sums[span] = 0.0
-    weight = sign * (given.weights[i] if given.weights.shape[0] else 1.0)
-    tally.counts[span, c] += weight
+    weight = given.weights[i] if given.weights.shape[0] else 1.0
     factor = weight * (given.scales[i] if given.scales.shape[0] else 1.0)
-    add_row(rows, i, factor, given.origin, tally.sums[span], c)
+    tally.counts[span, c] += weight
+    if former < 0:
+        add_one(rows, i, factor, given.offset, tally.sums[span], c)
+    else:
+        tally.counts[span, former] -= weight
+        move_one(rows, i, factor, given.offset, tally.sums[span], former, c)
 
 
 @inline
@@ -110,7 +158,7 @@ def find_unsettled(
     if task.is_first:
         for i in range(start, stop):
             scale = given.scales[i] if given.scales.shape[0] else 1.0
-            square = square_of(rows, i, scale, given.origin)
+            square = square_of(rows, i, scale, given.offset)
             state.squares[i] = square
             tally.totals[span, 0] += square * (given.weights[i] if given.weights.shape[0] else 1.0)
     room, held = state.room[start:stop], state.held[start:stop]  # counted from 0: it vectorises
@@ -143,8 +191,7 @@ def settle_block(
         if former != c:
             tally.numbers[span, 1] += 1
             if tally.sums.shape[0] and not task.all_sums:
-                add_to_sums(rows, i, -1.0, former, given, span, tally)
-                add_to_sums(rows, i, 1.0, c, given, span, tally)
+                add_to_sums(rows, i, former, c, given, span, tally)
     tally.numbers[span, 2] += places.shape[0]
 
 
@@ -163,7 +210,7 @@ def add_labelled(
     """Add what is wanted of all rows, in their order: the sum does not depend on what was known. O(n · D)."""
     if task.all_sums:
         for i in range(start, stop):
-            add_to_sums(rows, i, 1.0, state.held[i], given, span, tally)
+            add_to_sums(rows, i, -1, state.held[i], given, span, tally)
     if task.distances:
         for i in range(start, stop):
             add_distance(rows, i, state.held[i], given, nominees, span, tally)

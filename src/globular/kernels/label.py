@@ -22,7 +22,6 @@ class Given(NamedTuple):
     weights: Any  # (n,) or empty
     scales: Any  # (n,) or empty
     offset: Any  # (D,) subtracted from dense rows; empty if there is none
-    origin: Any  # (D,) the same, zeros if there is none
 
 
 class Block(NamedTuple):

@@ -3,7 +3,7 @@
 Centres lie in tiles: the numbers of a column are together, as many as one or two vectors hold. The products of a few
 rows with a tile stay in registers, as do the two lowest scores that each lane has seen, and nothing is written until
 all tiles are through. A few centres of many columns lie as they are (tiles of one), and vectors run along the columns.
-LLVM would not find these forms in loops over arrays, so it is told in its own vectors, as wide as this machine has them.
+LLVM would not find these forms in loops over arrays, so it is told in its own vectors, as wide as those of this machine.
 
 A key is the bits of a score, the last ones replaced by the number of its centre, so minima over integers say where they
 come from. Keys are never above their scores.
@@ -135,7 +135,8 @@ def _products_across(vectors: Vectors, n_vectors: int, rows: list[Any], n_column
         with loop(builder, 0, done, at_once) as (first, _):
             parts = [vectors.load(builder.gep(row, [first]), at_once) for row in rows]
             for k in range(at_once):
-                add_column(builder.add(first, ir.Constant(size, k)), lambda row, k=k: vectors.lane(parts[row], k))
+                values = [vectors.lane(part, k) for part in parts]
+                add_column(builder.add(first, ir.Constant(size, k)), values.__getitem__)
     with loop(builder, done, n_columns, 1) as (column, _):
         add_column(column, lambda row: vectors.splat(builder.load(builder.gep(rows[row], [column]))))
     return [[builder.load(address) for address in each] for each in sums]
@@ -197,9 +198,7 @@ class _Rows:
         return self.scores.at(self.builder.add(self.builder.mul(self.number(row), self.scores.shape[1]), position))
 
     def _write(self, search: _Search, *, fold: bool) -> None:
-        search.write(
-            self.first, self.low.at(self.at), self.next_low.at(self.at), self.found.at(self.at), fold=fold
-        )
+        search.write(self.first, self.low.at(self.at), self.next_low.at(self.at), self.found.at(self.at), fold=fold)
 
     def search_across(self, tile: Tile) -> None:
         """Vectors of centres."""

@@ -44,7 +44,7 @@ def loop(builder: Any, start: Any, stop: Any, step: int) -> Any:
     """A loop over start, start + step, … below stop: a context whose value is (index, _)."""
     size = stop.type
     start = ir.Constant(size, start) if isinstance(start, int) else start
-    return cgutils.for_range_slice(builder, start, stop, ir.Constant(size, step), inc=True)  # type: ignore[no-untyped-call]
+    return cgutils.for_range_slice(builder, start, stop, ir.Constant(size, step), inc=True)
 
 
 def variable(builder: Any, value: Any) -> Any:

@@ -1,7 +1,7 @@
 """What an exact pass leaves to the next one: facts about rows and centres, whoever changes labels in between.
 
-Memory beyond the rows: 12 bytes a row (16 of float64 rows), centres and sums three times, the sums of spans (a quarter of
-float32 rows at most) and a block of rows for each thread.
+Memory beyond the rows: 12 bytes a row (16 of float64 rows), centres and sums three times, the sums of spans (a quarter
+of float32 rows at most) and a block of rows for each thread.
 """
 
 from __future__ import annotations
@@ -55,10 +55,7 @@ class Settled:
         self.cancels = False
         """Whether the last objective was too small to be taken from sums."""
         self.dtype, self.across = dtype, isinstance(shard.rows, CSRRows)
-        zeros = np.zeros(shard.n_columns)
-        self.given = Given(
-            shard.weights, shard.scales, NONE if offset is None else offset, zeros if offset is None else offset
-        )
+        self.given = Given(shard.weights, shard.scales, NONE if offset is None else offset)
         self.rows = _rows_as_they_lie(shard)
         n_terms = shard.n_columns
         if isinstance(shard.rows, CSRRows):
@@ -69,7 +66,7 @@ class Settled:
 
     def _set_number(self, C: int) -> None:
         """Make room for another number of centres; what was known about the last ones is not any more."""
-        D, dtype, info = len(self.given.origin), self.dtype, np.finfo(self.dtype)
+        D, dtype, info = self.sums.shape[1], self.dtype, np.finfo(self.dtype)
         tile = line_tile(dtype.itemsize) if self.across else tile_for(C, D, dtype.itemsize)
         K = -(-C // tile.step) * tile.step
         fitting = CENTER_CHUNK if self.across else CACHED // (D * dtype.itemsize)
@@ -102,9 +99,7 @@ class Settled:
         centers = np.ascontiguousarray(centers, dtype=np.float64)
         if self.across:  # exact distances of CSR rows start from these: every pass must have the same bits
             np.einsum("ij,ij->i", centers, centers, out=self.nominees.norms)
-        gain = settled.aim_at(
-            centers, self.given.offset, self._tiny, self.counts, self.nominees, self.shifts
-        )
+        gain = settled.aim_at(centers, self.given.offset, self._tiny, self.counts, self.nominees, self.shifts)
         if not gain <= self.objective:  # no update of means moves so far: another run begins, and owes nothing to this
             self.room[:], self.n_moved, self.cancels = 0.0, -1, False
 
@@ -139,7 +134,7 @@ class Settled:
         self._blocks.append(block)
 
     def _new_block(self) -> Block:
-        n, D, dtype = ROWS_PER_BLOCK + ROWS, len(self.given.origin), self.dtype
+        n, D, dtype = ROWS_PER_BLOCK + ROWS, self.sums.shape[1], self.dtype
         is_copied = len(self.given.scales) or len(self.given.offset)
         copies = np.empty((n if is_copied and not self.across else 0, D), dtype=dtype)
         return Block(

@@ -115,7 +115,7 @@ def _sweep(shard: CpuShard, settled: Settled, add_sums: bool, all_sums: bool, di
 
         def convert_and_assign(span: int) -> None:
             part = slice(span * rows_per_span, min(n, (span + 1) * rows_per_span))
-            some = Given(shard.weights[part], shard.scales[part], given.offset, given.origin)
+            some = Given(shard.weights[part], shard.scales[part], given.offset)
             with settled.block() as block:
                 assign_spans(
                     new_queue(), rows_per_span, shard.rows.kernel_rows(part.start, part.stop), some, nominees, shifts,

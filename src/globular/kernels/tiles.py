@@ -3,7 +3,7 @@
 Centres lie in tiles: the numbers of a column are together, as many as one or two vectors hold. The products of a few
 rows with a tile stay in registers, as do the two lowest scores that each lane has seen, and nothing is written until
 all tiles are through. A few centres of many columns lie as they are (tiles of one), and vectors run along the columns.
-LLVM would not find these forms in loops over arrays, so it is told in its own vectors, as wide as those of this machine.
+LLVM would not find these forms in loops over arrays, so it is told in vectors, as wide as those of this machine.
 
 A key is the bits of a score, the last ones replaced by the number of its centre, so minima over integers say where they
 come from. Keys are never above their scores.

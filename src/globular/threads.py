@@ -248,15 +248,17 @@ def _first_result(waiting: deque[_Task[Result]]) -> Result:
     return result
 
 
-def run_all(function: Callable[[Item], object], items: Iterable[Item], n_threads: int) -> None:
+def run_all(
+    function: Callable[[Item], object], items: Iterable[Item], n_threads: int, *, calls_blas: bool = True
+) -> None:
     """Call a function that only writes in place for all items, which are listed before the first call.
 
-    The calling thread takes its share: until another one is awake it may have done much of a small pass itself.
+    The calling thread takes its share: until another one is awake it may have done much of a small pass itself. To
+    hold BLAS to one thread takes longer than a small pass, which therefore says that it does not call it.
     """
     left = deque(items)
 
-    @single_threaded_blas
-    def work() -> None:
+    def share() -> None:
         while left:
             try:
                 item = left.popleft()
@@ -268,6 +270,7 @@ def run_all(function: Callable[[Item], object], items: Iterable[Item], n_threads
                 left.clear()
                 raise
 
+    work = single_threaded_blas(share) if calls_blas else share
     helpers = [_Task(work) for _ in range(min(n_threads, len(left)) - 1)]
     try:
         for helper in helpers:
@@ -284,11 +287,10 @@ def run_all(function: Callable[[Item], object], items: Iterable[Item], n_threads
 def on_all_threads(work: Callable[[], object], n_threads: int, *, calls_blas: bool = True) -> None:
     """Call a function once on each of our threads, the calling one included: what is left to do is in its queue.
 
-    For kernels that share a `kernels.queue`; a thread that wakes late finds the queue empty and returns at once. To
-    hold BLAS to one thread takes longer than a small pass, which therefore says that it does not call it.
+    For kernels that share a `kernels.queue`; a thread that wakes late finds the queue empty and returns at once.
     """
     if n_threads > 1:
-        run_all(lambda _: work(), range(n_threads), n_threads)
+        run_all(lambda _: work(), range(n_threads), n_threads, calls_blas=calls_blas)
     elif calls_blas:
         single_threaded_blas(work)()
     else:

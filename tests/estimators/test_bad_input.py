@@ -109,14 +109,25 @@ def test_arrays_taken_as_they_are_are_those_that_scikit_learn_takes_as_they_are(
         model = KMeans(1)
         model.n_features_in_ = 3
         try:
-            rows = inputs._validate(model, given, None, reset=reset, accept_sparse=True)
+            rows = inputs._validate(model, given, None, reset=reset, accept_sparse=True, n_threads=1)
         except (ValueError, TypeError) as error:
             return type(error), str(error), vars(model)
         return rows is given, rows.dtype, rows.flags.c_contiguous, rows.tolist(), vars(model)
 
     short = outcome()
-    monkeypatch.setattr(inputs, "_is_plain", lambda X: False)
+    monkeypatch.setattr(inputs, "_is_plain", lambda *_: False)
     assert short == outcome()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_infinity_in_the_last_of_many_numbers(bad: float, n_threads: int) -> None:
+    given = np.zeros((inputs.SUMMED_AT_ONCE // 8 + 1, 8), dtype=np.float32)
+    given[0], given[1] = 3e38, -3e38  # what overflows is looked at more closely, and is no error
+    assert inputs._validate(KMeans(1), given, None, reset=True, accept_sparse=True, n_threads=n_threads) is given
+    given[-1, -1] = bad
+    with pytest.raises(ValueError, match=f"row {len(given) - 1}"):
+        inputs._validate(KMeans(1), given, None, reset=True, accept_sparse=True, n_threads=n_threads)
 
 
 def test_names_of_columns_are_noted_compared_and_forgotten() -> None:

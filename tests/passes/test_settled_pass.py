@@ -12,8 +12,7 @@ from scipy import sparse
 
 from globular.backends.cpu import CpuShard, settled
 from globular.backends.cpu.assign import all as exact
-from globular.kernels import label as kernels
-from globular.kernels.nominate import CENTER_CHUNK, TILE
+from globular.kernels.nominate import CENTER_CHUNK
 from globular.seam.passes import Assign, Relabel, ScatterLabels
 from makers import SHARD_FORMS, Rows, blobs, in_form, lattice, weights_for
 from reference import assign as reference
@@ -72,9 +71,9 @@ def test_every_form_of_rows_along_a_path(form: str, weighted: bool, unit_rows: b
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("D", [1, 3, kernels.NARROW - 1, kernels.NARROW, 40])
-@pytest.mark.parametrize("C", [1, 2, TILE, TILE + 1, kernels.FEW_CENTERS, kernels.FEW_CENTERS + 1, 20])
-def test_every_engine_of_scores(C: int, D: int, dtype: type) -> None:
+@pytest.mark.parametrize("D", [1, 3, 9, 67])
+@pytest.mark.parametrize("C", [1, 2, 3, 5, 9, 17, 31, 33, 70])
+def test_every_tile_of_centers(C: int, D: int, dtype: type) -> None:
     rows = blobs(n=403, C=8, D=D).astype(dtype)
     walk(rows, path_of(rows[:C].astype(np.float64), 3, 0.1))
 
@@ -86,6 +85,24 @@ def test_centers_in_one_chunk_and_in_two(C: int, form: str) -> None:
     random = np.random.default_rng(0)
     centers = reference.as_seen(matrix)[random.integers(200, size=C)]  # ties within chunks and across them
     walk(matrix, path_of(centers, 2, 1e-3))
+
+
+@pytest.mark.parametrize("cached", [1, settled.CACHED])
+def test_centers_that_do_not_stay_in_the_cache_together(cached: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settled, "CACHED", cached)
+    rows = lattice().astype(np.float32)
+    walk(rows, path_of(rows[np.random.default_rng(0).integers(200, size=90)].astype(np.float64), 2, 1e-3))
+
+
+@pytest.mark.parametrize("rows_per_block", [1, 9, 4096])
+def test_blocks_of_any_size_give_the_same_bits(rows_per_block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, results = blobs(n=3000, D=20).astype(np.float32), []
+    for size in (settled.ROWS_PER_BLOCK, rows_per_block):
+        monkeypatch.setattr(settled, "ROWS_PER_BLOCK", size)
+        shard = CpuShard(rows, weights_for(3000))
+        found = [shard.run(Assign(centers)) for centers in path_of(rows[:30].astype(np.float64), 4, 0.3)]
+        results.append([(f.sums.tobytes(), f.counts.tobytes(), f.objective, f.n_distances) for f in found])
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("form", ["float64", "float32", "uint8", "csr64"])

@@ -35,7 +35,7 @@ from globular.estimators.weights import ORDINARY, LeftOut, Weights
 from globular.model.statistics import F64
 from globular.seam.passes import Labels
 from globular.seam.shard import Shard
-from globular.threads import resolve_threads
+from globular.threads import even_ranges, map_all, resolve_threads
 
 logger = logging.getLogger("globular")
 
@@ -48,6 +48,8 @@ SMALLEST_VARIANCE = 2.0**-912
 """Rows that differ by less are refused: squares of differences as small as the rounding of a mean would vanish."""
 FIRST = np.zeros(1, dtype=np.intp)
 """The row by which rows that stay elsewhere are validated."""
+SUMMED_AT_ONCE = 1 << 20
+"""Numbers that a thread looks through for NaN and infinity before it takes the next ones."""
 MEMORY_SHARE = 0.25
 """Files and memory maps up to this share of the machine's memory are read whole."""
 
@@ -97,7 +99,7 @@ def open_input(
         check_is_fitted(estimator)
     given = tell(X)
     source = given.open()
-    check = partial(_validate, estimator, source=source, reset=reset, accept_sparse=accept_sparse)
+    check = partial(_validate, estimator, source=source, reset=reset, accept_sparse=accept_sparse, n_threads=n_threads)
     if are_on_workers(given):
         check(sample_of(X) if source is None else source.take(FIRST))
         return _open_on_workers(estimator, given, sample_weight, unit_rows, n_threads)
@@ -139,9 +141,11 @@ def _open_on_workers(estimator: Any, given: Given, sample_weight: Any, unit_rows
     return Input(shard, working_dtype(shard.dtype), shard.n_rows, shard.n_columns, is_streamed=shard.is_streamed)
 
 
-def _validate(estimator: Any, X: Any, source: Source | None, *, reset: bool, accept_sparse: bool) -> Any:
+def _validate(
+    estimator: Any, X: Any, source: Source | None, *, reset: bool, accept_sparse: bool, n_threads: int | None
+) -> Any:
     """The rows as passes take them; the estimator notes or compares the number and the names of their columns."""
-    if source is None and _is_plain(X) and _has_columns_of(estimator, X, reset=reset):
+    if source is None and _is_plain(X, n_threads) and _has_columns_of(estimator, X, reset=reset):
         return X
     if sparse.issparse(X) and not accept_sparse:
         raise TypeError(
@@ -162,7 +166,7 @@ def _validate(estimator: Any, X: Any, source: Source | None, *, reset: bool, acc
         raise (type(error)(message) if source is None else DataError(f"{source.name}: {message}")) from None
 
 
-def _is_plain(X: Any) -> bool:
+def _is_plain(X: Any, n_threads: int | None) -> bool:
     """Whether X is an array that scikit-learn would take as it is.
 
     It looks at so many kinds of tables that small fits would spend much of their time there.
@@ -171,8 +175,13 @@ def _is_plain(X: Any) -> bool:
         return False
     if X.dtype.kind != "f":
         return True
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(X.sum()))  # any other sum asks for a closer look
+
+    def is_finite(span: tuple[int, int]) -> bool:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return bool(np.isfinite(X[slice(*span)].sum()))  # any other sum asks for a closer look
+
+    spans = even_ranges(len(X), max(1, SUMMED_AT_ONCE // X.shape[1]))
+    return all(map_all(is_finite, spans, resolve_threads(n_threads))) if len(spans) > 1 else is_finite(spans[0])
 
 
 def _has_columns_of(estimator: Any, X: NDArray[Any], *, reset: bool) -> bool:

@@ -15,9 +15,10 @@ import numpy as np
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.label import label_block
-from globular.kernels.nominate import ROUND_DOWN, TILE
+from globular.kernels.nominate import ROUND_DOWN
 from globular.kernels.queue import take_number
-from globular.kernels.rows import add_row, for_csr, squared_distance
+from globular.kernels.rows import for_csr, squared_distance
+from globular.kernels.tiles import ROWS
 
 STRETCH = 4096
 """Rows that are looked through for those to be labelled before these are."""
@@ -50,18 +51,23 @@ class Task(NamedTuple):
     distances: bool  # whether Σ w d² is wanted
 
 
-def square_of(rows: Any, i: int, scale: float, origin: Any) -> float:
-    """‖s x − offset‖² in float64. O(D) or O(nnz)."""
+def square_of(rows: Any, i: int, scale: float, offset: Any) -> float:
+    """‖x − offset‖² or, where there is none, ‖s x‖² in float64. O(D) or O(nnz)."""
     x = rows[0]
     total = 0.0
-    for j in range(x.shape[1]):
-        value = scale * x[i, j] - origin[j]
-        total += value * value
+    if offset.shape[0]:
+        for j in range(x.shape[1]):
+            value = x[i, j] - offset[j]
+            total += value * value
+    else:
+        for j in range(x.shape[1]):
+            value = scale * x[i, j]
+            total += value * value
     return total
 
 
 @for_csr(square_of)
-def _square_of(rows: Any, i: int, scale: float, origin: Any) -> float:
+def _square_of(rows: Any, i: int, scale: float, offset: Any) -> float:
     data, _, indptr = rows
     total = 0.0
     for k in range(indptr[i], indptr[i + 1]):
@@ -69,17 +75,60 @@ def _square_of(rows: Any, i: int, scale: float, origin: Any) -> float:
     return total
 
 
+def add_one(rows: Any, i: int, factor: float, offset: Any, sums: Any, c: int) -> None:
+    """sums[c] += factor · (x − offset). O(D) or O(nnz)."""
+    x = rows[0]
+    if offset.shape[0]:
+        for j in range(x.shape[1]):
+            sums[c, j] += factor * (x[i, j] - offset[j])
+    else:
+        for j in range(x.shape[1]):
+            sums[c, j] += factor * x[i, j]
+
+
+@for_csr(add_one)
+def _add_one(rows: Any, i: int, factor: float, offset: Any, sums: Any, c: int) -> None:
+    data, indices, indptr = rows
+    for k in range(indptr[i], indptr[i + 1]):
+        sums[c, indices[k]] += factor * data[k]
+
+
+def move_one(rows: Any, i: int, factor: float, offset: Any, sums: Any, former: int, c: int) -> None:
+    """Take factor · (x − offset) from sums[former] and add it to sums[c], another one. O(D) or O(nnz)."""
+    x = rows[0]
+    if offset.shape[0]:
+        for j in range(x.shape[1]):
+            value = factor * (x[i, j] - offset[j])
+            sums[former, j] -= value
+            sums[c, j] += value
+    else:
+        for j in range(x.shape[1]):
+            value = factor * x[i, j]
+            sums[former, j] -= value
+            sums[c, j] += value
+
+
+@for_csr(move_one)
+def _move_one(rows: Any, i: int, factor: float, offset: Any, sums: Any, former: int, c: int) -> None:
+    add_one(rows, i, -factor, offset, sums, former)
+    add_one(rows, i, factor, offset, sums, c)
+
+
 @inline
-def add_to_sums(rows: Any, i: int, sign: float, c: int, given: Any, span: int, tally: Any) -> None:
-    """Add a row to a cluster's sums of its span, or take it away. O(D) or O(nnz)."""
+def add_to_sums(rows: Any, i: int, former: int, c: int, given: Any, span: int, tally: Any) -> None:
+    """Add a row to a cluster's sums of its span, and take it from its former one's; −1: from none. O(D) or O(nnz)."""
     if not tally.touched[span]:
         tally.touched[span] = True
         tally.counts[span] = 0.0
         tally.sums[span] = 0.0
-    weight = sign * (given.weights[i] if given.weights.shape[0] else 1.0)
-    tally.counts[span, c] += weight
+    weight = given.weights[i] if given.weights.shape[0] else 1.0
     factor = weight * (given.scales[i] if given.scales.shape[0] else 1.0)
-    add_row(rows, i, factor, given.origin, tally.sums[span], c)
+    tally.counts[span, c] += weight
+    if former < 0:
+        add_one(rows, i, factor, given.offset, tally.sums[span], c)
+    else:
+        tally.counts[span, former] -= weight
+        move_one(rows, i, factor, given.offset, tally.sums[span], former, c)
 
 
 @inline
@@ -109,7 +158,7 @@ def find_unsettled(
     if task.is_first:
         for i in range(start, stop):
             scale = given.scales[i] if given.scales.shape[0] else 1.0
-            square = square_of(rows, i, scale, given.origin)
+            square = square_of(rows, i, scale, given.offset)
             state.squares[i] = square
             tally.totals[span, 0] += square * (given.weights[i] if given.weights.shape[0] else 1.0)
     room, held = state.room[start:stop], state.held[start:stop]  # counted from 0: it vectorises
@@ -142,9 +191,29 @@ def settle_block(
         if former != c:
             tally.numbers[span, 1] += 1
             if tally.sums.shape[0] and not task.all_sums:
-                add_to_sums(rows, i, -1.0, former, given, span, tally)
-                add_to_sums(rows, i, 1.0, c, given, span, tally)
+                add_to_sums(rows, i, former, c, given, span, tally)
     tally.numbers[span, 2] += places.shape[0]
+
+
+@inline
+def add_labelled(
+    rows: Any,  # IN
+    given: Any,  # IN
+    nominees: Any,  # IN
+    task: Any,  # IN
+    start: int,  # IN  rows that have their labels, while they are in the cache
+    stop: int,  # IN
+    state: Any,  # IN
+    span: int,  # IN
+    tally: Any,  # IN/OUT
+) -> None:
+    """Add what is wanted of all rows, in their order: the sum does not depend on what was known. O(n · D)."""
+    if task.all_sums:
+        for i in range(start, stop):
+            add_to_sums(rows, i, -1, state.held[i], given, span, tally)
+    if task.distances:
+        for i in range(start, stop):
+            add_distance(rows, i, state.held[i], given, nominees, span, tally)
 
 
 @inline
@@ -176,12 +245,12 @@ def assign_spans(
     """Spans of rows, until none is left. O(rows without room · C · D + n)."""
     n, capacity = state.labels.shape[0], block.best.shape[0]
     # rows that are read anyway are labelled while they are in the cache
-    stretch = capacity if task.is_first else block.queue.shape[0] - capacity - TILE
+    stretch = capacity if task.is_first else block.queue.shape[0] - capacity - ROWS
     span = take_number(queue)
     while span * rows_per_span < n:
         begin = span * rows_per_span
         end = min(n, begin + rows_per_span)
-        head, tail, start = 0, 0, begin
+        head, tail, start, added = 0, 0, begin, begin
         while start < end or head < tail:
             if start < end and tail - head < capacity:
                 for i in range(tail - head):  # fewer than a block are left over from the last stretch
@@ -198,12 +267,8 @@ def assign_spans(
             if places.shape[0]:
                 label_block(rows, places, given, nominees, state.squares, block)
                 settle_block(rows, places, given, task, state, block, span, tally)
-        # in the order of the rows: what is added up does not depend on what was known
-        if task.all_sums:
-            for i in range(begin, end):
-                add_to_sums(rows, i, 1.0, state.held[i], given, span, tally)
-        if task.distances:
-            for i in range(begin, end):
-                add_distance(rows, i, state.held[i], given, nominees, span, tally)
+            labelled = block.queue[head] if head < tail else start
+            add_labelled(rows, given, nominees, task, added, labelled, state, span, tally)
+            added = labelled
         tally.numbers[span, 0] = copy_labels(state.held[begin:end], state.labels[begin:end])
         span = take_number(queue)

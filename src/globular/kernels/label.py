@@ -4,31 +4,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from globular.kernels.blas import multiply_rows
-from globular.kernels.compile import kernel
-from globular.kernels.nominate import (
-    CENTER_CHUNK,
-    LARGEST,
-    NOBODY,
-    check_scores,
-    csr_scores_of_block,
-    dot_scores,
-    judge_block,
-    merge_chunk,
-    score_key,
-    two_lowest,
-)
+import numpy as np
+
+from globular.kernels.compile import inline, kernel
+from globular.kernels.nominate import LARGEST, NOBODY, check_scores, csr_scores_of_row, judge_block, merge_chunk
 from globular.kernels.prefetch import prefetch_row
-from globular.kernels.rows import for_csr, squared_distance
+from globular.kernels.rows import float_bits, for_csr, squared_distance
+from globular.kernels.tiles import ROWS, lowest_of_rows, lowest_of_scores
 
-FEW_CENTERS = 8
-"""Centres up to which scores are dot products in registers (more where there are more columns), not BLAS."""
-NARROW = 16
-"""Columns below which BLAS is better for few centres too."""
-
-
-AHEAD = 12
-"""Rows to ask for before they are copied."""
+AHEAD = 2 * ROWS
+"""Rows to ask for before they are read."""
 
 
 class Given(NamedTuple):
@@ -37,25 +22,27 @@ class Given(NamedTuple):
     weights: Any  # (n,) or empty
     scales: Any  # (n,) or empty
     offset: Any  # (D,) subtracted from dense rows; empty if there is none
-    origin: Any  # (D,) the same, zeros if there is none
 
 
 class Block(NamedTuple):
-    """Scratch memory of a thread for a block of rows."""
+    """Scratch memory of a thread for a block of B rows; n = B + ROWS."""
 
-    queue: Any  # (B + STRETCH + TILE,) rows that wait for a block
-    copies: Any  # (B + TILE, D) the rows about the offset and scaled, where they differ from the rows as they lie
+    queue: Any  # (n + STRETCH,) rows that wait for a block
+    copies: Any  # (n, D) the rows about the offset and scaled, where they differ from the rows as they lie
     copied: Any  # the same, read-only
-    scores: Any  # (chunk, B + TILE)
-    squares: Any  # (B + TILE,)
-    keys: Any  # (2, B + TILE)
-    lows: Any  # (2, B + TILE)
-    room: Any  # (B + TILE,) float32
-    found: Any  # (B + TILE,) int32
+    order: Any  # (n,) 0, 1, …
+    squares: Any  # (n,)
+    lows: Any  # (2, n) the two lowest scores
+    chunk_lows: Any  # (2, n) those of a chunk of centres
+    nominated: Any  # (n,) int32, the centre of the first of these
+    room: Any  # (n,) float32
+    found: Any  # (n,) int32
     best: Any  # (B,) float64
-    again: Any  # (B + TILE,) rows to be scored once more
-    doubtful: Any  # (B,) where they are in the block
-    line: Any  # (K,)
+    doubtful: Any  # (n,) places in the block of rows whose scores do not decide
+    again: Any  # (ROWS,) some of these rows
+    again_squares: Any  # (ROWS,)
+    scores: Any  # (ROWS, chunk) their scores
+    no_scores: Any  # (0, chunk)
 
 
 @kernel
@@ -74,35 +61,116 @@ def copy_block(
         if given.scales.shape[0]:
             for j in range(x.shape[1]):
                 copies[i, j] = T(given.scales[row] * x[row, j])
-        elif given.offset.shape[0]:
+        else:
             for j in range(x.shape[1]):
                 copies[i, j] = T(x[row, j] - given.offset[j])
+
+
+@inline
+def as_they_lie(given: Any) -> bool:
+    """Whether dense rows can be scored without a copy."""
+    return given.scales.shape[0] == 0 and given.offset.shape[0] == 0
+
+
+@kernel
+def nominate_rows(
+    x: Any,  # IN  (n, D)
+    places: Any,  # IN  (m,)
+    squares: Any,  # IN  (m,)
+    nominees: Any,  # IN
+    first: int,  # IN  centres first … stop − 1
+    stop: int,  # IN
+    scores: Any,  # OUT (ROWS, ≥ stop − first) of the last rows; or empty
+    lows: Any,  # OUT (2, ≥ m + ROWS)
+    nominated: Any,  # OUT (≥ m + ROWS,)
+) -> None:
+    """The two lowest scores of dense rows. O(m · chunk · D)."""
+    mask, nobody = nominees.mask[0], float_bits(nominees.bounds[NOBODY])
+    low, next_low = lows[0], lows[1]
+    for i in range(0, places.shape[0], ROWS):
+        if first == 0:
+            for ahead in range(min(i + AHEAD, places.shape[0]), min(i + AHEAD + ROWS, places.shape[0])):
+                prefetch_row(x, places[ahead])
+        lowest_of_rows(
+            x, places, i, squares, nominees.factors, nominees.score_norms, first, stop, mask, nobody, scores,
+            low, next_low, nominated,
+        )  # fmt: skip
+
+
+def nominate_block(
+    rows: Any, places: Any, given: Any, nominees: Any, first: int, stop: int, block: Any, lows: Any, nominated: Any
+) -> None:
+    """The two lowest scores of the rows at `places` among the centres first … stop − 1. O(m · chunk · D) or O(nnz)."""
+    m = places.shape[0]
+    x, lie_at = rows[0], places
+    if not as_they_lie(given):
+        if first == 0:
+            copy_block(rows[0], places, given, block.copies)
+        x, lie_at = block.copied, block.order[:m]
+    nominate_rows(x, lie_at, block.squares[:m], nominees, first, stop, block.no_scores, lows, nominated)
+
+
+@for_csr(nominate_block)
+def _nominate_block(
+    rows: Any, places: Any, given: Any, nominees: Any, first: int, stop: int, block: Any, lows: Any, nominated: Any
+) -> None:
+    mask, nobody = nominees.mask[0], float_bits(nominees.bounds[NOBODY])
+    low, next_low, line = lows[0], lows[1], block.scores[0]
+    for i in range(places.shape[0]):
+        scale = given.scales[places[i]] if given.scales.shape[0] else 1.0
+        csr_scores_of_row(rows, places[i], scale, block.squares[i], nominees, first, stop, line)
+        lowest_of_scores(line, i, first, stop, mask, nobody, low, next_low, nominated)
+
+
+def score_again(rows: Any, places: Any, n: int, given: Any, nominees: Any, first: int, stop: int, block: Any) -> None:
+    """The scores of the n rows block.again, which lie at `places` in the block. O(chunk · D) or O(chunk · nnz)."""
+    x, lie_at = rows[0], block.again[:n]
+    if not as_they_lie(given):
+        x, lie_at = block.copied, places
+    nominate_rows(
+        x, lie_at, block.again_squares[:n], nominees, first, stop, block.scores, block.chunk_lows, block.nominated
+    )
+
+
+@for_csr(score_again)
+def _score_again(rows: Any, places: Any, n: int, given: Any, nominees: Any, first: int, stop: int, block: Any) -> None:
+    for r in range(n):
+        row = block.again[r]
+        scale = given.scales[row] if given.scales.shape[0] else 1.0
+        csr_scores_of_row(rows, row, scale, block.again_squares[r], nominees, first, stop, block.scores[r])
+
+
+@kernel
+def check_rows(
+    rows: Any,  # IN
+    places: Any,  # IN  (m,) rows of the block
+    given: Any,  # IN
+    nominees: Any,  # IN
+    doubtful: Any,  # IN  (≤ ROWS,) which of them
+    block: Any,  # IN/OUT `found`
+) -> None:
+    """Compare exactly with whatever centre may be closer than the nominated one. O(C · D) a row."""
+    n, C, chunk = doubtful.shape[0], nominees.centers.shape[0], block.scores.shape[1]
+    for r in range(n):
+        i = doubtful[r]
+        row = places[i]
+        block.again[r] = row
+        block.again_squares[r] = block.squares[i]
+        scale = given.scales[row] if given.scales.shape[0] else 1.0
+        if block.squares[i] < nominees.bounds[LARGEST]:
+            block.best[i] = squared_distance(rows, row, scale, nominees.centers, block.found[i], nominees.norms)
         else:
-            for j in range(x.shape[1]):
-                copies[i, j] = x[row, j]
-
-
-def score_block(rows: Any, places: Any, given: Any, nominees: Any, first: int, stop: int, block: Any) -> None:
-    """−2 x·(m − offset) of the rows at `places` with the centres first … stop − 1."""
-    x, m, factors = rows[0], places.shape[0], nominees.factors
-    n_columns = x.shape[1]
-    as_they_lie = given.scales.shape[0] == 0 and given.offset.shape[0] == 0
-    by_dots = n_columns >= NARROW and factors.shape[0] <= min(FEW_CENTERS + n_columns // 16, 32)
-    if as_they_lie and by_dots:
-        dot_scores(x, places, m, factors, block.scores)
-    elif as_they_lie and places[m - 1] - places[0] == m - 1:
-        multiply_rows(factors, first, stop - first, x, places[0], m, block.scores)
-    else:
-        copy_block(x, places, given, block.copies)
-        if by_dots:
-            dot_scores(block.copied, places[:0], m, factors, block.scores)
-        else:
-            multiply_rows(factors, first, stop - first, block.copies, 0, m, block.scores)
-
-
-@for_csr(score_block)
-def _score_block(rows: Any, places: Any, given: Any, nominees: Any, first: int, stop: int, block: Any) -> None:
-    csr_scores_of_block(rows, places, given.scales, nominees.factors, first, stop - first, block.line, block.scores)
+            block.found[i] = -1
+    for first in range(0, C, chunk):
+        stop = min(first + chunk, nominees.score_norms.shape[0])
+        score_again(rows, doubtful, n, given, nominees, first, stop, block)
+        for r in range(n):
+            i, row = doubtful[r], block.again[r]
+            scale = given.scales[row] if given.scales.shape[0] else 1.0
+            check_scores(
+                rows, row, scale, block.squares[i], block.scores[r], first, min(stop, C), nominees, i, block.best,
+                block.found,
+            )  # fmt: skip
 
 
 @kernel
@@ -115,50 +183,20 @@ def label_block(
     block: Any,  # OUT `found` and `room`
 ) -> None:
     """The closest centre of every row of a block, exactly, and its room. O(m · C · D)."""
-    m, K, C = places.shape[0], nominees.score_norms.shape[0], nominees.centers.shape[0]
-    bounds, mask, q = nominees.bounds, nominees.mask[0], block.squares[:m]
-    lowest, second, low, next_low = block.keys[0, :m], block.keys[1, :m], block.lows[0, :m], block.lows[1, :m]
+    m, K, chunk = places.shape[0], nominees.score_norms.shape[0], block.scores.shape[1]
+    low, next_low, q = block.lows[0, :m], block.lows[1, :m], block.squares[:m]
     for i in range(m):
         q[i] = squares[places[i]]
-        low[i] = bounds[NOBODY]
-        next_low[i] = bounds[NOBODY]
-        block.again[i] = places[i]
-    nobody = score_key(bounds[NOBODY], mask, nominees.numbers[0])
-    n_doubtful = -1  # not known yet
-    while n_doubtful != 0:
-        n = m if n_doubtful < 0 else n_doubtful
-        for first in range(0, K, CENTER_CHUNK):
-            stop = min(first + CENTER_CHUNK, K)
-            if n_doubtful < 0 or K > CENTER_CHUNK:  # else the scores are still there
-                score_block(rows, block.again[:n], given, nominees, first, stop, block)
-            if n_doubtful < 0:
-                two_lowest(
-                    block.scores, nominees.score_norms, first, stop - first, q, nominees.numbers, mask, nobody,
-                    lowest, second,
-                )  # fmt: skip
-                merge_chunk(lowest, second, mask, first, low, next_low, block.found)
-                continue
-            for position in range(n):
-                i, row = block.doubtful[position], block.again[position]
-                scale = given.scales[row] if given.scales.shape[0] else 1.0
-                column = position if K > CENTER_CHUNK else i
-                check_scores(
-                    rows, row, scale, q[i], block.scores, column, first, min(stop, C), nominees, i,
-                    block.best, block.found,
-                )  # fmt: skip
-        if n_doubtful > 0:
-            return
-        judge_block(q, low, next_low, bounds, block.room)
-        n_doubtful = 0
-        for i in range(m):
-            if block.room[i] > 0:
-                continue
-            row = places[i]
-            scale = given.scales[row] if given.scales.shape[0] else 1.0
-            if q[i] < bounds[LARGEST]:
-                block.best[i] = squared_distance(rows, row, scale, nominees.centers, block.found[i], nominees.norms)
-            else:
-                block.found[i] = -1
-            block.doubtful[n_doubtful] = i
-            block.again[n_doubtful] = row
-            n_doubtful += 1
+    nominate_block(rows, places, given, nominees, 0, min(chunk, K), block, block.lows, block.found)
+    for first in range(chunk, K, chunk):
+        nominate_block(
+            rows, places, given, nominees, first, min(first + chunk, K), block, block.chunk_lows, block.nominated
+        )
+        merge_chunk(block.chunk_lows[0], block.chunk_lows[1], block.nominated, low, next_low, block.found)
+    judge_block(q, low, next_low, nominees.bounds, block.room)
+    n_doubtful = 0
+    for i in range(m):
+        block.doubtful[np.uint64(n_doubtful)] = i
+        n_doubtful += not block.room[i] > 0
+    for begin in range(0, n_doubtful, ROWS):
+        check_rows(rows, places, given, nominees, block.doubtful[begin : min(begin + ROWS, n_doubtful)], block)

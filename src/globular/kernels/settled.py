@@ -8,6 +8,7 @@ import numpy as np
 
 from globular.kernels.compile import kernel
 from globular.kernels.nominate import LARGEST, NOBODY, PER_PRODUCT
+from globular.kernels.queue import take_number
 
 ROUND_UP = 1.0 + 2.0**-20
 """Factor that makes up for the rounding of shifts and their sums."""
@@ -17,7 +18,6 @@ ROUND_UP = 1.0 + 2.0**-20
 def aim_at(
     centers: Any,  # IN  (C, D) the new centres, float64
     offset: Any,  # IN  (D,) or empty
-    across: bool,  # IN  whether factors are (D, K)
     tiny: float,  # IN  the smallest normal number of the rows' dtype
     counts: Any,  # IN  (C,) Σ w of the last pass
     nominees: Any,  # IN/OUT those of the last pass; its centres are float64 too
@@ -28,6 +28,7 @@ def aim_at(
     Returns Σ_c n_c ‖shift‖², what the centres' moves would take off the objective if they were those of means.
     """
     C, D = centers.shape
+    factors, width = nominees.factors, nominees.factors.shape[2]
     farthest, first, second, longest, gain = -1, 0.0, 0.0, 0.0, 0.0
     for c in range(C):
         shift, square = 0.0, 0.0
@@ -38,10 +39,7 @@ def aim_at(
             nominees.centers[c, j] = value
             about = value - offset[j] if offset.shape[0] else value
             square += about * about
-            if across:
-                nominees.factors[j, c] = -2.0 * about
-            else:
-                nominees.factors[c, j] = -2.0 * about
+            factors[c // width, j, c % width] = -2.0 * about
         nominees.score_norms[c] = square
         longest = max(longest, square)
         gain += counts[c] * shift
@@ -64,41 +62,43 @@ def aim_at(
 
 @kernel
 def add_up(
+    queue: Any,  # IN/OUT stretches of clusters not taken yet
+    clusters_at_once: int,  # IN
     tally: Any,  # IN
     afresh: bool,  # IN  whether the spans have added all rows, not the moved ones
-    total: float,  # IN  Σ w ‖x − offset‖²
     centers: Any,  # IN  (C, D)
     offset: Any,  # IN  (D,) or empty
     sums: Any,  # IN/OUT (C, D) Σ w s (x − offset)
     counts: Any,  # IN/OUT (C,) Σ w
     peaks: Any,  # IN/OUT (C,) the largest count since all rows were added up
-) -> tuple[float, float]:
-    """Add what the spans have added up, in their order. O(spans · C · D).
-
-    Returns Σ w ‖x − m‖² = Σ w ‖x‖² − 2 Σ_c s_c·m_c + Σ_c n_c ‖m_c‖², everything about the offset, and the smallest
-    share of its peak that a cluster has left.
-    """
+    gains: Any,  # OUT (C,) n ‖m‖² − 2 s·m about the offset: what a cluster adds to Σ w ‖x‖² to make Σ w ‖x − m‖² of it
+    shares: Any,  # OUT (C,) the share of its peak that it has left
+) -> None:
+    """Add what the spans have added up, in their order, until no cluster is left. O(spans · C · D)."""
     C, D = sums.shape
-    if afresh:
-        sums[:] = 0.0
-        counts[:] = 0.0
-    for span in range(tally.touched.shape[0]):
-        if tally.touched[span]:
-            for c in range(C):
-                counts[c] += tally.counts[span, c]
+    begin = take_number(queue) * clusters_at_once
+    while begin < C:
+        end = min(begin + clusters_at_once, C)
+        if afresh:
+            sums[begin:end] = 0.0
+            counts[begin:end] = 0.0
+        for span in range(tally.touched.shape[0]):
+            if tally.touched[span]:
+                for c in range(begin, end):
+                    counts[c] += tally.counts[span, c]
+                    for j in range(D):
+                        sums[c, j] += tally.sums[span, c, j]
+        for c in range(begin, end):
+            peaks[c] = counts[c] if afresh else max(peaks[c], counts[c])
+            shares[c] = 1.0
+            if counts[c] == 0.0:
                 for j in range(D):
-                    sums[c, j] += tally.sums[span, c, j]
-    objective, least = total, 1.0
-    for c in range(C):
-        peaks[c] = counts[c] if afresh else max(peaks[c], counts[c])
-        if counts[c] == 0.0:
+                    sums[c, j] = 0.0
+            else:
+                shares[c] = counts[c] / peaks[c]
+            gain = 0.0
             for j in range(D):
-                sums[c, j] = 0.0
-        elif counts[c] < least * peaks[c]:
-            least = counts[c] / peaks[c]
-        part = 0.0
-        for j in range(D):
-            about = centers[c, j] - offset[j] if offset.shape[0] else centers[c, j]
-            part += (counts[c] * about - 2.0 * sums[c, j]) * about
-        objective += part
-    return objective, least
+                about = centers[c, j] - offset[j] if offset.shape[0] else centers[c, j]
+                gain += (counts[c] * about - 2.0 * sums[c, j]) * about
+            gains[c] = gain
+        begin = take_number(queue) * clusters_at_once

@@ -1,11 +1,12 @@
 """What an exact pass leaves to the next one: facts about rows and centres, whoever changes labels in between.
 
-Memory beyond the rows: 12 bytes a row (16 of float64 rows), centres and sums three times, and a block of scores for
-each thread.
+Memory beyond the rows: 12 bytes a row (16 of float64 rows), centres and sums three times, the sums of spans (a quarter
+of float32 rows at most) and a block of rows for each thread.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -19,9 +20,15 @@ from globular.backends.host import NONE
 from globular.kernels import nominate, settled
 from globular.kernels.assign import STRETCH
 from globular.kernels.label import Block, Given
-from globular.kernels.nominate import CENTER_CHUNK, TILE, Nominees
+from globular.kernels.nominate import CENTER_CHUNK, Nominees
+from globular.kernels.tiles import ROWS, line_tile, tile_for
 from globular.model.statistics import F64
 
+ROWS_PER_BLOCK = 256
+"""Rows that are labelled together."""
+CACHED = 1 << 18
+"""Bytes of centres that a block of rows looks at before it looks at the next ones: they stay in the cache."""
+CACHE_LINE = 64
 FADED = 2.0**-10
 """Share of its largest count below which too little is left of a cluster: what remains in its sums may be rounding."""
 
@@ -48,10 +55,7 @@ class Settled:
         self.cancels = False
         """Whether the last objective was too small to be taken from sums."""
         self.dtype, self.across = dtype, isinstance(shard.rows, CSRRows)
-        zeros = np.zeros(shard.n_columns)
-        self.given = Given(
-            shard.weights, shard.scales, NONE if offset is None else offset, zeros if offset is None else offset
-        )
+        self.given = Given(shard.weights, shard.scales, NONE if offset is None else offset)
         self.rows = _rows_as_they_lie(shard)
         n_terms = shard.n_columns
         if isinstance(shard.rows, CSRRows):
@@ -62,9 +66,12 @@ class Settled:
 
     def _set_number(self, C: int) -> None:
         """Make room for another number of centres; what was known about the last ones is not any more."""
-        D, K, dtype = len(self.given.origin), -(-C // TILE) * TILE, self.dtype
-        chunk, key = min(K, CENTER_CHUNK), np.dtype(np.int32 if dtype == np.float32 else np.int64)
-        bits, info = max(0, chunk - 1).bit_length(), np.finfo(dtype)
+        D, dtype, info = self.sums.shape[1], self.dtype, np.finfo(self.dtype)
+        tile = line_tile(dtype.itemsize) if self.across else tile_for(C, D, dtype.itemsize)
+        K = -(-C // tile.step) * tile.step
+        fitting = CENTER_CHUNK if self.across else CACHED // (D * dtype.itemsize)
+        self._chunk = max(tile.step, min(K, CENTER_CHUNK, fitting) // tile.step * tile.step)
+        bits = (self._chunk - 1).bit_length()
         self._tiny = float(info.tiny)
         bounds = np.zeros(nominate.N_BOUNDS, dtype=dtype)
         bounds[nominate.TRUNCATED] = 1.001 * 2.0 ** (bits - info.nmant)
@@ -73,15 +80,17 @@ class Settled:
         bounds[nominate.TINY] = (self._n_terms + 8) * 8 * self._tiny
         bounds[nominate.NOBODY] = 0.0625 / self._tiny
         self.nominees = Nominees(
-            np.zeros((C, D)), np.zeros(C), np.zeros((D, K) if self.across else (K, D), dtype=dtype),
-            np.empty(K, dtype=dtype), np.arange(chunk, dtype=key), np.array([-1 << bits], dtype=key), bounds,
+            np.zeros((C, D)), np.zeros(C),
+            aligned_zeros((1, D, K) if self.across else (K // tile.width, D, tile.width), dtype),
+            np.empty(K, dtype=dtype), np.array([-1 << bits], dtype=f"i{dtype.itemsize}"), bounds,
         )  # fmt: skip
         self.sums, self.counts, self.peaks = np.zeros((C, D)), np.zeros(C), np.zeros(C)
         self.shifts = np.empty(C, dtype=np.float32)
-        self.rows_per_block = 256 if D <= 16 and C <= 256 else 64
         self._blocks: list[Block] = []
+        self._span_sums = np.empty((0, C, D)), np.empty((0, C))
         self.n_moved, self.cancels = -1, False
-        self.held[:], self.room[:] = 0, 0.0
+        if self.is_known:  # else they are zero, and each thread is the first to touch its part of them
+            self.held[:], self.room[:] = 0, 0.0
 
     def aim_at(self, centers: F64) -> None:
         """Take the centres of the next pass."""
@@ -90,11 +99,16 @@ class Settled:
         centers = np.ascontiguousarray(centers, dtype=np.float64)
         if self.across:  # exact distances of CSR rows start from these: every pass must have the same bits
             np.einsum("ij,ij->i", centers, centers, out=self.nominees.norms)
-        gain = settled.aim_at(
-            centers, self.given.offset, self.across, self._tiny, self.counts, self.nominees, self.shifts
-        )
+        gain = settled.aim_at(centers, self.given.offset, self._tiny, self.counts, self.nominees, self.shifts)
         if not gain <= self.objective:  # no update of means moves so far: another run begins, and owes nothing to this
             self.room[:], self.n_moved, self.cancels = 0.0, -1, False
+
+    def span_sums(self, n_spans: int) -> tuple[F64, F64]:
+        """Memory for the sums and counts of spans, the same in every pass."""
+        if n_spans > len(self._span_sums[0]):
+            self._span_sums = np.empty((n_spans, *self.sums.shape)), np.empty((n_spans, len(self.sums)))
+        sums, counts = self._span_sums
+        return sums[:n_spans], counts[:n_spans]
 
     def stay(self) -> None:
         """Look at the rows again, with the same centres."""
@@ -120,16 +134,24 @@ class Settled:
         self._blocks.append(block)
 
     def _new_block(self) -> Block:
-        n, D, dtype = self.rows_per_block + TILE, len(self.given.origin), self.dtype
-        numbers = self.nominees.numbers
-        chunk, key = len(numbers), numbers.dtype
-        copies = np.empty((0 if self.across else n, D), dtype=dtype)
+        n, D, dtype = ROWS_PER_BLOCK + ROWS, self.sums.shape[1], self.dtype
+        is_copied = len(self.given.scales) or len(self.given.offset)
+        copies = np.empty((n if is_copied and not self.across else 0, D), dtype=dtype)
         return Block(
-            np.empty(n + STRETCH, dtype=np.int64), copies, read_only(copies), np.empty((chunk, n), dtype=dtype),
-            np.empty(n, dtype=dtype), np.empty((2, n), dtype=key), np.empty((2, n), dtype=dtype),
-            np.empty(n, dtype=np.float32), np.empty(n, dtype=np.int32), np.empty(self.rows_per_block),
-            np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64), np.empty(chunk, dtype=dtype),
+            np.empty(n + STRETCH, dtype=np.int64), copies, read_only(copies), np.arange(n), np.empty(n, dtype=dtype),
+            np.empty((2, n), dtype=dtype), np.empty((2, n), dtype=dtype), np.empty(n, dtype=np.int32),
+            np.empty(n, dtype=np.float32), np.empty(n, dtype=np.int32), np.empty(ROWS_PER_BLOCK),
+            np.empty(n, dtype=np.int64), np.empty(ROWS, dtype=np.int64), np.empty(ROWS, dtype=dtype),
+            np.empty((ROWS, self._chunk), dtype=dtype), np.empty((0, self._chunk), dtype=dtype),
         )  # fmt: skip
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype) -> NDArray[Any]:
+    """Zeros that begin with a cache line: no vector of a tile then lies across two of them."""
+    n = math.prod(shape) * dtype.itemsize
+    raw = np.zeros(n + CACHE_LINE, dtype=np.uint8)
+    start = -raw.ctypes.data % CACHE_LINE
+    return raw[start : start + n].view(dtype).reshape(shape)
 
 
 def _rows_as_they_lie(shard: CpuShard) -> KernelRows | None:

@@ -26,13 +26,13 @@ from globular.threads import even_ranges, map_all, on_all_threads, run_all
 
 ROWS_PER_SPAN = 4096
 """Least rows of a span."""
-SPANS = 128
-"""Most spans; fewer where their sums would take more than SPAN_SUMS numbers, but never less than 32."""
-SPAN_SUMS = 1 << 21
+SPANS = 256
+"""Most spans, half as many where they have many sums: enough that 16 threads end at about the same time."""
+MANY_SUMS = 1 << 14
+ADDED_AT_ONCE = 1 << 16
+"""Numbers of all spans that a thread adds up before it takes the next clusters."""
 CANCELLED = 1e-3
 """Share of Σ w ‖x − offset‖² below which an objective is not taken from sums: too many digits would cancel."""
-TINY_PRODUCT = 1 << 17
-"""Multiplications of a block up to which BLAS takes one thread anyway."""
 
 
 @CpuShard.implements(Assign, All)
@@ -78,12 +78,19 @@ def _add_up(shard: CpuShard, settled: Settled, tally: Tally, afresh: bool) -> fl
     few, nominees = settled.sums.size <= FEW_SUMS, settled.nominees
     if afresh and not few:
         settled.set(*sums_about_offset(shard, len(settled.sums)))
-    objective, least = add_up(
-        tally, afresh and few, settled.total, nominees.centers, settled.given.offset,
-        settled.sums, settled.counts, settled.peaks,
-    )  # fmt: skip
-    if afresh or least >= FADED:
-        return float(objective)
+    C, n_sums = len(settled.sums), max(1, tally.sums.size)
+    queue, gains, shares = new_queue(), np.empty(C), np.empty(C)
+    clusters_at_once = max(1, ADDED_AT_ONCE * C // n_sums)
+
+    def add() -> None:
+        add_up(
+            queue, clusters_at_once, tally, afresh and few, nominees.centers, settled.given.offset,
+            settled.sums, settled.counts, settled.peaks, gains, shares,
+        )  # fmt: skip
+
+    on_all_threads(add, min(shard.n_threads, -(-C // clusters_at_once)), calls_blas=False)
+    if afresh or shares.min() >= FADED:
+        return float(settled.total + gains.sum())
     settled.n_moved = 0
     if few:
         settled.stay()
@@ -94,11 +101,10 @@ def _add_up(shard: CpuShard, settled: Settled, tally: Tally, afresh: bool) -> fl
 def _sweep(shard: CpuShard, settled: Settled, add_sums: bool, all_sums: bool, distances: bool) -> Tally:
     """All rows, on all threads."""
     n, (C, D) = shard.n_rows, settled.sums.shape
-    n_spans = min(SPANS, max(32, SPAN_SUMS // max(1, C * D)))
-    rows_per_span = max(ROWS_PER_SPAN, 8 * C, -(-n // n_spans))
+    rows_per_span = max(ROWS_PER_SPAN, 8 * C, -(-n // (SPANS if C * D <= MANY_SUMS else SPANS // 2)))
     n_spans = -(-n // rows_per_span)
     tally = Tally(
-        np.empty((n_spans if add_sums else 0, C, D)), np.empty((n_spans if add_sums else 0, C)),
+        *settled.span_sums(n_spans if add_sums else 0),
         np.zeros(n_spans, dtype=np.bool_), np.zeros((n_spans, 2)), np.zeros((n_spans, 3), dtype=np.int64),
     )  # fmt: skip
     task = Task(not settled.is_known, all_sums, distances)
@@ -109,7 +115,7 @@ def _sweep(shard: CpuShard, settled: Settled, add_sums: bool, all_sums: bool, di
 
         def convert_and_assign(span: int) -> None:
             part = slice(span * rows_per_span, min(n, (span + 1) * rows_per_span))
-            some = Given(shard.weights[part], shard.scales[part], given.offset, given.origin)
+            some = Given(shard.weights[part], shard.scales[part], given.offset)
             with settled.block() as block:
                 assign_spans(
                     new_queue(), rows_per_span, shard.rows.kernel_rows(part.start, part.stop), some, nominees, shifts,
@@ -117,7 +123,7 @@ def _sweep(shard: CpuShard, settled: Settled, add_sums: bool, all_sums: bool, di
                     Tally(*(each[span : span + 1] for each in tally)),
                 )  # fmt: skip
 
-        run_all(convert_and_assign, range(n_spans), shard.n_threads)
+        run_all(convert_and_assign, range(n_spans), shard.n_threads, calls_blas=False)
         return tally
     queue = new_queue()
 
@@ -125,10 +131,7 @@ def _sweep(shard: CpuShard, settled: Settled, add_sums: bool, all_sums: bool, di
         with settled.block() as block:
             assign_spans(queue, rows_per_span, rows, given, nominees, shifts, task, state, block, tally)
 
-    if n_spans == 1 and min(n, settled.rows_per_block) * nominees.factors.size <= TINY_PRODUCT:
-        assign()
-    else:
-        on_all_threads(assign, min(shard.n_threads, n_spans))
+    on_all_threads(assign, min(shard.n_threads, n_spans), calls_blas=False)
     return tally
 
 

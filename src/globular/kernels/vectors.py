@@ -1,0 +1,148 @@
+"""Instructions on vectors of this machine, for kernels that LLVM would not turn into good loops by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import binding, ir
+from numba import types
+from numba.core import cgutils
+
+_FEATURES = binding.get_host_cpu_features()
+BY_LANE = bool(_FEATURES.get("neon"))
+"""Whether a product takes one lane of a vector for all: then several columns of a row are read at once."""
+VECTOR_BYTES = 64 if _FEATURES.get("avx512f") else 32 if _FEATURES.get("avx2") else 16
+HAS_MANY_REGISTERS = VECTOR_BYTES == 64 or BY_LANE
+"""Whether there are 32 vectors, not 16."""
+
+
+class Array:
+    """An array inside a kernel."""
+
+    def __init__(self, context: Any, builder: Any, kind: Any, value: Any) -> None:
+        self._builder = builder
+        array = context.make_array(kind)(context, builder, value)
+        self._data = array.data
+        self.scalar = context.get_data_type(kind.dtype)
+        self.shape = [builder.extract_value(array.shape, axis) for axis in range(kind.ndim)]
+
+    def at(self, index: Any) -> Any:
+        """The address of an entry, counted from the first."""
+        return self._builder.gep(self._data, [index])
+
+
+def unpack(context: Any, builder: Any, signature: Any, values: Any) -> list[Any]:
+    """The arguments of an intrinsic, arrays as such."""
+    return [
+        Array(context, builder, kind, value) if isinstance(kind, types.Array) else value
+        for kind, value in zip(signature.args, values, strict=True)
+    ]
+
+
+def loop(builder: Any, start: Any, stop: Any, step: int) -> Any:
+    """A loop over start, start + step, … below stop: a context whose value is (index, _)."""
+    size = stop.type
+    start = ir.Constant(size, start) if isinstance(start, int) else start
+    return cgutils.for_range_slice(builder, start, stop, ir.Constant(size, step), inc=True)
+
+
+def variable(builder: Any, value: Any) -> Any:
+    """A variable, which LLVM keeps in a register."""
+    return cgutils.alloca_once_value(builder, value)  # type: ignore[no-untyped-call]
+
+
+class Vectors:
+    """Instructions on vectors of some lanes."""
+
+    def __init__(self, builder: Any, scalar: Any, lanes: int) -> None:
+        self.builder, self.lanes = builder, lanes
+        self.single = isinstance(scalar, ir.FloatType)
+        self.itemsize = 4 if self.single else 8
+        self.scalar, self.floats = scalar, ir.VectorType(scalar, lanes)
+        self._whole = ir.IntType(8 * self.itemsize)
+        self.wholes = ir.VectorType(self._whole, lanes)
+        self.zero = ir.Constant(self.floats, [0.0] * lanes)
+
+    def splat(self, value: Any) -> Any:
+        """One number in all lanes."""
+        kind = ir.VectorType(value.type, self.lanes)
+        one = self.builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
+        return self.lane(one, 0)
+
+    def lane(self, vector: Any, number: int) -> Any:
+        """One lane of a vector in all lanes."""
+        return self._shuffle(vector, vector, [number] * self.lanes)
+
+    def numbers_from(self, first: Any) -> Any:
+        """first, first + 1, … as wide as the floats."""
+        return self.builder.add(self.splat(self.whole(first)), ir.Constant(self.wholes, list(range(self.lanes))))
+
+    def whole(self, value: Any) -> Any:
+        """An index as wide as the floats."""
+        return self.builder.trunc(value, self._whole) if self.single else value
+
+    def load(self, address: Any, count: int) -> Any:
+        """Numbers that lie together."""
+        kind = ir.VectorType(self.scalar, count).as_pointer()
+        return self.builder.load(self.builder.bitcast(address, kind), align=self.itemsize)
+
+    def load_widened(self, address: Any, count: int) -> Any:
+        """Numbers that lie together, zeros in the other lanes."""
+        some = self.load(address, count)
+        if count == self.lanes:
+            return some
+        zeros = ir.Constant(some.type, [0.0] * count)
+        return self._shuffle(some, zeros, [min(lane, count) for lane in range(self.lanes)])
+
+    def store(self, vector: Any, address: Any) -> None:
+        """Numbers that shall lie together."""
+        self.builder.store(vector, self.builder.bitcast(address, vector.type.as_pointer()), align=4)
+
+    def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
+        """a b + c, fused where that is fast."""
+        name = f"llvm.fmuladd.v{self.lanes}f{8 * self.itemsize}"
+        function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+            self.builder.module, ir.FunctionType(self.floats, [self.floats] * 3), name
+        )
+        return self.builder.call(function, [a, b, c])
+
+    def lower(self, a: Any, b: Any) -> Any:
+        """The lower integers."""
+        return self.builder.select(self.builder.icmp_signed("<", a, b), a, b)
+
+    def higher(self, a: Any, b: Any) -> Any:
+        """The higher integers."""
+        return self.builder.select(self.builder.icmp_signed("<", a, b), b, a)
+
+    def fold(self, records: list[Any], combine: Callable[[Any, Any], Any]) -> list[Any]:
+        """Combine the lanes of each record, a tuple of vectors: as many vectors as hold one lane of each, in order.
+
+        Two records share a vector, in which each has half its lanes, then four, and so on; the last is halved itself.
+        """
+        share = self.lanes
+        while share > 1:
+            together = min(2, len(records))
+            records = [
+                combine(*self._halves(records[k : k + together], share)) for k in range(0, len(records), together)
+            ]
+            share //= 2
+        return records
+
+    def _halves(self, records: list[Any], share: int) -> tuple[Any, Any]:
+        """The first and the second half of what each record has in its vectors."""
+        half, n_lanes = share // 2, len(records) * records[0][0].type.count
+        lanes = [start + lane for start in range(0, n_lanes, share) for lane in range(half)]
+        first, second = (
+            tuple(
+                self._shuffle(one, other, [lane + ahead for lane in lanes])
+                for one, other in zip(records[0], records[-1], strict=True)
+            )
+            for ahead in (0, half)
+        )
+        return first, second
+
+    def _shuffle(self, a: Any, b: Any, chosen: list[int]) -> Any:
+        """The chosen lanes of two vectors, those of the second counted behind those of the first."""
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), len(chosen)), chosen)
+        return self.builder.shuffle_vector(a, b, mask)

@@ -17,11 +17,10 @@ from sklearn.mixture import GaussianMixture as SklearnMixture
 from threadpoolctl import threadpool_limits
 
 from globular.algorithms.mixtures.em import EMOptions, em, start_at_random, start_from_means
-from globular.backends.cpu.expect import all as expect_all
 from globular.backends.cpu.expect import blocks as chunk_blocks
 from globular.backends.cpu.shard import CpuShard
 from globular.errors import UnsupportedPassError
-from globular.kernels.expect import softmax_rows
+from globular.kernels.joint import scale_lines, softmax_block
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
 from globular.model.statistics import SoftStatistics
@@ -107,7 +106,9 @@ def test_many_blocks_in_few_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     mixture = mixture_for(rows, "spherical")
     whole = CpuShard(rows).run(Expect(mixture))
     monkeypatch.setattr(chunk_blocks, "_BLOCK_ENTRIES", 1)  # blocks of 32 rows
-    monkeypatch.setattr(expect_all, "_MAX_SPANS", 3)
+    monkeypatch.setattr(chunk_blocks, "SPANS", 3)
+    monkeypatch.setattr(chunk_blocks, "SPAN_WORK", 1)
+    monkeypatch.setattr(chunk_blocks, "LEAST_ROWS", 1)
     assert_statistics_equal(CpuShard(rows, n_threads=2).run(Expect(mixture)), whole, rtol=1e-12)
 
 
@@ -133,11 +134,13 @@ def test_soft_pass_refuses_sparse_rows() -> None:
 @settings(deadline=None, max_examples=50)
 @given(arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(1, 19)), elements=st.floats(-2e3, 2e3)))
 def test_softmax_is_exact(joint: Rows) -> None:
-    q, log_density = joint.copy(), np.empty(len(joint))
-    softmax_rows(q, np.empty(0), log_density)
+    n = len(joint)
+    q, totals, log_density = joint.T.copy(), np.empty(n), np.empty(n)
+    softmax_block(q, n, np.empty(n), totals, log_density)
+    scale_lines(q, n, 1.0 / totals)
     expected = logsumexp(joint, axis=1)
     np.testing.assert_allclose(log_density, expected, rtol=1e-13, atol=1e-13)
-    np.testing.assert_allclose(q, np.exp(joint - expected[:, None]), rtol=1e-12, atol=1e-300)
+    np.testing.assert_allclose(q.T, np.exp(joint - expected[:, None]), rtol=1e-12, atol=1e-300)
 
 
 # The algorithm -------------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def test_cell_pass_is_the_reference(covariance_type: str, offset: float, shrink:
     mixture = mixture_for(rows, covariance_type)
     rows = rows + offset
     mixture = GaussianParameters(mixture.weights, mixture.means + offset, mixture.covariances * shrink, covariance_type)
-    assert (len(chunk_blocks.ChunkBlocks(mixture, rows.mean(axis=0)).tight.components) == 4) == (shrink < 1)
+    assert (len(chunk_blocks.ChunkBlocks(mixture, rows.mean(axis=0)).tight) == 4) == (shrink < 1)
     weights = weights_for(200)
     shard = planted(rows, covariance_type, weights)
     for _ in range(4):
@@ -183,7 +183,7 @@ def test_gap_is_what_single_rows_would_gain(weighted: bool, monkeypatch: pytest.
 
 def _joint(shard: CpuShard, mixture: GaussianParameters) -> F64:
     blocks = chunk_blocks.ChunkBlocks(mixture, shard.frontier.offset)
-    return blocks.log_joint(shard.run(TakeCells()), blocks.features(shard.run(TakeCells())))
+    return blocks.log_joint(blocks.observed(shard.run(TakeCells())))
 
 
 @pytest.mark.parametrize("covariance_type", TYPES)

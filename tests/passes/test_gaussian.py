@@ -11,7 +11,9 @@ from scipy.stats import multivariate_normal
 from sklearn.mixture import GaussianMixture as SklearnMixture
 
 import globular
+from globular.backends.cpu.expect.blocks import ChunkBlocks
 from globular.estimators.mixture_starts import GivenStart
+from globular.model.chunks import Chunks
 from globular.model.covariances import FAMILIES, CovarianceLimits, one_for_all
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
 from reference import expect as reference
@@ -67,8 +69,8 @@ def test_log_densities_are_linear_in_the_features(covariance_type: str) -> None:
     mixture = some_mixture(covariance_type)
     kind, rows = mixture.family.scatter, np.random.default_rng(3).normal(size=(7, mixture.n_features))
     form = kind.linear(mixture.factors, mixture.means, mixture.log_constants, np.ones(mixture.n_features), packed=True)
-    features = np.empty((7, form.coefficients.shape[1]))
-    kind.features(rows, np.zeros(mixture.n_features), np.ones(7), np.empty((7, 0)), features)
+    blocks = ChunkBlocks(mixture, np.zeros(mixture.n_features), packed=True)
+    features = blocks.features(Chunks(np.ones(7), rows, np.empty((7, 0)), kind))
     np.testing.assert_allclose(features @ form.coefficients.T, reference.log_joint(rows, mixture), rtol=1e-9)
     np.testing.assert_allclose(form.precisions, kind.dual(mixture.each(mixture.precisions)), rtol=1e-9)
 

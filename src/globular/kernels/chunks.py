@@ -1,4 +1,4 @@
-"""Kernels over chunks: features for matrix products, and E-steps restricted to few components per chunk.
+"""Kernels over chunks: coefficients of features, and E-steps restricted to few components per chunk.
 
 Second moments are packed as in `model.chunks`: one number, one per column, or the upper triangle of a matrix. Packed
 precisions have the entries off the diagonal doubled, so that xᵀ Σ⁻¹ x is a plain product with the packed xxᵀ.
@@ -11,43 +11,13 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import inline, kernel
+from globular.kernels.joint import exponential
 from globular.kernels.moments import add_square
 from globular.kernels.neighbors import insert, renormalise, search_space
+from globular.kernels.queue import take_number
 
-
-@kernel
-def chunk_features(
-    means: Any,  # IN  (B, D)
-    offset: Any,  # IN  (D,)
-    weights: Any,  # IN  (B,)
-    scatter: Any,  # IN  (B, S) summed, or (B, 0) for single rows
-    features: Any,  # OUT (B, D + S + 1): x about the offset, packed xxᵀ + scatter / w, 1; S = 0 leaves those out
-) -> None:
-    """The features in which log-densities are linear. Chunks of weight zero have no scatter. O(B·S)."""
-    D = means.shape[1]
-    S = features.shape[1] - D - 1
-    for i in range(means.shape[0]):
-        for d in range(D):
-            features[i, d] = means[i, d] - offset[d]
-        if S == D:
-            for d in range(D):
-                features[i, D + d] = features[i, d] * features[i, d]
-        elif S == 1:
-            total = 0.0
-            for d in range(D):
-                total += features[i, d] * features[i, d]
-            features[i, D] = total
-        elif S:
-            place = D
-            for d in range(D):
-                for e in range(d, D):
-                    features[i, place] = features[i, d] * features[i, e]
-                    place += 1
-        if scatter.shape[1] and weights[i] > 0.0:
-            share = 1.0 / weights[i]
-            for s in range(S):
-                features[i, D + s] += share * scatter[i, s]
-        features[i, D + S] = 1.0
+RUN = 512
+"""Rows of a cell that a thread takes at once."""
 
 
 @kernel
@@ -110,6 +80,41 @@ def moments_about(
                 entry = raw[c, place] - means[c, d] * raw[c, e] - sums[c, d] * means[c, e]
                 scatter[c, d, e] = scatter[c, e, d] = entry
                 place += 1
+
+
+@inline
+def _log_sum(values: Any) -> float:
+    """log Σ exp of some numbers. O(C)."""
+    largest, total = values[0], 0.0
+    for c in range(1, values.shape[0]):
+        largest = max(largest, values[c])
+    for c in range(values.shape[0]):
+        total += exponential(values[c] - largest)
+    return largest + np.log(total)
+
+
+@kernel
+def cell_divergences(
+    queue: Any,  # IN/OUT runs of rows not taken yet
+    expected: Any,  # IN  (M, C) ⟨log p(c, x)⟩ of cells
+    found: Any,  # IN  (R, C) log p(c, x) of some of their rows
+    parents: Any,  # IN  (R,) the cell of each; ascending
+    divergences: Any,  # OUT (R,)
+) -> None:
+    """D(q_A ‖ p(s | x)) of the responsibilities that a cell's rows share from those of single rows. O(R·C)."""
+    n = found.shape[0]
+    first = RUN * take_number(queue)
+    while first < n:
+        bound = 0.0
+        for r in range(first, min(n, first + RUN)):
+            shared, own = expected[parents[r]], found[r]
+            if r == first or parents[r] != parents[r - 1]:
+                bound = _log_sum(shared)
+            total = 0.0
+            for c in range(found.shape[1]):
+                total += exponential(shared[c] - bound) * (shared[c] - own[c])
+            divergences[r] = total - bound + _log_sum(own)
+        first = RUN * take_number(queue)
 
 
 @inline

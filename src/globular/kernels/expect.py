@@ -1,120 +1,235 @@
-"""Kernels of the E-step: responsibilities of a block of rows, and components too tight for the expanded square."""
+"""Passes of Gaussian mixtures as one call per thread: sums of an E-step, and what a mixture says of every row.
+
+Rows come in spans, and a thread takes the next span until none is left (`kernels.queue`). What a span adds up goes to
+its own place, so results do not depend on threads. See `kernels.joint` for what is done with a block of rows.
+"""
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from globular.kernels.compile import allocating_kernel, kernel
-
-_INVERSE_LN2 = 1.0 / math.log(2.0)
-_LN2 = math.log(2.0)
-_UNDERFLOW = -708.0  # exp of anything below is not a normal number; it counts as zero
-_WHOLE_NUMBER = 6755399441055744.0
-"""1.5 · 2⁵²: added to a small whole number it puts that number into the low bits of the float."""
-_E2, _E3, _E4, _E5, _E6, _E7 = (1.0 / math.factorial(n) for n in range(2, 8))
-_E8, _E9, _E10, _E11, _E12 = (1.0 / math.factorial(n) for n in range(8, 13))
+from globular.kernels.blas import add_product, add_symmetric
+from globular.kernels.compile import inline, kernel
+from globular.kernels.joint import TILE, joint_block, load_features, per_weight, scale_lines, softmax_block
+from globular.kernels.queue import take_number
 
 
-@allocating_kernel
-def softmax_rows(
-    joint: Any,  # IN log p(c, x), OUT w·p(c | x); (B, C)
-    weights: Any,  # IN  (B,), or empty for ones
-    log_density: Any,  # OUT (B,) log p(x)
+class Tally(NamedTuple):
+    """What spans add up, weighted by the responsibilities."""
+
+    raw: Any  # (spans, C, W) sums of the features
+    tight_sums: Any  # (spans, T, D) of tight components about their means
+    tight_scatter: Any  # (spans, T, S), or (spans, T, D²) of which upper triangles are written
+    totals: Any  # (spans, 2) Σ w log p(x), Σ w
+
+
+@inline
+def weight_of(weights: Any, i: int) -> float:
+    """Of a row; one if there are no weights."""
+    return weights[i] if weights.shape[0] else 1.0
+
+
+@kernel
+def share_block(
+    observed: Any,  # IN
+    counted: Any,  # IN
+    first: int,  # IN
+    n: int,  # IN
+    form: Any,  # IN
+    block: Any,  # OUT its joint: w q(c); its densities: each row's part of the bound per unit weight
 ) -> None:
-    """Turn log p(c, x) into w·p(c | x) in place, and give log p(x). O(B C).
+    """Responsibilities of some rows: the best ones (Eq. 10), or where `block` has room for it those of their means.
 
-    The exponential is spelled out (2ᵗ times a Taylor polynomial on |r| ≤ ½ log 2, good to a few units in the last
-    place) because the compiler vectorises this and not a call of `exp`, which would take most of an E-step.
+    With q = p(s | x̄) the bound of Eq. 9 is Σ q (⟨log p(s, x)⟩ − log q) = log p(x̄) + Σ q (⟨log p(s, x)⟩ − log p(s, x̄)).
+    O(n·C·S)
     """
-    B, C = joint.shape
-    powers = np.empty(C)
-    bits = powers.view(np.int64)
-    for i in range(B):
-        row = joint[i]
-        largest = _largest(row)
-        for c in range(C):
-            x = row[c] - largest
-            t = np.floor(x * _INVERSE_LN2 + 0.5)
-            r = x - t * _LN2
-            p = _E9 + r * (_E10 + r * (_E11 + r * _E12))
-            p = _E5 + r * (_E6 + r * (_E7 + r * (_E8 + r * p)))
-            p = 1.0 + r * (1.0 + r * (_E2 + r * (_E3 + r * (_E4 + r * p))))
-            row[c] = p if x > _UNDERFLOW else 0.0
-            powers[c] = (t if x > _UNDERFLOW else 0.0) + _WHOLE_NUMBER
-        for c in range(C):
-            bits[c] = (bits[c] + 1023) << 52  # the float 2ᵗ, from its exponent
-        total = 0.0
-        for c in range(C):
-            row[c] *= powers[c]
-            total += row[c]
-        log_density[i] = largest + np.log(total)
-        scale = weights[i] if len(weights) else 1.0
-        scale = scale / total if total > 0.0 else np.nan
-        for c in range(C):
-            row[c] *= scale
+    by_means = block.bare.shape[0] > 0
+    if by_means:
+        joint_block(observed, first, n, form, False, block, block.bare)
+    joint_block(observed, first, n, form, True, block, block.joint)
+    if not by_means:
+        softmax_block(block.joint, n, block.largest, block.totals, block.densities)
+    else:
+        for c in range(block.joint.shape[0]):
+            for i in range(n):
+                block.joint[c, i] -= block.bare[c, i]
+        softmax_block(block.bare, n, block.largest, block.totals, block.densities)
+        for c in range(block.joint.shape[0]):
+            for i in range(n):
+                block.densities[i] += block.bare[c, i] / block.totals[i] * block.joint[c, i]
+                block.joint[c, i] = block.bare[c, i]
+    for i in range(n):
+        total = block.totals[i]
+        block.totals[i] = weight_of(counted, first + i) / total if total > 0.0 else np.nan
+    scale_lines(block.joint, n, block.totals)
 
 
 @kernel
-def _largest(row: Any) -> Any:
-    """Maximum, four at a time: a single running maximum waits for itself."""
-    C = len(row)
-    a = b = c = d = row[0]
-    for j in range(0, C - 3, 4):
-        a = row[j] if row[j] > a else a
-        b = row[j + 1] if row[j + 1] > b else b
-        c = row[j + 2] if row[j + 2] > c else c
-        d = row[j + 3] if row[j + 3] > d else d
-    for j in range(C - C % 4, C):
-        a = row[j] if row[j] > a else a
-    return max(max(a, b), max(c, d))
-
-
-@kernel
-def direct_joint(
-    features: Any,  # IN  (B, ≥ D) means of chunks about the offset, and whatever follows
-    spread: Any,  # IN  (B, S) their scatter per unit weight, or (B, 0)
-    means: Any,  # IN  (T, D) about the offset
-    precisions: Any,  # IN  (T, S), S = 1 or D
-    constants: Any,  # IN  (T,)
-    components: Any,  # IN  (T,) columns of `joint`
-    joint: Any,  # OUT (B, C), those columns only
+def add_tight(
+    observed: Any,  # IN
+    counted: Any,  # IN
+    first: int,  # IN
+    n: int,  # IN
+    features: Any,  # IN
+    at: int,  # IN  where those of the first row are
+    least: float,  # IN
+    form: Any,  # IN
+    block: Any,  # IN  shares
+    sums: Any,  # IN/OUT (T, D)
+    scatter: Any,  # IN/OUT (T, S) or (T, D²)
 ) -> None:
-    """⟨log p(c, x)⟩ of the listed components from differences, which lose nothing. O(B T D)."""
-    D, last = means.shape[1], precisions.shape[1] - 1
-    for i in range(len(features)):
-        for t in range(len(components)):
-            total = 0.0
-            for d in range(D):
-                difference = features[i, d] - means[t, d]
-                total += precisions[t, min(d, last)] * difference * difference
-            for s in range(spread.shape[1]):
-                total += precisions[t, s] * spread[i, s]
-            joint[i, components[t]] = constants[t] - 0.5 * total
-
-
-@kernel
-def direct_moments(
-    features: Any,  # IN  (B, ≥ D) as above
-    spread: Any,  # IN  (B, S) or (B, 0)
-    shares: Any,  # IN  (B, C) w q(c)
-    means: Any,  # IN  (T, D)
-    components: Any,  # IN  (T,) columns of `shares`
-    sums: Any,  # IN/OUT (T, D), added to
-    scatter: Any,  # IN/OUT (T, S), added to; S = 1 or D
-) -> None:
-    """First and second moments of the listed components about their means, from differences. O(B T D)."""
-    D, last = means.shape[1], scatter.shape[1] - 1
-    for t in range(len(components)):
-        for i in range(len(features)):
-            q = shares[i, components[t]]
-            if q == 0.0:
+    """Moments of tight components about their means; rows without a share cost nothing. O(n·T·S)."""
+    T, D = form.means.shape
+    last, away = scatter.shape[1] - 1, block.away
+    for t in range(T):
+        shares = block.joint[form.tight[t]]
+        m = 0
+        for i in range(n):
+            share = shares[i]
+            if share <= least * weight_of(counted, first + i):
                 continue
+            root = np.sqrt(share)
             for d in range(D):
-                difference = features[i, d] - means[t, d]
-                sums[t, d] += q * difference
-                scatter[t, min(d, last)] += q * difference * difference
-            for s in range(spread.shape[1]):
-                scatter[t, s] += q * spread[i, s]
+                difference = features[at + i, d] - form.means[t, d]
+                sums[t, d] += share * difference
+                away[m, d] = root * difference
+            if observed.scatter.shape[1]:
+                add_spread(observed, first + i, share, form, scatter, t, D)
+            if form.factors.shape[1]:
+                m += 1
+                if m == TILE:
+                    add_symmetric(form.symmetric, away, m, scatter, t)
+                    m = 0
+            else:
+                for d in range(D):
+                    scatter[t, min(d, last)] += away[0, d] * away[0, d]
+        if m:
+            add_symmetric(form.symmetric, away, m, scatter, t)
+
+
+@inline
+def add_spread(observed: Any, i: int, share: float, form: Any, scatter: Any, t: int, D: int) -> None:
+    """Add what a chunk's rows scatter about its mean; of matrices the upper triangle. O(S)."""
+    part = share * per_weight(observed, i)
+    if form.factors.shape[1]:
+        place = 0
+        for d in range(D):
+            for e in range(d, D):
+                scatter[t, d * D + e] += part * observed.scatter[i, place]
+                place += 1
+    else:
+        for s in range(scatter.shape[1]):
+            scatter[t, s] += part * observed.scatter[i, s]
+
+
+@kernel
+def expect_spans(
+    queue: Any,  # IN/OUT spans not taken yet
+    rows_per_span: int,  # IN
+    observed: Any,  # IN
+    counted: Any,  # IN  (N,) or empty: how much each row or chunk counts
+    least: float,  # IN  rows with a smaller share of a tight component count, but move nothing
+    form: Any,  # IN
+    block: Any,  # scratch of this thread
+    tally: Any,  # OUT
+) -> None:
+    """An E-step and what an M-step needs of it. O(N·C·S)."""
+    N, B = observed.x.shape[0], block.features.shape[0]
+    C, W = form.coefficients.shape
+    ready = observed.features.shape[0] > 0
+    span = take_number(queue)
+    while span < tally.raw.shape[0]:
+        raw, totals = tally.raw[span], tally.totals[span]
+        raw[:] = 0.0
+        totals[:] = 0.0
+        tally.tight_sums[span] = 0.0
+        tally.tight_scatter[span] = 0.0
+        end = min(N, (span + 1) * rows_per_span)
+        for first in range(span * rows_per_span, end, B):
+            n = min(B, end - first)
+            share_block(observed, counted, first, n, form, block)
+            features, at = (observed.features, first) if ready else (block.features, 0)
+            if form.tight.shape[0] < C:
+                add_product(block.joint, features, at, n, raw)
+            else:
+                for c in range(C):
+                    for i in range(n):
+                        raw[c, W - 1] += block.joint[c, i]
+            add_tight(
+                observed, counted, first, n, features, at, least, form, block,
+                tally.tight_sums[span], tally.tight_scatter[span],
+            )  # fmt: skip
+            for i in range(n):
+                totals[0] += weight_of(counted, first + i) * block.densities[i]
+                totals[1] += weight_of(counted, first + i)
+        span = take_number(queue)
+
+
+@kernel
+def answer_spans(
+    queue: Any,  # IN/OUT spans not taken yet
+    rows_per_span: int,  # IN
+    observed: Any,  # IN
+    form: Any,  # IN
+    block: Any,  # scratch of this thread
+    components: Any,  # OUT (N,) the one of largest p(c | x), the lowest on ties; or empty
+    densities: Any,  # OUT (N,) log p(x), or empty
+    table: Any,  # OUT (N, C), or empty: p(c | x) where densities are wanted too, else log p(c, x)
+) -> None:
+    """What a mixture says of every row. O(N·C·S)."""
+    N, B = observed.x.shape[0], block.features.shape[0]
+    C = form.coefficients.shape[0]
+    span = take_number(queue)
+    while span * rows_per_span < N:
+        end = min(N, (span + 1) * rows_per_span)
+        for first in range(span * rows_per_span, end, B):
+            n = min(B, end - first)
+            joint_block(observed, first, n, form, True, block, block.joint)
+            if components.shape[0]:
+                find_largest(block.joint, n, block.largest, components[first : first + n])
+            if densities.shape[0]:
+                softmax_block(block.joint, n, block.largest, block.totals, densities[first : first + n])
+                if table.shape[0]:
+                    for i in range(n):
+                        block.totals[i] = 1.0 / block.totals[i]
+                    scale_lines(block.joint, n, block.totals)
+            if table.shape[0]:
+                for i in range(n):
+                    for c in range(C):
+                        table[first + i, c] = block.joint[c, i]
+        span = take_number(queue)
+
+
+@inline
+def find_largest(joint: Any, n: int, largest: Any, found: Any) -> None:
+    """The component of largest joint, the lowest on ties. O(n·C)."""
+    for begin in range(0, n, TILE):
+        end = n if n - begin < TILE else begin + TILE
+        top, best = largest[begin:end], found[begin:end]
+        for i in range(end - begin):
+            top[i] = joint[0, begin + i]
+            best[i] = 0
+        for c in range(1, joint.shape[0]):
+            line = joint[c, begin:end]
+            for i in range(end - begin):
+                best[i] = c if line[i] > top[i] else best[i]
+                top[i] = line[i] if line[i] > top[i] else top[i]
+
+
+@kernel
+def feature_spans(
+    queue: Any,  # IN/OUT spans not taken yet
+    rows_per_span: int,  # IN
+    observed: Any,  # IN
+    offset: Any,  # IN  (D,)
+    features: Any,  # OUT (N, W)
+) -> None:
+    """Features of all rows or chunks. O(N·S)."""
+    N = observed.x.shape[0]
+    span = take_number(queue)
+    while span * rows_per_span < N:
+        first, end = span * rows_per_span, min(N, (span + 1) * rows_per_span)
+        load_features(observed, first, end - first, offset, True, features[first:end])
+        span = take_number(queue)

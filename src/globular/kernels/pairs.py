@@ -1,95 +1,355 @@
 """Pairs (row, component): log-densities of a Gaussian mixture and its moments, where most pairs do not matter.
 
-Rows of a component are brought together in blocks that the cache holds, so that covariance matrices are products.
+Pairs lie in the order of rows. Of the pairs of a block of rows those of a component are brought together, so that
+differences from one mean are matrix products; see `kernels.expect` for how spans and sums go.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from globular.kernels.compile import allocating_kernel, inline
+from globular.kernels.blas import add_symmetric, multiply_by_triangle
+from globular.kernels.compile import inline, kernel
+from globular.kernels.expect import find_largest, weight_of
+from globular.kernels.joint import TILE, exponential, joint_block, load_features
+from globular.kernels.queue import take_number
 
-PAIRS_AT_ONCE = 128  # rows in a block: with differences and products of fifty columns a tenth of a megabyte
+PAIRS_AT_ONCE = 1 << 14
+"""Pairs of a block; one row has no more than there are components."""
+
+
+class PairList(NamedTuple):
+    """Pairs of some rows, by rows; each of these has one at least."""
+
+    numbers: Any  # (R,) where the rows lie
+    starts: Any  # (R + 1,) the pairs of the n-th row are starts[n] … starts[n + 1] − 1
+    components: Any  # (P,) int32
+
+
+class PairBlock(NamedTuple):
+    """Scratch of a thread for some pairs."""
+
+    values: Any  # (capacity,) log p(c, x), then w q
+    owners: Any  # (capacity,) int64: the row of each, by its place in the list
+    order: Any  # (capacity,) int64: pairs by component
+    ends: Any  # (C + 1,) where the pairs of each component end
+    away: Any  # (TILE, D)
+
+
+@kernel
+def sort_pairs(
+    pairs: Any,  # IN
+    first: int,  # IN
+    last: int,  # IN  rows first … last − 1 of the list
+    block: Any,  # OUT owners, order, ends
+) -> None:
+    """The pairs of some rows by component. O(pairs + C)."""
+    begin, ends = pairs.starts[first], block.ends
+    ends[:] = 0
+    for p in range(begin, pairs.starts[last]):
+        ends[pairs.components[p] + 1] += 1
+    for c in range(1, ends.shape[0]):
+        ends[c] += ends[c - 1]
+    for r in range(first, last):
+        for p in range(pairs.starts[r], pairs.starts[r + 1]):
+            c = pairs.components[p]
+            block.owners[p - begin] = r
+            block.order[ends[c]] = p - begin
+            ends[c] += 1
 
 
 @inline
-def load_differences(x: Any, numbers: Any, first: int, n: int, scales: Any, means: Any, c: int, away: Any) -> None:
-    """away[k] = x − μ_c of rows numbers[first + k]. O(n · D)."""
-    for k in range(n):
-        i = numbers[first + k]
+def load_pairs(x: Any, scales: Any, pairs: Any, block: Any, begin: int, m: int, form: Any, c: int) -> None:
+    """block.away[k] = x − μ_c of m pairs from the given one on. O(m·D)."""
+    for k in range(m):
+        i = pairs.numbers[block.owners[block.order[begin + k]]]
         scale = scales[i] if scales.shape[0] else 1.0
         for d in range(x.shape[1]):
-            away[k, d] = scale * x[i, d] - means[c, d]
+            block.away[k, d] = (scale * x[i, d] - form.offset[d]) - form.means[c, d]
 
 
-@allocating_kernel  # only those may call `np.dot`
-def pair_joint(
+@inline
+def squared_length(away: Any, k: int, form: Any, c: int) -> float:
+    """Of a difference that is multiplied by the factor already, or in units of the variances. O(D)."""
+    D, last = away.shape[1], form.precisions.shape[1] - 1
+    total = 0.0
+    if form.factors.shape[1]:
+        for d in range(D):
+            total += away[k, d] * away[k, d]
+    else:
+        for d in range(D):
+            total += form.precisions[c, min(d, last)] * away[k, d] * away[k, d]
+    return total
+
+
+@kernel
+def share_pairs(
     x: Any,  # IN  (N, D)
     scales: Any,  # IN  (N,) or empty
-    numbers: Any,  # IN  (P,) rows, those of a component together
-    places: Any,  # IN  (P,) where the value of each pair goes
-    bounds: Any,  # IN  (C + 1,) component c has pairs bounds[c] … bounds[c + 1] − 1
-    means: Any,  # IN  (C, D)
-    factors: Any,  # IN  (C, D, D) upper triangular, or (C, D) or (C, 1)
-    constants: Any,  # IN  (C,)
-    away: Any,  # scratch (2, PAIRS_AT_ONCE, D)
-    joint: Any,  # OUT  log p(c, x) of every pair
+    pairs: Any,  # IN
+    first: int,  # IN
+    last: int,  # IN  rows first … last − 1 of the list
+    form: Any,  # IN  all components by differences
+    block: Any,  # OUT values: q of the pairs, sorted by `sort_pairs`
+    densities: Any,  # OUT (≥ last − first,) log Σ_c p(c, x) over the pairs of a row
 ) -> None:
-    """O(pairs · D²), or D where factors are no matrices."""
-    D = x.shape[1]
-    for c in range(len(means)):
-        for begin in range(bounds[c], bounds[c + 1], PAIRS_AT_ONCE):
-            n = min(PAIRS_AT_ONCE, bounds[c + 1] - begin)
-            load_differences(x, numbers, begin, n, scales, means, c, away[0])
-            if factors.ndim == 3:
-                np.dot(away[0, :n], factors[c], away[1, :n])
-            else:
-                for k in range(n):
-                    for d in range(D):
-                        away[1, k, d] = away[0, k, d] * factors[c, min(d, factors.shape[1] - 1)]
-            for k in range(n):
-                total = 0.0
-                for d in range(D):
-                    total += away[1, k, d] * away[1, k, d]
-                joint[places[begin + k]] = constants[c] - 0.5 * total
+    """Responsibilities within the pairs of each row. O(pairs·S)."""
+    begin = 0
+    for c in range(form.means.shape[0]):
+        while begin < block.ends[c]:
+            m = min(TILE, block.ends[c] - begin)
+            load_pairs(x, scales, pairs, block, begin, m, form, c)
+            if form.factors.shape[1]:
+                multiply_by_triangle(form.triangular, form.factors, c, block.away, m)
+            for k in range(m):
+                block.values[block.order[begin + k]] = form.constants[c] - 0.5 * squared_length(block.away, k, form, c)
+            begin += m
+    start = pairs.starts[first]
+    for r in range(first, last):
+        values = block.values[pairs.starts[r] - start : pairs.starts[r + 1] - start]
+        largest = values[0]
+        for a in range(1, values.shape[0]):
+            largest = max(largest, values[a])
+        for a in range(values.shape[0]):
+            values[a] -= largest
+        densities[r - first] = largest
+    for p in range(pairs.starts[last] - start):  # of all rows at once: it vectorises
+        block.values[p] = exponential(block.values[p])
+    for r in range(first, last):
+        values = block.values[pairs.starts[r] - start : pairs.starts[r + 1] - start]
+        total = 0.0
+        for a in range(values.shape[0]):
+            total += values[a]
+        for a in range(values.shape[0]):
+            values[a] /= total
+        densities[r - first] += np.log(total)
 
 
-@allocating_kernel
-def pair_moments(
-    x: Any,  # IN  (N, D)
-    scales: Any,  # IN  (N,) or empty
-    numbers: Any,  # IN  (P,) rows, those of a component together
-    places: Any,  # IN  (P,) where the share of each pair is
-    bounds: Any,  # IN  (C + 1,)
-    means: Any,  # IN  (C, D)
-    shares: Any,  # IN  w q of every pair
-    away: Any,  # scratch (PAIRS_AT_ONCE, D)
-    product: Any,  # scratch (D, D)
-    counts: Any,  # OUT (C,) Σ w q
-    sums: Any,  # OUT (C, D) Σ w q (x − μ)
-    scatter: Any,  # OUT (C, D, D), (C, D) or (C, 1): second moments about μ
+@kernel
+def add_pairs(
+    x: Any,  # IN
+    scales: Any,  # IN
+    pairs: Any,  # IN
+    form: Any,  # IN
+    block: Any,  # IN  values: w q
+    raw: Any,  # IN/OUT (C, W): Σ w q in the last column
+    sums: Any,  # IN/OUT (C, D) Σ w q (x − μ)
+    scatter: Any,  # IN/OUT (C, S), or (C, D²) of which upper triangles are written
 ) -> None:
-    """O(pairs · D²), or D where second moments are no matrices."""
-    D = x.shape[1]
-    for c in range(len(means)):
-        for begin in range(bounds[c], bounds[c + 1], PAIRS_AT_ONCE):
-            n = min(PAIRS_AT_ONCE, bounds[c + 1] - begin)
-            load_differences(x, numbers, begin, n, scales, means, c, away)
-            for k in range(n):
-                share = shares[places[begin + k]]
-                counts[c] += share
+    """Moments of a block about the means. O(pairs·S)."""
+    D, count, last = x.shape[1], raw.shape[1] - 1, scatter.shape[1] - 1
+    begin = 0
+    for c in range(form.means.shape[0]):
+        while begin < block.ends[c]:
+            m = min(TILE, block.ends[c] - begin)
+            load_pairs(x, scales, pairs, block, begin, m, form, c)
+            for k in range(m):
+                share = block.values[block.order[begin + k]]
+                raw[c, count] += share
                 root = np.sqrt(share)
                 for d in range(D):
-                    sums[c, d] += share * away[k, d]
-                    away[k, d] *= root
-            if scatter.ndim == 3:
-                np.dot(away[:n].T, away[:n], product)
-                for d in range(D):
-                    for e in range(D):
-                        scatter[c, d, e] += product[d, e]
+                    sums[c, d] += share * block.away[k, d]
+                    block.away[k, d] *= root
+            if form.factors.shape[1]:
+                add_symmetric(form.symmetric, block.away, m, scatter, c)
             else:
-                for k in range(n):
+                for k in range(m):
                     for d in range(D):
-                        scatter[c, min(d, scatter.shape[1] - 1)] += away[k, d] * away[k, d]
+                        scatter[c, min(d, last)] += block.away[k, d] * block.away[k, d]
+            begin += m
+
+
+@kernel
+def pair_spans(
+    queue: Any,  # IN/OUT spans not taken yet
+    rows_per_span: int,  # IN
+    x: Any,  # IN  (N, D)
+    scales: Any,  # IN  (N,) or empty
+    weights: Any,  # IN  (N,) or empty
+    pairs: Any,  # IN
+    form: Any,  # IN  all components by differences
+    block: Any,  # scratch of this thread
+    densities: Any,  # scratch (PAIRS_AT_ONCE,)
+    q: Any,  # OUT (P,) responsibilities, or empty
+    tally: Any,  # OUT a `kernels.expect.Tally`
+) -> None:
+    """An E-step that knows of these pairs alone, and what an M-step needs of it. O(P·S)."""
+    n_rows, capacity = pairs.numbers.shape[0], block.values.shape[0]
+    span = take_number(queue)
+    while span < tally.raw.shape[0]:
+        raw, sums, scatter = tally.raw[span], tally.tight_sums[span], tally.tight_scatter[span]
+        totals = tally.totals[span]
+        raw[:] = 0.0
+        sums[:] = 0.0
+        scatter[:] = 0.0
+        totals[:] = 0.0
+        first, end = span * rows_per_span, min(n_rows, (span + 1) * rows_per_span)
+        while first < end:
+            start, last = pairs.starts[first], first + 1
+            while last < end and pairs.starts[last + 1] - start <= capacity:
+                last += 1
+            sort_pairs(pairs, first, last, block)
+            share_pairs(x, scales, pairs, first, last, form, block, densities)
+            if q.shape[0]:
+                for p in range(start, pairs.starts[last]):
+                    q[p] = block.values[p - start]
+            for r in range(first, last):
+                weight = weight_of(weights, pairs.numbers[r])
+                totals[0] += weight * densities[r - first]
+                totals[1] += weight
+                for p in range(pairs.starts[r] - start, pairs.starts[r + 1] - start):
+                    block.values[p] *= weight
+            add_pairs(x, scales, pairs, form, block, raw, sums, scatter)
+            first = last
+        span = take_number(queue)
+
+
+# Which pairs matter -----------------------------------------------------------------------------------------------
+
+
+class Margin(NamedTuple):
+    """What matters."""
+
+    nats: float  # below the best component of a row, at which another no longer matters
+    rounding: float  # many more nats than rounding makes bounds wrong by
+
+
+@kernel
+def exact_line(
+    features: Any,  # IN  (B, ≥ D) rows about the offset
+    chosen: Any,  # IN  (m,) some of them
+    form: Any,  # IN  all components by differences, with whole matrices
+    c: int,  # IN
+    away: Any,  # scratch (TILE, D)
+    out: Any,  # OUT (B,) log p(c, x) at their places
+) -> None:
+    """Log-densities of some rows. O(m·D²)."""
+    for begin in range(0, chosen.shape[0], TILE):
+        m = min(TILE, chosen.shape[0] - begin)
+        for k in range(m):
+            for d in range(form.means.shape[1]):
+                away[k, d] = features[chosen[begin + k], d] - form.means[c, d]
+        multiply_by_triangle(form.triangular, form.factors, c, away, m)
+        for k in range(m):
+            out[chosen[begin + k]] = form.constants[c] - 0.5 * squared_length(away, k, form, c)
+
+
+@kernel
+def settle_bounds(
+    observed: Any,  # IN
+    first: int,  # IN
+    n: int,  # IN
+    form: Any,  # IN
+    margin: Any,  # IN
+    block: Any,  # IN its joint: bounds from above, OUT log p(c, x) where it may matter, else −∞
+    best: Any,  # scratch (B,) int64
+    chosen: Any,  # scratch (B,) int64
+) -> None:
+    """Look closer at the most promising component of each row, then at those whose bounds are not below it.
+
+    O(n·C + n·(components that matter)·D²)
+    """
+    C = form.means.shape[0]
+    load_features(observed, first, n, form.offset, False, block.features)
+    find_largest(block.joint, n, block.largest, best)
+    for c in range(C):
+        m = 0
+        for i in range(n):
+            chosen[m] = i
+            m += best[i] == c
+        exact_line(block.features, chosen[:m], form, c, block.away, block.densities)
+    for c in range(C):
+        line = block.joint[c]
+        m = 0
+        for i in range(n):
+            chosen[m] = i
+            m += best[i] != c and line[i] >= block.densities[i] - (margin.nats + margin.rounding)
+            line[i] = block.densities[i] if best[i] == c else -np.inf
+        exact_line(block.features, chosen[:m], form, c, block.away, line)
+
+
+@kernel
+def look_spans(
+    queue: Any,  # IN/OUT spans not taken yet
+    rows_per_span: int,  # IN
+    observed: Any,  # IN
+    leading: Any,  # IN  a form of the first columns, or of all
+    form: Any,  # IN  all components by differences, where the first columns are not all
+    margin: Any,  # IN
+    leading_block: Any,  # scratch for the form of the first columns
+    block: Any,  # scratch for the other; its joint is that of the first
+    best: Any,  # scratch (B,) int64
+    chosen: Any,  # scratch (B,) int64
+    masks: Any,  # OUT (N, ⌈C / 64⌉) uint64: a bit for every component that matters
+    counts: Any,  # OUT (N,) their number
+) -> None:
+    """Which components matter to each row. O(N·C·S)."""
+    N, B = observed.x.shape[0], leading_block.features.shape[0]
+    C = leading.coefficients.shape[0]
+    span = take_number(queue)
+    while span * rows_per_span < N:
+        end = min(N, (span + 1) * rows_per_span)
+        for first in range(span * rows_per_span, end, B):
+            n = min(B, end - first)
+            joint_block(observed, first, n, leading, True, leading_block, leading_block.joint)
+            if leading.offset.shape[0] < observed.x.shape[1]:
+                settle_bounds(observed, first, n, form, margin, block, best, chosen)
+            find_largest(leading_block.joint, n, leading_block.largest, best)
+            for i in range(n):
+                counts[first + i] = 0
+                for word in range(masks.shape[1]):
+                    masks[first + i, word] = 0
+            for c in range(C):
+                line, bit = leading_block.joint[c], np.uint64(1) << np.uint64(c & 63)
+                for i in range(n):
+                    if line[i] >= leading_block.largest[i] - margin.nats:
+                        masks[first + i, c >> 6] |= bit
+                        counts[first + i] += 1
+        span = take_number(queue)
+
+
+@kernel
+def list_components(
+    queue: Any,  # IN/OUT spans not taken yet
+    rows_per_span: int,  # IN
+    masks: Any,  # IN  (N, ⌈C / 64⌉)
+    starts: Any,  # IN  (N + 1,)
+    components: Any,  # OUT (P,) of every row, ascending
+) -> None:
+    """Components that matter, one row after the other. O(N·C)."""
+    N = masks.shape[0]
+    span = take_number(queue)
+    while span * rows_per_span < N:
+        for i in range(span * rows_per_span, min(N, (span + 1) * rows_per_span)):
+            p = starts[i]
+            for word in range(masks.shape[1]):
+                bits, c = masks[i, word], 64 * word
+                while bits:
+                    if bits & np.uint64(1):
+                        components[p] = c
+                        p += 1
+                    bits >>= np.uint64(1)
+                    c += 1
+        span = take_number(queue)
+
+
+@kernel
+def pick_components(
+    queue: Any,  # IN/OUT spans not taken yet
+    rows_per_span: int,  # IN
+    pairs: Any,  # IN
+    chosen: Any,  # IN  (R,) rows of the list
+    starts: Any,  # IN  (R + 1,)
+    components: Any,  # OUT (P,) of those rows
+) -> None:
+    """The pairs of some rows. O(pairs)."""
+    n = chosen.shape[0]
+    span = take_number(queue)
+    while span * rows_per_span < n:
+        for r in range(span * rows_per_span, min(n, (span + 1) * rows_per_span)):
+            begin = pairs.starts[chosen[r]]
+            for k in range(starts[r + 1] - starts[r]):
+                components[starts[r] + k] = pairs.components[begin + k]
+        span = take_number(queue)

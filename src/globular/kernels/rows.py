@@ -154,6 +154,19 @@ def _float_bits(value: Any) -> Any:
     return double
 
 
+def bits_float(bits: int) -> float:
+    """The float64 of these bits."""
+    raise NotImplementedError
+
+
+@overload(bits_float, inline="always")
+def _bits_float(bits: Any) -> Any:
+    def double(bits: Any) -> Any:
+        return np.int64(bits).view(np.float64)
+
+    return double
+
+
 def order_key(value: float) -> int:
     """An integer that sorts like the float it comes from, of either sign."""
     raise NotImplementedError

@@ -16,8 +16,10 @@ from globular.kernels.nearest import row_lengths
 from globular.model.statistics import F64
 from globular.seam.passes import Index, Pass, Result
 from globular.seam.state import PointState
-from globular.threads import cached_property, even_ranges, map_all
+from globular.threads import cached_property, even_ranges, map_all, run_all
 
+TAKEN_AT_ONCE = 1 << 13
+"""Rows that one thread takes out of all."""
 Kept = TypeVar("Kept")
 
 SPARSE = "X is sparse and this model needs dense rows"
@@ -124,8 +126,16 @@ class CpuShard(HostShard):
         raise UnsupportedPassError(f"{type(work).__name__} is not available here: rows in memory do not know it")
 
     def take_rows(self, indices: Index) -> F64:
-        rows = self.rows.take(indices)
-        return rows * self.scales[indices, None] if len(self.scales) else rows
+        if len(indices) <= TAKEN_AT_ONCE:
+            rows = self.rows.take(indices)
+            return rows * self.scales[indices, None] if len(self.scales) else rows
+        found = np.empty((len(indices), self.n_columns))
+
+        def take(span: tuple[int, int]) -> None:
+            found[slice(*span)] = self.take_rows(indices[slice(*span)])
+
+        run_all(take, even_ranges(len(indices), TAKEN_AT_ONCE), self.n_threads)
+        return found
 
     def subset(self, indices: Index) -> CpuShard:
         """See `Shard.subset`; dense rows are not copied."""

@@ -23,7 +23,7 @@ def best_parts(tree: PartitionTree, value: NodeValue, gain: float, n_threads: in
     """The nodes that are better left for their children, by so much per unit of weight, (n_nodes,)."""
     step = max(1, _ENTRIES_AT_ONCE // tree.means.shape[1] ** 2)
     blocks = even_ranges(tree.n_nodes, step)
-    worth = np.concatenate(map_all(lambda block: value(tree.chunks(slice(*block))), blocks, n_threads))
+    worth = np.concatenate(map_all(lambda block: value(tree.chunks(np.arange(*block))), blocks, n_threads))
     parted = np.empty(tree.n_nodes, dtype=bool)
     part_nodes(tree.children, tree.weights, gain, worth, parted)
     return parted

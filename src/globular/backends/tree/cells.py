@@ -48,7 +48,7 @@ def plant(shard: HostShard, work: Plant) -> int:
             places = np.asarray(numbers, dtype=np.intp) - shard.first_row
             return shard.take(places), shard.take(places, "weights")
 
-        shard.frontier = Frontier(PartitionTree.join(trees), read, work.leaf_size)
+        shard.frontier = Frontier(PartitionTree.join(trees, shard.n_threads), read, work.leaf_size, shard.n_threads)
     frontier = frontier_of(shard)
     frontier.reset(work.largest, work.depth)
     return len(frontier)

@@ -10,14 +10,12 @@ from globular.backends.cpu.expect.rows_of import SMALLEST_SHARE
 from globular.backends.host import HostShard
 from globular.backends.tree.cells import frontier_of
 from globular.backends.tree.frontier import Frontier
-from globular.kernels.expect import softmax_rows
 from globular.model.chunks import Chunks
 from globular.model.gaussian import GaussianParameters
 from globular.seam.tree_passes import CellsOf, OpenHeld
 from globular.threads import even_ranges, map_all
 
 _CELLS_AT_ONCE = 1024
-_NONE = np.empty(0)
 
 
 @HostShard.implements(CellsOf)
@@ -26,8 +24,7 @@ def cells_of(shard: HostShard, work: CellsOf) -> list[Chunks]:
     blocks = ChunkBlocks(mixture, frontier.offset)
 
     def claim(part: Chunks) -> list[Chunks]:
-        q = blocks.log_joint(part, blocks.features(part))
-        softmax_rows(q, _NONE, np.empty(len(part)))
+        q, _ = blocks.posterior(blocks.observed(part))
         found = []
         for component in components:
             chosen = np.flatnonzero(q[:, component] > SMALLEST_SHARE)
@@ -51,7 +48,7 @@ def open_held(shard: HostShard, work: OpenHeld) -> int:
     holders = holders[: len(frontier.nodes)]
     while True:
         short = wanted & (n_cells < least)
-        places = np.flatnonzero(short[holders] & (frontier.node_chunks.scatter != 0.0).any(axis=1))
+        places = np.flatnonzero(short[holders] & frontier.spread)
         if not len(places):
             return len(frontier)
         n_cells += np.bincount(holders[places], frontier.n_children(places) - 1, minlength=mixture.n_components).astype(
@@ -67,9 +64,7 @@ def _holders(frontier: Frontier, mixture: GaussianParameters, n_threads: int) ->
     if frontier.members is not None:
         return np.maximum(frontier.members[:, 0], 0)
     blocks = ChunkBlocks(mixture, frontier.offset)
-
-    def find(part: Chunks) -> NDArray[np.integer]:
-        return np.asarray(blocks.log_joint(part, blocks.features(part)).argmax(axis=1))
-
-    spans = [(chunks, span) for chunks in frontier.parts() for span in even_ranges(len(chunks), _CELLS_AT_ONCE)]
-    return np.concatenate(map_all(lambda work: find(work[0].pick(slice(*work[1]))), spans, n_threads))
+    found = [np.empty(len(part), dtype=np.int64) for part in frontier.parts()]
+    for part, components in zip(frontier.parts(), found, strict=True):
+        blocks.answer(blocks.observed(part), n_threads, components=components)
+    return np.concatenate(found)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from globular.backends.cpu.expect.blocks import ABSENT, ChunkBlocks
 from globular.backends.host import HostShard
 from globular.backends.tree.cells import frontier_of
-from globular.backends.tree.expect import collect_gains, mean_of_sample, per_parent, sampled_gap
+from globular.backends.tree.expect import CELLS_AT_ONCE, collect_gains, mean_of_sample, per_parent, sampled_gap
 from globular.backends.tree.frontier import Children, Frontier
 from globular.kernels import chunks as kernels
 from globular.model.chunks import BoundGap, ChunkGains, Chunks
@@ -58,6 +58,15 @@ class _Costs:
         )  # fmt: skip
         return shares, bounds
 
+    def bounds(self, chunks: Chunks, members: Members, owners: I64, n_threads: int) -> F64:
+        """The bound per unit weight of every chunk, (M,)."""
+
+        def of_span(span: Span) -> F64:
+            return self.share(chunks.pick(slice(*span)), members, owners[slice(*span)])[1]
+
+        parts = map_all(of_span, even_ranges(len(chunks), CELLS_PER_TASK), n_threads)
+        return np.concatenate([np.empty(0), *parts])
+
 
 @HostShard.implements(ExpectCells, Neighbors)
 def expect_neighbors(shard: HostShard, work: ExpectCells) -> SoftStatistics:
@@ -95,18 +104,22 @@ def gains_of_members(shard: HostShard, work: Gains) -> ChunkGains:
     frontier = frontier_of(shard)
     members, costs = _members(frontier), _Costs(work.mixture)
 
-    def of_block(places: I64) -> tuple[F64, int]:
+    def of_some(places: I64) -> tuple[F64, int]:
         held = members[places]
         nodes = frontier.node_chunks.pick(places)
-        gains = -nodes.weights * costs.share(nodes, held, np.arange(len(places)))[1]
+        gains = -nodes.weights * bounds_of(nodes, held, np.arange(len(places)))
         n_cells = len(places)
-        for children in frontier.children(places):
-            bounds = costs.share(children.chunks, held, children.parents)[1]
+        for children in frontier.children(places, shard.n_threads):
+            bounds = bounds_of(children.chunks, held, children.parents)
             gains += per_parent(children, children.chunks.weights * bounds, len(places))
             n_cells += len(children.chunks)
         return gains, n_cells
 
-    return collect_gains(shard, work, of_block, members.shape[1], members.shape[1])
+    def bounds_of(chunks: Chunks, held: Members, owners: I64) -> F64:
+        return costs.bounds(chunks, held, owners, shard.n_threads)
+
+    D, S = work.mixture.n_features, frontier.tree.scatter.shape[1]
+    return collect_gains(shard, work, of_some, members.shape[1], max(1, CELLS_AT_ONCE // (D + S)))
 
 
 @HostShard.implements(Gap, Neighbors)
@@ -115,13 +128,13 @@ def gap_of_members(shard: HostShard, work: Gap) -> BoundGap:
     frontier = frontier_of(shard)
     members, costs = _members(frontier), _Costs(work.mixture)
 
-    def of_block(places: I64, rows: Children) -> float:
+    def of_sample(places: I64, rows: Children) -> float:
         held, nodes = members[places], frontier.node_chunks.pick(places)
-        of_nodes = costs.share(nodes, held, np.arange(len(places)))[1]
-        of_rows = costs.share(rows.chunks, held, rows.parents)[1]
+        of_nodes = costs.bounds(nodes, held, np.arange(len(places)), shard.n_threads)
+        of_rows = costs.bounds(rows.chunks, held, rows.parents, shard.n_threads)
         return float(nodes.weights @ mean_of_sample(rows, of_rows - of_nodes[rows.parents], len(nodes)))
 
-    return sampled_gap(frontier, of_block, members.shape[1], members.shape[1], shard.n_threads)
+    return sampled_gap(frontier, of_sample, members.shape[1])
 
 
 def _members(frontier: Frontier) -> Members:
@@ -148,7 +161,7 @@ def _best_members(frontier: Frontier, mixture: GaussianParameters, C_prime: int,
         chunks, span, first = work
         for begin, end in even_ranges(span[1] - span[0], 128):
             part = chunks.pick(slice(span[0] + begin, span[0] + end))
-            joint = blocks.log_joint(part, blocks.features(part))
+            joint = blocks.log_joint(blocks.observed(part))
             best = np.argpartition(-joint, C_prime - 1, axis=1)[:, :C_prime]
             ranks = np.argsort(-np.take_along_axis(joint, best, axis=1), axis=1, kind="stable")
             rows = slice(first + span[0] + begin, first + span[0] + end)

@@ -23,6 +23,9 @@ ReadRows = Callable[[NDArray[np.integer]], tuple[F64, F64]]
 """Rows of these numbers, and their weights."""
 
 
+_EVERYWHERE = slice(None)
+
+
 @dataclass(frozen=True, slots=True)
 class Children:
     """What some nodes would be replaced with."""
@@ -35,10 +38,11 @@ class Children:
 class Frontier:
     """The cells of a tree, at first its root alone."""
 
-    def __init__(self, tree: PartitionTree, read: ReadRows, leaf_size: int = 1) -> None:
+    def __init__(self, tree: PartitionTree, read: ReadRows, leaf_size: int = 1, n_threads: int = 1) -> None:
         self.tree = tree
         self.leaf_size = leaf_size
-        self._read = read
+        self._read, self._n_threads = read, n_threads
+        self._has_scatter = np.any(tree.scatter != 0.0, axis=1)
         self.gains: F64 | None = None
         """Per node, what opening it would gain for every cell it adds, as left by a pass; NaN where a node is new."""
         self.gains_of: Gains | None = None
@@ -76,7 +80,10 @@ class Frontier:
 
     def _set(self, nodes: I64, rows: Chunks) -> None:
         self.nodes = nodes
-        self.node_chunks = self.tree.chunks(nodes)
+        self.node_chunks = self.tree.chunks(nodes, self._n_threads)
+        self.spread = self._has_scatter[nodes]
+        """Whether the rows of a node differ, (n_nodes,)."""
+        self._is_leaf, self._sizes = self.tree.is_leaf(nodes), self.tree.sizes(nodes)
         self.row_chunks = rows
         self.densities, self.features = None, {}
 
@@ -97,31 +104,30 @@ class Frontier:
         """The same in two: nodes, and rows that have no scatter."""
         return self.node_chunks, self.row_chunks
 
-    def n_children(self, places: I64) -> I64:
+    def n_children(self, places: I64 | slice = _EVERYWHERE) -> I64:
         """Cells that would take the place of each of these nodes."""
-        nodes = self.nodes[places]
-        return np.where(self.tree.is_leaf(nodes), self.tree.sizes(nodes), 2)
+        return np.where(self._is_leaf[places], self._sizes[places], 2)
 
-    def children(self, places: I64) -> list[Children]:
+    def children(self, places: I64, n_threads: int = 1) -> list[Children]:
         """Of the nodes at these places of `nodes`: first the nodes below inner ones, then the rows of leaves."""
-        nodes = self.nodes[places]
-        leaves = self.tree.is_leaf(nodes)
+        nodes, leaves = self.nodes[places], self._is_leaf[places]
         inner = np.flatnonzero(~leaves)
-        found = [Children(self.tree.chunks(self.tree.children[nodes[inner]].ravel()), np.repeat(inner, 2))]
+        found = [Children(self.tree.chunks(self.tree.children[nodes[inner]].ravel(), n_threads), np.repeat(inner, 2))]
         opened = np.flatnonzero(leaves)
         if len(opened):
-            parents = np.repeat(opened, self.tree.sizes(nodes[opened]))
+            parents = np.repeat(opened, self._sizes[places[opened]])
             found.append(Children(self._rows_of(nodes[opened]), parents))
         return [part for part in found if len(part.parents)]
 
     def _rows_of(self, leaves: I64) -> Chunks:
-        rows, weights = self._read(np.concatenate([self.tree.rows_of(int(node)) for node in leaves]))
+        sizes = self.tree.sizes(leaves)
+        ranks = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        rows, weights = self._read(self.tree.order[np.repeat(self.tree.starts[leaves], sizes) + ranks])
         return Chunks(weights, rows, np.empty((len(rows), 0)), self.tree.kind)
 
     def sample(self, places: I64, n: int) -> Children:
         """Of the nodes at these places up to n rows each, evenly spaced: neighbours in the tree lie side by side."""
-        nodes = self.nodes[places]
-        sizes = self.tree.sizes(nodes)
+        nodes, sizes = self.nodes[places], self._sizes[places]
         taken = np.minimum(sizes, n)
         parents = np.repeat(np.arange(len(places)), taken)
         ranks = np.arange(len(parents)) - np.repeat(np.cumsum(taken) - taken, taken)
@@ -132,8 +138,7 @@ class Frontier:
     def open(self, places: I64) -> None:
         """Replace the nodes at these places with their children."""
         stay = np.delete(np.arange(len(self.nodes)), places)
-        nodes = self.nodes[places]
-        leaves = self.tree.is_leaf(nodes)
+        leaves = self._is_leaf[places]
         inner, opened = places[~leaves], places[leaves]
         below = self.tree.children[self.nodes[inner]].ravel()
         rows = self.row_chunks

@@ -78,7 +78,7 @@ def grow(rows: NDArray[Any], weights: F64, width: int, leaf_size: int, n_threads
     top, starts, order = _route(rows, weights, largest, n_threads)
     parts = [order[begin:end] for begin, end in itertools.pairwise(starts)]
     subtrees = map_all(lambda part: _subtree(rows, weights, part, width, leaf_size), parts, n_threads)
-    return join(subtrees, top)
+    return join(subtrees, top, n_threads)
 
 
 def _route(rows: NDArray[Any], weights: F64, largest: int, n_threads: int) -> tuple[Top, I64, NDArray[np.integer]]:
@@ -112,7 +112,7 @@ def _route(rows: NDArray[Any], weights: F64, largest: int, n_threads: int) -> tu
         labels[within] = ~names[labels[within]]
 
     run_all(send, even_ranges(N, _ROWS_AT_ONCE), n_threads)
-    return Top(names[children[inner]], spans), *group_by(labels, len(leaves))
+    return Top(names[children[inner]], spans), *group_by(labels, len(leaves), n_threads)
 
 
 def _subtree(rows: NDArray[Any], weights: F64, numbers: NDArray[np.integer], width: int, leaf_size: int) -> Nodes:
@@ -130,32 +130,37 @@ def _subtree(rows: NDArray[Any], weights: F64, numbers: NDArray[np.integer], wid
     return Nodes(numbers, *arrays, sums, means, scatter)
 
 
-def join(trees: Sequence[Nodes], top: Top) -> Nodes:
+def join(trees: Sequence[Nodes], top: Top, n_threads: int) -> Nodes:
     """One tree over the rows of all, each of them a subtree of it. The top's statistics are sums of its children's."""
     n_top, D, width = len(top.children), trees[0].means.shape[1], trees[0].scatter.shape[1]
     rows_before = np.cumsum([0, *(tree.n_rows for tree in trees)])
     nodes_before = n_top + np.cumsum([0, *(tree.n_nodes for tree in trees)])
-    above = np.where(top.children < 0, nodes_before[~top.children], top.children)
+    n_rows, n_nodes = rows_before[-1], nodes_before[-1]
+    starts, ends = np.empty((2, n_nodes), dtype=np.int64)
+    numbers = np.result_type(*(tree.order.dtype for tree in trees))
     joined = Nodes(
-        np.concatenate([tree.order for tree in trees]),
-        np.concatenate([rows_before[top.spans[:, 0]], *_shifted(trees, "starts", rows_before)]),
-        np.concatenate([rows_before[top.spans[:, 1]], *_shifted(trees, "ends", rows_before)]),
-        np.concatenate([above, *_shifted(trees, "children", nodes_before)]),
-        np.concatenate([np.zeros(n_top), *(tree.weights for tree in trees)]),
-        np.concatenate([np.zeros((n_top, D)), *(tree.means for tree in trees)]),
-        np.concatenate([np.zeros((n_top, width)), *(tree.scatter for tree in trees)]),
-    )
+        np.empty(n_rows, dtype=numbers), starts, ends, np.empty((n_nodes, 2), dtype=np.int64),
+        np.empty(n_nodes), np.empty((n_nodes, D)), np.empty((n_nodes, width)),
+    )  # fmt: skip
+
+    def copy(number: int) -> None:
+        tree, (begin, end) = trees[number], nodes_before[number : number + 2]
+        joined.order[rows_before[number] : rows_before[number + 1]] = tree.order
+        for name in ("weights", "means", "scatter"):
+            getattr(joined, name)[begin:end] = getattr(tree, name)
+        np.add(tree.starts, rows_before[number], out=starts[begin:end])
+        np.add(tree.ends, rows_before[number], out=ends[begin:end])
+        joined.children[begin:end] = np.where(tree.children < 0, -1, tree.children + begin)
+
+    run_all(copy, range(len(trees)), n_threads)
+    starts[:n_top], ends[:n_top] = rows_before[top.spans].T
+    joined.children[:n_top] = np.where(top.children < 0, nodes_before[~top.children], top.children)
+    joined.scatter[:n_top] = 0.0
     sum_up(
         np.empty((0, D)), np.empty(0), joined.starts, joined.ends, joined.children, 0, n_top,
         joined.weights, joined.means, joined.scatter, np.empty((4, D)), np.empty((0, 0)),
     )  # fmt: skip
     return joined
-
-
-def _shifted(trees: Sequence[Nodes], name: str, by: I64) -> list[I64]:
-    """An array of every tree, its numbers (not the −1 of leaves) moved on."""
-    arrays = [getattr(tree, name) for tree in trees]
-    return [np.where(array < 0, -1, array + shift) for array, shift in zip(arrays, by, strict=False)]
 
 
 def halving(n: int) -> Top:

@@ -41,6 +41,10 @@ from globular.backends.tree.growth import Nodes, grow, halving, join
 from globular.model.chunks import Chunks
 from globular.model.covariances import ScatterKind
 from globular.model.statistics import F64, I64
+from globular.threads import even_ranges, run_all
+
+NODES_AT_ONCE = 1 << 13
+"""Nodes that one thread copies."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -57,9 +61,18 @@ class PartitionTree(Nodes):
         """Which of these nodes have no children."""
         return self.children[nodes, 0] < 0
 
-    def chunks(self, nodes: I64 | slice) -> Chunks:
+    def chunks(self, nodes: I64, n_threads: int = 1) -> Chunks:
         """The statistics of these nodes."""
-        return Chunks(self.weights[nodes], self.means[nodes], self.scatter[nodes], self.kind)
+        D, S = self.means.shape[1], self.scatter.shape[1]
+        found = np.empty(len(nodes)), np.empty((len(nodes), D)), np.empty((len(nodes), S))
+
+        def copy(span: tuple[int, int]) -> None:
+            some = slice(*span)
+            for values, out in zip((self.weights, self.means, self.scatter), found, strict=True):
+                np.take(values, nodes[some], axis=0, out=out[some], mode="clip")  # without a copy of its own
+
+        run_all(copy, even_ranges(len(nodes), NODES_AT_ONCE), n_threads)
+        return Chunks(*found, self.kind)
 
     def rows_of(self, node: int) -> NDArray[np.integer]:
         """Numbers of the rows of a node."""
@@ -104,11 +117,11 @@ class PartitionTree(Nodes):
         )  # fmt: skip
 
     @classmethod
-    def join(cls, trees: Sequence[PartitionTree]) -> PartitionTree:
+    def join(cls, trees: Sequence[PartitionTree], n_threads: int = 1) -> PartitionTree:
         """One tree over the rows of all; each of them is a subtree of it."""
         if len(trees) == 1:
             return trees[0]
-        joined = join(trees, halving(len(trees)))
+        joined = join(trees, halving(len(trees)), n_threads)
         return cls(
             joined.order, joined.starts, joined.ends, joined.children, joined.weights, joined.means, joined.scatter,
             trees[0].kind,

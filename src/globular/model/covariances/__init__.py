@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from globular.model.covariances.family import RELATIVE_FLOOR, CentralMoments, CovarianceFamily, CovarianceLimits
 from globular.model.covariances.matrices import Full, Tied
-from globular.model.covariances.scatter import COLUMNS, NORM, OUTER, ScatterKind, TightComponents
+from globular.model.covariances.scatter import COLUMNS, NORM, OUTER, ScatterKind
 from globular.model.covariances.variances import Diagonal, Spherical, TiedSpherical
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "CovarianceFamily",
     "CovarianceLimits",
     "ScatterKind",
-    "TightComponents",
     "one_for_all",
 ]
 

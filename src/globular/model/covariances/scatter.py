@@ -14,8 +14,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from globular.kernels.chunks import chunk_features, moments_about, packed_coefficients
-from globular.kernels.expect import direct_joint, direct_moments
+from globular.kernels.chunks import moments_about, packed_coefficients
 from globular.model.statistics import F64, I64
 
 WIDE = 40
@@ -27,25 +26,11 @@ class LinearForm(NamedTuple):
     """Log-densities as linear functions of the features."""
 
     precisions: F64
-    """The dual of the precisions, (C, S)."""
+    """The dual of the precisions, (C, S); (C, 0) where all components are evaluated by differences."""
     coefficients: F64
     """θ, (C, D + S + 1)."""
     sizes: F64
     """Of the terms of the expanded square, for rows as far out as the mean or a typical row, (C,)."""
-
-
-class TightComponents(NamedTuple):
-    """Components for which the expanded square would cancel: they are evaluated by differences."""
-
-    components: I64
-    """Their numbers, (T,)."""
-    means: F64
-    """About the offset, (T, D)."""
-    factors: F64
-    """Of the precisions, (T, 1), (T, D) or (T, D, D)."""
-    precisions: F64
-    """The dual of the precisions, (T, S)."""
-    constants: F64
 
 
 class ScatterKind:
@@ -57,8 +42,6 @@ class ScatterKind:
     name: ClassVar[str] = "columns"
     separable: ClassVar[bool] = True
     """Whether it has no correlations between columns."""
-    features = staticmethod(chunk_features)
-    """The kernel that makes the features of chunks."""
 
     def __reduce__(self) -> str:
         return self.name.upper()  # a copy, and what a worker unpickles, is the same object
@@ -154,16 +137,6 @@ class ScatterKind:
         sums = first - raw[:, -1:] * means
         return sums, np.maximum(second - self.from_squares(means * (first + sums)), 0.0)
 
-    def direct_joint(self, features: F64, spread: F64, tight: TightComponents, joint: F64) -> None:
-        """⟨log p(c, x)⟩ of tight components into their columns of `joint`."""
-        direct_joint(features, spread, tight.means, tight.precisions, tight.constants, tight.components, joint)
-
-    def direct_moments(
-        self, features: F64, spread: F64, shares: F64, tight: TightComponents, sums: F64, scatter: F64
-    ) -> None:
-        """Add the moments of tight components about their means."""
-        direct_moments(features, spread, shares, tight.means, tight.components, sums, scatter)
-
     def principal_steps(self, covariances: F64, metric: F64) -> tuple[F64, F64]:
         """One standard deviation along each principal component, (C, D), and its variance in units of the metric, (C,).
 
@@ -250,13 +223,11 @@ class _Outer(ScatterKind):
 
     def linear(self, factors: F64, means: F64, constants: F64, typical: F64, *, packed: bool) -> LinearForm:
         C, D = means.shape
-        factors = self.stacked(factors, D)
         if self.by_differences(D) and not packed:
-            precisions = np.broadcast_to(factors @ np.swapaxes(factors, 1, 2), (C, D, D))
-            return LinearForm(self.dual(precisions), np.zeros((C, D + 1)), np.full(C, np.inf))
+            return LinearForm(np.empty((C, 0)), np.zeros((C, D + 1)), np.full(C, np.inf))
         S = self.width(D)
         form = LinearForm(np.empty((C, S)), np.empty((C, D + S + 1)), np.empty(C))
-        packed_coefficients(factors, means, constants, typical, *form, np.empty(D))
+        packed_coefficients(self.stacked(factors, D), means, constants, typical, *form, np.empty(D))
         return form
 
     def central(self, raw: F64, means: F64) -> tuple[F64, F64]:
@@ -264,30 +235,6 @@ class _Outer(ScatterKind):
         sums, scatter = np.empty((C, D)), np.empty((C, D, D))
         moments_about(raw, means, sums, scatter)
         return sums, scatter
-
-    def direct_joint(self, features: F64, spread: F64, tight: TightComponents, joint: F64) -> None:
-        rows = features[:, : tight.means.shape[1]]
-        for place, component in enumerate(tight.components):
-            whitened = (rows - tight.means[place]) @ tight.factors[place]
-            squared = np.einsum("ij,ij->i", whitened, whitened)
-            squared += np.maximum(spread @ tight.precisions[place, : spread.shape[1]], 0.0)
-            joint[:, component] = tight.constants[place] - 0.5 * squared
-
-    def direct_moments(
-        self, features: F64, spread: F64, shares: F64, tight: TightComponents, sums: F64, scatter: F64
-    ) -> None:
-        D = tight.means.shape[1]
-        for place, component in enumerate(tight.components):
-            share = shares[:, component]
-            differences = features[:, :D] - tight.means[place]
-            sums[place] += share @ differences
-            if spread.shape[1]:
-                scatter[place] += self.unpack((share @ spread)[None], D)[0]
-            held = np.flatnonzero(share)  # far components hold few: the others underflow to zero
-            if 2 * len(held) < len(share):
-                differences, share = differences[held], share[held]
-            differences *= np.sqrt(share)[:, None]
-            scatter[place] += differences.T @ differences
 
     def principal_steps(self, covariances: F64, metric: F64) -> tuple[F64, F64]:
         lower = np.linalg.cholesky(metric)

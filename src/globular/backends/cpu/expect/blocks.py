@@ -1,27 +1,49 @@
-"""Arithmetic of a Gaussian mixture on a block of chunks or rows: one matrix product each way, for every family.
+"""Arithmetic of a Gaussian mixture on chunks or rows, for every family; the kernels do it in blocks (`kernels.joint`).
 
-With φ = (x̄, packed x̄x̄ᵀ + S_A / w_A, 1) the expected log-joint ⟨log p(c, x)⟩_A of a chunk is φ · θ_c (Eq. 11), and the
-responsibilities times φ are the moments of the M-step (Eqs. 12–14). A row is a chunk without scatter. Everything is
+One matrix product each way: the expected log-joint ⟨log p(c, x)⟩_A of a chunk is linear in its features φ (Eq. 11), and
+the responsibilities times φ are the moments of the M-step (Eqs. 12–14). A row is a chunk without scatter. Everything is
 taken about an offset near the mean of the data; where the expanded square would still cancel (components that are
 tight, flat or far out) the part of the chunk's mean is computed from differences instead. The part of the scatter has
 nothing to cancel with.
+
+What is a span, and a block in it, depends on the mixture and the number of rows alone: the same bits for any number of
+threads.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from globular.kernels.expect import softmax_rows
+from globular.backends.cpu.rows import Floats, read_only
+from globular.kernels.blas import SYMMETRIC, TRIANGULAR
+from globular.kernels.expect import Tally, answer_spans, expect_spans, feature_spans
+from globular.kernels.joint import TILE, Block, Form, Observed
+from globular.kernels.queue import new_queue
 from globular.model.chunks import Chunks, ShareRule
-from globular.model.covariances import TightComponents
 from globular.model.gaussian import GaussianParameters
-from globular.model.statistics import F64, SoftStatistics
+from globular.model.statistics import F64, I64, SoftStatistics
+from globular.threads import cached_property, even_ranges, on_all_threads, run_all
 
-_BLOCK_ENTRIES = 2**17
-"""Numbers in the widest array of a block: a megabyte, which the cache holds."""
-_NONE = np.empty(0)
+_BLOCK_ENTRIES = 2**15
+"""Numbers in the widest array of a block: a quarter of a megabyte, which the cache of a core holds."""
+SPANS, FEWEST_SPANS = 128, 16
+"""Most spans, and those that there may be however large their sums are."""
+SPAN_SUMS = 2**24
+"""Numbers in the sums of all spans together, about, down to the fewest spans."""
+SPAN_WORK, LEAST_ROWS = 2**19, 256
+"""Least multiplications of a span, and least rows of a component in it: its sums shall cost less than they save."""
+TINY = 2**18
+"""Multiplications of a product up to which BLAS takes one thread anyway."""
+_SMALL_SUM = 2**17
+"""Numbers that one thread adds up faster than several are woken."""
+_NONE = read_only(np.empty(0))
+_NO_VALUES, _NO_TABLE = np.empty(0), np.empty((0, 0))
+_NO_NUMBERS = np.empty(0, dtype=np.int64)
 CANCELLATION_LIMIT = 1e6
 """Largest size of the terms of the expanded square: it loses as many digits, here 6 of 16."""
 ABSENT = -1e300
@@ -33,46 +55,63 @@ def block_size(width: int) -> int:
     return min(max(_BLOCK_ENTRIES // width, 32), 4096)
 
 
+def _fixed(values: NDArray[np.generic]) -> NDArray[np.generic]:
+    """As kernels take what they only read: one kind of array, so that they are compiled once."""
+    return read_only(np.ascontiguousarray(values))
+
+
+class Spans(NamedTuple):
+    """How rows are cut."""
+
+    n: int
+    rows: int
+    """Of a span; the last may have fewer."""
+    rows_per_block: int
+
+
 @dataclass(slots=True)
 class Moments:
-    """Sums over blocks of chunks, weighted by the responsibilities."""
+    """Sums over chunks, weighted by the responsibilities."""
 
     raw: F64
-    """Of the features, (C, D + S + 1)."""
+    """Of the features, (C, W)."""
     tight_sums: F64
     """Sums of the tight components about their means, (T, D)."""
     tight_scatter: F64
     """Second moments of the tight components, (T, 1), (T, D) or (T, D, D)."""
-    bound: float = 0.0
-    weight: float = 0.0
+    bound: float
+    weight: float
 
-    def add(self, other: Moments) -> None:
-        """Add those of other blocks."""
-        self.raw += other.raw
-        self.tight_sums += other.tight_sums
-        self.tight_scatter += other.tight_scatter
-        self.bound += other.bound
-        self.weight += other.weight
+    def __add__(self, other: Moments) -> Moments:
+        """Those of both."""
+        return Moments(
+            self.raw + other.raw, self.tight_sums + other.tight_sums, self.tight_scatter + other.tight_scatter,
+            self.bound + other.bound, self.weight + other.weight,
+        )  # fmt: skip
 
 
 class ChunkBlocks:
     """A mixture ready to be evaluated on chunks about an offset.
 
     `packed` takes products of features in any number of columns: where these are made once, they are the least work.
+    `by_differences` takes none of them.
     """
 
-    def __init__(self, mixture: GaussianParameters, offset: F64, *, packed: bool = False) -> None:
-        self.kind, self.offset = mixture.family.scatter, offset
+    def __init__(
+        self, mixture: GaussianParameters, offset: F64, *, packed: bool = False, by_differences: bool = False
+    ) -> None:
+        self.kind, self.offset, self._mixture = mixture.family.scatter, offset, mixture
         self.means = mixture.means - offset
         self.constants = np.maximum(mixture.log_constants, ABSENT)
-        typical = self._typical(mixture)
-        self.precisions, self.coefficients, sizes = self.kind.linear(
-            mixture.factors, self.means, self.constants, typical, packed=packed
-        )
-        tight = np.flatnonzero(sizes > CANCELLATION_LIMIT)
-        some = tight if len(tight) else slice(0)  # mostly there are none, and slices cost nothing
-        factors = mixture.each(mixture.factors)[some]
-        self.tight = TightComponents(tight, self.means[some], factors, self.precisions[some], self.constants[some])
+        if by_differences:
+            C, D = self.means.shape
+            some = mixture.each(mixture.precisions) if self.kind.separable else np.empty((C, 0))
+            self.precisions, self.coefficients, self.tight = some, np.zeros((C, D + 1)), np.arange(C)
+        else:
+            self.precisions, self.coefficients, sizes = self.kind.linear(
+                mixture.factors, self.means, self.constants, self._typical(mixture), packed=packed
+            )
+            self.tight = np.flatnonzero(sizes > CANCELLATION_LIMIT)
         self.width = max(self.coefficients.shape)
 
     def _typical(self, mixture: GaussianParameters) -> F64:
@@ -83,78 +122,178 @@ class ChunkBlocks:
         shares = shares / total if total > 0 else np.full(C, 1.0 / C)
         return np.sqrt(shares @ (mixture.variances() + self.means**2))
 
-    def scatter(self, chunks: Chunks) -> F64:
-        """Scatter of the kind that the mixture needs; zero columns wide for single rows."""
-        if chunks.scatter.shape[1] == 0:
-            return chunks.scatter
-        return chunks.kind.coarsen(chunks.scatter, self.kind, self.means.shape[1])
+    @cached_property
+    def form(self) -> Form:
+        """As kernels take it, for single rows."""
+        T, D = len(self.tight), self.means.shape[1]
+        some = self.tight if T else slice(0)  # mostly there are none, and slices cost nothing
+        factors = np.empty((T, 0))
+        if not self.kind.separable:
+            factors = self._mixture.each(self._mixture.factors)[some].reshape(T, D * D)
+        means, constants = _fixed(self.means[some]), _fixed(self.constants[some])
+        return Form(
+            _fixed(self.offset), _fixed(self.coefficients), _fixed(self.tight), means, _fixed(factors),
+            _fixed(self.precisions[some]), constants, TRIANGULAR, SYMMETRIC,
+        )  # fmt: skip
 
-    def features(self, chunks: Chunks) -> F64:
-        """φ of the chunks, (B, D + S + 1)."""
-        features = np.empty((len(chunks), self.coefficients.shape[1]))
-        self.kind.features(chunks.means, self.offset, chunks.weights, self.scatter(chunks), features)
-        return features
+    @cached_property
+    def form_for_cells(self) -> Form:
+        """The same for chunks with scatter, of which precisions have to be packed."""
+        if self.precisions.shape[1] or not len(self.tight):
+            return self.form
+        packed = self.kind.dual(self._mixture.each(self._mixture.precisions))
+        return self.form._replace(precisions=_fixed(packed[self.tight]))
 
-    def log_joint(self, chunks: Chunks, features: F64) -> F64:
-        """⟨log p(c, x)⟩ over each chunk, (B, C)."""
-        joint = features @ self.coefficients.T
-        if len(self.tight.components):
-            self.kind.direct_joint(features, self._spread(chunks), self.tight, joint)
-        return joint
+    @property
+    def _cost(self) -> int:
+        """Multiplications for a row, about, and numbers in the sums of a span."""
+        C, D = self.means.shape
+        return max(self.coefficients.size, len(self.tight) * D * (1 if self.kind.separable else D), C)
 
-    def _spread(self, chunks: Chunks) -> F64:
-        """Scatter per unit weight, (B, S); zero columns wide for single rows."""
-        weights = np.where(chunks.weights > 0, chunks.weights, 1.0)[:, None]
-        return np.where(chunks.weights[:, None] > 0, self.scatter(chunks) / weights, 0.0)
+    def spans(self, n_rows: int, n_pairs: int | None = None) -> Spans:
+        """Spans of about equal size, and equal blocks in them; n_pairs (row, component) are looked at, or all."""
+        n_pairs = n_rows * len(self.means) if n_pairs is None else n_pairs
+        most = min(SPANS, max(FEWEST_SPANS, SPAN_SUMS // self._cost))
+        least = max(LEAST_ROWS * len(self.means), SPAN_WORK * len(self.means) // self._cost)
+        n = max(1, min(most, n_pairs // least))
+        rows = max(1, -(-n_rows // n))
+        n_blocks = -(-rows // block_size(self.width))
+        return Spans(-(-n_rows // rows), rows, -(-rows // n_blocks))
 
-    def no_moments(self) -> Moments:
-        T, D = self.tight.means.shape
-        return Moments(np.zeros_like(self.coefficients), np.zeros((T, D)), np.zeros(self.kind.shape(T, D)))
+    def block(self, n_rows: int, rule: ShareRule = "optimal") -> Block:
+        """Scratch of a thread."""
+        C, W = self.coefficients.shape
+        n_away = TILE if len(self.tight) and not self.kind.separable else 1
+        bare = np.empty((C, n_rows) if rule == "centroid" else (0, 0))
+        largest, densities, totals = np.empty((3, n_rows))
+        away = np.empty((n_away, self.means.shape[1]))
+        return Block(np.empty((n_rows, W)), np.empty((C, n_rows)), bare, largest, densities, totals, away)
 
-    def e_step(
-        self,
-        total: Moments,
-        chunks: Chunks,
-        weights: F64 | None = None,
-        rule: ShareRule = "optimal",
-        features: F64 | None = None,
-    ) -> None:
-        """Add a block of chunks, which count by their own weights unless others are given.
+    def observed(self, chunks: Chunks, features: F64 | None = None) -> Observed:
+        """Chunks as kernels take them, with scatter of the kind that the mixture needs."""
+        scatter = chunks.scatter
+        if scatter.shape[1]:
+            scatter = chunks.kind.coarsen(scatter, self.kind, self.means.shape[1])
+        return Observed(
+            _fixed(chunks.means), _NONE, _fixed(chunks.weights), _fixed(scatter), self._ready(features),
+        )  # fmt: skip
 
-        `features` are those of the chunks, where somebody has them already.
+    def rows(self, rows: Floats, scales: F64) -> Observed:
+        """Rows as kernels take them."""
+        return Observed(rows, read_only(scales), _NONE, read_only(np.empty((len(rows), 0))), self._ready(None))
+
+    def _ready(self, features: F64 | None) -> F64:
+        return np.empty((0, self.coefficients.shape[1])) if features is None else features
+
+    def on_threads(self, n_rows: int, n_threads: int, work: Callable[[NDArray[np.int64], Spans], object]) -> None:
+        """Call a kernel with the queue of all spans once per thread."""
+        spans, queue = self.spans(n_rows), new_queue()
+        is_tiny = spans.n <= 1 and spans.rows_per_block * self._cost <= TINY
+        on_all_threads(lambda: work(queue, spans), min(n_threads, max(1, spans.n)), calls_blas=not is_tiny)
+
+    def features(self, chunks: Chunks, n_threads: int = 1) -> F64:
+        """φ of the chunks, (M, W)."""
+        found, seen = np.empty((len(chunks), self.coefficients.shape[1])), self.observed(chunks)
+        self.on_threads(
+            len(chunks), n_threads, lambda queue, spans: feature_spans(queue, spans.rows, seen, self.form.offset, found)
+        )
+        return found
+
+    def log_joint(self, observed: Observed, n_threads: int = 1) -> F64:
+        """⟨log p(c, x)⟩ over each row or chunk, (M, C)."""
+        table = np.empty((len(observed.x), len(self.means)))
+        self.answer(observed, n_threads, table=table)
+        return table
+
+    def posterior(self, observed: Observed, n_threads: int = 1) -> tuple[F64, F64]:
+        """q of each row or chunk, (M, C), and log Σ_c exp ⟨log p(c, x)⟩, (M,)."""
+        table, found = np.empty((len(observed.x), len(self.means))), np.empty(len(observed.x))
+        self.answer(observed, n_threads, densities=found, table=table)
+        return table, found
+
+    def densities(self, observed: Observed, n_threads: int = 1) -> F64:
+        """log Σ_c exp ⟨log p(c, x)⟩ of each row or chunk, (M,)."""
+        found = np.empty(len(observed.x))
+        self.answer(observed, n_threads, densities=found)
+        return found
+
+    def answer(
+        self, observed: Observed, n_threads: int, *, components: I64 = _NO_NUMBERS, densities: F64 = _NO_VALUES,
+        table: F64 = _NO_TABLE,
+    ) -> None:  # fmt: skip
+        """Write what the mixture says of rows or chunks; see `kernels.expect.answer_spans`."""
+        form = self.form_for_cells if observed.scatter.shape[1] else self.form
+
+        def work(queue: NDArray[np.int64], spans: Spans) -> None:
+            block = self.block(spans.rows_per_block)
+            answer_spans(queue, spans.rows, observed, form, block, components, densities, table)
+
+        self.on_threads(len(observed.x), n_threads, work)
+
+    def new_tally(self, n_spans: int) -> Tally:
+        """What spans write to."""
+        (C, W), (T, D) = self.coefficients.shape, (len(self.tight), self.means.shape[1])
+        S = self.kind.width(D) if self.kind.separable else D * D
+        return Tally(
+            np.empty((n_spans, C, W)), np.empty((n_spans, T, D)), np.empty((n_spans, T, S)), np.empty((n_spans, 2))
+        )
+
+    def moments(
+        self, observed: Observed, counted: F64, n_threads: int = 1, rule: ShareRule = "optimal", least: float = 0.0
+    ) -> Moments:
+        """Of rows or chunks that count by these weights (empty: each once).
+
+        Rows with at most the share `least` of a component that is evaluated by differences count, but move nothing.
         """
-        weights = chunks.weights if weights is None else weights
-        features = self.features(chunks) if features is None else features
-        shares, densities = self._shares(chunks, features, weights, rule)
-        total.raw += shares.T @ features
-        if len(self.tight.components):
-            self.kind.direct_moments(
-                features, self._spread(chunks), shares, self.tight, total.tight_sums, total.tight_scatter
-            )
-        total.bound += float(weights @ densities)
-        total.weight += float(weights.sum())
+        form = self.form_for_cells if observed.scatter.shape[1] else self.form
+        tally, counted = self.new_tally(self.spans(len(observed.x)).n), read_only(counted)
 
-    def _shares(self, chunks: Chunks, features: F64, weights: F64, rule: ShareRule) -> tuple[F64, F64]:
-        """w q(c), (B, C), and each chunk's part of the bound per unit weight, (B,)."""
-        joint = self.log_joint(chunks, features)
-        densities = np.empty(len(chunks))
-        if rule == "optimal":
-            softmax_rows(joint, weights, densities)  # Eq. 10
-            return joint, densities
-        bare = Chunks(chunks.weights, chunks.means, np.empty((len(chunks), 0)), chunks.kind)
-        posterior = self.log_joint(bare, self.features(bare))
-        joint -= posterior  # what the scatter takes off
-        softmax_rows(posterior, _NONE, densities)
-        # Eq. 9 with q = p(s | x̄): Σ q (⟨log p(s, x)⟩ − log q) = log p(x̄) + Σ q (⟨log p(s, x)⟩ − log p(s, x̄))
-        densities += np.einsum("ij,ij->i", posterior, joint)
-        posterior *= weights[:, None]
-        return posterior, densities
+        def work(queue: NDArray[np.int64], spans: Spans) -> None:
+            block = self.block(spans.rows_per_block, rule)
+            expect_spans(queue, spans.rows, observed, counted, least, form, block, tally)
+
+        self.on_threads(len(observed.x), n_threads, work)
+        return self.total(tally, n_threads)
+
+    def total(self, tally: Tally, n_threads: int) -> Moments:
+        """The sums of all spans, in their order."""
+        raw, sums, scatter, (bound, weight) = (add_in_order(each, n_threads) for each in tally)
+        T, D = sums.shape
+        scatter = scatter.reshape(self.kind.shape(T, D))
+        if not self.kind.separable and T:  # only upper triangles are summed up
+            scatter = scatter + np.swapaxes(scatter, 1, 2)
+            np.einsum("tdd->td", scatter)[...] /= 2.0
+        return Moments(raw, sums, scatter, float(bound), float(weight))
 
     def statistics(self, total: Moments, n_chunks: int) -> SoftStatistics:
         """What the moments of `n_chunks` chunks say about the means of the mixture."""
+        n_distances = n_chunks * len(self.means)
+        if len(self.tight) == len(self.means):
+            return statistics_of(total, n_distances)
         counts = total.raw[:, -1].copy()
-        sums, scatter = total.tight_sums, total.tight_scatter
-        if len(sums) < len(counts):
-            sums, scatter = self.kind.central(total.raw, self.means)
-            sums[self.tight.components], scatter[self.tight.components] = total.tight_sums, total.tight_scatter
-        return SoftStatistics(counts, sums, scatter, total.bound, total.weight, n_chunks * len(counts))
+        sums, scatter = self.kind.central(total.raw, self.means)
+        sums[self.tight], scatter[self.tight] = total.tight_sums, total.tight_scatter
+        return SoftStatistics(counts, sums, scatter, total.bound, total.weight, n_distances)
+
+
+def statistics_of(total: Moments, n_distances: int) -> SoftStatistics:
+    """Where all components are evaluated by differences."""
+    return SoftStatistics(
+        total.raw[:, -1].copy(), total.tight_sums, total.tight_scatter, total.bound, total.weight, n_distances
+    )
+
+
+def add_in_order(parts: F64, n_threads: int) -> F64:
+    """parts[0] + parts[1] + …, on several threads where that pays."""
+    if len(parts) == 1:
+        return parts[0]
+    if parts.size <= _SMALL_SUM:
+        return np.asarray(np.add.reduce(parts, axis=0))
+    flat = parts.reshape(len(parts), -1)
+    total = np.empty(flat.shape[1])
+
+    def add(span: tuple[int, int]) -> None:
+        np.add.reduce(flat[:, slice(*span)], axis=0, out=total[slice(*span)])
+
+    run_all(add, even_ranges(flat.shape[1], 1 << 13), n_threads)
+    return total.reshape(parts.shape[1:])

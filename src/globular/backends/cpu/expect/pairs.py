@@ -1,144 +1,157 @@
-"""Pairs (row, component) that matter, of a Gaussian mixture: their log-densities, responsibilities and moments.
-
-Pairs lie in the order of rows, so that a row's responsibilities are normalised side by side, with a second order by
-component, in which differences from one mean are matrix products.
-"""
+"""Pairs (row, component) that matter, of a Gaussian mixture: which they are, and E-steps that know of them alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.expect.blocks import ABSENT
-from globular.backends.cpu.rows import Floats, Rows, load_rows, read_only
+from globular.backends.cpu.expect.all import Cut, blocks_for, on_rows
+from globular.backends.cpu.expect.blocks import ChunkBlocks, Moments
+from globular.backends.cpu.rows import read_only
+from globular.backends.cpu.shard import CpuShard
 from globular.kernels import pairs as kernels
+from globular.kernels.expect import Tally
+from globular.kernels.joint import TILE, Observed
+from globular.kernels.queue import new_queue
 from globular.model.gaussian import GaussianParameters
-from globular.model.groups import group_by
+from globular.model.observations import ExpectedMixture
 from globular.model.statistics import F64, I64
-from globular.threads import even_ranges, run_all
+from globular.threads import on_all_threads, run_all
 
-_COMPONENTS_PER_TASK = 4
-_NONE = np.empty(0)
-
-Lying: TypeAlias = tuple[Floats, F64, NDArray[np.integer]]
-"""Rows as they lie somewhere, their scales (or none), and the numbers there of those asked for."""
-Source: TypeAlias = Callable[[NDArray[np.integer]], Lying]
-
-
-def lying(rows: F64) -> Source:
-    """Rows of an array."""
-    return lambda numbers: (read_only(rows), _NONE, numbers)
-
-
-def held_by(rows: Rows, scales: F64) -> Source:
-    """Rows of a shard; gathered if they cannot be used as they lie."""
-
-    def load(numbers: NDArray[np.integer]) -> Lying:
-        found, gathered = load_rows(rows, numbers)
-        if not gathered:
-            return found[0], scales, numbers
-        return found[0], scales[numbers] if len(scales) else _NONE, np.arange(len(numbers))
-
-    return load
+LEADING = 0.4
+"""Share of the columns that a look at all components begins with, where these are many."""
+ROUNDING = 0.1
+"""Nats, many more than rounding makes bounds wrong by."""
+ROWS_AT_ONCE = 4096
+"""Rows whose pairs are copied at once."""
+_NO_VALUES = np.empty(0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pairs:
     """Pairs of some rows, by rows; each of these has one at least."""
 
-    rows: NDArray[np.integer]
-    """(P,), ascending."""
+    rows: I64
+    """(R,), ascending."""
+    starts: I64
+    """The pairs of the n-th row are starts[n] … starts[n + 1] − 1, (R + 1,)."""
     components: NDArray[np.int32]
     """(P,)."""
-    starts: I64
-    """The pairs of the n-th row are starts[n] … starts[n + 1] − 1, (rows + 1,)."""
-    by_component: NDArray[np.integer]
-    """Numbers of the pairs, sorted by component, (P,)."""
-    bounds: I64
-    """Component c has by_component[bounds[c]:bounds[c + 1]], (C + 1,)."""
-
-    @classmethod
-    def from_rows(cls, counts: I64, components: NDArray[np.int32], n_components: int) -> Pairs:
-        """From the components of all rows one after the other, counts[n] of them for row n."""
-        starts = np.append(0, np.cumsum(counts))
-        bounds, by_component = group_by(components, n_components)
-        return cls(np.repeat(np.arange(len(counts)), counts), components, starts, by_component, bounds)
-
-    @classmethod
-    def from_table(cls, wanted: NDArray[np.bool_]) -> Pairs:
-        """From a table of rows and components, (N, C)."""
-        components = np.nonzero(wanted)[1].astype(np.int32)
-        return cls.from_rows(np.count_nonzero(wanted, axis=1), components, wanted.shape[1])
-
-    def of_rows(self, chosen: NDArray[np.bool_]) -> Pairs:
-        """The pairs of some rows."""
-        sizes = np.diff(self.starts)
-        held = np.repeat(chosen, sizes)
-        bounds, by_component = group_by(self.components[held], self.n_components)
-        starts = np.append(0, np.cumsum(sizes[chosen]))
-        return Pairs(self.rows[held], self.components[held], starts, by_component, bounds)
 
     def __len__(self) -> int:
         return len(self.components)
 
     @property
-    def n_components(self) -> int:
-        return len(self.bounds) - 1
+    def sizes(self) -> I64:
+        """Pairs of each row."""
+        return np.diff(self.starts)
 
-    def of(self, component: int) -> NDArray[np.integer]:
-        """Numbers of the pairs of a component, rows ascending."""
-        return self.by_component[self.bounds[component] : self.bounds[component + 1]]
+    def of_rows(self, chosen: I64, n_threads: int) -> Self:
+        """The pairs of some rows of these."""
+        starts = running(self.starts[chosen + 1] - self.starts[chosen])
+        components, queue = np.empty(starts[-1], dtype=np.int32), new_queue()
+        on_all_threads(
+            lambda: kernels.pick_components(queue, ROWS_AT_ONCE, self._listed(), chosen, starts, components),
+            n_threads, calls_blas=False,
+        )  # fmt: skip
+        return type(self)(self.rows[chosen], starts, components)
 
-    def normalise(self, joint: F64) -> tuple[F64, F64]:
-        """q of every pair, (P,), and log Σ_c exp log p(c, x) over the pairs of every row, (rows,)."""
-        starts, sizes = self.starts[:-1], np.diff(self.starts)
-        if not len(starts):
-            return np.empty(0), np.empty(0)
-        if not sizes.all():  # densities that are not numbers keep no pair
-            raise np.linalg.LinAlgError("a row has no density under any component")
-        largest = np.maximum.reduceat(joint, starts)
-        q = np.exp(joint - np.repeat(largest, sizes))
-        norms = np.add.reduceat(q, starts)
-        return q / np.repeat(norms, sizes), largest + np.log(norms)
+    def _listed(self) -> kernels.PairList:
+        return kernels.PairList(self.rows, self.starts, self.components)
 
-    def joint(self, source: Source, mixture: GaussianParameters, n_threads: int) -> F64:
-        """log p(c, x) of every pair, (P,). O(P·S)."""
-        constants, factors = np.maximum(mixture.log_constants, ABSENT), mixture.each(mixture.factors)
-        factors = np.ascontiguousarray(factors)
-        joint = np.empty(len(self))
+    def e_step(self, shard: CpuShard, mixture: GaussianParameters, q: F64 = _NO_VALUES) -> Moments:
+        """Moments about the means of the mixture; `q` becomes the responsibilities of the pairs. O(P·S)."""
+        blocks = ChunkBlocks(mixture, np.zeros(mixture.n_features), by_differences=True)
+        spans = blocks.spans(len(self.rows), len(self))
+        tally, form, all_rows = blocks.new_tally(spans.n), blocks.form, shard.dense_rows
+        capacity = max(kernels.PAIRS_AT_ONCE, mixture.n_components)
 
-        def evaluate(span: tuple[int, int]) -> None:
-            some, (x, scales, numbers), places, bounds = self._of_span(span, source)
-            away = np.empty((2, kernels.PAIRS_AT_ONCE, x.shape[1]))
-            kernels.pair_joint(
-                x, scales, numbers, places, bounds, mixture.means[some], factors[some], constants[some], away, joint
-            )
-
-        run_all(evaluate, even_ranges(self.n_components, _COMPONENTS_PER_TASK), n_threads)
-        return joint
-
-    def moments(self, source: Source, mixture: GaussianParameters, shares: F64, n_threads: int) -> tuple[F64, F64, F64]:
-        """counts, sums and scatter about the means, as in `SoftStatistics`. O(P·S)."""
-        C, D = mixture.means.shape
-        counts, sums, scatter = np.zeros(C), np.zeros((C, D)), np.zeros(mixture.family.scatter.shape(C, D))
-
-        def add(span: tuple[int, int]) -> None:
-            some, (x, scales, numbers), places, bounds = self._of_span(span, source)
-            away, product = np.empty((kernels.PAIRS_AT_ONCE, D)), np.empty((D, D))
-            kernels.pair_moments(
-                x, scales, numbers, places, bounds, mixture.means[some], shares, away, product,
-                counts[some], sums[some], scatter[some],
+        def call(queue: NDArray[np.int64], x: NDArray[np.generic], scales: F64, weights: F64,
+                 pairs: kernels.PairList, q: F64, sums: Tally) -> None:  # fmt: skip
+            owners, order = np.empty((2, capacity), dtype=np.int64)
+            ends, away = np.empty(mixture.n_components + 1, dtype=np.int64), np.empty((TILE, mixture.n_features))
+            block = kernels.PairBlock(np.empty(capacity), owners, order, ends, away)
+            kernels.pair_spans(
+                queue, spans.rows, x, read_only(scales), read_only(weights), pairs, form, block, np.empty(capacity), q,
+                sums,
             )  # fmt: skip
 
-        run_all(add, even_ranges(self.n_components, _COMPONENTS_PER_TASK), n_threads)
-        return counts, sums, scatter
+        def convert(span: int) -> None:
+            some = slice(span * spans.rows, min(len(self.rows), (span + 1) * spans.rows))
+            numbers, starts = self.rows[some], self.starts[some.start : some.stop + 1]
+            held = slice(starts[0], starts[-1])
+            pairs = kernels.PairList(np.arange(len(numbers)), starts - starts[0], self.components[held])
+            scales, weights = (each[numbers] if len(each) else each for each in (shard.scales, shard.weights))
+            sums = Tally(*(each[span : span + 1] for each in tally))
+            call(new_queue(), all_rows.gather(numbers), scales, weights, pairs, q[held], sums)
 
-    def _of_span(self, span: tuple[int, int], source: Source) -> tuple[slice, Lying, NDArray[np.integer], I64]:
-        """Pairs of some components as kernels take them: which, their rows, their places and where components begin."""
-        bounds = self.bounds[span[0] : span[1] + 1]
-        places = self.by_component[bounds[0] : bounds[-1]]
-        return slice(*span), source(self.rows[places]), places, bounds - bounds[0]
+        if all_rows.is_direct():
+            queue, x = new_queue(), all_rows.block(0, shard.n_rows)
+            on_all_threads(
+                lambda: call(queue, x, shard.scales, shard.weights, self._listed(), q, tally),
+                min(shard.n_threads, max(1, spans.n)),
+            )
+        else:
+            run_all(convert, range(spans.n), shard.n_threads)
+        return blocks.total(tally, shard.n_threads)
+
+
+def running(sizes: I64) -> I64:
+    """Where things of these sizes begin when they lie one after the other, and where the last ends."""
+    starts = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=starts[1:])
+    return starts
+
+
+def look_at_all(shard: CpuShard, mixture: GaussianParameters, nats: float, most: float) -> Pairs | None:
+    """The pairs within so many nats of each row's best; None if these are more than the share `most` of all pairs.
+
+    Where columns are many it begins with some of them. Factors U of the precisions are upper triangular, so the first K
+    columns of x − μ give the first K entries of (x − μ) U, and squares only add up: they bound log p(c, x) from above.
+    A component whose bound is below the log-density of the most promising one by more than that does not matter, and is
+    not looked at further.
+    """
+    C, D = mixture.means.shape
+    blocks = leading = blocks_for(shard, mixture)
+    if mixture.family.scatter.by_differences(D):
+        first = _leading(mixture, round(LEADING * D))
+        leading = ChunkBlocks(first, first.offset)
+    masks = np.empty((shard.n_rows, -(-C // 64)), dtype=np.uint64)
+    starts = np.zeros(shard.n_rows + 1, dtype=np.int64)
+    margin, forms = kernels.Margin(nats, ROUNDING), (leading.form, blocks.form)
+
+    def look(queue: NDArray[np.int64], rows: Observed, cut: Cut) -> None:
+        n = cut.spans.rows_per_block
+        block, (best, chosen) = leading.block(n), np.empty((2, n), dtype=np.int64)
+        closer = blocks.block(n)._replace(joint=block.joint)
+        kernels.look_spans(
+            queue, cut.spans.rows, rows, *forms, margin, block, closer,
+            best, chosen, masks[cut.rows], starts[1:][cut.rows],
+        )  # fmt: skip
+
+    on_rows(shard, leading, look)
+    if not starts[1:].all():  # densities that are not numbers keep no pair
+        raise np.linalg.LinAlgError("a row has no density under any component")
+    np.cumsum(starts, out=starts)
+    if not shard.n_rows or starts[-1] > most * shard.n_rows * C:
+        return None
+    components, queue = np.empty(starts[-1], dtype=np.int32), new_queue()
+    on_all_threads(
+        lambda: kernels.list_components(queue, ROWS_AT_ONCE, masks, starts, components), shard.n_threads,
+        calls_blas=False,
+    )  # fmt: skip
+    return Pairs(np.arange(shard.n_rows), starts, components)
+
+
+def _leading(mixture: GaussianParameters, K: int) -> ExpectedMixture:
+    """The first K columns, with the constants of all."""
+    factors = np.ascontiguousarray(mixture.factors[..., :K, :K])
+    half = mixture.family.half_log_determinants(factors, mixture.n_components, K)
+    log_weights = mixture.log_constants - half + 0.5 * K * np.log(2 * np.pi)
+    covariances = mixture.covariances[..., :K, :K]
+    return ExpectedMixture(
+        mixture.weights, mixture.means[:, :K], covariances, mixture.covariance_type, log_weights, factors
+    )

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from globular.backends.cpu.expect.all import Span, evaluate_blocks
-from globular.backends.cpu.expect.pairs import Pairs, held_by
+from globular.backends.cpu.expect.all import Span, block_rows, blocks_for
+from globular.backends.cpu.expect.pairs import Pairs
 from globular.backends.cpu.expect.remembered import Kept
 from globular.backends.cpu.shard import CpuShard
-from globular.kernels.expect import softmax_rows
+from globular.model.groups import group_by
 from globular.model.statistics import F64, Claim
 from globular.seam.passes import RowsOf
+from globular.threads import even_ranges, map_all
 
+ROWS_AT_ONCE = 4096
 SMALLEST_SHARE = 1e-4
 """Rows with a smaller responsibility are left out; together they weigh nothing."""
 
@@ -27,34 +29,40 @@ def rows_of(shard: CpuShard, work: RowsOf) -> list[Claim]:
     if work.remembered and kept is not None:
         return _claim_pairs(shard, kept.pairs, work)
 
-    def claim(block: Span, rows: F64, joint: F64) -> list[Claim]:
-        weights = shard.weights[slice(*block)]
-        softmax_rows(joint, weights, np.empty(len(joint)))
-        largest = weights if len(weights) else np.ones(len(joint))
-        drawn = _draw(seed, shard.first_row + block[0], len(joint))
+    blocks = blocks_for(shard, mixture)
+
+    def claim(block: Span) -> list[Claim]:
+        rows = block_rows(shard, block)
+        weights = shard.weights[slice(*block)] if len(shard.weights) else np.ones(len(rows))
+        q, _ = blocks.posterior(blocks.rows(rows, np.empty(0)))
+        drawn = _draw(seed, shard.first_row + block[0], len(rows))
         found = []
         for component, rate in zip(components, rates, strict=True):
-            q = joint[:, component]
-            chosen = np.flatnonzero((q > SMALLEST_SHARE * largest) & (drawn < rate))
-            found.append(Claim(rows[chosen], q[chosen] / rate))
+            chosen = np.flatnonzero((q[:, component] > SMALLEST_SHARE) & (drawn < rate) & (weights > 0))
+            found.append(Claim(rows[chosen], weights[chosen] * q[chosen, component] / rate))
         return found
 
-    parts = evaluate_blocks(shard, mixture, claim)
+    parts = map_all(claim, even_ranges(shard.n_rows, ROWS_AT_ONCE), shard.n_threads)
     none = Claim(np.empty((0, shard.n_columns)), np.empty(0))
     return [Claim.join([none, *(part[i] for part in parts)]) for i in range(len(components))]
 
 
 def _claim_pairs(shard: CpuShard, pairs: Pairs, work: RowsOf) -> list[Claim]:
     """The same from pairs that were kept."""
-    q, _ = pairs.normalise(pairs.joint(held_by(shard.rows, shard.scales), work.mixture, shard.n_threads))
+    q = np.empty(len(pairs))
+    pairs.e_step(shard, work.mixture, q)
     drawn = _draw(work.seed, shard.first_row, shard.n_rows)
-    found = []
-    for component, rate in zip(work.components, work.rates, strict=True):
-        held = pairs.of(int(component))
-        held = held[(q[held] > SMALLEST_SHARE) & (drawn[pairs.rows[held]] < rate)]
-        rows = pairs.rows[held]
-        found.append(Claim(shard.take(rows), q[held] * shard.take(rows, "weights") / rate))
-    return found
+    owners = np.repeat(pairs.rows, pairs.sizes)
+    bounds, by_component = group_by(pairs.components, work.mixture.n_components, shard.n_threads)
+
+    def claim(wanted: tuple[int, float]) -> Claim:
+        component, rate = wanted
+        held = by_component[bounds[component] : bounds[component + 1]]
+        held = held[(q[held] > SMALLEST_SHARE) & (drawn[owners[held]] < rate)]
+        rows = owners[held]
+        return Claim(shard.take(rows), q[held] * shard.take(rows, "weights") / rate)
+
+    return map_all(claim, zip(work.components.tolist(), work.rates.tolist(), strict=True), shard.n_threads)
 
 
 def _draw(seed: int, first_row: int, n: int) -> F64:

@@ -1,0 +1,243 @@
+"""Log-densities of a block of rows or chunks under all components of a Gaussian mixture, and their responsibilities.
+
+With φ = (x̄, packed x̄x̄ᵀ + S_A / w_A, 1) the expected log-joint ⟨log p(c, x)⟩_A of a chunk is φ · θ_c: a matrix product.
+A row is a chunk without scatter. Everything is taken about an offset near the mean of the data; where the expanded
+square would still cancel (*tight* components) the part of the mean comes from differences, which lose nothing.
+A block has a line for every component, so that all loops run along rows whatever the number of components is.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from globular.kernels.blas import multiply_by_triangle, multiply_rows
+from globular.kernels.compile import inline, kernel
+from globular.kernels.rows import bits_float, float_bits
+
+TILE = 128
+"""Rows whose differences from a mean are multiplied at once, and whose exponentials are taken at once."""
+_INVERSE_LN2 = 1.0 / math.log(2.0)
+_LN2 = math.log(2.0)
+_UNDERFLOW = -708.0  # exp of anything below is not a normal number; it counts as zero
+_WHOLE_NUMBER = 6755399441055744.0
+"""1.5 · 2⁵²: added to a small whole number it puts that number into the low bits of the float."""
+_E2, _E3, _E4, _E5, _E6, _E7 = (1.0 / math.factorial(n) for n in range(2, 8))
+_E8, _E9, _E10, _E11, _E12 = (1.0 / math.factorial(n) for n in range(8, 13))
+
+
+class Observed(NamedTuple):
+    """Rows or chunks."""
+
+    x: Any  # (N, D) rows, or means of chunks
+    scales: Any  # (N,) or empty: factors of the rows
+    weights: Any  # (N,) or empty: of chunks, which their scatter is divided by
+    scatter: Any  # (N, S) summed and packed, or (N, 0) for single rows
+    features: Any  # (N, W) φ where somebody has made them, else (0, W)
+
+
+class Form(NamedTuple):
+    """A mixture as linear functions of the features, W = D + S + 1, or D + 1 where all components are tight."""
+
+    offset: Any  # (D,)
+    coefficients: Any  # (C, W) θ
+    tight: Any  # (T,) components that are evaluated by differences
+    means: Any  # (T, D) theirs, about the offset
+    factors: Any  # (T, D²) upper triangles U, U Uᵀ = Σ⁻¹; or (T, 0) where precisions are of columns
+    precisions: Any  # (T, S) packed
+    constants: Any  # (T,)
+    triangular: int  # address of BLAS's product with a triangle
+    symmetric: int  # address of its symmetric product
+
+
+class Block(NamedTuple):
+    """Scratch of a thread for B rows."""
+
+    features: Any  # (B, W)
+    joint: Any  # (C, B) log p(c, x), then w p(c | x)
+    bare: Any  # (C, B) the same without scatter, or (0, 0)
+    largest: Any  # (B,)
+    densities: Any  # (B,)
+    totals: Any  # (B,)
+    away: Any  # (TILE, D) differences; (1, D) where none are multiplied
+
+
+@kernel
+def load_features(
+    observed: Any,  # IN
+    first: int,  # IN
+    n: int,  # IN  rows first … first + n − 1
+    offset: Any,  # IN  (D,); rows may have more columns, which do not count
+    with_scatter: bool,  # IN
+    features: Any,  # OUT (≥ n, D + S + 1): x about the offset, packed xxᵀ + scatter / w, 1; S = 0 leaves those out
+) -> None:
+    """The features in which log-densities are linear. Chunks of weight zero have no scatter. O(n·S)."""
+    D = offset.shape[0]
+    S = features.shape[1] - D - 1
+    for i in range(n):
+        scale = observed.scales[first + i] if observed.scales.shape[0] else 1.0
+        row = features[i]
+        for d in range(D):
+            row[d] = scale * observed.x[first + i, d] - offset[d]
+        if S == D:
+            for d in range(D):
+                row[D + d] = row[d] * row[d]
+        elif S == 1:
+            total = 0.0
+            for d in range(D):
+                total += row[d] * row[d]
+            row[D] = total
+        elif S:
+            place = D
+            for d in range(D):
+                value = row[d]
+                for e in range(d, D):
+                    row[np.uint64(place + e - d)] = value * row[e]
+                place += D - d
+        if with_scatter and observed.scatter.shape[1] and S:
+            share = per_weight(observed, first + i)
+            for s in range(S):
+                row[D + s] += share * observed.scatter[first + i, s]
+        row[D + S] = 1.0
+
+
+@inline
+def per_weight(observed: Any, i: int) -> float:
+    """1 / w of a chunk; 0 for one of weight zero, which has no scatter."""
+    weight = observed.weights[i] if observed.weights.shape[0] else 1.0
+    return 1.0 / weight if weight > 0.0 else 0.0
+
+
+@inline
+def load_differences(features: Any, at: int, n: int, means: Any, t: int, away: Any) -> None:
+    """away[i] = x − μ of n rows. O(n·D)."""
+    for i in range(n):
+        for d in range(means.shape[1]):
+            away[i, d] = features[at + i, d] - means[t, d]
+
+
+@kernel
+def tight_joint(
+    observed: Any,  # IN
+    first: int,  # IN  the row in line 0 of the block
+    n: int,  # IN
+    features: Any,  # IN  (≥ at + n, ≥ D)
+    at: int,  # IN  where those of the first row are
+    form: Any,  # IN
+    with_scatter: bool,  # IN
+    away: Any,  # scratch
+    joint: Any,  # OUT (C, ≥ n), the lines of tight components
+) -> None:
+    """⟨log p(c, x)⟩ of tight components from differences. O(n·T·S)."""
+    T, D = form.means.shape
+    last = form.precisions.shape[1] - 1
+    for t in range(T):
+        line = joint[form.tight[t]]
+        for begin in range(0, n, TILE):
+            m = n - begin if n - begin < TILE else TILE
+            if form.factors.shape[1]:
+                load_differences(features, at + begin, m, form.means, t, away)
+                multiply_by_triangle(form.triangular, form.factors, t, away, m)
+                for i in range(m):
+                    total = 0.0
+                    for d in range(D):
+                        total += away[i, d] * away[i, d]
+                    line[begin + i] = total
+            else:
+                for i in range(m):
+                    total = 0.0
+                    for d in range(D):
+                        difference = features[at + begin + i, d] - form.means[t, d]
+                        total += form.precisions[t, min(d, last)] * difference * difference
+                    line[begin + i] = total
+        if with_scatter and observed.scatter.shape[1]:
+            for i in range(n):
+                total = 0.0
+                for s in range(form.precisions.shape[1]):
+                    total += form.precisions[t, s] * observed.scatter[first + i, s]
+                line[i] += max(per_weight(observed, first + i) * total, 0.0)
+        constant = form.constants[t]
+        for i in range(n):
+            line[i] = constant - 0.5 * line[i]
+
+
+@kernel
+def joint_block(
+    observed: Any,  # IN
+    first: int,  # IN
+    n: int,  # IN  rows first … first + n − 1
+    form: Any,  # IN
+    with_scatter: bool,  # IN
+    block: Any,  # scratch: its features, unless these are ready
+    joint: Any,  # OUT (C, B) ⟨log p(c, x)⟩
+) -> None:
+    """Log-densities of some rows under all components. O(n·C·S)."""
+    ready = observed.features.shape[0] > 0 and with_scatter
+    features, at = (observed.features, first) if ready else (block.features, 0)
+    if not ready:
+        load_features(observed, first, n, form.offset, with_scatter, block.features)
+    if form.tight.shape[0] < form.coefficients.shape[0]:
+        multiply_rows(form.coefficients, 0, form.coefficients.shape[0], features, at, n, joint)
+    tight_joint(observed, first, n, features, at, form, with_scatter, block.away, joint)
+
+
+@inline
+def exponential(x: float) -> float:
+    """eˣ for x ≤ 0, good to a few units in the last place.
+
+    It is spelled out, 2ᵗ times a Taylor polynomial on |r| ≤ ½ log 2, because the compiler vectorises this and not a
+    call of `exp`, which would take most of an E-step.
+    """
+    t = np.floor(x * _INVERSE_LN2 + 0.5)
+    r = x - t * _LN2
+    r2 = r * r
+    r4 = r2 * r2
+    low = (1.0 + r + r2 * (_E2 + _E3 * r)) + r4 * (_E4 + _E5 * r + r2 * (_E6 + _E7 * r))
+    p = low + r4 * r4 * ((_E8 + _E9 * r + r2 * (_E10 + _E11 * r)) + r4 * _E12)  # in pairs: none waits for the last
+    power = bits_float((float_bits((t if x > _UNDERFLOW else 0.0) + _WHOLE_NUMBER) + 1023) << 52)  # from its exponent
+    return power * p if x > _UNDERFLOW else 0.0
+
+
+@kernel
+def softmax_block(
+    joint: Any,  # IN log p(c, x), OUT p(c | x) · totals; (C, ≥ n)
+    n: int,  # IN
+    largest: Any,  # scratch (≥ n,)
+    totals: Any,  # OUT (≥ n,) what a line of exponentials adds up to
+    densities: Any,  # OUT (≥ n,) log p(x)
+) -> None:
+    """Exponentials of log-densities, and log p(x). O(n·C)."""
+    C = joint.shape[0]
+    for begin in range(0, n, TILE):
+        end = n if n - begin < TILE else begin + TILE
+        m = end - begin
+        top, total = largest[begin:end], totals[begin:end]
+        line = joint[0, begin:end]
+        for i in range(m):
+            top[i] = line[i]
+            total[i] = 0.0
+        for c in range(1, C):
+            line = joint[c, begin:end]
+            for i in range(m):
+                top[i] = line[i] if line[i] > top[i] else top[i]
+        for c in range(C):
+            line = joint[c, begin:end]
+            for i in range(m):
+                line[i] = exponential(line[i] - top[i])
+                total[i] += line[i]
+        for i in range(m):
+            densities[begin + i] = top[i] + np.log(total[i])
+
+
+@kernel
+def scale_lines(joint: Any, n: int, factors: Any) -> None:
+    """Multiply what every row has for each component. O(n·C)."""
+    for begin in range(0, n, TILE):
+        end = n if n - begin < TILE else begin + TILE
+        factor = factors[begin:end]
+        for c in range(joint.shape[0]):
+            line = joint[c, begin:end]
+            for i in range(end - begin):
+                line[i] *= factor[i]

@@ -1,0 +1,127 @@
+"""E-steps of mixtures as one call per thread: products inside kernels, spans, and the paths that sizes decide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+
+from globular.backends.cpu import CpuShard
+from globular.backends.cpu import shard as cpu_shard
+from globular.backends.cpu.expect import blocks as expect_blocks
+from globular.backends.tree import expect as tree_expect
+from globular.kernels import blas
+from globular.kernels.chunks import cell_divergences
+from globular.kernels.compile import kernel
+from globular.kernels.queue import new_queue
+from globular.model.gaussian import GaussianParameters
+from globular.model.statistics import SoftStatistics
+from globular.seam.passes import Answer, Expect
+from globular.seam.tree_passes import Gains, OpenGaining, Plant
+from globular.threads import single_threaded_blas
+
+NAMES = ("counts", "sums", "scatter", "log_likelihood")
+
+
+@kernel
+def multiply(a: int, s: int, factors: Any, rows: Any, m: int, out: Any, y: Any, total: Any) -> None:
+    blas.add_product(y, rows, 1, m, total)
+    blas.add_symmetric(s, rows, m, out, 1)
+    blas.multiply_by_triangle(a, factors, 1, rows, m)
+
+
+@pytest.mark.parametrize("D", [1, 3, 17])
+def test_products_inside_kernels(D: int) -> None:
+    """As NumPy has them; other rows and matrices stay as they are."""
+    random = np.random.default_rng(D)
+    factors, rows = random.normal(size=(2, D * D)), random.normal(size=(9, D))
+    out, y, total = random.normal(size=(3, D * D)), random.normal(size=(4, 8)), random.normal(size=(4, D))
+    new_rows, new_out, new_total = rows.copy(), out.copy(), total.copy()
+    call = single_threaded_blas(multiply)
+    call(blas.TRIANGULAR, blas.SYMMETRIC, factors, new_rows, 6, new_out, y, new_total)
+    np.testing.assert_allclose(new_total, total + y[:, :6] @ rows[1:7], atol=1e-12)
+    np.testing.assert_allclose(new_rows[:6], rows[:6] @ np.triu(factors[1].reshape(D, D)), atol=1e-12)
+    np.testing.assert_array_equal(new_rows[6:], rows[6:])
+    added = (new_out - out).reshape(3, D, D)
+    np.testing.assert_allclose(added[1], np.triu(rows[:6].T @ rows[:6]), atol=1e-12)
+    assert not added[[0, 2]].any()
+
+
+def some_mixture(rows: Any, kind: str, C: int = 5) -> GaussianParameters:
+    random, D = np.random.default_rng(0), rows.shape[1]
+    matrices = np.eye(D) + 0.1 * random.normal(size=(C, D, D))
+    covariances = matrices @ matrices.transpose(0, 2, 1)
+    if kind == "diag":
+        covariances = np.einsum("cdd->cd", covariances).copy()
+    return GaussianParameters(np.full(C, 1 / C), rows[:C].astype(np.float64), covariances, kind)
+
+
+def assert_alike(found: SoftStatistics, wanted: SoftStatistics, rtol: float) -> None:
+    for name in NAMES:
+        one, other = getattr(found, name), getattr(wanted, name)
+        np.testing.assert_allclose(one, other, rtol=rtol, atol=rtol * np.abs(other).max(), err_msg=name)
+
+
+@pytest.mark.parametrize(("kind", "D"), [("diag", 4), ("full", 4), ("full", 39), ("full", 40)])
+def test_rows_that_have_to_be_converted_give_the_same_bits(kind: str, D: int) -> None:
+    rows = np.random.default_rng(1).normal(size=(3_000, D)).astype(np.float32)
+    weights = np.random.default_rng(2).uniform(size=len(rows))
+    mixture = some_mixture(rows, kind)
+    shards = [CpuShard(rows, weights), CpuShard(np.asfortranarray(rows), weights, n_threads=2)]
+    one, two = (shard.run(Expect(mixture)) for shard in shards)
+    for name in NAMES:
+        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
+    for want in ("components", "log_densities", "probabilities"):
+        np.testing.assert_array_equal(*(shard.run(Answer(mixture, want))[0] for shard in shards))
+
+
+@pytest.mark.parametrize(("kind", "D"), [("diag", 4), ("full", 4), ("full", 40)])
+@pytest.mark.parametrize(
+    "sizes", [{"SPAN_SUMS": 1, "FEWEST_SPANS": 1}, {"SPAN_SUMS": 1}, {"SPAN_WORK": 1, "LEAST_ROWS": 1},
+              {"SPAN_WORK": 1, "LEAST_ROWS": 1, "_SMALL_SUM": 1}, {"TINY": 0}, {"_BLOCK_ENTRIES": 1}],
+)  # fmt: skip
+def test_how_rows_are_cut_changes_rounding_alone(
+    kind: str, D: int, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = np.random.default_rng(1).normal(size=(2_500, D))
+    mixture = some_mixture(rows, kind)
+    wanted = CpuShard(rows).run(Expect(mixture))
+    for name, value in sizes.items():
+        monkeypatch.setattr(expect_blocks, name, value)
+    found = [CpuShard(rows, n_threads=n).run(Expect(mixture)) for n in (1, 2)]
+    assert_alike(found[0], wanted, 1e-11)
+    for name in NAMES:
+        np.testing.assert_array_equal(getattr(found[0], name), getattr(found[1], name))
+
+
+def test_divergences_of_cells() -> None:
+    random = np.random.default_rng(0)
+    expected, found = random.normal(scale=5.0, size=(300, 7)), random.normal(scale=5.0, size=(900, 7))
+    parents, divergences = np.repeat(np.arange(300), 3), np.empty(900)
+    cell_divergences(new_queue(), expected, found, parents, divergences)
+    bounds = logsumexp(expected, axis=1)[parents]
+    q = np.exp(expected[parents] - bounds[:, None])
+    wanted = (q * (expected[parents] - found)).sum(axis=1) - bounds + logsumexp(found, axis=1)
+    np.testing.assert_allclose(divergences, wanted, rtol=1e-11, atol=1e-12)
+
+
+def test_pieces_of_a_frontier_and_of_rows_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gains of few cells at once, and rows taken by several threads."""
+    rows = np.random.default_rng(1).normal(size=(3_000, 3))
+    mixture = some_mixture(rows, "full")
+
+    def gains(n_threads: int) -> Any:
+        shard = CpuShard(rows, n_threads=n_threads)
+        shard.run(Plant(mixture.family.scatter, 8, 50.0))
+        shard.run(Gains(mixture, n=10_000))
+        shard.run(OpenGaining(0.0))
+        return shard.run(Gains(mixture, n=10_000))
+
+    wanted = gains(1)
+    monkeypatch.setattr(tree_expect, "CELLS_AT_ONCE", 500)
+    monkeypatch.setattr(cpu_shard, "TAKEN_AT_ONCE", 16)
+    found = gains(2)
+    np.testing.assert_allclose(np.sort(found.gains), np.sort(wanted.gains), rtol=1e-9, atol=1e-9)
+    assert found.total == pytest.approx(wanted.total, rel=1e-9)

@@ -19,7 +19,7 @@ from numba.extending import overload
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.nearest import compare
-from globular.kernels.rows import float_bits
+from globular.kernels.rows import float_bits, multiply_csr_row
 
 CENTER_CHUNK = 1024
 """Centres that are scored at once."""
@@ -152,16 +152,9 @@ def csr_scores_of_block(
     scores: Any,  # OUT (≥ chunk, ≥ m)
 ) -> None:
     """scores[c, i] = x[places[i]] · factors[:, first + c]. O(nnz · chunk)."""
-    data, indices, indptr = rows
     for i in range(places.shape[0]):
         row = places[i]
-        scale = scales[row] if scales.shape[0] else 1.0
-        for c in range(chunk):
-            line[c] = 0
-        for k in range(indptr[row], indptr[row + 1]):
-            value, j = scores.dtype.type(scale * data[k]), indices[k]
-            for c in range(chunk):
-                line[c] += value * factors[j, first + c]
+        multiply_csr_row(rows, row, scales[row] if scales.shape[0] else 1.0, factors, first, line[:chunk])
         for c in range(chunk):
             scores[c, i] = line[c]
 

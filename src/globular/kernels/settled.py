@@ -12,6 +12,25 @@ from globular.kernels.nominate import LARGEST, NOBODY, PER_PRODUCT
 ROUND_UP = 1.0 + 2.0**-20
 """Factor that makes up for the rounding of shifts and their sums."""
 
+SIDE = 16
+"""Of a tile when centres are transposed."""
+
+
+@kernel
+def _transpose(
+    centers: Any,  # IN  (C, D)
+    offset: Any,  # IN  (D,) or empty
+    factors: Any,  # OUT (D, ≥ C) −2 (m − offset)
+) -> None:
+    """Centres across, tile by tile, so that what is read and what is written stays in the cache. O(C·D)."""
+    C, D = centers.shape
+    for first in range(0, D, SIDE):
+        for begin in range(0, C, SIDE):
+            for j in range(first, min(first + SIDE, D)):
+                origin = offset[j] if offset.shape[0] else 0.0
+                for c in range(begin, min(begin + SIDE, C)):
+                    factors[j, c] = -2.0 * (centers[c, j] - origin)
+
 
 @kernel
 def aim_at(
@@ -38,9 +57,7 @@ def aim_at(
             nominees.centers[c, j] = value
             about = value - offset[j] if offset.shape[0] else value
             square += about * about
-            if across:
-                nominees.factors[j, c] = -2.0 * about
-            else:
+            if not across:
                 nominees.factors[c, j] = -2.0 * about
         nominees.score_norms[c] = square
         longest = max(longest, square)
@@ -51,6 +68,8 @@ def aim_at(
             farthest, first, second = c, shift, first
         elif shift > second:
             second = shift
+    if across:
+        _transpose(centers, offset, nominees.factors)
     for c in range(C):
         shifts[c] = (np.float64(shifts[c]) + (second if c == farthest else first)) * ROUND_UP
     bounds = nominees.bounds

@@ -63,14 +63,13 @@ def draw_parts(shard: Shard, n_clusters: int, rng: np.random.Generator) -> list[
         return []
     last = min(n_rows // LAST_SHARE, TAKEN_NUMBERS // shard.n_columns)
     size = last if last >= LEAST_GROWTH * first else first
-    largest = _draw(shard, size, rng)
-    order, parts, n = rng.permutation(largest.n_rows), [], first
-    while LEAST_GROWTH * n <= size:
-        chosen = np.sort(order[:n])
-        weights = largest.take(chosen, "weights") * (largest.n_rows / n)
-        parts.append(shard.local(largest.take(chosen), weights))
-        n *= GROWTH
-    return [*parts, largest]
+    sizes = [size]
+    while (n := first * GROWTH ** (len(sizes) - 1)) * LEAST_GROWTH <= size:
+        sizes.insert(-1, n)
+    parts = [shard]
+    for n in reversed(sizes):
+        parts.insert(0, _draw(parts[0], n, rng))
+    return parts[:-1]
 
 
 def _draw(shard: Shard, n: int, rng: np.random.Generator) -> Shard:

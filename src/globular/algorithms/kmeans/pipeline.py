@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from globular.algorithms.kmeans.coreset import CREDIBLE, draw_part, draw_parts, part_bytes, swap_and_step_from_part
+from globular.algorithms.kmeans.coreset import FAR_OFF, draw_part, draw_parts, part_bytes, swap_and_step_from_part
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.kmeans.subspace import LARGEST_COPY, enter_subspace, leave_subspace
@@ -199,7 +199,7 @@ def _search_and_step(
     steps = probing_kmeans(shard, best.model, stepping, rng)
     step = next(steps)
     yield step
-    if step.stopped or step.objective <= CREDIBLE * best.objective:
+    if step.stopped or step.objective <= FAR_OFF * best.objective:
         yield from steps
         return
     logger.info("the part was misleading: an error of %g, and %g of all rows", best.objective, step.objective)

@@ -11,7 +11,7 @@ import pytest
 
 from globular import KMeans, datasets
 from globular.algorithms.kmeans import coreset
-from globular.algorithms.kmeans.coreset import draw_part, swap_and_step_from_part
+from globular.algorithms.kmeans.coreset import draw_part, draw_parts, swap_and_step_from_part
 from globular.algorithms.kmeans.probing import ProbingOptions
 from globular.algorithms.seeding import hierarchical
 from globular.algorithms.steps import result_of
@@ -124,3 +124,29 @@ def test_the_part_is_given_up_before_the_steps_over_all_rows() -> None:
     assert first.iteration == 0 and first.model.shape == (C, shard.n_columns)
     assert next(step for step in steps if step.stage != PART).iteration == 1
     assert gone() is None
+
+
+def test_the_smallest_part_keeps_the_few_remote_rows_of_the_larger_one() -> None:
+    random = np.random.default_rng(0)
+    X = random.normal(size=(200_000, 4))
+    X[::10_000] = 300 * random.normal(size=(20, 4))
+    parts = draw_parts(CpuShard(X), 4, np.random.default_rng(0))
+    assert len(parts) == 2
+    for part in parts:
+        rows, weights = part.take(np.arange(part.n_rows)), part.take(np.arange(part.n_rows), "weights")
+        far = np.abs(rows).max(axis=1) > 20
+        assert far.sum() == 20
+        np.testing.assert_allclose(weights[far].sum(), 20, rtol=0.05)
+        np.testing.assert_allclose(weights.sum(), len(X), rtol=0.1)
+
+
+def test_few_clusters_are_searched_on_all_rows_where_the_part_was_misleading() -> None:
+    random = np.random.default_rng(0)
+    X = random.normal(size=(100_000, 4))
+    for scale, n in ((10, 1000), (100, 200), (1e3, 60), (1e4, 20), (1e5, 8)):
+        X[random.choice(len(X), n, replace=False)] = scale * random.normal(size=(n, 4))
+    model = KMeans(50, random_state=0).fit(X)
+    assert {record.stage for record in model.history_} == {"seeds", "part", "swaps", "iterations"}
+    assert [record.iteration for record in model.history_ if record.iteration] == list(range(1, model.n_iter_ + 1))
+    plain = [KMeans(50, algorithm="lloyd", random_state=s).fit(X).inertia_ for s in (0, 1)]
+    assert model.inertia_ < 0.95 * np.mean(plain)

@@ -11,16 +11,24 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 
 from globular import KMeans
 from globular.algorithms.kmeans.cells import draw_cells, label_by_cells
 from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
-from globular.algorithms.kmeans.subspace import Inside, enter_subspace, leave_subspace
+from globular.algorithms.kmeans.subspace import (
+    DIRECTIONS_PER_CLUSTER,
+    FEWEST_DIRECTIONS,
+    ROWS_PER_DIRECTION,
+    Inside,
+    enter_subspace,
+    leave_subspace,
+)
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
 from globular.data.open import as_source
-from globular.model.subspace import MARGIN, informative_subspace, n_informative
+from globular.model.subspace import MARGIN, informative_subspace, n_informative, orthonormal
 from globular.seam.passes import Assign, Project, SumByLabel
 
 
@@ -92,7 +100,7 @@ def test_the_objective_never_rises_and_bounds_that_of_the_model(form: str) -> No
         assert step.objective <= before * (1 + tolerance)
         before, n_steps = step.objective, n_steps + 1
         # the M-step has moved the centres since: for the same labels that only helps
-        assert weights @ ((seen - step.model[shard.labels]) ** 2).sum(axis=1) <= before * (1 + tolerance)
+        assert weights @ ((seen - step.lifted()[shard.labels]) ** 2).sum(axis=1) <= before * (1 + tolerance)
     assert n_steps > 4
 
 
@@ -134,7 +142,50 @@ def test_threads_do_not_change_a_bit() -> None:
     X = flat_rows(6000)
     one, two = (list(steps(CpuShard(X, n_threads=n))) for n in (1, 2))
     assert [step.objective for step in one] == [step.objective for step in two]
-    np.testing.assert_array_equal(one[-1].model, two[-1].model)
+    np.testing.assert_array_equal(one[-1].lifted(), two[-1].lifted())
+
+
+def text(n: int = 4000, D: int = 1500, n_topics: int = 12) -> Any:
+    """Sparse rows of a few words each, most of them from the words of their topic."""
+    random = np.random.default_rng(0)
+    topics = random.integers(n_topics, size=n)
+    words = random.integers(D // n_topics, size=(n, 12)) * n_topics + topics[:, None]
+    words[:, 6:] = random.zipf(1.3, size=(n, 6)) % D
+    matrix = sparse.csr_matrix((np.ones(12 * n), words.ravel(), 12 * np.arange(n + 1)), shape=(n, D))
+    matrix.sum_duplicates()
+    return matrix.astype(np.float32)
+
+
+def test_few_rows_a_direction_or_few_columns_leave_sparse_rows_in_the_whole_space() -> None:
+    X, rng = text(), np.random.default_rng(0)
+    d = FEWEST_DIRECTIONS + 2 * DIRECTIONS_PER_CLUSTER
+    for n, D in ((d * ROWS_PER_DIRECTION, 4 * d), (d * ROWS_PER_DIRECTION - 1, 4 * d), (4000, 4 * d - 1)):
+        inside = enter_subspace(CpuShard(X[:n, :D]), 2, rng, 0.25, unit_centers=False)
+        assert (inside is not None) == (n == d * ROWS_PER_DIRECTION)
+    assert enter_subspace(StreamShard(as_source(X)), 2, rng, 0.25, unit_centers=False) is None
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_sparse_rows_are_searched_in_a_subspace(metric: str) -> None:
+    X = text()
+    weights = np.random.default_rng(1).random(X.shape[0])
+    fits = [KMeans(12, metric=metric, random_state=0, n_threads=n).fit(X, sample_weight=weights) for n in (1, 2)]
+    d = FEWEST_DIRECTIONS + 12 * DIRECTIONS_PER_CLUSTER
+    assert d - 8 <= fits[0].subspace_dimension_ <= d  # a row may be drawn twice
+    np.testing.assert_array_equal(fits[0].cluster_centers_, fits[1].cluster_centers_)
+    assert all(b <= a * (1 + 1e-5) for a, b in pairwise(fits[0].history_.iterations.column("objective")))
+    plain = [
+        KMeans(12, metric=metric, algorithm="lloyd", random_state=s).fit(X, sample_weight=weights) for s in range(3)
+    ]
+    assert fits[0].inertia_ <= (1 + 1e-6) * min(model.inertia_ for model in plain)
+
+
+def test_an_orthonormal_basis_leaves_out_what_depends_on_the_rest() -> None:
+    vectors = np.random.default_rng(0).normal(size=(500, 6))
+    basis = orthonormal(np.column_stack([vectors, vectors @ np.ones(6)]))
+    assert basis.shape == (500, 6)
+    np.testing.assert_allclose(basis.T @ basis, np.eye(6), atol=1e-10)
+    np.testing.assert_allclose(basis @ (basis.T @ vectors), vectors, atol=1e-9)
 
 
 def test_rows_in_parts_stay_in_the_whole_space() -> None:
@@ -149,7 +200,7 @@ def test_max_iter_counts_both_spaces() -> None:
     assert iterations == list(range(1, len(iterations) + 1))
     for n in (1, 4):
         *_, last = steps(CpuShard(X), max_iter=n)
-        assert last.iteration == n and last.stopped == "max_iter" and last.model.shape == (100, 40)
+        assert last.iteration == n and last.stopped == "max_iter" and last.lifted().shape == (100, 40)
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])

@@ -36,8 +36,8 @@ from reference import seeds as d2
 
 from globular.seam.passes import (  # isort: skip
     AddSeeds, AllLabels, Answer, Assign, AssignBatch, CellNeighbors, CellSeeds, Centers, Expect, ExpectChunks,
-    Farthest, Halve, LabelBySeeds, Locate, Moments, Pass, Project, Relabel, RowsOf, ScatterLabels, Smallest, Spare,
-    SumByLabel, Take, Total, Truncated, TrySeeds,
+    Farthest, Halve, LabelBySeeds, Locate, Moments, Pass, PowerStep, Project, Relabel, RowsOf, ScatterLabels, Smallest,
+    Spare, SumByLabel, Take, Total, Truncated, TrySeeds,
 )  # fmt: skip
 from globular.seam.tree_passes import (  # isort: skip
     BestCut, CellsOf, ExpectCells, ForgetMembers, Gains, Gap, OpenCut, OpenGaining, OpenHeld, OpenRows, Plant,
@@ -401,6 +401,8 @@ CASES = [
     Case("smallest", lambda p: Smallest(), says(lambda p: float(p.rows.min()))),
     Case("project", lambda p: Project(Subspace(p.rows[0], np.eye(3)[:, :2])), lambda p, s, b, a, found: alike(
         found.take(p.everyone), (p.rows - p.rows[0])[:, :2], 1e-6)),
+    Case("power step", lambda p: PowerStep(Subspace(p.rows[0], np.eye(3)[:, :2])), says(lambda p: (
+        (p.w[:, None] * (p.rows - p.rows[0])).T @ (p.rows - p.rows[0])[:, :2]), 1e-5)),
     *(Case(f"take {what}", lambda p, x=what: Take(np.array([170, 3, 60, 3]), x), says(
         lambda p, x=what: {"rows": p.rows, "weights": p.w, "errors": p.w * d2.seed_distances(p.rows, p.w, p.former).d2,
                            "labels": np.full(N, -1)}[x][[170, 3, 60, 3]]), lambda p: [AddSeeds(p.former)])

@@ -139,7 +139,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             self._take_over(step, data)
             self.labels_ = data.labels(self._centers())
         else:
-            self._take_preparation(step.model, data, spare)
+            self._take_preparation(step.lifted(), data, spare)
         self.inertia_ = step.objective
         self.n_iter_ = step.iteration
         self.history_ = history

@@ -160,7 +160,7 @@ class KMeans(CentroidEstimator):
         return most_bytes(self.n_clusters, data.n_rows, data.n_columns)
 
     def _take_over(self, step: Step[F64], data: Input) -> None:
-        self.cluster_centers_ = step.model.astype(data.dtype)
+        self.cluster_centers_ = step.lifted().astype(data.dtype)
 
     def _last_probes(self) -> int:
         return self._options().last_probes

@@ -20,7 +20,7 @@ from globular.kernels.nearest import TILE, find_in_tile, tile_minima
 from globular.kernels.prefetch import prefetch_row
 from globular.kernels.probe import closest_cells, merge_closest
 from globular.kernels.queue import take_number
-from globular.kernels.rows import float_bits, length, row_length, squared_distance
+from globular.kernels.rows import float_bits, length, multiply_csr_row, row_length, squared_distance
 from globular.kernels.scores import copy_row, decide
 
 
@@ -34,16 +34,9 @@ def csr_scores_of(
     lengths: Any,  # OUT (≥ m,) ‖x‖
 ) -> None:
     """scores = x · factors. O(nnz · chunk)."""
-    data, indices, indptr = rows
-    m, chunk = scores.shape
-    for k in range(m):
+    for k in range(scores.shape[0]):
         lengths[k] = row_length(rows, at[k])
-        for c in range(chunk):
-            scores[k, c] = 0
-        for e in range(indptr[at[k]], indptr[at[k] + 1]):
-            value, j = data[e], indices[e]
-            for c in range(chunk):
-                scores[k, c] += value * factors[j, first + c]
+        multiply_csr_row(rows, at[k], 1.0, factors, first, scores[k])
 
 
 @allocating_kernel  # it makes nothing, but a call of BLAS is compiled with the allocator only

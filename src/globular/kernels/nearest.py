@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import inline, kernel
-from globular.kernels.rows import add_row, float_bits, row_length, squared_distance
+from globular.kernels.rows import add_row, float_bits, multiply_csr_row, row_length, squared_distance
 
 TILE = 64  # scores per running minimum: four AVX-512 registers of float32
 
@@ -27,15 +27,8 @@ def csr_scores(
     scores: Any,  # OUT (m, chunk)
 ) -> None:
     """scores = x · factors for the chosen rows. O(nnz · chunk)."""
-    data, indices, indptr = rows
-    m, chunk = scores.shape
-    for row in range(m):
-        for c in range(chunk):
-            scores[row, c] = 0
-        for k in range(indptr[chosen[row]], indptr[chosen[row] + 1]):
-            value, j = data[k], indices[k]
-            for c in range(chunk):
-                scores[row, c] += value * factors[j, c]
+    for row in range(scores.shape[0]):
+        multiply_csr_row(rows, chosen[row], 1.0, factors, 0, scores[row])
 
 
 @kernel

@@ -15,6 +15,7 @@ import numpy as np
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.nearest import compare
+from globular.kernels.rows import multiply_csr_row
 
 CENTER_CHUNK = 1024
 """Most centres that a block of rows looks at before it looks at the next ones."""
@@ -49,14 +50,7 @@ def csr_scores_of_row(
     line: Any,  # OUT (≥ stop − first,)
 ) -> None:
     """The scores of a CSR row. O(nnz · chunk)."""
-    data, indices, indptr = rows
-    factors = nominees.factors[0]
-    for c in range(stop - first):
-        line[c] = 0
-    for k in range(indptr[row], indptr[row + 1]):
-        value, j = line.dtype.type(scale * data[k]), indices[k]
-        for c in range(stop - first):
-            line[c] += value * factors[j, first + c]
+    multiply_csr_row(rows, row, scale, nominees.factors[0], first, line[: stop - first])
     for c in range(stop - first):
         line[c] += square + nominees.score_norms[first + c]
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import allocating_kernel
+from globular.kernels.compile import allocating_kernel, kernel
 from globular.kernels.queue import take_number
+from globular.kernels.rows import multiply_csr_row
 
 
 @allocating_kernel  # it makes nothing, but a call of BLAS is compiled with the allocator only
@@ -30,4 +31,25 @@ def project_rows(
             for j in range(x.shape[1]):
                 seen[k, j] = stretch * x[begin + k, j] - origin[j]
         np.dot(seen[:m], basis, out[begin : begin + m])
+        begin = B * take_number(queue)
+
+
+@kernel
+def project_csr_rows(
+    queue: Any,  # IN/OUT blocks of B rows
+    B: int,  # IN
+    rows: Any,  # IN  (data, indices, indptr)
+    scales: Any,  # IN  (N,) or empty
+    basis: Any,  # IN  (D, d) in the rows' dtype
+    origin: Any,  # IN  (d,) origin · basis
+    out: Any,  # OUT (N, d)
+) -> None:
+    """The same for CSR rows, whose origin is near enough; `out` may have another precision. O(nnz · d)."""
+    n, d = out.shape
+    begin = B * take_number(queue)
+    while begin < n:
+        for i in range(begin, min(begin + B, n)):
+            multiply_csr_row(rows, i, scales[i] if scales.shape[0] else 1.0, basis, 0, out[i])
+            for c in range(d):
+                out[i, c] -= origin[c]
         begin = B * take_number(queue)

@@ -13,6 +13,25 @@ from globular.kernels.queue import take_number
 ROUND_UP = 1.0 + 2.0**-20
 """Factor that makes up for the rounding of shifts and their sums."""
 
+SIDE = 16
+"""Of a tile when centres are transposed."""
+
+
+@kernel
+def _transpose(
+    centers: Any,  # IN  (C, D)
+    offset: Any,  # IN  (D,) or empty
+    factors: Any,  # OUT (D, ≥ C) −2 (m − offset)
+) -> None:
+    """Centres across, tile by tile, so that what is read and what is written stays in the cache. O(C·D)."""
+    C, D = centers.shape
+    for first in range(0, D, SIDE):
+        for begin in range(0, C, SIDE):
+            for j in range(first, min(first + SIDE, D)):
+                origin = offset[j] if offset.shape[0] else 0.0
+                for c in range(begin, min(begin + SIDE, C)):
+                    factors[j, c] = -2.0 * (centers[c, j] - origin)
+
 
 @kernel
 def aim_at(
@@ -29,6 +48,7 @@ def aim_at(
     """
     C, D = centers.shape
     factors, width = nominees.factors, nominees.factors.shape[2]
+    across = factors.shape[0] == 1  # all centres in one tile
     farthest, first, second, longest, gain = -1, 0.0, 0.0, 0.0, 0.0
     for c in range(C):
         shift, square = 0.0, 0.0
@@ -39,7 +59,8 @@ def aim_at(
             nominees.centers[c, j] = value
             about = value - offset[j] if offset.shape[0] else value
             square += about * about
-            factors[c // width, j, c % width] = -2.0 * about
+            if not across:
+                factors[c // width, j, c % width] = -2.0 * about
         nominees.score_norms[c] = square
         longest = max(longest, square)
         gain += counts[c] * shift
@@ -49,6 +70,8 @@ def aim_at(
             farthest, first, second = c, shift, first
         elif shift > second:
             second = shift
+    if across:
+        _transpose(centers, offset, factors[0])
     for c in range(C):
         shifts[c] = (np.float64(shifts[c]) + (second if c == farthest else first)) * ROUND_UP
     bounds = nominees.bounds

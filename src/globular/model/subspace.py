@@ -26,6 +26,8 @@ MARGIN = 6.0
 WHOLE_SPECTRUM_UP_TO = 256
 """Columns up to which all directions are computed; above, the leading ones by random projections."""
 LEADING = 256
+INDEPENDENT = 1e-8
+"""Of the largest: shorter squared lengths belong to directions that are rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,15 @@ def informative_subspace(rows: F64, origin: F64, n_clusters: int, rng: np.random
     total = float(np.vdot(centered, centered)) / len(rows)
     variances, directions = _principal(centered, rng)
     return Subspace(origin, np.ascontiguousarray(directions[:, : n_informative(variances, total, n_clusters)]))
+
+
+@single_threaded_blas  # the same bits for any number of threads
+def orthonormal(vectors: F64) -> F64:
+    """An orthonormal basis, (D, d), of what some vectors span, (D, ≥ d): by their products, for they are long."""
+    lengths, turn = np.linalg.eigh(vectors.T @ vectors)
+    kept = lengths > INDEPENDENT * max(lengths[-1], 1e-300)
+    basis: F64 = vectors @ (turn[:, kept] / np.sqrt(lengths[kept]))
+    return basis
 
 
 @single_threaded_blas  # the same bits for any number of threads

@@ -309,7 +309,15 @@ class Smallest(Pass[float]):
 class Project(Pass[Any]):
     """A shard of the rows' coordinates in a subspace, in memory; all per-row state is shared with this one."""
 
-    needs = frozenset({"dense rows", "rows in one place"})
+    needs = frozenset({"rows in one place"})
+    subspace: Subspace
+
+
+@dataclass(frozen=True, eq=False)
+class PowerStep(Pass[F64]):
+    """Σ w (x − origin) zᵀ, z the coordinates of x: the scatter matrix times the basis, (D, d)."""
+
+    needs = frozenset({"sparse rows"})
     subspace: Subspace
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from globular.algorithms.kmeans.probing import ProbingOptions
 from globular.algorithms.kmeans.swaps import swap_and_step
-from globular.algorithms.seeding.common import TAKEN_NUMBERS, sample_by_weight_and_error
+from globular.algorithms.seeding.common import TAKEN_NUMBERS, DrawnRows, sample_by_weight_and_error
 from globular.algorithms.steps import Step
 from globular.model.history import PART
 from globular.model.statistics import F64
@@ -38,8 +38,9 @@ GROWTH, LEAST_GROWTH = 16, 2
 """How many times the rows of a part the next one has; the last may have fewer, or is left out."""
 TIMES_MORE_ROWS = 4
 """How many times the rows of the part there have to be for it to save time."""
-CREDIBLE = 1.1
-"""By how much the error of all rows may exceed that of the part before the part counts as misleading."""
+CREDIBLE, FAR_OFF = 1.1, 1.5
+"""By how much the error of all rows may exceed that of the part before the part counts as misleading; and the same
+where few clusters were searched to their end, which suits the part more than the rest."""
 
 
 def draw_part(shard: Shard, n_clusters: int, rng: np.random.Generator) -> Shard | None:
@@ -47,7 +48,8 @@ def draw_part(shard: Shard, n_clusters: int, rng: np.random.Generator) -> Shard 
     n = ROWS_PER_CLUSTER * n_clusters
     if shard.n_rows < TIMES_MORE_ROWS * n or n * shard.n_columns > TAKEN_NUMBERS:
         return None
-    return _draw(shard, n, rng)
+    drawn = _draw(shard, n, rng)
+    return shard.local(shard.take(drawn.indices), drawn.weights)
 
 
 def draw_parts(shard: Shard, n_clusters: int, rng: np.random.Generator) -> list[Shard]:
@@ -63,21 +65,22 @@ def draw_parts(shard: Shard, n_clusters: int, rng: np.random.Generator) -> list[
         return []
     last = min(n_rows // LAST_SHARE, TAKEN_NUMBERS // shard.n_columns)
     size = last if last >= LEAST_GROWTH * first else first
-    largest = _draw(shard, size, rng)
-    order, parts, n = rng.permutation(largest.n_rows), [], first
+    drawn = _draw(shard, size, rng)
+    largest, parts, n = shard.local(shard.take(drawn.indices), drawn.weights), [], first
+    draws = rng.permutation(np.repeat(np.arange(largest.n_rows), drawn.counts))
     while LEAST_GROWTH * n <= size:
-        chosen = np.sort(order[:n])
-        weights = largest.take(chosen, "weights") * (largest.n_rows / n)
+        # some of the draws, not of the rows: a remote row is drawn many times, and stands for little
+        chosen, counts = np.unique(draws[:n], return_counts=True)
+        weights = drawn.weights[chosen] * (counts / drawn.counts[chosen]) * (len(draws) / counts.sum())
         parts.append(shard.local(largest.take(chosen), weights))
         n *= GROWTH
     return [*parts, largest]
 
 
-def _draw(shard: Shard, n: int, rng: np.random.Generator) -> Shard:
+def _draw(shard: Shard, n: int, rng: np.random.Generator) -> DrawnRows:
     mean, _ = shard.column_moments()
     potential = shard.run(AddSeeds(mean[None])).potential
-    indices, weights = sample_by_weight_and_error(shard, n, potential, rng)
-    return shard.local(shard.take(indices), weights)
+    return sample_by_weight_and_error(shard, n, potential, rng)
 
 
 def part_bytes(n_rows: int, n_columns: int) -> int:

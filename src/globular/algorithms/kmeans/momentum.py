@@ -42,15 +42,21 @@ class Momentum:
         """Where the next E-step shall have the centres that were `old` and whose M-step gave `update`. O(C·D)."""
         means = update.centers
         shift = means - old
-        self._velocity = shift if self._velocity is None else DECAY * self._velocity + shift
+        radius = _lengths(shift)
+        if self._velocity is None:
+            self._velocity = shift
+        else:
+            self._velocity *= DECAY
+            self._velocity += shift
         jumped = [cluster for cluster, _ in update.relocated]
         self.forget(jumped)
-        radius, speed = update.shifts(old), _lengths(self._velocity)
+        speed = _lengths(self._velocity)
         if self._means is not None:
             radius = np.minimum(radius, LEAD * _lengths(means - self._means))
-        self._means = means.copy()
+        self._means = means  # nobody changes the centres of an update
         step = np.divide(REACH * radius, speed, out=np.zeros_like(speed), where=speed > 0)
-        centers = means + step[:, None] * self._velocity
+        centers = step[:, None] * self._velocity
+        centers += means
         if not self._unit_centers:
             return centers
         lengths = _lengths(centers)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from globular.algorithms.kmeans.coreset import draw_part, draw_parts, part_bytes, swap_and_step_from_part
+from globular.algorithms.kmeans.coreset import FAR_OFF, draw_part, draw_parts, part_bytes, swap_and_step_from_part
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.kmeans.subspace import LARGEST_COPY, enter_subspace, leave_subspace
@@ -31,9 +31,10 @@ from globular.algorithms.kmeans.swaps import swap_and_step
 from globular.algorithms.kmeans.trials import ROUGH_GAIN, STEPS_PER_TRIAL, TrialOptions, search_by_trials
 from globular.algorithms.kmeans.yinyang import yinyang
 from globular.algorithms.seeding.named import Starting
-from globular.algorithms.steps import Step, result_of
+from globular.algorithms.steps import Step, numbered_from, result_of
 from globular.model.history import PART
 from globular.model.statistics import F64
+from globular.model.subspace import LEADING
 from globular.seam.shard import Shard
 
 logger = logging.getLogger("globular")
@@ -133,7 +134,7 @@ class PipelineOptions:
 def kmeans(
     shard: Shard, seed: Seeding, options: PipelineOptions, random_state: np.random.RandomState
 ) -> Iterator[Step[F64]]:
-    """Cluster the rows of a shard. Every step has as many centres as there shall be, in the whole space."""
+    """Cluster the rows of a shard. Every step has all of its centres; those in the whole space are `lifted`."""
     if options.chosen in PLAIN:
         start = yield from seed(shard)
         exact = KMeansOptions(options.max_iter, options.tol, options.unit_centers)
@@ -181,30 +182,50 @@ def _search_and_step(
     """Stages 2 to 5 for few clusters: a search on parts of growing size, then steps over all rows."""
     parts = draw_parts(shard, options.n_clusters, rng) if options.may_narrow else []
     trials = QUALITIES[options.quality].trials
+    on_part = replace(stepping, min_gain=max(PART_GAIN, stepping.min_gain), max_iter=PART_STEPS, tol=0.0)
+    first, few = parts[0] if parts else shard, CLUSTERS_STARTED // options.n_clusters
+    n_starts = max(1, min(MOST_STARTS, max(few, shard.n_rows // (ROWS_PER_START * first.n_rows))))
     if not parts:
+        all_rows = replace(trials, max_share=ON_ALL_ROWS)
+        if stepping.unexplained > 0 and n_starts > 1:  # in a subspace starts are cheap
+            best = yield from _best_start(shard, seed, n_starts, on_part, rng)
+            yield from search_by_trials(shard, best.model, stepping, all_rows, rng)
+            return
         start = yield from seed(shard)
         if start.is_seeding:
-            trials = replace(trials, max_share=ON_ALL_ROWS)
-            yield from search_by_trials(shard, start.centers, stepping, trials, rng)
+            yield from search_by_trials(shard, start.centers, stepping, all_rows, rng)
         else:  # a start that the user has chosen stays as it is
             yield from probing_kmeans(shard, start.centers, stepping, rng)
         return
-    on_part = replace(stepping, min_gain=max(PART_GAIN, stepping.min_gain), max_iter=PART_STEPS, tol=0.0)
-    few, cheap = CLUSTERS_STARTED // options.n_clusters, shard.n_rows // (ROWS_PER_START * parts[0].n_rows)
-    n_starts = max(1, min(MOST_STARTS, max(few, cheap)))
-    best = yield from _best_start(parts[0], seed, n_starts, on_part, rng)
+    best = yield from _best_start(first, seed, n_starts, on_part, rng)
+    del first  # its memory, and that of the other parts, is free while the steps over all rows are taken
+    best = yield from _search_parts(parts, best, on_part, trials, rng)
+    steps = probing_kmeans(shard, best.model, stepping, rng)
+    step = next(steps)
+    yield step
+    if step.stopped or step.objective <= FAR_OFF * best.objective:
+        yield from steps
+        return
+    logger.info("the part was misleading: an error of %g, and %g of all rows", best.objective, step.objective)
+    left = replace(stepping, max_iter=options.max_iter - 1)
+    yield from numbered_from(search_by_trials(shard, step.model, left, trials, rng), 1)
+
+
+def _search_parts(
+    parts: list[Shard], best: Step[F64], options: ProbingOptions, trials: TrialOptions, rng: np.random.Generator
+) -> Generator[Step[F64], None, Step[F64]]:
+    """Trials on every part, from the smallest on, each of which is given up after that; returns the end."""
     while parts:
         part = parts.pop(0)
-        logger.info("searches on %d of %d rows", part.n_rows, shard.n_rows)
-        for step in search_by_trials(part, best.model, on_part, trials, rng):
+        logger.info("searches on %d rows", part.n_rows)
+        for step in search_by_trials(part, best.model, options, trials, rng):
             is_last = step.stopped != "" and not parts
             best = replace(
                 step, iteration=0, stopped="", stage=PART, next_rows=None if is_last else STEPS_PER_TRIAL * part.n_rows
             )
             yield best
         trials = replace(trials, more_failures=0)  # what fails on a small part mostly fails on a larger one
-    del part  # its memory is free while the steps over all rows are taken
-    yield from probing_kmeans(shard, best.model, stepping, rng)
+    return best
 
 
 def _best_start(
@@ -226,6 +247,6 @@ def _best_start(
 
 def most_bytes(n_clusters: int, n_rows: int, n_columns: int) -> int:
     """The most memory that stages 1 to 7 take: centres, sums and copies, words a row, coordinates, and a part."""
-    coordinates = min(LARGEST_COPY, 8 * n_rows * n_columns)
+    coordinates = min(LARGEST_COPY, 8 * n_rows * n_columns) + 4 * min(LARGEST_COPY, 8 * LEADING * n_columns)
     whole = 8 * (12 * n_clusters * n_columns + 8 * n_rows)
     return whole + coordinates + part_bytes(n_rows, n_columns) + FIXED_BYTES

@@ -2,7 +2,8 @@
 
 Rows with hundreds of columns mostly vary along a few dozen directions, and centres of clusters along fewer still (see
 `model.subspace` for how many). So the fit is begun on the rows' coordinates in that subspace, where an iteration costs
-d / D of a whole one and reads d / D of the memory, and ended in the whole space.
+d / D of a whole one and reads d / D of the memory, and ended in the whole space. Of sparse rows the coordinates are
+dense, and still fewer numbers than the centres of a dozen clusters.
 
 This is not an approximation that has to be paid for later. For a centre in the subspace
 
@@ -26,14 +27,19 @@ from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.steps import Step, numbered_from
 from globular.model.history import SEEDS
 from globular.model.statistics import F64, HardStatistics
-from globular.model.subspace import Subspace, informative_subspace
-from globular.seam.passes import Project, SumByLabel
+from globular.model.subspace import LEADING, Subspace, informative_subspace, orthonormal
+from globular.seam.passes import PowerStep, Project, SumByLabel
 from globular.seam.shard import Shard
 
 FROM_COLUMNS = 16
 """With fewer columns there is too little to gain."""
 SAMPLED_ROWS = 4096
 SAMPLED_NUMBERS = 1 << 23
+FEWEST_DIRECTIONS, DIRECTIONS_PER_CLUSTER, SOME_DIRECTIONS = 16, 6, 128
+"""Directions of sparse rows: so many and more for every cluster, up to some or the number of clusters. Text varies
+along thousands of directions, and its clusters along the first of them."""
+ROWS_PER_DIRECTION, POWER_STEPS = 16, 2
+"""How many rows there have to be for each, and how often directions are turned towards the leading ones."""
 LARGEST_COPY = 1 << 30
 """Bytes of coordinates that may be held beside the rows."""
 
@@ -59,13 +65,17 @@ def enter_subspace(
     D = shard.n_columns
     if shard.why_not(Project) or D < FROM_COLUMNS:
         return None
-    n = min(SAMPLED_ROWS, shard.n_rows, max(1, SAMPLED_NUMBERS // D))
-    sample = shard.take(shard.locate(np.sort(rng.random(n)) * shard.total_weight, "weights"))
     mean, variance = shard.column_moments()
     origin = np.zeros(D) if unit_centers else mean
-    subspace = informative_subspace(sample, origin, n_clusters, rng)
-    d = subspace.dimension
-    if d > largest_share * D or shard.n_rows * d * 8 > LARGEST_COPY:
+    if not shard.why_not(PowerStep):
+        subspace = _subspace_of_sparse_rows(shard, origin, n_clusters, rng)
+    elif "dense rows" in shard.lacks:  # sparse rows that are read anew
+        return None
+    else:
+        n = min(SAMPLED_ROWS, shard.n_rows, max(1, SAMPLED_NUMBERS // D))
+        subspace = informative_subspace(_some_rows(shard, n, rng), origin, n_clusters, rng)
+    d = 0 if subspace is None else subspace.dimension
+    if subspace is None or not 0 < d <= largest_share * D or shard.n_rows * d * 8 > LARGEST_COPY:
         return None
     inside = shard.run(Project(subspace))
     total = shard.total_weight * float((variance + (mean - origin) ** 2).sum())
@@ -74,17 +84,36 @@ def enter_subspace(
     return Inside(subspace, inside, total, max(0.0, total - explained))
 
 
+def _subspace_of_sparse_rows(shard: Shard, origin: F64, n_clusters: int, rng: np.random.Generator) -> Subspace | None:
+    """Leading directions by subspace iteration from some of the rows; None where those would be too many numbers.
+
+    A sample that says as much about thousands of columns could not be held.
+    """
+    d = min(FEWEST_DIRECTIONS + DIRECTIONS_PER_CLUSTER * n_clusters, max(SOME_DIRECTIONS, n_clusters), LEADING)
+    if d * ROWS_PER_DIRECTION > shard.n_rows or 8 * d * max(shard.n_columns, shard.n_rows) > LARGEST_COPY:
+        return None
+    basis = (_some_rows(shard, d, rng) - origin).T
+    for _ in range(POWER_STEPS):
+        basis = orthonormal(shard.run(PowerStep(Subspace(origin, basis))))
+    return Subspace(origin, basis)
+
+
+def _some_rows(shard: Shard, n: int, rng: np.random.Generator) -> F64:
+    return shard.take(shard.locate(np.sort(rng.random(n)) * shard.total_weight, "weights"))
+
+
 def leave_subspace(
     shard: Shard, inside: Inside, steps: Iterator[Step[F64]], options: ProbingOptions, rng: np.random.Generator
 ) -> Iterator[Step[F64]]:
     """Steps of k-means inside the subspace, their centres lifted; then more in the whole space."""
     for step in steps:
-        lifted = inside.subspace.lift(step.model)
         is_last = step.stopped != "" and (step.iteration >= options.max_iter or step.objective == 0.0)
         unknown = inside.unexplained if step.stage == SEEDS else 0.0  # seedings see the coordinates alone
-        yield replace(step, model=lifted, objective=step.objective + unknown, stopped=step.stopped if is_last else "")
+        stopped = step.stopped if is_last else ""
+        yield replace(step, objective=step.objective + unknown, stopped=stopped, lift=inside.subspace.lift)
         if is_last:
             return
+    lifted = inside.subspace.lift(step.model)
     statistics = shard.run(SumByLabel(len(lifted)))
     means = update_centers(shard, statistics, lifted, unit=options.unit_centers, relocate=False).centers
     before = _objective_at(means, statistics, inside)

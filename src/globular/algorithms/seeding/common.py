@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from globular.algorithms.steps import Step
 from globular.model.history import SEEDS
@@ -37,7 +39,17 @@ def evenly_spread_masses(total: float, n: int, rng: np.random.Generator) -> F64:
     return (np.arange(n, dtype=np.float64) + rng.random(n)) * (total / n)
 
 
-def sample_by_weight_and_error(shard: Shard, n: int, potential: float, rng: np.random.Generator) -> tuple[Index, F64]:
+class DrawnRows(NamedTuple):
+    """Rows, each of them once."""
+
+    indices: Index
+    weights: F64
+    """What each of them stands for."""
+    counts: NDArray[np.intp]
+    """How often each was drawn."""
+
+
+def sample_by_weight_and_error(shard: Shard, n: int, potential: float, rng: np.random.Generator) -> DrawnRows:
     """Rows and what each of them stands for: half of n draws by weight, half by the w·d² that the last pass has left.
 
     `potential` is the sum of those. Remote groups of few rows are not missed, and no row stands for more than twice
@@ -51,7 +63,7 @@ def sample_by_weight_and_error(shard: Shard, n: int, potential: float, rng: np.r
     chance = np.full(len(indices), 0.5 / total)
     if potential > 0:
         chance += 0.5 * take_squared_distances(shard, indices) / potential
-    return indices, counts / (n * chance)
+    return DrawnRows(indices, counts / (n * chance), counts)
 
 
 def take_squared_distances(shard: Shard, indices: Index) -> F64:

@@ -188,7 +188,7 @@ class _Builder:
                 shard.locate(evenly_spread_masses(total, n, self.rng), "weights"), return_counts=True
             )
             return _Sample(indices, counts.astype(np.float64) * (total / n), False)
-        indices, weights = sample_by_weight_and_error(shard, n, float(self.errors.sum()), self.rng)
+        indices, weights, _ = sample_by_weight_and_error(shard, n, float(self.errors.sum()), self.rng)
         return _Sample(indices, weights, False)
 
     def _seed_cells(self, size: int, sample: _Sample) -> CellLevel:

@@ -1,4 +1,4 @@
-"""Coordinates of rows in a subspace: one matrix product, block by block."""
+"""Coordinates of rows in a subspace: one matrix product, block by block; and what leads sparse rows to one."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
-from globular.backends.cpu.rows import Floats, KernelRows, on_rows
+from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, on_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import HostShard
-from globular.kernels.project import project_rows
+from globular.kernels.project import project_csr_rows, project_rows
+from globular.model.statistics import F64
 from globular.model.subspace import Subspace
-from globular.seam.passes import Project
+from globular.seam.passes import PowerStep, Project
 
 ROWS_PER_BLOCK = 512
 
@@ -31,11 +33,38 @@ def project(shard: HostShard, work: Project) -> CpuShard:
 
 def _write_coordinates(shard: CpuShard, subspace: Subspace, out: Floats) -> None:
     """(x − origin) · basis of every row, in the dtype of the rows, to `out` (N, d)."""
-    rows = shard.dense_rows
-    origin, basis = subspace.origin.astype(rows.dtype), np.ascontiguousarray(subspace.basis, dtype=rows.dtype)
+    dtype = shard.dtype
+    origin, basis = subspace.origin.astype(dtype), np.ascontiguousarray(subspace.basis, dtype=dtype)
 
     def project(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
+        if isinstance(shard.rows, CSRRows):
+            project_csr_rows(queue, ROWS_PER_BLOCK, rows, shard.scales[part], basis, seen_origin, out[part])
+            return
         seen = np.empty((ROWS_PER_BLOCK, shard.n_columns), dtype=out.dtype)
         project_rows(queue, rows[0], shard.scales[part], origin, basis, seen, out[part])
 
-    on_rows(rows, shard.n_threads, project)
+    seen_origin = (subspace.origin @ subspace.basis).astype(dtype)
+    on_rows(shard.rows, shard.n_threads, project)
+
+
+@CpuShard.implements(PowerStep)
+def power_step(shard: CpuShard, work: PowerStep) -> F64:
+    """Coordinates of the rows, then the same product again of the columns with them."""
+    rows, n_directions = shard.rows, work.subspace.dimension
+    assert isinstance(rows, CSRRows)
+    coordinates = np.empty((shard.n_rows, n_directions), dtype=shard.dtype)
+    _write_coordinates(shard, work.subspace, coordinates)
+    if len(shard.weights):
+        coordinates *= shard.weights[:, None]
+    totals = np.add.reduce(coordinates, axis=0, dtype=np.float64)
+    if len(shard.scales):
+        coordinates *= shard.scales[:, None]
+    columns = CSRRows(sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=rows.shape).T.tocsr())
+    out, nowhere = np.empty((shard.n_columns, n_directions)), np.zeros(n_directions)
+
+    def multiply(queue: NDArray[np.int64], columns: KernelRows, part: slice) -> None:
+        project_csr_rows(queue, ROWS_PER_BLOCK, columns, shard.scales[:0], coordinates, nowhere, out[part])
+
+    on_rows(columns, shard.n_threads, multiply, calls_blas=False)
+    out -= work.subspace.origin[:, None] * totals
+    return out

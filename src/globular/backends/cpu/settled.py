@@ -118,11 +118,6 @@ class Settled:
         """Sums of all rows, about the offset."""
         self.sums, self.counts, self.peaks = sums, counts, counts.copy()
 
-    def add(self, sums: F64, counts: F64) -> None:
-        """What moved rows change about them."""
-        self.sums += sums
-        self.counts += counts
-
     @contextmanager
     def block(self) -> Iterator[Block]:
         """Scratch memory for one thread; the size of a block changes no result."""

@@ -117,14 +117,18 @@ def _sums_in_cluster_order(shard: CpuShard, grouping: Grouping) -> tuple[F64, F6
     return sums, counts
 
 
-def moved_sums(
-    shard: CpuShard, n_clusters: int, moved: NDArray[np.integer], offset: F64 | None = None
-) -> tuple[F64, F64]:
-    """What the moved rows (and what they have left) add to their new clusters and take from their old ones."""
+def moved_sums(shard: CpuShard, n_clusters: int, moved: NDArray[np.integer]) -> tuple[F64, F64]:
+    """What moved rows change about all sums."""
+    sums, counts = np.zeros((n_clusters, shard.n_columns)), np.zeros(n_clusters)
+    add_moved(shard, moved, sums, counts)
+    return sums, counts
+
+
+def add_moved(shard: CpuShard, moved: NDArray[np.integer], sums: F64, counts: F64, offset: F64 | None = None) -> None:
+    """Add the moved rows to the sums of their new clusters, and take them from those that they have left."""
     numbers, old = moved
     left = old >= 0  # rows without a label before have nothing to leave
-    sums, counts = np.zeros((n_clusters, shard.n_columns)), np.zeros(n_clusters)
-    origin = np.zeros(shard.n_columns) if offset is None else offset
+    n_clusters, origin = len(sums), np.zeros(shard.n_columns) if offset is None else offset
     sides = []
     for rows, labels, sign in ((numbers, shard.labels[numbers], 1.0), (numbers[left], old[left], -1.0)):
         order = order_by(labels, n_clusters, shard.n_threads)
@@ -140,7 +144,6 @@ def moved_sums(
 
     n_tasks = min(TASKS, 1 + len(numbers) // ROWS_PER_TASK)
     run_all(add, even_ranges(n_clusters, -(-n_clusters // n_tasks)), shard.n_threads)
-    return sums, counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.settled import FADED, Settled
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.cpu.sums import FEW_SUMS, former_labels, moved_sums, sums_about_offset, wanted_sums
+from globular.backends.cpu.sums import FEW_SUMS, add_moved, former_labels, sums_about_offset, wanted_sums
 from globular.kernels.assign import RowState, Tally, Task, assign_spans
 from globular.kernels.label import Given
 from globular.kernels.nearest import own_distances
@@ -58,7 +58,7 @@ def assign_all(shard: CpuShard, work: Assign) -> HardStatistics:
 
     if not few and not afresh:
         moved = np.flatnonzero(held != settled.held)
-        settled.add(*moved_sums(shard, len(work.centers), np.stack([moved, held[moved]]), shard.offset))
+        add_moved(shard, np.stack([moved, held[moved]]), settled.sums, settled.counts, shard.offset)
     settled.n_moved = 0 if afresh else settled.n_moved + n_moved
     objective = _add_up(shard, settled, tally, afresh)
     settled.cancels = not objective >= CANCELLED * settled.total

@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
 from globular.backends.cpu import CpuShard, center_scores
+from globular.backends.cpu.assign import batch as cpu_batch
 from globular.backends.cpu.assign import votes as cpu_votes
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
 from globular.data.sources import ArraySource
+from globular.kernels.votes import cut_runs
 from globular.model.cells import CenterCells
 from globular.model.groups import CenterGroups
 from globular.model.nested import Batch, Bounds, Candidates, NestedSearch
@@ -202,6 +204,9 @@ def test_bounds_save_distances_as_centers_settle() -> None:
 @pytest.mark.parametrize("kind", ["none", "elkan", "yinyang"])
 def test_same_bits_for_any_number_of_threads(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(center_scores, "ROWS_PER_BLOCK", 64)
+    monkeypatch.setattr(center_scores, "LEAST_ROWS", 64)
+    monkeypatch.setattr(cpu_batch, "ROWS_PER_BLOCK", 64)
+    monkeypatch.setattr(cpu_batch, "ROWS_PER_THREAD", 64)
     monkeypatch.setattr(cpu_votes, "ROWS_PER_SUM", 50)
     rows = blobs(n=1000, C=5, D=6)
     found = []
@@ -223,6 +228,26 @@ def test_large_and_small_clusters_are_summed_alike(
 ) -> None:
     monkeypatch.setattr(cpu_votes, "ROWS_PER_SUM", rows_per_sum)
     walk(blobs(n=200, D=3), wander(blobs(n=n_clusters, D=3, seed=1), 4, 0.5), "elkan", weights=weights_for(200))
+
+
+@given(st.lists(st.integers(0, 25), min_size=1, max_size=40), st.integers(1, 10))
+@settings(max_examples=200, deadline=None)
+@example([11] * 30, 10)  # two pieces each
+def test_runs_are_whole_clusters_or_pieces_of_one(sizes: list[int], most: int) -> None:
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    n = int(starts[-1])
+    runs, pieces = np.full((3 * n // most + 2, 3), -7), np.full(2 * n // most + 1, -7)
+    n_runs, n_pieces = cut_runs(starts, most, runs, pieces)
+    assert n_runs <= len(runs) and n_pieces <= len(pieces)
+    begins, ends, piece_of = runs[:n_runs].T
+    np.testing.assert_array_equal(np.concatenate([[0], ends]), np.concatenate([begins, [n]]))
+    assert (ends - begins <= most).all() and (ends > begins).all()
+    whole = piece_of < 0
+    assert np.isin(begins[whole], starts).all() and np.isin(ends[whole], starts).all()
+    np.testing.assert_array_equal(piece_of[~whole], np.arange(n_pieces))
+    clusters = np.searchsorted(starts, begins[~whole], side="right") - 1
+    np.testing.assert_array_equal(pieces[:n_pieces], clusters)
+    assert (ends[~whole] <= starts[clusters + 1]).all()
 
 
 @pytest.mark.parametrize("kind", ["none", "elkan", "yinyang"])

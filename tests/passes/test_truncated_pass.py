@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from globular.backends.cpu import CpuShard, grouped
+from globular.backends.cpu import CpuShard, grouped, sums
 from globular.backends.cpu.assign import neighbors as truncated
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
@@ -22,7 +22,7 @@ from globular.model.graph import Graph, random_graph
 from globular.model.search import Search
 from globular.model.statistics import PairStatistics, SoftStatistics
 from globular.seam.among import Neighbors
-from globular.seam.passes import Answer, Assign, Expect, ScatterLabels, Truncated
+from globular.seam.passes import Answer, Assign, Expect, ScatterLabels, SumByLabel, Truncated
 from globular.seam.shard import Shard
 from makers import Rows, blobs, in_form, lattice, weights_for
 from reference import assign as hard_reference
@@ -326,11 +326,19 @@ def set_labels(shard: Shard, labels: np.ndarray) -> None:
 
 @pytest.fixture
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several tasks, and hash tables that run full, also on little data."""
+    """Several tasks and threads, hash tables that run full, and no room for many of them, also on little data."""
     monkeypatch.setattr(truncated, "ROWS_PER_TASK", 16)
     monkeypatch.setattr(grouped, "ROWS_PER_TASK", 16)
     monkeypatch.setattr(few_columns, "ROWS_AT_ONCE", few_columns.LANES)
     monkeypatch.setattr(truncated, "HASH_SIZE", 64)
+    monkeypatch.setattr(truncated, "TABLES_AT_ONCE", 1)
+    monkeypatch.setattr(truncated, "ROWS_PER_SEARCH", 16)
+    monkeypatch.setattr(truncated, "GATHERED_ROWS", 16)
+    monkeypatch.setattr(truncated, "NUMBERS_PER_BLOCK", 16)
+    monkeypatch.setattr(grouped, "_COMPARED_AT_ONCE", 16)
+    monkeypatch.setattr(grouped, "_PACKED_PER_THREAD", 16)
+    monkeypatch.setattr(sums, "MOVES_PER_TASK", 16)
+    monkeypatch.setattr(sums, "ROWS_PER_TASK", 16)
 
 
 @pytest.mark.parametrize("unit_rows", [False, True], ids=["euclidean", "cosine"])
@@ -357,6 +365,26 @@ def test_hard_pass_in_any_layout(form: str, C_prime: int, unit_rows: bool) -> No
         assert found.objective == pytest.approx(expected.objective, rel=1e-12)
         assert found.n_distances == expected.n_distances
         check_pairs(found.pairs, dense_pairs(expected.pairs, len(centers)))
+
+
+@pytest.mark.parametrize("n_candidates", [1, 3])
+@pytest.mark.parametrize("D", [FEW, MANY], ids=["few columns", "many columns"])
+@pytest.mark.parametrize("form", ["float32", "uint8", "csr64"])
+@pytest.mark.usefixtures("small_tasks")
+def test_what_moved_is_the_difference_of_two_sums(form: str, D: int, n_candidates: int) -> None:
+    matrix, centers, graph, labels = problem(form, D, n=300)
+    weights, found = weights_for(300), []
+    for n_threads in (1, 2, 3):
+        shard = CpuShard(matrix, weights, n_threads=n_threads)
+        shard.labels[:] = labels
+        before = shard.run(SumByLabel(len(centers)))
+        moved = shard.run(Assign(centers, Neighbors(graph, Search(n_candidates, 1, 0, estimate=True)), "moves"))
+        after = shard.run(SumByLabel(len(centers)))
+        assert moved.n_changed == np.count_nonzero(shard.labels != labels) > 100
+        np.testing.assert_allclose(before.counts + moved.counts, after.counts, atol=1e-9)
+        np.testing.assert_allclose(before.sums + moved.sums, after.sums, rtol=1e-9, atol=1e-6)
+        found.append((moved.sums.tobytes(), moved.counts.tobytes(), moved.pairs.sums.tobytes(), moved.objective))
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize("D", [FEW, MANY], ids=["few columns", "many columns"])

@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import inline, kernel
-from globular.kernels.nearest import scores_may_overflow
+from globular.kernels.queue import take_number
 from globular.kernels.rows import fetch, quick_distance, quick_distances, squared_distance
-from globular.kernels.scores import rounding
 
 SAFETY = 2.0**-22
 TINY, LARGEST = 2.0**-126, 2.0**127  # within these, float32 rounds with a relative error below the safety
@@ -42,32 +41,78 @@ def stored_upper(bound: float, drift: float) -> Any:
 
 
 @kernel
-def unsettled(
-    chosen: Any,  # IN  (n,) rows of the shard
-    labels: Any,  # IN  (n,) their clusters; −1: not seen before
-    upper: Any,  # IN  (N,) stored upper bounds
-    lower: Any,  # IN  (N, groups) stored lower bounds
+def copy_labels(
+    queue: Any,  # IN/OUT blocks
+    size: int,  # IN  rows of a block
+    batch: Any,  # IN  (b,) rows of the shard
+    labels: Any,  # IN  (N,)
+    former: Any,  # OUT (b,) those of the batch
+    new: Any,  # OUT (b,) the same
+) -> None:
+    """The labels of the batch. O(b)."""
+    begin = size * take_number(queue)
+    while begin < batch.shape[0]:
+        for i in range(begin, min(begin + size, batch.shape[0])):
+            former[i] = new[i] = labels[batch[i]]
+        begin = size * take_number(queue)
+
+
+@kernel
+def write_labels(
+    queue: Any,  # IN/OUT blocks
+    size: int,  # IN  rows of a block
+    batch: Any,  # IN  (b,) rows of the shard
+    former: Any,  # IN  (b,)
+    new: Any,  # IN  (b,)
+    labels: Any,  # OUT (N,)
+    moved: Any,  # OUT (1, b) positions of rows that change their cluster, from where each block begins
+    n_moved: Any,  # OUT (blocks,)
+) -> None:
+    """The new labels of the batch. O(b)."""
+    block = take_number(queue)
+    while block < n_moved.shape[0]:
+        begin = block * size
+        n = 0
+        for i in range(begin, min(begin + size, batch.shape[0])):
+            if new[i] != former[i]:
+                labels[batch[i]] = new[i]
+                moved[0, begin + n] = i
+                n += 1
+        n_moved[block] = n
+        block = take_number(queue)
+
+
+@kernel
+def find_unsettled(
+    queue: Any,  # IN/OUT blocks
+    size: int,  # IN  rows of a block
+    batch: Any,  # IN  (b,) rows of the shard
+    labels: Any,  # IN  (b,) their clusters; −1: not seen before
     drift: Any,  # IN  (C,) path of every centre
     group_drift: Any,  # IN  (groups,) path of every group
-    out: Any,  # OUT (n,) positions of rows seen before that their bounds do not settle; from the end, of new ones
-) -> tuple[int, int]:
-    """Rows that must be looked at, and new ones: how many of each. O(n · groups), and no row is read."""
-    n_groups, n = group_drift.shape[0], chosen.shape[0]
-    n_open, n_new = 0, 0
-    for i in range(n):
-        r, c = chosen[i], labels[i]
-        if c < 0:
-            n_new += 1
-            out[n - n_new] = i
-            continue
-        limit = upper[r] + drift[c]
-        within = 0
-        for g in range(n_groups):
-            within += lower[r, g] - group_drift[g] <= limit
-        if within > 0:
-            out[n_open] = i
-            n_open += 1
-    return n_open, n_new
+    upper: Any,  # IN  (N,) stored upper bounds
+    lower: Any,  # IN  (N, groups) stored lower bounds
+    found: Any,  # OUT (1, b) positions of rows that are new or not settled by their bounds, from where a block begins
+    n_found: Any,  # OUT (blocks,)
+) -> None:
+    """Rows that must be looked at. O(b · groups), and no row is read."""
+    n_groups = group_drift.shape[0]
+    block = take_number(queue)
+    while block < n_found.shape[0]:
+        begin = block * size
+        n = 0
+        for i in range(begin, min(begin + size, batch.shape[0])):
+            r, c = batch[i], labels[i]
+            within = 1 if c < 0 else 0
+            if c >= 0:
+                limit = upper[r] + drift[c]
+                for g in range(n_groups):
+                    within += lower[r, g] - group_drift[g] <= limit
+            if within > 0:
+                found[0, begin + n] = i
+                n += 1
+        n_found[block] = n
+        block = take_number(queue)
 
 
 @inline
@@ -140,12 +185,21 @@ def keep_bounds(
             lower[r, g] = min(lower[r, g], below)
 
 
+@inline
+def place_of(k: int, row: int, places: Any) -> int:
+    """Where the k-th of some rows lies: where its number says if there are no places."""
+    return places[k] if places.shape[0] else row
+
+
 @kernel
 def search_few(
+    queue: Any,  # IN/OUT blocks
+    size: int,  # IN  rows of a block
+    positions: Any,  # IN  (n,) rows of the batch to look at
     rows: Any,  # IN
-    at: Any,  # IN  (n,) where each row lies in `rows`
+    places: Any,  # IN  (n,) where they lie in `rows`; empty: where their numbers say
     scales: Any,  # IN  (N,) or empty
-    chosen: Any,  # IN  (n,) the rows' numbers in the shard
+    batch: Any,  # IN  (b,) the rows' numbers in the shard
     centers: Any,  # IN  (C, D) float64
     norms: Any,  # IN  (C,)
     rounded: Any,  # IN  (C, D) the centres in the rows' dtype
@@ -153,92 +207,50 @@ def search_few(
     share: float,  # IN  what share of a distance its own rounding can be
     order: Any,  # IN  (C,) centres sorted by group
     starts: Any,  # IN  (groups + 1,)
+    most: int,  # IN  rows with more candidates than this are left to the product
     group_of: Any,  # IN  (C,)
     drift: Any,  # IN  (C,)
     group_drift: Any,  # IN  (groups,)
-    most: int,  # IN  rows with more candidates than this are left to the product
     upper: Any,  # IN/OUT (N,)
     lower: Any,  # IN/OUT (N, groups)
-    labels: Any,  # IN/OUT (n,)
+    labels: Any,  # IN/OUT (b,)
     among: Any,  # scratch (1, C) the row's own centre and its candidates
     squares: Any,  # scratch (C,) squared distances in the rows' dtype
-    wide: Any,  # OUT (n,) positions left to the product
-) -> tuple[int, int]:
-    """Alg. 1 for dense rows with few candidates; how many are left, and distances computed. O(D) a distance.
+    wide: Any,  # OUT (1, n) positions left to the product, from where each block begins
+    numbers: Any,  # OUT (blocks, 2) how many those are, and distances computed
+) -> None:
+    """Alg. 1 for dense rows with few candidates. O(D) a distance.
 
     Distances are taken in the rows' own precision, and exact ones only of centres between which rounding might decide.
     """
-    n_wide, n_distances = 0, 0
-    for i in range(chosen.shape[0]):
-        if i + AHEAD < chosen.shape[0]:
-            fetch(rows, at[i + AHEAD])
-        r, c = chosen[i], labels[i]
-        scale = scales[r] if scales.shape[0] else 1.0
-        squares[0] = quick_distance(rows, at[i], scale, rounded, c, norms)
-        own = np.sqrt(np.float64(squares[0])) * (1.0 + share) + errors[c]
-        left = not (own < LARGEST and LEAST_SCALE < scale < 1.0 / LEAST_SCALE)  # infinity and NaN say nothing
-        if not left:
-            upper[r] = stored_upper(own, drift[c])
-            left = count_close(lower, r, group_drift, starts, own) > most
-        if left:
-            wide[n_wide] = i
-            n_wide += 1
-            continue
-        n = collect_close(lower, r, group_drift, order, starts, own, c, among)
-        n_distances += n
-        if n > 1:
-            quick_distances(rows, at[i], scale, rounded, among[:, :n], 0, norms, squares)
-            labels[i] = closest_among(rows, at[i], scale, centers, norms, errors, share, among, squares, n)
-            keep_bounds(among, squares, n, errors, share, group_of, drift, group_drift, r, labels[i], upper, lower)
-    return n_wide, n_distances
-
-
-@kernel
-def bound_by_scores(
-    rows: Any,  # IN
-    at: Any,  # IN  (n,) where each row lies in `rows`
-    chosen: Any,  # IN  (n,) rows of the shard
-    lengths: Any,  # IN  (n,) ‖x − offset‖
-    scales: Any,  # IN  (n,) or empty
-    scores: Any,  # IN  (n, ≥ C) −2 x·(m − offset)
-    score_norms: Any,  # IN  (C,) ‖m − offset‖²
-    longest: float,  # IN  the largest ‖m − offset‖
-    slack: float,  # IN  error of the norms
-    group_of: Any,  # IN  (C,)
-    drift: Any,  # IN  (C,)
-    group_drift: Any,  # IN  (groups,)
-    n_columns: int,  # IN
-    unit: float,  # IN  unit round-off of the scores
-    tiny: float,  # IN  their smallest normal number
-    best: Any,  # IN  (n,) no less than the squared distance to the own centre
-    labels: Any,  # IN  (n,)
-    upper: Any,  # OUT (N,)
-    lower: Any,  # OUT (N, groups)
-    least: Any,  # scratch (groups,)
-) -> None:
-    """Lines 22 and 26 of Alg. 5: bounds as tight as the scores allow. O(n · C)."""
-    n_groups, C = group_drift.shape[0], group_of.shape[0]
-    for i in range(chosen.shape[0]):
-        r = chosen[i]
-        scale = scales[i] if scales.shape[0] else 1.0
-        length = scale * lengths[i]
-        error = slack + rounding(rows, at[i], length + longest, scale, n_columns, unit, tiny)
-        useless = scores_may_overflow(length + longest, scale, tiny)
-        shift = length * length - error
-        if n_groups == C:  # Elkan's: every centre is its own group
-            for c in range(C):
-                squared = score_norms[c] + scale * scores[i, c] + shift
-                lower[r, c] = stored_lower(0.0 if useless else np.sqrt(max(squared, 0.0)), group_drift[c])
-            lower[r, labels[i]] = LARGEST
-        else:
-            for g in range(n_groups):
-                least[g] = np.inf
-            for c in range(C):
-                if c != labels[i]:
-                    squared = score_norms[c] + scale * scores[i, c] + shift
-                    least[group_of[c]] = min(least[group_of[c]], squared)
-            for g in range(n_groups):
-                lower[r, g] = stored_lower(0.0 if useless else np.sqrt(max(least[g], 0.0)), group_drift[g])
-        reach = 2.0 * length + np.sqrt(best[i])
-        own = np.sqrt(best[i] + slack + rounding(rows, at[i], reach, scale, n_columns, unit, tiny))
-        upper[r] = stored_upper(own, drift[labels[i]])
+    block = take_number(queue)
+    while block < numbers.shape[0]:
+        begin, end = block * size, min((block + 1) * size, positions.shape[0])
+        n_wide, n_distances = 0, 0
+        for k in range(begin, end):
+            if k + AHEAD < end:
+                fetch(rows, place_of(k + AHEAD, batch[positions[k + AHEAD]], places))
+            i = positions[k]
+            r, c = batch[i], labels[i]
+            at = place_of(k, r, places)
+            scale = scales[r] if scales.shape[0] else 1.0
+            left = c < 0
+            if not left:
+                squares[0] = quick_distance(rows, at, scale, rounded, c, norms)
+                own = np.sqrt(np.float64(squares[0])) * (1.0 + share) + errors[c]
+                left = not (own < LARGEST and LEAST_SCALE < scale < 1.0 / LEAST_SCALE)  # infinity, NaN say nothing
+                if not left:
+                    upper[r] = stored_upper(own, drift[c])
+                    left = count_close(lower, r, group_drift, starts, own) > most
+            if left:
+                wide[0, begin + n_wide] = i
+                n_wide += 1
+                continue
+            n = collect_close(lower, r, group_drift, order, starts, own, c, among)
+            n_distances += n
+            if n > 1:
+                quick_distances(rows, at, scale, rounded, among[:, :n], 0, norms, squares)
+                labels[i] = closest_among(rows, at, scale, centers, norms, errors, share, among, squares, n)
+                keep_bounds(among, squares, n, errors, share, group_of, drift, group_drift, r, labels[i], upper, lower)
+        numbers[block, 0], numbers[block, 1] = n_wide, n_distances
+        block = take_number(queue)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.neighborhoods import HORIZON, flush_table, write_pair
+from globular.kernels.queue import take_number
 from globular.kernels.random import random_cluster, random_outside
 
 ROWS_AT_ONCE = 256
@@ -60,14 +61,15 @@ class Batch(NamedTuple):
 
 @kernel
 def search_few_columns(
+    queue: Any,  # IN/OUT  as in `search_neighborhoods`, like all that follows
+    tasks: Any,  # IN
+    room: Any,  # IN
     rows: Any,  # IN  (array,): dense rows of few columns
-    places: Any,  # IN  as in `search_neighborhoods`, like all that follows
+    places: Any,  # IN
     order: Any,  # IN
     weights: Any,  # IN
     scales: Any,  # IN
     starts: Any,  # IN
-    first: int,  # IN
-    last: int,  # IN
     graph: Any,  # IN
     quick: Any,  # IN
     centers: Any,  # IN
@@ -75,63 +77,71 @@ def search_few_columns(
     seed: Any,  # IN
     first_row: int,  # IN
     labels: Any,  # OUT
+    grouped: Any,  # OUT
     moved: Any,  # OUT
     pairs: Any,  # OUT
     pair_sums: Any,  # OUT
+    objectives: Any,  # OUT
+    numbers: Any,  # OUT
     batch: Any,  # scratch, a Batch
     table: Any,  # scratch (G, G + 1) float64
-) -> tuple[float, int, int, int]:
+) -> None:
     """C′ = 1, few columns. O(rows · (G + n_random) · D)."""
-    n, size, base = order.shape[0], batch.x.shape[1], starts[first]
-    objective, n_distances, n_pairs, n_moved = 0.0, n * graph.shape[1], 0, 0
-    estimate = pairs.shape[1] > 0
-    table[:, :] = 0
-    at, next_at = first, first
-    for begin in range(0, n, size):
-        m = min(size, n - begin)
-        width = (m + LANES - 1) & -LANES
-        load_batch(rows[0], places, order, scales, weights, begin, m, width, batch)
-        next_at = spread_groups(starts, at, base + begin, m, graph, quick, centers, batch)
-        compare_neighbors(batch, width)
-        settle_own(batch, width)
-        settle_winners(batch, m, centers, graph)
-        for t in range(n_random):
-            draw_randoms(batch, m, width, quick, seed, first_row, order, begin, t)
-            for k in range(m):
-                # all neighbours are nearer than this: what is beyond is no neighbour, and of no use as one
-                if batch.near[k] > HORIZON * batch.farthest[k]:
+    size, estimate = batch.x.shape[1], pairs.shape[1] > 0
+    task = take_number(queue)
+    while task < tasks.shape[0] - 1:
+        base, stop = starts[tasks[task]], starts[tasks[task + 1]]
+        objective, n_distances, n_pairs, n_moved = 0.0, (stop - base) * graph.shape[1], room[task], base
+        table[:, :] = 0
+        at = tasks[task]
+        for begin in range(base, stop, size):
+            m = min(size, stop - begin)
+            width = (m + LANES - 1) & -LANES
+            load_batch(rows[0], places, order, scales, weights, begin, m, width, batch)
+            next_at = spread_groups(starts, at, begin, m, graph, quick, centers, batch)
+            compare_neighbors(batch, width)
+            settle_own(batch, width)
+            settle_winners(batch, m, centers, graph)
+            for t in range(n_random):
+                draw_randoms(batch, m, width, quick, seed, first_row, order, begin, t)
+                for k in range(m):
+                    # all neighbours are nearer than this: what is beyond is no neighbour, and of no use as one
+                    if batch.near[k] > HORIZON * batch.farthest[k]:
+                        n_distances += 1
+                        continue
+                    other = random_outside(seed, first_row + order[begin + k], t, graph, batch.group[k])
+                    if other < 0:
+                        continue
                     n_distances += 1
-                    continue
-                other = random_outside(seed, first_row + order[begin + k], t, graph, batch.group[k])
-                if other < 0:
-                    continue
-                n_distances += 1
-                distance = column_distance(batch.x, k, centers, other)
-                closest, label = batch.exact[k], batch.label[k]
-                wins = distance < closest
-                if estimate and distance < HORIZON * batch.farthest[k]:
-                    far = np.sqrt(np.float32(max(distance, closest)))
-                    write_pair(label, other, wins, batch.weight[k], far, pairs, pair_sums, n_pairs)
-                    n_pairs += 1
-                if wins:
-                    batch.exact[k], batch.label[k] = distance, other
-        objective += sum_errors(batch, width)
-        if estimate:
-            root_distances(batch, width)
-            end = 0
-            for p in range(at, next_at + 1):
-                k, end = end, min(m, starts[p + 1] - base - begin)
-                add_to_table(batch, k, end, graph, p, table)
-                if starts[p + 1] == base + begin + end:  # the group is complete
-                    n_pairs = flush_table(p, graph, table, pairs, pair_sums, n_pairs)
-                    table[:, :] = 0
-        for k in range(m):
-            if batch.label[k] != batch.group[k]:
-                labels[order[begin + k]] = batch.label[k]
-                moved[0, n_moved], moved[1, n_moved] = base + begin + k, batch.group[k]
-                n_moved += 1
-        at = next_at
-    return objective, n_distances, n_pairs, n_moved
+                    distance = column_distance(batch.x, k, centers, other)
+                    closest, label = batch.exact[k], batch.label[k]
+                    wins = distance < closest
+                    if estimate and distance < HORIZON * batch.farthest[k]:
+                        far = np.sqrt(np.float32(max(distance, closest)))
+                        write_pair(label, other, wins, batch.weight[k], far, pairs, pair_sums, n_pairs)
+                        n_pairs += 1
+                    if wins:
+                        batch.exact[k], batch.label[k] = distance, other
+            objective += sum_errors(batch, width)
+            if estimate:
+                root_distances(batch, width)
+                end = 0
+                for p in range(at, next_at + 1):
+                    k, end = end, min(m, starts[p + 1] - begin)
+                    add_to_table(batch, k, end, graph, p, table)
+                    if starts[p + 1] == begin + end:  # the group is complete
+                        n_pairs = flush_table(p, graph, table, pairs, pair_sums, n_pairs)
+                        table[:, :] = 0
+            for k in range(m):
+                old, label = batch.group[k], batch.label[k]
+                if label != old:
+                    labels[order[begin + k]] = grouped[order[begin + k]] = label
+                    moved[0, n_moved], moved[1, n_moved], moved[2, n_moved] = begin + k, old, label
+                    n_moved += 1
+            at = next_at
+        objectives[task] = objective
+        numbers[task, 0], numbers[task, 1], numbers[task, 2] = n_distances, n_pairs - room[task], n_moved - base
+        task = take_number(queue)
 
 
 @inline

@@ -12,8 +12,8 @@ from globular.kernels.queue import take_number
 
 @kernel
 def neighbors_from_pairs(
-    first: int,  # IN  this call handles the clusters first … last − 1
-    last: int,  # IN
+    queue: Any,  # IN/OUT blocks
+    size: int,  # IN  clusters of a block
     graph: Any,  # IN  (C, G) the old neighbourhoods
     order: Any,  # IN  (pairs,) triples grouped by their first cluster
     starts: Any,  # IN  (C + 1,)
@@ -29,34 +29,37 @@ def neighbors_from_pairs(
 
     Clusters that no row of c has looked at have no estimate; places left over keep old neighbours.
     """
-    G = graph.shape[1]
-    for c in range(first, last):
-        n_met = 0
-        for q in range(starts[c], starts[c + 1]):
-            other, count = second[order[q]], pair_sums[1, order[q]]
-            if count <= 0:  # rows of weight zero say nothing
-                continue
-            if slots[other] == 0:
-                met[n_met], means[n_met], counts[n_met] = other, 0.0, 0.0
-                n_met += 1
-                slots[other] = n_met
-            k = slots[other] - 1
-            means[k] += pair_sums[0, order[q]]
-            counts[k] += count
-        for k in range(n_met):
-            means[k] /= counts[k]
-        n_kept = smallest_means(c, met, n_met, slots, means, new_graph)
-        for g in range(G):
-            if n_kept == G:
-                break
-            known = False
-            for k in range(n_kept):
-                known |= new_graph[c, k] == graph[c, g]
-            if not known:
-                new_graph[c, n_kept] = graph[c, g]
-                n_kept += 1
-        for k in range(n_met):
-            slots[met[k]] = 0
+    C, G = graph.shape
+    first = size * take_number(queue)
+    while first < C:
+        for c in range(first, min(first + size, C)):
+            n_met = 0
+            for q in range(starts[c], starts[c + 1]):
+                other, count = second[order[q]], pair_sums[1, order[q]]
+                if count <= 0:  # rows of weight zero say nothing
+                    continue
+                if slots[other] == 0:
+                    met[n_met], means[n_met], counts[n_met] = other, 0.0, 0.0
+                    n_met += 1
+                    slots[other] = n_met
+                k = slots[other] - 1
+                means[k] += pair_sums[0, order[q]]
+                counts[k] += count
+            for k in range(n_met):
+                means[k] /= counts[k]
+            n_kept = smallest_means(c, met, n_met, slots, means, new_graph)
+            for g in range(G):
+                if n_kept == G:
+                    break
+                known = False
+                for k in range(n_kept):
+                    known |= new_graph[c, k] == graph[c, g]
+                if not known:
+                    new_graph[c, n_kept] = graph[c, g]
+                    n_kept += 1
+            for k in range(n_met):
+                slots[met[k]] = 0
+        first = size * take_number(queue)
 
 
 @inline

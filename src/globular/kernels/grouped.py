@@ -1,4 +1,4 @@
-"""Rows in groups by their label: a counting sort on several threads, and groups kept up to date.
+"""Rows in groups by their label: a counting sort on several threads, groups kept up to date, sums of what moved.
 
 Few rows change their cluster in a pass, so to bring groups up to date the old order is mostly copied from front to
 back; a sort from scratch would write all over memory.
@@ -12,6 +12,9 @@ import numpy as np
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.queue import take_number
+from globular.kernels.rows import add_row, fetch
+
+AHEAD = 4  # how many rows ahead memory is asked for
 
 
 @inline
@@ -73,18 +76,30 @@ def place_members(
 
 @kernel
 def join_groups(
+    queue: Any,  # IN/OUT tasks
+    tasks: Any,  # IN  (T + 1,) task t has the groups tasks[t] … tasks[t + 1] − 1
     starts: Any,  # IN  (C + 1,) where each group began
     members: Any,  # IN  (m, N)
     left: Any,  # IN  (movers,) places in `members` that were left, ascending
     old: Any,  # IN  (movers,) the groups of those places
-    arrivals: Any,  # IN  (m, movers) who moved, by their new group
+    arrivals: Any,  # IN  (movers,) the same places, by the new group of who was there
     new: Any,  # IN  (movers,) those groups, ascending
-    first: int,  # IN  this call handles the groups first … last − 1
-    last: int,  # IN
-    new_starts: Any,  # OUT (C + 1,); the last call writes the end of all
+    new_starts: Any,  # OUT (C + 1,)
     new_members: Any,  # OUT (m, N)
 ) -> None:
     """Each group again: who stayed, then who arrived. O(rows)."""
+    t = take_number(queue)
+    while t < tasks.shape[0] - 1:
+        join_some(starts, members, left, old, arrivals, new, tasks[t], tasks[t + 1], new_starts, new_members)
+        t = take_number(queue)
+
+
+@inline
+def join_some(
+    starts: Any, members: Any, left: Any, old: Any, arrivals: Any, new: Any, first: int, last: int, new_starts: Any,
+    new_members: Any,
+) -> None:  # fmt: skip
+    """The groups first … last − 1; the last of all has the end of all written too. O(rows)."""
     n_left, n_arrived = np.searchsorted(left, starts[first]), np.searchsorted(new, first)
     n_movers = left.shape[0]
     c = first
@@ -110,12 +125,30 @@ def join_groups(
         to += starts[c + 1] - k
         while n_arrived < n_movers and new[n_arrived] == c:
             for a in range(members.shape[0]):
-                new_members[a, to] = arrivals[a, n_arrived]
+                new_members[a, to] = members[a, arrivals[n_arrived]]
             to += 1
             n_arrived += 1
         c += 1
     if last == starts.shape[0] - 1:
         new_starts[last] = starts[last]
+
+
+@kernel
+def pack(
+    queue: Any,  # IN/OUT stretches
+    begins: Any,  # IN  (T,) where each stretch lies
+    sizes: Any,  # IN  (T,) how long it is
+    to: Any,  # IN  (T,) where it goes
+    scattered: Any,  # IN  (m, ·)
+    out: Any,  # OUT (m, ·)
+) -> None:
+    """Copy stretches of an array. O(m · Σ sizes)."""
+    s = take_number(queue)
+    while s < begins.shape[0]:
+        for a in range(out.shape[0]):
+            for k in range(sizes[s]):
+                out[a, to[s] + k] = scattered[a, begins[s] + k]
+        s = take_number(queue)
 
 
 @inline
@@ -124,3 +157,32 @@ def copy_members(members: Any, begin: int, end: int, new_members: Any, to: int) 
     for a in range(members.shape[0]):
         for i in range(end - begin):
             new_members[a, to + i] = members[a, begin + i]
+
+
+@kernel
+def sum_moved(
+    queue: Any,  # IN/OUT tasks
+    tasks: Any,  # IN  (T + 1,) task t has the clusters tasks[t] … tasks[t + 1] − 1
+    rows: Any,  # IN
+    places: Any,  # IN  (n,) where the rows that have moved lie in `rows`
+    numbers: Any,  # IN  (n,) their numbers in the shard
+    clusters: Any,  # IN  (n,) ascending: which they join or leave
+    signs: Any,  # IN  (n,) 1 where they join, −1 where they leave
+    weights: Any,  # IN  (N,) or empty
+    scales: Any,  # IN  (N,) or empty
+    origin: Any,  # IN  (D,)
+    sums: Any,  # IN/OUT (C, D) + Σ ± w s (x − origin)
+    counts: Any,  # IN/OUT (C,) + Σ ± w
+) -> None:
+    """Add rows to their new clusters, and take them out of their old ones. O(n · D)."""
+    t = take_number(queue)
+    while t < tasks.shape[0] - 1:
+        begin, end = np.searchsorted(clusters, tasks[t]), np.searchsorted(clusters, tasks[t + 1])
+        for k in range(begin, end):
+            i, c = numbers[k], clusters[k]
+            if k + AHEAD < end:
+                fetch(rows, places[k + AHEAD])
+            weight = signs[k] * (weights[i] if weights.shape[0] else 1.0)
+            counts[c] += weight
+            add_row(rows, places[k], weight * (scales[i] if scales.shape[0] else 1.0), origin, sums, c)
+        t = take_number(queue)

@@ -16,6 +16,7 @@ import numpy as np
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.prefetch import prefetch_row
+from globular.kernels.queue import take_number
 from globular.kernels.random import random_cluster, random_outside
 from globular.kernels.rows import fetch, quick_distance, quick_distances, squared_distance
 
@@ -25,15 +26,37 @@ HORIZON = 2.25
 
 
 @kernel
+def round_centers(
+    queue: Any,  # IN/OUT blocks
+    size: int,  # IN  centres of a block
+    centers: Any,  # IN  (C, D) float64
+    quick: Any,  # OUT (C, D) the same in the rows' dtype
+    norms: Any,  # OUT (C,) ‖m‖²
+) -> None:
+    """What a search needs of the centres. O(C · D)."""
+    C, D = centers.shape
+    first = size * take_number(queue)
+    while first < C:
+        for c in range(first, min(first + size, C)):
+            total = 0.0
+            for j in range(D):
+                quick[c, j] = centers[c, j]
+                total += centers[c, j] * centers[c, j]
+            norms[c] = total
+        first = size * take_number(queue)
+
+
+@kernel
 def search_neighborhoods(
+    queue: Any,  # IN/OUT tasks
+    tasks: Any,  # IN  (T + 1,) task t has the groups tasks[t] … tasks[t + 1] − 1
+    room: Any,  # IN  (T,) where the triples of each task begin
     rows: Any,  # IN
-    places: Any,  # IN  (n,) where in `rows` the rows of this call lie, grouped by their cluster
-    order: Any,  # IN  (n,) their numbers in the shard
+    places: Any,  # IN  (N,) where the rows, grouped by their cluster, lie in `rows`
+    order: Any,  # IN  (N,) their numbers in the shard
     weights: Any,  # IN  (N,) or empty
     scales: Any,  # IN  (N,) or empty
-    starts: Any,  # IN  (C + 1,) where each group begins, counted over all calls
-    first: int,  # IN  this call handles the groups first … last − 1
-    last: int,  # IN
+    starts: Any,  # IN  (C + 1,) where each group begins
     graph: Any,  # IN  (C, G) neighbours of every cluster, itself first
     quick: Any,  # IN  (C, D) centres in the rows' dtype
     centers: Any,  # IN  (C, D) float64
@@ -42,59 +65,65 @@ def search_neighborhoods(
     seed: Any,  # IN  uint64 of this iteration
     first_row: int,  # IN  global number of row 0
     labels: Any,  # OUT (N,)
-    moved: Any,  # OUT (2, n) places in the order of all groups of rows that change their cluster, and which they leave
+    grouped: Any,  # OUT (N,) a copy of the labels that stays with the groups
+    moved: Any,  # OUT (3, N) of rows that change their cluster, from where each task begins: their places in the order
+    # of groups, and the clusters that they leave and join
     pairs: Any,  # OUT (2, ·) int32: c and c̃ of the triples; width 0 when no estimates are wanted
     pair_sums: Any,  # OUT (2, ·) float32: Σ w d and Σ w
+    objectives: Any,  # OUT (T,) Σ w d²
+    numbers: Any,  # OUT (T, 3) distances, triples, and rows that have moved
     d: Any,  # scratch (G,) rows' dtype
     table: Any,  # scratch (G, G + 1) float64: Σ w d by winner and candidate, Σ w by winner
-) -> tuple[float, int, int, int]:
-    """C′ = 1: the closest of the group's neighbours and of `n_random` others. O(rows · (G + n_random) · D).
-
-    Returns Σ w d², and the numbers of distances, of triples and of rows that have moved.
-    """
+) -> None:
+    """C′ = 1: the closest of the group's neighbours and of `n_random` others. O(rows · (G + n_random) · D)."""
     n_clusters, G = graph.shape
-    objective, n_distances, n_pairs, n_moved = 0.0, 0, 0, 0
     estimate = pairs.shape[1] > 0
-    base = starts[first]
-    for p in range(first, last):
-        table[:, :] = 0
-        for k in range(starts[p] - base, starts[p + 1] - base):
-            i, r = order[k], places[k]
-            if k + AHEAD < order.shape[0]:
-                fetch(rows, places[k + AHEAD])
-                if n_random:
-                    prefetch_row(quick, random_cluster(seed, first_row + order[k + AHEAD], 0, n_clusters))
-            scale = scales[i] if scales.shape[0] else 1.0
-            weight = weights[i] if weights.shape[0] else 1.0
-            winner, closest, farthest = closest_neighbor(rows, r, scale, graph, p, quick, centers, norms, d)
-            label, horizon = graph[p, winner], HORIZON * farthest
-            n_distances += G
-            for t in range(n_random):
-                other = random_outside(seed, first_row + i, t, graph, p)
-                if other < 0:
-                    continue
-                n_distances += 1
-                distance = np.float64(quick_distance(rows, r, scale, quick, other, norms))
-                if distance < closest:
-                    distance = squared_distance(rows, r, scale, centers, other, norms)
-                wins = distance < closest
-                if estimate:  # written in any case and kept if it is near: a branch here would be a coin toss
-                    write_pair(label, other, wins, weight, np.sqrt(max(distance, closest)), pairs, pair_sums, n_pairs)
-                    n_pairs += distance < horizon
-                if wins:
-                    closest, label = distance, other
-            if label != p:
-                labels[i] = label
-                moved[0, n_moved], moved[1, n_moved] = base + k, p
-                n_moved += 1
-            objective += weight * closest
-            if estimate and label == graph[p, winner]:
-                table[winner, G] += weight
-                for g in range(G):
-                    table[winner, g] += weight * np.sqrt(d[g])
-        if estimate:
-            n_pairs = flush_table(p, graph, table, pairs, pair_sums, n_pairs)
-    return objective, n_distances, n_pairs, n_moved
+    task = take_number(queue)
+    while task < tasks.shape[0] - 1:
+        base, end = starts[tasks[task]], starts[tasks[task + 1]]
+        objective, n_distances, n_pairs, n_moved = 0.0, 0, room[task], base
+        for p in range(tasks[task], tasks[task + 1]):
+            table[:, :] = 0
+            for k in range(starts[p], starts[p + 1]):
+                i, r = order[k], places[k]
+                if k + AHEAD < end:
+                    fetch(rows, places[k + AHEAD])
+                    if n_random:
+                        prefetch_row(quick, random_cluster(seed, first_row + order[k + AHEAD], 0, n_clusters))
+                scale = scales[i] if scales.shape[0] else 1.0
+                weight = weights[i] if weights.shape[0] else 1.0
+                winner, closest, farthest = closest_neighbor(rows, r, scale, graph, p, quick, centers, norms, d)
+                label, horizon = graph[p, winner], HORIZON * farthest
+                n_distances += G
+                for t in range(n_random):
+                    other = random_outside(seed, first_row + i, t, graph, p)
+                    if other < 0:
+                        continue
+                    n_distances += 1
+                    distance = np.float64(quick_distance(rows, r, scale, quick, other, norms))
+                    if distance < closest:
+                        distance = squared_distance(rows, r, scale, centers, other, norms)
+                    wins = distance < closest
+                    if estimate:  # written in any case and kept if it is near: a branch here would be a coin toss
+                        far = np.sqrt(max(distance, closest))
+                        write_pair(label, other, wins, weight, far, pairs, pair_sums, n_pairs)
+                        n_pairs += distance < horizon
+                    if wins:
+                        closest, label = distance, other
+                if label != p:
+                    labels[i] = grouped[i] = label
+                    moved[0, n_moved], moved[1, n_moved], moved[2, n_moved] = k, p, label
+                    n_moved += 1
+                objective += weight * closest
+                if estimate and label == graph[p, winner]:
+                    table[winner, G] += weight
+                    for g in range(G):
+                        table[winner, g] += weight * np.sqrt(d[g])
+            if estimate:
+                n_pairs = flush_table(p, graph, table, pairs, pair_sums, n_pairs)
+        objectives[task] = objective
+        numbers[task, 0], numbers[task, 1], numbers[task, 2] = n_distances, n_pairs - room[task], n_moved - base
+        task = take_number(queue)
 
 
 @inline

@@ -13,8 +13,9 @@ import numpy as np
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.neighborhoods import AHEAD
+from globular.kernels.queue import take_number
 from globular.kernels.random import random_cluster
-from globular.kernels.rows import add_row, fetch, quick_distance, quick_mahalanobis, squared_distance
+from globular.kernels.rows import fetch, quick_distance, quick_mahalanobis, squared_distance
 
 _GOLDEN, _S32 = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
 
@@ -45,14 +46,36 @@ def cost_of(rows: Any, r: int, scale: float, quick: Any, c: int, norms: Any, pre
 
 
 @kernel
+def renew_members(
+    queue: Any,  # IN/OUT runs
+    length: int,  # IN  rows of a run
+    labels: Any,  # IN  (N,)
+    graph: Any,  # IN  (C, G)
+    members: Any,  # IN/OUT (N, C′)
+) -> None:
+    """K(n) of rows that it is new to, or whose label it does not go with: the label's neighbourhood. O(N)."""
+    n, C_prime = members.shape
+    G = min(C_prime, graph.shape[1])
+    begin = length * take_number(queue)
+    while begin < n:
+        for i in range(begin, min(begin + length, n)):
+            if members[i, 0] != labels[i]:
+                for a in range(G):
+                    members[i, a] = graph[labels[i], a]
+                for a in range(G, C_prime):
+                    members[i, a] = -1
+        begin = length * take_number(queue)
+
+
+@kernel
 def search_candidates(
-    rows: Any,  # IN  all rows, or (gathered) those of order[begin:end]
-    gathered: bool,  # IN
+    queue: Any,  # IN/OUT tasks
+    tasks: Any,  # IN  (T + 1,) task t has the rows order[tasks[t]:tasks[t + 1]]
+    rows: Any,  # IN
+    places: Any,  # IN  (N,) where the rows lie in `rows`
+    order: Any,  # IN  (N,) their numbers in the shard, grouped by their closest cluster
     weights: Any,  # IN  (N,) or empty
     scales: Any,  # IN  (N,) or empty
-    order: Any,  # IN  (N,) rows grouped by their closest cluster
-    begin: int,  # IN  this call handles order[begin:end] …
-    end: int,  # IN
     graph: Any,  # IN  (C, G)
     quick: Any,  # IN  (C, D) centres in the rows' dtype
     norms: Any,  # IN  (C,) ‖m‖² float64
@@ -61,8 +84,10 @@ def search_candidates(
     n_random: int,  # IN
     seed: Any,  # IN
     first_row: int,  # IN
-    members: Any,  # IN/OUT (N, C′) K(n), closest first; −1 where there is none
     by_distance: bool,  # IN  whether Eq. 8 takes square roots of costs (distances) or costs
+    members: Any,  # IN/OUT (N, C′) K(n), closest first; −1 where there is none
+    n_distances: Any,  # IN/OUT (T,)
+    pause: Any,  # IN/OUT (2,) where to go on: the task, −1 for the next one, and the place in the order
     keys: Any,  # IN/OUT (H,) int64 hash table of pairs, −1 where free; length 0 when no estimates are wanted
     pair_sums: Any,  # IN/OUT (H, 2) float64
     stamps: Any,  # scratch (C,) int64, last row that looked at each cluster (rows are stamped 1 … N)
@@ -70,39 +95,68 @@ def search_candidates(
     costs: Any,  # scratch (C′,) rows' dtype
     seen: Any,  # scratch (C′·G + n_random,) int32: the search space G(n)
     seen_costs: Any,  # scratch (the same,) rows' dtype
-) -> tuple[int, int, int]:
-    """General C′: K(n) = the C′ best of ∪ G_c, c ∈ K(n), and of `n_random` others.
+    pairs: Any,  # OUT (2, P) int32: c and c̃ of the triples, P no less than H / 2
+    sums: Any,  # OUT (2, P) float32: Σ w d and Σ w
+    stretches: Any,  # OUT (S, 3) of triples: where their task begins in the order, where they begin, how many
+) -> int:
+    """General C′: K(n) = the C′ best of ∪ G_c, c ∈ K(n), and of `n_random` others. O(rows · C′ · G · D).
 
-    Stops early when the hash table is almost full. Returns where it stopped, the number of distances and of pairs held.
-    O(rows · C′ · G · D).
+    The table is emptied at the end of a task, and before it is too full. Returns the number of stretches of triples,
+    when all is done (`pause` is −1 then) or when there may be no room for the next ones.
     """
-    n_clusters, C_prime = graph.shape[0], members.shape[1]
-    n_distances, n_held = 0, 0
-    H = keys.shape[0]
-    for k in range(begin, end):
-        if H and n_held + seen.shape[0] > H // 2:
-            return k, n_distances, n_held
-        i = order[k]
-        r = k - begin if gathered else i
-        scale = scales[i] if scales.shape[0] else 1.0
-        n_seen = search_space(members, i, graph, n_random, seed, first_row + i, stamps, former, seen)
-        n_kept = 0
-        for s in range(n_seen):
-            seen_costs[s] = cost_of(rows, r, scale, quick, seen[s], norms, precisions, biases)
-            n_kept = insert(seen_costs[s], seen[s], costs, members, i, n_kept)
-        for a in range(n_kept, C_prime):
-            members[i, a] = -1
-        n_distances += n_seen
-        weight = weights[i] if weights.shape[0] else 1.0
-        if H == 0 or weight <= 0:
-            continue
-        closest = np.int64(members[i, 0])
-        for s in range(n_seen):
-            if seen[s] != closest:
-                value = np.float64(seen_costs[s])
-                value = np.sqrt(max(value, 0.0)) if by_distance else value
-                n_held += collect_pair(closest * n_clusters + seen[s], weight, value, keys, pair_sums)
-    return end, n_distances, n_held
+    H, n_stretches, n_triples = keys.shape[0], 0, 0
+    task, k = pause[0], pause[1]
+    if task < 0:
+        task = take_number(queue)
+        k = tasks[task] if task < tasks.shape[0] - 1 else 0
+    while task < tasks.shape[0] - 1:
+        end = tasks[task + 1]
+        while k < end:
+            if H and (n_triples + H // 2 > pairs.shape[1] or n_stretches == stretches.shape[0]):
+                pause[0], pause[1] = task, k
+                return n_stretches
+            n_held = 0
+            while k < end and (H == 0 or n_held + seen.shape[0] <= H // 2):
+                i = order[k]
+                if k + AHEAD < end:
+                    fetch(rows, places[k + AHEAD])
+                n_seen = search_row(
+                    rows, places[k], scales[i] if scales.shape[0] else 1.0, graph, quick, norms, precisions, biases,
+                    n_random, seed, first_row + i, i, members, stamps, former, costs, seen, seen_costs,
+                )  # fmt: skip
+                n_distances[task] += n_seen
+                weight = weights[i] if weights.shape[0] else 1.0
+                if H and weight > 0:
+                    n_held += collect_pairs(
+                        members[i, 0], graph.shape[0], weight, by_distance, seen, seen_costs, n_seen, keys, pair_sums
+                    )
+                k += 1
+            if n_held:
+                drain_pairs(graph.shape[0], keys, pair_sums, pairs, sums, n_triples)
+                stretches[n_stretches, 0], stretches[n_stretches, 1] = tasks[task], n_triples
+                stretches[n_stretches, 2] = n_held
+                n_triples += n_held
+                n_stretches += 1
+        task = take_number(queue)
+        k = tasks[task] if task < tasks.shape[0] - 1 else 0
+    pause[0] = -1
+    return n_stretches
+
+
+@inline
+def search_row(
+    rows: Any, r: int, scale: float, graph: Any, quick: Any, norms: Any, precisions: Any, biases: Any, n_random: int,
+    seed: Any, number: int, i: int, members: Any, stamps: Any, former: Any, costs: Any, seen: Any, seen_costs: Any,
+) -> int:  # fmt: skip
+    """K(n) of one row; returns how many clusters it has looked at. O(C′ · G · D)."""
+    n_seen = search_space(members, i, graph, n_random, seed, number, stamps, former, seen)
+    n_kept = 0
+    for s in range(n_seen):
+        seen_costs[s] = cost_of(rows, r, scale, quick, seen[s], norms, precisions, biases)
+        n_kept = insert(seen_costs[s], seen[s], costs, members, i, n_kept)
+    for a in range(n_kept, members.shape[1]):
+        members[i, a] = -1
+    return n_seen
 
 
 @inline
@@ -135,6 +189,21 @@ def search_space(
 
 
 @inline
+def collect_pairs(
+    closest: Any, n_clusters: int, weight: float, by_distance: bool, seen: Any, seen_costs: Any, n_seen: int, keys: Any,
+    pair_sums: Any,
+) -> int:  # fmt: skip
+    """Add what one row says about its closest cluster and the others it has seen; returns how many are new."""
+    n_new = 0
+    for s in range(n_seen):
+        if seen[s] != closest:
+            value = np.float64(seen_costs[s])
+            value = np.sqrt(max(value, 0.0)) if by_distance else value
+            n_new += collect_pair(np.int64(closest) * n_clusters + seen[s], weight, value, keys, pair_sums)
+    return n_new
+
+
+@inline
 def collect_pair(key: Any, weight: float, value: float, keys: Any, pair_sums: Any) -> int:
     """Add to the sums of a pair in the hash table; returns 1 if it is a new one. O(1)."""
     last = keys.shape[0] - 1
@@ -151,16 +220,9 @@ def collect_pair(key: Any, weight: float, value: float, keys: Any, pair_sums: An
     return np.int64(is_new)
 
 
-@kernel
-def drain_pairs(
-    n_clusters: int,  # IN
-    keys: Any,  # IN/OUT (H,) emptied
-    pair_sums: Any,  # IN  (H, 2)
-    pairs: Any,  # OUT (2, n)
-    sums: Any,  # OUT (2, n)
-) -> None:
-    """Move the hash table's entries into triples, in table order. O(H)."""
-    n = 0
+@inline
+def drain_pairs(n_clusters: int, keys: Any, pair_sums: Any, pairs: Any, sums: Any, n: int) -> None:
+    """Move the hash table's entries into triples, in table order, from triple n on. O(H)."""
     for slot in range(keys.shape[0]):
         if keys[slot] >= 0:
             pairs[0, n], pairs[1, n] = keys[slot] // n_clusters, keys[slot] % n_clusters
@@ -171,33 +233,46 @@ def drain_pairs(
 
 @kernel
 def settle_hard(
-    rows: Any,  # IN  rows begin … end of the shard
-    scales: Any,  # IN  (n,) or empty
-    weights: Any,  # IN  (n,) or empty
+    queue: Any,  # IN/OUT runs
+    length: int,  # IN  rows of a run
+    first: int,  # IN  the number of row 0 in the shard
+    rows: Any,  # IN
+    scales: Any,  # IN  (N,) or empty
+    weights: Any,  # IN  (N,) or empty
     centers: Any,  # IN  (C, D) float64
     norms: Any,  # IN  (C,)
-    members: Any,  # IN/OUT (n, C′)
-    labels: Any,  # IN  the former closest cluster, OUT the new one
-) -> float:
-    """Only the closest member votes; the former one stays if float64 finds it as close. Σ w d². O(n · D)."""
-    objective = 0.0
+    members: Any,  # IN/OUT (N, C′)
+    labels: Any,  # IN/OUT (N,) the closest cluster
+    moved: Any,  # OUT (2, ·) from where each run begins in the shard, rows whose label changes, and the former one
+    n_moved: Any,  # OUT (runs,)
+    objectives: Any,  # OUT (runs,) Σ w d²
+) -> None:
+    """Only the closest member votes; the former one stays if float64 finds it as close. O(N · D)."""
     C_prime = members.shape[1]
-    for i in range(labels.shape[0]):
-        scale = scales[i] if scales.shape[0] else 1.0
-        closest = squared_distance(rows, i, scale, centers, members[i, 0], norms)
-        if members[i, 0] != labels[i]:
-            stay = squared_distance(rows, i, scale, centers, labels[i], norms)
-            if stay <= closest:
-                closest = stay
-                place = C_prime - 1  # rounding may have put the former one out of K(n) altogether
-                for a in range(1, C_prime):
-                    if members[i, a] == labels[i]:
-                        place = a
-                members[i, place] = members[i, 0]
-                members[i, 0] = labels[i]
-        labels[i] = members[i, 0]
-        objective += closest * (weights[i] if weights.shape[0] else 1.0)
-    return objective
+    run = take_number(queue)
+    while run < objectives.shape[0]:
+        begin, end = run * length, min((run + 1) * length, labels.shape[0])
+        objective, at = 0.0, first + begin
+        for i in range(begin, end):
+            scale = scales[i] if scales.shape[0] else 1.0
+            closest = squared_distance(rows, i, scale, centers, members[i, 0], norms)
+            if members[i, 0] != labels[i]:
+                stay = squared_distance(rows, i, scale, centers, labels[i], norms)
+                if stay <= closest:
+                    closest = stay
+                    place = C_prime - 1  # rounding may have put the former one out of K(n) altogether
+                    for a in range(1, C_prime):
+                        if members[i, a] == labels[i]:
+                            place = a
+                    members[i, place] = members[i, 0]
+                    members[i, 0] = labels[i]
+                else:
+                    moved[0, at], moved[1, at] = first + i, labels[i]
+                    at += 1
+                    labels[i] = members[i, 0]
+            objective += closest * (weights[i] if weights.shape[0] else 1.0)
+        objectives[run], n_moved[run] = objective, at - first - begin
+        run = take_number(queue)
 
 
 @kernel
@@ -281,27 +356,3 @@ def sum_shares(
                     scatter[c, j] += share * difference * difference
             if isotropic:
                 scatter[c, 0] += share * total
-
-
-@kernel
-def sum_moved(
-    rows: Any,  # IN  all rows, or (gathered) those of `numbers`
-    gathered: bool,  # IN
-    weights: Any,  # IN  (N,) or empty
-    scales: Any,  # IN  (N,) or empty
-    origin: Any,  # IN  (D,) zeros
-    labels: Any,  # IN  (n,) ascending
-    numbers: Any,  # IN  (n,) row numbers
-    sign: float,  # IN
-    sums: Any,  # IN/OUT (C, D) Σ ± w s x
-    counts: Any,  # IN/OUT (C,) Σ ± w
-) -> None:
-    """Add rows to their clusters, or take them out. O(n · D)."""
-    for k in range(numbers.shape[0]):
-        i = numbers[k]
-        if k + AHEAD < numbers.shape[0] and not gathered:
-            fetch(rows, numbers[k + AHEAD])
-        weight = sign * (weights[i] if weights.shape[0] else 1.0)
-        factor = weight * (scales[i] if scales.shape[0] else 1.0)
-        counts[labels[k]] += weight
-        add_row(rows, k if gathered else i, factor, origin, sums, labels[k])

@@ -8,11 +8,12 @@ import numpy as np
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.prefetch import prefetch_row
-from globular.kernels.rows import add_row, squared_distance
+from globular.kernels.queue import take_number
+from globular.kernels.rows import add_row, for_csr, squared_distance
 
 
 @inline
-def add_four(x: Any, at: Any, i: int, weights: Any, scales: Any, origin: Any, sums: Any, squares: Any, c: int) -> None:
+def add_four(x: Any, at: Any, i: int, weights: Any, scales: Any, origin: Any, sums: Any, totals: Any, c: int) -> None:
     """Rows i … i + 3 join one cluster: its sum is read and written once for all of them. O(D)."""
     scaled = scales.shape[0] > 0
     a0, a1, a2, a3 = at[i], at[i + 1], at[i + 2], at[i + 3]
@@ -21,73 +22,135 @@ def add_four(x: Any, at: Any, i: int, weights: Any, scales: Any, origin: Any, su
     s2, s3 = scales[i + 2] if scaled else 1.0, scales[i + 3] if scaled else 1.0
     total = 0.0
     for j in range(x.shape[1]):
-        v0, v1 = s0 * x[a0, j] - origin[j], s1 * x[a1, j] - origin[j]
-        v2, v3 = s2 * x[a2, j] - origin[j], s3 * x[a3, j] - origin[j]
+        v0, v1 = s0 * x[a0, j] - origin[0, j], s1 * x[a1, j] - origin[0, j]
+        v2, v3 = s2 * x[a2, j] - origin[0, j], s3 * x[a3, j] - origin[0, j]
         y0, y1, y2, y3 = w0 * v0, w1 * v1, w2 * v2, w3 * v3
         sums[c, j] += (y0 + y1) + (y2 + y3)
         total += (y0 * v0 + y1 * v1) + (y2 * v2 + y3 * v3)
-    squares[c] += total
+    totals[c, 1] += total
+
+
+@kernel
+def cut_runs(
+    starts: Any,  # IN  (C + 1,) where the rows of each cluster begin
+    most: int,  # IN  rows of a run
+    runs: Any,  # OUT (·, 3) where each run begins and ends; −1, or which piece of a cluster it is
+    pieces: Any,  # OUT (·,) the clusters of the pieces
+) -> tuple[int, int]:
+    """Cut rows grouped by cluster into runs of whole clusters, and pieces of those that are too large for one.
+
+    Returns the number of runs and of pieces: at most 3 n / most + 1 and 2 n / most for n rows. O(C)
+    """
+    n_runs, n_pieces, c = 0, 0, 0
+    C = starts.shape[0] - 1
+    while c < C:
+        begin = starts[c]
+        last = c
+        while last < C and starts[last + 1] - begin <= most:
+            last += 1
+        if last > c:
+            if starts[last] > begin:
+                runs[n_runs, 0], runs[n_runs, 1], runs[n_runs, 2] = begin, starts[last], -1
+                n_runs += 1
+            c = last
+            continue
+        for first in range(begin, starts[c + 1], most):
+            runs[n_runs, 0], runs[n_runs, 1], runs[n_runs, 2] = first, min(first + most, starts[c + 1]), n_pieces
+            pieces[n_pieces] = c
+            n_runs += 1
+            n_pieces += 1
+        c += 1
+    return n_runs, n_pieces
 
 
 @kernel
 def sum_votes(
-    x: Any,  # IN  (·, D)
-    at: Any,  # IN  (n,) where each row lies in `x`
+    queue: Any,  # IN/OUT runs
+    runs: Any,  # IN  (R, 3), see `cut_runs`
+    pieces: Any,  # IN  (P,)
+    rows: Any,  # IN
+    at: Any,  # IN  (n,) where the rows lie in `rows`
     labels: Any,  # IN  (n,) ascending
     weights: Any,  # IN  (n,) w of rows that join their clusters, −w of those that leave them
     scales: Any,  # IN  (n,) or empty
-    origin: Any,  # IN  (D,)
-    base: int,  # IN  label that goes to the first row of `sums`
-    sums: Any,  # IN/OUT (·, D) ± Σ w (s x − origin)
-    counts: Any,  # IN/OUT (·,) ± Σ w
-    squares: Any,  # IN/OUT (·,) ± Σ w ‖s x − origin‖²
-    sizes: Any,  # IN/OUT (·,) ± number of rows of positive weight
+    origin: Any,  # IN  (1, D)
+    origin_norm: Any,  # IN  (1,) its squared length
+    totals: Any,  # OUT (C, 3) ± Σ w, ± Σ w ‖s x − origin‖², ± number of rows of positive weight
+    sums: Any,  # IN/OUT (C, D) ± Σ w (s x − origin); of CSR rows ± Σ w s x
+    piece_totals: Any,  # OUT (P, 3) the same of pieces
+    piece_sums: Any,  # OUT (P, D)
 ) -> None:
-    """accumulate(i) of Alg. 3 for some dense rows, with the squares that sse needs. O(n · D)."""
-    n = labels.shape[0]
-    for i in range(n):
-        counts[labels[i] - base] += weights[i]
-        sizes[labels[i] - base] += np.int64(np.sign(weights[i]))
-    i = 0
-    while i < n:
+    """accumulate(i) of Alg. 3, with the squares that sse needs. O(n · D) or O(nnz)."""
+    run = take_number(queue)
+    while run < runs.shape[0]:
+        begin, end, piece = runs[run, 0], runs[run, 1], runs[run, 2]
+        if piece >= 0:
+            piece_totals[piece] = 0.0
+            piece_sums[piece] = 0.0
+            add_votes(
+                rows, at, labels, weights, scales, origin, origin_norm, begin, end, pieces[piece] - piece,
+                piece_totals, piece_sums,
+            )  # fmt: skip
+        else:
+            add_votes(rows, at, labels, weights, scales, origin, origin_norm, begin, end, 0, totals, sums)
+        run = take_number(queue)
+
+
+@kernel
+def join_pieces(
+    pieces: Any,  # IN  (P,)
+    piece_totals: Any,  # IN  (P, 3)
+    piece_sums: Any,  # IN  (P, D)
+    totals: Any,  # IN/OUT (C, 3)
+    sums: Any,  # IN/OUT (C, D)
+) -> None:
+    """Clusters from their pieces, in the order of these. O(P · D)."""
+    for p in range(pieces.shape[0]):
+        c = pieces[p]
+        for a in range(totals.shape[1]):
+            totals[c, a] += piece_totals[p, a]
+        for j in range(sums.shape[1]):
+            sums[c, j] += piece_sums[p, j]
+
+
+def add_votes(
+    rows: Any, at: Any, labels: Any, weights: Any, scales: Any, origin: Any, origin_norm: Any, begin: int, end: int,
+    base: int, totals: Any, sums: Any,
+) -> None:  # fmt: skip
+    """Rows begin … end − 1 to the sums of their labels less `base`. O(D) or O(nnz) each."""
+    x = rows[0]
+    for i in range(begin, end):
+        totals[labels[i] - base, 0] += weights[i]
+        totals[labels[i] - base, 2] += np.sign(weights[i])
+    i = begin
+    while i < end:
         c = labels[i] - base
-        if i + 3 < n and labels[i + 3] == labels[i]:
-            for k in range(i + 4, min(i + 8, n)):
+        if i + 3 < end and labels[i + 3] == labels[i]:
+            for k in range(i + 4, min(i + 8, end)):
                 prefetch_row(x, at[k])
-            add_four(x, at, i, weights, scales, origin, sums, squares, c)
+            add_four(x, at, i, weights, scales, origin, sums, totals, c)
             i += 4
             continue
         scale, total = scales[i] if scales.shape[0] else 1.0, 0.0
         for j in range(x.shape[1]):
-            value = scale * x[at[i], j] - origin[j]
+            value = scale * x[at[i], j] - origin[0, j]
             sums[c, j] += weights[i] * value
             total += value * value
-        squares[c] += weights[i] * total
+        totals[c, 1] += weights[i] * total
         i += 1
 
 
-@kernel
-def sum_sparse_votes(
-    rows: Any,  # IN
-    at: Any,  # IN  (n,) where each row lies in `rows`
-    labels: Any,  # IN  (n,)
-    weights: Any,  # IN  (n,) ± w
-    scales: Any,  # IN  (n,) or empty
-    origin: Any,  # IN  (1, D) what squares are taken about
-    origin_norm: Any,  # IN  (1,) its squared length
-    base: int,  # IN  label that goes to the first row of `sums`
-    sums: Any,  # IN/OUT (·, D) ± Σ w s x
-    counts: Any,  # IN/OUT (·,) ± Σ w
-    squares: Any,  # IN/OUT (·,) ± Σ w ‖s x − origin‖²
-    sizes: Any,  # IN/OUT (·,) ± number of rows of positive weight
-) -> None:
-    """The same for CSR rows, whose sums are about zero. O(nnz)."""
-    for i in range(labels.shape[0]):
+@for_csr(add_votes)
+def _add_votes(
+    rows: Any, at: Any, labels: Any, weights: Any, scales: Any, origin: Any, origin_norm: Any, begin: int, end: int,
+    base: int, totals: Any, sums: Any,
+) -> None:  # fmt: skip
+    for i in range(begin, end):
         c, weight = labels[i] - base, weights[i]
         scale = scales[i] if scales.shape[0] else 1.0
-        counts[c] += weight
-        sizes[c] += np.int64(np.sign(weight))
-        squares[c] += weight * squared_distance(rows, at[i], scale, origin, 0, origin_norm)
+        totals[c, 0] += weight
+        totals[c, 1] += weight * squared_distance(rows, at[i], scale, origin, 0, origin_norm)
+        totals[c, 2] += np.sign(weight)
         add_row(rows, at[i], weight * scale, origin[0], sums, c)
 
 

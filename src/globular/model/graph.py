@@ -14,13 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.kernels import graph as kernels
+from globular.kernels.queue import new_queue
 from globular.model.groups import group_by
 from globular.model.statistics import PairStatistics
-from globular.threads import even_ranges, run_all
+from globular.threads import on_all_threads
 
 Graph: TypeAlias = NDArray[np.int32]
 """(C, G): row c holds c itself and then its G − 1 neighbours, closest first."""
 
+_CLUSTERS_PER_BLOCK = 64
+"""Clusters whose neighbourhoods are estimated in one go."""
 _MANY_REPETITIONS = 8
 """Where G² is more than this multiple of the clusters, a random row without a repetition would not come for ages."""
 
@@ -51,18 +54,17 @@ def random_graph(n_clusters: int, n_neighbors: int, rng: np.random.Generator) ->
 def estimated_graph(graph: Graph, statistics: PairStatistics, n_threads: int) -> Graph:
     """Neighbourhoods by Eq. 8; where there is no estimate old neighbours stay. O(pairs + C·G²)."""
     C = len(graph)
-    starts, order = group_by(statistics.pairs[0], C)
-    new_graph = np.empty_like(graph)
+    starts, order = group_by(statistics.pairs[0], C, n_threads)
+    new_graph, queue = np.empty_like(graph), new_queue()
     most = int(np.diff(starts).max())
 
-    def estimate(span: tuple[int, int]) -> None:
+    def estimate() -> None:
         kernels.neighbors_from_pairs(
-            *span, graph, order, starts, statistics.pairs[1], statistics.sums, new_graph,
+            queue, _CLUSTERS_PER_BLOCK, graph, order, starts, statistics.pairs[1], statistics.sums, new_graph,
             np.zeros(C, dtype=np.int32), np.empty(most, dtype=np.int32), np.empty(most), np.empty(most),
         )  # fmt: skip
 
-    # scratch is C-sized per task: few tasks
-    run_all(estimate, even_ranges(C, -(-C // (2 * n_threads))), n_threads)
+    on_all_threads(estimate, min(n_threads, -(-C // _CLUSTERS_PER_BLOCK)), calls_blas=False)
     return new_graph
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,10 @@ import numpy as np
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.passes import Farthest
 from globular.seam.shard import Shard
+from globular.threads import even_ranges, run_all
+
+NUMBERS_PER_PART = 1 << 16
+"""Numbers of centres for which another thread is worth waking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +59,17 @@ def update_centers(
     if unit:
         divisors = np.sqrt(np.einsum("ij,ij->i", sums, sums))
         filled &= divisors > 0  # where opposite rows cancel, the cluster keeps its direction
-    if filled.all():
-        return CenterUpdate(sums / divisors[:, None], tuple(relocated))
-    centers = sums / np.where(filled, divisors, 1.0)[:, None]
+    centers = np.empty_like(sums)
+    divisors = np.where(filled, divisors, 1.0)[:, None]
+    by_parts(lambda part: np.divide(sums[part], divisors[part], out=centers[part]), sums, shard.n_threads)
     centers[~filled] = old[~filled]
     return CenterUpdate(centers, tuple(relocated))
+
+
+def by_parts(work: Callable[[slice], object], sums: F64, n_threads: int) -> None:
+    """Do something to all rows of an array, (C, D), on our threads."""
+    spans = even_ranges(len(sums), 1 + NUMBERS_PER_PART // max(1, sums.shape[1]))
+    run_all(lambda span: work(slice(*span)), spans, n_threads)
 
 
 def place_empty(

@@ -20,7 +20,7 @@ import numpy as np
 
 from globular.algorithms.graphs import nearest_graph
 from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, label_by_cells
-from globular.algorithms.kmeans.centers import update_centers
+from globular.algorithms.kmeans.centers import by_parts, update_centers
 from globular.algorithms.steps import Step
 from globular.model.graph import Graph, estimated_graph, introduce, random_graph
 from globular.model.search import Search
@@ -173,7 +173,7 @@ def variational_kmeans(
             Assign(centers, Neighbors(graph, neighborhoods.search(centers)), "moves" if not full else "sums")
         )
         step = found
-        totals = step if full or totals is None else _advance(totals, step)
+        totals = step if full or totals is None else _advance(totals, step, shard.n_threads)
         graph = neighborhoods.after(graph, found.pairs)
         # M-step, Eq. 4 with hard votes
         update = update_centers(
@@ -191,7 +191,7 @@ def variational_kmeans(
         centers, newcomers, n_distances = update.centers, update.relocated, 0
 
 
-def _advance(totals: HardStatistics, moved: HardStatistics) -> HardStatistics:
+def _advance(totals: HardStatistics, moved: HardStatistics, n_threads: int) -> HardStatistics:
     """Totals after some rows have moved; the sums are updated in place.
 
     A cluster that all rows have left has lost its rounding errors as well.
@@ -199,8 +199,9 @@ def _advance(totals: HardStatistics, moved: HardStatistics) -> HardStatistics:
     counts = totals.counts + moved.counts
     emptied = counts <= 1e-9 * totals.counts
     counts[emptied] = 0.0
-    totals.sums += moved.sums
-    return HardStatistics(totals.sums, counts, moved.objective, moved.n_changed, moved.n_distances)
+    sums = totals.sums
+    by_parts(lambda part: np.add(sums[part], moved.sums[part], out=sums[part]), sums, n_threads)
+    return HardStatistics(sums, counts, moved.objective, moved.n_changed, moved.n_distances)
 
 
 class Patience:

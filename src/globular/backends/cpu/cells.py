@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.products import THIN
-from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, can_be_indexed, gather_rows, on_rows
+from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, gather_rows, in_place, on_rows, picked_in_place
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import NONE
 from globular.kernels import cells as kernels
@@ -68,11 +68,11 @@ def for_cells(
     `work` also gets a number to write for each task. Returns their sum, and how many rows each cell has.
     """
     starts, order = group_by(cell_of, n_cells, shard.n_threads)
-    rows = shard.rows
-    tasks = cell_tasks(starts, ROWS_PER_TASK if can_be_indexed(rows) else GATHERED_ROWS)
+    rows, indexed = shard.rows, in_place(shard.rows, order, shard.n_threads)
+    tasks = cell_tasks(starts, ROWS_PER_TASK if indexed else GATHERED_ROWS)
     numbers = np.zeros(len(tasks), dtype=np.int64)
-    if can_be_indexed(rows):
-        share = CellShare(new_queue(), tasks, rows.kernel_rows(0, shard.n_rows), order, order)
+    if indexed:
+        share = CellShare(new_queue(), tasks, indexed[0], order, indexed[1])
         on_all_threads(lambda: work(share, numbers), shard.n_threads)
     else:
 
@@ -117,7 +117,9 @@ class CellProduct:
         found: Labels = np.empty((n, shard.n_rows), dtype=np.int32).T
         n_heats = -(-n_centers // HEAT)
 
-        def route(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
+        def route(
+            queue: NDArray[np.int64], rows: KernelRows, part: slice, places: NDArray[np.integer] | None = None
+        ) -> None:
             seen, scores, lengths = self._scratch()
             block = min(len(lengths), len(scores) // n_centers)
             keys, winners = self.keys(n_heats * HEAT), self.keys(n_heats)
@@ -128,11 +130,17 @@ class CellProduct:
                 )  # fmt: skip
                 return
             kernels.route_rows(
-                queue, rows, np.arange(len(found[part])), shard.scales[part], self.offset, self.factors,
-                self.score_norms, seen, scores, lengths[:block], keys, winners, found[part],
+                queue, rows, np.arange(len(found[part])) if places is None else places, places is None,
+                shard.scales[part], self.offset, self.factors, self.score_norms, seen, scores, lengths[:block], keys,
+                winners, found[part],
             )  # fmt: skip
 
-        on_rows(shard.rows, shard.n_threads, route)
+        picked = None if self.is_thin else picked_in_place(shard.rows)
+        if picked is None:
+            on_rows(shard.rows, shard.n_threads, route)
+        else:
+            queue, everyone = new_queue(), slice(0, shard.n_rows)
+            on_all_threads(lambda: route(queue, picked[0], everyone, picked[1]), shard.n_threads)
         return found
 
     def merge_closest(self, cell_of: Labels, costs: Floats, found: Labels) -> int:

@@ -1,49 +1,91 @@
-"""Rows of a batch against all centres: scores −2 x·m by matrix products, and labels from them.
+"""Rows of a batch against all centres: scores −2 x·m by matrix products, labels from them, and bounds.
 
-All centres at once, in blocks of rows that suit the cache, where `hard.CenterProduct` has chunks of centres; no exact
-distance is computed where one score is clearly the lowest.
+All centres at once, in blocks of rows that suit the cache; no exact distance is computed where one score is clearly the
+lowest.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, Rows, load_rows
+from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, can_be_indexed, gather_rows
 from globular.backends.cpu.shard import CpuShard
+from globular.kernels import batch_products as kernels
 from globular.kernels import columns as column_kernels
-from globular.kernels import scores as kernels
 from globular.kernels.batch import SAFETY
+from globular.kernels.queue import new_queue
 from globular.model.columns import ColumnMeans
 from globular.model.statistics import F64, I64
 from globular.seam.passes import Labels
-from globular.threads import cached_property, even_ranges
+from globular.threads import cached_property, even_ranges, on_all_threads, run_all
 
-ROWS_PER_BLOCK = 512
-"""Rows that are put together for one product: they and their scores stay in the second-level cache."""
-BYTES_PER_BLOCK = 2**20
-TASKS, SMALLEST_TASK, LARGEST_TASK = 8, 512, 2048
-SCORES_PER_TASK, BYTES_PER_TASK = 2**20, 2**24
-"""Tasks that a batch is cut into, and how many rows, scores and bytes of rows that must be converted these may have."""
+ROWS_PER_BLOCK, SCORES_PER_BLOCK = 512, 2**17
+"""Most rows, and about how many scores, of one product: they stay in the second-level cache."""
+BLOCKS = 32
+"""Blocks that even a small batch is cut into, if they have enough rows."""
+ROWS_AT_ONCE, BYTES_AT_ONCE = 2048, 2**24
+"""Most rows that are brought together, and their bytes, where rows have to be converted."""
+ROWS_PER_SEARCH = 64
+"""Rows that a thread searches in one go; rows are brought together in a multiple of it."""
+LEAST_ROWS = 256
+"""Rows to look at for which another thread is worth waking."""
+NO_PLACES = np.empty(0, dtype=np.int64)
 
 
-class Scored(NamedTuple):
-    """What bounds can be made from."""
+class BatchRows(NamedTuple):
+    """What a kernel is to do: blocks of some rows of a batch."""
 
-    block: KernelRows
-    at: I64
-    lengths: F64
-    scales: F64
-    scores: Floats
-    best: F64
-    """No less than the squared distance to the closest centre."""
+    positions: I64
+    """Which rows of the batch."""
+    rows: KernelRows
+    places: I64
+    """Where those lie in `rows`; empty: where their numbers in the shard say."""
+
+
+def on_positions(
+    shard: CpuShard, batch: I64, positions: I64, work: Callable[[NDArray[np.int64], BatchRows, slice], None]
+) -> None:
+    """Call a kernel that takes blocks of some rows of the batch from a queue, once per thread; see `rows.on_rows`."""
+    n = len(positions)
+    if can_be_indexed(shard.rows):
+        queue, some = new_queue(), BatchRows(positions, shard.rows.kernel_rows(0, shard.n_rows), NO_PLACES)
+        on_all_threads(lambda: work(queue, some, slice(0, n)), min(shard.n_threads, 1 + n // LEAST_ROWS))
+        return
+
+    def gathered(span: tuple[int, int]) -> None:
+        part = slice(*span)
+        rows = gather_rows(shard.rows, batch[positions[part]])
+        work(new_queue(), BatchRows(positions[part], rows, np.arange(span[1] - span[0])), part)
+
+    fitting = BYTES_AT_ONCE // (shard.rows.dtype.itemsize * max(1, shard.n_columns))
+    size = min(ROWS_AT_ONCE, max(1, fitting // ROWS_PER_SEARCH) * ROWS_PER_SEARCH)
+    run_all(gathered, even_ranges(n, size), shard.n_threads)
+
+
+class BoundState(NamedTuple):
+    """Bounds as kernels take them; see `kernels.batch`."""
+
+    group_of: I64
+    drift: F64
+    group_drift: F64
+    upper: NDArray[np.float32]
+    lower: NDArray[np.float32]
+
+    @classmethod
+    def none(cls) -> BoundState:
+        """Where a search has none."""
+        floats = np.empty((0, 0), dtype=np.float32)
+        return cls(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0), floats[0:0].ravel(), floats)
 
 
 @dataclass(frozen=True, slots=True)
 class RowProducts:
-    """What sparse votes need of the rows of a batch that were multiplied; the others are left as they are."""
+    """What sparse votes need of the rows of a batch that were multiplied; nothing of the others."""
 
     own: F64
     """x · m with the centre that a row has now, (n,)."""
@@ -56,49 +98,32 @@ class RowProducts:
     def empty(cls, n: int) -> RowProducts:
         return cls(np.empty(n), np.empty(n), np.empty(n))
 
-    def take(self, positions: I64, scored: Scored, labels: Labels, former: Labels) -> None:
-        """Keep those of these rows."""
-        column_kernels.keep_products(
-            scored.scores, scored.lengths, labels, former, positions, self.own, self.former, self.lengths
-        )
 
-
-def center_scores(shard: CpuShard, centers: F64 | ColumnMeans) -> DenseScores | ColumnScores:
-    """The scores that suit the rows."""
-    if isinstance(shard.rows, CSRRows):
-        if not isinstance(centers, ColumnMeans):
-            centers = ColumnMeans.of(np.ascontiguousarray(centers), shard.n_threads)
-        return ColumnScores(shard.rows, shard.scales, centers)
-    assert not isinstance(centers, ColumnMeans)
-    return DenseScores(shard, centers)
-
-
-def product_tasks(shard: CpuShard, n_rows: int, n_clusters: int) -> list[tuple[int, int]]:
-    """Spans of rows, one task each, whatever the number of threads: few, as waking one takes as long as many rows."""
-    most = min(LARGEST_TASK, max(64, SCORES_PER_TASK // n_clusters), rows_at_once(shard))
-    return even_ranges(n_rows, min(most, max(SMALLEST_TASK, -(-n_rows // TASKS))))
-
-
-def rows_at_once(shard: CpuShard) -> int:
-    """How many rows one may ask for: they are copied if they must be converted."""
-    row_bytes = shard.rows.dtype.itemsize * (1 if isinstance(shard.rows, CSRRows) else shard.n_columns)
-    return max(64, BYTES_PER_TASK // row_bytes)
+def center_scores(shard: CpuShard, centers: F64 | ColumnMeans, n_rows: int) -> DenseScores | ColumnScores:
+    """The scores that suit the rows, for a batch of so many."""
+    if not isinstance(shard.rows, CSRRows):
+        assert not isinstance(centers, ColumnMeans)
+        return DenseScores(shard, centers)
+    if isinstance(centers, ColumnMeans):
+        return ColumnScores(shard, centers, RowProducts.empty(n_rows))
+    return ColumnScores(shard, ColumnMeans.of(np.ascontiguousarray(centers), shard.n_threads))
 
 
 class DenseScores:
     """Products by BLAS in the rows' precision; doubtful labels are decided by exact distances.
 
     `score_norms` are ‖m − offset‖² in that precision, whose round-off and smallest normal number are `unit` and `tiny`;
-    `longest` is the largest ‖m − offset‖; norms are sums of `n_terms`, and `slack` is what else may be wrong with them.
+    `longest` is the largest ‖m − offset‖.
     """
 
+    kept: RowProducts | None = None
+
     def __init__(self, shard: CpuShard, centers: F64) -> None:
-        self.rows, self.scales = shard.rows, shard.scales
+        self.shard, self.rows, self.scales = shard, shard.rows, shard.scales
         self.offset: F64 = np.empty(0) if shard.offset is None else shard.offset
         self.centers = np.ascontiguousarray(centers, dtype=np.float64)
         dtype = self.rows.dtype
         self.unit, self.tiny = float(np.finfo(dtype).eps) / 2, float(np.finfo(dtype).tiny)
-        self.slack, self.n_terms = 0.0, shard.n_columns
         with np.errstate(over="ignore"):  # kernels see by themselves where scores overflow
             self.norms: F64 = np.einsum("ij,ij->i", self.centers, self.centers)
             shifted = self.centers - self.offset if len(self.offset) else self.centers
@@ -123,55 +148,51 @@ class DenseScores:
                 errors += 4.0 * self.unit * np.sqrt(self.norms)
         return centers, errors * (1.0 + SAFETY), (D + 16.0) * self.unit + SAFETY
 
-    def label(self, chosen: I64, labels: Labels) -> Scored:
-        """Write the closest centre of these rows to `labels`."""
-        scales = entries_of(self.scales, chosen)
-        lengths, best = np.empty(len(chosen)), np.empty(len(chosen))
-        scores = np.empty((len(chosen), len(self.centers)), dtype=self.rows.dtype)
-        block, at = in_place(self.rows, chosen)
-        n_together = min(len(chosen), ROWS_PER_BLOCK, max(64, BYTES_PER_BLOCK // block[0][:1].nbytes))
-        seen = np.empty((n_together, self.n_terms), dtype=self.rows.dtype)
-        kernels.score_rows(block[0], at, self.offset, self.factors, seen, scores, lengths)
-        kernels.decide(
-            block, at, lengths, scales, scores, self.score_norms, self.centers, self.norms, self.unit, self.tiny,
-            best, labels,
-        )  # fmt: skip
-        return Scored(block, at, lengths, scales, scores, best)
+    def label(self, batch: I64, positions: I64, labels: Labels, bounds: BoundState) -> None:
+        """Write the closest centre of these rows of the batch to `labels`, and make their bounds."""
+        dtype, (C, D) = self.rows.dtype, self.centers.shape
+
+        def multiply(queue: NDArray[np.int64], some: BatchRows, _: slice) -> None:
+            B = _rows_per_block(len(some.positions), C)
+            kernels.label_by_products(
+                queue, *some, self.scales, batch, self.offset, self.factors, self.centers, self.norms,
+                self.score_norms, self.longest, self.unit, self.tiny, *bounds, labels, np.empty((B, D), dtype=dtype),
+                np.empty((B, C), dtype=dtype), np.empty((2, B), dtype=np.int64), np.empty((3, B)),
+                np.empty(B, dtype=np.int32), np.empty(len(bounds.group_drift)),
+            )  # fmt: skip
+
+        on_positions(self.shard, batch, positions, multiply)
 
 
 class ColumnScores:
     """Products of sparse rows with centres that are kept column by column, in float64.
 
-    Attributes as in `DenseScores`.
+    Attributes as in `DenseScores`; `slack` is what may be wrong with the norms, `kept` what votes will need.
     """
 
-    def __init__(self, rows: CSRRows, scales: F64, means: ColumnMeans) -> None:
-        self.rows, self.scales, self.means = rows, scales, means
+    def __init__(self, shard: CpuShard, means: ColumnMeans, kept: RowProducts | None = None) -> None:
+        self.shard, self.scales, self.means, self.kept = shard, shard.scales, means, kept
         self.score_norms: F64 = means.norms
         self.unit, self.tiny = column_kernels.UNIT, column_kernels.TINY
         self.longest = float(np.sqrt(self.score_norms.max()))
-        self.slack, self.n_terms = means.norm_share * float(self.score_norms.max()), 0
+        self.slack = means.norm_share * float(self.score_norms.max())
 
-    def label(self, chosen: I64, labels: Labels) -> Scored:
-        """Write the closest centre of these rows to `labels`."""
-        scales = entries_of(self.scales, chosen)
-        lengths, best = np.empty(len(chosen)), np.empty(len(chosen))
-        scores = np.empty((len(chosen), self.means.places.shape[1]))
-        block, at = in_place(self.rows, chosen)
-        column_kernels.column_scores(block, at, self.means.places, self.means.factors, scores, lengths)
-        column_kernels.closest_by_scores(
-            block, at, lengths, scales, scores, self.score_norms, self.slack, self.means.places, self.means.factors,
-            best, labels,
-        )  # fmt: skip
-        return Scored(block, at, lengths, scales, scores, best)
+    def label(self, batch: I64, positions: I64, labels: Labels, bounds: BoundState) -> None:
+        """The same; products of the rows are kept."""
+        width, kept = self.means.places.shape[1], self.kept or RowProducts.empty(0)
 
+        def multiply(queue: NDArray[np.int64], some: BatchRows, _: slice) -> None:
+            B = _rows_per_block(len(some.positions), width)
+            kernels.label_by_columns(
+                queue, *some, self.scales, batch, self.means.places, self.means.factors, self.score_norms,
+                self.longest, self.slack, self.unit, self.tiny, *bounds, labels, kept.own, kept.former, kept.lengths,
+                np.empty((B, width)), np.empty((2, B), dtype=np.int64), np.empty((3, B)),
+                np.empty((2, B), dtype=np.int32), np.empty(len(bounds.group_drift)),
+            )  # fmt: skip
 
-def entries_of(values: F64, rows: I64) -> F64:
-    """The entries of these rows, where there are any entries."""
-    return values[rows] if len(values) else values
+        on_positions(self.shard, batch, positions, multiply)
 
 
-def in_place(rows: Rows, chosen: I64) -> tuple[KernelRows, I64]:
-    """Rows as kernels take them, copied only if they must be converted, and where the chosen ones lie in them."""
-    loaded, gathered = load_rows(rows, chosen)
-    return loaded, np.arange(len(chosen)) if gathered else chosen
+def _rows_per_block(n_rows: int, width: int) -> int:
+    """Fewer for a small batch, so that there is a block for every thread; threads play no part."""
+    return min(ROWS_PER_BLOCK, max(16, SCORES_PER_BLOCK // width), max(LEAST_ROWS // 2, n_rows // BLOCKS))

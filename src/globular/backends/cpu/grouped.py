@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,18 +19,20 @@ from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, load_rows, r
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.limits import SORT_UP_TO
 from globular.kernels import grouped as kernels
+from globular.kernels.queue import new_queue
 from globular.model.groups import group_by, order_by
-from globular.threads import even_ranges, run_all
+from globular.threads import even_ranges, map_all, on_all_threads, run_all
 
 SETTLED = 8
 """Rows are sorted by cluster once at most one in 8 of them changes its cluster in a pass."""
 STALE = 4
 """Sorted rows are sorted again when one in 4 of them has changed its cluster since."""
-TASKS = 64
-"""Most tasks of a pass over groups: enough for many threads, and for those that end early."""
 ROWS_PER_TASK = 4096
 """Least rows of a task: handing one out costs as much as a thousand rows."""
 _ROWS_PER_COPY = 8192
+_COMPARED_AT_ONCE = 1 << 17
+_PACKED_PER_THREAD = 1 << 15
+"""Least members to be moved for which another thread is woken."""
 
 
 @dataclass(slots=True)
@@ -69,10 +72,10 @@ class Grouping:
         rows, gathered = load_rows(shard.rows, places)
         return rows, np.arange(end - begin, dtype=places.dtype) if gathered else places
 
-    def tasks(self) -> Iterator[tuple[int, int]]:
-        """Ranges of groups. Threads play no part."""
-        n_rows = int(self.starts[-1])
-        return cut_groups(self.starts, min(1 << 16, max(ROWS_PER_TASK, n_rows // TASKS)))
+    def tasks(self, n_rows: int) -> NDArray[np.int64]:
+        """Ranges of groups with about so many rows each: one ends where the next begins. Threads play no part."""
+        begins = np.searchsorted(self.starts[:-1], np.arange(0, self.starts[-1], n_rows))
+        return np.unique(np.append(begins, [0, len(self.starts) - 1]))
 
 
 def cut_groups(starts: NDArray[np.int64], n_rows: int) -> Iterator[tuple[int, int]]:
@@ -94,31 +97,38 @@ def group_rows(shard: CpuShard, n_clusters: int) -> Grouping:
     """
     held = shard.recall(Grouping)
     shard.forget(Grouping)
-    if held is None or len(held.starts) != n_clusters + 1 or not np.array_equal(held.labels, shard.labels):
+    if held is None or len(held.starts) != n_clusters + 1 or not _equal(held.labels, shard.labels, shard.n_threads):
         starts, order = group_by(shard.labels, n_clusters, shard.n_threads)
         held = Grouping(shard.labels.copy(), starts, order[None])
     return held
 
 
+def _equal(one: NDArray[np.int32], other: NDArray[np.int32], n_threads: int) -> bool:
+    spans = [slice(*span) for span in even_ranges(len(one), _COMPARED_AT_ONCE)]
+    return all(map_all(lambda part: bool((one[part] == other[part]).all()), spans, n_threads))
+
+
 def move_rows(shard: CpuShard, held: Grouping, moved: NDArray[np.integer]) -> NDArray[np.integer]:
     """Bring the groups up to date; returns the numbers of the rows that moved. O(N), from front to back.
 
-    `moved` holds their places in the groups, ascending, and the clusters they have left; labels are new already.
+    `moved` holds their places in the groups, ascending, and the clusters that they have left and joined; all labels are
+    new already.
     """
-    (left, old), starts, members = moved, held.starts, held.members
+    (left, old, new), starts, members = moved, held.starts, held.members
     numbers = members[0, left]
     if len(left) == 0:
         return numbers
-    held.labels[numbers] = new = shard.labels[numbers]
     order = order_by(new, len(starts) - 1, shard.n_threads)
-    arrivals, new = members[:, left[order]], new[order]
+    arrivals, new = left[order], new[order]
     new_starts = np.empty_like(starts)
     new_members = np.empty_like(members) if held.spare is None else held.spare
-
-    def join(span: tuple[int, int]) -> None:
-        kernels.join_groups(starts, members, left, old, arrivals, new, *span, new_starts, new_members)
-
-    run_all(join, held.tasks(), shard.n_threads)
+    queue, tasks = new_queue(), held.tasks(ROWS_PER_TASK)
+    on_all_threads(
+        lambda: kernels.join_groups(
+            queue, tasks, starts, members, left, old, arrivals, new, new_starts, new_members
+        ),
+        min(shard.n_threads, len(tasks) - 1), calls_blas=False,
+    )  # fmt: skip
     held.starts, held.members, held.spare = new_starts, new_members, members
     return numbers
 
@@ -148,3 +158,20 @@ def sort_when_it_pays(shard: CpuShard, held: Grouping, n_moved: int) -> None:
     run_all(copy, even_ranges(shard.n_rows, _ROWS_PER_COPY), shard.n_threads)
     held.members = np.stack([order, np.arange(shard.n_rows, dtype=order.dtype)])
     held.copied, held.spare = SortedRows(array), None
+
+
+def packed(
+    *scattered: NDArray[Any], begins: NDArray[np.int64], sizes: NDArray[np.int64], n_threads: int
+) -> list[NDArray[Any]]:
+    """Of arrays (m, ·) the same stretches, one after the other: what the tasks of a pass have found. O(members)."""
+    to = np.cumsum(sizes) - sizes
+    n = int(sizes.sum())
+    found = [np.empty((len(array), n), dtype=array.dtype) for array in scattered]
+    queues = [new_queue() for _ in scattered]
+
+    def pack() -> None:
+        for queue, array, out in zip(queues, scattered, found, strict=True):
+            kernels.pack(queue, begins, sizes, to, array, out)
+
+    on_all_threads(pack, min(n_threads, 1 + n // _PACKED_PER_THREAD), calls_blas=False)
+    return found

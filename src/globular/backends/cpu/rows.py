@@ -26,6 +26,8 @@ KernelRows: TypeAlias = tuple[Any, ...]
 """(array,) or (data, indices, indptr): see `kernels.rows`."""
 ROWS_AT_ONCE = 1 << 14
 """Rows that are converted at once, where they have to be."""
+PLACES_AT_ONCE = 1 << 16
+"""Places of picked rows that a thread looks up at once."""
 
 
 def read_only(array: NDArray[Number]) -> NDArray[Number]:
@@ -179,6 +181,28 @@ def load_rows(rows: Rows, chosen: NDArray[np.integer]) -> tuple[KernelRows, bool
 def can_be_indexed(rows: Rows) -> bool:
     """Whether kernels may index the rows where they lie."""
     return isinstance(rows, CSRRows) or rows.is_direct()
+
+
+def picked_in_place(rows: Rows) -> tuple[KernelRows, NDArray[np.int64]] | None:
+    """The array that rows are picked from, if kernels may index it, and where in it they lie."""
+    if not (isinstance(rows, PickedRows) and DenseRows.is_direct(rows)):
+        return None
+    return (read_only(rows.array),), np.asarray(rows.chosen, dtype=np.int64)
+
+
+def in_place(rows: Rows, chosen: NDArray[np.integer], n_threads: int) -> tuple[KernelRows, NDArray[np.integer]] | None:
+    """Rows that kernels may index, and where the chosen ones lie in them; None where they have to be gathered."""
+    picked = picked_in_place(rows)
+    if picked is None:
+        return (rows.kernel_rows(0, rows.shape[0]), chosen) if can_be_indexed(rows) else None
+    array, picks = picked
+    places = np.empty(len(chosen), dtype=chosen.dtype if len(array[0]) < 2**31 else np.int64)
+
+    def look_up(span: tuple[int, int]) -> None:
+        places[slice(*span)] = np.take(picks, chosen[slice(*span)])
+
+    run_all(look_up, even_ranges(len(chosen), PLACES_AT_ONCE), n_threads)
+    return array, places
 
 
 def on_rows(

@@ -139,7 +139,7 @@ class CpuShard(HostShard):
 
     def subset(self, indices: Index) -> CpuShard:
         """See `Shard.subset`; dense rows are not copied."""
-        everyone = np.array_equal(indices, np.arange(self.n_rows))
+        everyone = len(indices) == self.n_rows and np.array_equal(indices, np.arange(self.n_rows))
         rows = self.rows if everyone else self.rows.picked(indices)
         weights = self.weights[indices] if len(self.weights) else None
         scales = self.scales[indices] if len(self.scales) else NONE

@@ -10,20 +10,24 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.grouped import ROWS_PER_TASK, TASKS, Grouping
-from globular.backends.cpu.rows import DenseRows, load_rows
+from globular.backends.cpu.grouped import ROWS_PER_TASK, Grouping
+from globular.backends.cpu.rows import DenseRows, KernelRows, can_be_indexed, gather_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.kernels import nearest as kernels
-from globular.kernels.neighbors import sum_moved
+from globular.kernels.grouped import sum_moved
+from globular.kernels.queue import new_queue
 from globular.model.groups import group_by, order_by
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.passes import Assign, Labels, SumByLabel
-from globular.threads import even_ranges, ordered_map, run_all
+from globular.threads import even_ranges, on_all_threads, ordered_map, run_all
 
 FEW_SUMS = 1 << 16
 """Numbers (clusters × columns) up to which sums stay in the second-level cache."""
 ROWS_PER_RUN = 16384
 """Longest run of rows that one task sums; longer clusters are cut, and the pieces added in order."""
+
+MOVES_PER_TASK = 512
+"""Rows that have moved, and clusters that they might have moved to, of a task."""
 
 
 def former_labels(shard: CpuShard, work: Assign) -> Labels | None:
@@ -126,24 +130,36 @@ def moved_sums(shard: CpuShard, n_clusters: int, moved: NDArray[np.integer]) -> 
 
 def add_moved(shard: CpuShard, moved: NDArray[np.integer], sums: F64, counts: F64, offset: F64 | None = None) -> None:
     """Add the moved rows to the sums of their new clusters, and take them from those that they have left."""
-    numbers, old = moved
+    joining, old = moved
     left = old >= 0  # rows without a label before have nothing to leave
     n_clusters, origin = len(sums), np.zeros(shard.n_columns) if offset is None else offset
-    sides = []
-    for rows, labels, sign in ((numbers, shard.labels[numbers], 1.0), (numbers[left], old[left], -1.0)):
-        order = order_by(labels, n_clusters, shard.n_threads)
-        sides.append((labels[order], rows[order], sign))
+    numbers, clusters = np.append(joining, joining[left]), np.append(shard.labels[joining], old[left].astype(np.int32))
+    order = order_by(clusters, n_clusters, shard.n_threads)
+    numbers, clusters, signs = numbers[order], clusters[order], np.where(order < len(joining), 1.0, -1.0)
+    indexed = can_be_indexed(shard.rows)
+    n_tasks = min(n_clusters, 1 + len(numbers) // (MOVES_PER_TASK if indexed else ROWS_PER_TASK))
+    tasks = np.arange(n_tasks + 1) * n_clusters // n_tasks
 
-    def add(clusters: tuple[int, int]) -> None:
-        for labels, numbers, sign in sides:
-            part = slice(*np.searchsorted(labels, clusters))
-            rows, gathered = load_rows(shard.rows, numbers[part])
-            sum_moved(
-                rows, gathered, shard.weights, shard.scales, origin, labels[part], numbers[part], sign, sums, counts
-            )
+    def add(
+        queue: NDArray[np.int64], tasks: NDArray[np.int64], rows: KernelRows, places: NDArray[np.integer], part: slice
+    ) -> None:
+        sum_moved(
+            queue, tasks, rows, places, numbers[part], clusters[part], signs[part], shard.weights, shard.scales,
+            origin, sums, counts,
+        )  # fmt: skip
 
-    n_tasks = min(TASKS, 1 + len(numbers) // ROWS_PER_TASK)
-    run_all(add, even_ranges(n_clusters, -(-n_clusters // n_tasks)), shard.n_threads)
+    if indexed:
+        queue, rows = new_queue(), shard.rows.kernel_rows(0, shard.n_rows)
+        threads = min(shard.n_threads, n_tasks)
+        on_all_threads(lambda: add(queue, tasks, rows, numbers, slice(None)), threads, calls_blas=False)
+    else:
+
+        def gather_and_add(t: int) -> None:
+            part = slice(*np.searchsorted(clusters, tasks[t : t + 2]))
+            places = np.arange(part.stop - part.start, dtype=numbers.dtype)
+            add(new_queue(), tasks[t : t + 2], gather_rows(shard.rows, numbers[part]), places, part)
+
+        run_all(gather_and_add, range(n_tasks), shard.n_threads)
 
 
 @dataclass(frozen=True, slots=True)

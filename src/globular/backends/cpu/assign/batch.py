@@ -18,23 +18,24 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.assign.votes import Moves, add_votes, cast_ballots
 from globular.backends.cpu.center_scores import (
-    ColumnScores,
+    ROWS_PER_SEARCH,
+    BatchRows,
+    BoundState,
     DenseScores,
     RowProducts,
-    Scored,
     center_scores,
-    in_place,
-    product_tasks,
-    rows_at_once,
+    on_positions,
 )
+from globular.backends.cpu.grouped import packed
 from globular.backends.cpu.shard import CpuShard
 from globular.kernels import batch as kernels
+from globular.kernels.queue import new_queue
 from globular.model.columns import ColumnMeans
 from globular.model.nested import Batch, Bounds, Candidates, NestedStatistics
 from globular.model.statistics import F64, I64
 from globular.seam.among import Down, Probe
 from globular.seam.passes import Assign, AssignBatch, Labels
-from globular.threads import even_ranges, map_all, run_all, single_threaded_blas
+from globular.threads import on_all_threads, single_threaded_blas
 
 DIRECT_SHARE = 1 / 6
 """Dense rows with at most this share of the centres as candidates compute those distances alone, others all: a
@@ -42,8 +43,10 @@ product takes less time for each, and all make better bounds. Measured with 50 t
 A sparse row always does: it finds the entries of one centre all over the memory, those of all centres side by side, so
 that four of fifty take as long as all, and all make better bounds."""
 
-SEARCHES, SMALLEST_SEARCH, LARGEST_SEARCH = 4, 1024, 8192
-"""Tasks that look at the bounds of a batch, and how many rows these may have."""
+ROWS_PER_BLOCK = 1024
+"""Rows whose labels or bounds a thread looks at in one go."""
+ROWS_PER_THREAD = 1 << 15
+"""Least rows for which a pass over labels wakes another thread."""
 
 
 class _Found(NamedTuple):
@@ -58,28 +61,26 @@ class _Found(NamedTuple):
 @single_threaded_blas  # once for all that follows: asking a BLAS takes its time too
 def assign_batch(shard: CpuShard, work: AssignBatch) -> NestedStatistics:
     """The rows of a batch against all centres, those that bounds leave, or those of a few cells."""
-    centers, origin, search, labels = work.centers, work.origin, work.search, shard.labels
-    batch = work.rows.seen_from(shard.first_row)
+    centers, origin, search = work.centers, work.origin, work.search
     if search.restart:
-        labels[:] = -1
-    rows = _rows_of_batch(shard, batch)
-    former = labels[rows]
+        shard.labels[:] = -1
+    batch = _rows_of_batch(shard, work.rows.seen_from(shard.first_row))
+    former, labels = _labels_of(shard, batch)
     if search.candidates is not None:
         assert not isinstance(centers, ColumnMeans)
-        found = _by_cells(shard, centers, rows, former, search.candidates)
+        found = _by_cells(shard, centers, batch, labels, search.candidates)
     elif search.bounds is not None:
-        found = _by_bounds(shard, centers, rows, former, search.bounds)
+        found = _by_bounds(shard, centers, batch, labels, search.bounds)
     else:
-        found = _by_products(shard, centers, rows, former)
-    labels[rows] = found.labels
-    moved = np.flatnonzero(found.labels != former)
-    joining = moved if search.remove_old else np.arange(len(rows))
+        found = _by_products(shard, centers, batch, labels)
+    moved = _write_labels(shard, batch, former, found.labels)
+    joining = moved if search.remove_old else np.arange(len(batch))
     leaving = moved[former[moved] >= 0] if search.remove_old else moved[:0]
     positions = np.concatenate([joining, leaving])
     clusters = np.concatenate([found.labels[joining], former[leaving]])
-    moves = Moves(rows[positions], positions, clusters, len(joining))
+    moves = Moves(batch[positions], positions, clusters, len(joining))
     statistics = NestedStatistics.none(centers.shape[0], 0 if found.products else centers.shape[1])
-    statistics.n_rows, statistics.n_changed, statistics.n_distances = len(rows), len(moved), found.n_distances
+    statistics.n_rows, statistics.n_changed, statistics.n_distances = len(batch), len(moved), found.n_distances
     if found.products is not None:
         cast_ballots(shard, moves, found.products, statistics)
     else:
@@ -103,119 +104,95 @@ def _rows_of_batch(shard: CpuShard, batch: Batch) -> I64:
     return known.rows
 
 
-def _by_products(shard: CpuShard, centers: F64 | ColumnMeans, rows: I64, former: Labels) -> _Found:
-    product = center_scores(shard, centers)
-    labels = np.empty(len(rows), dtype=np.int32)
-    kept = RowProducts.empty(len(rows)) if isinstance(centers, ColumnMeans) else None
-
-    def assign(span: tuple[int, int]) -> None:
-        part = slice(*span)
-        scored = product.label(rows[part], labels[part])
-        if kept is not None:
-            kept.take(np.arange(*span), scored, labels[part], former[part])
-
-    run_all(assign, product_tasks(shard, len(rows), centers.shape[0]), shard.n_threads)
-    return _Found(labels, len(rows) * centers.shape[0], kept)
+def _labels_of(shard: CpuShard, batch: I64) -> tuple[Labels, Labels]:
+    """The labels of the batch, and a copy that a search may change."""
+    former, new, queue = np.empty(len(batch), dtype=np.int32), np.empty(len(batch), dtype=np.int32), new_queue()
+    labels, threads = shard.labels, min(shard.n_threads, 1 + len(batch) // ROWS_PER_THREAD)
+    on_all_threads(
+        lambda: kernels.copy_labels(queue, ROWS_PER_BLOCK, batch, labels, former, new), threads, calls_blas=False
+    )
+    return former, new
 
 
-def _by_bounds(shard: CpuShard, centers: F64 | ColumnMeans, rows: I64, former: Labels, bounds: Bounds) -> _Found:
+def _write_labels(shard: CpuShard, batch: I64, former: Labels, new: Labels) -> I64:
+    """Give the rows of the batch their labels; positions of those that changed."""
+    begins, queue, labels = np.arange(0, len(batch), ROWS_PER_BLOCK), new_queue(), shard.labels
+    moved, n_moved = np.empty((1, len(batch)), dtype=np.int64), np.empty(len(begins), dtype=np.int64)
+    on_all_threads(
+        lambda: kernels.write_labels(queue, ROWS_PER_BLOCK, batch, former, new, labels, moved, n_moved),
+        min(shard.n_threads, 1 + len(batch) // ROWS_PER_THREAD), calls_blas=False,
+    )  # fmt: skip
+    return packed(moved, begins=begins, sizes=n_moved, n_threads=shard.n_threads)[0][0]
+
+
+def _by_products(shard: CpuShard, centers: F64 | ColumnMeans, batch: I64, labels: Labels) -> _Found:
+    product = center_scores(shard, centers, len(batch))
+    product.label(batch, np.arange(len(batch)), labels, BoundState.none())
+    return _Found(labels, len(batch) * centers.shape[0], product.kept)
+
+
+def _by_bounds(shard: CpuShard, centers: F64 | ColumnMeans, batch: I64, labels: Labels, bounds: Bounds) -> _Found:
     """Alg. 1 for a batch. Rows that bounds do not settle search their candidates; what has many waits for a product."""
-    search = _BoundedSearch.of(shard, centers, bounds)
-    labels = former.copy()
-    kept = RowProducts.empty(len(rows)) if isinstance(centers, ColumnMeans) else None
-
-    def search_few(span: tuple[int, int]) -> tuple[I64, int]:
-        wide, n = search.few(rows[slice(*span)], labels[slice(*span)])
-        return span[0] + wide, n
-
-    def multiply(span: tuple[int, int]) -> None:
-        at = wide[slice(*span)]
-        found = np.empty(len(at), dtype=np.int32)
-        scored = search.all(rows[at], found)
-        if kept is not None:
-            kept.take(at, scored, found, labels[at])
-        labels[at] = found
-
-    left = map_all(search_few, even_ranges(len(rows), _rows_per_search(len(rows))), shard.n_threads)
-    wide = np.concatenate([np.empty(0, dtype=np.int64), *(at for at, _ in left)])
-    run_all(multiply, product_tasks(shard, len(wide), centers.shape[0]), shard.n_threads)
-    return _Found(labels, sum(n for _, n in left) + len(wide) * centers.shape[0], kept)
+    product, state = center_scores(shard, centers, len(batch)), _state(shard, bounds)
+    wide, n_distances = _unsettled(shard, batch, labels, state), 0
+    if isinstance(product, DenseScores):
+        wide, n_distances = _search_few(product, batch, wide, labels, bounds, state)
+    product.label(batch, wide, labels, state)
+    return _Found(labels, n_distances + len(wide) * centers.shape[0], product.kept)
 
 
-def _rows_per_search(n_rows: int) -> int:
-    """A few tasks for a small batch: waking a thread takes as long as the bounds of a thousand rows."""
-    return min(LARGEST_SEARCH, max(SMALLEST_SEARCH, -(-n_rows // SEARCHES)))
+def _state(shard: CpuShard, bounds: Bounds) -> BoundState:
+    groups = bounds.groups
+    group_of = np.empty(len(groups.order), dtype=np.int64)
+    group_of[groups.order] = np.repeat(np.arange(groups.n_groups), np.diff(groups.starts))
+    return BoundState(
+        group_of, bounds.drift, bounds.group_drift,
+        cast(NDArray[np.float32], shard.state.get("nested_upper", np.float32, 0.0)),
+        cast(NDArray[np.float32], shard.state.get("nested_lower", np.float32, 0.0, width=groups.n_groups)),
+    )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _BoundedSearch:
-    """What the three parts of Alg. 1 share."""
+def _unsettled(shard: CpuShard, batch: I64, labels: Labels, state: BoundState) -> I64:
+    """Positions of rows that are new, or that their bounds do not settle."""
+    begins, queue = np.arange(0, len(batch), ROWS_PER_BLOCK), new_queue()
+    found, n_found = np.empty((1, len(batch)), dtype=np.int64), np.empty(len(begins), dtype=np.int64)
+    on_all_threads(
+        lambda: kernels.find_unsettled(queue, ROWS_PER_BLOCK, batch, labels, *state[1:], found, n_found),
+        min(shard.n_threads, len(begins)), calls_blas=False,
+    )  # fmt: skip
+    return packed(found, begins=begins, sizes=n_found, n_threads=shard.n_threads)[0][0]
 
-    shard: CpuShard
-    product: DenseScores | ColumnScores
-    bounds: Bounds
-    group_of: I64
-    upper: NDArray[np.float32]
-    lower: NDArray[np.float32]
 
-    @classmethod
-    def of(cls, shard: CpuShard, centers: F64 | ColumnMeans, bounds: Bounds) -> _BoundedSearch:
-        groups = bounds.groups
-        group_of = np.empty(len(groups.order), dtype=np.int64)
-        group_of[groups.order] = np.repeat(np.arange(groups.n_groups), np.diff(groups.starts))
-        return cls(
-            shard, center_scores(shard, centers), bounds, group_of,
-            cast(NDArray[np.float32], shard.state.get("nested_upper", np.float32, 0.0)),
-            cast(NDArray[np.float32], shard.state.get("nested_lower", np.float32, 0.0, width=groups.n_groups)),
+def _search_few(
+    product: DenseScores, batch: I64, positions: I64, labels: Labels, bounds: Bounds, state: BoundState
+) -> tuple[I64, int]:
+    """Label dense rows that have few candidates; positions of the others, and the distances of those done."""
+    shard, (C, _) = product.shard, product.centers.shape
+    begins = np.arange(0, len(positions), ROWS_PER_SEARCH)
+    wide, numbers = np.empty((1, len(positions)), dtype=np.int64), np.zeros((len(begins), 2), dtype=np.int64)
+
+    def search(queue: NDArray[np.int64], some: BatchRows, part: slice) -> None:
+        blocks = slice(part.start // ROWS_PER_SEARCH, -(-part.stop // ROWS_PER_SEARCH))
+        kernels.search_few(
+            queue, ROWS_PER_SEARCH, *some, shard.scales, batch, product.centers, product.norms, *product.rounded,
+            bounds.groups.order, bounds.groups.starts, int(DIRECT_SHARE * C), *state, labels,
+            np.empty((1, C), dtype=np.int64), np.empty(C, dtype=shard.dtype), wide[:, part], numbers[blocks],
         )  # fmt: skip
 
-    def few(self, rows: I64, labels: Labels) -> tuple[I64, int]:
-        """Label, in place, rows that are settled or have few candidates; positions of the others, and distances."""
-        b, unsettled = self.bounds, np.empty(len(rows), dtype=np.int64)
-        n_open, n_new = kernels.unsettled(rows, labels, self.upper, self.lower, b.drift, b.group_drift, unsettled)
-        active, left, n_distances = unsettled[:n_open], [unsettled[len(rows) - n_new :]], 0
-        if isinstance(self.product, ColumnScores):
-            left.append(active)
-        else:
-            for begin, end in even_ranges(n_open, rows_at_once(self.shard)):
-                wide, n = self._search(rows, labels, active[begin:end], self.product)
-                left.append(wide)
-                n_distances += n
-        return np.sort(np.concatenate(left)), n_distances
-
-    def _search(self, rows: I64, labels: Labels, active: I64, product: DenseScores) -> tuple[I64, int]:
-        """Search the dense rows that have few candidates; returns the others, and the distances of those done."""
-        b, C = self.bounds, len(product.centers)
-        chosen, found, wide = rows[active], labels[active], np.empty(len(active), dtype=np.int64)
-        block, at = in_place(self.shard.rows, chosen)
-        n_wide, n_distances = kernels.search_few(
-            block, at, self.shard.scales, chosen, product.centers, product.norms, *product.rounded, b.groups.order,
-            b.groups.starts, self.group_of, b.drift, b.group_drift, int(DIRECT_SHARE * C), self.upper,
-            self.lower, found, np.empty((1, C), dtype=np.int64), np.empty(C, dtype=block[0].dtype), wide,
-        )  # fmt: skip
-        labels[active] = found
-        return active[wide[:n_wide]], n_distances
-
-    def all(self, rows: I64, labels: Labels) -> Scored:
-        """Compare these rows with all centres, and make all their bounds anew."""
-        product, b = self.product, self.bounds
-        scored = product.label(rows, labels)
-        kernels.bound_by_scores(
-            scored.block, scored.at, rows, scored.lengths, scored.scales, scored.scores, product.score_norms,
-            product.longest, product.slack, self.group_of, b.drift, b.group_drift, product.n_terms, product.unit,
-            product.tiny, scored.best, labels, self.upper, self.lower, np.empty(b.groups.n_groups),
-        )  # fmt: skip
-        return scored
+    on_positions(shard, batch, positions, search)
+    n_wide, n_distances = np.ascontiguousarray(numbers.T)
+    left = packed(wide, begins=begins, sizes=n_wide, n_threads=shard.n_threads)[0][0]
+    return left, int(n_distances.sum())
 
 
-def _by_cells(shard: CpuShard, centers: F64, rows: I64, former: Labels, candidates: Candidates) -> _Found:
+def _by_cells(shard: CpuShard, centers: F64, batch: I64, labels: Labels, candidates: Candidates) -> _Found:
     cells = candidates.cells
-    part = shard.subset(rows)
-    part.labels[:] = former
+    part = shard.subset(batch)
+    part.labels[:] = labels
     n_distances = 0
-    fresh = np.flatnonzero(former < 0)
+    fresh = np.flatnonzero(labels < 0)
     if len(fresh):  # they have no cluster to compare with yet: down to the closest centre of their closest cell
-        new, tree = shard.subset(rows[fresh]), cells.tree(centers)
+        new, tree = shard.subset(batch[fresh]), cells.tree(centers)
         n_distances += new.run(Assign(tree.centers, Down(tree), "labels")).n_distances
         part.labels[fresh] = cells.order.astype(np.int32)[new.labels]
     n_distances += part.run(Assign(centers, Probe(cells, candidates.n_probes), "labels")).n_distances

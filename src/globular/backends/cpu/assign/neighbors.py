@@ -7,29 +7,37 @@ rows cost no second read. `expect.neighbors` has the same search for mixtures.
 
 from __future__ import annotations
 
-import threading
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.grouped import ROWS_PER_TASK, Grouping, group_rows, move_rows, sort_when_it_pays
-from globular.backends.cpu.rows import DenseRows, Floats, load_rows
+from globular.backends.cpu.grouped import ROWS_PER_TASK, Grouping, group_rows, move_rows, packed, sort_when_it_pays
+from globular.backends.cpu.rows import DenseRows, Floats, KernelRows, can_be_indexed, gather_rows, on_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import cluster_sums, moved_sums
+from globular.backends.host import RUN, runs_of, threads_for_runs
 from globular.backends.limits import HASH_SIZE
 from globular.kernels import few_columns, neighborhoods
 from globular.kernels import neighbors as kernels
+from globular.kernels.grouped import pack
+from globular.kernels.queue import new_queue
 from globular.model.graph import Graph
 from globular.model.groups import group_by
 from globular.model.search import Search
 from globular.model.statistics import F64, HardStatistics, PairStatistics
 from globular.seam.among import Neighbors
 from globular.seam.passes import Assign
-from globular.threads import even_ranges, map_all
+from globular.threads import on_all_threads, run_all
 
 FEW_COLUMNS = 12
 """Columns up to which the search is vectorised over rows."""
+ROWS_PER_SEARCH, GATHERED_ROWS = 1024, 16384
+"""Least rows of a task, and of one whose rows have to be brought together, which is a call of its own."""
+TABLES_AT_ONCE = 8
+"""Full tables of pairs that a thread has room for before it asks for more."""
+NUMBERS_PER_BLOCK = 1 << 16
+"""Numbers of centres for which another thread is worth waking."""
 
 
 @CpuShard.implements(Assign, Neighbors)
@@ -40,12 +48,9 @@ def assign_neighbors(shard: CpuShard, work: Assign) -> HardStatistics:
     if search.n_candidates == 1:
         objective, n_distances, pairs, moved = _search_neighborhoods(shard, centers, graph, search)
     else:
-        former = shard.labels.copy()
         members = kept_members(shard, graph, search.n_candidates)
         n_distances, pairs = search_candidates_of(shard, centers, SquaredDistances(), graph, search, members)
-        objective = _settle_hard(shard, centers, members)
-        changed = np.flatnonzero(former != shard.labels)
-        moved = np.stack([changed, former[changed]]).astype(former.dtype if shard.n_rows < 2**31 else np.int64)
+        objective, moved = _settle_hard(shard, centers, members)
     if work.want == "moves":
         sums, counts = moved_sums(shard, len(centers), moved)
     elif work.want == "sums":
@@ -71,54 +76,72 @@ def _search_neighborhoods(
 
     Returns the objective, the number of distances, what Eq. 8 needs, and the rows that moved with what they left.
     """
-    C, D = centers.shape
-    G = graph.shape[1]
-    grouping = group_rows(shard, C)
-    starts = grouping.starts
-    dtype = shard.rows.dtype
-    quick = centers.astype(dtype)
+    (C, D), G = centers.shape, graph.shape[1]
+    grouping, dtype = group_rows(shard, C), shard.rows.dtype
+    starts, order = grouping.starts, grouping.order
     few = isinstance(shard.rows, DenseRows) and D <= FEW_COLUMNS
-    norms = np.empty(0) if few else np.einsum("ij,ij->i", centers, centers)
-    labels, seed = shard.labels, np.uint64(search.seed)
+    quick, norms = _rounded(shard, centers, dtype)
+    indexed = grouping.copied is not None or can_be_indexed(shard.rows)
+    tasks = grouping.tasks(ROWS_PER_SEARCH if indexed else GATHERED_ROWS)
+    begins = starts[tasks]
+    room = tasks * (G * (G - 1)) + begins * search.n_random  # where the triples of a task begin, if it has all it may
+    width = int(room[-1]) if search.estimate else 0
+    pairs, sums = np.empty((2, width), dtype=np.int32), np.empty((2, width), dtype=np.float32)
+    moved, numbers = np.empty((3, shard.n_rows), dtype=order.dtype), np.empty((len(tasks) - 1, 3), dtype=np.int64)
+    objectives = np.empty(len(tasks) - 1)
 
-    def of_groups(span: tuple[int, int]) -> tuple[float, int, PairStatistics, NDArray[np.integer]]:
-        first, last = span
-        begin, end = int(starts[first]), int(starts[last])
-        rows, places = grouping.load(shard, begin, end)
-        order = grouping.order[begin:end]
-        width = (last - first) * G * (G - 1) + (end - begin) * search.n_random if search.estimate else 0
-        pairs, sums = np.empty((2, width), dtype=np.int32), np.empty((2, width), dtype=np.float32)
-        table, moved = np.empty((G, G + 1)), np.empty((2, end - begin), dtype=order.dtype)
+    def search_groups(queue: NDArray[np.int64], part: slice, rows: KernelRows, places: NDArray[np.integer]) -> None:
+        given = (
+            queue, tasks[part.start : part.stop + 1], room[part], rows, places, order, shard.weights, shard.scales,
+            starts, graph, quick, centers,
+        )  # fmt: skip
+        drawn = search.n_random, np.uint64(search.seed), shard.first_row
+        found = shard.labels, grouping.labels, moved, pairs, sums, objectives[part], numbers[part]
+        table = np.empty((G, G + 1))
         if few:
-            objective, n_distances, n_pairs, n_moved = few_columns.search_few_columns(
-                rows, places, order, shard.weights, shard.scales, starts, first, last, graph, quick, centers,
-                search.n_random, seed, shard.first_row, labels, moved, pairs, sums,
-                few_columns.Batch.make(D, G, dtype), table,
-            )  # fmt: skip
+            few_columns.search_few_columns(*given, *drawn, *found, few_columns.Batch.make(D, G, dtype), table)
         else:
-            objective, n_distances, n_pairs, n_moved = neighborhoods.search_neighborhoods(
-                rows, places, order, shard.weights, shard.scales, starts, first, last, graph, quick, centers, norms,
-                search.n_random, seed, shard.first_row, labels, moved, pairs, sums, np.empty(G, dtype), table,
-            )  # fmt: skip
-        return objective, n_distances, PairStatistics(pairs[:, :n_pairs], sums[:, :n_pairs]), moved[:, :n_moved]
+            neighborhoods.search_neighborhoods(*given, norms, *drawn, *found, np.empty(G, dtype), table)
 
-    found = map_all(of_groups, grouping.tasks(), shard.n_threads)
-    objectives, counts, pieces, moves = zip(*found, strict=True)
-    moved = np.concatenate(moves, axis=1)
+    if indexed:
+        queue, everything = new_queue(), slice(0, len(objectives))
+        rows, places = grouping.load(shard, 0, shard.n_rows)
+        threads = min(shard.n_threads, len(objectives))
+        on_all_threads(lambda: search_groups(queue, everything, rows, places), threads, calls_blas=False)
+    else:
+        within = (np.arange(shard.n_rows) - np.repeat(begins[:-1], np.diff(begins))).astype(order.dtype)
+
+        def gathered(t: int) -> None:
+            rows = gather_rows(shard.rows, order[begins[t] : begins[t + 1]])
+            search_groups(new_queue(), slice(t, t + 1), rows, within)
+
+        run_all(gathered, range(len(objectives)), shard.n_threads)
+    n_distances, n_pairs, n_moved = np.ascontiguousarray(numbers.T)
+    [moved] = packed(moved, begins=begins[:-1], sizes=n_moved, n_threads=shard.n_threads)
+    triples = PairStatistics(*packed(pairs, sums, begins=room[:-1], sizes=n_pairs, n_threads=shard.n_threads))
     moved[0] = move_rows(shard, grouping, moved)
     sort_when_it_pays(shard, grouping, moved.shape[1])
     shard.keep(grouping)
-    return sum(objectives), sum(counts), PairStatistics.join(list(pieces)), moved
+    return float(objectives.sum()), int(n_distances.sum()), triples, moved[:2]
+
+
+def _rounded(shard: CpuShard, centers: F64, dtype: np.dtype) -> tuple[Floats, F64]:
+    """The centres in another precision, and ‖m‖²."""
+    quick: Floats = np.empty(centers.shape, dtype=dtype)
+    norms, queue = np.empty(len(centers)), new_queue()
+    size = 1 + NUMBERS_PER_BLOCK // centers.shape[1]
+    threads = min(shard.n_threads, -(-len(centers) // size))
+    on_all_threads(lambda: neighborhoods.round_centers(queue, size, centers, quick, norms), threads, calls_blas=False)
+    return quick, norms
 
 
 def kept_members(shard: CpuShard, graph: Graph, n_candidates: int) -> NDArray[np.int32]:
     """K(n); where it is new or does not fit the labels, the neighbourhood of the label."""
     members = cast(NDArray[np.int32], shard.state.get("members", np.int32, -1, width=n_candidates))
-    stale = members[:, 0] != shard.labels
-    if stale.any():
-        G = min(n_candidates, graph.shape[1])
-        members[stale, :G] = graph[shard.labels[stale], :G]
-        members[stale, G:] = -1
+    queue, labels = new_queue(), shard.labels
+    on_all_threads(
+        lambda: kernels.renew_members(queue, RUN, labels, graph, members), threads_for_runs(shard), calls_blas=False
+    )
     return members
 
 
@@ -126,66 +149,113 @@ def search_candidates_of(
     shard: CpuShard, centers: F64, costs: SquaredDistances, graph: Graph, search: Search, members: NDArray[np.int32]
 ) -> tuple[int, PairStatistics]:
     """C′ > 1, or soft: K(n) becomes the best of the union of its members' neighbourhoods."""
-    C = len(centers)
+    n, C = shard.n_rows, len(centers)
     dtype = shard.rows.dtype if costs.dtype is None else costs.dtype
-    quick, norms = centers.astype(dtype), np.einsum("ij,ij->i", centers, centers)
+    quick, norms = _rounded(shard, centers, dtype)
     precisions, biases = costs.search_precisions.astype(dtype), costs.search_biases.astype(dtype)
     _, order = group_by(shard.labels, C, shard.n_threads)
-    width = members.shape[1] * graph.shape[1] + search.n_random
-    held = threading.local()
+    tasks = np.append(np.arange(0, n, ROWS_PER_TASK), n)
+    n_distances, found = np.zeros(len(tasks) - 1, dtype=np.int64), list[_Triples]()
 
-    def search_span(span: tuple[int, int]) -> tuple[int, list[PairStatistics]]:
-        begin, end = span
-        scratch = _scratch(held, C, members.shape[1], width, dtype, search.estimate)
-        found, n_distances = [], 0
-        while begin < end:
-            rows, gathered = load_rows(shard.rows, order[begin:end])
-            begin, n, n_held = kernels.search_candidates(
-                rows, gathered, shard.weights, shard.scales, order, begin, end, graph, quick, norms, precisions, biases,
-                search.n_random, np.uint64(search.seed), shard.first_row, members, costs.by_distance,
-                scratch.keys, scratch.pair_sums, scratch.stamps, scratch.former, scratch.costs,
-                scratch.seen, scratch.seen_costs,
+    def search_tasks(queue: NDArray[np.int64], part: slice, rows: KernelRows, places: NDArray[np.integer]) -> None:
+        scratch = _Scratch.make(C, members.shape[1], graph.shape[1], search, dtype)
+        mine, pause = list[_Triples](), np.full(2, -1, dtype=np.int64)
+        while not mine or pause[0] >= 0:
+            triples = _Triples.make(len(scratch.keys))
+            n_stretches = kernels.search_candidates(
+                queue, tasks[part.start : part.stop + 1], rows, places, order, shard.weights, shard.scales, graph,
+                quick, norms, precisions, biases, search.n_random, np.uint64(search.seed), shard.first_row,
+                costs.by_distance, members, n_distances[part], pause, *scratch, *triples,
             )  # fmt: skip
-            n_distances += n
-            if search.estimate:
-                pairs, sums = np.empty((2, n_held), dtype=np.int32), np.empty((2, n_held), dtype=np.float32)
-                kernels.drain_pairs(C, scratch.keys, scratch.pair_sums, pairs, sums)
-                found.append(PairStatistics(pairs, sums))
-        return n_distances, found
+            mine.append(triples._replace(stretches=triples.stretches[:n_stretches]))
+        found.extend(mine)
 
-    spans = map_all(search_span, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads)
-    return sum(n for n, _ in spans), PairStatistics.join([pairs for _, found in spans for pairs in found])
+    if can_be_indexed(shard.rows):
+        queue, rows = new_queue(), shard.rows.kernel_rows(0, n)
+        threads = min(shard.n_threads, len(n_distances))
+        on_all_threads(lambda: search_tasks(queue, slice(0, len(n_distances)), rows, order), threads, calls_blas=False)
+    else:
+        within = np.arange(n, dtype=order.dtype) % ROWS_PER_TASK
+
+        def gathered(t: int) -> None:
+            rows = gather_rows(shard.rows, order[tasks[t] : tasks[t + 1]])
+            search_tasks(new_queue(), slice(t, t + 1), rows, within)
+
+        run_all(gathered, range(len(n_distances)), shard.n_threads)
+    return int(n_distances.sum()), _joined(found, shard.n_threads)
 
 
-class _Scratch:
+class _Scratch(NamedTuple):
     """Working memory of one thread in one pass."""
 
-    def __init__(self, C: int, C_prime: int, width: int, dtype: np.dtype, estimate: bool) -> None:
-        size = max(HASH_SIZE, 1 << (4 * width).bit_length()) if estimate else 0
-        self.keys = np.full(size, -1, dtype=np.int64)
-        self.pair_sums = np.empty((size, 2))
-        self.stamps = np.zeros(C, dtype=np.int64)
-        self.former = np.empty(C_prime, dtype=np.int32)
-        self.costs: Floats = np.empty(C_prime, dtype=dtype)
-        self.seen = np.empty(width, dtype=np.int32)
-        self.seen_costs: Floats = np.empty(width, dtype=dtype)
+    keys: NDArray[np.int64]
+    pair_sums: F64
+    stamps: NDArray[np.int64]
+    former: NDArray[np.int32]
+    costs: Floats
+    seen: NDArray[np.int32]
+    seen_costs: Floats
 
-
-def _scratch(held: threading.local, C: int, C_prime: int, width: int, dtype: np.dtype, estimate: bool) -> _Scratch:
-    if not hasattr(held, "scratch"):
-        held.scratch = _Scratch(C, C_prime, width, dtype, estimate)
-    return cast(_Scratch, held.scratch)
-
-
-def _settle_hard(shard: CpuShard, centers: F64, members: NDArray[np.int32]) -> float:
-    norms = np.einsum("ij,ij->i", centers, centers)
-    labels = shard.labels
-
-    def settle(span: tuple[int, int]) -> float:
-        part = slice(*span)
-        return kernels.settle_hard(
-            shard.rows.kernel_rows(*span), shard.scales[part], shard.weights[part], centers, norms,
-            members[part], labels[part],
+    @classmethod
+    def make(cls, C: int, C_prime: int, G: int, search: Search, dtype: np.dtype) -> _Scratch:
+        width = C_prime * G + search.n_random
+        size = max(HASH_SIZE, 1 << (4 * width).bit_length()) if search.estimate else 0
+        return cls(
+            np.full(size, -1, dtype=np.int64), np.empty((size, 2)), np.zeros(C, dtype=np.int64),
+            np.empty(C_prime, dtype=np.int32), np.empty(C_prime, dtype=dtype), np.empty(width, dtype=np.int32),
+            np.empty(width, dtype=dtype),
         )  # fmt: skip
 
-    return float(sum(map_all(settle, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads)))
+
+class _Triples(NamedTuple):
+    """What a thread has come across: triples of Eq. 8 in stretches, each of one task."""
+
+    pairs: NDArray[np.int32]
+    sums: NDArray[np.float32]
+    stretches: NDArray[np.int64]
+
+    @classmethod
+    def make(cls, table_size: int) -> _Triples:
+        n = TABLES_AT_ONCE * table_size // 2
+        return cls(
+            np.empty((2, n), dtype=np.int32), np.empty((2, n), dtype=np.float32),
+            np.empty((4 * TABLES_AT_ONCE, 3), dtype=np.int64),
+        )  # fmt: skip
+
+
+def _joined(found: list[_Triples], n_threads: int) -> PairStatistics:
+    """All triples in the order of their tasks, whoever has done these."""
+    stretches = np.concatenate([triples.stretches for triples in found])
+    order = np.argsort(stretches[:, 0], kind="stable")
+    sizes, to = stretches[order, 2], np.empty(len(order), dtype=np.int64)
+    to[order] = np.cumsum(sizes) - sizes
+    pairs, sums = np.empty((2, sizes.sum()), dtype=np.int32), np.empty((2, sizes.sum()), dtype=np.float32)
+    ends = np.cumsum([len(triples.stretches) for triples in found])
+
+    def pack_buffer(b: int) -> None:
+        triples = found[b]
+        _, begins, sizes = np.ascontiguousarray(triples.stretches.T)
+        places = to[ends[b] - len(begins) : ends[b]]
+        pack(new_queue(), begins, sizes, places, triples.pairs, pairs)
+        pack(new_queue(), begins, sizes, places, triples.sums, sums)
+
+    run_all(pack_buffer, range(len(found)), n_threads)
+    return PairStatistics(pairs, sums)
+
+
+def _settle_hard(shard: CpuShard, centers: F64, members: NDArray[np.int32]) -> tuple[float, NDArray[np.integer]]:
+    """The objective, and the rows that moved with what they left."""
+    norms, labels = np.einsum("ij,ij->i", centers, centers), shard.labels
+    begins = np.arange(0, shard.n_rows, RUN)
+    moved = np.empty((2, shard.n_rows), dtype=np.int32 if shard.n_rows < 2**31 else np.int64)
+    n_moved, objectives = np.empty(len(begins), dtype=np.int64), np.empty(len(begins))
+
+    def settle(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
+        runs = runs_of(part)
+        kernels.settle_hard(
+            queue, RUN, part.start, rows, shard.scales[part], shard.weights[part], centers, norms, members[part],
+            labels[part], moved, n_moved[runs], objectives[runs],
+        )  # fmt: skip
+
+    on_rows(shard.rows, threads_for_runs(shard), settle, calls_blas=False)
+    return float(objectives.sum()), packed(moved, begins=begins, sizes=n_moved, n_threads=shard.n_threads)[0]

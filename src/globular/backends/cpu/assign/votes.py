@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from globular.backends.cpu.center_scores import RowProducts, entries_of, in_place
-from globular.backends.cpu.rows import CSRRows
+from globular.backends.cpu.center_scores import RowProducts
+from globular.backends.cpu.rows import CSRRows, KernelRows, can_be_indexed, gather_rows
 from globular.backends.cpu.shard import CpuShard
-from globular.kernels.votes import sum_sparse_votes, sum_votes
+from globular.kernels.queue import new_queue
+from globular.kernels.votes import cut_runs, join_pieces, sum_votes
 from globular.model.columns import Ballots
 from globular.model.groups import group_by
 from globular.model.nested import NestedStatistics
 from globular.model.statistics import F64, I64
 from globular.seam.passes import Labels
-from globular.threads import even_ranges, map_all
+from globular.threads import on_all_threads, run_all
 
 ROWS_PER_SUM = 1024
 
@@ -34,69 +35,46 @@ class Moves(NamedTuple):
 
 def add_votes(shard: CpuShard, moves: Moves, origin: F64, statistics: NestedStatistics) -> None:
     """Let rows join or leave their clusters: whole clusters at a time, large ones in pieces added in order."""
-    D, counts = shard.n_columns, np.zeros_like(statistics.counts)
-    starts, order = group_by(moves.labels, len(counts))
+    D, C, n = shard.n_columns, len(statistics.counts), len(moves.rows)
+    starts, order = group_by(moves.labels, C, shard.n_threads)
     rows, labels = moves.rows[order], moves.labels[order]
     weights = np.where(order < moves.n_joining, 1.0, -1.0)
     if len(shard.weights):
         weights *= shard.weights[rows]
+    scales = shard.scales[rows] if len(shard.scales) else shard.scales
     about, about_norm = origin[None, :].copy(), np.array([origin @ origin])
+    runs = np.empty((3 * n // ROWS_PER_SUM + 2, 3), dtype=np.int64)
+    pieces = np.empty(2 * n // ROWS_PER_SUM + 1, dtype=np.int64)
+    n_runs, n_pieces = cut_runs(starts, ROWS_PER_SUM, runs, pieces)
+    runs, pieces = runs[:n_runs], pieces[:n_pieces]
+    totals, sums = np.zeros((C, 3)), statistics.sums
+    piece_totals, piece_sums = np.empty((n_pieces, 3)), np.empty((n_pieces, D))
 
-    def add(span: slice, base: int, sums: F64, totals: F64, squares: F64, sizes: I64) -> None:
-        block, at = in_place(shard.rows, rows[span])
-        given = labels[span], weights[span], entries_of(shard.scales, rows[span])
-        if len(block) == 1:
-            sum_votes(block[0], at, *given, origin, base, sums, totals, squares, sizes)
-        else:
-            sum_sparse_votes(block, at, *given, about, about_norm, base, sums, totals, squares, sizes)
+    def add(queue: NDArray[np.int64], runs: NDArray[np.int64], loaded: KernelRows, at: I64, part: slice) -> None:
+        sum_votes(
+            queue, runs, pieces, loaded, at, labels[part], weights[part], scales[part], about, about_norm, totals,
+            sums, piece_totals, piece_sums,
+        )  # fmt: skip
 
-    def task(run: _Run) -> Callable[[], None]:
-        span = slice(run.begin, run.end)
-        if run.cluster < 0:
-            add(span, 0, statistics.sums, counts, statistics.squares, statistics.sizes)
-            return lambda: None
-        sums, totals, squares, sizes = np.zeros((1, D)), np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64)
-        add(span, run.cluster, sums, totals, squares, sizes)
+    if can_be_indexed(shard.rows):
+        queue, loaded = new_queue(), shard.rows.kernel_rows(0, shard.n_rows)
+        threads = min(shard.n_threads, n_runs)
+        on_all_threads(lambda: add(queue, runs, loaded, rows, slice(0, n)), threads, calls_blas=False)
+    else:
 
-        def join() -> None:
-            statistics.sums[run.cluster] += sums[0]
-            counts[run.cluster] += totals[0]
-            statistics.squares[run.cluster] += squares[0]
-            statistics.sizes[run.cluster] += sizes[0]
+        def gathered(run: int) -> None:
+            begin, end, piece = runs[run]
+            loaded, one = gather_rows(shard.rows, rows[begin:end]), np.array([[0, end - begin, piece]])
+            add(new_queue(), one, loaded, np.arange(end - begin), slice(begin, end))
 
-        return join
-
-    for join in map_all(task, _runs(starts), shard.n_threads):
-        join()
+        run_all(gathered, range(n_runs), shard.n_threads)
+    join_pieces(pieces, piece_totals, piece_sums, totals, sums)
+    counts, squares, sizes = totals.T
     statistics.counts += counts
+    statistics.squares += squares
+    statistics.sizes += sizes.astype(np.int64)
     if isinstance(shard.rows, CSRRows) and origin.any():
         statistics.sums -= counts[:, None] * origin
-
-
-class _Run(NamedTuple):
-    begin: int
-    end: int
-    cluster: int
-    """The cluster of which this is a piece; −1 for a run of whole clusters."""
-
-
-def _runs(starts: I64) -> list[_Run]:
-    """Cut rows grouped by cluster into runs of whole clusters and pieces of those too large for a run."""
-    runs = []
-    cluster, n_clusters = 0, len(starts) - 1
-    while cluster < n_clusters:
-        begin = int(starts[cluster])
-        # the last cluster that still ends within the run
-        last = int(np.searchsorted(starts, begin + ROWS_PER_SUM, side="right")) - 1
-        if last > cluster:
-            if starts[last] > begin:
-                runs.append(_Run(begin, int(starts[last]), -1))
-            cluster = last
-        else:
-            spans = even_ranges(int(starts[cluster + 1]) - begin, ROWS_PER_SUM)
-            runs += [_Run(begin + a, begin + b, cluster) for a, b in spans]
-            cluster += 1
-    return runs
 
 
 def cast_ballots(shard: CpuShard, moves: Moves, products: RowProducts, statistics: NestedStatistics) -> None:
@@ -116,5 +94,5 @@ def cast_ballots(shard: CpuShard, moves: Moves, products: RowProducts, statistic
     statistics.counts += sums(weights)
     statistics.squares += sums(weights * lengths * lengths)
     statistics.sizes += sums(np.sign(weights)).astype(np.int64)
-    block, at = in_place(shard.rows, moves.rows)
-    statistics.ballots = Ballots(block, at, moves.labels, factors, sums(factors * with_centers))
+    block = shard.rows.kernel_rows(0, shard.n_rows)
+    statistics.ballots = Ballots(block, moves.rows, moves.labels, factors, sums(factors * with_centers))

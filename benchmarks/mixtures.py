@@ -29,7 +29,12 @@ def row_of_table(problem: str, covariance_type: str, search: str, n_threads: int
     order = np.random.default_rng(7).permutation(len(X))
     held_out, rows = X[np.sort(order[:HELD_OUT])], X[np.sort(order[HELD_OUT:])]
     model = VariationalGaussianMixture(
-        covariance_type=covariance_type, search=search.split()[0], reg_covar=1e-6, random_state=0, n_threads=n_threads
+        covariance_type=covariance_type,
+        weights="equal",
+        search=search.split()[0],
+        reg_covar=1e-6,
+        random_state=0,
+        n_threads=n_threads,
     )
     model.set_params(n_components=60).fit(rows[:2000])  # compiles
     started = time.perf_counter()

@@ -36,8 +36,8 @@ from reference import seeds as d2
 
 from globular.seam.passes import (  # isort: skip
     AddSeeds, AllLabels, Answer, Assign, AssignBatch, CellNeighbors, CellSeeds, Centers, Expect, ExpectChunks,
-    Farthest, Halve, LabelBySeeds, Locate, Moments, Pass, PowerStep, Project, Relabel, RowsOf, ScatterLabels, Smallest,
-    Spare, SumByLabel, Take, Total, Truncated, TrySeeds,
+    ExpectWithin, Farthest, Halve, LabelByDensity, LabelBySeeds, Locate, Moments, Pass, PowerStep, Project, Relabel,
+    RowsOf, ScatterLabels, Smallest, Spare, SumByLabel, Take, Total, Truncated, TrySeeds,
 )  # fmt: skip
 from globular.seam.tree_passes import (  # isort: skip
     BestCut, CellsOf, ExpectCells, ForgetMembers, Gains, Gap, OpenCut, OpenGaining, OpenHeld, OpenRows, Plant,
@@ -194,6 +194,11 @@ def batch(p: Problem, shard: Any, before: State, after: State, found: Any) -> No
         np.add.at(counts, who[voting], sign * p.w[voting])
         np.add.at(sums, who[voting], sign * p.w[voting, None] * (p.rows[voting] - p.rows[0]))
     alike(found, {"sums": sums, "counts": counts, "n_rows": 120, "n_changed": int((labels != old).sum())})
+
+
+def within(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    mixture = p.mixture("full" if found.parts.scatter.ndim == 3 else "diag")
+    alike(found, soft.within_pass(p.rows, p.w, mixture, before["labels"], 3))
 
 
 def spare(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
@@ -381,6 +386,10 @@ CASES = [
     *(Case(f"expect remembered, renew={renew}", lambda p, r=renew: Expect(p.mixture("full"), Remembered(r)),
            says(lambda p: some(soft.soft_pass(p.rows, p.w, p.mixture("full")), "counts", "sums", "scatter"), 1e-3),
            lambda p: [Expect(p.mixture("full"), Remembered(True))]) for renew in (True, False)),
+    Case("label by density", lambda p: LabelByDensity(p.mixture()),
+         leaves("labels", lambda p, b: soft.log_joint(p.rows, p.mixture()).argmax(axis=1))),
+    *(Case(f"expect within, {kind}", lambda p, k=kind: ExpectWithin(p.mixture(k), 3), within,
+           lambda p: [Assign(p.former[:3])]) for kind in ("diag", "full")),
     Case("rows of", lambda p: RowsOf(p.mixture(), np.array([4, 0]), np.ones(2), 0), claims),
     Case("rows of, remembered", lambda p: RowsOf(p.mixture(), np.array([4]), np.full(1, 0.5), 0, remembered=True),
          nothing, lambda p: [Expect(p.mixture(), Remembered(True))]),

@@ -130,6 +130,11 @@ def rows_of(shard: NumpyShard, work: passes.RowsOf) -> list[statistics.Claim]:
     return [statistics.Claim(shard.x[rows], (shard.w * share)[rows]) for rows, share in claims]
 
 
+@NumpyShard.implements(passes.LabelByDensity)
+def label_by_density(shard: NumpyShard, work: passes.LabelByDensity) -> None:
+    shard.labels[:] = log_joint(shard, work.mixture).argmax(axis=1)
+
+
 @NumpyShard.implements(passes.Answer)
 def answer(shard: NumpyShard, work: passes.Answer) -> list[Any]:
     if isinstance(work.model, passes.Centers):
@@ -156,6 +161,7 @@ def simple(kind: Any, function: Any) -> None:
 simple(passes.SumByLabel, lambda x, w, s, p: statistics.HardStatistics(*sums_by(x, w, s.labels, p.n_clusters), 0, 0, 0))
 simple(passes.Farthest, lambda x, w, s, p: hard.farthest(x, w, p.centers, s.labels, p.n))
 simple(passes.Halve, lambda x, w, s, p: hard.halve(x, w, s.labels, p.firsts, p.seconds))
+simple(passes.ExpectWithin, lambda x, w, s, p: soft.within_pass(x, w, p.mixture, s.labels, p.n_parts))
 simple(passes.TrySeeds, lambda x, w, s, p: d2.trial_potentials(x, w, s.squared_distances, p.seeds))
 simple(passes.Moments, lambda x, w, s, p: statistics.ColumnMoments(((s.total_weight, *hard.column_moments(x, w)),)))
 simple(passes.Smallest, lambda x, w, s, p: float(x.min()))

@@ -48,7 +48,7 @@ def test_attributes(covariance_type: str, dtype: type, weights: str) -> None:
     assert model.fit(X, sample_weight=w) is model
     assert model.means_.shape == (4, 3) and model.weights_.shape == (4,)
     for array in (model.covariances_, model.precisions_, model.precisions_cholesky_):
-        assert array.shape == FAMILIES[covariance_type].shape(4, 3) and array.dtype == np.float64
+        assert array.shape == FAMILIES[covariance_type].shape(4, 3) and array.dtype == dtype
     assert model.converged_ and model.stopped_ and 4 <= model.n_cells_ <= 600
     assert len(model.history_.iterations) == model.n_iter_ == len(model.lower_bounds_)
     np.testing.assert_allclose(model.history_.iterations.column("objective") / w.sum(), model.lower_bounds_)

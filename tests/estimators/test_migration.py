@@ -20,6 +20,10 @@ SECTIONS = {
     "sklearn.cluster.KMeans": (sklearn.cluster.KMeans, globular.KMeans),
     "sklearn.cluster.MiniBatchKMeans": (sklearn.cluster.MiniBatchKMeans, globular.NestedMiniBatchKMeans),
     "sklearn.mixture.GaussianMixture": (sklearn.mixture.GaussianMixture, globular.GaussianMixture),
+    "sklearn.mixture.BayesianGaussianMixture": (
+        sklearn.mixture.BayesianGaussianMixture,
+        globular.InfiniteGaussianMixture,
+    ),
     "faiss.Kmeans": (None, globular.KMeans),
     "cuml.KMeans": (None, globular.KMeans),
 }
@@ -53,7 +57,7 @@ def test_every_keyword_exists(title: str) -> None:
 
 
 def test_no_keyword_of_the_peers_is_forgotten() -> None:
-    for title in ("sklearn.cluster.KMeans", "sklearn.mixture.GaussianMixture"):
+    for title in ("sklearn.cluster.KMeans", *(title for title in SECTIONS if title.startswith("sklearn.mixture"))):
         peer: Any = SECTIONS[title][0]
         named = set(KEYWORD.findall(section(title)))
         ours = set(inspect.signature(SECTIONS[title][1]).parameters)

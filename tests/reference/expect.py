@@ -6,7 +6,7 @@ import numpy as np
 
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
-from globular.model.statistics import F64, SoftStatistics
+from globular.model.statistics import F64, I64, SoftStatistics, WithinStatistics
 
 
 def covariance_matrices(mixture: GaussianParameters) -> F64:
@@ -46,3 +46,16 @@ def soft_pass(rows: F64, weights: F64, mixture: GaussianParameters) -> SoftStati
     sums = np.einsum("nc,ncd->cd", q, differences)
     total = float(weights.sum())
     return SoftStatistics(q.sum(axis=0), sums, scatter, float(weights @ log_density), total, q.size)
+
+
+def within_pass(rows: F64, weights: F64, mixture: GaussianParameters, labels: I64, n_parts: int) -> WithinStatistics:
+    """The E-step of the parts of every component on the rows with its label."""
+    C = mixture.n_components // n_parts
+    inside = [slice(c * n_parts, (c + 1) * n_parts) for c in range(C)]
+    found = [soft_pass(rows[labels == c], weights[labels == c], mixture.pick(inside[c])) for c in range(C)]
+    counts, sums, scatter = (
+        np.concatenate([getattr(each, name) for each in found]) for name in ("counts", "sums", "scatter")
+    )
+    likelihoods = np.array([each.log_likelihood for each in found])
+    parts = SoftStatistics(counts, sums, scatter, float(likelihoods.sum()), float(weights.sum()), len(rows) * n_parts)
+    return WithinStatistics(parts, likelihoods)

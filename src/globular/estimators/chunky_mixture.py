@@ -55,7 +55,7 @@ class ChunkyGaussianMixture(MixtureEstimator):
     tol : float, default=1e-3
         EM on given cells has settled when the mean bound of a row changes by less; on the last cells by less than a
         tenth of it.
-    reg_covar : float, default=1e-6
+    reg_covar : float or "auto", default="auto"
         Added to the variances; see :class:`GaussianMixture`.
     max_iter : int, default=1000
         Most EM steps of one run; 0 leaves the mixture where it starts.
@@ -70,7 +70,7 @@ class ChunkyGaussianMixture(MixtureEstimator):
 
     Attributes
     ----------
-    weights_, means_, covariances_, precisions_, precisions_cholesky_, n_iter_, stopped_
+    weights_, means_, covariances_, precisions_, precisions_cholesky_, labels_, n_iter_, stopped_
         As in :class:`GaussianMixture`.
     converged_ : bool
         Whether EM had settled when refining ended.
@@ -118,7 +118,7 @@ class ChunkyGaussianMixture(MixtureEstimator):
         n_candidates: int | str | None = "auto",
         weights: str = "learned",
         tol: float = 1e-3,
-        reg_covar: float = 1e-6,
+        reg_covar: float | str = "auto",
         max_iter: int = 1000,
         max_time: float | None = None,
         n_init: int = 1,

@@ -41,6 +41,7 @@ SMALLEST_LEAF, LARGEST_LEAF, MOST_LEAVES = 16, 512, 2048
 class InfiniteEstimator(MixtureEstimator):
     """Base of the infinite mixtures: subclasses make the prior, publish a mixture and rebuild it from attributes."""
 
+    _labels_rows = False
     _parameter_constraints: ClassVar[Constraints] = {
         **SharedParameters._parameter_constraints,
         "accelerate": ["boolean"],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -76,6 +76,13 @@ class Input:
         """The labels of all rows that were given: those of the shard, and the closest centre of those left out."""
         labels = self.shard.labels
         return labels if self.left_out is None else self.left_out.join(labels, centers, exact=exact)
+
+    def answers(self, label: Callable[[Shard], Labels]) -> Labels:
+        """What a function of a shard says of all rows that were given, those left out too."""
+        found = label(self.shard)
+        if self.left_out is None:
+            return found
+        return self.left_out.in_order(found, label(self.left_out.open_rows(self.left_out.rows)))
 
 
 def open_input(

@@ -9,14 +9,17 @@ import numpy as np
 from sklearn.utils._param_validation import StrOptions
 
 from globular.algorithms.mixtures.em import EMOptions, em
+from globular.algorithms.mixtures.pipeline import search_is_short
 from globular.estimators.chunky_mixture import ChunkyGaussianMixture
 from globular.estimators.chunky_starts import resolved_candidates
 from globular.estimators.inputs import Input
 from globular.estimators.mixture_starts import STARTS, GivenStart, starting_mixture, variational_means
 from globular.estimators.mixtures import MixtureEstimator, Run, Starting
 from globular.estimators.parameters import POSITIVE, Constraints
-from globular.estimators.variational_mixture import VariationalGaussianMixture
+from globular.estimators.variational_mixture import VariationalGaussianMixture, likely_components
 from globular.model.covariances import FAMILIES, SEPARABLE
+from globular.seam.passes import Labels
+from globular.seam.shard import Shard
 
 logger = logging.getLogger("globular")
 
@@ -31,7 +34,8 @@ class GaussianMixture(MixtureEstimator):
 
     A drop-in for :class:`sklearn.mixture.GaussianMixture` that takes sample weights, never holds a table of rows by
     components, never fails on singular data, reads data larger than memory, and gives the same result for any number of
-    threads. All arithmetic is in float64, whatever the type of the rows.
+    threads. All arithmetic is in float64, whatever the type of the rows; what it finds comes in their type, float32 for
+    float32.
 
     Parameters
     ----------
@@ -50,18 +54,21 @@ class GaussianMixture(MixtureEstimator):
         Whether components have mixing weights of their own. "equal" with "tied_spherical" is the model behind k-means.
     tol : float, default=1e-3
         Stop when the mean log-likelihood of a row changes by less.
-    reg_covar : float, default=1e-6
-        Added to the variances. Also with 0 no covariance becomes singular: variances stay above 1e-12 of the variance
-        of the data in the same column.
+    reg_covar : float or "auto", default="auto"
+        Added to the variances. A number is added as it is, as in scikit-learn. "auto" adds 1e-6, scikit-learn's
+        default, or 1e-6 of the variance of the data in the same column where that is less: so tiny units do no harm.
+        Also with 0 no covariance becomes singular: variances stay above 1e-12 of the variance of the data in the same
+        column.
     max_iter : int, default=100
         Most iterations of one run; 0 leaves the mixture where it starts.
     n_init : int, default=1
         Number of runs from different starts, of which the best is kept.
     init_params : {"kmeans", "k-means++", "random", "random_from_data"}, default="kmeans"
-        How to find the starting means: k-means centres, k-means++ seeds, near the mean of all rows, or random rows.
-        Rows are then assigned to the closest of them for the starting weights and covariances. (The variational
-        algorithm starts from probing k-means, equal weights and one variance; the chunky one does all this on
-        cells.)
+        How to find a start. "kmeans" begins with k-means on a part of the rows, goes on with EM there, and tries out
+        whether the likelihood rises if one component becomes two and two others one; where nothing is given to start
+        from. The others give starting means: k-means++ seeds, near the mean of all rows, or random rows. Rows are then
+        assigned to the closest of them for the starting weights and covariances. (The variational algorithm starts from
+        probing k-means, equal weights and one variance.)
     weights_init, means_init, precisions_init : array-like or None, default=None
         Starting parameters, in the shapes of `weights_`, `means_` and `precisions_`.
     {max_time, random_state, warm_start, verbose, callbacks, n_threads}
@@ -73,6 +80,9 @@ class GaussianMixture(MixtureEstimator):
     covariances_, precisions_, precisions_cholesky_ : array
         (n_components, n_features, n_features) for "full", (n_features, n_features) for "tied", (n_components,
         n_features) for "diag", (n_components,) for "spherical" and () for "tied_spherical".
+    labels_ : int32 array of shape (n_samples,)
+        The most likely component of every row that the fit has seen. (The variational algorithm looks for it among the
+        components of a few cells, from 500 components on.)
     converged_ : bool
         Whether the best run ended because of `tol`.
     n_iter_ : int
@@ -84,7 +94,7 @@ class GaussianMixture(MixtureEstimator):
     history_ : :class:`globular.model.history.History`
         One record per iteration of the best run; objectives are log-likelihoods (or bounds) of all rows.
     n_distances_ : int
-        Densities of a row under a component that EM evaluated in the whole fit, the starting point apart.
+        Densities of a row under a component that EM evaluated in the whole fit, the search for a start included.
     algorithm_ : str
     stopped_ : str
         Why the best run ended.
@@ -119,7 +129,7 @@ class GaussianMixture(MixtureEstimator):
         algorithm: str = "auto",
         weights: str = "learned",
         tol: float = 1e-3,
-        reg_covar: float = 1e-6,
+        reg_covar: float | str = "auto",
         max_iter: int = 100,
         max_time: float | None = None,
         n_init: int = 1,
@@ -172,23 +182,28 @@ class GaussianMixture(MixtureEstimator):
         return GivenStart.check(*given, self.n_components, data.n_columns, self.covariance_type)
 
     def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:
-        if self.algorithm_ == "chunky":
-            return (yield from self._chunky(data)._start(data, given, random_state))
-        if self.algorithm_ == "variational":
-            model, rng = self._variational(), np.random.default_rng(random_state.randint(2**31, size=4))
-            means = yield from variational_means(
-                data.shard, self.n_components, self.init_params, given.means, model._options(), rng,
-                probes=model._choose_search() == "probing",
-            )  # fmt: skip
-            return model._start_at(means, data, given, rng)
         learned = self.weights == "learned"
         options = EMOptions(
             self.max_iter, self.tol, self.reg_covar, learned_weights=learned, previous_bound=given.bound
         )
-        start = yield from starting_mixture(
-            data.shard, self.n_components, self.init_params, given, options, random_state
-        )
+        size = data.shard, self.n_components
+        if self.algorithm_ == "chunky":
+            if self.init_params == "kmeans" and given.is_empty and search_is_short(*size, self.covariance_type):
+                given = GivenStart.of((yield from starting_mixture(*size, "kmeans", given, options, random_state)))
+            return (yield from self._chunky(data)._start(data, given, random_state))
+        if self.algorithm_ == "variational":
+            model, rng = self._variational(), np.random.default_rng(random_state.randint(2**31, size=4))
+            means = yield from variational_means(
+                *size, self.init_params, given.means, model._options(), rng, probes=model._choose_search() == "probing"
+            )
+            return model._start_at(means, data, given, rng)
+        start = yield from starting_mixture(*size, self.init_params, given, options, random_state)
         return Run(em(data.shard, start, options), start)
+
+    def _label(self, shard: Shard) -> Labels:
+        if self.algorithm_ == "variational":
+            return likely_components(shard, self._mixture(), self._variational().n_candidates)
+        return super()._label(shard)
 
     def _variational(self) -> VariationalGaussianMixture:
         return VariationalGaussianMixture(**self._common())

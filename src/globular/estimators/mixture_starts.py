@@ -14,6 +14,7 @@ from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.kmeans.probing import find_labels
 from globular.algorithms.kmeans.variational import VariationalOptions, start_rows, variational_kmeans
 from globular.algorithms.mixtures.em import EMOptions, start_at_random, start_from_means
+from globular.algorithms.mixtures.pipeline import search_start
 from globular.algorithms.mixtures.probing import settle_seeds
 from globular.algorithms.seeding.common import Seeds
 from globular.algorithms.seeding.named import Start, Starting, automatic, draw_seeds
@@ -93,6 +94,16 @@ class GivenStart:
         """Where the last fit ended."""
         return cls(mixture.covariance_type, mixture.weights, mixture.means, mixture.covariances, True, bound)
 
+    @classmethod
+    def of(cls, mixture: GaussianParameters) -> GivenStart:
+        """All parts of a mixture."""
+        return cls(mixture.covariance_type, mixture.weights, mixture.means, mixture.covariances)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was given."""
+        return self.weights is None and self.means is None and self.covariances is None
+
     def complete(self) -> GaussianParameters | None:
         """The mixture, if every part was given."""
         if self.weights is None or self.means is None or self.covariances is None:
@@ -116,7 +127,7 @@ def starting_mixture(
     given: GivenStart,
     options: EMOptions,
     random_state: np.random.RandomState,
-) -> Generator[Step[F64], None, GaussianParameters]:
+) -> Generator[Step[Any], None, GaussianParameters]:
     """A start by `init_params`, except for what was given.
 
     Deviation: where scikit-learn puts single rows ("k-means++", "random_from_data") or k-means labels beside given
@@ -129,6 +140,9 @@ def starting_mixture(
         found = start_from_means(shard, given.means, given.covariance_type, options)
     elif init_params == "random":
         found = start_at_random(shard, n_components, given.covariance_type, options, random_state)
+    elif init_params == "kmeans" and given.is_empty:
+        rng = np.random.default_rng(random_state.randint(2**31, size=4))
+        return (yield from search_start(shard, n_components, given.covariance_type, options, rng))
     else:
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         means = yield from MEANS_METHODS[init_params](shard, n_components, rng)

@@ -21,22 +21,23 @@ from sklearn.utils.validation import check_is_fitted
 from globular.algorithms.infinite import infinite
 from globular.algorithms.kmeans import variational
 from globular.algorithms.mixtures import chunky, em
+from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.steps import Step, in_units, mapped, result_of
 from globular.estimators.base import Estimator
 from globular.estimators.distributed import lazily
-from globular.estimators.fitted import check_common, checked_floats
+from globular.estimators.fitted import check_common, check_indices, checked_floats
 from globular.estimators.inputs import Input, mean_variance, open_input
 from globular.estimators.memory import check_allocation, mixture_bytes
 from globular.estimators.mixture_starts import GivenStart
-from globular.estimators.parameters import FROM_ONE, FROM_ZERO, NOT_NEGATIVE, Constraints
+from globular.estimators.parameters import AUTO, FROM_ONE, FROM_ZERO, NOT_NEGATIVE, Constraints
 from globular.estimators.running import Fit, warn_user
 from globular.estimators.starts import continues, filled_up, spare_centers
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.history import KMEANS, SEEDS, History, Record
 from globular.model.statistics import F64, I64
-from globular.seam.passes import Answer
-from globular.seam.shard import answer
+from globular.seam.passes import Answer, Labels
+from globular.seam.shard import Shard, answer
 from globular.threads import resolve_threads
 
 CONVERGED = frozenset(
@@ -56,8 +57,8 @@ class Run:
     """The mixture it starts with, for a fit that may end before the first step."""
 
 
-Starting = Generator[Step[F64], None, Run]
-"""What finds the start of a run: it shows the means that k-means has so far."""
+Starting = Generator[Step[Any], None, Run]
+"""What finds the start of a run: it shows the means that k-means has so far, or a mixture already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +76,19 @@ class MixtureEstimator(DensityMixin, Estimator):
         **Estimator._parameter_constraints,
         "n_components": [FROM_ONE],
         "weights": [StrOptions({"learned", "equal"})],
-        "reg_covar": [NOT_NEGATIVE],
+        "reg_covar": [NOT_NEGATIVE, AUTO],
         "max_iter": [FROM_ZERO],
         "n_init": [FROM_ONE],
         "warm_start": ["boolean"],
     }
+    _labels_rows = True
+    """Whether a fit ends with `labels_`."""
     _weights_are_counts = False
     """Whether a weight of two is two rows rather than twice as much as one."""
     n_components: int
     covariance_type: str
     weights: str
-    reg_covar: float
+    reg_covar: float | str
     n_init: int
     max_iter: int
     max_time: float | None
@@ -156,19 +159,22 @@ class MixtureEstimator(DensityMixin, Estimator):
         fit = Fit(self, data.n_rows, max_iter=self.max_iter, max_time=self.max_time, started=started, watched=watched)
 
         def begin() -> Iterator[Step[Any]]:
+            self.__dict__.pop("labels_", None)  # those of the last fit
             starting = self._start(data, given, random_state)
             if self.max_iter == 0:
                 run = result_of(starting)
             else:
                 run = yield from mapped(starting, partial(self._preparing, data))
             if run.start is not None:
-                self._publish_mixture(run.start)
+                self._publish_mixture(run.start, data.dtype)
                 self._publish_course(data, History(), "")
             yield from run.steps
 
         def finish(reason: str) -> float:
             self.stopped_ = reason or "max_iter"
             self._check_finite()
+            if self._labels_rows:
+                self.labels_ = data.answers(self._label)
             return self.lower_bound_
 
         try:
@@ -187,21 +193,28 @@ class MixtureEstimator(DensityMixin, Estimator):
                 ConvergenceWarning,
             )
 
+    def _label(self, shard: Shard) -> Labels:
+        """The most likely component of every row."""
+        return answer(shard, self._mixture(), "components").astype(np.int32)
+
     def _check_finite(self) -> None:
         """Refuse to hand out what is not a mixture."""
         found = [self.weights_, self.means_, getattr(self, "covariances_", 0.0)]
         if not all(np.isfinite(values).all() for values in found) or np.isnan(self.lower_bound_):
             raise ValueError(_BEYOND)
 
-    def _preparing(self, data: Input, step: Step[F64]) -> Step[Preparation]:
-        """A step of the k-means that finds a start, as one of the mixture.
+    def _preparing(self, data: Input, step: Step[Any]) -> Step[Any]:
+        """A step of the k-means that finds a start, as one of the mixture; steps of a mixture stay as they are.
 
         Its objective is a lower bound of the log-likelihood of equal weights and one variance σ² = E / (W D), E the sum
         of squared distances: of each row's density the part of its own component,
         −W (log C + D/2 log 2πσ²) − E / 2σ².
         """
+        if isinstance(step.model, GaussianParameters):
+            return step
         W, C, D, E = data.shard.total_weight, self.n_components, data.n_columns, step.objective
-        variance = max(E / (W * D), self.reg_covar, np.finfo(np.float64).tiny)
+        limits = covariance_limits(data.shard, EMOptions(reg_covar=self.reg_covar))
+        variance = max(E / (W * D), float(np.mean(limits.reg_covar)), float(limits.smallest.mean()))
         bound = -W * (math.log(C) + 0.5 * D * math.log(2 * math.pi * variance)) - 0.5 * E / variance
         stage = SEEDS if step.stage == SEEDS else KMEANS
         return Step(0, bound, step.n_distances, None, Preparation(step.model, variance), stage=stage)
@@ -209,17 +222,21 @@ class MixtureEstimator(DensityMixin, Estimator):
     def _publish(self, data: Input, spare: Callable[[], F64], step: Step[Any], history: History) -> None:
         if isinstance(step.model, Preparation):
             means = filled_up(step.model.means, self.n_components, spare)
-            self._publish_mixture(isotropic_mixture(means, step.model.variance, self.covariance_type))
+            mixture = isotropic_mixture(means, step.model.variance, self.covariance_type)
         else:
-            self._publish_mixture(self._take_over(step.model))
+            mixture = self._take_over(step.model)
+        self._publish_mixture(mixture, data.dtype)
         self._publish_course(data, history, step.stopped)
 
-    def _publish_mixture(self, mixture: GaussianParameters) -> None:
-        self.weights_ = mixture.weights
-        self.means_ = mixture.means
-        self.covariances_ = mixture.covariances
-        self.precisions_cholesky_ = mixture.factors
-        self.precisions_ = mixture.precisions
+    def _publish_mixture(self, mixture: GaussianParameters, dtype: np.dtype[Any]) -> None:
+        """The parameters in the type of the rows; covariances too close to singular for float32 stay in float64."""
+        self.weights_ = mixture.weights.astype(dtype)
+        self.means_ = mixture.means.astype(dtype)
+        if dtype == np.float32 and not mixture.family.survives(mixture.covariances, dtype):
+            dtype = np.dtype(np.float64)
+        self.covariances_ = mixture.covariances.astype(dtype)
+        self.precisions_cholesky_ = mixture.factors.astype(dtype)
+        self.precisions_ = mixture.precisions.astype(dtype)
 
     def _publish_course(self, data: Input, history: History, stopped: str) -> None:
         self.converged_ = stopped in CONVERGED
@@ -241,7 +258,7 @@ class MixtureEstimator(DensityMixin, Estimator):
 
     @lazily
     def predict_proba(self, X: Any) -> F64:
-        """The probability of every component given the row, (n_samples, n_components)."""
+        """The probability of every component given the row, (n_samples, n_components); float32 for such rows."""
         check_is_fitted(self)
         return self._answer(X, "probabilities", n_results=len(self.means_))
 
@@ -310,6 +327,8 @@ class MixtureEstimator(DensityMixin, Estimator):
         if mixture.weights.min() < 0 or abs(mixture.weights.sum() - 1.0) > 1e-6:
             raise ValueError("weights_ must be at least 0 and sum to one; fit again")
         self._check_covariances(mixture)
+        if hasattr(self, "labels_"):
+            check_indices(self.labels_, "labels_", (None,), self.n_components)
 
     def _check_covariances(self, mixture: GaussianParameters) -> None:
         """Refuse covariances that are not positive (definite), and what does not follow from them."""
@@ -327,7 +346,8 @@ class MixtureEstimator(DensityMixin, Estimator):
         """What a model, by default the mixture, says of every row of X: `n_results` numbers for each."""
         data = self._open(X, None, reset=False)
         check_allocation(8 * data.n_rows * n_results, f"{n_results} numbers for every row", "pass X in parts")
-        return answer(data.shard, self._mixture() if model is None else model, want)
+        found = answer(data.shard, self._mixture() if model is None else model, want)
+        return found.astype(data.dtype, copy=False) if want == "probabilities" else found
 
     def _log_likelihood(self, data: Input) -> float:
         totals = data.shard.run(Answer(self._mixture(), "total"))

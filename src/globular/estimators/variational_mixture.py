@@ -30,12 +30,14 @@ from globular.estimators.mixture_starts import GivenStart, settled
 from globular.estimators.mixtures import MixtureEstimator, Run, Starting
 from globular.estimators.parameters import FROM_ONE, Constraints
 from globular.estimators.starts import choose_centers
+from globular.estimators.weights import EXACT_BELOW
 from globular.model.covariances import SEPARABLE
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import Graph
 from globular.model.history import History
 from globular.model.statistics import F64, I64, TruncatedPosterior
-from globular.seam.passes import Answer, Truncated
+from globular.seam.passes import Answer, Labels, Truncated
+from globular.seam.shard import Shard, answer
 from globular.threads import resolve_threads
 
 N_NEIGHBORS = 5
@@ -53,7 +55,8 @@ class VariationalGaussianMixture(MixtureEstimator):
     anew each time, and lets a row look at all components of its closest cells, by matrix products; iterations in which
     this would not pay do without. "neighbors" is the paper's: every component has a neighbourhood of `n_neighbors`,
     and an iteration evaluates at most ``n_candidates * n_neighbors + 1`` densities per row, one of them at random;
-    ``n_candidates = n_neighbors`` is its var-GMM-S (``neighborhoods="estimated"``) and var-GMM-X ("exhaustive"). See
+    ``n_candidates = n_neighbors`` with one variance and equal weights is its var-GMM-S
+    (``neighborhoods="estimated"``) and var-GMM-X ("exhaustive"). See
     Forster & Lücke, *Can clustering scale sublinearly with its clusters?*, AISTATS 2018.
 
     Parameters
@@ -70,14 +73,15 @@ class VariationalGaussianMixture(MixtureEstimator):
     neighborhoods : {"estimated", "exhaustive"} or None, default=None
         Where neighbourhoods come from: estimated from distances that rows had anyway (Eq. 8), which is what None takes,
         or from all distances between means, which costs O(C²D) per iteration.
-    covariance_type : {"tied_spherical", "spherical", "diag"}, default="tied_spherical"
-        One variance for everything (the paper's model), a variance per component, or one per component and column.
-    weights : {"equal", "learned"}, default="equal"
-        Whether components have mixing weights of their own.
+    covariance_type : {"diag", "spherical", "tied_spherical"}, default="diag"
+        One variance per component and column, one per component, or one for everything.
+    weights : {"learned", "equal"}, default="learned"
+        Whether components have mixing weights of their own. (The paper's model, which is little more than k-means as a
+        density, is ``covariance_type="tied_spherical", weights="equal"``.)
     tol : float, default=1e-3
         Stop when the mean lower bound of a row has changed by less than this in three iterations running.
-    reg_covar : float, default=0
-        Added to the variances. Also with 0 variances stay above 1e-12 of the variance of the data.
+    reg_covar : float or "auto", default="auto"
+        Added to the variances; see :class:`GaussianMixture`.
     max_iter : int, default=200
         Most iterations of one run; 0 leaves the mixture where it starts.
     init : {"auto", "k-means++", "greedy k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
@@ -93,6 +97,9 @@ callable, default="auto"
     ----------
     weights_, means_, covariances_, precisions_, precisions_cholesky_, converged_, n_iter_, stopped_
         As in :class:`GaussianMixture`.
+    labels_ : int32 array of shape (n_samples,)
+        The most likely component of every row; from 500 components on, of those found by way of cells, as
+        ``predict(X, exact=False)`` gives it.
     lower_bound_ : float
         Mean free energy of a row (Eq. 10), a lower bound of its log-likelihood, at the parameters the last iteration
         began with.
@@ -139,10 +146,10 @@ callable, default="auto"
         search: str = "auto",
         n_neighbors: int | None = None,
         neighborhoods: str | None = None,
-        covariance_type: str = "tied_spherical",
-        weights: str = "equal",
+        covariance_type: str = "diag",
+        weights: str = "learned",
         tol: float = 1e-3,
-        reg_covar: float = 0.0,
+        reg_covar: float | str = "auto",
         max_iter: int = 200,
         max_time: float | None = None,
         n_init: int = 1,
@@ -241,6 +248,9 @@ callable, default="auto"
             tol=self.tol,
         )
 
+    def _label(self, shard: Shard) -> Labels:
+        return likely_components(shard, self._mixture(), self.n_candidates)
+
     def _publish(self, data: Input, spare: Callable[[], F64], step: Step[Any], history: History) -> None:
         self.__dict__.pop("neighbors_", None)
         super()._publish(data, spare, step, history)
@@ -313,6 +323,15 @@ callable, default="auto"
         n_candidates = min(self.n_candidates, mixture.n_components)
         find_members(shard, mixture, n_candidates, np.random.default_rng(0))
         return shard.run(Answer(Truncated(mixture, n_candidates), want))
+
+
+def likely_components(shard: Shard, mixture: GaussianParameters, n_candidates: int) -> Labels:
+    """The most likely component of every row, of many components by way of cells."""
+    if mixture.n_components < EXACT_BELOW:
+        return answer(shard, mixture, "components").astype(np.int32)
+    find_members(shard, mixture, n_candidates, np.random.default_rng(0))
+    posteriors = shard.run(Answer(Truncated(mixture, n_candidates), "posterior"))
+    return np.concatenate([posterior.members[:, 0] for posterior in posteriors])
 
 
 def _as_csr(posterior: TruncatedPosterior, n_components: int) -> scipy_sparse.csr_matrix:

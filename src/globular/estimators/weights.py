@@ -46,8 +46,12 @@ class LeftOut:
             shard.run(Assign(centers, want="labels"))
         else:
             find_labels(shard, centers, np.random.default_rng(0))
+        return self.in_order(labels, shard.labels)
+
+    def in_order(self, counted: Labels, others: Labels) -> Labels:
+        """Labels of the rows that count and of the others, in the order of X."""
         joined = np.empty(1 + max(self.rows[-1], self.counted[-1]), dtype=np.int32)
-        joined[self.rows], joined[self.counted] = shard.labels, labels
+        joined[self.rows], joined[self.counted] = others, counted
         return joined
 
 

@@ -6,7 +6,8 @@ shall be in the end. The stages:
 - "seeds": centres are drawn; those not yet drawn are filled up with rows;
 - "k-means": steps of the k-means that a mixture starts with. The objective is the lower bound that the mixture of its
   centres has with equal weights and one variance for all;
-- "part": swaps and iterations on a part of the rows. The objective is that of the part, which estimates that of all;
+- "part": swaps, or moves of components, and iterations on a part of the rows. The objective is that of the part, which
+  estimates that of all;
 - "swaps": iterations over all rows, after each of which centres move across gaps. A swap that was bad is undone in the
   next one, so the objective may rise for a while;
 - "iterations": iterations over all rows, as the algorithm is known by. What needs no preparation has these alone.

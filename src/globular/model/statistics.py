@@ -145,6 +145,16 @@ class SoftStatistics(Additive):
 
 
 @dataclass(slots=True)
+class WithinStatistics(Additive):
+    """An E-step inside every component of a mixture."""
+
+    parts: SoftStatistics
+    """Sums of the parts of all components."""
+    log_likelihoods: F64
+    """Σ w log p(x) over the rows of each component, p the density of its parts, (C,)."""
+
+
+@dataclass(slots=True)
 class SpareCenters(Additive):
     """What it costs to do without each of the centres."""
 

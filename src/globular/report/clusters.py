@@ -97,13 +97,13 @@ def centers_of(model: Any) -> F64:
 def _sizes(model: Any, scan: Scan | None, C: int) -> tuple[F64, str]:
     if scan is not None:
         return scan.counts.astype(np.float64), "rows"
+    if getattr(model, "weights_", None) is not None:
+        return checked_floats(model.weights_, "weights_", (C,)), "share"
     labels = getattr(model, "labels_", None)
     if labels is not None:
         check_indices(labels, "labels_", (None,), C, least=-1)
         assigned = np.asarray(labels)
         return np.bincount(assigned[assigned >= 0], minlength=C).astype(np.float64), "rows"
-    if getattr(model, "weights_", None) is not None:
-        return checked_floats(model.weights_, "weights_", (C,)), "share"
     return np.ones(C), ""
 
 

@@ -32,6 +32,7 @@ from globular.model.statistics import (
     PotentialStatistics,
     SoftStatistics,
     SpareCenters,
+    WithinStatistics,
 )
 from globular.model.subspace import Subspace
 from globular.seam.among import ALL, Bounded, Down, HardAmong, Neighbors, Probe, Remembered, SoftAmong
@@ -234,6 +235,27 @@ class Expect(Pass[SoftStatistics]):
     @property
     def variant(self) -> type:
         return type(self.among)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelByDensity(Change):
+    """Give every row the component of largest p(c, x) for a label (lowest index on ties)."""
+
+    needs = frozenset({"dense rows"})
+    effect = Effect({"labels"}, afresh=True)
+    mixture: GaussianParameters
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectWithin(Pass[WithinStatistics]):
+    """E-step inside of components: a row of label c looks at the components c·n_parts … (c + 1)·n_parts − 1 alone.
+
+    The labels stay. `n_parts` densities a row.
+    """
+
+    needs = frozenset({"dense rows"})
+    mixture: GaussianParameters
+    n_parts: int
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,8 +36,8 @@ class EMOptions:
     max_iter: int = 100
     tol: float = 1e-3
     """Stop when the mean log-likelihood of a row changes by less."""
-    reg_covar: float = 1e-6
-    """Added to the variances."""
+    reg_covar: float | F64 | str = "auto"
+    """Added to the variances; see `CovarianceLimits.for_data`."""
     relative_floor: float = RELATIVE_FLOOR
     """No variance falls below this share of the variance of the data."""
     learned_weights: bool = True
@@ -57,7 +57,7 @@ def em(shard: Shard, start: GaussianParameters, options: EMOptions) -> Iterator[
     best, objective = start, -np.inf
     for iteration in range(1, options.max_iter + 1):
         statistics = shard.run(Expect(mixture))
-        if options.reg_covar == 0 and _has_fallen(statistics.log_likelihood, objective, statistics.total_weight):
+        if not np.any(limits.reg_covar) and _has_fallen(statistics.log_likelihood, objective, statistics.total_weight):
             yield Step(iteration, objective, statistics.n_distances, None, best, ROUNDED)
             return
         best, objective = mixture, statistics.log_likelihood

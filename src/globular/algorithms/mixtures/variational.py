@@ -78,7 +78,7 @@ def warm_up_mixture(
 def with_variance(mixture: GaussianParameters, squared_distance: float, limits: CovarianceLimits) -> GaussianParameters:
     """The mixture with σ² = ‖x − μ‖² / D for all components, given the mean squared distance of a row."""
     C, D = mixture.means.shape
-    variance = max(squared_distance / D + limits.reg_covar, float(limits.smallest.mean()))
+    variance = max(squared_distance / D + float(np.mean(limits.reg_covar)), float(limits.smallest.mean()))
     return replace(mixture, covariances=mixture.family.isotropic(variance, C, D))
 
 

@@ -1,6 +1,8 @@
 """What every covariance family answers, and the limits that its M-step keeps.
 
-Two guards keep covariances invertible. `reg_covar` is added to the diagonal as scikit-learn does. And Σ − F stays
+Two guards keep covariances invertible. `reg_covar` is added to the diagonal as scikit-learn does; unless it is given it
+is 1e-6, or that share of a column's variance where this is less: the variances of columns in tiny units are far below
+1e-6, and components would all become as wide as that. And Σ − F stays
 positive semi-definite, with F a fixed diagonal: a tiny share of the variance of each column, so that columns on very
 different scales do not disturb each other. A fixed limit makes this the M-step under a constraint: the likelihood stays
 monotone and finite even for components that sit on a single row. (For matrices that are close to the limit, to within
@@ -19,8 +21,10 @@ from numpy.typing import NDArray
 from globular.model.covariances.scatter import ScatterKind
 from globular.model.statistics import F64
 
+REG_COVAR = 1e-6  # what is added to variances of one and more, and the share that is added to smaller ones
 RELATIVE_FLOOR = 1e-12  # smallest variance relative to that of the data, column by column
 LEAST_VARIANCE = 1e-305  # smallest variance whose inverse is still a number
+_ROUNDED = 1e-2  # by how much rounding may change a factor of a precision
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -28,19 +32,31 @@ _EPS = float(np.finfo(np.float64).eps)
 class CovarianceLimits:
     """What an M-step adds to variances, and what it never lets them fall below."""
 
-    reg_covar: float
+    reg_covar: float | F64
+    """The same for all columns, or of every column, (D,)."""
     smallest: F64
     """The diagonal of F, (D,); positive."""
 
     @classmethod
     def for_data(
-        cls, reg_covar: float, column_means: F64, column_variances: F64, relative_floor: float = RELATIVE_FLOOR
+        cls,
+        reg_covar: float | F64 | str,
+        column_means: F64,
+        column_variances: F64,
+        relative_floor: float = RELATIVE_FLOOR,
     ) -> CovarianceLimits:
-        """Limits for data with these moments; positive even if the data are constant and `reg_covar` is 0."""
+        """Limits for data with these moments; positive even if the data are constant and `reg_covar` is 0.
+
+        "auto" for `reg_covar` is `REG_COVAR`, or less where variances are below one. A constant column counts as one
+        of average variance.
+        """
         rounding = np.square(4 * _EPS * column_means)
         typical = max(relative_floor * float(np.mean(column_variances)), 1e-30)
         constant = column_variances <= rounding
         floor = np.maximum(np.where(constant, typical, relative_floor * column_variances), rounding)
+        if isinstance(reg_covar, str):
+            scales = np.where(constant, np.mean(column_variances), column_variances)
+            reg_covar = REG_COVAR * np.minimum(np.where(scales > 0, scales, 1.0), 1.0)
         return cls(reg_covar, np.maximum(floor, LEAST_VARIANCE))
 
 
@@ -109,6 +125,14 @@ class CovarianceFamily(ABC):
     def is_positive(self, values: F64) -> bool:
         """Whether covariances or precisions meet the `requirement`."""
         return bool(np.all(values > 0))
+
+    def survives(self, covariances: F64, dtype: np.dtype[Any]) -> bool:
+        """Whether covariances are nearly the same, and positive, when they are rounded to another type."""
+        with np.errstate(over="ignore", under="ignore"):
+            rounded = covariances.astype(dtype).astype(np.float64)
+        if not np.isfinite(rounded).all() or not self.is_positive(rounded):
+            return False
+        return np.allclose(self.factors(rounded), self.factors(covariances), rtol=_ROUNDED, atol=0.0)
 
     def half_log_determinants(self, factors: F64, C: int, D: int) -> F64:
         """½ log |Σ_c⁻¹|, (C,)."""

@@ -74,7 +74,7 @@ class Tied(_Matrices):
 
 
 def _limited(covariances: F64, limits: CovarianceLimits) -> F64:
-    """Each + reg_covar I, eigenvalues relative to F lifted to one where that is needed."""
+    """Each + reg_covar on the diagonal, eigenvalues relative to F lifted to one where that is needed."""
     limited = (covariances + np.swapaxes(covariances, -1, -2)) / 2 + limits.reg_covar * np.eye(covariances.shape[-1])
     floor = np.diag(limits.smallest)
     if not _positive(limited - floor):  # one of them is not; which one?

@@ -110,6 +110,10 @@ class ScatterKind:
         """Second moments of weights at some distance, Σ w y yᵀ."""
         return counts[:, None] * self.from_squares(shifts**2)
 
+    def times(self, scatter: F64, vectors: F64) -> F64:
+        """The second moments of every component times a vector, (C, D)."""
+        return scatter * vectors
+
     def diagonals(self, scatter: F64) -> F64:
         """What second moments say about single columns, (C, D), or about all together, (C, 1)."""
         return scatter
@@ -214,6 +218,9 @@ class _Outer(ScatterKind):
 
     def outer(self, counts: F64, shifts: F64) -> F64:
         return counts[:, None, None] * (shifts[:, :, None] * shifts[:, None, :])
+
+    def times(self, scatter: F64, vectors: F64) -> F64:
+        return np.einsum("cde,ce->cd", scatter, vectors)
 
     def diagonals(self, scatter: F64) -> F64:
         return np.diagonal(scatter, axis1=1, axis2=2)

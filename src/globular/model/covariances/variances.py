@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,7 +20,9 @@ class Spherical(CovarianceFamily):
     def estimate(self, moments: CentralMoments, previous: F64, limits: CovarianceLimits) -> F64:
         moved = np.einsum("cd,cd->c", moments.shifts, moments.shifts)
         variances = (moments.scatter[:, 0] / moments.safe_counts - moved) / moments.shifts.shape[1]
-        return np.where(moments.filled, _limited(variances, limits.reg_covar, limits.smallest.mean()), previous)
+        return np.where(
+            moments.filled, _limited(variances, np.mean(limits.reg_covar), limits.smallest.mean()), previous
+        )
 
 
 class TiedSpherical(CovarianceFamily):
@@ -34,7 +36,7 @@ class TiedSpherical(CovarianceFamily):
     def estimate(self, moments: CentralMoments, previous: F64, limits: CovarianceLimits) -> F64:
         moved = moments.counts * np.einsum("cd,cd->c", moments.shifts, moments.shifts)
         mean = (moments.scatter[:, 0] - moved).sum() / (moments.counts.sum() * moments.shifts.shape[1])
-        return np.asarray(_limited(mean, limits.reg_covar, limits.smallest.mean()))
+        return np.asarray(_limited(mean, np.mean(limits.reg_covar), limits.smallest.mean()))
 
 
 class Diagonal(CovarianceFamily):
@@ -48,6 +50,6 @@ class Diagonal(CovarianceFamily):
         return np.where(moments.filled[:, None], _limited(variances, limits.reg_covar, limits.smallest), previous)
 
 
-def _limited(variances: F64, reg_covar: float, smallest: F64) -> F64:
+def _limited(variances: F64, reg_covar: Any, smallest: F64) -> F64:
     """Variances within the limits; a difference of sums may be a rounding error below zero, and means zero."""
     return np.maximum(np.maximum(variances, 0.0) + reg_covar, smallest)

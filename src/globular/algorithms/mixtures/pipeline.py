@@ -1,0 +1,142 @@
+"""Where EM over all rows begins, from nothing: k-means and a search for the right components, on a part of the rows.
+
+An iteration of EM over all rows is dear, and what the start lacks it cannot make up for. A part of the rows that has a
+hundred or more of them for each component shows where components belong, so on it come
+
+1. seeds and a few steps of k-means                                           `seeding`, `kmeans.lloyd`
+2. EM, and moves of components that EM cannot make                            `moves`
+3. EM to its end
+
+and EM over all rows has a few steps left. Where a part would be most of the rows all of them are searched, for fewer
+steps, and EM over all rows follows at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
+from globular.algorithms.mixtures.em import EMOptions, em, start_from_means
+from globular.algorithms.mixtures.moves import ROUGH_TOL, STEPS_PER_DRAW, STEPS_PER_TRIAL, search_by_moves
+from globular.algorithms.seeding.common import TAKEN_NUMBERS, Seeds, evenly_spread_masses
+from globular.algorithms.seeding.named import automatic, draw_seeds
+from globular.algorithms.steps import Step, result_of
+from globular.model.covariances import FAMILIES
+from globular.model.gaussian import GaussianParameters
+from globular.model.history import KMEANS, PART
+from globular.model.statistics import F64
+from globular.seam.shard import Shard
+
+logger = logging.getLogger("globular")
+
+FEWEST_ROWS, ROWS_PER_COMPONENT, ROWS_PER_PARAMETER = 2048, 128, 1.5
+"""Rows of the part: in all, for every component, and for every parameter of it."""
+TIMES_MORE_ROWS, MANY_TIMES_MORE_ROWS = 2, 16
+"""How many times the rows of the part there have to be for it to save time; and to take little time beside passes over
+cells of rows."""
+KMEANS_STEPS, KMEANS_TOLERANCE = 10, 1e-4
+"""Most steps of k-means, and the shift of the centres, relative to the variance of the columns, that ends them."""
+STEPS_OVER_ALL_ROWS = 30
+"""The search takes as many steps on the part as cost so many over all rows."""
+MOST_STARTS, COMPONENTS_STARTED, STEPS_PER_START = 8, 32, 30
+"""Few components are started several times, so many in all, if there are so many steps for each."""
+STEPS_OF_MOVES, STEPS_PER_COMPONENT = 8, 4
+"""Most steps in moves, and more of them for every component."""
+WORK_OF_A_STEP = 1e6
+"""What a step costs beside its densities, in numbers that go into them."""
+
+
+def search_start(
+    shard: Shard, n_components: int, covariance_type: str, options: EMOptions, rng: np.random.Generator
+) -> Generator[Step[Any], None, GaussianParameters]:
+    """A mixture to begin EM over all rows with; steps hold the centres or, later, the mixture found so far."""
+    if n_components == 1:
+        return start_from_means(shard, shard.column_moments()[0][None], covariance_type, options)
+    part = _draw_part(shard, n_components, covariance_type, rng)
+    max_steps = _affordable(shard, part, n_components, covariance_type)
+    n_starts = max(1, min(MOST_STARTS, COMPONENTS_STARTED // n_components, max_steps // STEPS_PER_START))
+    max_steps = min(max_steps, STEPS_OF_MOVES + STEPS_PER_COMPONENT * n_components) if n_components > 2 else 0
+    whole = part.n_rows == shard.n_rows
+    if whole and max_steps < STEPS_PER_DRAW + STEPS_PER_TRIAL:
+        centers = yield from _kmeans(part, n_components, rng)
+        return start_from_means(shard, centers, covariance_type, options)
+    mixture = yield from _best_start(part, n_starts, n_components, covariance_type, options, rng)
+    logger.info("searches on %d of %d rows", part.n_rows, shard.n_rows)
+    for found in search_by_moves(part, mixture, options, max_steps, rng):
+        yield replace(found, iteration=0, stage=PART, next_rows=part.n_rows)
+    if whole:
+        return found.model
+    return (yield from _settled(part, found.model, options)).model
+
+
+def _kmeans(part: Shard, n_components: int, rng: np.random.Generator) -> Seeds:
+    """Seeds and some steps of k-means."""
+    seeds = yield from draw_seeds(part, automatic(n_components), n_components, rng)
+    tol = KMEANS_TOLERANCE * float(part.column_moments()[1].mean())
+    for step in lloyd(part, seeds.centers, KMeansOptions(KMEANS_STEPS, tol)):
+        yield replace(step, iteration=0, stopped="", stage=KMEANS, next_rows=part.n_rows)
+    return step.model
+
+
+def _settled(
+    part: Shard, start: GaussianParameters, options: EMOptions
+) -> Generator[Step[GaussianParameters], None, Step[GaussianParameters]]:
+    """EM on the part; returns its last step."""
+    for step in em(part, start, options):
+        yield replace(step, iteration=0, stopped="", stage=PART, next_rows=part.n_rows)
+    return step
+
+
+def _best_start(
+    part: Shard, n_starts: int, n_components: int, covariance_type: str, options: EMOptions, rng: np.random.Generator
+) -> Generator[Step[Any], None, GaussianParameters]:
+    """Seeds, steps of k-means and rough EM from them, several times; returns the best end."""
+    rough = replace(options, tol=max(options.tol, ROUGH_TOL))
+    best: Step[GaussianParameters] | None = None
+    for _ in range(n_starts):
+        drawn = _kmeans(part, n_components, rng)
+        centers = (yield from drawn) if best is None else result_of(drawn)
+        steps = _settled(part, start_from_means(part, centers, covariance_type, options), rough)
+        found = (yield from steps) if best is None else result_of(steps)
+        if best is None or found.objective > best.objective:
+            best = found
+    assert best is not None
+    return best.model
+
+
+def _affordable(shard: Shard, part: Shard, n_components: int, covariance_type: str) -> int:
+    """Steps on the part that cost as much as a few over all rows."""
+    D = shard.n_columns
+    work = n_components * (D + FAMILIES[covariance_type].scatter.width(D))  # of a row
+    share = work * shard.n_rows / (work * part.n_rows + WORK_OF_A_STEP)
+    return int(STEPS_OVER_ALL_ROWS * share)
+
+
+def search_is_short(shard: Shard, n_components: int, covariance_type: str) -> bool:
+    """Whether the search costs little beside an algorithm that does not look at all rows."""
+    return shard.n_rows >= MANY_TIMES_MORE_ROWS * _rows_of_part(shard, n_components, covariance_type)
+
+
+def _rows_of_part(shard: Shard, n_components: int, covariance_type: str) -> int:
+    D = shard.n_columns
+    parameters = D + FAMILIES[covariance_type].n_parameters(n_components, D) / n_components
+    return max(FEWEST_ROWS, int(n_components * max(ROWS_PER_COMPONENT, ROWS_PER_PARAMETER * parameters)))
+
+
+def _draw_part(shard: Shard, n_components: int, covariance_type: str, rng: np.random.Generator) -> Shard:
+    """Rows enough for the components, beside the algorithm; all rows where that would be most of them."""
+    n, D = _rows_of_part(shard, n_components, covariance_type), shard.n_columns
+    if max(n, min(shard.n_rows, TIMES_MORE_ROWS * n)) * D > TAKEN_NUMBERS:
+        return shard
+    if shard.n_rows < TIMES_MORE_ROWS * n:
+        everyone = np.arange(shard.n_rows)
+        return shard.local(shard.take(everyone), shard.take(everyone, "weights"))
+    masses = evenly_spread_masses(shard.total_weight, n, rng)
+    chosen, counts = np.unique(shard.locate(masses), return_counts=True)
+    weights: F64 = counts.astype(np.float64) * (shard.total_weight / n)
+    return shard.local(shard.take(chosen), weights)

@@ -1,0 +1,161 @@
+"""Moves of components that are tried out, and the start of a mixture on a part of the rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from globular import GaussianMixture
+from globular.algorithms.mixtures import moves, pipeline
+from globular.algorithms.mixtures.em import EMOptions, em, start_from_means
+from globular.algorithms.mixtures.moves import search_by_moves
+from globular.algorithms.mixtures.pipeline import search_is_short, search_start
+from globular.algorithms.steps import result_of
+from globular.backends.cpu import CpuShard
+from globular.backends.many.split import SplitShard
+from globular.model.covariances import FAMILIES
+from globular.seam.passes import Expect
+from reference import expect as soft
+
+TYPES = sorted(FAMILIES)
+MIDDLES = np.array([[0.0, 0, 0], [12, 0, 0], [0, 12, 0], [0, 0, 12], [12, 12, 0], [12, 0, 12]])
+
+
+def rows(n: int = 1200, seed: int = 0) -> Any:
+    """Six clusters that are as many components."""
+    random = np.random.default_rng(seed)
+    return MIDDLES[np.arange(n) % 6] + random.normal(size=(n, 3)) * random.uniform(0.5, 1.5, size=3)
+
+
+def lost() -> Any:
+    """Three means in one cluster, and one between two clusters, twice: EM alone does not mend it."""
+    return np.array([[0.0, 0, 0], [0.5, 0, 0], [0, 0.5, 0], [12, 0, 6], [6, 12, 0], [0, 0, 12]])
+
+
+def likelihood(X: Any, mixture: Any) -> float:
+    return float(np.mean(soft.posterior(X, mixture)[1]))
+
+
+@pytest.mark.parametrize("learned", [True, False])
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_a_bad_start_is_mended_and_the_likelihood_never_falls(covariance_type: str, learned: bool) -> None:
+    X, options = rows(), EMOptions(learned_weights=learned)
+    shard = CpuShard(X)
+    start = start_from_means(shard, lost(), covariance_type, options)
+    *_, stuck = em(shard, start, options)
+    steps = list(search_by_moves(shard, start, options, 500, np.random.default_rng(0)))
+    objectives = [step.objective for step in steps]
+    assert (np.diff(objectives) >= -1e-6 * abs(objectives[0])).all() and not any(step.stopped for step in steps)
+    *_, found = em(shard, steps[-1].model, options)
+    *_, right = em(shard, start_from_means(shard, MIDDLES, covariance_type, options), options)
+    assert stuck.objective < right.objective - 0.1 * len(X)
+    assert found.objective == pytest.approx(right.objective, rel=1e-3)
+    if not learned:
+        np.testing.assert_array_equal(found.model.weights, 1 / 6)
+
+
+def test_without_steps_there_is_em_alone() -> None:
+    X, options = rows(), EMOptions()
+    start = start_from_means(CpuShard(X), lost(), "full", options)
+    least = moves.STEPS_PER_DRAW + moves.STEPS_PER_TRIAL
+    ends = [
+        list(search_by_moves(CpuShard(X), start, options, n, np.random.default_rng(0)))[-1]
+        for n in (0, least - 1, least)
+    ]
+    assert ends[0].objective == ends[1].objective < ends[2].objective
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+def test_gains_and_losses_are_those_of_the_rows(covariance_type: str) -> None:
+    """What halves gain and what a merger loses, by single Gaussians fitted to the rows of components far apart."""
+    X, options = rows(), EMOptions(reg_covar=0.0)
+    shard = CpuShard(X)
+    means = np.vstack([MIDDLES[:4], [[12.0, 6, 6]]])  # the last holds two clusters
+    *_, step = em(shard, start_from_means(shard, means, covariance_type, options), options)
+    measure = moves._Scale.of(shard, step.model, options)
+    prospects = moves._Prospects(shard, step.model, measure, np.random.default_rng(0))
+    assert prospects.log_likelihood == pytest.approx(shard.run(Expect(step.model)).log_likelihood)
+    assert prospects._gains.argmax() == 4 and prospects._gains[4] > 20 * np.abs(prospects._gains[:4]).max()
+    halves = prospects._halves.means[8:]
+    nearest = np.linalg.norm(halves[:, None] - MIDDLES[4:], axis=2).argmin(axis=1)
+    assert sorted(nearest) == [0, 1] and np.abs(halves - MIDDLES[4:][nearest]).max() < 0.5
+    # one Gaussian in the place of a pair: the likelihood of all rows falls by about as much
+    a, b = int(prospects._a[0]), int(prospects._b[0])
+    merged = measure.fitted(prospects._moments.merged(np.array([a]), np.array([b])), step.model)
+    both = soft.log_joint(X, merged)[:, 0]
+    others = np.delete(soft.log_joint(X, step.model), [a, b], axis=1)
+    after = np.logaddexp(both, np.logaddexp.reduce(others, axis=1)).sum()
+    assert prospects._losses[0] == pytest.approx(prospects.log_likelihood - after, rel=0.06)
+
+
+def test_no_move_leaves_a_component_on_a_few_rows() -> None:
+    """Five rows in a corner would have any density one likes, given a component of their own."""
+    X = np.vstack([rows(), 30 + 1e-4 * np.random.default_rng(1).normal(size=(5, 3))])
+    shard, options = CpuShard(X), EMOptions(reg_covar=0.0)
+    start = start_from_means(shard, lost(), "full", options)
+    *_, step = search_by_moves(shard, start, options, 500, np.random.default_rng(0))
+    assert step.model.weights.min() * len(X) > 100
+    alone = np.vstack([MIDDLES[:4], [[12.0, 6, 6], [30, 30, 30]]])  # one that is there already is the first to go
+    *_, step = search_by_moves(
+        shard, start_from_means(shard, alone, "full", options), options, 500, np.random.default_rng(0)
+    )
+    assert step.model.weights.min() * len(X) > 100
+
+
+def test_threads_and_parts_do_not_matter() -> None:
+    X, options = rows(6000), EMOptions()
+    weights = np.random.default_rng(0).uniform(0.5, 2.0, len(X))
+    found = []
+    for shard in (
+        CpuShard(X, weights),
+        CpuShard(X, weights, n_threads=2),
+        SplitShard([CpuShard(X[:1000], weights[:1000]), CpuShard(X[1000:], weights[1000:])]),
+    ):
+        found.append(result_of(search_start(shard, 6, "full", options, np.random.default_rng(3))))
+    np.testing.assert_array_equal(found[0].means, found[1].means)
+    np.testing.assert_array_equal(found[0].covariances, found[1].covariances)
+    np.testing.assert_allclose(found[0].means, found[2].means, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [2 * pipeline.FEWEST_ROWS - 1, 2 * pipeline.FEWEST_ROWS])
+def test_a_part_is_drawn_from_twice_its_rows_on(n: int) -> None:
+    shard = CpuShard(rows(n))
+    part = pipeline._draw_part(shard, 6, "full", np.random.default_rng(0))
+    assert (part.n_rows == n) == (n < 2 * pipeline.FEWEST_ROWS)
+    assert part.total_weight == pytest.approx(n) and part.n_columns == 3
+
+
+def test_the_part_has_rows_for_all_parameters() -> None:
+    shard = CpuShard(np.zeros((4, 3)))
+    assert pipeline._rows_of_part(shard, 16, "diag") == 2048
+    assert pipeline._rows_of_part(shard, 17, "diag") == 17 * 128
+    wide = CpuShard(np.zeros((4, 40)))
+    assert pipeline._rows_of_part(wide, 10, "full") == 15 * (40 + 20 * 41)
+    assert pipeline._rows_of_part(wide, 10, "tied") == 2048
+    for n in (16 * 2048 - 1, 16 * 2048):
+        assert search_is_short(CpuShard(np.zeros((n, 1))), 6, "diag") == (n >= 16 * 2048)
+
+
+def test_small_fits_do_without_a_search() -> None:
+    small, large = (GaussianMixture(6, random_state=0).fit(rows(n)) for n in (300, 12_000))
+    assert {record.stage for record in small.history_} == {"seeds", "k-means", "iterations"}
+    assert {record.stage for record in large.history_} == {"seeds", "k-means", "part", "iterations"}
+    assert len(large.history_.iterations) == large.n_iter_ == len(large.lower_bounds_)
+
+
+@pytest.mark.parametrize("algorithm", ["em", "chunky"])
+def test_many_overlapping_groups_are_found(algorithm: str) -> None:
+    """As good as EM from the groups that the rows were drawn from."""
+    random = np.random.default_rng(1)
+    means, spreads = random.normal(size=(20, 4)) * 4, random.uniform(0.3, 1.2, size=(20, 4))
+    labels = random.choice(20, size=42_000, p=np.arange(1, 21) / 210)
+    X = means[labels] + spreads[labels] * random.normal(size=(42_000, 4))
+    truth = GaussianMixture(
+        20, weights_init=np.arange(1, 21) / 210, means_init=means, algorithm="em", random_state=0,
+        precisions_init=np.eye(4) / spreads[:, :, None] ** 2,
+    ).fit(X)  # fmt: skip
+    for seed in range(2):
+        model = GaussianMixture(20, algorithm=algorithm, random_state=seed).fit(X)
+        assert model.score(X) > truth.score(X) - 0.01

@@ -39,7 +39,9 @@ class ChunkyGaussianMixture(MixtureEstimator):
         See :class:`GaussianMixture`.
     refine_tol : float, default=0.03
         Stop when the bound of a row is closer than this to its log-likelihood, in nats, as some rows of every cell have
-        it. No more can be lost against EM, and mostly much less is.
+        it, both for the mixture found and where EM on a sample of the rows goes from there. No more is lost against EM
+        continued on the rows, as far as the sample tells, and mostly much less is. (With `n_candidates` only the
+        mixture found is looked at.)
     max_cells : int or None, default=None
         Stop when there are about this many cells; None is a tenth of the rows, 40 for every component or 1,000,
         whichever is most.
@@ -63,7 +65,8 @@ class ChunkyGaussianMixture(MixtureEstimator):
         Number of runs from different starts, of which the best is kept.
     init : {"kmeans", "k-means++", "random", "random_from_data", "greedy"} or array, default="kmeans"
         How to find the starting means, all on the first cells: k-means centres of the cells, k-means++ seeds, near the
-        mean of all rows, random cells; or grow the mixture from one component by splitting. An array of shape
+        mean of all rows, random cells (the best of up to four draws after some steps); or grow the mixture from one
+        component by splitting. An array of shape
         (n_components, n_features) holds them. (:class:`GaussianMixture` with ``algorithm="chunky"`` takes weights and
         precisions to start from as well.)
     {max_time, random_state, warm_start, verbose, callbacks, n_threads}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from globular.algorithms.mixtures.chunky import ChunkyOptions, start_from_cells
+from globular.algorithms.mixtures.chunky import ChunkyOptions, bound_after, start_from_cells
 from globular.algorithms.mixtures.em import EMOptions, start_at_random
 from globular.algorithms.mixtures.greedy import grow_mixture
 from globular.algorithms.steps import result_of
@@ -30,6 +30,12 @@ MOST_CELLS_PER_COMPONENT = 40
 """Cells for every component, where that is more."""
 FEWEST_CELLS = 1000
 """Cells where both are fewer."""
+MOST_STARTS = 4
+"""Starts that are tried on the first cells, the best of which is gone on with."""
+TRIAL_STEPS = 10
+"""EM steps on the first cells after which starts are compared."""
+DENSITIES_PER_ROW = 4
+"""Fewer starts are tried where they would take more densities than this for every row."""
 TRUNCATED_FROM = 400
 """Number of components from which cells look at few of them."""
 N_CANDIDATES = 5
@@ -95,6 +101,32 @@ def starting_chunky(
         em_options = EMOptions(reg_covar=limits.reg_covar)
         found = start_at_random(local, n_components, covariance_type, em_options, random_state)
     else:
-        means = result_of(MEANS_METHODS[init](local, n_components, rng))
-        found = start_from_cells(shard, means, covariance_type, limits, learned_weights=learned)
+        found = _best_start(shard, local, n_components, init, covariance_type, limits, rng, learned_weights=learned)
     return given.replace(found)
+
+
+def _best_start(
+    shard: Shard,
+    local: Shard,
+    n_components: int,
+    init: str,
+    covariance_type: str,
+    limits: CovarianceLimits,
+    rng: np.random.Generator,
+    *,
+    learned_weights: bool,
+) -> GaussianParameters:
+    """The best of several starts, each after some EM steps on the first cells, which cost next to nothing."""
+    each = TRIAL_STEPS * local.n_rows * n_components
+    n_starts = max(1, min(MOST_STARTS, DENSITIES_PER_ROW * shard.n_rows // each))
+    best, highest = None, -np.inf
+    for _ in range(n_starts):
+        means = result_of(MEANS_METHODS[init](local, n_components, rng))
+        found = start_from_cells(shard, means, covariance_type, limits, learned_weights=learned_weights)
+        if n_starts == 1:
+            return found
+        bound = bound_after(shard, found, limits, TRIAL_STEPS, learned_weights=learned_weights)
+        if best is None or bound > highest:
+            best, highest = found, bound
+    assert best is not None
+    return best

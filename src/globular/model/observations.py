@@ -126,6 +126,10 @@ class Posterior(ABC):
     def expected_mixture(self, log_weights: F64) -> ExpectedMixture:
         """log_weights_i + E[log p(x | η_i)] as a log-density, up to the base measure h(x)."""
 
+    def predictive_mixture(self, weights: F64) -> GaussianParameters | None:
+        """Components whose means and covariances are those of the predictive densities; None if there are none."""
+        return None
+
     @abstractmethod
     def divergences(self) -> F64:
         """KL(q_{η_i} ‖ p_η), (C,)."""
@@ -167,6 +171,10 @@ class Prior(ABC):
 
     def fitted(self, posterior: Posterior) -> Self:
         """The prior of smallest divergence from these posteriors, as far as it may be fitted to them."""
+        return self
+
+    def weakened(self, share: float) -> Self:
+        """The prior with a scale that is this share of what was fitted; the same if none was."""
         return self
 
     def row_constant(self, total_weight: float, mean: F64, variance: F64) -> float:

@@ -17,7 +17,8 @@ with single rows for cells this is exact EM. Cells are the frontier of a partiti
 How much can be lost? Where F is largest at θ_F and the log-likelihood L at θ*, L(θ_F) ≥ F(θ_F) ≥ F(θ*), so that θ_F is
 at most the gap L(θ*) − F(θ*) worse than EM. The gap is what `refine_tol` limits, in nats per row, whatever the units of
 the data. This holds at the top of F only: a bound that is close to the log-likelihood says nothing about a mixture that
-stopped on the way, so the last cells get the steps that the others can do without.
+stopped on the way, so the last cells get the steps that the others can do without. Nor does it say anything about θ*,
+which may be sharper than the cells can tell: so EM on a sample of the rows looks ahead (`ahead`).
 
 With `C_prime` each cell looks at few components only, found by the neighbourhood search of Forster & Lücke 2018, and an
 iteration costs neither the rows nor the components.
@@ -27,12 +28,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from globular.algorithms.graphs import nearest_graph
+from globular.algorithms.mixtures.ahead import LookAhead
 from globular.algorithms.mixtures.em import cold_mixture
 from globular.algorithms.steps import Step
 from globular.model.chunks import ChunkGains, ShareRule
@@ -61,6 +63,8 @@ _POLISHED_AFTER: dict[Polishing, tuple[str, ...]] = {
 }
 _LAST = 0.1
 """Where no more cells are opened EM goes on until F changes by less than this part of `tol`."""
+_WORTH_GOING = 0.4
+"""Share of `refine_tol` that EM on a sample of the rows has to gain for cells to be opened for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,9 @@ def chunky(
         before, bound = bound, statistics.log_likelihood / statistics.total_weight
         model = ChunkyModel(mixture, cells.n_cells, cells.graph)
         stopped = cells.refine(mixture, bound) if abs(bound - before) < cells.tol else ""
+        if stopped == CONVERGED and (better := cells.look_ahead(mixture, bound, limits)):
+            model, stopped = replace(model, mixture=better), ""
+            mixture = better
         if not stopped and iteration == options.max_iter:
             stopped = "max_iter"
         yield Step(iteration, statistics.log_likelihood, cells.take_distances(), None, model, stopped)
@@ -138,6 +145,7 @@ class _Cells:
         self._on_rows = False
         self._ending, self._bound_then = "", -np.inf
         """Why these cells are the last ones, empty if they are not, and F per row when that was found."""
+        self._sample: LookAhead | None = None
         self.graph: Graph | None = None
         if options.C_prime is not None:
             self.graph = nearest_graph(shard, start.means, options.G)
@@ -180,15 +188,48 @@ class _Cells:
         self._n_distances += gap.n_distances
         return gap.total <= self._options.refine_tol * self._shard.total_weight
 
-    def open_for(self, mixture: GaussianParameters, n_cells: int) -> None:
+    def look_ahead(
+        self, mixture: GaussianParameters, bound: float, limits: CovarianceLimits
+    ) -> GaussianParameters | None:
+        """Where to go on, cells opened for it, if EM on rows would get further from here; None if it would not.
+
+        Deviation: the paper looks at the mixture that it has found. The cells need not be able to tell it from a better
+        one, so that F has its top here and the log-likelihood elsewhere: hence a look at where EM goes. With F close to
+        the log-likelihood there as well, nothing more is lost than `refine_tol`.
+        """
+        options = self._options
+        if options.C_prime is not None or options.refine_tol == 0:
+            return None
+        if self._sample is None:
+            n_parameters = mixture.n_parameters(learned_weights=options.learned_weights)
+            self._sample = LookAhead(self._shard, n_parameters, self._rng)
+        enough = _WORTH_GOING * options.refine_tol
+        ahead = self._sample.look(mixture, limits, enough, learned_weights=options.learned_weights)
+        self._n_distances += ahead.n_distances
+        if ahead.gain < enough:
+            return None
+        before = self.n_cells
+        self.open_for(ahead.mixture, options.max_cells, tight=True)
+        there = self.e_step(ahead.mixture)
+        is_better = there.log_likelihood > (bound + options.tol) * there.total_weight
+        if not is_better and self.n_cells == before:
+            return None
+        self._ending, self._bound_then = "", -np.inf
+        return ahead.mixture if is_better else mixture
+
+    def open_for(self, mixture: GaussianParameters, n_cells: int, *, tight: bool = False) -> None:
         """Open cells where this mixture has most to gain, up to about `n_cells`, before EM begins.
+
+        `tight` opens some in any case, rows having shown that cells are too coarse, and looks at the gap as well.
 
         Deviation: the paper runs EM to convergence from four cells on. Components that share a cell become alike there
         and are slow to part again: a good start is better kept until cells are fine enough to tell them apart.
         """
+        first = self.n_cells
         while self.n_cells < n_cells:
             found = self._gains(mixture, self.n_cells)
-            if self._hardly(found):
+            fine = self._hardly(found) and (not tight or self._is_tight(mixture))
+            if fine and not (tight and self.n_cells == first):
                 return
             more = min(math.ceil(self._options.share * self.n_cells), n_cells - self.n_cells)
             before, self.n_cells = self.n_cells, self._shard.run(OpenGaining(found.smallest_within(more)))
@@ -248,3 +289,15 @@ def start_from_cells(
     inside = float(cells.kind.coarsen(cells.scatter, NORM, D).sum())
     cold = cold_mixture(means, (apart + inside) / (shard.total_weight * D), covariance_type, limits)
     return m_step(cold, shard.run(ExpectCells(cold)), limits, learned_weights=learned_weights)
+
+
+def bound_after(
+    shard: Shard, mixture: GaussianParameters, limits: CovarianceLimits, n_steps: int, *, learned_weights: bool
+) -> float:
+    """F per row that some EM steps on the cells as they are lead to."""
+    bound = -np.inf
+    for _ in range(n_steps):
+        statistics = shard.run(ExpectCells(mixture))
+        bound = statistics.log_likelihood / statistics.total_weight
+        mixture = m_step(mixture, statistics, limits, learned_weights=learned_weights)
+    return bound

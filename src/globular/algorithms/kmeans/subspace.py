@@ -60,7 +60,7 @@ def enter_subspace(
     if shard.why_not(Project) or D < FROM_COLUMNS:
         return None
     n = min(SAMPLED_ROWS, shard.n_rows, max(1, SAMPLED_NUMBERS // D))
-    sample = shard.take(shard.locate(np.sort(rng.random(n)) * shard.total_weight, "weights"))
+    sample = np.asarray(shard.take(shard.locate(np.sort(rng.random(n)) * shard.total_weight, "weights")))
     mean, variance = shard.column_moments()
     origin = np.zeros(D) if unit_centers else mean
     subspace = informative_subspace(sample, origin, n_clusters, rng)

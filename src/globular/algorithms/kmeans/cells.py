@@ -14,7 +14,7 @@ from globular.model.cells import CenterCells
 from globular.model.graph import Graph
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Down, Probe
-from globular.seam.passes import AddSeeds, Assign, LabelBySeeds, Relabel, SumByLabel
+from globular.seam.passes import AddSeeds, Assign, LabelBySeeds, Relabel, RoughSteps, SumByLabel
 from globular.seam.shard import Shard
 
 STEPS = 3
@@ -35,8 +35,11 @@ def _draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterC
     n_cells = max(1, round(np.sqrt(C)))
     local = shard.local(centers)
     first = centers[np.sort(rng.choice(C, n_cells, replace=False))]
-    cell_centers = last_step(lloyd(local, first, KMeansOptions(max_iter=STEPS))).model
-    local.run(Assign(cell_centers, want="labels"))
+    if local.why_not(RoughSteps):
+        cell_centers = last_step(lloyd(local, first, KMeansOptions(max_iter=STEPS))).model
+        local.run(Assign(cell_centers, want="labels"))
+    else:
+        cell_centers = local.run(RoughSteps(first, STEPS))
     cell_of = local.labels
     sizes = np.bincount(cell_of, minlength=n_cells)
     starts = np.concatenate([[0], np.cumsum(sizes[sizes > 0])])

@@ -70,6 +70,12 @@ def test_changes_in_place_reach_the_tensor() -> None:
     assert not np.asarray(array[0]).any()
 
 
+def test_one_element_is_not_taken_for_a_number() -> None:
+    one, number = (DeviceArray(torch.as_tensor(v, device=DEVICE)) for v in ([True], 2))
+    assert np.array([7.0])[one].tolist() == [7.0]
+    assert ORDER[number] == 3
+
+
 @pytest.mark.parametrize("change", [lambda a: np.add.at(a, [0], 1.0), lambda a: np.copyto(a, 0.0)])
 def test_what_would_change_a_copy_is_refused(change: Callable[[Any], object]) -> None:
     with pytest.raises(TypeError, match="would change a copy"):

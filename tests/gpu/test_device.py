@@ -44,6 +44,18 @@ def test_a_fit_on_a_card_is_that_of_the_cpu(k: int, metric: str, weighted: bool)
     np.testing.assert_array_equal(ours.predict(ROWS), KMeans.predict(_on_cpu(ours), ROWS))
 
 
+@pytest.mark.parametrize("init", ["afk-mc2", "k-means||", "random", "hierarchical", "k-means++"])
+def test_every_seeding_runs_on_a_card(init: str) -> None:
+    ours, theirs = (KMeans(30, init=init, random_state=0, device=d).fit(ROWS) for d in (on_torch(), "cpu"))
+    assert ours.init_ == init and ours.inertia_ < 1.02 * theirs.inertia_
+
+
+@pytest.mark.parametrize("algorithm", ["lloyd", "yinyang", "probing"])
+def test_every_algorithm_runs_on_a_card(algorithm: str) -> None:
+    ours, theirs = (KMeans(30, algorithm=algorithm, random_state=0, device=d).fit(ROWS) for d in (on_torch(), "cpu"))
+    assert ours.inertia_ < 1.01 * theirs.inertia_
+
+
 def _on_cpu(model: KMeans) -> KMeans:
     return model.set_params(device="cpu")
 

@@ -27,6 +27,7 @@ def ends_of_chains(proposals: F64, q: F64, tests: F64, squared: F64) -> NDArray[
     seed is the last one.
     """
     last = np.empty(len(tests), dtype=np.intp)
+    proposals, q, squared = map(np.asarray, (proposals, q, squared))
     return last[: kernels.run_chains(proposals, q, tests, squared.copy(), last)]
 
 

@@ -102,7 +102,10 @@ class DeviceArray(NDArrayOperatorsMixin):
     def __int__(self) -> int:
         return int(self.tensor)
 
-    __index__ = __int__
+    def __index__(self) -> int:
+        if self.ndim or self.dtype.kind not in "iu":  # NumPy would take an array of one element for a number
+            raise TypeError("only a single whole number can be an index")
+        return int(self.tensor)
 
     def __getitem__(self, key: Any) -> DeviceArray:
         return DeviceArray(self.tensor[_index(key, self)])

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-all lint bench docs clean
+.PHONY: demo test test-all test-gpu lint bench docs clean
 
 demo: $(VENV)/.user
 	$(BIN)/globular demo
@@ -13,6 +13,10 @@ test: $(VENV)/.dev
 
 test-all: $(VENV)/.dev
 	$(BIN)/python -m pytest
+
+test-gpu: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet -e ".[gpu]"
+	$(BIN)/python -m pytest tests/gpu
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -29,6 +29,10 @@ def import_extra(module: str, package: str, extra: str, purpose: str) -> Any:
         raise MissingExtraError(package, extra, purpose) from error
 
 
+class DeviceError(GlobularError, RuntimeError):
+    """The device that was asked for is not there, or the model does not run on it."""
+
+
 class MemoryBudgetError(GlobularError, MemoryError):
     """An allocation that is known beforehand not to fit; the message says its size and the alternative."""
 

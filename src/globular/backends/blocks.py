@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from globular.backends.cpu.shard import DENSE, CpuShard, local_shard
+from globular.backends.cpu.shard import DENSE, HERE, CpuShard, local_shard
 from globular.backends.host import PART_BYTES, HostShard
 from globular.model.statistics import F64
 from globular.seam.passes import Index
@@ -22,7 +22,7 @@ class BlockShard(HostShard):
 
     @property
     def lacks(self) -> Mapping[str, str]:
-        return {"sparse rows": DENSE}
+        return {"sparse rows": DENSE, "rows on a card": HERE}
 
     @property
     def dtype(self) -> np.dtype:

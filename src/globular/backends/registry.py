@@ -5,6 +5,9 @@ Rows on Dask workers are laid out by `backends.dask.opening`, whose workers come
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 import numpy as np
 from scipy import sparse
 
@@ -12,6 +15,7 @@ from globular.backends.cpu import CpuShard
 from globular.backends.host import HostShard
 from globular.backends.many.stream import StreamShard
 from globular.data.blocks import Matrix, Source
+from globular.errors import import_extra
 from globular.model.statistics import F64
 
 
@@ -30,3 +34,30 @@ def shard_over(
     if isinstance(rows, np.ndarray | sparse.csr_matrix | sparse.csr_array):
         return CpuShard(rows, weights, unit_rows=unit_rows, n_threads=n_threads, first_row=first_row)
     return StreamShard(rows, weights, unit_rows=unit_rows, n_threads=n_threads, first_row=first_row)
+
+
+def _torch() -> Any:
+    """The backend for cards, imported when one is asked for."""
+    import_extra("torch", "torch", "gpu", "a fit on a GPU")
+    return import_module("globular.backends.torch.opening")
+
+
+def rows_on_card(X: Any, device: str) -> Any:
+    """Rows of an array, a source or a tensor as a tensor on a card; an error says so where there is none."""
+    return _torch().rows_on_card(X, device)
+
+
+def shard_on_card(rows: Any, weights: F64 | None, *, unit_rows: bool, n_threads: int) -> HostShard:
+    """A shard over rows that `rows_on_card` has put there."""
+    shard: HostShard = _torch().shard_on_card(rows, weights, unit_rows=unit_rows, n_threads=n_threads)
+    return shard
+
+
+def check_card_memory(rows: Any, n_clusters: int) -> None:
+    """Say beforehand what a fit takes of the card's memory, and refuse what it does not have."""
+    _torch().check_card_memory(rows, n_clusters)
+
+
+def beside(X: Any, values: Any) -> Any:
+    """Values as a tensor beside X, which lies on a card."""
+    return _torch().beside(X, values)

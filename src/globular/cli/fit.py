@@ -90,6 +90,9 @@ def fit(
         int | None, typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Same seed, same result.")
     ] = None,
     threads: ThreadsOption = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="For kmeans: auto (default), cpu, cuda or cuda:N.")
+    ] = None,
     weights: Annotated[
         str | None,
         typer.Option("--weights", metavar="FILE|COLUMN", help="A weight per row: a file, or a column of DATA."),
@@ -137,6 +140,7 @@ def fit(
     given = {
         "algorithm": algorithm, "init": init, "quality": quality, "metric": metric, "covariance_type": covariance_type,
         "max_iter": max_iter, "max_time": max_time, "tol": tol, "random_state": seed, "n_threads": threads,
+        "device": device,
     }  # fmt: skip
     _set_given(estimator, given, settings or ())
     with dask_workers(scheduler, workers) as distributed:

@@ -20,6 +20,7 @@ from globular.algorithms.kmeans.probing import find_labels
 from globular.algorithms.seeding.named import STARTS
 from globular.algorithms.steps import Step, in_units
 from globular.estimators.base import Estimator
+from globular.estimators.devices import where_x_is
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_indices, checked_floats
 from globular.estimators.inputs import Input, open_input
@@ -69,7 +70,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         centers = filled_up(centers, self.n_clusters, spare)
         if self.metric == "cosine":
             centers = of_unit_length(centers)
-        self.cluster_centers_ = centers.astype(data.dtype)
+        self.cluster_centers_ = np.asarray(centers.astype(data.dtype))
 
     @abstractmethod
     def _take_over(self, step: Step[Any], data: Input) -> None:
@@ -180,7 +181,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Labels:
         """Fit, and return the label of every row."""
-        return self.fit(X, sample_weight=sample_weight).labels_
+        return where_x_is(X, self.fit(X, sample_weight=sample_weight).labels_)
 
     @lazily
     def predict(self, X: Any, exact: bool = True) -> Labels:
@@ -194,10 +195,10 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             are thousands of clusters, and now and then only the second-closest centre.
         """
         if exact:
-            return np.asarray(self._assign(X, None)[0])
+            return where_x_is(X, np.asarray(self._assign(X, None)[0]))
         data = self._open(X, None, reset=False)
         find_labels(data.shard, self._centers(), np.random.default_rng(0))
-        return np.asarray(data.shard.labels)
+        return where_x_is(X, np.asarray(data.shard.labels))
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.floating[Any]]:
         """Fit, and return the distances of every row to all centres."""
@@ -209,7 +210,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         data = open_input(self, X, reset=False, n_threads=self.n_threads)
         n_bytes = 8 * data.shard.n_rows * len(self._centers())
         check_allocation(n_bytes, "the distances of all rows to all centres", "transform X in parts")
-        return answer(data.shard, Centers(self.cluster_centers_, self.metric), "distances")
+        return where_x_is(X, answer(data.shard, Centers(self.cluster_centers_, self.metric), "distances"))
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Minus the sum of squared distances of the rows to their closest centres (larger is better)."""

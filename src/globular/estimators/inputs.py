@@ -22,14 +22,15 @@ from sklearn.base import ClusterMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from globular.backends.dask.opening import are_on_workers, open_on_workers
-from globular.backends.registry import shard_over
+from globular.backends.registry import check_card_memory, rows_on_card, shard_on_card, shard_over
 from globular.data import memory
 from globular.data.blocks import Source, check_table, working_dtype
 from globular.data.columns import are_not_numbers, check_columns, column_names
 from globular.data.open import Given, is_collection, tell
 from globular.data.some_rows import choose_rows
 from globular.data.sparse_rows import checked_csr
-from globular.errors import DataError
+from globular.errors import DataError, DeviceError
+from globular.estimators.devices import device_for, lies_on_card
 from globular.estimators.distributed import sample_of
 from globular.estimators.weights import ORDINARY, LeftOut, Weights
 from globular.model.statistics import F64
@@ -74,7 +75,7 @@ class Input:
 
     def labels(self, centers: F64, *, exact: bool = False) -> Labels:
         """The labels of all rows that were given: those of the shard, and the closest centre of those left out."""
-        labels = self.shard.labels
+        labels = np.asarray(self.shard.labels)
         return labels if self.left_out is None else self.left_out.join(labels, centers, exact=exact)
 
     def answers(self, label: Callable[[Shard], Labels]) -> Labels:
@@ -104,6 +105,9 @@ def open_input(
     """
     if not reset and "n_features_in_" not in vars(estimator):
         check_is_fitted(estimator)
+    device = device_for(estimator, X)
+    if device != "cpu":
+        return _open_on_card(estimator, X, sample_weight, device, reset, unit_rows, n_threads, at_least)
     given = tell(X)
     source = given.open()
     check = partial(_validate, estimator, source=source, reset=reset, accept_sparse=accept_sparse, n_threads=n_threads)
@@ -125,6 +129,52 @@ def open_input(
     return Input(
         shard, working_dtype(rows.dtype), shard.n_rows, shard.n_columns, None if matrix is None else counted, left_out,
         weights.unit, is_streamed=matrix is None,
+    )  # fmt: skip
+
+
+def _open_on_card(
+    estimator: Any,
+    X: Any,
+    sample_weight: Any,
+    device: str,
+    reset: bool,
+    unit_rows: bool,
+    n_threads: int | None,
+    at_least: int,
+) -> Input:
+    """A shard on a card over a tensor there, an array or files, which are read block by block."""
+    if not lies_on_card(X):
+        given = tell(X)
+        source = given.open()
+        if are_on_workers(given):
+            raise DeviceError(f"device={device!r}: rows on Dask workers stay there; leave device='auto'")
+        checked = _validate(
+            estimator, X if source is None else source.take(FIRST), source, reset=reset, accept_sparse=False,
+            n_threads=n_threads,
+        )  # fmt: skip
+        rows = rows_on_card(checked if source is None else source, device)
+    else:
+        rows = rows_on_card(X, device)
+        if not _has_columns_of(estimator, rows, reset=reset):
+            raise ValueError(
+                f"X has {rows.shape[1]} features, but {type(estimator).__name__} is expecting "
+                f"{estimator.n_features_in_} features as input"
+            )
+    if reset:
+        check_card_memory(rows, at_least)
+    if hasattr(sample_weight, "cpu"):
+        sample_weight = sample_weight.cpu().numpy()
+    weights = Weights.of(check_weights(sample_weight, len(rows)), at_least)
+
+    def over(numbers: NDArray[np.intp] | None, values: F64 | None = None) -> Shard:
+        some = rows if numbers is None else rows[numbers]
+        return shard_on_card(some, values, unit_rows=unit_rows, n_threads=resolve_threads(n_threads))
+
+    shard = over(weights.rows, weights.values)
+    dtype = np.dtype(np.float64 if "64" in str(rows.dtype) else np.float32)
+    return Input(
+        shard, dtype, shard.n_rows, shard.n_columns, left_out=weights.left_out(lambda numbers: over(numbers)),
+        unit=weights.unit,
     )  # fmt: skip
 
 

@@ -55,6 +55,9 @@ class KMeans(CentroidEstimator):
         For all but "probing": stop when the squared shifts of all centres add up to less than `tol` times the mean
         variance of the columns. "exact" stops earlier, when iterations gain little (see `quality`), unless `tol` is 0.
     {max_time, metric, exact_labels, warm_start, random_state, verbose, callbacks, n_threads}
+    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
+        Where to compute. "auto" is the card that X lies on (a tensor of torch or CuPy), else the CPU; "cuda" copies X
+        to the card. Needs ``pip install "globular[gpu]"``. What `predict` and `transform` return lies where X does.
 
     Attributes
     ----------
@@ -95,6 +98,7 @@ class KMeans(CentroidEstimator):
         "algorithm": [StrOptions({"auto", *ALGORITHMS})],
         "quality": [StrOptions(set(QUALITIES))],
         "exact_labels": ["boolean"],
+        "device": [str],
     }
 
     def __init__(
@@ -115,6 +119,7 @@ class KMeans(CentroidEstimator):
         verbose: int = 0,
         callbacks: Any = None,
         n_threads: int | None = None,
+        device: str = "auto",
     ) -> None:
         self.n_clusters = n_clusters
         self.algorithm = algorithm
@@ -131,6 +136,7 @@ class KMeans(CentroidEstimator):
         self.verbose = verbose
         self.callbacks = callbacks
         self.n_threads = n_threads
+        self.device = device
 
     def _options(self, tol: float = 0.0) -> PipelineOptions:
         """The parameters as the pipeline takes them."""
@@ -160,7 +166,7 @@ class KMeans(CentroidEstimator):
         return most_bytes(self.n_clusters, data.n_rows, data.n_columns)
 
     def _take_over(self, step: Step[F64], data: Input) -> None:
-        self.cluster_centers_ = step.lifted().astype(data.dtype)
+        self.cluster_centers_ = np.asarray(step.lifted().astype(data.dtype))
 
     def _last_probes(self) -> int:
         return self._options().last_probes

@@ -15,6 +15,7 @@ def accepted_proposals(proposals: F64, before: F64, tests: F64) -> NDArray[np.bo
     `before` are their squared distances to the seeds that they were drawn with. O(n² D).
     """
     accepted = np.empty(len(proposals), dtype=np.bool_)
+    proposals, before = np.asarray(proposals), np.asarray(before)
     kernels.accept_proposals(proposals, tests, before, before.copy(), accepted)
     return accepted
 
@@ -26,6 +27,7 @@ def ends_of_chains(proposals: F64, q: F64, tests: F64, squared: F64) -> NDArray[
     seed is the last one.
     """
     last = np.empty(len(tests), dtype=np.intp)
+    proposals, q, squared = map(np.asarray, (proposals, q, squared))
     return last[: kernels.run_chains(proposals, q, tests, squared.copy(), last)]
 
 
@@ -36,6 +38,7 @@ def matched_swaps(
     it gets or −1."""
     names, seats = np.arange(len(losses), dtype=np.int32), np.full(len(owners), -1, dtype=np.int32)
     spares, best = np.argsort(losses, kind="stable"), np.argsort(-gains, kind="stable")
+    losses, nearest, gains, owners, spares, best = map(np.asarray, (losses, nearest, gains, owners, spares, best))
     settled = np.zeros(len(losses), dtype=np.bool_)
     kernels.match_swaps(
         losses, np.ascontiguousarray(nearest), spares, gains, best, owners, safety, settled, names, seats

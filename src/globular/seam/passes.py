@@ -62,7 +62,8 @@ class Pass(Generic[Result]):
     """What is to be done to all rows of a shard."""
 
     needs: ClassVar[Names] = NOTHING
-    """What the rows must be like: "dense rows", "rows that stay" (not read anew), "rows in one place"."""
+    """What the rows must be like: "dense rows", "rows that stay" (not read anew), "rows in one place", "rows on a
+    card"."""
 
     @property
     def effect(self) -> Effect:
@@ -434,6 +435,19 @@ class CellNeighbors(Pass[Labels]):
     starts: Index
     adjacent: Index
     n_neighbors: int
+
+
+@dataclass(frozen=True, eq=False)
+class RoughSteps(Pass[F64]):
+    """A few Lloyd steps from these centres, up to rounding: the centres after them; rows get labels that go with those.
+
+    Centres without rows stay. It saves a card the many small steps in between; elsewhere `lloyd` is as fast.
+    """
+
+    needs = _HERE | {"dense rows", "rows on a card"}
+    effect = Effect({"labels"}, afresh=True)
+    centers: F64
+    n_steps: int
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from globular.model.cells import CenterCells
 from globular.model.graph import Graph
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Down, Probe
-from globular.seam.passes import AddSeeds, Assign, LabelBySeeds, Relabel, SumByLabel
+from globular.seam.passes import AddSeeds, Assign, LabelBySeeds, Relabel, RoughSteps, SumByLabel
 from globular.seam.shard import Shard
 
 STEPS = 3
@@ -40,19 +40,24 @@ def _draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterC
     n_cells = max(1, round(np.sqrt(C)))
     local = shard.local(centers)
     first = centers[np.sort(rng.choice(C, n_cells, replace=False))]
-    cell_centers = last_step(lloyd(local, first, KMeansOptions(max_iter=STEPS))).model
-    local.run(Assign(cell_centers, want="labels"))
-    order, sizes = np.argsort(local.labels, kind="stable"), np.bincount(local.labels, minlength=n_cells)
-    members = np.split(order, np.cumsum(sizes)[:-1])
-    most = LARGEST_CELL * C // n_cells
-    if sizes.max() > most:
-        members = [part for cell in members for part in _halved(centers, cell, most, rng)]
-        sizes = np.array([len(cell) for cell in members])
-        cell_centers = np.stack([centers[cell].mean(axis=0) for cell in members if len(cell)])
+    if local.why_not(RoughSteps):
+        cell_centers = last_step(lloyd(local, first, KMeansOptions(max_iter=STEPS))).model
+        local.run(Assign(cell_centers, want="labels"))
     else:
-        cell_centers = cell_centers[sizes > 0]
+        cell_centers = local.run(RoughSteps(first, STEPS))
+    order, sizes = np.argsort(local.labels, kind="stable"), np.bincount(local.labels, minlength=n_cells)
+    if sizes.max() > LARGEST_CELL * C // n_cells:
+        members = np.split(np.asarray(order), np.cumsum(np.asarray(sizes))[:-1])
+        return _without_giants(np.asarray(centers), members, LARGEST_CELL * C // n_cells, rng)
     starts = np.concatenate([[0], np.cumsum(sizes[sizes > 0])])
-    return CenterCells(cell_centers, np.concatenate(members), starts)
+    return CenterCells(cell_centers[sizes > 0], order, starts)
+
+
+def _without_giants(centers: F64, cells: list[NDArray[np.intp]], most: int, rng: np.random.Generator) -> CenterCells:
+    """Cells of at most so many centres each."""
+    parts = [part for cell in cells if len(cell) for part in _halved(centers, cell, most, rng)]
+    middles = np.stack([centers[part].mean(axis=0) for part in parts])
+    return CenterCells(middles, np.concatenate(parts), np.cumsum([0, *map(len, parts)]))
 
 
 def _halved(centers: F64, members: NDArray[np.intp], most: int, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]:

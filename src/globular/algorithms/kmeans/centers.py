@@ -50,7 +50,7 @@ def update_centers(
     keeps it for now: only then can the objective not rise.
     """
     sums, counts = statistics.sums, statistics.counts
-    empty = np.flatnonzero(counts <= 0)
+    empty = np.asarray(np.flatnonzero(counts <= 0))
     relocated: list[tuple[int, int]] = []
     if relocate and len(empty):
         sums, counts = sums.copy(), counts.copy()
@@ -80,13 +80,13 @@ def place_empty(
     far = shard.run(Farthest(old, 4 * len(empty) + 16))
     scale = float(np.abs(old).max(initial=0.0)) ** 2 * old.shape[1]
     taken: set[bytes] = set()
-    waiting = list(empty[::-1])
+    waiting, held = list(empty[::-1]), np.array(counts)
     relocated: list[tuple[int, int]] = []
     for row, distance, weight, label in zip(far.rows, far.squared_distances, far.weights, far.labels, strict=True):
         place = row.tobytes()
         if not waiting or distance <= 1e-28 * scale:
             break
-        if place in taken or counts[label] <= weight * (1 + 1e-12):  # its old cluster would run empty
+        if place in taken or held[label] <= weight * (1 + 1e-12):  # its old cluster would run empty
             continue
         if unit and not row.any():  # has no direction: equally far from every centre
             continue
@@ -95,6 +95,7 @@ def place_empty(
         if rows_follow:
             sums[label] -= weight * row
             counts[label] -= weight
+            held[label] -= weight
         sums[cluster] = weight * row
         counts[cluster] = weight
         relocated.append((int(cluster), int(label)))

@@ -111,7 +111,7 @@ class _Sample:
     def sorted_by(self, cells: Labels, n_cells: int) -> _CellSample:
         """The sample in the order of its cells."""
         order = np.argsort(cells, kind="stable")
-        sizes = np.bincount(cells, minlength=n_cells)
+        sizes = np.asarray(np.bincount(cells, minlength=n_cells))
         return _CellSample(self.indices[order], self.weights[order], sizes, _running_starts(sizes))
 
 
@@ -148,7 +148,7 @@ class _Builder:
         self.tree = tree.without_empty(statistics.counts)
         if len(self.tree.centers) < len(tree.centers):
             statistics = self.shard.run(Assign(self.tree.centers, Down(self.tree)))
-        self.errors = statistics.errors
+        self.errors = np.asarray(statistics.errors)
         if len(self.tree.levels) == 1:
             self.exponent = _exponent(self.shard)
         return seeds_so_far(self.tree.centers, statistics.objective)
@@ -203,7 +203,7 @@ class _Builder:
         while True:
             quotas = apportion(shares, min(size, int(capacities.sum())), capacities)
             centers, cells = self._draw(by_cell, quotas)
-            found = np.bincount(cells, minlength=n_cells)
+            found = np.asarray(np.bincount(cells, minlength=n_cells))
             if (found == quotas).all():
                 break
             capacities = np.where(found < quotas, found, capacities)

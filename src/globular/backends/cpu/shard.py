@@ -24,6 +24,7 @@ Kept = TypeVar("Kept")
 
 SPARSE = "X is sparse and this model needs dense rows"
 DENSE = "the rows are dense"
+HERE = "the rows lie in the memory of the host"
 
 
 class CpuShard(HostShard):
@@ -90,7 +91,10 @@ class CpuShard(HostShard):
 
     @property
     def lacks(self) -> Mapping[str, str]:
-        return {"dense rows": SPARSE} if isinstance(self.rows, CSRRows) else {"sparse rows": DENSE}
+        return {
+            "rows on a card": HERE,
+            **({"dense rows": SPARSE} if isinstance(self.rows, CSRRows) else {"sparse rows": DENSE}),
+        }
 
     def recall(self, kind: type[Kept]) -> Kept | None:
         """What a pass has kept for the next one."""

@@ -1,0 +1,106 @@
+"""What is to be known of columns, coordinates in a subspace, and passes over weights and per-row state alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from globular.backends.torch.plain import blocks, seen
+from globular.backends.torch.shard import TorchShard
+from globular.backends.torch.sums import sums_by
+from globular.model.statistics import F64, ColumnMoments
+
+from globular.seam.passes import (  # isort: skip
+    AllLabels, Answer, Centers, Index, LabelBySeeds, Labels, Locate, Moments, Project, Relabel, Smallest, Take, Total,
+)  # fmt: skip
+
+
+@TorchShard.implements(Moments)
+def moments(shard: TorchShard, work: Moments) -> ColumnMoments:
+    """About the mean of a sample, float64; zeros where nothing counts."""
+    weight, D = shard.total_weight, shard.n_columns
+    if not weight > 0:
+        return ColumnMoments(((weight, np.zeros(D), np.zeros(D)),))
+    sample = shard.take_tensor(slice(0, shard.n_rows, -(-shard.n_rows // 256)))
+    constant = (sample == sample[0]).all(dim=0)
+    shift = torch.where(constant, sample[0], sample.mean(dim=0))
+    first, second = torch.zeros((2, D), dtype=torch.float64, device=shard.device)
+    for block in blocks(shard.n_rows, D):
+        apart = seen(shard.x, shard.scales, torch.float64, block) - shift
+        w = torch.ones(len(apart), dtype=torch.float64, device=shard.device) if shard.w is None else shard.w[block]
+        first, second = first + w @ apart, second + w @ (apart * apart)
+    first, second = first / weight, second / weight
+    mean, variance = shift + first, (second - first**2).clamp_min(0.0)
+    return ColumnMoments(((weight, mean.cpu().numpy(), variance.cpu().numpy()),))
+
+
+@TorchShard.implements(Smallest)
+def smallest(shard: TorchShard, work: Smallest) -> float:
+    return float(shard.x.min())
+
+
+@TorchShard.implements(Project)
+def project(shard: TorchShard, work: Project) -> TorchShard:
+    """The coordinates of all rows, in half precision where rows are."""
+    origin, basis = shard.tensor(work.subspace.origin), shard.tensor(work.subspace.basis, shard.exact)
+    dtype = torch.float16 if shard.x.dtype == torch.float16 else shard.exact
+    coordinates = torch.empty((shard.n_rows, work.subspace.dimension), dtype=dtype, device=shard.device)
+    for block in blocks(shard.n_rows, shard.n_columns):
+        apart = seen(shard.x, shard.scales, shard.exact, block) - origin.to(shard.exact)
+        coordinates[block] = (apart @ basis).to(dtype)
+    return TorchShard(coordinates, shard.w, n_threads=shard.n_threads, state=shard.state, first_row=shard.first_row)
+
+
+@TorchShard.implements(Answer, Centers)
+def distances(shard: TorchShard, work: Answer) -> list[Any]:
+    """Distances of every row to all centres, (N, k); cosine distances if asked for."""
+    centers = shard.tensor(work.model.centers)
+    found = np.empty((shard.n_rows, len(centers)), dtype=shard.dtype)
+    by_angle = work.model.metric == "cosine"
+    centers = torch.nn.functional.normalize(centers, dim=1) if by_angle else centers
+    for block in blocks(shard.n_rows, max(len(centers), shard.n_columns)):
+        rows = seen(shard.x, shard.scales, torch.float64, block)
+        if by_angle:
+            values = 1.0 - torch.nn.functional.normalize(rows, dim=1) @ centers.T
+        else:
+            values = torch.cdist(rows, centers, compute_mode="donot_use_mm_for_euclid_dist")
+        found[block] = values.cpu().numpy()
+    return [found]
+
+
+@TorchShard.implements(Take)
+def take(shard: TorchShard, work: Take) -> NDArray[Any]:
+    return shard.take(work.indices, work.what)
+
+
+@TorchShard.implements(Locate)
+def locate(shard: TorchShard, work: Locate) -> Index:
+    return shard.locate(work.masses, work.by)
+
+
+@TorchShard.implements(Total)
+def total(shard: TorchShard, work: Total) -> F64:
+    if work.by is None:
+        return np.array([shard.total_weight if work.of == "weights" else float(shard.errors().sum())])
+    keys = shard.label_tensor if work.by == "labels" else shard.seed_tensor
+    _, counts, errors = sums_by(shard, keys, work.n, errors=work.of == "errors")
+    return shard.give(errors if work.of == "errors" else counts)
+
+
+@TorchShard.implements(AllLabels)
+def all_labels(shard: TorchShard, work: AllLabels) -> list[Labels]:
+    return [shard.labels]
+
+
+@TorchShard.implements(LabelBySeeds)
+def label_by_seeds(shard: TorchShard, work: LabelBySeeds) -> None:
+    shard.label_tensor.copy_(shard.seed_tensor)
+
+
+@TorchShard.implements(Relabel)
+def relabel(shard: TorchShard, work: Relabel) -> None:
+    names = shard.tensor(work.names, torch.int32)
+    shard.label_tensor.copy_(names[shard.label_tensor.long()])

@@ -1,0 +1,108 @@
+"""Kernels with their grids: tensors in, tensors out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton.language as tl
+
+from globular.backends.torch import deciding, nominating, summing
+
+SHAPES = {"half": (128, 8, 2), "parts": (64, 4, 3), "single": (64, 4, 2)}
+"""Rows of a program, warps and stages for products of one half-precision number, of several, and of float32."""
+CHUNK = 128
+"""Columns of a product; rows of more are read once for every tile of centres."""
+BLOCK = 512
+"""Rows that one program sums where a cluster has many: long clusters are cut."""
+PRODUCT = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
+
+
+def _power(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
+
+
+def prepare(centers: Any, members: Any, product: Any, n_parts: int) -> tuple[Any, Any, Any, Any]:
+    """See `products.Prepared`."""
+    n, D = centers.shape
+    width = max(16, _power(D)) if D <= CHUNK else -(-D // CHUNK) * CHUNK
+    exact = torch.empty((n, D), dtype=torch.float32, device=centers.device)
+    parts = torch.empty((n_parts, n, width), dtype=product, device=centers.device)
+    norms = torch.empty(n, dtype=torch.float32, device=centers.device)
+    extent = torch.zeros(2, dtype=torch.float32, device=centers.device)
+    size = max(1, 2048 // min(width, CHUNK))
+    nominating.prepare[(-(-n // size),)](
+        centers.contiguous(), norms if members is None else members, exact, parts, norms, extent, n, D,
+        65504.0 if product == torch.float16 else 3e38, LISTED=members is not None, N_PARTS=n_parts,
+        ROWS=size, WIDTH=width, CHUNK=min(width, CHUNK), num_warps=4,
+    )  # fmt: skip
+    return exact, parts, norms, extent
+
+
+def nominate(
+    x: Any, scales: Any, made: Any, members: Any, grouping: Any, starts: Any, kept: int, per_row: int, rows: Any,
+    rounding: float, precision: str, doubts: bool,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    """See `Aim.nominate`; the third are numbers of distances, to be added."""
+    if rows is not None:  # they are brought together
+        x, scales = x[rows], None if scales is None else scales[rows]
+    n_parts, n_centers, width = made.parts.shape
+    n_items = len(x) if grouping is None else len(grouping.order)
+    is_single = made.parts.dtype == torch.float32
+    size, n_warps, n_stages = SHAPES["single" if is_single else "half" if n_parts == 1 and kept <= 2 else "parts"]
+    n_programs = -(-n_items // size)
+    scores = torch.empty((n_items, kept), dtype=torch.float32, device=x.device)
+    found = torch.empty((n_items, kept), dtype=torch.int32, device=x.device)
+    looks = torch.empty(n_programs, dtype=torch.int64, device=x.device)
+    if not n_items:
+        return scores, found, looks
+    nothing, is_grouped = made.norms, grouping is not None
+    nominating.nominate[(n_programs,)](
+        x, nothing if scales is None else scales, made.parts, made.norms, made.extent,
+        nothing if members is None else members, grouping.order if is_grouped else nothing,
+        grouping.keys if is_grouped else nothing, starts if is_grouped else nothing, scores, found, looks,
+        n_items, n_centers, x.shape[1], per_row, rounding,
+        GROUPED=is_grouped, LISTED=members is not None, SCALED=scales is not None, WITH_DOUBTS=doubts,
+        N_PARTS=n_parts, KEPT=kept, SLOTS=_power(kept), ROWS=size, WIDTH=width,
+        CHUNK=min(width, 64 if is_single else CHUNK), PRODUCT=PRODUCT[made.parts.dtype], PRECISION=precision,
+        num_warps=n_warps, num_stages=n_stages,
+    )  # fmt: skip
+    return scores, found, looks
+
+
+def decide(
+    x: Any, scales: Any, weights: Any, made: Any, candidates: Any, scores: Any, labels: Any, rounding: float, keep: bool
+) -> tuple[Any, Any]:
+    """See `Aim.decide`."""
+    n, D = x.shape
+    chunk = min(CHUNK, max(16, _power(D)))
+    size = max(4, 4096 // chunk)
+    n_programs = -(-n // size)
+    d2 = torch.empty(n, dtype=torch.float32, device=x.device)
+    tally = torch.empty((n_programs, 2), dtype=torch.float64, device=x.device)
+    nothing = made.norms
+    deciding.decide[(n_programs,)](
+        x, nothing if scales is None else scales, nothing if weights is None else weights, made.exact,
+        candidates.contiguous(), nothing if scores is None else scores.contiguous(), made.extent, labels, d2, tally,
+        n, D, candidates.shape[1], rounding, SCALED=scales is not None, WEIGHTED=weights is not None,
+        SCORED=scores is not None, KEEP=keep, ROWS=size, CHUNK=chunk, N_CHUNKS=-(-D // chunk), num_warps=4,
+    )  # fmt: skip
+    return d2, tally.sum(0)
+
+
+def sum_clusters(x: Any, factors: Any, weights: Any, d2: Any, grouping: Any) -> Any:
+    """See `plain.sum_clusters`."""
+    D, n, n_clusters, device = x.shape[1], len(grouping.order), len(grouping.starts) - 1, x.device
+    chunk = min(CHUNK, max(16, _power(D)))
+    blocks = torch.empty((max(1, n // BLOCK), D + 2), dtype=torch.float64, device=device)
+    out = torch.empty((n_clusters, D + 2), dtype=torch.float64, device=device)
+    nothing = grouping.order
+    rows = (
+        x, nothing if factors is None else factors, nothing if weights is None else weights,
+        nothing if d2 is None else d2, grouping.order,
+    )  # fmt: skip
+    flags = {"WEIGHTED": factors is not None, "WITH_ERRORS": d2 is not None, "BLOCK": BLOCK, "ROWS": 16, "CHUNK": chunk}
+    if n >= BLOCK:
+        summing.sum_blocks[(n // BLOCK, -(-D // chunk))](*rows, grouping.keys, blocks, D, **flags, num_warps=4)
+    summing.sum_clusters[(n_clusters, -(-D // chunk))](*rows, grouping.starts, blocks, out, D, **flags, num_warps=2)
+    return out

@@ -1,0 +1,130 @@
+"""Triton kernels: sums of rows in cluster order, in float64.
+
+No kernel adds floating-point numbers atomically, so the same input gives the same bits. Long clusters are cut: blocks
+of sorted rows that lie inside one cluster are summed side by side, and added in order.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _sum_rows(
+    x,
+    factors,
+    weights,
+    d2,
+    order,
+    begin,
+    end,
+    columns,
+    n_columns,
+    sums,
+    count,
+    errors,
+    WEIGHTED: tl.constexpr,
+    WITH_ERRORS: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Add the rows order[begin:end] to sums (columns,), and what they weigh and miss to (ROWS,) numbers each."""
+    for first in range(begin, end, ROWS):
+        at = first + tl.arange(0, ROWS)
+        is_row = at < end
+        row = tl.load(order + at, mask=is_row, other=0).to(tl.int64)
+        seen = tl.load(
+            x + row[:, None] * n_columns + columns[None, :],
+            mask=is_row[:, None] & (columns[None, :] < n_columns),
+            other=0,
+        ).to(tl.float64)
+        share = is_row.to(tl.float64)
+        if WEIGHTED:
+            seen = seen * tl.load(factors + row, mask=is_row, other=0.0)[:, None]
+            share = tl.load(weights + row, mask=is_row, other=0.0)
+        sums += tl.sum(seen, axis=0)
+        count += share
+        if WITH_ERRORS:
+            errors += share * tl.load(d2 + row, mask=is_row, other=0.0).to(tl.float64)
+    return sums, count, errors
+
+
+@triton.jit
+def sum_blocks(
+    x,  # IN  (N, D) rows as they lie
+    factors,  # IN  (N,) float64 weight times scale, if WEIGHTED
+    weights,  # IN  (N,) float64, if WEIGHTED
+    d2,  # IN  (N,), if WITH_ERRORS
+    order,  # IN  (n,) rows by cluster
+    labels,  # IN  (n,) their clusters, ascending
+    out,  # OUT (blocks, D + 2) float64: Σ w x, Σ w, Σ w d²
+    n_columns,
+    WEIGHTED: tl.constexpr,
+    WITH_ERRORS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """Sums of those blocks of sorted rows that lie inside one cluster: long clusters are cut. O(N · D)."""
+    block = tl.program_id(0)
+    if tl.load(labels + block * BLOCK) != tl.load(labels + block * BLOCK + BLOCK - 1):
+        return
+    columns = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
+    sums, count, errors = _sum_rows(
+        x, factors, weights, d2, order, block * BLOCK, block * BLOCK + BLOCK, columns, n_columns,
+        tl.zeros((CHUNK,), tl.float64), tl.zeros((ROWS,), tl.float64), tl.zeros((ROWS,), tl.float64),
+        WEIGHTED, WITH_ERRORS, ROWS,
+    )  # fmt: skip
+    base = out + block.to(tl.int64) * (n_columns + 2)
+    tl.store(base + columns, sums, mask=columns < n_columns)
+    tl.store(base + n_columns, tl.sum(count, axis=0))
+    tl.store(base + n_columns + 1, tl.sum(errors, axis=0))
+
+
+@triton.jit
+def sum_clusters(
+    x,  # IN  as in `sum_blocks`, with
+    factors,
+    weights,
+    d2,
+    order,
+    starts,  # IN  (C + 1,) where the rows of each cluster begin in `order`
+    blocks,  # IN  what `sum_blocks` has found
+    out,  # OUT (C, D + 2) float64
+    n_columns,
+    WEIGHTED: tl.constexpr,
+    WITH_ERRORS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """The sums of every cluster: rows before its first whole block, whole blocks, rows after the last. O(N · D)."""
+    cluster = tl.program_id(0)
+    columns = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
+    begin = tl.load(starts + cluster)
+    end = tl.load(starts + cluster + 1)
+    first_block = (begin + BLOCK - 1) // BLOCK
+    last_block = end // BLOCK
+    is_cut = first_block < last_block
+    head = tl.where(is_cut, first_block * BLOCK, end)
+    sums, count, errors = _sum_rows(
+        x, factors, weights, d2, order, begin, head, columns, n_columns,
+        tl.zeros((CHUNK,), tl.float64), tl.zeros((ROWS,), tl.float64), tl.zeros((ROWS,), tl.float64),
+        WEIGHTED, WITH_ERRORS, ROWS,
+    )  # fmt: skip
+    whole = tl.zeros((2,), tl.float64)
+    if is_cut:
+        for block in range(first_block, last_block):
+            base = blocks + block * (n_columns + 2)
+            sums += tl.load(base + columns, mask=columns < n_columns, other=0.0)
+            whole += tl.load(base + n_columns + tl.arange(0, 2))
+        sums, count, errors = _sum_rows(
+            x, factors, weights, d2, order, last_block * BLOCK, end, columns, n_columns, sums, count, errors,
+            WEIGHTED, WITH_ERRORS, ROWS,
+        )  # fmt: skip
+    base = out + cluster.to(tl.int64) * (n_columns + 2)
+    tl.store(base + columns, sums, mask=columns < n_columns)
+    if tl.program_id(1) == 0:
+        is_count = tl.arange(0, 2) == 0
+        whole += tl.where(is_count, tl.sum(count, axis=0), tl.sum(errors, axis=0))
+        tl.store(base + n_columns + tl.arange(0, 2), whole)

@@ -1,0 +1,112 @@
+"""The `device` parameter: on a card, on the CPU by torch, and where there is neither."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import globular
+from globular import KMeans, VariationalKMeans
+from globular.errors import DeviceError, MissingExtraError
+from makers import blobs, weights_for
+
+ROWS = blobs(n=3000, C=40, D=20, spread=0.7).astype(np.float32)
+
+
+class OnCard:
+    """Looks like a tensor on a card to whoever asks by DLPack."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+
+def on_torch() -> str:
+    torch = pytest.importorskip("torch", reason='needs torch: pip install "globular[gpu]"')
+    return "cuda" if torch.cuda.is_available() else "torch-cpu"
+
+
+@pytest.mark.parametrize("k", [5, 60, 600])
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_fit_on_a_card_is_that_of_the_cpu(k: int, metric: str, weighted: bool) -> None:
+    w = weights_for(len(ROWS)) if weighted else None
+    ours, theirs = (
+        KMeans(k, metric=metric, random_state=0, device=device).fit(ROWS, sample_weight=w)
+        for device in (on_torch(), "cpu")
+    )
+    assert ours.inertia_ < 1.01 * theirs.inertia_  # another path to another minimum
+    assert ours.labels_.shape == (len(ROWS),) and ours.labels_.dtype == np.int32
+    np.testing.assert_array_equal(ours.predict(ROWS), KMeans.predict(_on_cpu(ours), ROWS))
+
+
+@pytest.mark.parametrize("init", ["afk-mc2", "k-means||", "random", "hierarchical", "k-means++"])
+def test_every_seeding_runs_on_a_card(init: str) -> None:
+    ours, theirs = (KMeans(30, init=init, random_state=0, device=d).fit(ROWS) for d in (on_torch(), "cpu"))
+    assert ours.init_ == init and ours.inertia_ < 1.02 * theirs.inertia_
+
+
+@pytest.mark.parametrize("algorithm", ["lloyd", "yinyang", "probing"])
+def test_every_algorithm_runs_on_a_card(algorithm: str) -> None:
+    ours, theirs = (KMeans(30, algorithm=algorithm, random_state=0, device=d).fit(ROWS) for d in (on_torch(), "cpu"))
+    assert ours.inertia_ < 1.01 * theirs.inertia_
+
+
+def _on_cpu(model: KMeans) -> KMeans:
+    return model.set_params(device="cpu")
+
+
+def test_models_leave_the_card(tmp_path: Path) -> None:
+    model = KMeans(20, random_state=0, device=on_torch()).fit(ROWS)
+    globular.save(model, tmp_path / "model")
+    loaded = globular.load(tmp_path / "model").set_params(device="cpu")
+    np.testing.assert_array_equal(loaded.predict(ROWS), model.labels_)
+
+
+def test_files_are_read_to_the_card(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", ROWS)
+    device = on_torch()
+    ours, theirs = (KMeans(20, random_state=0, device=device).fit(X) for X in (tmp_path / "rows.npy", ROWS))
+    np.testing.assert_array_equal(ours.labels_, theirs.labels_)
+
+
+def test_tensors_on_a_card_give_tensors_there() -> None:
+    torch = pytest.importorskip("torch", reason='needs torch: pip install "globular[gpu]"')
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA card")
+    X = torch.as_tensor(ROWS, device="cuda")
+    model = KMeans(20, random_state=0).fit(X)
+    assert isinstance(model.cluster_centers_, np.ndarray)
+    assert model.predict(X).device == X.device and model.transform(X).device == X.device
+    with pytest.raises(DeviceError, match="device='cpu'"):
+        model.set_params(device="cpu").predict(X)
+    with pytest.raises(ValueError, match="row 7"):
+        KMeans(3).fit(torch.where(torch.arange(3000, device="cuda")[:, None] == 7, torch.nan, X))
+
+
+def test_what_cannot_be_is_said_in_one_sentence() -> None:
+    with pytest.raises(DeviceError, match="VariationalKMeans does not run on GPUs"):
+        VariationalKMeans(3).fit(OnCard())
+    with pytest.raises(DeviceError, match="device='cpu'"):
+        KMeans(3, device="cpu").fit(OnCard())
+    torch: Any = None
+    try:
+        import torch
+    except ImportError:
+        with pytest.raises(MissingExtraError, match=r"globular\[gpu\]"):
+            KMeans(3, device="cuda").fit(ROWS)
+        return
+    with pytest.raises(ValueError, match='device must be "auto"'):
+        KMeans(3, device="tpu").fit(ROWS)
+    if not torch.cuda.is_available():
+        with pytest.raises(DeviceError, match="no CUDA card"):
+            KMeans(3, device="cuda").fit(ROWS)
+
+
+def test_nothing_imports_torch_unless_asked() -> None:
+    code = "import sys, globular, globular.cli.main; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

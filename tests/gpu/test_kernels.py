@@ -1,0 +1,97 @@
+"""Every triton kernel against the same thing in plain torch, on a card or (slowly) in triton's interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason='needs torch: pip install "globular[gpu]"')
+pytest.importorskip("triton", reason='needs triton: pip install "globular[gpu]"')
+
+from globular.backends.torch import TorchShard, launch, plain  # noqa: E402
+from globular.backends.torch.device import kernels_are_interpreted  # noqa: E402
+from globular.backends.torch.products import Aim, group  # noqa: E402
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = pytest.mark.skipif(
+    DEVICE == "cpu" and not kernels_are_interpreted(), reason="needs a CUDA card, or TRITON_INTERPRET=1"
+)
+ON_CARD = DEVICE == "cuda"
+N, C = (3000, 300) if ON_CARD else (150, 140)
+DTYPES = ["float32", "float16", "uint8", *(["bfloat16"] if ON_CARD else [])]  # the interpreter does not know it
+COLUMNS = [5, 40, 128, 200] if ON_CARD else [40]
+
+
+def problem(dtype: str, D: int) -> tuple[Any, Any, Any]:
+    """Rows, centres in float64, and random numbers."""
+    rng = np.random.default_rng(D)
+    rows = 3.0 * rng.normal(size=(N, D))
+    rows = np.abs(20.0 * rows) if dtype == "uint8" else rows
+    x = torch.as_tensor(rows, device=DEVICE).to(getattr(torch, dtype))
+    centers = x[torch.as_tensor(rng.choice(N, C), device=DEVICE)].double()
+    return x, centers + torch.as_tensor(rng.normal(size=(C, D)), device=DEVICE), rng
+
+
+@pytest.mark.parametrize("D", COLUMNS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kept", [1, 2, 4])
+def test_precise_nominees_are_the_closest(dtype: str, D: int, kept: int) -> None:
+    x, centers, _ = problem(dtype, D)
+    scores, found = Aim(TorchShard(x), centers).nominate(kept, precise=True)
+    wanted, _ = plain.nominate(x.double(), None, centers, (centers * centers).sum(1), kept, None, None, 1, None)
+    scale = (x.double() ** 2).sum(1, keepdim=True) + (centers**2).sum(1).max()
+    assert bool(((scores - wanted).abs() <= 1e-4 * wanted + 1e-5 * scale).all())
+    own = ((x.double() - centers[found[:, 0].long()]) ** 2).sum(1)
+    assert bool((own <= wanted[:, 0] * 1.0001 + 1e-5 * scale[:, 0]).all())
+
+
+@pytest.mark.parametrize("D", COLUMNS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_labels_are_exactly_the_closest(dtype: str, D: int, scaled: bool) -> None:
+    x, centers, _ = problem(dtype, D)
+    shard = TorchShard(x, unit_rows=scaled)
+    if scaled:
+        centers = centers / torch.linalg.vector_norm(centers, dim=1, keepdim=True)
+    labels = torch.full((N,), -1, dtype=torch.int32, device=DEVICE)
+    d2, tally = Aim(shard, centers).closest(labels)
+    rows = plain.seen(shard.x, shard.scales, torch.float64)
+    squared = torch.cdist(rows, centers.float().double(), compute_mode="donot_use_mm_for_euclid_dist") ** 2
+    best = squared.min(1).values
+    own = squared.gather(1, labels.long()[:, None])[:, 0]
+    assert bool((own <= best * (1 + 1e-5) + 1e-9).all())
+    assert bool(torch.isclose(d2.double(), own, rtol=1e-4, atol=1e-6 * float(best.max())).all())
+    assert float(tally[1]) == N and abs(float(tally[0]) / float(own.sum()) - 1) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_items_look_into_their_own_cell(dtype: str) -> None:
+    x, centers, rng = problem(dtype, 40)
+    starts = torch.tensor([0, 1, 1, 131, C], device=DEVICE)  # one centre, none, more than a tile
+    cells = torch.as_tensor(rng.choice([0, 2, 3], size=2 * N), device=DEVICE).to(torch.int32)
+    members = torch.as_tensor(rng.permutation(C), device=DEVICE)
+    aim = Aim(TorchShard(x), centers, members, starts)
+    scores, found = aim.nominate(2, cells=cells, per_row=2, precise=True)
+    listed = centers[members]
+    wanted, places = plain.nominate(x.double(), None, listed, (listed * listed).sum(1), 2, cells, starts, 2, None)
+    assert float((found[:, 0] == members[places[:, 0].long()]).float().mean()) > 0.99
+    assert bool((found[cells == 0, 1] == -1).all())
+    assert int(aim.looks.sum()) == int(starts.diff()[cells.long()].sum())
+    close = torch.isfinite(wanted)
+    assert bool(torch.isclose(scores.double()[close], wanted[close], rtol=1e-2, atol=1e-4 * float(scores[0, 0])).all())
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n_clusters", [1, 3, 200])
+def test_sums_cut_long_clusters(weighted: bool, n_clusters: int) -> None:
+    x, _, rng = problem("float16", 40)
+    labels = torch.as_tensor(np.minimum(rng.geometric(0.02, size=N) - 1, n_clusters - 1), device=DEVICE)
+    w = torch.as_tensor(rng.random(N), device=DEVICE) if weighted else None
+    d2 = torch.as_tensor(rng.random(N), device=DEVICE).float()
+    grouping = group(labels.to(torch.int32), n_clusters)
+    found = [launch.sum_clusters(x, w, w, d2, grouping) for _ in range(2)]
+    assert bool((found[0] == found[1]).all())
+    wanted = plain.sum_clusters(x, w, w, d2, grouping.order, grouping.starts)
+    assert bool(torch.isclose(found[0], wanted, rtol=1e-12, atol=1e-9).all())

@@ -4,6 +4,7 @@ import copy
 import errno
 import io
 import pickle
+import sys
 import warnings
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +16,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 
 import globular
+from globular import threads
 from globular.callbacks import Callback, Checkpoint, EarlyStopping, Progress, TimeBudget, as_callbacks
 from globular.callbacks.progress import Display, Forecast, format_seconds
 from globular.errors import CheckpointWarning, DataError, FitInterruptedWarning
@@ -556,15 +558,14 @@ def test_ctrl_c_while_rows_are_regrouped_leaves_labels_and_inertia_that_agree(
 ) -> None:
     left = moment
 
-    def interrupted(function: Any, items: Any, n_threads: int) -> None:
+    def interrupted(work: Any, n_threads: int, *, calls_blas: bool) -> None:
         nonlocal left
         left -= 1
         if left == 0:
             raise KeyboardInterrupt
-        for item in items:
-            function(item)
+        work()
 
-    monkeypatch.setattr("globular.backends.cpu.grouped.run_all", interrupted)
+    monkeypatch.setattr("globular.backends.cpu.grouped.on_all_threads", interrupted)
     model = globular.VariationalKMeans(20, n_candidates=1, tol=0, random_state=0)
     with pytest.warns(FitInterruptedWarning):
         model.fit(X_CTRL_C)
@@ -577,19 +578,21 @@ def test_ctrl_c_in_the_middle_of_any_pass_leaves_a_whole_model(model: Any, monke
     press_at: set[int] = set()
 
     def counting(function: Any) -> Any:
-        def work(*args: Any) -> Any:
+        def work(*args: Any, **kwargs: Any) -> Any:
             nonlocal n_passes
             n_passes += 1
             number = n_passes
-            result = function(*args)
+            result = function(*args, **kwargs)
             if number in press_at:
                 raise KeyboardInterrupt
             return result
 
         return work
 
-    monkeypatch.setattr("globular.threads.single_threaded_blas", counting)
-    monkeypatch.setattr("globular.backends.cpu.assign.all.TINY_PRODUCT", 0)  # tiny passes would go past it
+    for function in (threads.run_all, threads.on_all_threads):
+        for name, module in list(sys.modules.items()):
+            if name.startswith("globular.backends") and getattr(module, function.__name__, None) is function:
+                monkeypatch.setattr(module, function.__name__, counting(function))
     for moment in (*range(0, 60, 7), 100, 200):
         n_passes, press_at = 0, {moment, moment + 1 + moment % 5}
         interrupted = clone(model).set_params(n_threads=1, max_iter=6)

@@ -68,7 +68,7 @@ def test_what_is_not_written_is_refused(case: Case) -> None:
     p = Problem("float64", False)
     shard = make(p)
     works = [*case.before(p), case.work(p)]
-    with pytest.raises(UnsupportedPassError, match="use device='cpu'|the rows are dense"):
+    with pytest.raises(UnsupportedPassError, match=r"use device='cpu'|the rows are dense"):
         list(map(shard.run, works))
 
 

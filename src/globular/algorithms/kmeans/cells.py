@@ -18,6 +18,7 @@ from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Down, Probe
 from globular.seam.passes import AddSeeds, Assign, LabelBySeeds, Relabel, RoughSteps, SumByLabel
 from globular.seam.shard import Shard
+from globular.threads import single_threaded_blas
 
 STEPS = 3
 CELLS_OF_CELLS_FROM = 200_000
@@ -46,13 +47,15 @@ def _draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterC
     else:
         cell_centers = local.run(RoughSteps(first, STEPS))
     order, sizes = np.argsort(local.labels, kind="stable"), np.bincount(local.labels, minlength=n_cells)
-    if sizes.max() > LARGEST_CELL * C // n_cells:
+    most = LARGEST_CELL * C // n_cells
+    if sizes.max() > most:
         members = np.split(np.asarray(order), np.cumsum(np.asarray(sizes))[:-1])
-        return _without_giants(np.asarray(centers), members, LARGEST_CELL * C // n_cells, rng)
+        return _without_giants(np.asarray(centers), members, most, rng)
     starts = np.concatenate([[0], np.cumsum(sizes[sizes > 0])])
     return CenterCells(cell_centers[sizes > 0], order, starts)
 
 
+@single_threaded_blas  # the same bits for any number of threads
 def _without_giants(centers: F64, cells: list[NDArray[np.intp]], most: int, rng: np.random.Generator) -> CenterCells:
     """Cells of at most so many centres each."""
     parts = [part for cell in cells if len(cell) for part in _halved(centers, cell, most, rng)]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from globular.algorithms.seeding.common import evenly_spread_masses
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
 from globular.model.statistics import F64
@@ -48,8 +49,7 @@ class LookAhead:
             self._rows = self._others = shard.local(shard.take(every), shard.take(every, "weights"))
             return
         # rows by weight, one from each of equal stretches: every other one to judge by
-        masses = (np.arange(2 * n) + rng.random(2 * n)) * (shard.total_weight / (2 * n))
-        rows: F64 = shard.take(shard.locate(masses))
+        rows: F64 = shard.take(shard.locate(evenly_spread_masses(shard.total_weight, 2 * n, rng)))
         self._rows, self._others = shard.local(rows[::2]), shard.local(rows[1::2])
 
     def look(

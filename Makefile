@@ -5,8 +5,9 @@ BIN    := $(VENV)/bin
 
 OLDEST := .venv-oldest
 BASE   ?= HEAD
+MINUTES ?= 60
 
-.PHONY: demo test test-all test-gpu test-oldest lint bench speed docs dist clean
+.PHONY: demo test test-all test-gpu test-oldest attack lint bench speed docs dist clean
 
 demo: $(VENV)/.user
 	$(BIN)/globular demo
@@ -24,6 +25,9 @@ test-gpu: $(VENV)/.dev
 # The oldest versions of everything that are supported, in an environment of their own; PYTHON is a Python 3.11 then.
 test-oldest: $(OLDEST)/.test
 	NUMBA_CACHE_DIR=$(abspath $(OLDEST))/kernels $(OLDEST)/bin/python -m pytest -m "not slow"
+
+attack: $(VENV)/.dev
+	$(BIN)/python tests/attack/run.py --minutes $(MINUTES)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

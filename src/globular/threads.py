@@ -25,7 +25,8 @@ Arguments = ParamSpec("Arguments")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_pools: dict[int, SimpleQueue[_Task[Any]]] = {}
+_pools: dict[bool, SimpleQueue[_Task[Any]]] = {}
+_n_serving: dict[bool, int] = {}
 _pools_lock = threading.Lock()
 
 
@@ -93,14 +94,17 @@ class _Task(Generic[Result]):
 
 
 def _pool(n_threads: int) -> SimpleQueue[_Task[Any]]:
-    """The queue that `n_threads` threads wait at for tasks; 0 is one thread for whole tasks that use the others."""
+    """The queue that at least `n_threads` threads wait at; 0 is one thread for whole tasks that use the others.
+
+    One queue for all numbers: passes of many sizes would otherwise keep threads for every size.
+    """
+    whole = n_threads == 0
     with _pools_lock:
-        if n_threads not in _pools:
-            pool: SimpleQueue[_Task[Any]] = SimpleQueue()
-            for _ in range(max(1, n_threads)):
-                _thread.start_new_thread(_serve, (pool,))
-            _pools[n_threads] = pool
-        return _pools[n_threads]
+        pool = _pools.setdefault(whole, SimpleQueue())
+        while _n_serving.get(whole, 0) < max(1, n_threads):
+            _thread.start_new_thread(_serve, (pool,))
+            _n_serving[whole] = _n_serving.get(whole, 0) + 1
+        return pool
 
 
 def _serve(pool: SimpleQueue[_Task[Any]]) -> None:
@@ -209,6 +213,7 @@ def _begin_anew() -> None:
     global _pools_lock
     _pools_lock = threading.Lock()
     _pools.clear()
+    _n_serving.clear()
     single_threaded_blas.restore()
     single_threaded_blas.forget()
 
@@ -270,18 +275,8 @@ def run_all(
                 left.clear()
                 raise
 
-    work = single_threaded_blas(share) if calls_blas else share
-    helpers = [_Task(work) for _ in range(min(n_threads, len(left)) - 1)]
-    try:
-        for helper in helpers:
-            _pool(n_threads).put(helper)
-        work()
-        for helper in helpers:
-            if not helper.cancel():
-                helper.result()
-    finally:
-        left.clear()
-        _abandon(helpers)
+    share_out = partial(_share_out, share, min(n_threads, len(left)), left.clear)
+    (single_threaded_blas(share_out) if calls_blas else share_out)()
 
 
 def on_all_threads(work: Callable[[], object], n_threads: int, *, calls_blas: bool = True) -> None:
@@ -289,12 +284,25 @@ def on_all_threads(work: Callable[[], object], n_threads: int, *, calls_blas: bo
 
     For kernels that share a `kernels.queue`; a thread that wakes late finds the queue empty and returns at once.
     """
-    if n_threads > 1:
-        run_all(lambda _: work(), range(n_threads), n_threads, calls_blas=calls_blas)
-    elif calls_blas:
-        single_threaded_blas(work)()
-    else:
+    share_out = partial(_share_out, work, n_threads)
+    (single_threaded_blas(share_out) if calls_blas else share_out)()
+
+
+def _share_out(work: Callable[[], object], n_threads: int, give_up: Callable[[], object] = tuple) -> None:
+    """`give_up`: what leaves nothing to do for those that have begun, after an error or Ctrl-C."""
+    helpers = [_Task(work) for _ in range(n_threads - 1)]
+    try:
+        if helpers:
+            pool = _pool(n_threads)
+            for helper in helpers:
+                pool.put(helper)
         work()
+        for helper in helpers:
+            if not helper.cancel():
+                helper.result()
+    finally:
+        give_up()
+        _abandon(helpers)
 
 
 def map_all(function: Callable[[Item], Result], items: Iterable[Item], n_threads: int) -> list[Result]:

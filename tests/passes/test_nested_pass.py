@@ -17,7 +17,7 @@ from globular.backends.cpu.assign import votes as cpu_votes
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
 from globular.data.sources import ArraySource
-from globular.kernels.votes import cut_runs
+from globular.kernels.sums import cut_runs
 from globular.model.cells import CenterCells
 from globular.model.groups import CenterGroups
 from globular.model.nested import Batch, Bounds, Candidates, NestedSearch

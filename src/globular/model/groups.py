@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.kernels import grouped
-from globular.kernels.nearest import group_by_label
 from globular.kernels.queue import new_queue
 from globular.model.statistics import F64
 from globular.threads import on_all_threads
 
-MEMBERS_PER_SPAN = 1 << 15
-"""Least members that a thread sorts: waking one costs as much as some thousand of them."""
+MEMBERS_PER_SPAN = 1 << 17
+"""Least members that a thread sorts: twice a thread is woken for them, and each time takes as long as 2^15 of them."""
 
 
 def group_by(
@@ -26,13 +25,13 @@ def group_by(
     order: NDArray[np.integer] = np.empty(n, dtype=np.int32 if n < 2**31 else np.int64)
     n_spans = min(n_threads, n // max(MEMBERS_PER_SPAN, 4 * n_groups))
     if n_spans < 2:
-        group_by_label(labels, starts, order)
+        grouped.group_by_label(labels, starts, order)
         return starts, order
     ends = np.empty((n_spans, n_groups), dtype=order.dtype)
     queues = new_queue(), new_queue()
-    on_all_threads(lambda: grouped.count_labels(queues[0], labels, ends), n_threads, calls_blas=False)
+    on_all_threads(lambda: grouped.count_labels(queues[0], labels, ends), n_spans, calls_blas=False)
     grouped.running_starts(ends, starts)
-    on_all_threads(lambda: grouped.place_members(queues[1], labels, ends, order), n_threads, calls_blas=False)
+    on_all_threads(lambda: grouped.place_members(queues[1], labels, ends, order), n_spans, calls_blas=False)
     return starts, order
 
 

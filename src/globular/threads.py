@@ -8,6 +8,7 @@ on the number of threads and their results are combined in block order, so 1 thr
 from __future__ import annotations
 
 import _thread
+import math
 import os
 import threading
 from collections import deque
@@ -20,6 +21,9 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from globular.cores import usable_cores
+
+WAKING = 25e-6
+"""Seconds until another thread is at work, one after the other: each has to have the interpreter's lock for a while."""
 
 Arguments = ParamSpec("Arguments")
 Item = TypeVar("Item")
@@ -47,6 +51,11 @@ def resolve_threads(n_threads: int | None) -> int:
     if isinstance(n_threads, bool) or not isinstance(n_threads, int | np.integer) or n_threads < 1:
         raise ValueError(f"n_threads={n_threads!r} must be None, -1 or a whole number of at least 1")
     return int(n_threads)
+
+
+def worth_waking(n_threads: int, seconds: float) -> int:
+    """Threads for work that one thread does in so many seconds: with n of them it takes seconds / n + n · `WAKING`."""
+    return max(1, min(n_threads, round(math.sqrt(seconds / WAKING))))
 
 
 class _Task(Generic[Result]):

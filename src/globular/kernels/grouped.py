@@ -94,6 +94,22 @@ def place_members(
 
 
 @kernel
+def look_up(
+    queue: Any,  # IN/OUT stretches
+    length: int,  # IN  places of a stretch
+    values: Any,  # IN  (m,)
+    places: Any,  # IN  (n,)
+    out: Any,  # OUT (n,)
+) -> None:
+    """out = values[places]. O(n)."""
+    begin = length * take_number(queue)
+    while begin < places.shape[0]:
+        for i in range(begin, min(begin + length, places.shape[0])):
+            out[i] = values[places[i]]
+        begin = length * take_number(queue)
+
+
+@kernel
 def join_groups(
     queue: Any,  # IN/OUT tasks
     tasks: Any,  # IN  (T + 1,) task t has the groups tasks[t] … tasks[t + 1] − 1

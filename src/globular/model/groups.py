@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from globular.kernels import grouped
 from globular.kernels.queue import new_queue
 from globular.model.statistics import F64
-from globular.threads import on_all_threads
+from globular.threads import on_all_threads, worth_waking
 
-MEMBERS_PER_SPAN = 1 << 17
-"""Least members that a thread sorts: twice a thread is woken for them, and each time takes as long as 2^15 of them."""
+SECONDS_PER_MEMBER = 2e-9
+"""Of each of the two kernels that sort on several threads, about."""
 
 
 def group_by(
@@ -23,7 +23,7 @@ def group_by(
     n = len(labels)
     starts = np.empty(n_groups + 1, dtype=np.int64)
     order: NDArray[np.integer] = np.empty(n, dtype=np.int32 if n < 2**31 else np.int64)
-    n_spans = min(n_threads, n // max(MEMBERS_PER_SPAN, 4 * n_groups))
+    n_spans = min(worth_waking(n_threads, SECONDS_PER_MEMBER * n), n // max(1, 4 * n_groups))
     if n_spans < 2:
         grouped.group_by_label(labels, starts, order)
         return starts, order

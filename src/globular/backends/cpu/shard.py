@@ -149,7 +149,9 @@ class CpuShard(HostShard):
         rows = self.rows if everyone else self.rows.picked(indices)
         weights = self.weights[indices] if len(self.weights) else None
         scales = self.scales[indices] if len(self.scales) else NONE
-        return CpuShard(rows, weights, scales=scales, n_threads=self.n_threads)
+        part = CpuShard(rows, weights, scales=scales, n_threads=self.n_threads)
+        part.__dict__["offset"] = self.offset  # any will do, and to look for another takes as long as a small pass
+        return part
 
     def local(self, rows: F64, weights: F64 | None = None) -> CpuShard:
         return local_shard(rows, weights, self.n_threads)

@@ -257,5 +257,5 @@ def _settle_hard(shard: CpuShard, centers: F64, members: NDArray[np.int32]) -> t
             labels[part], moved, n_moved[runs], objectives[runs],
         )  # fmt: skip
 
-    on_rows(shard.rows, threads_for_runs(shard), settle, calls_blas=False)
+    on_rows(shard.rows, threads_for_runs(shard, shard.n_columns), settle, calls_blas=False)
     return float(objectives.sum()), packed(moved, begins=begins, sizes=n_moved, n_threads=shard.n_threads)[0]

@@ -3,10 +3,15 @@
     python benchmarks/threads.py                              # everything that the machine has cores for; hours
     python benchmarks/threads.py --only "Lloyd 64" --threads 1 4 16
     python benchmarks/threads.py --scale 0.01 --rounds 1      # a hundredth of the rows
+    python benchmarks/threads.py --minutes 4                  # what matters most, for as long as that
+    python benchmarks/threads.py --minutes 0                  # table and picture of what is there, also of elsewhere
 
 Every problem, program and number of threads has a process of its own, whose thread variables are set and which may run
 on that many cores only, physical cores before the second threads of them. What is timed is in
 `globular.benchmarking.threaded`. Results go to a JSON file after every run; runs that it has are not repeated.
+
+With `--minutes`, kernels are compiled first, in processes side by side; then fits come before other estimators, those
+before predict and Lloyd, ours run with one, half and all of the threads, peers and our other settings with all.
 """
 
 from __future__ import annotations
@@ -17,7 +22,9 @@ import math
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -29,13 +36,18 @@ from rich.table import Table
 from globular.benchmarking.adapters import ADAPTERS, title
 from globular.benchmarking.measure import process_environment
 from globular.benchmarking.results import describe_machine
-from globular.benchmarking.threaded import PROBLEMS
+from globular.benchmarking.threaded import PROBLEMS, ThreadProblem
 from globular.cores import allowed_cores
 from globular.io.files import write_whole
 from globular.plotting.axes import GREY, HUES, pyplot, tidy
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "threads.png"
 THREADS = (1, 2, 4, 8, 16)
+FIRST_FAMILIES = ("KMeans, many clusters", "other estimators", "predict")
+OURS = ("globular", "globular-balanced", "globular-lloyd")
+"""Programs that a short measurement runs with several numbers of threads."""
+COMPILED = 0.1
+"""Share of the rows on which kernels are compiled: enough that nearly all of them are called."""
 SLOWER = 1.05
 """More threads count as slower beyond this."""
 
@@ -95,6 +107,29 @@ def run_one(run: ThreadRun, rounds: int, timeout: float) -> ThreadRun:
     except (ValueError, IndexError):  # no answer
         message = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][:300]
     return ThreadRun(*run.key, run.commit, message=message)
+
+
+def compile_kernels(programs: Iterable[tuple[str, str]], deadline: float) -> None:
+    """Run problems on a part of the rows, side by side, so that the numba cache has their kernels."""
+    cores, left = allowed_cores(), deadline - time.monotonic()
+    if left > 0.0:
+        with ThreadPoolExecutor(cores) as pool:
+            for problem, program in programs:
+                pool.submit(run_one, ThreadRun(problem, program, cores, COMPILED, ""), 1, left)
+
+
+def most_important(
+    threads: Sequence[int], scale: float, commit: str, chosen: Sequence[ThreadProblem]
+) -> list[ThreadRun]:
+    """What a short measurement runs, in that order; `threads` ascend."""
+    few, families = sorted({threads[0], *threads[-2:]}), list(FIRST_FAMILIES)
+    ranked = sorted(chosen, key=lambda each: families.index(each.family) if each.family in families else len(families))
+    return [
+        ThreadRun(problem.name, program, n, scale, commit)
+        for problem in ranked
+        for program in sorted(problem.programs, key=lambda name: name not in OURS)
+        for n in (few if program in OURS else few[-1:])
+    ]
 
 
 def read_runs(path: Path) -> list[ThreadRun]:
@@ -214,31 +249,45 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--timeout", type=float, default=1800.0, help="seconds of a process")
     parser.add_argument("--output", type=Path, default=Path("bench-results/threads.json"))
     parser.add_argument("--picture", type=Path, default=PICTURE)
+    parser.add_argument("--minutes", type=float, help="what matters most, until this time has passed")
     options = parser.parse_args(arguments)
+    deadline = math.inf if options.minutes is None else time.monotonic() + 60.0 * options.minutes
     console = Console(width=max(140, Console().width))
     commit, runs = describe_machine().commit, {run.key: run for run in read_runs(options.output)}
     options.output.parent.mkdir(parents=True, exist_ok=True)
     problems = [problem for problem in PROBLEMS.values() if options.only in problem.name]
-    threads = [n for n in options.threads if n <= allowed_cores()]
-    wanted = [
-        ThreadRun(problem.name, program, n, options.scale, commit)
-        for problem in problems
-        for n in threads
-        for program in problem.programs
-        if options.programs in program and is_there(program)
-    ]
-    for run in wanted:
-        if run.key in runs and not runs[run.key].message:
+    threads = sorted(n for n in options.threads if n <= allowed_cores())
+    if options.minutes is None:
+        wanted = [
+            ThreadRun(problem.name, program, n, options.scale, commit)
+            for problem in problems
+            for n in threads
+            for program in problem.programs
+        ]
+    else:
+        wanted = most_important(threads, options.scale, commit, problems)
+    wanted = [run for run in wanted if options.programs in run.program and is_there(run.program)]
+    missing = [run for run in wanted if run.key not in runs or runs[run.key].message]
+    if options.minutes is not None:
+        ours = dict.fromkeys((run.problem, run.program) for run in missing if run.program in OURS)
+        compile_kernels(ours, deadline)
+    for run in missing:
+        left = deadline - time.monotonic()
+        if left <= 0.0:
+            console.print(f"no time was left for {run.problem}, {run.program}, threads {run.threads}", highlight=False)
             continue
-        runs[run.key] = done = run_one(run, options.rounds, options.timeout)
+        runs[run.key] = done = run_one(run, options.rounds, min(options.timeout, left))
         write_runs(options.output, runs.values())
         outcome = done.message if done.seconds is None else in_words(done.seconds)
         console.print(f"{run.problem}, {run.program}, threads {run.threads}: {outcome}", highlight=False)
-    found = [runs[run.key] for run in wanted]
+    names = {problem.name for problem in problems}
+    found = [run for run in runs.values() if run.problem in names and options.programs in run.program]
+    found = [run for run in found if run.scale == options.scale]
     console.print(results_table(found))
     for line in remarks(found):
         console.print(line, highlight=False, soft_wrap=True)
-    draw(found, options.picture, f"{describe_machine().machine}; {commit[:7]}")
+    if found:
+        draw(found, options.picture, f"{json.loads(options.output.read_text())['machine']}; {found[-1].commit[:7]}")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ on the number of threads and their results are combined in block order, so 1 thr
 from __future__ import annotations
 
 import _thread
+import math
 import os
 import threading
 from collections import deque
@@ -21,11 +22,15 @@ from threadpoolctl import ThreadpoolController
 
 from globular.cores import usable_cores
 
+WAKING = 25e-6
+"""Seconds until another thread is at work, one after the other: each has to have the interpreter's lock for a while."""
+
 Arguments = ParamSpec("Arguments")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_pools: dict[int, SimpleQueue[_Task[Any]]] = {}
+_pools: dict[bool, SimpleQueue[_Task[Any]]] = {}
+_n_serving: dict[bool, int] = {}
 _pools_lock = threading.Lock()
 
 
@@ -46,6 +51,11 @@ def resolve_threads(n_threads: int | None) -> int:
     if isinstance(n_threads, bool) or not isinstance(n_threads, int | np.integer) or n_threads < 1:
         raise ValueError(f"n_threads={n_threads!r} must be None, -1 or a whole number of at least 1")
     return int(n_threads)
+
+
+def worth_waking(n_threads: int, seconds: float) -> int:
+    """Threads for work that one thread does in so many seconds: with n of them it takes seconds / n + n · `WAKING`."""
+    return max(1, min(n_threads, round(math.sqrt(seconds / WAKING))))
 
 
 class _Task(Generic[Result]):
@@ -93,14 +103,17 @@ class _Task(Generic[Result]):
 
 
 def _pool(n_threads: int) -> SimpleQueue[_Task[Any]]:
-    """The queue that `n_threads` threads wait at for tasks; 0 is one thread for whole tasks that use the others."""
+    """The queue that at least `n_threads` threads wait at; 0 is one thread for whole tasks that use the others.
+
+    One queue for all numbers: passes of many sizes would otherwise keep threads for every size.
+    """
+    whole = n_threads == 0
     with _pools_lock:
-        if n_threads not in _pools:
-            pool: SimpleQueue[_Task[Any]] = SimpleQueue()
-            for _ in range(max(1, n_threads)):
-                _thread.start_new_thread(_serve, (pool,))
-            _pools[n_threads] = pool
-        return _pools[n_threads]
+        pool = _pools.setdefault(whole, SimpleQueue())
+        while _n_serving.get(whole, 0) < max(1, n_threads):
+            _thread.start_new_thread(_serve, (pool,))
+            _n_serving[whole] = _n_serving.get(whole, 0) + 1
+        return pool
 
 
 def _serve(pool: SimpleQueue[_Task[Any]]) -> None:
@@ -209,6 +222,7 @@ def _begin_anew() -> None:
     global _pools_lock
     _pools_lock = threading.Lock()
     _pools.clear()
+    _n_serving.clear()
     single_threaded_blas.restore()
     single_threaded_blas.forget()
 
@@ -270,18 +284,8 @@ def run_all(
                 left.clear()
                 raise
 
-    work = single_threaded_blas(share) if calls_blas else share
-    helpers = [_Task(work) for _ in range(min(n_threads, len(left)) - 1)]
-    try:
-        for helper in helpers:
-            _pool(n_threads).put(helper)
-        work()
-        for helper in helpers:
-            if not helper.cancel():
-                helper.result()
-    finally:
-        left.clear()
-        _abandon(helpers)
+    share_out = partial(_share_out, share, min(n_threads, len(left)), left.clear)
+    (single_threaded_blas(share_out) if calls_blas else share_out)()
 
 
 def on_all_threads(work: Callable[[], object], n_threads: int, *, calls_blas: bool = True) -> None:
@@ -289,12 +293,25 @@ def on_all_threads(work: Callable[[], object], n_threads: int, *, calls_blas: bo
 
     For kernels that share a `kernels.queue`; a thread that wakes late finds the queue empty and returns at once.
     """
-    if n_threads > 1:
-        run_all(lambda _: work(), range(n_threads), n_threads, calls_blas=calls_blas)
-    elif calls_blas:
-        single_threaded_blas(work)()
-    else:
+    share_out = partial(_share_out, work, n_threads)
+    (single_threaded_blas(share_out) if calls_blas else share_out)()
+
+
+def _share_out(work: Callable[[], object], n_threads: int, give_up: Callable[[], object] = tuple) -> None:
+    """`give_up`: what leaves nothing to do for those that have begun, after an error or Ctrl-C."""
+    helpers = [_Task(work) for _ in range(n_threads - 1)]
+    try:
+        if helpers:
+            pool = _pool(n_threads)
+            for helper in helpers:
+                pool.put(helper)
         work()
+        for helper in helpers:
+            if not helper.cancel():
+                helper.result()
+    finally:
+        give_up()
+        _abandon(helpers)
 
 
 def map_all(function: Callable[[Item], Result], items: Iterable[Item], n_threads: int) -> list[Result]:

@@ -12,9 +12,10 @@ from globular.backends.cpu import CpuShard, cells
 from globular.backends.cpu import rows as in_memory
 from globular.backends.cpu.products import THIN
 from globular.model.cells import CellLevel, CellTree, CenterCells
-from globular.model.groups import MEMBERS_PER_SPAN, group_by
+from globular.model.groups import SECONDS_PER_MEMBER, group_by
 from globular.seam.among import Down, Probe
 from globular.seam.passes import Assign
+from globular.threads import WAKING, worth_waking
 from reference import assign as hard
 from reference import probe as probed
 
@@ -93,8 +94,12 @@ def test_down_finds_the_closest_child(form: str, D: int, offset: float, blocks: 
         assert found.n_changed == np.count_nonzero(before != shard.labels)
 
 
-@pytest.mark.parametrize("n", [0, 5, 2 * MEMBERS_PER_SPAN - 1, 2 * MEMBERS_PER_SPAN, 5 * MEMBERS_PER_SPAN + 3])
-@pytest.mark.parametrize("n_groups", [1, 700, 2 * MEMBERS_PER_SPAN])
+ALONE = int(1.5**2 * WAKING / SECONDS_PER_MEMBER)
+"""Members up to which one thread sorts."""
+
+
+@pytest.mark.parametrize("n", [0, 5, ALONE - 1, ALONE + 1, 60 * ALONE + 3])
+@pytest.mark.parametrize("n_groups", [1, 700, 2 * ALONE])
 def test_groups_are_a_stable_sort_for_any_number_of_threads(n: int, n_groups: int) -> None:
     labels = np.random.default_rng(n).integers(n_groups, size=n).astype(np.int32)
     expected = np.argsort(labels, kind="stable")
@@ -102,6 +107,7 @@ def test_groups_are_a_stable_sort_for_any_number_of_threads(n: int, n_groups: in
         starts, order = group_by(labels, n_groups, n_threads)
         np.testing.assert_array_equal(order, expected)
         np.testing.assert_array_equal(np.diff(starts), np.bincount(labels, minlength=n_groups))
+    assert worth_waking(2, SECONDS_PER_MEMBER * n) == (2 if n > ALONE else 1)
 
 
 def test_tasks_cover_every_row_of_every_cell_once() -> None:

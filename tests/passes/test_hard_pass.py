@@ -218,20 +218,6 @@ def test_passes_leave_the_input_alone() -> None:
         np.testing.assert_array_equal(weights, weights_before)
 
 
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=30), st.integers(1, 20))
-@settings(max_examples=60, deadline=None)
-def test_runs_cover_every_row_once_and_never_cut_a_small_cluster(sizes: list[int], longest: int) -> None:
-    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sums, "ROWS_PER_RUN", longest)
-        whole, pieces = sums._runs(starts)
-    covered = sorted((run.begin, run.end) for run in [*whole, *pieces])
-    assert [row for begin, end in covered for row in range(begin, end)] == list(range(starts[-1]))
-    assert all(0 < run.end - run.begin <= longest for run in [*whole, *pieces])
-    assert all({run.begin, run.end} <= set(starts.tolist()) for run in whole)
-    assert all(starts[run.cluster] <= run.begin < run.end <= starts[run.cluster + 1] for run in pieces)
-
-
 @pytest.mark.parametrize("form", ["float64", "float16", "csr64"])
 def test_sums_of_clusters_longer_than_a_run(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sums, "ROWS_PER_RUN", 16)

@@ -11,13 +11,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from globular import threads
 from globular.backends.cpu import CpuShard, center_scores
 from globular.backends.cpu.assign import batch as cpu_batch
 from globular.backends.cpu.assign import votes as cpu_votes
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
 from globular.data.sources import ArraySource
-from globular.kernels.votes import cut_runs
+from globular.kernels.sums import cut_runs
 from globular.model.cells import CenterCells
 from globular.model.groups import CenterGroups
 from globular.model.nested import Batch, Bounds, Candidates, NestedSearch
@@ -206,7 +207,7 @@ def test_same_bits_for_any_number_of_threads(kind: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(center_scores, "ROWS_PER_BLOCK", 64)
     monkeypatch.setattr(center_scores, "LEAST_ROWS", 64)
     monkeypatch.setattr(cpu_batch, "ROWS_PER_BLOCK", 64)
-    monkeypatch.setattr(cpu_batch, "ROWS_PER_THREAD", 64)
+    monkeypatch.setattr(threads, "WAKING", 1e-12)
     monkeypatch.setattr(cpu_votes, "ROWS_PER_SUM", 50)
     rows = blobs(n=1000, C=5, D=6)
     found = []

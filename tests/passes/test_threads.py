@@ -31,6 +31,7 @@ from globular.threads import (
     run_all,
     single_threaded_blas,
     to_the_end,
+    worth_waking,
 )
 
 
@@ -39,6 +40,16 @@ def blas_threads() -> set[int]:
     pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
     own = [pool for pool in pools if "numpy" in pool["filepath"]]
     return {pool["num_threads"] for pool in own or pools}
+
+
+def test_as_many_threads_wake_as_are_soonest_done() -> None:
+    def seconds(n: int, work: float) -> float:
+        return work / n + n * threads.WAKING
+
+    for work in (0.0, 1e-6, 1e-4, 1e-3, 5e-3, 1.0):
+        n = worth_waking(16, work)
+        assert seconds(n, work) <= 1.03 * min(seconds(other, work) for other in range(1, 17))
+    assert worth_waking(2, 1.0) == 2
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 7])

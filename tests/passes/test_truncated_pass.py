@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from globular import threads
 from globular.backends.cpu import CpuShard, grouped, sums
 from globular.backends.cpu.assign import neighbors as truncated
 from globular.backends.many.split import SplitShard
@@ -336,7 +337,7 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(truncated, "GATHERED_ROWS", 16)
     monkeypatch.setattr(truncated, "NUMBERS_PER_BLOCK", 16)
     monkeypatch.setattr(grouped, "_COMPARED_AT_ONCE", 16)
-    monkeypatch.setattr(grouped, "_PACKED_PER_THREAD", 16)
+    monkeypatch.setattr(threads, "WAKING", 1e-12)
     monkeypatch.setattr(sums, "MOVES_PER_TASK", 16)
     monkeypatch.setattr(sums, "ROWS_PER_TASK", 16)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -81,6 +82,30 @@ def test_a_small_measurement_is_not_repeated(tmp_path, monkeypatch, capsys):
     assert "sklearn" in capsys.readouterr().out and not picture.exists()  # there is no speed-up of one number
     monkeypatch.setattr(threads, "run_one", lambda *_: pytest.fail("run again"))
     threads.main(command)
+
+
+def test_a_short_measurement_has_what_matters_first_and_ends_in_time(tmp_path, monkeypatch, capsys):
+    asked = threads.most_important([1, 2, 4, 8, 16], 1.0, "", list(PROBLEMS.values()))
+    assert asked[0].problem.startswith("KMeans") and asked[-1].problem.startswith("Lloyd")
+    assert {run.threads for run in asked if run.program == "globular-balanced"} == {1, 8, 16}
+    assert {run.threads for run in asked if run.program == "faiss-kmeans"} == {16}
+    began = []
+
+    def take_a_minute(run, rounds, timeout):
+        if run.scale == 1.0:
+            began.append(run)
+            clock[0] += 60.0
+        return dataclasses.replace(run, seconds=1.0)
+
+    clock = [0.0]
+    monkeypatch.setattr(threads, "run_one", take_a_minute)
+    monkeypatch.setattr(threads.time, "monotonic", lambda: clock[0])
+    command = ["--minutes", "2", "--output", str(tmp_path / "threads.json"), "--picture", str(tmp_path / "threads.png")]
+    threads.main(command)
+    assert len(began) == 2 and "no time was left" in capsys.readouterr().out
+    assert (tmp_path / "threads.png").exists() == (len({run.threads for run in began}) == 2)
+    threads.main(["--minutes", "0", *command[2:]])
+    assert len(began) == 2 and began[1].problem in capsys.readouterr().out
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity")

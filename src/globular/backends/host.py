@@ -36,7 +36,7 @@ from globular.seam.passes import (
 )
 from globular.seam.shard import Shard
 from globular.seam.state import PointState
-from globular.threads import cached_property, even_ranges, on_all_threads
+from globular.threads import cached_property, even_ranges, on_all_threads, worth_waking
 
 Handler = Callable[[Any, Any], Any]
 Function = TypeVar("Function", bound=Handler)
@@ -47,8 +47,10 @@ PART_BYTES = 128 * 2**20
 """Bytes of a part, where rows that are not here come in parts."""
 RUN = 4096
 """Rows whose sum of w d² is kept as one number."""
-ROWS_PER_THREAD = 16 * RUN
-"""Least rows for which a pass at memory speed wakes another thread."""
+SECONDS_PER_NUMBER = 1e-9
+"""Of a pass at memory speed, about."""
+ROWS_PER_SPAN = 16 * RUN
+"""Least rows of a span whose sums by key are taken."""
 SPANS = 16
 """Most spans of rows whose sums by key are taken side by side."""
 
@@ -172,9 +174,9 @@ def runs_of(rows: slice) -> slice:
     return slice(rows.start // RUN, -(-rows.stop // RUN))
 
 
-def threads_for_runs(shard: HostShard) -> int:
-    """Threads for a pass at memory speed: a few runs are not worth waking one for."""
-    return min(shard.n_threads, max(1, shard.n_rows // ROWS_PER_THREAD))
+def threads_for_runs(shard: HostShard, n_numbers: int = 1) -> int:
+    """Threads for a pass at memory speed over so many numbers a row: a few runs are not worth waking one for."""
+    return worth_waking(shard.n_threads, SECONDS_PER_NUMBER * n_numbers * shard.n_rows)
 
 
 def _on_runs(shard: HostShard, work: Callable[[], object]) -> None:
@@ -201,7 +203,7 @@ def settle(shard: HostShard, former: Labels) -> tuple[float, int]:
 
 def sum_by(shard: HostShard, keys: Labels, n: int, *, errors: bool) -> F64:
     """Σ w d² of the rows of each key, or Σ w. Spans of rows depend on their number alone."""
-    n_spans = max(1, min(SPANS, len(keys) // max(ROWS_PER_THREAD, 4 * n)))
+    n_spans = max(1, min(SPANS, len(keys) // max(ROWS_PER_SPAN, 4 * n)))
     sums, queue = np.empty((n_spans, n)), new_queue()
     d2 = shard.squared_distances if errors else NONE
     _on_runs(shard, lambda: sum_by_key(queue, keys, d2, shard.weights, sums))

@@ -73,8 +73,7 @@ def block_size(scores: Any, n_centers: int, most: int) -> int:
 def route_rows(
     queue: Any,  # IN/OUT blocks of B rows
     rows: Any,  # IN
-    places: Any,  # IN  (N,) where each row lies
-    in_turn: bool,  # IN  whether that is 0, 1, 2, …
+    places: Any,  # IN  (N,) where each row lies, or empty: 0, 1, 2, …
     scales: Any,  # IN  (N,) or empty
     offset: Any,  # IN  (D,) or empty
     factors: Any,  # IN
@@ -87,22 +86,23 @@ def route_rows(
     cells: Any,  # OUT (N, p) the p closest cells of every row, closest first
 ) -> None:
     """O(N · (cells · D + p · HEAT))."""
-    n, n_cells, B = places.shape[0], score_norms.shape[0], lengths.shape[0]
+    n, n_cells = cells.shape[0], score_norms.shape[0]
+    B, in_turn = lengths.shape[0], places.shape[0] == 0
     begin = B * take_number(queue)
     while begin < n:
         m = min(B, n - begin)
         block = scores[: m * n_cells].reshape(m, n_cells)
-        if len(rows) == 1:
-            if in_turn and offset.shape[0] == 0:
-                np.dot(rows[0][begin : begin + m], factors.T, block)
-            else:
-                for k in range(m):
-                    if k + 4 < m:
-                        prefetch_row(rows[0], places[begin + k + 4])
-                    copy_row(rows[0], places[begin + k], offset, seen, k)
-                np.dot(seen[:m], factors.T, block)
+        if len(rows) > 1:
+            for k in range(m):
+                multiply_csr_row(rows, begin + k if in_turn else places[begin + k], 1.0, factors, 0, block[k])
+        elif in_turn and offset.shape[0] == 0:
+            np.dot(rows[0][begin : begin + m], factors.T, block)
         else:
-            csr_scores_of(rows, places[begin : begin + m], factors, 0, block, lengths)
+            for k in range(m):
+                if not in_turn and k + 4 < m:
+                    prefetch_row(rows[0], places[begin + k + 4])
+                copy_row(rows[0], begin + k if in_turn else places[begin + k], offset, seen, k)
+            np.dot(seen[:m], factors.T, block)
         closest_cells(block, score_norms, scales[begin : begin + m], cells[begin : begin + m], keys, winners)
         begin = B * take_number(queue)
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.joint import exponential
+from globular.kernels.members import renormalise
 from globular.kernels.moments import add_square
-from globular.kernels.neighbors import insert, renormalise, search_space
+from globular.kernels.neighbors import insert, search_space
 from globular.kernels.queue import take_number
 
 RUN = 512

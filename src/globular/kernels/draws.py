@@ -36,9 +36,9 @@ def match_swaps(
 
 
 @inline
-def lower_from(x: Any, first: int, seed: int, d2: Any) -> None:
-    """Lower the squared distances of rows first, first + 1, … by one of the rows. O(n · D)."""
-    for i in range(first, x.shape[0]):
+def lower_between(x: Any, first: int, stop: int, seed: int, d2: Any) -> None:
+    """Lower the squared distances of rows first … stop − 1 by one of the rows. O(n · D)."""
+    for i in range(first, stop):
         total = 0.0
         for j in range(x.shape[1]):
             difference = x[i, j] - x[seed, j]
@@ -58,7 +58,7 @@ def accept_proposals(
     for i in range(x.shape[0]):
         accepted[i] = i == 0 or tests[i] * before[i] < d2[i]
         if accepted[i]:
-            lower_from(x, i + 1, i, d2)
+            lower_between(x, i + 1, x.shape[0], i, d2)
 
 
 @kernel
@@ -76,6 +76,8 @@ def run_chains(
     n, m = tests.shape
     for chain in range(n):
         state = chain * m
+        for end in last[:chain]:  # when their turn comes: the proposals of one chain stay in the cache
+            lower_between(x, state, state + m, end, d2)
         for t in range(1, m):
             here = chain * m + t
             if tests[chain, t] * (d2[state] / q[state]) < d2[here] / q[here]:
@@ -83,5 +85,4 @@ def run_chains(
         if d2[state] == 0.0:
             return chain
         last[chain] = state
-        lower_from(x, (chain + 1) * m, state, d2)
     return n

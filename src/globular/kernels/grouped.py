@@ -1,4 +1,4 @@
-"""Rows in groups by their label: a counting sort on several threads, groups kept up to date, sums of what moved.
+"""Rows in groups by their label: a counting sort, also on several threads, and groups kept up to date.
 
 Few rows change their cluster in a pass, so to bring groups up to date the old order is mostly copied from front to
 back; a sort from scratch would write all over memory.
@@ -12,9 +12,28 @@ import numpy as np
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.queue import take_number
-from globular.kernels.rows import add_row, fetch
 
-AHEAD = 4  # how many rows ahead memory is asked for
+
+@kernel
+def group_by_label(
+    labels: Any,  # IN  (n,)
+    starts: Any,  # OUT (C + 1,) where each cluster's rows begin in `order`
+    order: Any,  # OUT (n,) rows sorted by label, ascending within a cluster
+) -> None:
+    """Counting sort of the rows by their label. O(n + C)."""
+    starts[:] = 0
+    n_clusters = starts.shape[0] - 1
+    for label in labels:
+        starts[label + 1] += 1
+    for c in range(n_clusters):
+        starts[c + 1] += starts[c]
+    for i in range(labels.shape[0]):
+        c = labels[i]
+        order[starts[c]] = i
+        starts[c] += 1
+    for c in range(n_clusters, 0, -1):
+        starts[c] = starts[c - 1]
+    starts[0] = 0
 
 
 @inline
@@ -72,6 +91,22 @@ def place_members(
             order[at] = i
             ends[s, labels[i]] = at + 1
         s = take_number(queue)
+
+
+@kernel
+def look_up(
+    queue: Any,  # IN/OUT stretches
+    length: int,  # IN  places of a stretch
+    values: Any,  # IN  (m,)
+    places: Any,  # IN  (n,)
+    out: Any,  # OUT (n,)
+) -> None:
+    """out = values[places]. O(n)."""
+    begin = length * take_number(queue)
+    while begin < places.shape[0]:
+        for i in range(begin, min(begin + length, places.shape[0])):
+            out[i] = values[places[i]]
+        begin = length * take_number(queue)
 
 
 @kernel
@@ -157,32 +192,3 @@ def copy_members(members: Any, begin: int, end: int, new_members: Any, to: int) 
     for a in range(members.shape[0]):
         for i in range(end - begin):
             new_members[a, to + i] = members[a, begin + i]
-
-
-@kernel
-def sum_moved(
-    queue: Any,  # IN/OUT tasks
-    tasks: Any,  # IN  (T + 1,) task t has the clusters tasks[t] … tasks[t + 1] − 1
-    rows: Any,  # IN
-    places: Any,  # IN  (n,) where the rows that have moved lie in `rows`
-    numbers: Any,  # IN  (n,) their numbers in the shard
-    clusters: Any,  # IN  (n,) ascending: which they join or leave
-    signs: Any,  # IN  (n,) 1 where they join, −1 where they leave
-    weights: Any,  # IN  (N,) or empty
-    scales: Any,  # IN  (N,) or empty
-    origin: Any,  # IN  (D,)
-    sums: Any,  # IN/OUT (C, D) + Σ ± w s (x − origin)
-    counts: Any,  # IN/OUT (C,) + Σ ± w
-) -> None:
-    """Add rows to their new clusters, and take them out of their old ones. O(n · D)."""
-    t = take_number(queue)
-    while t < tasks.shape[0] - 1:
-        begin, end = np.searchsorted(clusters, tasks[t]), np.searchsorted(clusters, tasks[t + 1])
-        for k in range(begin, end):
-            i, c = numbers[k], clusters[k]
-            if k + AHEAD < end:
-                fetch(rows, places[k + AHEAD])
-            weight = signs[k] * (weights[i] if weights.shape[0] else 1.0)
-            counts[c] += weight
-            add_row(rows, places[k], weight * (scales[i] if scales.shape[0] else 1.0), origin, sums, c)
-        t = take_number(queue)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import inline, kernel
-from globular.kernels.rows import add_row, float_bits, multiply_csr_row, row_length, squared_distance
+from globular.kernels.rows import float_bits, multiply_csr_row, row_length, squared_distance
 
 TILE = 64  # scores per running minimum: four AVX-512 registers of float32
 
@@ -286,69 +286,3 @@ def settle_block(
             n_changed += 1
             labels[i] = found[i]
     return objective, n_changed
-
-
-@kernel
-def group_by_label(
-    labels: Any,  # IN  (n,)
-    starts: Any,  # OUT (C + 1,) where each cluster's rows begin in `order`
-    order: Any,  # OUT (n,) rows sorted by label, ascending within a cluster
-) -> None:
-    """Counting sort of the rows by their label. O(n + C)."""
-    starts[:] = 0
-    n_clusters = starts.shape[0] - 1
-    for label in labels:
-        starts[label + 1] += 1
-    for c in range(n_clusters):
-        starts[c + 1] += starts[c]
-    for i in range(labels.shape[0]):
-        c = labels[i]
-        order[starts[c]] = i
-        starts[c] += 1
-    for c in range(n_clusters, 0, -1):
-        starts[c] = starts[c - 1]
-    starts[0] = 0
-
-
-@kernel
-def sum_run(
-    rows: Any,  # IN
-    places: Any,  # IN  (n,) where the rows of the run lie in `rows`
-    numbers: Any,  # IN  (n,) their numbers in the shard
-    weights: Any,  # IN  (N,) or empty
-    scales: Any,  # IN  (N,) or empty
-    offset: Any,  # IN  (D,) subtracted from dense rows
-    starts: Any,  # IN  (C + 1,) where each cluster's rows begin in the cluster order
-    begin: int,  # IN  where this run begins there
-    first: int,  # IN  its first cluster
-    base: int,  # IN  the cluster that goes to the first row of `sums`
-    sums: Any,  # IN/OUT (·, D) Σ w s (x − offset)
-    counts: Any,  # IN/OUT (·,) Σ w
-) -> None:
-    """Add a run of rows in cluster order to their clusters. O(run · D)."""
-    c = first
-    for k in range(places.shape[0]):
-        while starts[c + 1] <= begin + k:
-            c += 1
-        i = numbers[k]
-        weight = weights[i] if weights.shape[0] else 1.0
-        factor = weight * (scales[i] if scales.shape[0] else 1.0)
-        counts[c - base] += weight
-        add_row(rows, places[k], factor, offset, sums, c - base)
-
-
-@kernel
-def sum_block(
-    rows: Any,  # IN
-    weights: Any,  # IN  (n,) or empty
-    scales: Any,  # IN  (n,) or empty
-    offset: Any,  # IN  (D,) subtracted from dense rows
-    labels: Any,  # IN  (n,)
-    sums: Any,  # IN/OUT (C, D) Σ w s (x − offset)
-    counts: Any,  # IN/OUT (C,) Σ w
-) -> None:
-    """Add rows to their clusters as they come. O(n · D)."""
-    for i in range(labels.shape[0]):
-        weight = weights[i] if weights.shape[0] else 1.0
-        counts[labels[i]] += weight
-        add_row(rows, i, weight * (scales[i] if scales.shape[0] else 1.0), offset, sums, labels[i])

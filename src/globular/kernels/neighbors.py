@@ -2,7 +2,7 @@
 
 Rows are handled in the order of their closest cluster, so that candidates are mostly in the cache. What Eq. 8 needs
 comes out as triples (c, c̃, Σ w d, Σ w): over rows closest to c, their distances to c̃; a small hash table collects
-them.
+them (`pair_tables`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import numpy as np
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.neighborhoods import AHEAD
+from globular.kernels.pair_tables import collect_pairs, drain_pairs
 from globular.kernels.queue import take_number
 from globular.kernels.random import random_cluster
-from globular.kernels.rows import fetch, quick_distance, quick_mahalanobis, squared_distance
-
-_GOLDEN, _S32 = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
+from globular.kernels.rows import fetch, quick_distance, quick_mahalanobis
 
 
 @inline
@@ -186,173 +185,3 @@ def search_space(
                 n_seen += 1
                 break
     return n_seen
-
-
-@inline
-def collect_pairs(
-    closest: Any, n_clusters: int, weight: float, by_distance: bool, seen: Any, seen_costs: Any, n_seen: int, keys: Any,
-    pair_sums: Any,
-) -> int:  # fmt: skip
-    """Add what one row says about its closest cluster and the others it has seen; returns how many are new."""
-    n_new = 0
-    for s in range(n_seen):
-        if seen[s] != closest:
-            value = np.float64(seen_costs[s])
-            value = np.sqrt(max(value, 0.0)) if by_distance else value
-            n_new += collect_pair(np.int64(closest) * n_clusters + seen[s], weight, value, keys, pair_sums)
-    return n_new
-
-
-@inline
-def collect_pair(key: Any, weight: float, value: float, keys: Any, pair_sums: Any) -> int:
-    """Add to the sums of a pair in the hash table; returns 1 if it is a new one. O(1)."""
-    last = keys.shape[0] - 1
-    slot = np.int64((np.uint64(key) * _GOLDEN) >> _S32) & last
-    while keys[slot] != key and keys[slot] >= 0:
-        slot = (slot + 1) & last
-    is_new = keys[slot] < 0
-    if is_new:
-        keys[slot] = key
-        pair_sums[slot, 0] = 0.0
-        pair_sums[slot, 1] = 0.0
-    pair_sums[slot, 0] += weight * value
-    pair_sums[slot, 1] += weight
-    return np.int64(is_new)
-
-
-@inline
-def drain_pairs(n_clusters: int, keys: Any, pair_sums: Any, pairs: Any, sums: Any, n: int) -> None:
-    """Move the hash table's entries into triples, in table order, from triple n on. O(H)."""
-    for slot in range(keys.shape[0]):
-        if keys[slot] >= 0:
-            pairs[0, n], pairs[1, n] = keys[slot] // n_clusters, keys[slot] % n_clusters
-            sums[0, n], sums[1, n] = pair_sums[slot, 0], pair_sums[slot, 1]
-            keys[slot] = -1
-            n += 1
-
-
-@kernel
-def settle_hard(
-    queue: Any,  # IN/OUT runs
-    length: int,  # IN  rows of a run
-    first: int,  # IN  the number of row 0 in the shard
-    rows: Any,  # IN
-    scales: Any,  # IN  (N,) or empty
-    weights: Any,  # IN  (N,) or empty
-    centers: Any,  # IN  (C, D) float64
-    norms: Any,  # IN  (C,)
-    members: Any,  # IN/OUT (N, C′)
-    labels: Any,  # IN/OUT (N,) the closest cluster
-    moved: Any,  # OUT (2, ·) from where each run begins in the shard, rows whose label changes, and the former one
-    n_moved: Any,  # OUT (runs,)
-    objectives: Any,  # OUT (runs,) Σ w d²
-) -> None:
-    """Only the closest member votes; the former one stays if float64 finds it as close. O(N · D)."""
-    C_prime = members.shape[1]
-    run = take_number(queue)
-    while run < objectives.shape[0]:
-        begin, end = run * length, min((run + 1) * length, labels.shape[0])
-        objective, at = 0.0, first + begin
-        for i in range(begin, end):
-            scale = scales[i] if scales.shape[0] else 1.0
-            closest = squared_distance(rows, i, scale, centers, members[i, 0], norms)
-            if members[i, 0] != labels[i]:
-                stay = squared_distance(rows, i, scale, centers, labels[i], norms)
-                if stay <= closest:
-                    closest = stay
-                    place = C_prime - 1  # rounding may have put the former one out of K(n) altogether
-                    for a in range(1, C_prime):
-                        if members[i, a] == labels[i]:
-                            place = a
-                    members[i, place] = members[i, 0]
-                    members[i, 0] = labels[i]
-                else:
-                    moved[0, at], moved[1, at] = first + i, labels[i]
-                    at += 1
-                    labels[i] = members[i, 0]
-            objective += closest * (weights[i] if weights.shape[0] else 1.0)
-        objectives[run], n_moved[run] = objective, at - first - begin
-        run = take_number(queue)
-
-
-@kernel
-def settle_soft(
-    rows: Any,  # IN  (array,): rows begin … end of the shard
-    weights: Any,  # IN  (n,) or empty
-    centers: Any,  # IN  (C, D) float64
-    precisions: Any,  # IN  (C, 1) or (C, D) float64
-    biases: Any,  # IN  (C,) float64
-    members: Any,  # IN  (n, C′)
-    shares: Any,  # OUT (n, C′) w q(c): Eq. 5, the posterior renormalised over K(n)
-    bounds: Any,  # OUT (n,) log Σ_{c∈K(n)} p(c, x), the terms of Eq. 10
-) -> None:
-    """Truncated responsibilities. O(n · C′ · D)."""
-    x = rows[0]
-    n, C_prime = members.shape
-    isotropic = precisions.shape[1] == 1
-    for i in range(n):
-        weight = weights[i] if weights.shape[0] else 1.0
-        largest = -np.inf
-        for a in range(C_prime):
-            c = members[i, a]
-            if c < 0:
-                shares[i, a] = -np.inf
-                continue
-            total = 0.0
-            for j in range(x.shape[1]):
-                difference = x[i, j] - centers[c, j]
-                total += difference * difference * (1.0 if isotropic else precisions[c, j])
-            joint = -0.5 * (total * (precisions[c, 0] if isotropic else 1.0) + biases[c])
-            shares[i, a] = joint
-            largest = max(largest, joint)
-        bounds[i] = renormalise(shares, i, largest, weight)
-
-
-@inline
-def renormalise(shares: Any, i: int, largest: float, weight: float) -> float:
-    """Shares of the weight from their logarithms; returns the logarithm of their sum. O(C′)."""
-    norm = 0.0
-    for a in range(shares.shape[1]):
-        shares[i, a] = np.exp(shares[i, a] - largest)
-        norm += shares[i, a]
-    for a in range(shares.shape[1]):
-        shares[i, a] *= weight / norm
-    return largest + np.log(norm)
-
-
-@kernel
-def sum_shares(
-    rows: Any,  # IN  (array,): all rows, or (gathered) those of entries begin … end
-    gathered: bool,  # IN
-    shares: Any,  # IN  (N·C′,) w q(c)
-    C_prime: int,  # IN
-    order: Any,  # IN  (N·C′,) entries n·C′ + a grouped by their cluster
-    starts: Any,  # IN  (C + 2,)
-    first: int,  # IN  clusters first … last − 1
-    last: int,  # IN
-    centers: Any,  # IN  (C, D) float64
-    counts: Any,  # OUT (C,) Σ w q
-    sums: Any,  # OUT (C, D) Σ w q (x − μ)
-    scatter: Any,  # OUT (C, 1) Σ w q ‖x − μ‖² or (C, D) Σ w q (x − μ)²
-) -> None:
-    """Statistics of the truncated M-step, in cluster order, about the old means. O(entries · D)."""
-    x = rows[0]
-    base = starts[first]
-    isotropic = scatter.shape[1] == 1
-    for c in range(first, last):
-        for k in range(starts[c], starts[c + 1]):
-            share = shares[order[k]]
-            if share <= 0:
-                continue
-            r = k - base if gathered else order[k] // C_prime
-            counts[c] += share
-            total = 0.0
-            for j in range(x.shape[1]):
-                difference = x[r, j] - centers[c, j]
-                sums[c, j] += share * difference
-                if isotropic:
-                    total += difference * difference
-                else:
-                    scatter[c, j] += share * difference * difference
-            if isotropic:
-                scatter[c, 0] += share * total

@@ -31,42 +31,9 @@ def add_four(x: Any, at: Any, i: int, weights: Any, scales: Any, origin: Any, su
 
 
 @kernel
-def cut_runs(
-    starts: Any,  # IN  (C + 1,) where the rows of each cluster begin
-    most: int,  # IN  rows of a run
-    runs: Any,  # OUT (·, 3) where each run begins and ends; −1, or which piece of a cluster it is
-    pieces: Any,  # OUT (·,) the clusters of the pieces
-) -> tuple[int, int]:
-    """Cut rows grouped by cluster into runs of whole clusters, and pieces of those that are too large for one.
-
-    Returns the number of runs and of pieces: at most 3 n / most + 1 and 2 n / most for n rows. O(C)
-    """
-    n_runs, n_pieces, c = 0, 0, 0
-    C = starts.shape[0] - 1
-    while c < C:
-        begin = starts[c]
-        last = c
-        while last < C and starts[last + 1] - begin <= most:
-            last += 1
-        if last > c:
-            if starts[last] > begin:
-                runs[n_runs, 0], runs[n_runs, 1], runs[n_runs, 2] = begin, starts[last], -1
-                n_runs += 1
-            c = last
-            continue
-        for first in range(begin, starts[c + 1], most):
-            runs[n_runs, 0], runs[n_runs, 1], runs[n_runs, 2] = first, min(first + most, starts[c + 1]), n_pieces
-            pieces[n_pieces] = c
-            n_runs += 1
-            n_pieces += 1
-        c += 1
-    return n_runs, n_pieces
-
-
-@kernel
 def sum_votes(
     queue: Any,  # IN/OUT runs
-    runs: Any,  # IN  (R, 3), see `cut_runs`
+    runs: Any,  # IN  (R, 3), see `sums.cut_runs`
     pieces: Any,  # IN  (P,)
     rows: Any,  # IN
     at: Any,  # IN  (n,) where the rows lie in `rows`
@@ -94,23 +61,6 @@ def sum_votes(
         else:
             add_votes(rows, at, labels, weights, scales, origin, origin_norm, begin, end, 0, totals, sums)
         run = take_number(queue)
-
-
-@kernel
-def join_pieces(
-    pieces: Any,  # IN  (P,)
-    piece_totals: Any,  # IN  (P, 3)
-    piece_sums: Any,  # IN  (P, D)
-    totals: Any,  # IN/OUT (C, 3)
-    sums: Any,  # IN/OUT (C, D)
-) -> None:
-    """Clusters from their pieces, in the order of these. O(P · D)."""
-    for p in range(pieces.shape[0]):
-        c = pieces[p]
-        for a in range(totals.shape[1]):
-            totals[c, a] += piece_totals[p, a]
-        for j in range(sums.shape[1]):
-            sums[c, j] += piece_sums[p, j]
 
 
 def add_votes(

@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.kernels import grouped
-from globular.kernels.nearest import group_by_label
 from globular.kernels.queue import new_queue
 from globular.model.statistics import F64
-from globular.threads import on_all_threads
+from globular.threads import on_all_threads, worth_waking
 
-MEMBERS_PER_SPAN = 1 << 15
-"""Least members that a thread sorts: waking one costs as much as some thousand of them."""
+SECONDS_PER_MEMBER = 2e-9
+"""Of each of the two kernels that sort on several threads, about."""
 
 
 def group_by(
@@ -24,15 +23,15 @@ def group_by(
     n = len(labels)
     starts = np.empty(n_groups + 1, dtype=np.int64)
     order: NDArray[np.integer] = np.empty(n, dtype=np.int32 if n < 2**31 else np.int64)
-    n_spans = min(n_threads, n // max(MEMBERS_PER_SPAN, 4 * n_groups))
+    n_spans = min(worth_waking(n_threads, SECONDS_PER_MEMBER * n), n // max(1, 4 * n_groups))
     if n_spans < 2:
-        group_by_label(labels, starts, order)
+        grouped.group_by_label(labels, starts, order)
         return starts, order
     ends = np.empty((n_spans, n_groups), dtype=order.dtype)
     queues = new_queue(), new_queue()
-    on_all_threads(lambda: grouped.count_labels(queues[0], labels, ends), n_threads, calls_blas=False)
+    on_all_threads(lambda: grouped.count_labels(queues[0], labels, ends), n_spans, calls_blas=False)
     grouped.running_starts(ends, starts)
-    on_all_threads(lambda: grouped.place_members(queues[1], labels, ends, order), n_threads, calls_blas=False)
+    on_all_threads(lambda: grouped.place_members(queues[1], labels, ends, order), n_spans, calls_blas=False)
     return starts, order
 
 

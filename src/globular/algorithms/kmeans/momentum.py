@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from globular.algorithms.kmeans.centers import CenterUpdate
+from globular.algorithms.kmeans.centers import CenterUpdate, by_parts
 from globular.model.statistics import F64
 from globular.seam.passes import Index
 
@@ -33,42 +33,47 @@ LEAD = 5.0
 class Momentum:
     """The velocities of the centres over the iterations of one fit."""
 
-    def __init__(self, *, unit_centers: bool = False) -> None:
-        self._unit_centers = unit_centers
+    def __init__(self, *, unit_centers: bool = False, n_threads: int = 1) -> None:
+        self._unit_centers, self._n_threads = unit_centers, n_threads
         self._velocity: F64 | None = None
         self._means: F64 | None = None
 
     def beyond(self, old: F64, update: CenterUpdate) -> F64:
         """Where the next E-step shall have the centres that were `old` and whose M-step gave `update`. O(C·D)."""
-        means = update.centers
-        shift = means - old
-        radius = _lengths(shift)
-        if self._velocity is None:
-            self._velocity = shift
-        else:
-            self._velocity *= DECAY
-            self._velocity += shift
+        means, last_means, centers = update.centers, self._means, np.empty_like(update.centers)
+        velocities = np.zeros_like(means) if self._velocity is None else self._velocity
         jumped = [cluster for cluster, _ in update.relocated]
-        self.forget(jumped)
-        speed = _lengths(self._velocity)
-        if self._means is not None:
-            radius = np.minimum(radius, LEAD * _lengths(means - self._means))
-        self._means = means  # nobody changes the centres of an update
-        step = np.divide(REACH * radius, speed, out=np.zeros_like(speed), where=speed > 0)
-        centers = step[:, None] * self._velocity
-        centers += means
-        if not self._unit_centers:
-            return centers
-        lengths = _lengths(centers)
-        centers /= np.where(lengths > 0, lengths, 1.0)[:, None]  # a cluster of zero rows has no direction
-        # a long step past a unit mean may leave the cap on which the old centre lies
-        outside = np.einsum("ij,ij->i", centers, means) < np.einsum("ij,ij->i", old, means)
-        return np.where(outside[:, None], means, centers)
+
+        def move(part: slice) -> None:
+            shift, velocity = means[part] - old[part], velocities[part]
+            radius = _lengths(shift)
+            velocity *= DECAY
+            velocity += shift
+            velocity[[cluster - part.start for cluster in jumped if part.start <= cluster < part.stop]] = 0.0
+            speed = _lengths(velocity)
+            if last_means is not None:
+                radius = np.minimum(radius, LEAD * _lengths(means[part] - last_means[part]))
+            step = np.divide(REACH * radius, speed, out=np.zeros_like(speed), where=speed > 0)
+            centers[part] = step[:, None] * velocity + means[part]
+            if self._unit_centers:
+                centers[part] = _on_cap(centers[part], means[part], old[part])
+
+        by_parts(move, means, self._n_threads)
+        self._velocity, self._means = velocities, means  # nobody changes the centres of an update
+        return centers
 
     def forget(self, clusters: Sequence[int] | Index) -> None:
         """These centres have jumped: where they came from says nothing about where they will go."""
         if self._velocity is not None:
             self._velocity[clusters] = 0.0
+
+
+def _on_cap(centers: F64, means: F64, old: F64) -> F64:
+    """Unit centres; a long step past a unit mean may leave the cap on which the old centre lies, and stays then."""
+    lengths = _lengths(centers)
+    centers = centers / np.where(lengths > 0, lengths, 1.0)[:, None]  # a cluster of zero rows has no direction
+    outside = np.einsum("ij,ij->i", centers, means) < np.einsum("ij,ij->i", old, means)
+    return np.where(outside[:, None], means, centers)
 
 
 def _lengths(vectors: F64) -> F64:

@@ -73,7 +73,7 @@ def probing_kmeans(
     `momentum` is how the centres were moving, `before` the objective at the start, where they are known.
     """
     fresh = momentum is None
-    momentum = momentum or Momentum(unit_centers=options.unit_centers)
+    momentum = momentum or Momentum(unit_centers=options.unit_centers, n_threads=shard.n_threads)
     for iteration in count(1):
         if options.n_probes == 0:
             statistics = shard.run(Assign(centers))

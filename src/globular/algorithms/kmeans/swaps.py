@@ -110,7 +110,8 @@ def swap_seeds(
     """
     unexplained = options.unexplained
     n_swaps, before = 0, np.inf
-    momentum, swaps = Momentum(unit_centers=options.unit_centers), _Swaps(shard, rng)
+    momentum = Momentum(unit_centers=options.unit_centers, n_threads=shard.n_threads)
+    swaps = _Swaps(shard, rng)
     for n_rounds in range(1, min(MAX_ROUNDS, options.max_iter) + 1):
         cells = draw_cells(shard, centers, rng)
         if labelled:

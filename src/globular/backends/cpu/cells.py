@@ -24,7 +24,7 @@ from globular.kernels.queue import new_queue
 from globular.model.groups import group_by
 from globular.model.statistics import F64
 from globular.seam.passes import Labels
-from globular.threads import on_all_threads, run_all
+from globular.threads import even_ranges, on_all_threads, run_all
 
 Tasks = NDArray[np.int64]
 """(T, 3): a cell, and some of its rows, order[begin:end] of rows grouped by cell."""
@@ -35,6 +35,8 @@ GATHERED_ROWS = 4096
 """The same for rows that have to be brought together: there each task is a call of its own."""
 BLOCK_SCORES = 1 << 16
 """Scores of a block: with the rows they come from they stay in the second-level cache."""
+PREPARED_AT_ONCE = 1 << 15
+"""Numbers of centres that a thread prepares at once: they stay in the second-level cache."""
 BLOCK_ROWS = (16, 512)
 """Least and most rows of a block."""
 
@@ -96,17 +98,26 @@ class CellProduct:
     def __init__(self, shard: CpuShard, centers: F64, members: NDArray[np.intp], starts: NDArray[np.intp]) -> None:
         self._shard, self._dtype = shard, shard.rows.dtype
         self.centers = np.ascontiguousarray(centers, dtype=np.float64)
-        self.norms: F64 = np.einsum("ij,ij->i", self.centers, self.centers)
         self.members, self.starts = members, np.asarray(starts, dtype=np.int64)
         self.offset = NONE if shard.offset is None else shard.offset
         is_sparse = isinstance(shard.rows, CSRRows)
         self.is_thin = not is_sparse and 0 < shard.n_columns <= THIN
-        shifted = self.centers[members]
-        if len(self.offset):
-            shifted -= self.offset
-        with np.errstate(over="ignore"):  # kernels see by themselves where scores overflow
-            self.score_norms: Floats = np.einsum("ij,ij->i", shifted, shifted).astype(self._dtype)
-            factors = np.multiply(shifted, -2.0, out=shifted).astype(self._dtype)
+        self.norms: F64 = np.empty(len(members))
+        self.score_norms: Floats = np.empty(len(members), dtype=self._dtype)
+        factors: Floats = np.empty(self.centers.shape, dtype=self._dtype)
+
+        def prepare(span: tuple[int, int]) -> None:
+            part = slice(*span)
+            np.einsum("ij,ij->i", self.centers[part], self.centers[part], out=self.norms[part])
+            shifted = np.take(self.centers, members[part], axis=0)
+            if len(self.offset):
+                shifted -= self.offset
+            with np.errstate(over="ignore"):  # kernels see by themselves where scores overflow
+                self.score_norms[part] = np.einsum("ij,ij->i", shifted, shifted)
+                factors[part] = np.multiply(shifted, -2.0, out=shifted)
+
+        spans = even_ranges(len(members), 1 + PREPARED_AT_ONCE // max(1, shard.n_columns))
+        run_all(prepare, spans, min(shard.n_threads, 1 + len(spans) // 2), calls_blas=False)
         self.factors: Floats = np.ascontiguousarray(factors.T) if self.is_thin or is_sparse else factors
         self._largest = int(np.diff(starts).max(initial=1))
 
@@ -116,10 +127,9 @@ class CellProduct:
         # columns lie together, since rows are then grouped by one of them
         found: Labels = np.empty((n, shard.n_rows), dtype=np.int32).T
         n_heats = -(-n_centers // HEAT)
+        in_turn = np.empty(0, dtype=np.int64)
 
-        def route(
-            queue: NDArray[np.int64], rows: KernelRows, part: slice, places: NDArray[np.integer] | None = None
-        ) -> None:
+        def route(queue: NDArray[np.int64], rows: KernelRows, part: slice, places: NDArray[np.int64] = in_turn) -> None:
             seen, scores, lengths = self._scratch()
             block = min(len(lengths), len(scores) // n_centers)
             keys, winners = self.keys(n_heats * HEAT), self.keys(n_heats)
@@ -130,9 +140,8 @@ class CellProduct:
                 )  # fmt: skip
                 return
             kernels.route_rows(
-                queue, rows, np.arange(len(found[part])) if places is None else places, places is None,
-                shard.scales[part], self.offset, self.factors, self.score_norms, seen, scores, lengths[:block], keys,
-                winners, found[part],
+                queue, rows, places, shard.scales[part], self.offset, self.factors, self.score_norms, seen, scores,
+                lengths[:block], keys, winners, found[part],
             )  # fmt: skip
 
         picked = None if self.is_thin else picked_in_place(shard.rows)

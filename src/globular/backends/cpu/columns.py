@@ -35,7 +35,7 @@ def _column_moments(shard: CpuShard) -> tuple[F64, F64]:
     def moments(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
         moments_of_runs(queue, RUN, rows[0], shard.scales[part], shard.weights[part], shift, out[runs_of(part)])
 
-    on_rows(shard.rows, threads_for_runs(shard), moments, calls_blas=False)
+    on_rows(shard.rows, threads_for_runs(shard, shard.n_columns), moments, calls_blas=False)
     first, second = np.add.reduce(out, axis=0) / shard.total_weight
     with np.errstate(over="ignore", invalid="ignore"):  # callers see infinity or NaN and say so
         return shift + first, np.maximum(second - first**2, 0.0)

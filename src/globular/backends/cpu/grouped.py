@@ -21,7 +21,7 @@ from globular.backends.limits import SORT_UP_TO
 from globular.kernels import grouped as kernels
 from globular.kernels.queue import new_queue
 from globular.model.groups import group_by, order_by
-from globular.threads import even_ranges, map_all, on_all_threads, run_all
+from globular.threads import even_ranges, map_all, on_all_threads, run_all, worth_waking
 
 SETTLED = 8
 """Rows are sorted by cluster once at most one in 8 of them changes its cluster in a pass."""
@@ -31,8 +31,8 @@ ROWS_PER_TASK = 4096
 """Least rows of a task: handing one out costs as much as a thousand rows."""
 _ROWS_PER_COPY = 8192
 _COMPARED_AT_ONCE = 1 << 17
-_PACKED_PER_THREAD = 1 << 15
-"""Least members to be moved for which another thread is woken."""
+_SECONDS_PER_MEMBER = 1e-9
+"""Of members that are moved from front to back, about."""
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ def move_rows(shard: CpuShard, held: Grouping, moved: NDArray[np.integer]) -> ND
         lambda: kernels.join_groups(
             queue, tasks, starts, members, left, old, arrivals, new, new_starts, new_members
         ),
-        min(shard.n_threads, len(tasks) - 1), calls_blas=False,
+        worth_waking(shard.n_threads, _SECONDS_PER_MEMBER * 3 * members.size), calls_blas=False,
     )  # fmt: skip
     held.starts, held.members, held.spare = new_starts, new_members, members
     return numbers
@@ -173,5 +173,5 @@ def packed(
         for queue, array, out in zip(queues, scattered, found, strict=True):
             kernels.pack(queue, begins, sizes, to, array, out)
 
-    on_all_threads(pack, min(n_threads, 1 + n // _PACKED_PER_THREAD), calls_blas=False)
+    on_all_threads(pack, worth_waking(n_threads, _SECONDS_PER_MEMBER * n), calls_blas=False)
     return found

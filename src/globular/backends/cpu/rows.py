@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from globular.data.blocks import working_dtype
+from globular.kernels.grouped import look_up
 from globular.kernels.queue import new_queue
 from globular.kernels.votes import copy_csr
 from globular.model.statistics import F64
-from globular.threads import even_ranges, on_all_threads, run_all
+from globular.threads import even_ranges, on_all_threads, run_all, worth_waking
 
 Number = TypeVar("Number", bound=np.generic)
 Floats: TypeAlias = NDArray[np.float32] | NDArray[np.float64]
@@ -26,8 +27,10 @@ KernelRows: TypeAlias = tuple[Any, ...]
 """(array,) or (data, indices, indptr): see `kernels.rows`."""
 ROWS_AT_ONCE = 1 << 14
 """Rows that are converted at once, where they have to be."""
-PLACES_AT_ONCE = 1 << 16
+PLACES_AT_ONCE = 1 << 14
 """Places of picked rows that a thread looks up at once."""
+SECONDS_PER_PLACE = 3e-9
+"""Of such a place, about."""
 
 
 def read_only(array: NDArray[Number]) -> NDArray[Number]:
@@ -198,10 +201,8 @@ def in_place(rows: Rows, chosen: NDArray[np.integer], n_threads: int) -> tuple[K
     array, picks = picked
     places = np.empty(len(chosen), dtype=chosen.dtype if len(array[0]) < 2**31 else np.int64)
 
-    def look_up(span: tuple[int, int]) -> None:
-        places[slice(*span)] = np.take(picks, chosen[slice(*span)])
-
-    run_all(look_up, even_ranges(len(chosen), PLACES_AT_ONCE), n_threads)
+    queue, threads = new_queue(), worth_waking(n_threads, SECONDS_PER_PLACE * len(chosen))
+    on_all_threads(lambda: look_up(queue, PLACES_AT_ONCE, picks, chosen, places), threads, calls_blas=False)
     return array, places
 
 

@@ -59,7 +59,7 @@ def _lower_by_one(shard: CpuShard, center: F64, number: int) -> None:
             seeds[part], sums[runs_of(part)],
         )  # fmt: skip
 
-    on_rows(shard.rows, threads_for_runs(shard), lower, calls_blas=False)
+    on_rows(shard.rows, threads_for_runs(shard, shard.n_columns), lower, calls_blas=False)
     shard.error_runs = sums
 
 
@@ -96,7 +96,7 @@ def try_seeds(shard: CpuShard, work: TrySeeds) -> F64:
             queue, RUN, rows, shard.scales[part], shard.weights[part], centers, norms, d2[part], out[runs_of(part)]
         )
 
-    on_rows(shard.rows, threads_for_runs(shard), trial, calls_blas=False)
+    on_rows(shard.rows, threads_for_runs(shard, shard.n_columns), trial, calls_blas=False)
     return out[0] if len(out) == 1 else out.sum(axis=0)
 
 

@@ -22,13 +22,15 @@ from globular.kernels.settled import add_up
 from globular.model.statistics import F64, FarRows, HardStatistics
 from globular.seam.among import All
 from globular.seam.passes import Assign, Farthest
-from globular.threads import even_ranges, map_all, on_all_threads, run_all
+from globular.threads import even_ranges, map_all, on_all_threads, run_all, worth_waking
 
-ROWS_PER_SPAN = 4096
+ROWS_PER_SPAN = 1024
 """Least rows of a span."""
 SPANS = 256
 """Most spans, half as many where they have many sums: enough that 16 threads end at about the same time."""
 MANY_SUMS = 1 << 14
+SECONDS_PER_PRODUCT = 5e-11
+"""Of a number of a row and one of a centre, about; what else a row takes is worth 16 centres."""
 ADDED_AT_ONCE = 1 << 16
 """Numbers of all spans that a thread adds up before it takes the next clusters."""
 CANCELLED = 1e-3
@@ -131,7 +133,8 @@ def _sweep(shard: CpuShard, settled: Settled, add_sums: bool, all_sums: bool, di
         with settled.block() as block:
             assign_spans(queue, rows_per_span, rows, given, nominees, shifts, task, state, block, tally)
 
-    on_all_threads(assign, min(shard.n_threads, n_spans), calls_blas=False)
+    seconds = SECONDS_PER_PRODUCT * n * (C + 16) * D
+    on_all_threads(assign, worth_waking(min(shard.n_threads, n_spans), seconds), calls_blas=False)
     return tally
 
 

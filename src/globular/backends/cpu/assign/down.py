@@ -20,8 +20,10 @@ from globular.model.cells import CellLevel
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Down
 from globular.seam.passes import Assign, CellNeighbors, Labels
-from globular.threads import on_all_threads
+from globular.threads import on_all_threads, worth_waking
 
+SECONDS_PER_PAIR = 5e-9
+"""Of the distance between two centres, about."""
 CENTERS_PER_TASK = 128
 """Centres whose distances to as many others a thread holds at once."""
 
@@ -74,5 +76,6 @@ def cell_neighbors(shard: CpuShard, work: CellNeighbors) -> Labels:
             np.empty((CENTERS_PER_TASK, n_neighbors)), out,
         )  # fmt: skip
 
-    on_all_threads(search, shard.n_threads)
+    pairs = float(sizes[tasks[:, 0]].mean()) * len(adjacent) / len(sizes) * shard.n_rows
+    on_all_threads(search, worth_waking(shard.n_threads, SECONDS_PER_PAIR * pairs))
     return out

@@ -21,6 +21,7 @@ from globular.backends.limits import HASH_SIZE
 from globular.kernels import few_columns, neighborhoods
 from globular.kernels import neighbors as kernels
 from globular.kernels.grouped import pack
+from globular.kernels.members import settle_hard
 from globular.kernels.queue import new_queue
 from globular.model.graph import Graph
 from globular.model.groups import group_by
@@ -252,10 +253,10 @@ def _settle_hard(shard: CpuShard, centers: F64, members: NDArray[np.int32]) -> t
 
     def settle(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
         runs = runs_of(part)
-        kernels.settle_hard(
+        settle_hard(
             queue, RUN, part.start, rows, shard.scales[part], shard.weights[part], centers, norms, members[part],
             labels[part], moved, n_moved[runs], objectives[runs],
         )  # fmt: skip
 
-    on_rows(shard.rows, threads_for_runs(shard), settle, calls_blas=False)
+    on_rows(shard.rows, threads_for_runs(shard, shard.n_columns), settle, calls_blas=False)
     return float(objectives.sum()), packed(moved, begins=begins, sizes=n_moved, n_threads=shard.n_threads)[0]

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from globular.backends.cpu.center_scores import RowProducts
 from globular.backends.cpu.rows import CSRRows, KernelRows, can_be_indexed, gather_rows
 from globular.backends.cpu.shard import CpuShard
+from globular.backends.cpu.sums import cut_clusters
 from globular.kernels.queue import new_queue
-from globular.kernels.votes import cut_runs, join_pieces, sum_votes
+from globular.kernels.sums import join_pieces
+from globular.kernels.votes import sum_votes
 from globular.model.columns import Ballots
 from globular.model.groups import group_by
 from globular.model.nested import NestedStatistics
@@ -43,12 +45,9 @@ def add_votes(shard: CpuShard, moves: Moves, origin: F64, statistics: NestedStat
         weights *= shard.weights[rows]
     scales = shard.scales[rows] if len(shard.scales) else shard.scales
     about, about_norm = origin[None, :].copy(), np.array([origin @ origin])
-    runs = np.empty((3 * n // ROWS_PER_SUM + 2, 3), dtype=np.int64)
-    pieces = np.empty(2 * n // ROWS_PER_SUM + 1, dtype=np.int64)
-    n_runs, n_pieces = cut_runs(starts, ROWS_PER_SUM, runs, pieces)
-    runs, pieces = runs[:n_runs], pieces[:n_pieces]
+    runs, pieces = cut_clusters(starts, ROWS_PER_SUM)
     totals, sums = np.zeros((C, 3)), statistics.sums
-    piece_totals, piece_sums = np.empty((n_pieces, 3)), np.empty((n_pieces, D))
+    piece_totals, piece_sums = np.empty((len(pieces), 3)), np.empty((len(pieces), D))
 
     def add(queue: NDArray[np.int64], runs: NDArray[np.int64], loaded: KernelRows, at: I64, part: slice) -> None:
         sum_votes(
@@ -58,7 +57,7 @@ def add_votes(shard: CpuShard, moves: Moves, origin: F64, statistics: NestedStat
 
     if can_be_indexed(shard.rows):
         queue, loaded = new_queue(), shard.rows.kernel_rows(0, shard.n_rows)
-        threads = min(shard.n_threads, n_runs)
+        threads = min(shard.n_threads, len(runs))
         on_all_threads(lambda: add(queue, runs, loaded, rows, slice(0, n)), threads, calls_blas=False)
     else:
 
@@ -67,7 +66,7 @@ def add_votes(shard: CpuShard, moves: Moves, origin: F64, statistics: NestedStat
             loaded, one = gather_rows(shard.rows, rows[begin:end]), np.array([[0, end - begin, piece]])
             add(new_queue(), one, loaded, np.arange(end - begin), slice(begin, end))
 
-        run_all(gathered, range(n_runs), shard.n_threads)
+        run_all(gathered, range(len(runs)), shard.n_threads)
     join_pieces(pieces, piece_totals, piece_sums, totals, sums)
     counts, squares, sizes = totals.T
     statistics.counts += counts

@@ -9,15 +9,17 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.assign.neighbors import SquaredDistances, kept_members, search_candidates_of
 from globular.backends.cpu.grouped import ROWS_PER_TASK, cut_groups
-from globular.backends.cpu.rows import load_rows
+from globular.backends.cpu.rows import KernelRows, can_be_indexed, gather_rows, on_rows
 from globular.backends.cpu.shard import CpuShard
-from globular.kernels import neighbors as kernels
+from globular.backends.host import RUN, runs_of, threads_for_runs
+from globular.kernels import members as kernels
+from globular.kernels.queue import new_queue
 from globular.model.gaussian import GaussianParameters
 from globular.model.groups import group_by
 from globular.model.statistics import F64, SoftStatistics, TruncatedPosterior
 from globular.seam.among import Neighbors
 from globular.seam.passes import Answer, Expect, Truncated
-from globular.threads import even_ranges, run_all
+from globular.threads import on_all_threads, run_all
 
 
 @CpuShard.implements(Expect, Neighbors)
@@ -29,8 +31,7 @@ def expect_neighbors(shard: CpuShard, work: Expect) -> SoftStatistics:
     costs = Costs(mixture)
     n_distances, pairs = search_candidates_of(shard, mixture.means, costs, graph, search, members)
     shard.labels[:] = members[:, 0]
-    shares, bounds = _settle_soft(shard, mixture, costs, members, shard.weights)
-    bound = float(shard.weights @ bounds if len(shard.weights) else bounds.sum())
+    shares, _, bound = _settle_soft(shard, mixture, costs, members, shard.weights)
     counts, sums, scatter = soft_sums(shard, mixture, members, shares)
     return SoftStatistics(counts, sums, scatter, bound, shard.total_weight, n_distances, pairs)
 
@@ -40,7 +41,7 @@ def truncated_posterior(shard: CpuShard, work: Answer) -> list[Any]:
     """The "posterior" of the K(n) that the last pass has left, or its "log_densities" alone. O(N · C′ · D)."""
     mixture, n_candidates = work.model.mixture, work.model.n_candidates
     members = cast(NDArray[np.int32], shard.state.get("members", np.int32, -1, width=n_candidates))
-    probabilities, log_densities = _settle_soft(shard, mixture, Costs(mixture), members, np.empty(0))
+    probabilities, log_densities, _ = _settle_soft(shard, mixture, Costs(mixture), members, np.empty(0))
     return [
         log_densities if work.want == "log_densities" else TruncatedPosterior(members, probabilities, log_densities)
     ]
@@ -48,19 +49,19 @@ def truncated_posterior(shard: CpuShard, work: Answer) -> list[Any]:
 
 def _settle_soft(
     shard: CpuShard, mixture: GaussianParameters, costs: Costs, members: NDArray[np.int32], weights: F64
-) -> tuple[F64, F64]:
-    """w q(c) of the members, (N, C′), and the terms of Eq. 10, (N,)."""
+) -> tuple[F64, F64, float]:
+    """w q(c) of the members, (N, C′), the terms of Eq. 10, (N,), and their sum."""
     shares, bounds = np.empty(members.shape), np.empty(len(members))
+    totals = np.empty(-(-shard.n_rows // RUN))
 
-    def settle(span: tuple[int, int]) -> None:
-        part = slice(*span)
+    def settle(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
         kernels.settle_soft(
-            shard.rows.kernel_rows(*span), weights[part], mixture.means, costs.precisions, costs.biases,
-            members[part], shares[part], bounds[part],
+            queue, RUN, rows, weights[part], mixture.means, costs.precisions, costs.biases, members[part],
+            shares[part], bounds[part], totals[runs_of(part)],
         )  # fmt: skip
 
-    run_all(settle, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads)
-    return shares, bounds
+    on_rows(shard.rows, threads_for_runs(shard, members.shape[1] * shard.n_columns), settle, calls_blas=False)
+    return shares, bounds, float(totals.sum())
 
 
 class Costs(SquaredDistances):
@@ -102,16 +103,28 @@ def soft_sums(
     means = mixture.means
     C, D = means.shape
     C_prime = members.shape[1]
-    clusters = np.where(members < 0, C, members).ravel()  # entries without a cluster go behind the last
+    clusters, queue, threads = np.empty(members.size, dtype=np.int32), new_queue(), threads_for_runs(shard, C_prime)
+    on_all_threads(
+        lambda: kernels.clusters_of_entries(queue, RUN, members.ravel(), C, clusters), threads, calls_blas=False
+    )
     starts, order = group_by(clusters, C + 1, shard.n_threads)
     counts, sums, scatter = np.zeros(C), np.zeros((C, D)), np.zeros(mixture.family.scatter.shape(C, D))
     flat = shares.ravel()
 
-    def add(span: tuple[int, int]) -> None:
-        first, last = span
-        entries = order[starts[first] : starts[last]]
-        rows, gathered = load_rows(shard.rows, entries // C_prime)
-        kernels.sum_shares(rows, gathered, flat, C_prime, order, starts, first, last, means, counts, sums, scatter)
+    def add(queue: NDArray[np.int64], tasks: NDArray[np.int64], rows: KernelRows, gathered: bool) -> None:
+        kernels.sum_shares(
+            queue, tasks, rows, gathered, flat, C_prime, order, starts, means, counts, sums, scatter
+        )  # fmt: skip
 
-    run_all(add, cut_groups(starts[:-1], _rows_per_task(len(order))), shard.n_threads)
+    spans = list(cut_groups(starts[:-1], _rows_per_task(len(order))))
+    if can_be_indexed(shard.rows):
+        queue, rows, tasks = new_queue(), shard.rows.kernel_rows(0, shard.n_rows), np.array([0, *(b for _, b in spans)])
+        on_all_threads(lambda: add(queue, tasks, rows, False), min(shard.n_threads, len(spans)), calls_blas=False)
+    else:
+
+        def gather_and_add(span: tuple[int, int]) -> None:
+            entries = order[starts[span[0]] : starts[span[1]]]
+            add(new_queue(), np.array(span), gather_rows(shard.rows, entries // C_prime), True)
+
+        run_all(gather_and_add, spans, shard.n_threads, calls_blas=False)
     return counts, sums, scatter

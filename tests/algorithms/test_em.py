@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import reduce
 from operator import add
 
@@ -16,7 +17,7 @@ from scipy.special import logsumexp
 from sklearn.mixture import GaussianMixture as SklearnMixture
 from threadpoolctl import threadpool_limits
 
-from globular.algorithms.mixtures.em import EMOptions, em, start_at_random, start_from_means
+from globular.algorithms.mixtures.em import EMOptions, e_step, em, start_at_random, start_from_means
 from globular.backends.cpu.expect import blocks as chunk_blocks
 from globular.backends.cpu.shard import CpuShard
 from globular.errors import UnsupportedPassError
@@ -67,6 +68,25 @@ def test_soft_pass_is_the_reference(covariance_type: str, offset: float, shrink:
     weights = np.random.default_rng(0).uniform(size=len(rows))
     ours = CpuShard(rows, weights).run(Expect(mixture))
     assert_statistics_equal(ours, reference.soft_pass(rows, weights, mixture))
+
+
+@pytest.mark.parametrize("covariance_type", [name for name, family in FAMILIES.items() if family.tied])
+@pytest.mark.parametrize("offset", [0.0, 1e8])
+@pytest.mark.parametrize(("shrink", "linear"), [(1.0, True), (1e-9, False)], ids=["ordinary", "tight"])
+def test_one_covariance_needs_no_quadratic_forms(
+    covariance_type: str, offset: float, shrink: float, linear: bool
+) -> None:
+    """Unless components are so tight that differences of large terms would tell nothing."""
+    rows = blobs()
+    mixture = mixture_for(rows, covariance_type)
+    rows = rows + offset
+    mixture = GaussianParameters(mixture.weights, mixture.means + offset, mixture.covariances * shrink, covariance_type)
+    weights = np.random.default_rng(0).uniform(size=len(rows))
+    ours = e_step(CpuShard(rows, weights), mixture)
+    assert len(ours.scatter) == (1 if linear else 4)
+    wanted = reference.soft_pass(rows, weights, mixture)
+    together = replace(wanted, scatter=wanted.scatter.sum(axis=0, keepdims=True))
+    assert_statistics_equal(ours, together if linear else wanted)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8, np.int64, ">f8"])

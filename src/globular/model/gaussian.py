@@ -105,6 +105,11 @@ def isotropic_mixture(means: F64, variance: float, covariance_type: str) -> Gaus
     return GaussianParameters(np.full(C, 1.0 / C), means, covariances, covariance_type)
 
 
+def about_the_mean(mean: F64, variance: F64, covariance_type: str) -> GaussianParameters:
+    """One component for data with these moments of the columns, as wide as an average column."""
+    return isotropic_mixture(mean[None, :], max(float(variance.mean()), 1e-30), covariance_type)
+
+
 def m_step(
     mixture: GaussianParameters, statistics: SoftStatistics, limits: CovarianceLimits, *, learned_weights: bool = True
 ) -> GaussianParameters:

@@ -69,8 +69,8 @@ class Tied(_Matrices):
     tied = True
 
     def estimate(self, moments: CentralMoments, previous: F64, limits: CovarianceLimits) -> F64:
-        moved = (moments.shifts * moments.counts[:, None]).T @ moments.shifts
-        return _limited(((moments.scatter.sum(axis=0) - moved) / moments.counts.sum())[None], limits)[0]
+        moved = OUTER.outer_sum(moments.counts, moments.shifts)
+        return _limited((moments.scatter.sum(axis=0) - moved) / moments.counts.sum(), limits)[0]
 
 
 def _limited(covariances: F64, limits: CovarianceLimits) -> F64:

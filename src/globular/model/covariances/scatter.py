@@ -20,6 +20,8 @@ from globular.model.statistics import F64, I64
 WIDE = 40
 """Columns from which covariance matrices are all applied to differences: products of that size need no packing, and the
 packed moments of a block would not fit the cache."""
+CANCELLATION_LIMIT = 1e6
+"""Largest size of the terms of an expanded square: it loses as many digits, here 6 of 16."""
 
 
 class LinearForm(NamedTuple):
@@ -109,6 +111,10 @@ class ScatterKind:
     def outer(self, counts: F64, shifts: F64) -> F64:
         """Second moments of weights at some distance, Σ w y yᵀ."""
         return counts[:, None] * self.from_squares(shifts**2)
+
+    def outer_sum(self, counts: F64, shifts: F64) -> F64:
+        """The same of all components together, one of them in the shape of statistics."""
+        return self.from_squares((counts @ shifts**2)[None])
 
     def times(self, scatter: F64, vectors: F64) -> F64:
         """The second moments of every component times a vector, (C, D)."""
@@ -218,6 +224,9 @@ class _Outer(ScatterKind):
 
     def outer(self, counts: F64, shifts: F64) -> F64:
         return counts[:, None, None] * (shifts[:, :, None] * shifts[:, None, :])
+
+    def outer_sum(self, counts: F64, shifts: F64) -> F64:
+        return ((counts[:, None] * shifts).T @ shifts)[None]
 
     def times(self, scatter: F64, vectors: F64) -> F64:
         return np.einsum("cde,ce->cd", scatter, vectors)

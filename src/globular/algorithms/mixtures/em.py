@@ -44,6 +44,8 @@ class EMOptions:
     """Whether mixing weights are learned; otherwise they are equal."""
     previous_bound: float = -np.inf
     """Mean log-likelihood of the fit that this one continues."""
+    limits: CovarianceLimits | None = None
+    """What `covariance_limits` has found for the data, where it has been asked before."""
 
 
 def em(shard: Shard, start: GaussianParameters, options: EMOptions) -> Iterator[Step[GaussianParameters]]:
@@ -89,6 +91,8 @@ def _has_fallen(now: float, before: float, total_weight: float) -> bool:
 
 def covariance_limits(shard: Shard, options: EMOptions) -> CovarianceLimits:
     """What keeps the covariances of mixtures for this data invertible."""
+    if options.limits is not None:
+        return options.limits
     return CovarianceLimits.for_data(options.reg_covar, *shard.column_moments(), options.relative_floor)
 
 

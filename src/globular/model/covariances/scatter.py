@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from globular.kernels.chunks import moments_about, packed_coefficients
+from globular.kernels.chunks import column_coefficients, column_moments_about, moments_about, packed_coefficients
 from globular.model.statistics import F64, I64
 
 WIDE = 40
@@ -133,19 +133,17 @@ class ScatterKind:
 
         Where differences cost less they stand in for all components (of infinite size), unless features are `packed`.
         """
-        precisions = np.ascontiguousarray(np.square(self.each(factors, *means.shape)))
-        pulls = precisions * means
-        remoteness = np.einsum("cd,cd->c", pulls, means)
-        coefficients = np.hstack([pulls, -0.5 * precisions, (constants - 0.5 * remoteness)[:, None]])
-        squares = self.from_squares(np.maximum(np.abs(means), typical) ** 2)
-        return LinearForm(precisions, coefficients, np.asarray((precisions * squares).sum(axis=1)))
+        C, D = means.shape
+        S = self.width(D)
+        form = LinearForm(np.empty((C, S)), np.empty((C, D + S + 1)), np.empty(C))
+        column_coefficients(self.stacked(factors, D), means, constants, typical, *form)
+        return form
 
     def central(self, raw: F64, means: F64) -> tuple[F64, F64]:
         """First and second moments about the means, from sums of the features."""
-        D = means.shape[1]
-        first, second = raw[:, :D], raw[:, D:-1]
-        sums = first - raw[:, -1:] * means
-        return sums, np.maximum(second - self.from_squares(means * (first + sums)), 0.0)
+        sums, scatter = np.empty(means.shape), np.empty(self.shape(*means.shape))
+        column_moments_about(raw, means, sums, scatter)
+        return sums, scatter
 
     def principal_steps(self, covariances: F64, metric: F64) -> tuple[F64, F64]:
         """One standard deviation along each principal component, (C, D), and its variance in units of the metric, (C,).

@@ -281,7 +281,8 @@ class ChunkBlocks:
             return statistics_of(total, n_distances)
         counts = total.raw[:, -1].copy()
         sums, scatter = self.kind.central(total.raw, self.means)
-        sums[self.tight], scatter[self.tight] = total.tight_sums, total.tight_scatter
+        if len(self.tight):
+            sums[self.tight], scatter[self.tight] = total.tight_sums, total.tight_scatter
         return SoftStatistics(counts, sums, scatter, total.bound, total.weight, n_distances)
 
 

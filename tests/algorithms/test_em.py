@@ -70,6 +70,17 @@ def test_soft_pass_is_the_reference(covariance_type: str, offset: float, shrink:
     assert_statistics_equal(ours, reference.soft_pass(rows, weights, mixture))
 
 
+def test_shares_count_however_small_a_component_is() -> None:
+    """Rows are left out for a share that is small beside the others of the component, not for a small one."""
+    rows = np.random.default_rng(0).normal(size=(300, 40))  # wide: matrices are applied to differences
+    covariances = np.stack([np.eye(40), np.eye(40) / 1.5])
+    mixture = GaussianParameters(np.array([1.0, 1e-30]), np.full((2, 40), 0.1), covariances, "full")
+    ours, wanted = CpuShard(rows).run(Expect(mixture)), reference.soft_pass(rows, np.ones(300), mixture)
+    for name in ("counts", "sums", "scatter"):
+        one, other = getattr(ours, name)[1], getattr(wanted, name)[1]
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9 * np.abs(other).max())
+
+
 @pytest.mark.parametrize("covariance_type", [name for name, family in FAMILIES.items() if family.tied])
 @pytest.mark.parametrize("offset", [0.0, 1e8])
 @pytest.mark.parametrize(("shrink", "linear"), [(1.0, True), (1e-9, False)], ids=["ordinary", "tight"])

@@ -311,7 +311,7 @@ class MixtureEstimator(DensityMixin, Estimator):
         """The fitted mixture; the last one, with its factors, as long as nobody has changed an attribute."""
         given = self.weights_, self.means_, self.covariances_
         last: GaussianParameters | None = self.__dict__.get("_last_mixture")
-        if last is None or last.covariance_type != self.covariance_type or not last.holds(*given):
+        if last is None or last.family is not FAMILIES[self.covariance_type] or not last.holds(*given):
             last = self._last_mixture = self._checked_mixture()
         return last
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import reduce
 from operator import add
 
@@ -16,7 +17,7 @@ from scipy.special import logsumexp
 from sklearn.mixture import GaussianMixture as SklearnMixture
 from threadpoolctl import threadpool_limits
 
-from globular.algorithms.mixtures.em import EMOptions, em, start_at_random, start_from_means
+from globular.algorithms.mixtures.em import EMOptions, e_step, em, start_at_random, start_from_means
 from globular.backends.cpu.expect import blocks as chunk_blocks
 from globular.backends.cpu.shard import CpuShard
 from globular.errors import UnsupportedPassError
@@ -67,6 +68,36 @@ def test_soft_pass_is_the_reference(covariance_type: str, offset: float, shrink:
     weights = np.random.default_rng(0).uniform(size=len(rows))
     ours = CpuShard(rows, weights).run(Expect(mixture))
     assert_statistics_equal(ours, reference.soft_pass(rows, weights, mixture))
+
+
+def test_shares_count_however_small_a_component_is() -> None:
+    """Rows are left out for a share that is small beside the others of the component, not for a small one."""
+    rows = np.random.default_rng(0).normal(size=(300, 40))  # wide: matrices are applied to differences
+    covariances = np.stack([np.eye(40), np.eye(40) / 1.5])
+    mixture = GaussianParameters(np.array([1.0, 1e-30]), np.full((2, 40), 0.1), covariances, "full")
+    ours, wanted = CpuShard(rows).run(Expect(mixture)), reference.soft_pass(rows, np.ones(300), mixture)
+    for name in ("counts", "sums", "scatter"):
+        one, other = getattr(ours, name)[1], getattr(wanted, name)[1]
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9 * np.abs(other).max())
+
+
+@pytest.mark.parametrize("covariance_type", [name for name, family in FAMILIES.items() if family.tied])
+@pytest.mark.parametrize("offset", [0.0, 1e8])
+@pytest.mark.parametrize(("shrink", "linear"), [(1.0, True), (1e-9, False)], ids=["ordinary", "tight"])
+def test_one_covariance_needs_no_quadratic_forms(
+    covariance_type: str, offset: float, shrink: float, linear: bool
+) -> None:
+    """Unless components are so tight that differences of large terms would tell nothing."""
+    rows = blobs()
+    mixture = mixture_for(rows, covariance_type)
+    rows = rows + offset
+    mixture = GaussianParameters(mixture.weights, mixture.means + offset, mixture.covariances * shrink, covariance_type)
+    weights = np.random.default_rng(0).uniform(size=len(rows))
+    ours = e_step(CpuShard(rows, weights), mixture)
+    assert len(ours.scatter) == (1 if linear else 4)
+    wanted = reference.soft_pass(rows, weights, mixture)
+    together = replace(wanted, scatter=wanted.scatter.sum(axis=0, keepdims=True))
+    assert_statistics_equal(ours, together if linear else wanted)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8, np.int64, ">f8"])

@@ -138,6 +138,23 @@ def test_the_part_has_rows_for_all_parameters() -> None:
         assert search_is_short(CpuShard(np.zeros((n, 1))), 6, "diag") == (n >= 16 * 2048)
 
 
+@pytest.mark.parametrize(("allowed", "searched"), [(0.0, False), (9.0, True)])
+def test_a_search_of_all_rows_is_as_long_as_the_em_before_it(
+    allowed: float, searched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = np.repeat(rows(1200), 8, axis=1)  # dear enough for a search of all rows
+    limits: list[int] = []
+
+    def watched(part: Any, start: Any, options: Any, max_steps: int, rng: Any) -> Any:
+        limits.append(max_steps)
+        return search_by_moves(part, start, options, max_steps, rng)
+
+    monkeypatch.setattr(pipeline, "STEPS_PER_STEP", allowed)
+    monkeypatch.setattr(pipeline, "search_by_moves", watched)
+    result_of(search_start(CpuShard(X), 6, "full", EMOptions(), np.random.default_rng(0)))
+    assert [limit > 0 for limit in limits] == [searched]
+
+
 def test_small_fits_do_without_a_search() -> None:
     small, large = (GaussianMixture(6, random_state=0).fit(rows(n)) for n in (300, 12_000))
     assert {record.stage for record in small.history_} == {"seeds", "k-means", "iterations"}

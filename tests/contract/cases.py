@@ -36,8 +36,8 @@ from reference import seeds as d2
 
 from globular.seam.passes import (  # isort: skip
     AddSeeds, AllLabels, Answer, Assign, AssignBatch, CellNeighbors, CellSeeds, Centers, Expect, ExpectChunks,
-    ExpectWithin, Farthest, Halve, LabelByDensity, LabelBySeeds, Locate, Moments, Pass, PowerStep, Project, Relabel,
-    RoughSteps, RowsOf, ScatterLabels, Smallest, Spare, SumByLabel, Take, Total, Truncated, TrySeeds,
+    ExpectTied, ExpectWithin, Farthest, Halve, LabelByDensity, LabelBySeeds, Locate, Moments, Pass, PowerStep, Project,
+    Relabel, RoughSteps, RowsOf, ScatterLabels, Smallest, Spare, SumByLabel, Take, Total, Truncated, TrySeeds,
 )  # fmt: skip
 from globular.seam.tree_passes import (  # isort: skip
     BestCut, CellsOf, ExpectCells, ForgetMembers, Gains, Gap, OpenCut, OpenGaining, OpenHeld, OpenRows, Plant,
@@ -67,9 +67,8 @@ class Problem:
 
     def mixture(self, kind: str = "diag") -> GaussianParameters:
         spread = np.linspace(1.0, 2.0, 3 * C).reshape(C, 3)
-        return GaussianParameters(
-            np.arange(1.0, C + 1) / 45, self.centers, spread if kind == "diag" else spread[:, :, None] * np.eye(3), kind
-        )
+        shapes = {"diag": spread, "full": spread[:, :, None] * np.eye(3), "tied": np.eye(3) + 0.2}
+        return GaussianParameters(np.arange(1.0, C + 1) / 45, self.centers, shapes[kind], kind)
 
     @cached_property
     def infinite(self) -> InfiniteMixture[Any]:
@@ -392,6 +391,8 @@ CASES = [
         p.rows, p.w, d2.seed_distances(p.rows, p.w, p.former).d2, p.centers[:4])), lambda p: [AddSeeds(p.former)]),
     *(Case(f"expect {kind}", lambda p, k=kind: Expect(p.mixture(k)),
            says(lambda p, k=kind: soft.soft_pass(p.rows, p.w, p.mixture(k)))) for kind in ("diag", "full")),
+    Case("expect tied", lambda p: ExpectTied(p.mixture("tied"), p.centers[0]),
+         says(lambda p: soft.tied_pass(p.rows, p.w, p.mixture("tied"), p.centers[0]))),
     Case("expect neighbors", lambda p: Expect(p.mixture(), Neighbors(p.graph, Search(3, 1, 3, True))), soft_neighbors),
     Case("expect probe", lambda p: Expect(p.mixture(), Probe(p.cells, 2, 3)), soft_probe),
     *(Case(f"expect remembered, renew={renew}", lambda p, r=renew: Expect(p.mixture("full"), Remembered(r)),

@@ -28,7 +28,7 @@ from makers import blobs
 
 PUBLIC_MEMBERS = {
     "n_rows", "n_columns", "n_threads", "total_weight", "labels", "lacks", "run", "why_not", "take", "locate", "subset",
-    "local", "column_moments",
+    "local", "column_moments", "spread",
 }  # fmt: skip
 
 

@@ -344,6 +344,22 @@ def test_labels_are_those_that_predict_gives() -> None:
         assert not hasattr(model, "labels_")
 
 
+def test_attributes_that_are_changed_are_seen_at_once() -> None:
+    """A fitted model keeps its factors between calls, but no longer than they are true."""
+    X = np.random.default_rng(0).normal(size=(300, 2))
+    model = GaussianMixture(2, random_state=0).fit(X)
+    before = model.score_samples(X)
+    np.testing.assert_array_equal(model.score_samples(X), before)
+    model.means_[0] += 1.0  # in place
+    moved = model.score_samples(X)
+    model.covariances_ = 4.0 * model.covariances_
+    wider = model.score_samples(X)
+    fresh = pickle.loads(pickle.dumps(model))
+    assert "_last_mixture" not in vars(fresh)
+    np.testing.assert_array_equal(fresh.score_samples(X), wider)
+    assert np.abs(moved - before).max() > 0.1 and np.abs(wider - moved).max() > 0.1
+
+
 def test_float32_with_an_offset_has_positive_variances() -> None:
     rows = (blobs()[0] + 1e4).astype(np.float32)
     for covariance_type in ("diag", "spherical", "tied_spherical"):

@@ -155,6 +155,12 @@ def test_gains_are_differences_of_bounds(covariance_type: str) -> None:
     assert after - before == pytest.approx(found.total, rel=1e-9)
 
 
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.integers(1, 31))
+def test_largest_gains_are_the_first_of_a_stable_sort(values: list[int], n: int) -> None:
+    gains = np.array(values, dtype=np.float64)
+    np.testing.assert_array_equal(expect.largest_first(gains, n), np.argsort(-gains, kind="stable")[:n])
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_gap_is_what_single_rows_would_gain(weighted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exact where all rows of the cells are looked at, close where some are; the truncated one with all components."""

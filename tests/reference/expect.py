@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from globular.model.covariances import ScatterKind
@@ -46,6 +48,15 @@ def soft_pass(rows: F64, weights: F64, mixture: GaussianParameters) -> SoftStati
     sums = np.einsum("nc,ncd->cd", q, differences)
     total = float(weights.sum())
     return SoftStatistics(q.sum(axis=0), sums, scatter, float(weights @ log_density), total, q.size)
+
+
+def tied_pass(rows: F64, weights: F64, mixture: GaussianParameters, offset: F64) -> SoftStatistics:
+    """The same for components with one covariance, without second moments and the quadratic form of every row."""
+    found, away = soft_pass(rows, weights, mixture), rows - offset
+    mahalanobis = np.sum(away * np.linalg.solve(covariance_matrices(mixture)[0], away.T).T, axis=1)
+    return replace(
+        found, scatter=found.scatter[:0], log_likelihood=found.log_likelihood + 0.5 * float(weights @ mahalanobis)
+    )
 
 
 def within_pass(rows: F64, weights: F64, mixture: GaussianParameters, labels: I64, n_parts: int) -> WithinStatistics:

@@ -32,7 +32,7 @@ from globular.estimators.mixture_starts import GivenStart
 from globular.estimators.parameters import AUTO, FROM_ONE, FROM_ZERO, NOT_NEGATIVE, Constraints
 from globular.estimators.running import Fit, warn_user
 from globular.estimators.starts import continues, filled_up, spare_centers
-from globular.model.covariances import FAMILIES
+from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.history import KMEANS, SEEDS, History, Record
 from globular.model.statistics import F64, I64
@@ -156,6 +156,7 @@ class MixtureEstimator(DensityMixin, Estimator):
     def _run(self, data: Input, given: GivenStart, started: float, watched: bool) -> Iterator[Record]:
         """All runs of a fit, the best of which is kept."""
         random_state = check_random_state(self.random_state)
+        limits = cache(lambda: covariance_limits(data.shard, EMOptions(reg_covar=self.reg_covar)))
         fit = Fit(self, data.n_rows, max_iter=self.max_iter, max_time=self.max_time, started=started, watched=watched)
 
         def begin() -> Iterator[Step[Any]]:
@@ -164,7 +165,7 @@ class MixtureEstimator(DensityMixin, Estimator):
             if self.max_iter == 0:
                 run = result_of(starting)
             else:
-                run = yield from mapped(starting, partial(self._preparing, data))
+                run = yield from mapped(starting, partial(self._preparing, data, limits))
             if run.start is not None:
                 self._publish_mixture(run.start, data.dtype)
                 self._publish_course(data, History(), "")
@@ -203,7 +204,7 @@ class MixtureEstimator(DensityMixin, Estimator):
         if not all(np.isfinite(values).all() for values in found) or np.isnan(self.lower_bound_):
             raise ValueError(_BEYOND)
 
-    def _preparing(self, data: Input, step: Step[Any]) -> Step[Any]:
+    def _preparing(self, data: Input, limits: Callable[[], CovarianceLimits], step: Step[Any]) -> Step[Any]:
         """A step of the k-means that finds a start, as one of the mixture; steps of a mixture stay as they are.
 
         Its objective is a lower bound of the log-likelihood of equal weights and one variance σ² = E / (W D), E the sum
@@ -213,8 +214,7 @@ class MixtureEstimator(DensityMixin, Estimator):
         if isinstance(step.model, GaussianParameters):
             return step
         W, C, D, E = data.shard.total_weight, self.n_components, data.n_columns, step.objective
-        limits = covariance_limits(data.shard, EMOptions(reg_covar=self.reg_covar))
-        variance = max(E / (W * D), float(np.mean(limits.reg_covar)), float(limits.smallest.mean()))
+        variance = max(E / (W * D), float(np.mean(limits().reg_covar)), float(limits().smallest.mean()))
         bound = -W * (math.log(C) + 0.5 * D * math.log(2 * math.pi * variance)) - 0.5 * E / variance
         stage = SEEDS if step.stage == SEEDS else KMEANS
         return Step(0, bound, step.n_distances, None, Preparation(step.model, variance), stage=stage)
@@ -308,13 +308,25 @@ class MixtureEstimator(DensityMixin, Estimator):
         return self.n_components
 
     def _mixture(self) -> GaussianParameters:
+        """The fitted mixture; the last one, with its factors, as long as nobody has changed an attribute."""
+        given = self.weights_, self.means_, self.covariances_
+        last: GaussianParameters | None = self.__dict__.get("_last_mixture")
+        if last is None or last.family is not FAMILIES[self.covariance_type] or not last.holds(*given):
+            last = self._last_mixture = self._checked_mixture()
+        return last
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_last_mixture"}
+
+    def _checked_mixture(self) -> GaussianParameters:
         means = checked_floats(self.means_, "means_", (None, self.n_features_in_))
         return GaussianParameters(
             checked_floats(self.weights_, "weights_", means.shape[:1]),
             means,
             checked_floats(self.covariances_, "covariances_", FAMILIES[self.covariance_type].shape(*means.shape)),
             self.covariance_type,
-        )
+        ).copy()
 
     def _check_state(self) -> None:
         """Refuse fitted attributes that do not go together; what has been read from a file may be anything."""

@@ -63,6 +63,56 @@ def packed_coefficients(
 
 
 @kernel
+def column_coefficients(
+    factors: Any,  # IN  (C, D) or (C, 1), the roots of precisions; or one line for all
+    means: Any,  # IN  (C, D) about the offset
+    constants: Any,  # IN  (C,)
+    typical: Any,  # IN  (D,) how far out a typical row is, or (1,) where columns share a variance
+    precisions: Any,  # OUT (C, S)
+    coefficients: Any,  # OUT (C, D + S + 1)
+    sizes: Any,  # OUT (C,)
+) -> None:
+    """`packed_coefficients` of Gaussians without correlations. O(C·D)."""
+    C, D = means.shape
+    S = precisions.shape[1]
+    for c in range(C):
+        line = min(c, factors.shape[0] - 1)
+        remoteness, size = 0.0, 0.0
+        for s in range(S):
+            precision = factors[line, s] * factors[line, s]
+            precisions[c, s] = precision
+            coefficients[c, D + s] = -0.5 * precision
+        for d in range(D):
+            mean, precision = means[c, d], precisions[c, min(d, S - 1)]
+            reach = max(abs(mean), typical[min(d, typical.shape[0] - 1)])
+            coefficients[c, d] = precision * mean
+            remoteness += precision * mean * mean
+            size += precision * reach * reach
+        coefficients[c, D + S] = constants[c] - 0.5 * remoteness
+        sizes[c] = size
+
+
+@kernel
+def column_moments_about(
+    raw: Any,  # IN  (C, D + S + 1) features summed with responsibilities
+    means: Any,  # IN  (C, D) about the offset
+    sums: Any,  # OUT (C, D) about the means
+    scatter: Any,  # OUT (C, S) about the means; never negative
+) -> None:
+    """`moments_about` for the squares of columns, or their sum. O(C·D)."""
+    C, D = means.shape
+    S, count = scatter.shape[1], raw.shape[1] - 1
+    for c in range(C):
+        for s in range(S):
+            scatter[c, s] = raw[c, D + s]
+        for d in range(D):
+            sums[c, d] = raw[c, d] - raw[c, count] * means[c, d]
+            scatter[c, min(d, S - 1)] -= means[c, d] * (raw[c, d] + sums[c, d])
+        for s in range(S):
+            scatter[c, s] = max(scatter[c, s], 0.0)
+
+
+@kernel
 def moments_about(
     raw: Any,  # IN  (C, D + S + 1) features summed with responsibilities
     means: Any,  # IN  (C, D) about the offset

@@ -15,6 +15,9 @@ from globular.kernels.compile import inline, kernel
 from globular.kernels.joint import TILE, joint_block, load_features, per_weight, scale_lines, softmax_block
 from globular.kernels.queue import take_number
 
+NOTHING = 1e-20
+"""A share that adds nothing to the largest one of its component in a block: less than sums are rounded by."""
+
 
 class Tally(NamedTuple):
     """What spans add up, weighted by the responsibilities."""
@@ -80,15 +83,17 @@ def add_tight(
     sums: Any,  # IN/OUT (T, D)
     scatter: Any,  # IN/OUT (T, S) or (T, D²)
 ) -> None:
-    """Moments of tight components about their means; rows without a share cost nothing. O(n·T·S)."""
+    """Moments of tight components about their means; rows with no share to speak of cost nothing. O(n·T·S)."""
     T, D = form.means.shape
     last, away = scatter.shape[1] - 1, block.away
     for t in range(T):
         shares = block.joint[form.tight[t]]
-        m = 0
+        m, largest = 0, 0.0
+        for i in range(n):
+            largest = max(largest, shares[i])
         for i in range(n):
             share = shares[i]
-            if share <= least * weight_of(counted, first + i):
+            if share <= max(least * weight_of(counted, first + i), NOTHING * largest):
                 continue
             root = np.sqrt(share)
             for d in range(D):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from globular.model.covariances import FAMILIES, CentralMoments, CovarianceFamily, CovarianceLimits
 from globular.model.statistics import F64, I64, SoftStatistics
-from globular.threads import cached_property, single_threaded_blas
+from globular.threads import cached_property
 
+_LOG_2PI = math.log(2 * math.pi)
 _WEIGHT_FLOOR = 10 * float(np.finfo(np.float64).eps)
 
 
@@ -49,8 +52,7 @@ class GaussianParameters:
     @cached_property
     def factors(self) -> F64:
         """Factors U of the precisions, U Uᵀ = Σ⁻¹."""
-        # on matrices this small threads only wait for each other
-        return single_threaded_blas(self.family.factors)(self.covariances)
+        return self.family.factors(self.covariances)
 
     @property
     def precisions(self) -> F64:
@@ -61,8 +63,11 @@ class GaussianParameters:
     def log_constants(self) -> F64:
         """log π_c − ½ log |2π Σ_c|, (C,): log p(c, x) is this minus half the Mahalanobis distance squared."""
         half = self.family.half_log_determinants(self.factors, *self.means.shape)
+        half = half - 0.5 * _LOG_2PI * self.n_features
+        if self.weights.min() > 0.0:
+            return np.log(self.weights) + half
         with np.errstate(divide="ignore"):  # a weight of zero is a component that is not there
-            return np.log(self.weights) + half - 0.5 * self.n_features * np.log(2 * np.pi)
+            return np.log(self.weights) + half
 
     @cached_property
     def offset(self) -> F64:
@@ -76,6 +81,18 @@ class GaussianParameters:
     def variances(self) -> F64:
         """Of every component, (C, D), or (C, 1) where columns share one."""
         return self.family.variances(self.covariances, *self.means.shape)
+
+    def copy(self) -> GaussianParameters:
+        """The same in arrays of its own."""
+        return GaussianParameters(self.weights.copy(), self.means.copy(), self.covariances.copy(), self.covariance_type)
+
+    def holds(self, weights: Any, means: Any, covariances: Any) -> bool:
+        """Whether its arrays are these, number by number."""
+        return (
+            np.array_equal(self.weights, weights)
+            and np.array_equal(self.means, means)
+            and np.array_equal(self.covariances, covariances)
+        )
 
     def pick(self, components: slice | list[int]) -> GaussianParameters:
         """Some of the components, their weights as they are."""
@@ -105,6 +122,11 @@ def isotropic_mixture(means: F64, variance: float, covariance_type: str) -> Gaus
     return GaussianParameters(np.full(C, 1.0 / C), means, covariances, covariance_type)
 
 
+def about_the_mean(mean: F64, variance: F64, covariance_type: str) -> GaussianParameters:
+    """One component for data with these moments of the columns, as wide as an average column."""
+    return isotropic_mixture(mean[None, :], max(float(variance.mean()), 1e-30), covariance_type)
+
+
 def m_step(
     mixture: GaussianParameters, statistics: SoftStatistics, limits: CovarianceLimits, *, learned_weights: bool = True
 ) -> GaussianParameters:
@@ -114,7 +136,7 @@ def m_step(
     """
     counts, filled, shifts = statistics.counts, statistics.filled, statistics.shifts
     moments = CentralMoments(counts, shifts, statistics.scatter, filled)
-    covariances = single_threaded_blas(mixture.family.estimate)(moments, mixture.covariances, limits)
+    covariances = mixture.family.estimate(moments, mixture.covariances, limits)
     weights = np.full(len(counts), 1.0 / len(counts))
     if learned_weights:
         # As in scikit-learn a weight never reaches zero, so that its logarithm exists.

@@ -141,6 +141,8 @@ class SoftStatistics(Additive):
     def shifts(self) -> F64:
         """How far the rows of every component are from the means on average, (C, D); 0 without weight."""
         filled = self.filled
+        if filled.all():
+            return self.sums / self.counts[:, None]
         return np.where(filled[:, None], self.sums / np.where(filled, self.counts, 1.0)[:, None], 0.0)
 
 

@@ -239,6 +239,19 @@ class Expect(Pass[SoftStatistics]):
 
 
 @dataclass(frozen=True, eq=False)
+class ExpectTied(Pass[SoftStatistics]):
+    """E-step of components that share a covariance Σ, without what they share: see `model.tied`.
+
+    Log-likelihoods lack −½ yᵀΣ⁻¹y, y a row less the offset, and of second moments there are none, (0, …). It takes no
+    quadratic form, and N·C distances.
+    """
+
+    needs = frozenset({"dense rows"})
+    mixture: GaussianParameters
+    offset: F64
+
+
+@dataclass(frozen=True, eq=False)
 class LabelByDensity(Change):
     """Give every row the component of largest p(c, x) for a label (lowest index on ties)."""
 

@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.errors import UnsupportedPassError
+from globular.model.gaussian import about_the_mean
 from globular.model.statistics import F64
-from globular.seam.passes import Answer, Index, Labels, Moments, Pass, Result, RowValue
+from globular.model.tied import Spread
+from globular.seam.passes import Answer, Expect, Index, Labels, Moments, Pass, Result, RowValue
 from globular.threads import cached_property
 
 
@@ -82,6 +84,18 @@ class Shard(ABC):
     def column_moments(self) -> tuple[F64, F64]:
         """Weighted mean and variance of every column."""
         return self._moments
+
+    @cached_property
+    def _spreads(self) -> dict[str, Spread]:
+        return {}
+
+    def spread(self, covariance_type: str) -> Spread:
+        """Second moments of all rows about their mean, of the kind that mixtures of this type need."""
+        if covariance_type not in self._spreads:
+            one = about_the_mean(*self.column_moments(), covariance_type)
+            found = self.run(Expect(one))
+            self._spreads[covariance_type] = Spread(one.means[0], found.scatter, found.total_weight)
+        return self._spreads[covariance_type]
 
 
 def answer(shard: Shard, model: Any, want: str) -> NDArray[Any]:

@@ -16,9 +16,9 @@ import numpy as np
 
 from globular.algorithms.steps import Step
 from globular.model.covariances import RELATIVE_FLOOR, CovarianceLimits
-from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
-from globular.model.statistics import F64
-from globular.seam.passes import Assign, Expect
+from globular.model.gaussian import GaussianParameters, about_the_mean, isotropic_mixture, m_step
+from globular.model.statistics import F64, SoftStatistics
+from globular.seam.passes import Assign, Expect, ExpectTied
 from globular.seam.shard import Shard
 
 CONVERGED = "the log-likelihood changed by less than tol"
@@ -44,6 +44,8 @@ class EMOptions:
     """Whether mixing weights are learned; otherwise they are equal."""
     previous_bound: float = -np.inf
     """Mean log-likelihood of the fit that this one continues."""
+    limits: CovarianceLimits | None = None
+    """What `covariance_limits` has found for the data, where it has been asked before."""
 
 
 def em(shard: Shard, start: GaussianParameters, options: EMOptions) -> Iterator[Step[GaussianParameters]]:
@@ -56,7 +58,7 @@ def em(shard: Shard, start: GaussianParameters, options: EMOptions) -> Iterator[
     mixture, bound = start, options.previous_bound
     best, objective = start, -np.inf
     for iteration in range(1, options.max_iter + 1):
-        statistics = shard.run(Expect(mixture))
+        statistics = e_step(shard, mixture)
         if not np.any(limits.reg_covar) and _has_fallen(statistics.log_likelihood, objective, statistics.total_weight):
             yield Step(iteration, objective, statistics.n_distances, None, best, ROUNDED)
             return
@@ -73,6 +75,15 @@ def em(shard: Shard, start: GaussianParameters, options: EMOptions) -> Iterator[
             return
 
 
+def e_step(shard: Shard, mixture: GaussianParameters) -> SoftStatistics:
+    """What an M-step needs; of components with one covariance the second moments come together (`model.tied`)."""
+    if mixture.family.tied and mixture.n_components > 1:
+        spread = shard.spread(mixture.covariance_type)
+        if spread.is_exact_for(mixture):
+            return spread.complete(mixture, shard.run(ExpectTied(mixture, spread.offset)))
+    return shard.run(Expect(mixture))
+
+
 def _has_fallen(now: float, before: float, total_weight: float) -> bool:
     """Whether a log-likelihood of all rows has fallen by more than sums are rounded by."""
     return before - now > _FALL * (total_weight + abs(now))
@@ -80,6 +91,8 @@ def _has_fallen(now: float, before: float, total_weight: float) -> bool:
 
 def covariance_limits(shard: Shard, options: EMOptions) -> CovarianceLimits:
     """What keeps the covariances of mixtures for this data invertible."""
+    if options.limits is not None:
+        return options.limits
     return CovarianceLimits.for_data(options.reg_covar, *shard.column_moments(), options.relative_floor)
 
 
@@ -91,7 +104,7 @@ def start_from_means(shard: Shard, means: F64, covariance_type: str, options: EM
     limits = covariance_limits(shard, options)
     inertia = shard.run(Assign(means, want="labels")).objective
     cold = cold_mixture(means, inertia / (shard.total_weight * means.shape[1]), covariance_type, limits)
-    return m_step(cold, shard.run(Expect(cold)), limits, learned_weights=options.learned_weights)
+    return m_step(cold, e_step(shard, cold), limits, learned_weights=options.learned_weights)
 
 
 def cold_mixture(means: F64, within: float, covariance_type: str, limits: CovarianceLimits) -> GaussianParameters:
@@ -101,8 +114,7 @@ def cold_mixture(means: F64, within: float, covariance_type: str, limits: Covari
 
 def one_gaussian(shard: Shard, covariance_type: str) -> GaussianParameters:
     """One component about the mean of all rows, as wide as an average column."""
-    mean, variance = shard.column_moments()
-    return isotropic_mixture(mean[None, :], max(float(variance.mean()), 1e-30), covariance_type)
+    return about_the_mean(*shard.column_moments(), covariance_type)
 
 
 def start_at_random(

@@ -14,14 +14,14 @@ steps, and EM over all rows follows at once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
-from globular.algorithms.mixtures.em import EMOptions, em, start_from_means
+from globular.algorithms.mixtures.em import EMOptions, covariance_limits, em, start_from_means
 from globular.algorithms.mixtures.moves import ROUGH_TOL, STEPS_PER_DRAW, STEPS_PER_TRIAL, search_by_moves
 from globular.algorithms.seeding.common import TAKEN_NUMBERS, Seeds, evenly_spread_masses
 from globular.algorithms.seeding.named import automatic, draw_seeds
@@ -39,10 +39,12 @@ FEWEST_ROWS, ROWS_PER_COMPONENT, ROWS_PER_PARAMETER = 2048, 128, 1.5
 TIMES_MORE_ROWS, MANY_TIMES_MORE_ROWS = 2, 16
 """How many times the rows of the part there have to be for it to save time; and to take little time beside passes over
 cells of rows."""
-KMEANS_STEPS, KMEANS_TOLERANCE = 10, 1e-4
+KMEANS_STEPS, KMEANS_TOLERANCE = 6, 1e-2
 """Most steps of k-means, and the shift of the centres, relative to the variance of the columns, that ends them."""
 STEPS_OVER_ALL_ROWS = 30
 """The search takes as many steps on the part as cost so many over all rows."""
+STEPS_PER_STEP = 1.0
+"""Where all rows are searched, steps of the search for every step that EM took before it."""
 MOST_STARTS, COMPONENTS_STARTED, STEPS_PER_START = 8, 32, 30
 """Few components are started several times, so many in all, if there are so many steps for each."""
 STEPS_OF_MOVES, STEPS_PER_COMPONENT = 8, 4
@@ -55,6 +57,7 @@ def search_start(
     shard: Shard, n_components: int, covariance_type: str, options: EMOptions, rng: np.random.Generator
 ) -> Generator[Step[Any], None, GaussianParameters]:
     """A mixture to begin EM over all rows with; steps hold the centres or, later, the mixture found so far."""
+    options = replace(options, limits=covariance_limits(shard, options))
     if n_components == 1:
         return start_from_means(shard, shard.column_moments()[0][None], covariance_type, options)
     part = _draw_part(shard, n_components, covariance_type, rng)
@@ -65,13 +68,15 @@ def search_start(
     if whole and max_steps < STEPS_PER_DRAW + STEPS_PER_TRIAL:
         centers = yield from _kmeans(part, n_components, rng)
         return start_from_means(shard, centers, covariance_type, options)
-    mixture = yield from _best_start(part, n_starts, n_components, covariance_type, options, rng)
+    start = yield from _best_start(part, n_starts, n_components, covariance_type, options, rng)
     logger.info("searches on %d of %d rows", part.n_rows, shard.n_rows)
-    for found in search_by_moves(part, mixture, options, max_steps, rng):
+    if whole:
+        max_steps = min(max_steps, int(STEPS_PER_STEP * start.iteration))
+    for found in search_by_moves(part, start.model, options, max_steps, rng):
         yield replace(found, iteration=0, stage=PART, next_rows=part.n_rows)
     if whole:
         return found.model
-    return (yield from _settled(part, found.model, options)).model
+    return (yield from _shown(part, em(part, found.model, options))).model
 
 
 def _kmeans(part: Shard, n_components: int, rng: np.random.Generator) -> Seeds:
@@ -83,30 +88,30 @@ def _kmeans(part: Shard, n_components: int, rng: np.random.Generator) -> Seeds:
     return step.model
 
 
-def _settled(
-    part: Shard, start: GaussianParameters, options: EMOptions
+def _shown(
+    part: Shard, steps: Iterator[Step[GaussianParameters]]
 ) -> Generator[Step[GaussianParameters], None, Step[GaussianParameters]]:
-    """EM on the part; returns its last step."""
-    for step in em(part, start, options):
+    """Steps of EM on the part as steps of the search; returns the last of them as it is."""
+    for step in steps:
         yield replace(step, iteration=0, stopped="", stage=PART, next_rows=part.n_rows)
     return step
 
 
 def _best_start(
     part: Shard, n_starts: int, n_components: int, covariance_type: str, options: EMOptions, rng: np.random.Generator
-) -> Generator[Step[Any], None, GaussianParameters]:
-    """Seeds, steps of k-means and rough EM from them, several times; returns the best end."""
+) -> Generator[Step[Any], None, Step[GaussianParameters]]:
+    """Seeds, steps of k-means and rough EM from them, several times; returns the last step of the best."""
     rough = replace(options, tol=max(options.tol, ROUGH_TOL))
     best: Step[GaussianParameters] | None = None
     for _ in range(n_starts):
         drawn = _kmeans(part, n_components, rng)
         centers = (yield from drawn) if best is None else result_of(drawn)
-        steps = _settled(part, start_from_means(part, centers, covariance_type, options), rough)
+        steps = _shown(part, em(part, start_from_means(part, centers, covariance_type, options), rough))
         found = (yield from steps) if best is None else result_of(steps)
         if best is None or found.objective > best.objective:
             best = found
     assert best is not None
-    return best.model
+    return best
 
 
 def _affordable(shard: Shard, part: Shard, n_components: int, covariance_type: str) -> int:

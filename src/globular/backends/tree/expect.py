@@ -177,8 +177,16 @@ def collect_gains(shard: HostShard, work: Gains, of_some: GainOfSome, per_cell: 
         gains[places] = np.maximum(found, 0.0)  # negative by rounding only
         n_cells += looked_at
     frontier.gains = gains / added
-    best = np.argsort(-frontier.gains, kind="stable")[: work.n]
+    best = largest_first(frontier.gains, work.n)
     return ChunkGains(frontier.gains[best], added[best], float(gains.sum()), len(frontier), n_cells * per_cell)
+
+
+def largest_first(values: F64, n: int) -> I64:
+    """Places of the n largest values, the first of equal ones first; only those are sorted."""
+    places = np.arange(len(values))
+    if n < len(values):
+        places = np.flatnonzero(values >= np.partition(values, len(values) - n)[len(values) - n])
+    return places[np.argsort(-values[places], kind="stable")[:n]]
 
 
 def _by_children(frontier: Frontier, places: I64, size: int) -> Iterator[I64]:

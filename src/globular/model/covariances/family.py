@@ -72,7 +72,7 @@ class CentralMoments:
 
     @property
     def safe_counts(self) -> F64:
-        return np.where(self.filled, self.counts, 1.0)
+        return self.counts if self.filled.all() else np.where(self.filled, self.counts, 1.0)
 
 
 class CovarianceFamily(ABC):
@@ -137,7 +137,8 @@ class CovarianceFamily(ABC):
     def half_log_determinants(self, factors: F64, C: int, D: int) -> F64:
         """½ log |Σ_c⁻¹|, (C,)."""
         stacked = self.scatter.stacked(factors, D)
-        return np.broadcast_to(np.log(stacked).sum(axis=1) * (D / stacked.shape[1]), (C,)).copy()
+        halves = np.log(stacked).sum(axis=1) * (D / stacked.shape[1])
+        return np.full(C, halves) if self.tied else halves
 
     def spread(self, covariances: F64, component: int, noise: F64) -> F64:
         """Standard normal rows, given the covariance of a component."""

@@ -10,6 +10,7 @@ from scipy.linalg.lapack import dtrtri
 from globular.model.covariances.family import CentralMoments, CovarianceFamily, CovarianceLimits
 from globular.model.covariances.scatter import OUTER, ScatterKind
 from globular.model.statistics import F64
+from globular.threads import single_threaded_blas
 
 _EPS = float(np.finfo(np.float64).eps)
 _MOST_LIFTS = 30  # tries of a Cholesky factor, each with ten times the smallest eigenvalue
@@ -21,6 +22,7 @@ class _Matrices(CovarianceFamily):
     scatter: ClassVar[ScatterKind] = OUTER
     requirement = "positive definite and symmetric"
 
+    @single_threaded_blas  # on matrices this small threads only wait for each other
     def factors(self, covariances: F64) -> F64:
         D = covariances.shape[-1]
         lower = np.linalg.cholesky(covariances).reshape(-1, D, D)
@@ -54,6 +56,7 @@ class Full(_Matrices):
 
     name = "full"
 
+    @single_threaded_blas
     def estimate(self, moments: CentralMoments, previous: F64, limits: CovarianceLimits) -> F64:
         covariances = np.array(previous, dtype=np.float64)
         filled, shifts = moments.filled, moments.shifts[moments.filled]
@@ -68,9 +71,10 @@ class Tied(_Matrices):
     name = "tied"
     tied = True
 
+    @single_threaded_blas
     def estimate(self, moments: CentralMoments, previous: F64, limits: CovarianceLimits) -> F64:
-        moved = (moments.shifts * moments.counts[:, None]).T @ moments.shifts
-        return _limited(((moments.scatter.sum(axis=0) - moved) / moments.counts.sum())[None], limits)[0]
+        moved = OUTER.outer_sum(moments.counts, moments.shifts)
+        return _limited((moments.scatter.sum(axis=0) - moved) / moments.counts.sum(), limits)[0]
 
 
 def _limited(covariances: F64, limits: CovarianceLimits) -> F64:

@@ -14,12 +14,14 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from globular.kernels.chunks import moments_about, packed_coefficients
+from globular.kernels.chunks import column_coefficients, column_moments_about, moments_about, packed_coefficients
 from globular.model.statistics import F64, I64
 
 WIDE = 40
 """Columns from which covariance matrices are all applied to differences: products of that size need no packing, and the
 packed moments of a block would not fit the cache."""
+CANCELLATION_LIMIT = 1e6
+"""Largest size of the terms of an expanded square: it loses as many digits, here 6 of 16."""
 
 
 class LinearForm(NamedTuple):
@@ -110,6 +112,10 @@ class ScatterKind:
         """Second moments of weights at some distance, Σ w y yᵀ."""
         return counts[:, None] * self.from_squares(shifts**2)
 
+    def outer_sum(self, counts: F64, shifts: F64) -> F64:
+        """The same of all components together, one of them in the shape of statistics."""
+        return self.from_squares((counts @ shifts**2)[None])
+
     def times(self, scatter: F64, vectors: F64) -> F64:
         """The second moments of every component times a vector, (C, D)."""
         return scatter * vectors
@@ -127,19 +133,17 @@ class ScatterKind:
 
         Where differences cost less they stand in for all components (of infinite size), unless features are `packed`.
         """
-        precisions = np.ascontiguousarray(np.square(self.each(factors, *means.shape)))
-        pulls = precisions * means
-        remoteness = np.einsum("cd,cd->c", pulls, means)
-        coefficients = np.hstack([pulls, -0.5 * precisions, (constants - 0.5 * remoteness)[:, None]])
-        squares = self.from_squares(np.maximum(np.abs(means), typical) ** 2)
-        return LinearForm(precisions, coefficients, np.asarray((precisions * squares).sum(axis=1)))
+        C, D = means.shape
+        S = self.width(D)
+        form = LinearForm(np.empty((C, S)), np.empty((C, D + S + 1)), np.empty(C))
+        column_coefficients(self.stacked(factors, D), means, constants, typical, *form)
+        return form
 
     def central(self, raw: F64, means: F64) -> tuple[F64, F64]:
         """First and second moments about the means, from sums of the features."""
-        D = means.shape[1]
-        first, second = raw[:, :D], raw[:, D:-1]
-        sums = first - raw[:, -1:] * means
-        return sums, np.maximum(second - self.from_squares(means * (first + sums)), 0.0)
+        sums, scatter = np.empty(means.shape), np.empty(self.shape(*means.shape))
+        column_moments_about(raw, means, sums, scatter)
+        return sums, scatter
 
     def principal_steps(self, covariances: F64, metric: F64) -> tuple[F64, F64]:
         """One standard deviation along each principal component, (C, D), and its variance in units of the metric, (C,).
@@ -218,6 +222,9 @@ class _Outer(ScatterKind):
 
     def outer(self, counts: F64, shifts: F64) -> F64:
         return counts[:, None, None] * (shifts[:, :, None] * shifts[:, None, :])
+
+    def outer_sum(self, counts: F64, shifts: F64) -> F64:
+        return ((counts[:, None] * shifts).T @ shifts)[None]
 
     def times(self, scatter: F64, vectors: F64) -> F64:
         return np.einsum("cde,ce->cd", scatter, vectors)

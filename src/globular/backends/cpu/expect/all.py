@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.expect.blocks import ChunkBlocks, Spans
+from globular.backends.cpu.expect.blocks import ChunkBlocks, Moments, Spans
 from globular.backends.cpu.rows import read_only
 from globular.backends.cpu.shard import CpuShard
 from globular.kernels.expect import Tally, answer_spans, expect_spans
@@ -21,7 +21,7 @@ from globular.kernels.queue import new_queue
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.seam.among import All
-from globular.seam.passes import Answer, Expect
+from globular.seam.passes import Answer, Expect, ExpectTied
 from globular.threads import run_all
 
 Span = tuple[int, int]
@@ -39,9 +39,14 @@ class Cut(NamedTuple):
 
 def blocks_for(shard: CpuShard, mixture: GaussianParameters) -> ChunkBlocks:
     """A mixture ready to be evaluated on the rows of a shard."""
+    check_columns(shard, mixture)
+    return ChunkBlocks(mixture, mixture.offset)
+
+
+def check_columns(shard: CpuShard, mixture: GaussianParameters) -> None:
+    """Refuse a mixture of other columns than the rows have."""
     if shard.n_columns != mixture.n_features:
         raise ValueError(f"rows have {shard.n_columns} columns, the mixture {mixture.n_features}")
-    return ChunkBlocks(mixture, mixture.offset)
 
 
 def on_rows(shard: CpuShard, blocks: ChunkBlocks, work: Callable[[NDArray[np.int64], Observed, Cut], object]) -> None:
@@ -66,6 +71,23 @@ def on_rows(shard: CpuShard, blocks: ChunkBlocks, work: Callable[[NDArray[np.int
 def expect_all(shard: CpuShard, work: Expect) -> SoftStatistics:
     """Sums weighted by the responsibilities. N·C distances; memory: sums of spans and a block per thread."""
     blocks = blocks_for(shard, work.mixture)
+    return blocks.statistics(moments_of_rows(shard, blocks), shard.n_rows)
+
+
+@CpuShard.implements(ExpectTied)
+def expect_tied(shard: CpuShard, work: ExpectTied) -> SoftStatistics:
+    """The same as products with the rows alone."""
+    check_columns(shard, work.mixture)
+    blocks = ChunkBlocks(work.mixture, work.offset, linear=True)
+    found = moments_of_rows(shard, blocks)
+    sums, counts = found.raw[:, :-1], found.raw[:, -1]
+    n_distances = shard.n_rows * len(counts)
+    sums = sums - counts[:, None] * blocks.means
+    return SoftStatistics(counts.copy(), sums, found.tight_scatter, found.bound, found.weight, n_distances)
+
+
+def moments_of_rows(shard: CpuShard, blocks: ChunkBlocks) -> Moments:
+    """Sums over all rows, weighted by the responsibilities."""
     form, tally = blocks.form, blocks.new_tally(blocks.spans(shard.n_rows).n)
 
     def expect(queue: NDArray[np.int64], rows: Observed, cut: Cut) -> None:
@@ -75,7 +97,7 @@ def expect_all(shard: CpuShard, work: Expect) -> SoftStatistics:
         )  # fmt: skip
 
     on_rows(shard, blocks, expect)
-    return blocks.statistics(blocks.total(tally, shard.n_threads), shard.n_rows)
+    return blocks.total(tally, shard.n_threads)
 
 
 @CpuShard.implements(Answer, GaussianParameters)

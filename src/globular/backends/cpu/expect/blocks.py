@@ -25,8 +25,10 @@ from globular.kernels.expect import Tally, answer_spans, expect_spans, feature_s
 from globular.kernels.joint import TILE, Block, Form, Observed
 from globular.kernels.queue import new_queue
 from globular.model.chunks import Chunks, ShareRule
+from globular.model.covariances.scatter import CANCELLATION_LIMIT
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics
+from globular.model.tied import linear_coefficients
 from globular.threads import cached_property, even_ranges, on_all_threads, run_all
 
 _BLOCK_ENTRIES = 2**15
@@ -44,8 +46,6 @@ _SMALL_SUM = 2**17
 _NONE = read_only(np.empty(0))
 _NO_VALUES, _NO_TABLE = np.empty(0), np.empty((0, 0))
 _NO_NUMBERS = np.empty(0, dtype=np.int64)
-CANCELLATION_LIMIT = 1e6
-"""Largest size of the terms of the expanded square: it loses as many digits, here 6 of 16."""
 ABSENT = -1e300
 """Stands for the log-weight of a component of weight zero: −∞ would make NaN in a matrix product."""
 
@@ -94,11 +94,17 @@ class ChunkBlocks:
     """A mixture ready to be evaluated on chunks about an offset.
 
     `packed` takes products of features in any number of columns: where these are made once, they are the least work.
-    `by_differences` takes none of them.
+    `by_differences` takes none of them, and `linear` those with the rows alone, without quadratic forms (`model.tied`).
     """
 
     def __init__(
-        self, mixture: GaussianParameters, offset: F64, *, packed: bool = False, by_differences: bool = False
+        self,
+        mixture: GaussianParameters,
+        offset: F64,
+        *,
+        packed: bool = False,
+        by_differences: bool = False,
+        linear: bool = False,
     ) -> None:
         self.kind, self.offset, self._mixture = mixture.family.scatter, offset, mixture
         self.means = mixture.means - offset
@@ -107,6 +113,9 @@ class ChunkBlocks:
             C, D = self.means.shape
             some = mixture.each(mixture.precisions) if self.kind.separable else np.empty((C, 0))
             self.precisions, self.coefficients, self.tight = some, np.zeros((C, D + 1)), np.arange(C)
+        elif linear:
+            self.precisions, self.tight = np.empty((len(self.means), 0)), _NO_NUMBERS
+            self.coefficients = np.maximum(linear_coefficients(mixture, offset), ABSENT)
         else:
             self.precisions, self.coefficients, sizes = self.kind.linear(
                 mixture.factors, self.means, self.constants, self._typical(mixture), packed=packed
@@ -272,7 +281,8 @@ class ChunkBlocks:
             return statistics_of(total, n_distances)
         counts = total.raw[:, -1].copy()
         sums, scatter = self.kind.central(total.raw, self.means)
-        sums[self.tight], scatter[self.tight] = total.tight_sums, total.tight_scatter
+        if len(self.tight):
+            sums[self.tight], scatter[self.tight] = total.tight_sums, total.tight_scatter
         return SoftStatistics(counts, sums, scatter, total.bound, total.weight, n_distances)
 
 

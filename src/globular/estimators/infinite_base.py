@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import index
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from globular.algorithms.infinite.data import CellData, CellOptions, RowData
 from globular.algorithms.infinite.infinite import InfiniteOptions, Mixture, components_at, infinite, one_component
 from globular.algorithms.steps import Step, result_of
 from globular.estimators.distributed import lazily
-from globular.estimators.fitted import check_common, checked_floats
+from globular.estimators.fitted import check_common, check_indices, checked_floats
 from globular.estimators.infinite_priors import stick_prior
 from globular.estimators.inputs import Input
 from globular.estimators.memory import chunky_bytes, mixture_bytes
@@ -24,17 +24,19 @@ from globular.estimators.mixtures import MixtureEstimator, Run, Starting
 from globular.estimators.parameters import FROM_ONE, NOT_NEGATIVE, POSITIVE, Constraints, SharedParameters
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
-from globular.model.history import History
+from globular.model.history import History, Record
 from globular.model.observations import Prior
 from globular.model.statistics import F64, I64
 from globular.model.sticks import Sticks
 from globular.seam.passes import Answer
+from globular.seam.shard import answer
 from globular.threads import resolve_threads
 
 NESTED_COMPONENTS, FIXED_COMPONENTS = 1000, 20
 """What `max_components=None` comes to."""
 MOST_ROWS = 2.0**53
 """Beyond, one row more is no longer another number."""
+POLISHING_STEPS = 10
 SMALLEST_LEAF, LARGEST_LEAF, MOST_LEAVES = 16, 512, 2048
 
 
@@ -67,6 +69,8 @@ class InfiniteEstimator(MixtureEstimator):
     posterior_: dict[str, F64]
     prior_: dict[str, Any]
 
+    _polishes = False
+    """Whether a nested fit ends with steps of EM by predictive densities."""
     weights = "learned"
     warm_start = False
     _weights_are_counts = True
@@ -144,6 +148,7 @@ class InfiniteEstimator(MixtureEstimator):
             tol=self.tol,
             max_iter=self.max_iter,
             closed=self.truncation == "fixed",
+            n_polishing=POLISHING_STEPS * self._polishes,
         )
 
     def _data(self, data: Input, prior: Prior, options: InfiniteOptions, rng: np.random.Generator) -> RowData:
@@ -167,23 +172,49 @@ class InfiniteEstimator(MixtureEstimator):
         self.remaining_weight_ = sticks.remainder
         held = sticks.first - sticks.alpha[0]
         self.n_components_ = int((held >= 1.0).sum()) if sticks.closed else step.model.T
+        self.clusters_ = np.arange(step.model.T)  # until the fit has ended
+        self.n_clusters_ = step.model.T
         self._publish_course(data, history, step.stopped)
         self.free_energy_ = -history[-1].objective
 
+    def _run(self, data: Input, given: GivenStart, started: float, watched: bool) -> Iterator[Record]:
+        for name in ("labels_", "component_labels_"):  # of another fit
+            self.__dict__.pop(name, None)
+        yield from super()._run(data, given, started, watched)
+        seen = self._seen()
+        self.clusters_ = self._clusters(data, seen)
+        self.n_clusters_ = int(self.clusters_.max()) + 1
+        self.component_labels_ = answer(data.shard, seen, "components")
+        self.labels_ = self.clusters_[self.component_labels_]
+
+    def _clusters(self, data: Input, seen: GaussianParameters) -> I64:
+        """The cluster of every component."""
+        return np.arange(seen.n_components)
+
+    def _seen(self) -> GaussianParameters:
+        """The components that have been seen, as the E-step has them."""
+        mixture = self._infinite()
+        return mixture.posterior.expected_mixture(mixture.sticks.log_weights)
+
     @lazily
     def predict(self, X: Any) -> I64:
-        """The most likely component of every row, (n_samples,).
+        """The cluster of the most likely component of every row, (n_samples,).
 
         A row that is most likely of a component not seen yet gets the closest of those that were.
         """
         check_is_fitted(self)
-        infinite_mixture = self._infinite()
-        seen = infinite_mixture.posterior.expected_mixture(infinite_mixture.sticks.log_weights)
-        return self._answer(X, "components", seen)
+        clusters: I64 = self.clusters_[self._answer(X, "components", self._seen())]
+        return clusters
+
+    @lazily
+    def predict_components(self, X: Any) -> I64:
+        """The most likely component of every row, (n_samples,); its cluster is what `predict` says."""
+        check_is_fitted(self)
+        return self._answer(X, "components", self._seen())
 
     @lazily
     def predict_proba(self, X: Any) -> F64:
-        """The probability of every component given the row (Eq. 6), (n_samples, T).
+        """The probability of every component given the row (Eq. 6), (n_samples, T); see `clusters_` for their clusters.
 
         What a row lacks to one is the probability that it is of a component not seen yet.
         """
@@ -222,6 +253,7 @@ class InfiniteEstimator(MixtureEstimator):
         if not np.allclose([*weights, self.remaining_weight_], [*sticks.weights, sticks.remainder]):
             raise ValueError("weights_ and remaining_weight_ do not follow from posterior_; fit again")
         checked_floats(self.means_, "means_", (mixture.T, D))
+        check_indices(self.clusters_, "clusters_", (mixture.T,), self.n_clusters_)
 
     def _sticks(self) -> Sticks:
         """The sticks that the attributes hold."""

@@ -74,7 +74,13 @@ def infinite(
         state = yield from run.cycle(replace(state, F=np.inf), None, options.tol)
         state = _reconsider(run, state)
     if not run.ended:
-        yield from run.cycle(state, None, options.tol, GROWN)
+        if not options.n_polishing:
+            yield from run.cycle(state, None, options.tol, GROWN)
+            return
+        state = yield from run.cycle(state, None, options.tol, refine=False)
+        while not run.ended and run.look_again():
+            state = yield from run.cycle(state, None, options.tol, refine=False)
+        yield from run.polish(state, GROWN)
 
 
 def _grow(

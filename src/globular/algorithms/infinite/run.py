@@ -34,6 +34,8 @@ _ENOUGH = 0.03
 _MANY_MORE = 2
 """How many times the components that splits have found the tree must see to have a say: it cuts clusters of odd shape
 to pieces, and what is odd about a few of them splits see better."""
+_WEAKER = 0.3
+"""Share of the fitted S₀ that polishing keeps: what F takes for spread is partly its own looseness."""
 _REFINE_EVERY = 3
 """Cycles from one expansion of the tree to the next, as in the paper."""
 
@@ -65,6 +67,8 @@ class InfiniteOptions:
     """Most cycles."""
     closed: bool = False
     """Truncation by q(v_T = 1) = 1."""
+    n_polishing: int = 0
+    """Steps of EM by predictive densities at the end."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,6 +165,36 @@ class VariationalRun:
             # Deviation: where cells remember components by number, those are sorted from round to round only
             return self._state(moments, tail, state.rejected_at, state.arrangement, F)
         return replace(self.arrange(moments, tail, state.rejected_at), F=F)
+
+    def look_again(self) -> bool:
+        """Let the next cycle look at all components; False if the last one has."""
+        return self._data.look_again()
+
+    def polish(self, state: State, reason: str) -> Generator[Step[Mixture], None, State]:
+        """Steps of EM in which a row belongs to components by their predictive densities; they end the run.
+
+        Deviation: F is a bound, and where components hold few rows for their parameters it is far from the evidence by
+        different amounts: it prefers few wide components to many narrow ones, and a large S₀ with them. The density is
+        better by what the posteriors predict. F is not looked at any more; steps show what it was before.
+        """
+        self.prior = self.prior.weakened(_WEAKER)
+        for left in reversed(range(self._options.n_polishing)):
+            sticks = state.mixture.sticks
+            predictive = state.mixture.posterior.predictive_mixture(sticks.weights)
+            if predictive is None or self.ended:
+                break
+            statistics = self._data.e_step(predictive, state.arrangement)
+            self._n_distances += statistics.n_distances
+            moments = Moments.from_pass(predictive, statistics)
+            state = self._state(moments, 0.0, state.rejected_at, state.arrangement, state.F)
+            self._iteration += 1
+            stopped = reason if left == 0 else "max_iter" if self._iteration == self._options.max_iter else ""
+            self.ended = bool(stopped)
+            if stopped:
+                state = replace(self.arrange(state.moments, state.tail, state.rejected_at), F=state.F)
+            n_distances, self._n_distances = self._n_distances, 0
+            yield Step(self._iteration, -state.F, n_distances, None, state.mixture, stopped)
+        return state
 
     def compared(self, state: State, attempt: State) -> Generator[Step[Mixture], None, State]:
         """The state with an F that compares with that of the attempt: one more cycle if the tree has changed."""

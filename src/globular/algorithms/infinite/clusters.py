@@ -1,0 +1,179 @@
+"""Clusters from the components of a mixture: parts of a cluster that is no Gaussian become one (after Hennig 2010).
+
+A density takes several Gaussians for a cluster that is not one. Two things tell parts of a cluster from clusters that
+overlap. The rows of a part are not distributed as its Gaussian says: the third and fourth moments of rows weighted by
+q(i) are those of a Gaussian where the mixture is the truth, whatever overlaps (Mardia 1970). And along the line that
+separates them best, two clusters leave a valley between two peaks, and two parts of one cluster do not.
+
+    repeat:  of all pairs that have not been looked at, the one most easily taken for each other
+             leave it if it is made of Gaussians
+             d = (Σ_i + Σ_j)⁻¹ (μ_j − μ_i)                                                     Fisher's discriminant
+             f = density of dᵀx, rows weighted by q(i) + q(j), smoothed
+             where f between the means is not much lower than the lower of the peaks around, the two become one
+
+Deviation: Hennig asks whether a dip is significant, which it is for enough rows; here its depth decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.model.gaussian import GaussianParameters
+from globular.model.statistics import F64, I64
+from globular.seam.shard import Shard, answer
+
+DEEPEST = 0.65
+"""A valley is one that is lower than this share of the lower peak."""
+MISTAKEN = 0.045
+"""Pairs are looked at if this share of the rows of one is taken for the other's."""
+ALIKE = 0.3
+"""Where this share is taken for the other's nobody can tell the two: a core and the tails around it."""
+_ODD = 0.05
+"""Share by which the fourth moment of a component is off that of a Gaussian, or the third off zero, if it is none."""
+_SURELY = 3.0
+"""The same in standard deviations of the moments of a Gaussian's rows."""
+MOSTLY = 0.5
+"""Two parts may become one if this share of them is of components that are no Gaussians."""
+_MOST_ROWS, _FEWEST_ROWS, _MOST_SHARES = 50_000, 10_000, 2**25
+"""Rows that are looked at: fewer where their responsibilities would be more numbers than this, but not below."""
+_COUNTED = 1e-4
+"""Rows that a component holds less of than this share of the most are left out."""
+_GRID = 65
+"""Places at which the density is looked at, from as far before the one mean to as far behind the other as they are
+apart."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """What a component, or some that have become one, holds of the rows."""
+
+    index: I64
+    """The rows that it holds noticeably, ascending, (n,)."""
+    weights: F64
+    """w q of them, (n,)."""
+    mean: F64
+    covariance: F64
+    odd: float
+    """The weight of what is not distributed as its Gaussian says."""
+
+    @classmethod
+    def of(cls, rows: F64, weights: F64) -> Part:
+        """A component with these weights of all rows."""
+        index = np.flatnonzero(weights > _COUNTED * weights.max())
+        weights = weights[index]
+        if not len(index):  # no row of a sample need be its
+            D = rows.shape[1]
+            return cls(index, weights, np.zeros(D), np.zeros((D, D)), 0.0)
+        mean, covariance = _moments(rows[index], weights)
+        odd = _is_odd(rows[index] - mean, weights / weights.sum(), covariance)
+        return cls(index, weights, mean, covariance, float(weights.sum()) if odd else 0.0)
+
+    def with_(self, other: Part, rows: F64) -> Part:
+        """Both together."""
+        index, place = np.unique(np.concatenate([self.index, other.index]), return_inverse=True)
+        weights: F64 = np.bincount(place, np.concatenate([self.weights, other.weights])).astype(np.float64)
+        return Part(index, weights, *_moments(rows[index], weights), self.odd + other.odd)
+
+
+def clusters_of(shard: Shard, mixture: GaussianParameters) -> I64:
+    """The cluster of every component, numbered by their first components, (T,), as a sample of the rows has them."""
+    T = mixture.n_components
+    n = min(shard.n_rows, _MOST_ROWS, max(_FEWEST_ROWS, _MOST_SHARES // T))
+    index = (np.arange(n) * (shard.n_rows / n)).astype(np.intp)
+    rows = np.asarray(shard.take(index), dtype=np.float64)
+    return merged_clusters(rows, shard.take(index, "weights"), answer(shard.local(rows), mixture, "probabilities"))
+
+
+def merged_clusters(rows: F64, weights: F64, shares: F64) -> I64:
+    """The cluster of every component, numbered by their first components, (T,).
+
+    `shares` are the responsibilities q_n(i) of the components for the rows, (N, T). O(N T + T³), and D² for every row
+    and component that holds it.
+    """
+    T = shares.shape[1]
+    names = np.arange(T)
+    parts = [Part.of(rows, weights * shares[:, i]) for i in range(T)]
+    shared = np.zeros((T, T))  # what component j holds of the rows that are most likely of i
+    np.add.at(shared, shares.argmax(axis=1), weights[:, None] * shares)
+    unseen = ~np.tri(T, dtype=bool)  # pairs i < j that are yet to be looked at
+    while True:
+        counts = np.maximum(shared.sum(axis=0), 1e-300)
+        mistaken = np.where(unseen, np.maximum(shared / counts, shared.T / counts[:, None]), 0.0)
+        i, j = (int(k) for k in np.unravel_index(mistaken.argmax(), mistaken.shape))
+        if mistaken[i, j] <= MISTAKEN:
+            return np.unique(names, return_inverse=True)[1].astype(np.int64)
+        unseen[i, j] = False
+        are_gaussians = parts[i].odd + parts[j].odd < MOSTLY * (counts[i] + counts[j])
+        if are_gaussians and mistaken[i, j] < ALIKE:
+            continue
+        both = parts[i].with_(parts[j], rows)
+        if has_valley(rows, parts[i], parts[j], both):
+            continue
+        names[names == j] = i
+        parts[i] = both
+        shared[i] += shared[j]
+        shared[:, i] += shared[:, j]
+        shared[j] = shared[:, j] = 0.0
+        unseen[i, i + 1 :] = unseen[:i, i] = True  # the pairs of a cluster that is another one now
+
+
+def _moments(rows: F64, weights: F64) -> tuple[F64, F64]:
+    """Mean and covariance."""
+    total = float(weights.sum())
+    mean = weights @ rows / total
+    away = rows - mean
+    return mean, (away * weights[:, None]).T @ away / total
+
+
+def _is_odd(away: F64, weights: F64, covariance: F64) -> bool:
+    """Whether third or fourth moments are not those of a Gaussian: E[‖z‖⁴] = D (D + 2), E[z ‖z‖²] = 0.
+
+    Of n rows of a Gaussian the first has the variance 8 D (D + 2) / n, and the square of the second, by the D of its
+    entries, the mean 2 (D + 2) / n.
+    """
+    values, vectors = np.linalg.eigh(covariance)
+    wide = values > 1e-12 * values.max()
+    if not wide.any():
+        return False
+    z = away @ (vectors[:, wide] / np.sqrt(values[wide]))
+    D, n = z.shape[1], 1.0 / float((weights**2).sum())
+    squared = (z**2).sum(axis=1)
+    fourth = float(weights @ squared**2) / (D * (D + 2)) - 1.0
+    third = float((((weights * squared) @ z) ** 2).sum()) / D
+    return (
+        abs(fourth) > max(_ODD, _SURELY * np.sqrt(8.0 / (n * D * (D + 2))))
+        or third > max(_ODD, _SURELY * 2.0 * (D + 2) / n)
+    )  # fmt: skip
+
+
+def has_valley(rows: F64, one: Part, other: Part, both: Part) -> bool:
+    """Whether the rows of two parts have a valley between the two, deeper than chance would make it."""
+    weights = both.weights
+    apart, covariance = other.mean - one.mean, one.covariance + other.covariance
+    direction = np.linalg.lstsq(covariance, apart, rcond=None)[0]
+    distance = float(direction @ apart)
+    if not distance > 0:
+        return False
+    places = (rows[both.index] - one.mean) @ direction / distance  # the means are at 0 and 1
+    spread = np.sqrt(0.5 * float(direction @ covariance @ direction)) / distance  # of one of them
+    n = float(weights.sum() ** 2 / (weights**2).sum())
+    grid = np.linspace(-1.0, 2.0, _GRID)
+    width = max(spread * n**-0.2, grid[1] - grid[0])
+    density = _smoothed(places, weights / weights.sum(), grid, width)
+    inside = np.flatnonzero((grid > 0.0) & (grid < 1.0))
+    valley = int(inside[density[inside].argmin()])
+    peak = float(min(density[: valley + 1].max(), density[valley:].max()))
+    n_there = n * peak * 2 * np.sqrt(np.pi) * width  # rows that the height of the peak rests on
+    return float(density[valley]) < peak * (DEEPEST - 1.0 / np.sqrt(max(n_there, 1.0)))
+
+
+def _smoothed(places: F64, weights: F64, grid: F64, width: float) -> NDArray[np.float64]:
+    """A kernel density of the places: counted finely first, then smoothed by a Gaussian of this width."""
+    span = grid[-1] - grid[0]
+    counts, edges = np.histogram(places, bins=6 * len(grid), range=(grid[0] - span, grid[-1] + span), weights=weights)
+    centers = 0.5 * (edges[1:] + edges[:-1])
+    kernel = np.exp(-0.5 * ((grid[:, None] - centers) / width) ** 2) / (width * np.sqrt(2 * np.pi))
+    return np.asarray(kernel @ counts)

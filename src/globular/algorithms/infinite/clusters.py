@@ -1,12 +1,12 @@
 """Clusters from the components of a mixture: parts of a cluster that is no Gaussian become one (after Hennig 2010).
 
 A density takes several Gaussians for a cluster that is not one. Two things tell parts of a cluster from clusters that
-overlap. The rows of a part are not distributed as its Gaussian says: the third and fourth moments of rows weighted by
-q(i) are those of a Gaussian where the mixture is the truth, whatever overlaps (Mardia 1970). And along the line that
-separates them best, two clusters leave a valley between two peaks, and two parts of one cluster do not.
+overlap. The rows of a part are not distributed as its Gaussian says: where the mixture is the truth, the fourth moments
+of rows weighted by q(i) are those of a Gaussian, whatever overlaps (Mardia 1970). And along the line that separates them
+best, two clusters leave a valley between two peaks, and two parts of one cluster do not.
 
     repeat:  of all pairs that have not been looked at, the one most easily taken for each other
-             leave it if it is made of Gaussians
+             leave it if the two, and all that overlap them, are Gaussians as far as their moments tell
              d = (Σ_i + Σ_j)⁻¹ (μ_j − μ_i)                                                     Fisher's discriminant
              f = density of dᵀx, rows weighted by q(i) + q(j), smoothed
              where f between the means is not much lower than the lower of the peaks around, the two become one
@@ -29,14 +29,11 @@ DEEPEST = 0.65
 """A valley is one that is lower than this share of the lower peak."""
 MISTAKEN = 0.045
 """Pairs are looked at if this share of the rows of one is taken for the other's."""
-ALIKE = 0.3
+ALIKE = 0.2
 """Where this share is taken for the other's nobody can tell the two: a core and the tails around it."""
-_ODD = 0.05
-"""Share by which the fourth moment of a component is off that of a Gaussian, or the third off zero, if it is none."""
-_SURELY = 3.0
-"""The same in standard deviations of the moments of a Gaussian's rows."""
-MOSTLY = 0.5
-"""Two parts may become one if this share of them is of components that are no Gaussians."""
+_EXCESS, _SURELY = 0.1, 3.0
+"""Components are no Gaussians if the excess of their fourth moments, per column, is more than this, and more than so many
+standard deviations that it has in rows of a Gaussian. (A column of a uniform distribution has an excess of −1.2.)"""
 _MOST_ROWS, _FEWEST_ROWS, _MOST_SHARES = 50_000, 10_000, 2**25
 """Rows that are looked at: fewer where their responsibilities would be more numbers than this, but not below."""
 _COUNTED = 1e-4
@@ -56,8 +53,10 @@ class Part:
     """w q of them, (n,)."""
     mean: F64
     covariance: F64
-    odd: float
-    """The weight of what is not distributed as its Gaussian says."""
+    n: float
+    """How many rows of weight one would tell as much of its components' moments."""
+    excess: float
+    """Σ n (E‖z‖⁴ − D (D + 2)) / D of its components, each in units of its own covariance: zero for Gaussians."""
 
     @classmethod
     def of(cls, rows: F64, weights: F64) -> Part:
@@ -66,16 +65,17 @@ class Part:
         weights = weights[index]
         if not len(index):  # no row of a sample need be its
             D = rows.shape[1]
-            return cls(index, weights, np.zeros(D), np.zeros((D, D)), 0.0)
+            return cls(index, weights, np.zeros(D), np.zeros((D, D)), 0.0, 0.0)
         mean, covariance = _moments(rows[index], weights)
-        odd = _is_odd(rows[index] - mean, weights / weights.sum(), covariance)
-        return cls(index, weights, mean, covariance, float(weights.sum()) if odd else 0.0)
+        n = float(weights.sum() ** 2 / (weights**2).sum())
+        excess = n * _excess(rows[index] - mean, weights / weights.sum(), covariance)
+        return cls(index, weights, mean, covariance, n, excess)
 
     def with_(self, other: Part, rows: F64) -> Part:
         """Both together."""
         index, place = np.unique(np.concatenate([self.index, other.index]), return_inverse=True)
         weights: F64 = np.bincount(place, np.concatenate([self.weights, other.weights])).astype(np.float64)
-        return Part(index, weights, *_moments(rows[index], weights), self.odd + other.odd)
+        return Part(index, weights, *_moments(rows[index], weights), self.n + other.n, self.excess + other.excess)
 
 
 def clusters_of(shard: Shard, mixture: GaussianParameters) -> I64:
@@ -106,9 +106,10 @@ def merged_clusters(rows: F64, weights: F64, shares: F64) -> I64:
         if mistaken[i, j] <= MISTAKEN:
             return np.unique(names, return_inverse=True)[1].astype(np.int64)
         unseen[i, j] = False
-        are_gaussians = parts[i].odd + parts[j].odd < MOSTLY * (counts[i] + counts[j])
-        if are_gaussians and mistaken[i, j] < ALIKE:
-            continue
+        if mistaken[i, j] < ALIKE:
+            overlapping = (shared[[i, j]].max(axis=0) > MISTAKEN * counts) | (shared[:, [i, j]] > MISTAKEN * counts[[i, j]]).any(axis=1)
+            if are_gaussians([parts[k] for k in np.flatnonzero(overlapping)], rows.shape[1]):
+                continue
         both = parts[i].with_(parts[j], rows)
         if has_valley(rows, parts[i], parts[j], both):
             continue
@@ -128,25 +129,24 @@ def _moments(rows: F64, weights: F64) -> tuple[F64, F64]:
     return mean, (away * weights[:, None]).T @ away / total
 
 
-def _is_odd(away: F64, weights: F64, covariance: F64) -> bool:
-    """Whether third or fourth moments are not those of a Gaussian: E[‖z‖⁴] = D (D + 2), E[z ‖z‖²] = 0.
-
-    Of n rows of a Gaussian the first has the variance 8 D (D + 2) / n, and the square of the second, by the D of its
-    entries, the mean 2 (D + 2) / n.
-    """
+def _excess(away: F64, weights: F64, covariance: F64) -> float:
+    """(E‖z‖⁴ − D (D + 2)) / D, which is zero for Gaussians; of columns that have no width, nothing."""
     values, vectors = np.linalg.eigh(covariance)
     wide = values > 1e-12 * values.max()
     if not wide.any():
-        return False
-    z = away @ (vectors[:, wide] / np.sqrt(values[wide]))
-    D, n = z.shape[1], 1.0 / float((weights**2).sum())
-    squared = (z**2).sum(axis=1)
-    fourth = float(weights @ squared**2) / (D * (D + 2)) - 1.0
-    third = float((((weights * squared) @ z) ** 2).sum()) / D
-    return (
-        abs(fourth) > max(_ODD, _SURELY * np.sqrt(8.0 / (n * D * (D + 2))))
-        or third > max(_ODD, _SURELY * 2.0 * (D + 2) / n)
-    )  # fmt: skip
+        return 0.0
+    D = int(wide.sum())
+    squared = ((away @ (vectors[:, wide] / np.sqrt(values[wide]))) ** 2).sum(axis=1)
+    return float(weights @ squared**2) / D - (D + 2)
+
+
+def are_gaussians(parts: list[Part], D: int) -> bool:
+    """Whether fourth moments do not speak against it: of n rows of a Gaussian E‖z‖⁴ has the variance 8 D (D + 2) / n.
+
+    All parts together are asked, because what small parts have in common each of them alone cannot tell from chance.
+    """
+    n = max(sum(part.n for part in parts), 1.0)
+    return abs(sum(part.excess for part in parts) / n) < max(_EXCESS, _SURELY * np.sqrt(8.0 * (D + 2) / (n * D)))
 
 
 def has_valley(rows: F64, one: Part, other: Part, both: Part) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from operator import index
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite.data import CellData, CellOptions, RowData
 from globular.algorithms.infinite.infinite import InfiniteOptions, Mixture, components_at, infinite, one_component
+from globular.algorithms.infinite.part import draw_part, infinite_from_part
 from globular.algorithms.steps import Step, result_of
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_indices, checked_floats
@@ -24,12 +25,12 @@ from globular.estimators.mixtures import MixtureEstimator, Run, Starting
 from globular.estimators.parameters import FROM_ONE, NOT_NEGATIVE, POSITIVE, Constraints, SharedParameters
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
-from globular.model.history import History, Record
+from globular.model.history import History
 from globular.model.observations import Prior
 from globular.model.statistics import F64, I64
 from globular.model.sticks import Sticks
-from globular.seam.passes import Answer
-from globular.seam.shard import answer
+from globular.seam.passes import Answer, Labels
+from globular.seam.shard import Shard, answer
 from globular.threads import resolve_threads
 
 NESTED_COMPONENTS, FIXED_COMPONENTS = 1000, 20
@@ -43,7 +44,6 @@ SMALLEST_LEAF, LARGEST_LEAF, MOST_LEAVES = 16, 512, 2048
 class InfiniteEstimator(MixtureEstimator):
     """Base of the infinite mixtures: subclasses make the prior, publish a mixture and rebuild it from attributes."""
 
-    _labels_rows = False
     _parameter_constraints: ClassVar[Constraints] = {
         **SharedParameters._parameter_constraints,
         "accelerate": ["boolean"],
@@ -103,7 +103,7 @@ class InfiniteEstimator(MixtureEstimator):
             data.n_rows, data.n_columns, self._largest(data), family, n_threads=resolve_threads(self.n_threads)
         )
         kind = FAMILIES[family].scatter.by_column
-        return most + chunky_bytes(data.n_rows, data.n_columns, leaf_size(data), kind) * self.accelerate
+        return most + chunky_bytes(data.n_rows, data.n_columns, leaf_size(data.n_rows), kind) * self.accelerate
 
     def _check_fit(self, data: Input) -> None:
         stick_prior(self.concentration)
@@ -131,13 +131,15 @@ class InfiniteEstimator(MixtureEstimator):
         yield from ()  # means alone are not a posterior
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         prior, options = self._prior(data), self._options(data)
-        rows_or_cells = self._data(data, prior, options, rng)
+        rows_or_cells = self._data(data.shard, prior, options, rng)
         if options.closed:
             means = self._means(data, rng) if given.means is None else given.means
-            start = components_at(rows_or_cells, means, prior)
-        else:
-            start = one_component(rows_or_cells, prior)
-        return Run(infinite(rows_or_cells, prior, start, options, rng))
+            return Run(infinite(rows_or_cells, prior, components_at(rows_or_cells, means, prior), options, rng))
+        part = draw_part(data.shard, rng) if self.accelerate else data.shard
+        if part is not data.shard:
+            of_part = self._data(part, prior, options, rng)
+            return Run(infinite_from_part(of_part, rows_or_cells, prior, options, rng))
+        return Run(infinite(rows_or_cells, prior, one_component(rows_or_cells, prior), options, rng))
 
     def _options(self, data: Input) -> InfiniteOptions:
         return InfiniteOptions(
@@ -151,13 +153,13 @@ class InfiniteEstimator(MixtureEstimator):
             n_polishing=POLISHING_STEPS * self._polishes,
         )
 
-    def _data(self, data: Input, prior: Prior, options: InfiniteOptions, rng: np.random.Generator) -> RowData:
+    def _data(self, shard: Shard, prior: Prior, options: InfiniteOptions, rng: np.random.Generator) -> RowData:
         if not self.accelerate:
-            return RowData(data.shard, options.max_trial_rows, rng)
-        cells = CellOptions(leaf_size=leaf_size(data), C_prime=self.n_candidates)
+            return RowData(shard, options.max_trial_rows, rng)
+        cells = CellOptions(leaf_size=leaf_size(shard.n_rows), C_prime=self.n_candidates)
         # families without second moments of columns take them from the cells when a component is split
         scatter = FAMILIES[prior.covariance_type].scatter.by_column
-        return CellData(data.shard, scatter, cells, options.max_trial_rows, rng)
+        return CellData(shard, scatter, cells, options.max_trial_rows, rng)
 
     def _means(self, data: Input, rng: np.random.Generator) -> F64:
         n = self._largest(data)
@@ -177,15 +179,15 @@ class InfiniteEstimator(MixtureEstimator):
         self._publish_course(data, history, step.stopped)
         self.free_energy_ = -history[-1].objective
 
-    def _run(self, data: Input, given: GivenStart, started: float, watched: bool) -> Iterator[Record]:
-        for name in ("labels_", "component_labels_"):  # of another fit
-            self.__dict__.pop(name, None)
-        yield from super()._run(data, given, started, watched)
-        seen = self._seen()
-        self.clusters_ = self._clusters(data, seen)
+    def _finish(self, data: Input) -> None:
+        """The clusters of the components, and of the rows."""
+        self.clusters_ = self._clusters(data, self._seen())
         self.n_clusters_ = int(self.clusters_.max()) + 1
-        self.component_labels_ = answer(data.shard, seen, "components")
+        self.component_labels_ = data.answers(self._label)
         self.labels_ = self.clusters_[self.component_labels_]
+
+    def _label(self, shard: Shard) -> Labels:
+        return answer(shard, self._seen(), "components").astype(np.int32)
 
     def _clusters(self, data: Input, seen: GaussianParameters) -> I64:
         """The cluster of every component."""
@@ -269,6 +271,6 @@ class InfiniteEstimator(MixtureEstimator):
         return float(sum(totals))
 
 
-def leaf_size(data: Input) -> int:
+def leaf_size(n_rows: int) -> int:
     """The deep end of a large tree is never reached: larger leaves save building it."""
-    return min(max(SMALLEST_LEAF, data.n_rows // MOST_LEAVES), LARGEST_LEAF)
+    return min(max(SMALLEST_LEAF, n_rows // MOST_LEAVES), LARGEST_LEAF)

@@ -102,19 +102,19 @@ class RowData:
         """Let the next E-step look at all components; False if the last one has."""
         return False
 
-    def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> Shares:
+    def shares(self, mixture: GaussianParameters, components: I64, counts: F64, most: float = np.inf) -> Shares:
         """The shares of some components of `mixture`, which hold the weights `counts`.
 
-        Deviation: of a component with more than `max_trial_rows` rows a random part stands for all of them. Copies of
+        Deviation: of a component with more than `max_trial_rows` rows, or `most`, a random part stands for all of them. Copies of
         rows stay within bounds so, and a split is accepted by the free energy of all rows anyway.
         """
-        return self._shares_of_rows(mixture, components, counts, remembered=False)
+        return self._shares_of_rows(mixture, components, counts, most, remembered=False)
 
     def _shares_of_rows(
-        self, mixture: GaussianParameters, components: I64, counts: F64, *, remembered: bool
+        self, mixture: GaussianParameters, components: I64, counts: F64, most: float, *, remembered: bool
     ) -> Shares:
         held = counts * (self.shard.n_rows / self.shard.total_weight)
-        rates = np.minimum(1.0, self._max_trial_rows / np.maximum(held, 1.0))
+        rates = np.minimum(1.0, min(self._max_trial_rows, most) / np.maximum(held, 1.0))
         seed, kind = int(self._rng.integers(2**62)), mixture.family.scatter
         claims = self.shard.run(RowsOf(mixture, components, rates, seed, remembered=remembered))
         rows = [Chunks(claim.weights, claim.rows, np.empty((len(claim.rows), 0)), kind) for claim in claims]
@@ -181,9 +181,9 @@ class ActiveRowData(RowData):
         self._has_seen_all = statistics.n_distances >= self.shard.n_rows * mixture.n_components
         return statistics
 
-    def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> Shares:
+    def shares(self, mixture: GaussianParameters, components: I64, counts: F64, most: float = np.inf) -> Shares:
         remembered = self._remembers and mixture.n_components == self._T
-        return self._shares_of_rows(mixture, components, counts, remembered=remembered)
+        return self._shares_of_rows(mixture, components, counts, most, remembered=remembered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,9 +251,9 @@ class CellData(ActiveRowData):
         self._graph = estimated_graph(self._graph, found.pairs, self.shard.n_threads)
         return found
 
-    def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> Shares:
+    def shares(self, mixture: GaussianParameters, components: I64, counts: F64, most: float = np.inf) -> Shares:
         if self.by_rows:
-            return super().shares(mixture, components, counts)
+            return super().shares(mixture, components, counts, most)
         before, n_distances = self.n_cells, self.n_cells * mixture.n_components
         claims = self.shard.run(CellsOf(mixture, components))
         few = np.array([len(chunks) < _LEAST_CELLS for chunks in claims])

@@ -30,12 +30,17 @@ def superfluous_pairs(
     `shares` and `behind` are those of all components, see `try_splits`.
     """
     found = []
+    alone = prior.update(moments).log_evidences()
     for i, j in _close_pairs(moments):
         both = moments.take(np.array([i, j]))
         weight = float(both.counts.sum())
+        apart = alone[i] + alone[j] - float(prior.update(both.merged([0], [1])).log_evidences()[0])
+        labels = float((both.counts * np.log(weight / np.maximum(both.counts, 1e-300))).sum())
+        if apart - labels - np.log(len(moments) * weight) > rules.gain * weight:
+            continue  # F would rise by at least that, and by what rows shared by the two add to it
         local = LocalRun(shares[i].join(shares[j]), rules.alpha, float(behind[i] - moments.counts[j]), prior)
-        apart = local.free_energy(both)
-        excess = local.free_energy(both.merged([0], [1])) - apart - rules.gain * weight
+        as_two = local.free_energy(both)
+        excess = local.free_energy(both.merged([0], [1])) - as_two - rules.gain * weight
         if excess < 0:
             found.append((excess / weight, i, j))
     pairs: list[Pair] = []

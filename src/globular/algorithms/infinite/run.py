@@ -37,6 +37,8 @@ _MANY_MORE = 2
 to pieces, and what is odd about a few of them splits see better."""
 _WEAKER = 0.3
 """Share of the fitted S₀ that polishing keeps: what F takes for spread is partly its own looseness."""
+_MERGED_ROWS = 2000
+"""Rows of a component that trials of merges look at: a rise per row that counts is seen in so many."""
 _REFINE_EVERY = 3
 """Cycles from one expansion of the tree to the next, as in the paper."""
 
@@ -62,7 +64,7 @@ class InfiniteOptions:
     without."""
     n_updates: int = 6
     """Most updates of the children in a trial."""
-    max_trial_rows: float = 100_000
+    max_trial_rows: float = 5_000
     """Where the data are rows, those of a component that the trial of a split copies out and looks at, drawn at random
     if it holds more; infinity is all of them, as in the paper."""
     tol: float = 1e-3
@@ -283,13 +285,13 @@ class VariationalRun:
 
     def superfluous(self, state: State, gain: float) -> list[Pair]:
         """Pairs of components that are worth less than `gain` per row as two, some at a time."""
-        found = self._all_shares(state)
+        found = self._all_shares(state, _MERGED_ROWS)
         counts = state.moments.counts
         behind = state.tail + counts.sum() - np.cumsum(counts)
         return superfluous_pairs(found.shares, state.moments, behind, self.prior, replace(self._rules, gain=gain))
 
-    def _all_shares(self, state: State) -> Shares:
-        found = self._data.shares(state.mixture.local, np.arange(state.mixture.T), state.moments.counts)
+    def _all_shares(self, state: State, most: float = np.inf) -> Shares:
+        found = self._data.shares(state.mixture.local, np.arange(state.mixture.T), state.moments.counts, most)
         self._n_distances += found.n_distances
         self._opened |= found.refined
         return found

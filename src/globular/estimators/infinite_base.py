@@ -13,9 +13,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite.data import CellData, CellOptions, RowData
 from globular.algorithms.infinite.infinite import InfiniteOptions, Mixture, components_at, infinite, one_component
+from globular.algorithms.infinite.part import draw_part, infinite_from_part
 from globular.algorithms.steps import Step, result_of
 from globular.estimators.distributed import lazily
-from globular.estimators.fitted import check_common, checked_floats
+from globular.estimators.fitted import check_common, check_indices, checked_floats
 from globular.estimators.infinite_priors import stick_prior
 from globular.estimators.inputs import Input
 from globular.estimators.memory import chunky_bytes, mixture_bytes
@@ -28,20 +29,21 @@ from globular.model.history import History
 from globular.model.observations import Prior
 from globular.model.statistics import F64, I64
 from globular.model.sticks import Sticks
-from globular.seam.passes import Answer
+from globular.seam.passes import Answer, Labels
+from globular.seam.shard import Shard, answer
 from globular.threads import resolve_threads
 
 NESTED_COMPONENTS, FIXED_COMPONENTS = 1000, 20
 """What `max_components=None` comes to."""
 MOST_ROWS = 2.0**53
 """Beyond, one row more is no longer another number."""
+POLISHING_STEPS = 10
 SMALLEST_LEAF, LARGEST_LEAF, MOST_LEAVES = 16, 512, 2048
 
 
 class InfiniteEstimator(MixtureEstimator):
     """Base of the infinite mixtures: subclasses make the prior, publish a mixture and rebuild it from attributes."""
 
-    _labels_rows = False
     _parameter_constraints: ClassVar[Constraints] = {
         **SharedParameters._parameter_constraints,
         "accelerate": ["boolean"],
@@ -67,6 +69,8 @@ class InfiniteEstimator(MixtureEstimator):
     posterior_: dict[str, F64]
     prior_: dict[str, Any]
 
+    _polishes = False
+    """Whether a nested fit ends with steps of EM by predictive densities."""
     weights = "learned"
     warm_start = False
     _weights_are_counts = True
@@ -99,7 +103,7 @@ class InfiniteEstimator(MixtureEstimator):
             data.n_rows, data.n_columns, self._largest(data), family, n_threads=resolve_threads(self.n_threads)
         )
         kind = FAMILIES[family].scatter.by_column
-        return most + chunky_bytes(data.n_rows, data.n_columns, leaf_size(data), kind) * self.accelerate
+        return most + chunky_bytes(data.n_rows, data.n_columns, leaf_size(data.n_rows), kind) * self.accelerate
 
     def _check_fit(self, data: Input) -> None:
         stick_prior(self.concentration)
@@ -127,13 +131,15 @@ class InfiniteEstimator(MixtureEstimator):
         yield from ()  # means alone are not a posterior
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         prior, options = self._prior(data), self._options(data)
-        rows_or_cells = self._data(data, prior, options, rng)
+        rows_or_cells = self._data(data.shard, prior, options, rng)
         if options.closed:
             means = self._means(data, rng) if given.means is None else given.means
-            start = components_at(rows_or_cells, means, prior)
-        else:
-            start = one_component(rows_or_cells, prior)
-        return Run(infinite(rows_or_cells, prior, start, options, rng))
+            return Run(infinite(rows_or_cells, prior, components_at(rows_or_cells, means, prior), options, rng))
+        part = draw_part(data.shard, rng) if self.accelerate else data.shard
+        if part is not data.shard:
+            of_part = self._data(part, prior, options, rng)
+            return Run(infinite_from_part(of_part, rows_or_cells, prior, options, rng))
+        return Run(infinite(rows_or_cells, prior, one_component(rows_or_cells, prior), options, rng))
 
     def _options(self, data: Input) -> InfiniteOptions:
         return InfiniteOptions(
@@ -144,15 +150,16 @@ class InfiniteEstimator(MixtureEstimator):
             tol=self.tol,
             max_iter=self.max_iter,
             closed=self.truncation == "fixed",
+            n_polishing=POLISHING_STEPS * self._polishes,
         )
 
-    def _data(self, data: Input, prior: Prior, options: InfiniteOptions, rng: np.random.Generator) -> RowData:
+    def _data(self, shard: Shard, prior: Prior, options: InfiniteOptions, rng: np.random.Generator) -> RowData:
         if not self.accelerate:
-            return RowData(data.shard, options.max_trial_rows, rng)
-        cells = CellOptions(leaf_size=leaf_size(data), C_prime=self.n_candidates)
+            return RowData(shard, options.max_trial_rows, rng)
+        cells = CellOptions(leaf_size=leaf_size(shard.n_rows), C_prime=self.n_candidates)
         # families without second moments of columns take them from the cells when a component is split
         scatter = FAMILIES[prior.covariance_type].scatter.by_column
-        return CellData(data.shard, scatter, cells, options.max_trial_rows, rng)
+        return CellData(shard, scatter, cells, options.max_trial_rows, rng)
 
     def _means(self, data: Input, rng: np.random.Generator) -> F64:
         n = self._largest(data)
@@ -167,23 +174,49 @@ class InfiniteEstimator(MixtureEstimator):
         self.remaining_weight_ = sticks.remainder
         held = sticks.first - sticks.alpha[0]
         self.n_components_ = int((held >= 1.0).sum()) if sticks.closed else step.model.T
+        self.clusters_ = np.arange(step.model.T)  # until the fit has ended
+        self.n_clusters_ = step.model.T
         self._publish_course(data, history, step.stopped)
         self.free_energy_ = -history[-1].objective
 
+    def _finish(self, data: Input) -> None:
+        """The clusters of the components, and of the rows."""
+        self.clusters_ = self._clusters(data, self._seen())
+        self.n_clusters_ = int(self.clusters_.max()) + 1
+        self.component_labels_ = data.answers(self._label)
+        self.labels_ = self.clusters_[self.component_labels_]
+
+    def _label(self, shard: Shard) -> Labels:
+        return answer(shard, self._seen(), "components").astype(np.int32)
+
+    def _clusters(self, data: Input, seen: GaussianParameters) -> I64:
+        """The cluster of every component."""
+        return np.arange(seen.n_components)
+
+    def _seen(self) -> GaussianParameters:
+        """The components that have been seen, as the E-step has them."""
+        mixture = self._infinite()
+        return mixture.posterior.expected_mixture(mixture.sticks.log_weights)
+
     @lazily
     def predict(self, X: Any) -> I64:
-        """The most likely component of every row, (n_samples,).
+        """The cluster of the most likely component of every row, (n_samples,).
 
         A row that is most likely of a component not seen yet gets the closest of those that were.
         """
         check_is_fitted(self)
-        infinite_mixture = self._infinite()
-        seen = infinite_mixture.posterior.expected_mixture(infinite_mixture.sticks.log_weights)
-        return self._answer(X, "components", seen)
+        clusters: I64 = self.clusters_[self._answer(X, "components", self._seen())]
+        return clusters
+
+    @lazily
+    def predict_components(self, X: Any) -> I64:
+        """The most likely component of every row, (n_samples,); its cluster is what `predict` says."""
+        check_is_fitted(self)
+        return self._answer(X, "components", self._seen())
 
     @lazily
     def predict_proba(self, X: Any) -> F64:
-        """The probability of every component given the row (Eq. 6), (n_samples, T).
+        """The probability of every component given the row (Eq. 6), (n_samples, T); see `clusters_` for their clusters.
 
         What a row lacks to one is the probability that it is of a component not seen yet.
         """
@@ -222,6 +255,7 @@ class InfiniteEstimator(MixtureEstimator):
         if not np.allclose([*weights, self.remaining_weight_], [*sticks.weights, sticks.remainder]):
             raise ValueError("weights_ and remaining_weight_ do not follow from posterior_; fit again")
         checked_floats(self.means_, "means_", (mixture.T, D))
+        check_indices(self.clusters_, "clusters_", (mixture.T,), self.n_clusters_)
 
     def _sticks(self) -> Sticks:
         """The sticks that the attributes hold."""
@@ -237,6 +271,6 @@ class InfiniteEstimator(MixtureEstimator):
         return float(sum(totals))
 
 
-def leaf_size(data: Input) -> int:
+def leaf_size(n_rows: int) -> int:
     """The deep end of a large tree is never reached: larger leaves save building it."""
-    return min(max(SMALLEST_LEAF, data.n_rows // MOST_LEAVES), LARGEST_LEAF)
+    return min(max(SMALLEST_LEAF, n_rows // MOST_LEAVES), LARGEST_LEAF)

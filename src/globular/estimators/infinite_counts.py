@@ -51,6 +51,8 @@ max_iter, n_init, init_params
         The prior, by the same names, and "variance", which only rounding depends on.
     free_energy_ : float
         Free energy without the multinomial coefficients of the rows, which no parameter changes.
+    n_clusters_, clusters_, labels_, component_labels_
+        As in :class:`InfiniteGaussianMixture`; every component is a cluster of its own.
     n_components_, weights_, remaining_weight_, lower_bound_, lower_bounds_, n_iter_, converged_, stopped_, history_, \
 n_distances_
         As in :class:`InfiniteGaussianMixture`.

@@ -9,6 +9,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from globular.algorithms.infinite.clusters import clusters_of
 from globular.algorithms.infinite.infinite import Mixture
 from globular.estimators.fitted import checked_floats
 from globular.estimators.infinite_base import InfiniteEstimator
@@ -38,7 +39,8 @@ class InfiniteGaussianMixture(InfiniteEstimator):
     the others keep their prior (VIM). T begins at one and grows by splits that lower the free energy. On the cells of a
     partition tree instead of on rows (``accelerate=True``, Fast-VIM) a fit costs little more than building the tree.
     ``truncation="fixed"`` is the older truncated family (BJ), to which scikit-learn's ``BayesianGaussianMixture``
-    belongs. See Kurihara, Welling & Vlassis, *Accelerated variational Dirichlet process mixtures*, NIPS 2006.
+    belongs. A nested fit ends with some steps of EM by predictive densities, which make the better density. See
+    Kurihara, Welling & Vlassis, *Accelerated variational Dirichlet process mixtures*, NIPS 2006.
 
     Scaling or shifting columns of X does not change the partition, as long as priors are left to their defaults.
 
@@ -67,9 +69,9 @@ class InfiniteGaussianMixture(InfiniteEstimator):
         What is known of a component beforehand, any of: "mean", its expected mean (else the mean of X);
         "mean_precision", how many rows the knowledge of that mean is worth (else 0.01); "degrees_of_freedom", how many
         rows the knowledge of the covariance is worth (else n_features + 2 for "full" and 3 for "diag"); "covariance",
-        the scale S₀ of the inverse-Wishart prior, (n_features, n_features) or (n_features,) (else the variance of the
-        columns times the degrees of freedom times factors that are fitted with the components, one a column, so that
-        the free energy is smallest).
+        the scale S₀ of the inverse-Wishart prior, (n_features, n_features) or (n_features,). Without "covariance" the
+        scale is fitted with the components so that the free energy is smallest, beginning with the variance of the
+        columns times the degrees of freedom, and so is "mean_precision" unless it is given.
     tol : float, default=1e-3
         Stop when a cycle lowers the free energy per row by less.
     max_iter : int, default=1000
@@ -84,6 +86,14 @@ class InfiniteGaussianMixture(InfiniteEstimator):
     ----------
     n_components_ : int
         T; with a fixed truncation, the components that hold a row's weight at least.
+    n_clusters_ : int
+        Number of clusters: components that are parts of one cluster of another shape count once.
+    clusters_ : array of shape (T,)
+        The cluster of every component.
+    labels_ : array of shape (n_samples,)
+        The cluster of every training row, what `predict` says of it.
+    component_labels_ : array of shape (n_samples,)
+        The most likely component of every training row, what `predict_components` says of it.
     weights_ : array of shape (T,)
         Expected weights, the largest first ("nested").
     remaining_weight_ : float
@@ -96,7 +106,8 @@ class InfiniteGaussianMixture(InfiniteEstimator):
     prior_ : dict
         Parameters of the prior, by the same names, as the fit ended with.
     free_energy_ : float
-        Free energy F at the parameters that the last cycle began with: −F is a lower bound of the log-evidence.
+        Free energy F at the parameters that the last cycle, before any polish, began with: −F is a lower bound of the
+        log-evidence.
     lower_bound_ : float
         −F per row.
     n_iter_, converged_, stopped_, history_, lower_bounds_, n_distances_
@@ -113,6 +124,10 @@ class InfiniteGaussianMixture(InfiniteEstimator):
     3
     >>> bool(abs(model.weights_.sum() + model.remaining_weight_ - 1) < 1e-12)
     True
+    >>> square = rng.uniform(size=(2000, 2))  # takes several Gaussians, and is one cluster
+    >>> model = InfiniteGaussianMixture(random_state=0).fit(square)
+    >>> model.n_components_ > 1, model.n_clusters_
+    (True, 1)
     """
 
     _parameter_constraints: ClassVar[Constraints] = {
@@ -120,6 +135,7 @@ class InfiniteGaussianMixture(InfiniteEstimator):
         "covariance_type": [StrOptions(set(KINDS))],
         "prior": [None, dict],
     }
+    _polishes = True
 
     def __init__(
         self,
@@ -164,6 +180,11 @@ class InfiniteGaussianMixture(InfiniteEstimator):
 
     def _prior(self, data: Input) -> GaussianPrior:
         return gaussian_prior(data.shard, self.covariance_type, self.prior or {})
+
+    def _clusters(self, data: Input, seen: GaussianParameters) -> I64:
+        if self.truncation == "fixed":  # of as many components as asked for, some may be empty
+            return super()._clusters(data, seen)
+        return clusters_of(data.shard, seen)
 
     def _publish_posterior(self, mixture: Mixture) -> None:
         posterior, sticks = mixture.posterior, mixture.sticks

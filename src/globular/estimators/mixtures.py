@@ -81,8 +81,6 @@ class MixtureEstimator(DensityMixin, Estimator):
         "n_init": [FROM_ONE],
         "warm_start": ["boolean"],
     }
-    _labels_rows = True
-    """Whether a fit ends with `labels_`."""
     _weights_are_counts = False
     """Whether a weight of two is two rows rather than twice as much as one."""
     n_components: int
@@ -174,8 +172,7 @@ class MixtureEstimator(DensityMixin, Estimator):
         def finish(reason: str) -> float:
             self.stopped_ = reason or "max_iter"
             self._check_finite()
-            if self._labels_rows:
-                self.labels_ = data.answers(self._label)
+            self._finish(data)
             return self.lower_bound_
 
         try:
@@ -193,6 +190,10 @@ class MixtureEstimator(DensityMixin, Estimator):
                 f"the best run did not converge in {self.max_iter} iterations; raise max_iter or tol",
                 ConvergenceWarning,
             )
+
+    def _finish(self, data: Input) -> None:
+        """Set what a run ends with."""
+        self.labels_ = data.answers(self._label)
 
     def _label(self, shard: Shard) -> Labels:
         """The most likely component of every row."""

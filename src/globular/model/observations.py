@@ -89,7 +89,7 @@ class Moments:
     def __len__(self) -> int:
         return len(self.counts)
 
-    def take(self, components: I64 | NDArray[np.bool_] | slice) -> Moments:
+    def take(self, components: I64 | NDArray[np.bool_] | slice | list[int]) -> Moments:
         """Those components, in that order."""
         return picked(self, components)
 
@@ -102,7 +102,7 @@ class Moments:
         shifts = self.means - means
         return self.counts, self.counts[:, None] * shifts, self.scatter + self.kind.outer(self.counts, shifts)
 
-    def merged(self, first: I64, second: I64) -> Moments:
+    def merged(self, first: list[int], second: list[int]) -> Moments:
         """What pairs of components hold together."""
         a, b = self.take(first), self.take(second)
         counts = a.counts + b.counts
@@ -172,6 +172,10 @@ class Prior(ABC):
     def fitted(self, posterior: Posterior) -> Self:
         """The prior of smallest divergence from these posteriors, as far as it may be fitted to them."""
         return self
+
+    def expected_factor(self) -> F64 | None:
+        """Lower triangular factor of the covariance that a component is expected to have; None if it does not say."""
+        return None
 
     def weakened(self, share: float) -> Self:
         """The prior with a scale that is this share of what was fitted; the same if none was."""

@@ -16,11 +16,16 @@ from scipy.special import digamma, gammaln
 
 from globular.kernels.wishart import wishart_normalisers, wishart_terms
 from globular.model.covariances import FAMILIES
+from globular.model.gaussian import GaussianParameters
 from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior
 from globular.model.statistics import F64
 from globular.threads import cached_property, single_threaded_blas
 
 _EPS = float(np.finfo(np.float64).eps)
+BETA_RANGE = 1e-8, 1.0
+"""What a fitted β₀ may be."""
+SHAPED_FROM, SHAPED_ROWS = 8, 4
+"""S₀ has correlations fitted from this many components on, if they hold this many rows a column in the mean."""
 _MOST_LIFTS = 25  # tries of a Cholesky factor, each with ten times the lift: the last is far more than any rounding
 
 
@@ -53,6 +58,11 @@ class GaussianPosterior(Posterior):
         """log |S| of one component."""
         return float(np.log(S).sum())
 
+    @staticmethod
+    def factor_of(S: F64) -> F64:
+        """Lower triangular factor of S of one component, (D, D)."""
+        return np.diag(np.sqrt(S))
+
     @classmethod
     def summed(cls, beta: F64, m: F64, nu: F64, scatter: F64, pulled: F64, prior: GaussianPrior) -> Self:
         """Posteriors whose S is the sum of S₀, the scatter, and what distances from m₀ add to it."""
@@ -72,6 +82,12 @@ class GaussianPosterior(Posterior):
         return ExpectedMixture.build(
             log_weights + lacking, self.m, self.covariances, self.covariance_type, self._factors()
         )
+
+    def predictive_mixture(self, weights: F64) -> GaussianParameters:
+        """Gaussians with the means and covariances of the predictive densities."""
+        inflated = (1.0 + 1.0 / self.beta) / np.maximum(self.nu - self.least_degrees(self.m.shape[1]) - 2.0, 1.0)
+        covariances = self.S * inflated.reshape(-1, *[1] * (self.S.ndim - 1))
+        return GaussianParameters(weights / weights.sum(), self.m, covariances, self.covariance_type)
 
     @property
     def covariances(self) -> F64:
@@ -123,9 +139,9 @@ class GaussianPosterior(Posterior):
         """(m − m₀)ᵀ W (m − m₀), (C,)."""
         return ((self.m - self.prior.m) ** 2 / self.S).sum(axis=1)
 
-    def expected_precisions(self) -> F64:
-        """The diagonals of ν W, (C, D)."""
-        return self.nu[:, None] / self.S
+    def fitted_scale(self, nu: float, floor: F64) -> F64:
+        """S₀ that expects the precisions which these expect in the mean, ν₀ S₀⁻¹ = ⟨ν W⟩, and not below the floor."""
+        return np.asarray(np.maximum(nu / (self.nu[:, None] / self.S).mean(axis=0), floor))
 
     def _traces(self) -> F64:
         """tr S₀ W, (C,)."""
@@ -157,6 +173,10 @@ class MatrixPosterior(GaussianPosterior):
     @staticmethod
     def log_determinant(S: F64) -> float:
         return float(np.linalg.slogdet(S)[1])
+
+    @staticmethod
+    def factor_of(S: F64) -> F64:
+        return np.asarray(np.linalg.cholesky(S), dtype=np.float64)
 
     @classmethod
     def summed(cls, beta: F64, m: F64, nu: F64, scatter: F64, pulled: F64, prior: GaussianPrior) -> Self:
@@ -214,8 +234,18 @@ class MatrixPosterior(GaussianPosterior):
     def _mahalanobis(self) -> F64:
         return self._solved[1][2]
 
-    def expected_precisions(self) -> F64:
-        return self.nu[:, None] * (self._inverse_lower**2).sum(axis=1)
+    def fitted_scale(self, nu: float, floor: F64) -> F64:
+        D, rows = len(floor), float(self.nu.mean())
+        inverse = self._inverse_lower
+        if len(self) < SHAPED_FROM or rows < SHAPED_ROWS * D:
+            # few components would hide in S₀ the directions that they differ in
+            precisions = self.nu[:, None] * (inverse**2).sum(axis=1)
+            return np.diag(np.maximum(nu / precisions.mean(axis=0), floor))
+        units = np.sqrt(floor)
+        factors = np.sqrt(self.nu / (nu * len(self)))[:, None, None] * inverse * units
+        precision = np.tensordot(factors, factors, axes=([0, 1], [0, 1]))  # in units of the floor
+        scale = np.linalg.inv(precision) + np.eye(D)
+        return np.asarray(0.5 * np.outer(units, units) * (scale + scale.T))
 
     def _factors(self) -> F64:
         upper = np.sqrt(self.nu)[:, None, None] * np.swapaxes(self._inverse_lower, 1, 2)
@@ -259,8 +289,10 @@ class GaussianPrior(Prior):
     S: F64
     """(D, D) for full covariances and (D,) for diagonal ones."""
     floor: F64 | None = None
-    """If a diagonal S₀ may be fitted to the components (empirical Bayes): how small its entries may become, (D,), in
-    proportion to what they began with."""
+    """If S₀ may be fitted to the components (empirical Bayes): how small its diagonal may become, (D,), in proportion
+    to what it began with."""
+    fits_beta: bool = False
+    """Whether β₀ may be fitted as well."""
 
     @property
     def covariance_type(self) -> str:
@@ -287,17 +319,30 @@ class GaussianPrior(Prior):
     @cached_property
     def factor(self) -> F64:
         """Lower triangular factor of the matrix S₀."""
-        return np.asarray(np.linalg.cholesky(self.S), dtype=np.float64)
+        return self.kind.factor_of(self.S)
 
     def itself(self) -> GaussianPosterior:
         return self.kind(np.array([self.beta]), self.m[None, :], np.array([self.nu]), self.S[None], self)
 
     def fitted(self, posterior: Posterior) -> GaussianPrior:
-        """Σ_i KL(q_i ‖ p) is smallest where the expected precision of every column is what the prior expects."""
+        """Σ_i KL(q_i ‖ p) is smallest where the expected precisions are in the mean what the prior expects.
+
+        Its derivative by β₀ vanishes where E[(μ − m₀)ᵀ Λ (μ − m₀)] is D / β₀ in the mean.
+        """
         if self.floor is None or not isinstance(posterior, GaussianPosterior):
             return self
-        S = np.maximum(len(posterior) * self.nu / posterior.expected_precisions().sum(axis=0), self.floor)
-        return replace(self, S=self._diagonal(S))
+        prior = replace(self, S=posterior.fitted_scale(self.nu, self.floor))
+        if not self.fits_beta:
+            return prior
+        D = len(self.m)
+        away = float((D / posterior.beta + posterior.nu * posterior._mahalanobis()).mean())
+        return replace(prior, beta=float(np.clip(D / away, *BETA_RANGE)))
+
+    def expected_factor(self) -> F64:
+        return self.kind.factor_of(self.S / self.nu)
+
+    def weakened(self, share: float) -> GaussianPrior:
+        return self if self.floor is None else replace(self, S=share * self.S)
 
     def update(self, moments: Moments) -> GaussianPosterior:
         counts = moments.counts

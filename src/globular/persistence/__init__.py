@@ -84,7 +84,7 @@ def save(estimator: Any, path: str | Path, *, overwrite: bool = True, include_la
     """
     target = check_destination(path, overwrite=overwrite)
     arrays: Arrays = {}
-    document = _describe(estimator, arrays, skip=() if include_labels else ("labels_",))
+    document = _describe(estimator, arrays, skip=() if include_labels else ("labels_", "component_labels_"))
     write_folder(document, arrays, target)
     return target
 

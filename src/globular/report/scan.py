@@ -43,14 +43,15 @@ def scan(
     """Assign every row of the source and keep the closest rows of each cluster. `progress` hears of rows done."""
     check_columns(source, centers.shape[1], getattr(model, "feature_names_in_", None))
     C = len(centers)
-    exact = C < SEARCH_FROM or "exact" not in inspect.signature(model.predict).parameters
+    assign = getattr(model, "predict_components", model.predict)  # clusters of several components have no centre
+    exact = C < SEARCH_FROM or "exact" not in inspect.signature(assign).parameters
     unit = getattr(model, "metric", "") == "cosine"
     counts, squared = np.zeros(C, dtype=np.int64), np.zeros(C)
     best = _Closest(C, n_exemplars)
     for block in source.blocks(max(256, _VALUES_PER_BLOCK // source.n_columns)):
         with warnings.catch_warnings():  # names have been compared, blocks have none
             warnings.filterwarnings("ignore", message="X does not have valid feature names")
-            labels = model.predict(block.rows) if exact else model.predict(block.rows, exact=False)
+            labels = assign(block.rows) if exact else assign(block.rows, exact=False)
         own = squared_distances(block.rows, centers, labels, unit=unit)
         counts += np.bincount(labels, minlength=C)
         squared += np.bincount(labels, own, minlength=C)

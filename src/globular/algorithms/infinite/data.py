@@ -17,7 +17,7 @@ from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph, estimated_graph
 from globular.model.search import Search
-from globular.model.statistics import F64, I64, Claim, SoftStatistics
+from globular.model.statistics import F64, I64, SoftStatistics, joined
 from globular.seam.among import Neighbors, Remembered
 from globular.seam.passes import Expect, ExpectChunks, RowsOf
 from globular.seam.shard import Shard
@@ -51,18 +51,23 @@ _START_DEPTH = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Share:
-    """The part of the data that a component is responsible for: its weights in copies of rows, or in cells."""
+    """The part of the data that a component is responsible for, weighted by that: copies of rows, or cells."""
 
     local: Shard
-    """The rows; empty where there are cells."""
-    cells: Chunks | None = None
+    """Where passes over the cells are run; it has no rows."""
+    cells: Chunks
 
     def __len__(self) -> int:
-        return self.local.n_rows if self.cells is None else len(self.cells)
+        return len(self.cells)
+
+    def join(self, other: Share) -> Share:
+        """What two components are responsible for."""
+        of_rows = self.cells.scatter.shape[1] == other.cells.scatter.shape[1] == 0
+        return Share(self.local, joined([self.cells, other.cells]) if of_rows else self.cells + other.cells)
 
     def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
         """Statistics of the E-step."""
-        return self.local.run(Expect(mixture) if self.cells is None else ExpectChunks(self.cells, mixture))
+        return self.local.run(ExpectChunks(self.cells, mixture))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +102,29 @@ class RowData:
         """Let the next E-step look at all components; False if the last one has."""
         return False
 
-    def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> Shares:
+    def shares(self, mixture: GaussianParameters, components: I64, counts: F64, most: float = np.inf) -> Shares:
         """The shares of some components of `mixture`, which hold the weights `counts`.
 
-        Deviation: of a component with more than `max_trial_rows` rows a random part stands for all of them. Copies of
+        Deviation: of a component with more than `max_trial_rows` rows, or `most`, a random part stands for all of them. Copies of
         rows stay within bounds so, and a split is accepted by the free energy of all rows anyway.
         """
-        claims = self._claims(mixture, components, counts, kept=False)
-        n_distances = self.shard.n_rows * mixture.n_components
-        return Shares([Share(self.shard.local(claim.rows, claim.weights)) for claim in claims], n_distances)
+        return self._shares_of_rows(mixture, components, counts, most, remembered=False)
 
-    def _claims(self, mixture: GaussianParameters, components: I64, counts: F64, *, kept: bool) -> list[Claim]:
+    def _shares_of_rows(
+        self, mixture: GaussianParameters, components: I64, counts: F64, most: float, *, remembered: bool
+    ) -> Shares:
         held = counts * (self.shard.n_rows / self.shard.total_weight)
-        rates = np.minimum(1.0, self._max_trial_rows / np.maximum(held, 1.0))
-        return self.shard.run(RowsOf(mixture, components, rates, int(self._rng.integers(2**62)), remembered=kept))
+        rates = np.minimum(1.0, min(self._max_trial_rows, most) / np.maximum(held, 1.0))
+        seed, kind = int(self._rng.integers(2**62)), mixture.family.scatter
+        claims = self.shard.run(RowsOf(mixture, components, rates, seed, remembered=remembered))
+        rows = [Chunks(claim.weights, claim.rows, np.empty((len(claim.rows), 0)), kind) for claim in claims]
+        return self._shares_of(rows, 0 if remembered else self.shard.n_rows * mixture.n_components)
+
+    def _shares_of(self, claims: list[Chunks], n_distances: int, *, refined: bool = False) -> Shares:
+        """Trials go side by side, unless shares are so small that they are over before another thread has started."""
+        shares = [Share(self.shard.local(chunks.means[:0]), chunks) for chunks in claims]
+        large = sum(len(chunks) * chunks.means.shape[1] ** 2 for chunks in claims) > _SMALL * len(claims)
+        return Shares(shares, n_distances, refined, self.shard.n_threads if large else 1)
 
     def parts(self, value: NodeValue, gain: float) -> Chunks | None:
         """The partition of the data that is worth most, see `Shard.best_nodes`; None if there is no tree."""
@@ -167,18 +181,9 @@ class ActiveRowData(RowData):
         self._has_seen_all = statistics.n_distances >= self.shard.n_rows * mixture.n_components
         return statistics
 
-    def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> Shares:
-        kept = self._remembers and mixture.n_components == self._T
-        claims = self._claims(mixture, components, counts, kept=kept)
-        kind = mixture.family.scatter
-        rows = [Chunks(claim.weights, claim.rows, np.empty((len(claim.rows), 0)), kind) for claim in claims]
-        return self._shares_of(rows, 0 if kept else self.shard.n_rows * mixture.n_components)
-
-    def _shares_of(self, claims: list[Chunks], n_distances: int, *, refined: bool = False) -> Shares:
-        """Trials go side by side, unless shares are so small that they are over before another thread has started."""
-        shares = [Share(self.shard.local(chunks.means[:0]), chunks) for chunks in claims]
-        large = sum(len(chunks) * chunks.means.shape[1] ** 2 for chunks in claims) > _SMALL * len(claims)
-        return Shares(shares, n_distances, refined, self.shard.n_threads if large else 1)
+    def shares(self, mixture: GaussianParameters, components: I64, counts: F64, most: float = np.inf) -> Shares:
+        remembered = self._remembers and mixture.n_components == self._T
+        return self._shares_of_rows(mixture, components, counts, most, remembered=remembered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,9 +251,9 @@ class CellData(ActiveRowData):
         self._graph = estimated_graph(self._graph, found.pairs, self.shard.n_threads)
         return found
 
-    def shares(self, mixture: GaussianParameters, components: I64, counts: F64) -> Shares:
+    def shares(self, mixture: GaussianParameters, components: I64, counts: F64, most: float = np.inf) -> Shares:
         if self.by_rows:
-            return super().shares(mixture, components, counts)
+            return super().shares(mixture, components, counts, most)
         before, n_distances = self.n_cells, self.n_cells * mixture.n_components
         claims = self.shard.run(CellsOf(mixture, components))
         few = np.array([len(chunks) < _LEAST_CELLS for chunks in claims])

@@ -23,7 +23,6 @@ from dataclasses import replace
 import numpy as np
 
 from globular.algorithms.infinite.data import RowData
-from globular.algorithms.infinite.merges import propose_merges
 from globular.algorithms.infinite.run import VANISHED, InfiniteOptions, Mixture, State, VariationalRun
 from globular.algorithms.infinite.splits import Trial
 from globular.algorithms.mixtures.em import one_gaussian
@@ -68,13 +67,22 @@ def infinite(
                 state = yield from run.with_fitted_prior(attempt)
                 continue
             run.prior = before
+        if better := (yield from _sow(run, state, options, rng)):
+            state = better
+            continue
         # Deviation: a mixture that has stopped growing looks closer, and tries again what looks different then
         if run.ended or not run.refine(state, thorough=True):
             break
         state = yield from run.cycle(replace(state, F=np.inf), None, options.tol)
         state = _reconsider(run, state)
     if not run.ended:
-        yield from run.cycle(state, None, options.tol, GROWN)
+        if not options.n_polishing:
+            yield from run.cycle(state, None, options.tol, GROWN)
+            return
+        state = yield from run.cycle(state, None, options.tol, refine=False)
+        while not run.ended and run.look_again():
+            state = yield from run.cycle(state, None, options.tol, refine=False)
+        yield from run.polish(state, GROWN)
 
 
 def _grow(
@@ -109,21 +117,33 @@ def _grow(
 def _shrink(run: VariationalRun, state: State, options: InfiniteOptions) -> Generator[Step[Mixture], None, State]:
     """Deviation: merge components that splits have made superfluous; accepted by the free energy as well."""
     state = run.without_vanished(state)
-    pairs = _merges(run, state, options)
-    while pairs and not run.ended:
+    while not run.ended and (pairs := run.superfluous(state, 0.0)):
         attempt = yield from run.cycle(run.merged(state, pairs), state, options.tol, refine=False)
-        if attempt.F < state.F:
-            state = run.without_vanished(attempt)
-            pairs = _merges(run, state, options)
-        else:
-            pairs = pairs[:1] if len(pairs) > 1 else []
+        if attempt.F >= state.F:
+            break
+        state = run.without_vanished(attempt)
     return state
 
 
-def _merges(run: VariationalRun, state: State, options: InfiniteOptions) -> list[tuple[int, int]]:
-    """Pairs to merge, more at a time where there are many components."""
-    found = propose_merges(state.moments, state.tail, run.prior, options.alpha)
-    return found[: max(options.n_candidates, len(state.moments) // 8)]
+def _sow(
+    run: VariationalRun, state: State, options: InfiniteOptions, rng: np.random.Generator
+) -> Generator[Step[Mixture], None, State | None]:
+    """Deviation: another start with more components, merged until each is worth what is asked of a split (see `sowing`).
+
+    Returns what it leads to, if its F is lower.
+    """
+    sown = run.sown(state, rng)
+    if sown is None:
+        return None
+    sown = yield from run.cycle(sown, state, options.tol, hidden=True)
+    while not run.ended and (pairs := run.superfluous(run.without_vanished(sown), options.gain)):
+        sown = run.merged(run.without_vanished(sown), pairs)
+        sown = yield from run.cycle(sown, state, np.inf, refine=False, hidden=True)
+    sown = yield from run.cycle(run.without_vanished(sown), state, options.tol, refine=False, hidden=True)
+    state = yield from run.compared(state, sown)
+    if run.ended or sown.F > state.F - options.tol * run.total_weight:
+        return None
+    return (yield from run.with_fitted_prior(sown))
 
 
 def one_component(data: RowData, prior: Prior) -> Moments:

@@ -1,58 +1,66 @@
-"""Proposals of merges: pairs of components that might lower the free energy as one.
+"""Trials of merges: pairs of components that are not worth being two.
 
-Splits alone cannot take back a component that later ones have made superfluous. With everything else fixed, F of
-components is −(log-evidence of what each holds) −(log-evidence of the sticks) −(entropy of the labels). The first two
-follow from the moments of a pair; only the entropy that a merge loses is not known. So pairs are proposed as if none
-were lost, and the free energy of all data decides.
+Splits alone cannot take back a component that later ones have made superfluous. The trial of a merge is that of a split
+undone: on what two components hold, everything else fixed, F of the pair is compared with F of both as one. By how much F
+rises is exactly what a split of the one would lower it by, so that both ask for the same gain.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from globular.algorithms.infinite.data import Share
+from globular.algorithms.infinite.splits import LocalRun, SplitRules
 from globular.model.observations import Moments, Prior
-from globular.model.statistics import F64, I64
-from globular.model.sticks import Sticks
+from globular.model.statistics import F64
 
 _NEIGHBOURS = 4
 """Closest components that each is paired with."""
 
+Pair = tuple[int, int]
 
-def propose_merges(moments: Moments, tail: float, prior: Prior, alpha: tuple[float, float]) -> list[tuple[int, int]]:
-    """Pairs that share no component, the most promising first; none if nothing can lower F."""
-    first, second = _close_pairs(moments)
-    if not len(first):
-        return []
+
+def superfluous_pairs(
+    shares: Sequence[Share], moments: Moments, behind: F64, prior: Prior, rules: SplitRules
+) -> list[Pair]:
+    """Pairs whose split would not be worth it by the rules, those first that F rises least by; none shares a component.
+
+    `shares` and `behind` are those of all components, see `try_splits`.
+    """
+    found = []
     alone = prior.update(moments).log_evidences()
-    gains = prior.update(moments.merged(first, second)).log_evidences() - alone[first] - alone[second]
-    sticks = Sticks.from_counts(alpha, moments.counts, tail).log_evidence()
-    gains += [_merged_sticks(moments.counts, tail, alpha, i, j) - sticks for i, j in zip(first, second, strict=True)]
-    pairs: list[tuple[int, int]] = []
+    for i, j in _close_pairs(moments):
+        both = moments.take(np.array([i, j]))
+        weight = float(both.counts.sum())
+        apart = alone[i] + alone[j] - float(prior.update(both.merged([0], [1])).log_evidences()[0])
+        labels = float((both.counts * np.log(weight / np.maximum(both.counts, 1e-300))).sum())
+        if apart - labels - np.log(len(moments) * weight) > rules.gain * weight:
+            continue  # F would rise by at least that, and by what rows shared by the two add to it
+        local = LocalRun(shares[i].join(shares[j]), rules.alpha, float(behind[i] - moments.counts[j]), prior)
+        as_two = local.free_energy(both)
+        excess = local.free_energy(both.merged([0], [1])) - as_two - rules.gain * weight
+        if excess < 0:
+            found.append((excess / weight, i, j))
+    pairs: list[Pair] = []
     taken: set[int] = set()
-    for place in np.argsort(-gains, kind="stable"):
-        i, j = int(first[place]), int(second[place])
-        if gains[place] <= 0:
-            break
+    for _, i, j in sorted(found):
         if not taken & {i, j}:
             taken |= {i, j}
             pairs.append((i, j))
     return pairs
 
 
-def merge(moments: Moments, pairs: list[tuple[int, int]]) -> Moments:
+def merge(moments: Moments, pairs: list[Pair]) -> Moments:
     """The components, those of a pair as one; merged ones last."""
-    first, second = (np.array(side) for side in zip(*pairs, strict=True))
+    first, second = (list(side) for side in zip(*pairs, strict=True))
     stays = np.ones(len(moments), dtype=bool)
-    stays[first] = stays[second] = False
+    stays[first + second] = False
     return moments.take(stays).join(moments.merged(first, second))
 
 
-def _merged_sticks(counts: F64, tail: float, alpha: tuple[float, float], i: int, j: int) -> float:
-    joined = np.append(np.delete(counts, [i, j]), counts[i] + counts[j])
-    return Sticks.from_counts(alpha, -np.sort(-joined), tail).log_evidence()
-
-
-def _close_pairs(moments: Moments) -> tuple[I64, I64]:
+def _close_pairs(moments: Moments) -> list[Pair]:
     """Every component with its closest others, by distances in units of their own variances; i < j."""
     T = len(moments)
     counts = np.maximum(moments.counts, 1e-300)
@@ -65,5 +73,4 @@ def _close_pairs(moments: Moments) -> tuple[I64, I64]:
         pairs |= {
             (min(i, int(j)), max(i, int(j))) for j in np.argsort(distances, kind="stable")[:_NEIGHBOURS] if j != i
         }
-    found = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
-    return found[:, 0], found[:, 1]
+    return sorted(pairs)

@@ -15,8 +15,9 @@ from typing import Literal
 
 import numpy as np
 
-from globular.algorithms.infinite.data import RowData
-from globular.algorithms.infinite.merges import merge
+from globular.algorithms.infinite.data import RowData, Shares
+from globular.algorithms.infinite.merges import Pair, merge, superfluous_pairs
+from globular.algorithms.infinite.sowing import sow
 from globular.algorithms.infinite.splits import SplitRules, Trial, try_splits
 from globular.algorithms.infinite.tree_partition import best_partition, hard_free_energy
 from globular.algorithms.steps import Step
@@ -34,6 +35,10 @@ _ENOUGH = 0.03
 _MANY_MORE = 2
 """How many times the components that splits have found the tree must see to have a say: it cuts clusters of odd shape
 to pieces, and what is odd about a few of them splits see better."""
+_WEAKER = 0.3
+"""Share of the fitted S₀ that polishing keeps: what F takes for spread is partly its own looseness."""
+_MERGED_ROWS = 2000
+"""Rows of a component that trials of merges look at: a rise per row that counts is seen in so many."""
 _REFINE_EVERY = 3
 """Cycles from one expansion of the tree to the next, as in the paper."""
 
@@ -54,9 +59,12 @@ class InfiniteOptions:
     """Weight that every component has to hold when it is split off."""
     gain: float = 0.02
     """What a split has to lower F by, per row of the component that it splits."""
+    n_sown: int = 2
+    """A mixture that has stopped growing is held against one from so many times as many clusters of k-means; 0 does
+    without."""
     n_updates: int = 6
     """Most updates of the children in a trial."""
-    max_trial_rows: float = 100_000
+    max_trial_rows: float = 5_000
     """Where the data are rows, those of a component that the trial of a split copies out and looks at, drawn at random
     if it holds more; infinity is all of them, as in the paper."""
     tol: float = 1e-3
@@ -65,6 +73,8 @@ class InfiniteOptions:
     """Most cycles."""
     closed: bool = False
     """Truncation by q(v_T = 1) = 1."""
+    n_polishing: int = 0
+    """Steps of EM by predictive densities at the end."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,12 +100,12 @@ class VariationalRun:
 
     def __init__(self, data: RowData, prior: Prior, options: InfiniteOptions) -> None:
         self._data, self.prior, self._options = data, prior, options
-        self._total_weight = data.shard.total_weight
-        self._row_constant = prior.row_constant(self._total_weight, *data.shard.column_moments())
+        self.total_weight = data.shard.total_weight
+        self._row_constant = prior.row_constant(self.total_weight, *data.shard.column_moments())
         self._iteration = 0
         self._n_distances = 0
         self._n_arrangements = 0
-        self.epsilon = 0.1 * options.tol * self._total_weight
+        self.epsilon = 0.1 * options.tol * self.total_weight
         self._rules = SplitRules(options.alpha, self.epsilon, options.gain, options.smallest, options.n_updates)
         self.ended = options.max_iter == 0
         self._opened = False
@@ -115,9 +125,11 @@ class VariationalRun:
         return State(mixture, moments, tail, rejected_at, arrangement, F)
 
     def cycle(
-        self, state: State, kept: State | None, tol: float, reason: str = "", *, refine: bool = True
+        self, state: State, kept: State | None, tol: float, reason: str = "", *, refine: bool = True, hidden: bool = False
     ) -> Generator[Step[Mixture], None, State]:
-        """Cycles until F settles; yields them, showing `kept` while it is better. `reason` ends the whole run.
+        """Cycles until F settles; yields them, showing `kept` while it is better, or `hidden` throughout.
+
+        `reason` ends the whole run.
 
         Against `kept` F counts as settled, too, when a cycle adds little to what has been gained already.
 
@@ -129,7 +141,7 @@ class VariationalRun:
             before = state.F
             state = self._update(state)
             gained = 0.0 if kept is None else kept.F - state.F
-            settled = before - state.F < max(tol * self._total_weight, _ENOUGH * (gained - self.epsilon))
+            settled = before - state.F < max(tol * self.total_weight, _ENOUGH * (gained - self.epsilon))
             if settled and reason and self._data.look_again():
                 settled = False
             self._iteration += 1
@@ -141,7 +153,7 @@ class VariationalRun:
             self.ended = bool(stopped)
             if stopped and not self._options.closed:
                 state = replace(self.arrange(state.moments, state.tail, state.rejected_at), F=state.F)
-            shown = kept if kept is not None and kept.F < state.F else state
+            shown = kept if kept is not None and (hidden or kept.F < state.F) else state
             n_distances, self._n_distances = self._n_distances, 0
             yield Step(self._iteration, -shown.F, n_distances, None, shown.mixture, stopped)
         return state
@@ -161,6 +173,36 @@ class VariationalRun:
             # Deviation: where cells remember components by number, those are sorted from round to round only
             return self._state(moments, tail, state.rejected_at, state.arrangement, F)
         return replace(self.arrange(moments, tail, state.rejected_at), F=F)
+
+    def look_again(self) -> bool:
+        """Let the next cycle look at all components; False if the last one has."""
+        return self._data.look_again()
+
+    def polish(self, state: State, reason: str) -> Generator[Step[Mixture], None, State]:
+        """Steps of EM in which a row belongs to components by their predictive densities; they end the run.
+
+        Deviation: F is a bound, and where components hold few rows for their parameters it is far from the evidence by
+        different amounts: it prefers few wide components to many narrow ones, and a large S₀ with them. The density is
+        better by what the posteriors predict. F is not looked at any more; steps show what it was before.
+        """
+        self.prior = self.prior.weakened(_WEAKER)
+        for left in reversed(range(self._options.n_polishing)):
+            sticks = state.mixture.sticks
+            predictive = state.mixture.posterior.predictive_mixture(sticks.weights)
+            if predictive is None or self.ended:
+                break
+            statistics = self._data.e_step(predictive, state.arrangement)
+            self._n_distances += statistics.n_distances
+            moments = Moments.from_pass(predictive, statistics)
+            state = self._state(moments, 0.0, state.rejected_at, state.arrangement, state.F)
+            self._iteration += 1
+            stopped = reason if left == 0 else "max_iter" if self._iteration == self._options.max_iter else ""
+            self.ended = bool(stopped)
+            if stopped:
+                state = replace(self.arrange(state.moments, state.tail, state.rejected_at), F=state.F)
+            n_distances, self._n_distances = self._n_distances, 0
+            yield Step(self._iteration, -state.F, n_distances, None, state.mixture, stopped)
+        return state
 
     def compared(self, state: State, attempt: State) -> Generator[Step[Mixture], None, State]:
         """The state with an F that compares with that of the attempt: one more cycle if the tree has changed."""
@@ -229,13 +271,34 @@ class VariationalRun:
         self._opened |= found.refined
         return sorted(trials, key=lambda trial: -trial.gain)
 
-    def n_seen(self, state: State) -> I64:
-        """Cells or rows that every component has a noticeable share of, (T,)."""
-        every = np.arange(state.mixture.T)
-        found = self._data.shares(state.mixture.local, every, state.moments.counts)
+    def sown(self, state: State, rng: np.random.Generator) -> State | None:
+        """Another start with more components than there are (see `sowing`), or None if there is room for no more."""
+        options = self._options
+        room = min(options.T_max, int(self.total_weight / max(options.smallest, 1.0)))
+        n = min(options.n_sown * state.mixture.T, room)
+        if self.ended or n <= state.mixture.T or self.prior.expected_factor() is None:
+            return None
+        self._n_arrangements += 1
+        moments = sow(self._data, self.prior, n, self._n_arrangements, rng)
+        moments = moments.take(moments.counts > VANISHED)
+        return self.arrange(moments, 0.0, np.zeros((len(moments), 2)))
+
+    def superfluous(self, state: State, gain: float) -> list[Pair]:
+        """Pairs of components that are worth less than `gain` per row as two, some at a time."""
+        found = self._all_shares(state, _MERGED_ROWS)
+        counts = state.moments.counts
+        behind = state.tail + counts.sum() - np.cumsum(counts)
+        return superfluous_pairs(found.shares, state.moments, behind, self.prior, replace(self._rules, gain=gain))
+
+    def _all_shares(self, state: State, most: float = np.inf) -> Shares:
+        found = self._data.shares(state.mixture.local, np.arange(state.mixture.T), state.moments.counts, most)
         self._n_distances += found.n_distances
         self._opened |= found.refined
-        return np.array([len(share) for share in found.shares])
+        return found
+
+    def n_seen(self, state: State) -> I64:
+        """Cells or rows that every component has a noticeable share of, (T,)."""
+        return np.array([len(share) for share in self._all_shares(state).shares])
 
     def split(self, state: State, trials: list[Trial]) -> State:
         """Children in the places of their parents; components that have vanished are left to the tail."""
@@ -255,7 +318,7 @@ class VariationalRun:
         arranged = self.arrange(state.moments.take(stays), state.tail, state.rejected_at[stays])
         return replace(arranged, F=state.F)
 
-    def merged(self, state: State, pairs: list[tuple[int, int]]) -> State:
+    def merged(self, state: State, pairs: list[Pair]) -> State:
         """Pairs of components as one, which is not to be split again at once."""
         moments = merge(state.moments, pairs)
         n_stay = len(moments) - len(pairs)

@@ -17,12 +17,12 @@ from globular.algorithms.infinite.data import Share
 from globular.model.covariances import FAMILIES, one_for_all
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.observations import Moments, Prior
-from globular.model.statistics import I64, SoftStatistics
+from globular.model.statistics import F64, I64, SoftStatistics
 from globular.model.sticks import Sticks
 from globular.threads import ordered_map
 
 _COLD = 1e-3
-"""Variance, relative to that along the principal component, at which responsibilities are all but hard."""
+"""Share of a variance at which responsibilities are all but hard."""
 _STEADY = 1e-3
 """Children have converged when F changes by less than this per unit of weight."""
 _CAUTION = 2.0
@@ -89,7 +89,7 @@ def _try_split(share: Share, component: int, parent: Moments, behind: float, pri
     Deviation: where two halves do not pay, the halves are halved again. A ring of clusters is worth its parts, but not
     two half rings.
     """
-    local = _Local(share, rules.alpha, behind, prior)
+    local = LocalRun(share, rules.alpha, behind, prior)
     needed = max(rules.epsilon, rules.gain * float(parent.counts[0]))
     before = local.free_energy(parent)
     children = local.updated
@@ -118,13 +118,20 @@ def _try_split(share: Share, component: int, parent: Moments, behind: float, pri
     return Trial(component, 0.0, parent, local.n_distances, len(share))
 
 
+def cold_mixture(means: F64, covariance: F64, covariance_type: str) -> GaussianParameters:
+    """Equal components so much colder than `covariance` that every row goes to the closest mean in its units."""
+    family = one_for_all(FAMILIES[covariance_type])  # equal covariances need one factor
+    covariances = np.broadcast_to(_COLD * covariance, family.shape(*means.shape))
+    return GaussianParameters(np.full(len(means), 1.0 / len(means)), means, covariances, family.name)
+
+
 def _fall_to_come(steeper: float, fall: float, n_left: int) -> float:
     """About the most that F falls by in the updates left, if they slow down as the last two did, twice over."""
     ratio = fall / steeper
     return fall * min(n_left, _CAUTION * ratio / (1.0 - ratio))
 
 
-class _Local:
+class LocalRun:
     """Updates of a few components on a share."""
 
     def __init__(self, share: Share, alpha: tuple[float, float], behind: float, prior: Prior) -> None:
@@ -154,13 +161,9 @@ class _Local:
         steps, variances = seen.kind.principal_steps(seen.scatter / counts, metric)
         if not variances.min() > 0:
             return None
-        # as cold as that, every row goes to the closest of the points one standard deviation out
-        family = one_for_all(FAMILIES[self._prior.covariance_type])  # equal covariances need one factor
-        shape = family.shape(2 * len(means), means.shape[1])
-        covariances = np.broadcast_to(_COLD * float(variances.min()) * metric, shape)
+        # every row goes to the closest of the points one standard deviation out
         ends = np.concatenate([means + steps, means - steps])
-        equal = np.full(len(ends), 1.0 / len(ends))
-        cold = GaussianParameters(equal, ends, covariances, family.name)
+        cold = cold_mixture(ends, float(variances.min()) * metric, self._prior.covariance_type)
         return Moments.from_pass(cold, self._e_step(cold))
 
     def _by_column(self, moments: Moments) -> Moments:

@@ -1,0 +1,91 @@
+"""Clusters from components: parts of clusters become one, overlapping Gaussians stay apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from globular import InfiniteGaussianMixture
+from globular.algorithms.infinite.clusters import Part, has_valley, merged_clusters
+from globular.model.statistics import F64
+
+Noise = Callable[[np.random.Generator, tuple[int, int]], F64]
+SHAPES: dict[str, Noise] = {
+    "t": lambda rng, shape: rng.standard_t(4, size=shape) / np.sqrt(2),
+    "uniform": lambda rng, shape: rng.uniform(-np.sqrt(3), np.sqrt(3), size=shape),
+    "gamma": lambda rng, shape: (rng.gamma(1.5, size=shape) - 1.5) / np.sqrt(1.5),
+}
+
+
+def halves(gap: float, n: int = 4000) -> tuple[F64, F64]:
+    """Rows of two normal clusters this far apart, and their true responsibilities."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(n, 3))
+    rows[: n // 2, 0] += gap
+    odds = np.exp(gap * rows[:, 0] - 0.5 * gap**2)
+    return rows, np.column_stack([odds / (1 + odds), 1 / (1 + odds)])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_clusters_of_odd_shape_are_found_whole(shape: str) -> None:
+    """A small twin of the measured cases: five clusters in the plane, far apart."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(5, size=6000)
+    centers = 9.0 * np.array([[0, 0], [1, 0], [0, 1], [1, 1], [2, 2]])
+    rows = centers[truth] + SHAPES[shape](rng, (6000, 2))
+    model = InfiniteGaussianMixture(random_state=0).fit(rows)
+    assert model.n_components_ > 5  # so that there is something to merge
+    assert model.n_clusters_ == 5
+    assert adjusted_rand_score(truth, model.labels_) > 0.95
+    assert adjusted_rand_score(truth, model.labels_) > adjusted_rand_score(truth, model.component_labels_)
+
+
+def test_labels_follow_from_components() -> None:
+    rng = np.random.default_rng(1)
+    rows = np.concatenate([rng.uniform(-2, 2, size=(1500, 2)), rng.normal(size=(500, 2)) + 9])
+    model = InfiniteGaussianMixture(random_state=0).fit(rows)
+    np.testing.assert_array_equal(model.labels_, model.predict(rows))
+    np.testing.assert_array_equal(model.component_labels_, model.predict_components(rows))
+    np.testing.assert_array_equal(model.labels_, model.clusters_[model.component_labels_])
+    np.testing.assert_array_equal(np.unique(model.clusters_), np.arange(model.n_clusters_))
+    assert model.n_clusters_ == 2
+
+
+def test_gaussians_that_overlap_stay_apart() -> None:
+    """At two and a half deviations there is no valley, and the moments say that both are Gaussians."""
+    rows, shares = halves(2.5)
+    weights = np.ones(len(rows))
+    one, other = (Part.of(rows, shares[:, i]) for i in range(2))
+    assert one.odd == other.odd == 0.0
+    assert not has_valley(rows, one, other, one.with_(other, rows))
+    np.testing.assert_array_equal(merged_clusters(rows, weights, shares), [0, 1])
+
+
+def test_a_valley_keeps_odd_clusters_apart() -> None:
+    """Two uniform clusters side by side: odd, but with a valley as soon as there is a gap."""
+    rng = np.random.default_rng(0)
+    for gap, n_clusters in ((0.0, 1), (1.0, 2)):
+        rows = rng.uniform(size=(4000, 2))
+        right = rows[:, 0] > 0.5
+        rows[right, 0] += 0.5 * gap
+        middle = 0.5 + 0.25 * gap
+        share = 1 / (1 + np.exp(-(rows[:, 0] - middle) * 12))  # unsure near the cut
+        found = merged_clusters(rows, np.ones(4000), np.column_stack([share, 1 - share]))
+        assert found.max() + 1 == n_clusters
+
+
+def test_a_component_that_no_row_of_the_sample_is_of_is_a_cluster_of_its_own() -> None:
+    rows, shares = halves(6.0, 400)
+    empty = np.column_stack([shares, np.zeros(len(rows))])
+    np.testing.assert_array_equal(merged_clusters(rows, np.ones(len(rows)), empty), [0, 1, 2])
+
+
+def test_a_weight_of_two_is_two_rows() -> None:
+    rows, shares = halves(1.0, 600)
+    weights = np.random.default_rng(0).integers(1, 4, size=600)
+    many = np.repeat(np.arange(600), weights)
+    a = merged_clusters(rows, weights.astype(np.float64), shares)
+    np.testing.assert_array_equal(a, merged_clusters(rows[many], np.ones(len(many)), shares[many]))

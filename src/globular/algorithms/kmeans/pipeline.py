@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from globular.algorithms.kmeans.coreset import FAR_OFF, draw_part, draw_parts, part_bytes, swap_and_step_from_part
+from globular.algorithms.kmeans.few_rows import search_few_rows
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.kmeans.subspace import LARGEST_COPY, enter_subspace, leave_subspace
@@ -32,6 +33,7 @@ from globular.algorithms.kmeans.trials import ROUGH_GAIN, STEPS_PER_TRIAL, Trial
 from globular.algorithms.kmeans.yinyang import yinyang
 from globular.algorithms.seeding.named import Starting
 from globular.algorithms.steps import Step, numbered_from, result_of
+from globular.model.few_rows import are_few
 from globular.model.history import PART
 from globular.model.statistics import F64
 from globular.model.subspace import LEADING
@@ -125,6 +127,11 @@ class PipelineOptions:
             tol=0.0 if probing else self.tol, unit_centers=self.unit_centers,
         )  # fmt: skip
 
+    def searches_few(self, shard: Shard) -> bool:
+        """Whether the rows are searched beside the algorithm: see `few_rows`."""
+        is_few = are_few(shard.n_rows, shard.n_columns, self.n_clusters)
+        return is_few and self.may_narrow and self.chosen == "exact"
+
     @property
     def last_probes(self) -> int:
         """Cells that `label_rows` searches after the last step; 0 looks at all centres."""
@@ -142,7 +149,7 @@ def kmeans(
         return
     rng = np.random.default_rng(random_state.randint(2**31, size=4))
     inside = None
-    if options.may_narrow:
+    if options.may_narrow and not options.searches_few(shard):
         largest_share = LARGEST_SHARE[options.chosen]
         inside = enter_subspace(shard, options.n_clusters, rng, largest_share, unit_centers=options.unit_centers)
     stepping = options.stepping
@@ -180,6 +187,12 @@ def _search_and_step(
     shard: Shard, seed: Seeding, options: PipelineOptions, stepping: ProbingOptions, rng: np.random.Generator
 ) -> Iterator[Step[F64]]:
     """Stages 2 to 5 for few clusters: a search on parts of growing size, then steps over all rows."""
+    if options.searches_few(shard):
+        start = yield from seed(shard)
+        few_steps = search_few_rows(shard, start.centers, stepping, QUALITIES[options.quality].trials, rng)
+        best = yield from few_steps
+        yield from probing_kmeans(shard, best.model, stepping, rng, before=best.objective)
+        return
     parts = draw_parts(shard, options.n_clusters, rng) if options.may_narrow else []
     trials = QUALITIES[options.quality].trials
     on_part = replace(stepping, min_gain=max(PART_GAIN, stepping.min_gain), max_iter=PART_STEPS, tol=0.0)

@@ -354,8 +354,8 @@ def try_few(
             if gain - loss > promise and gain > of_trials.least_ratio * loss:
                 promise, seat = gain - loss, spare
                 copy_row(desk.last, 0, desk.place, 1)
-        n_failures += 1
         moved = seat >= 0
+        n_failures += 1 if moved else 2  # where there is nothing to try, there will hardly be
         if moved:
             copy(best, desk.centers)
             copy_row(desk.place, 1, desk.centers, seat)

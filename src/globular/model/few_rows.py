@@ -16,6 +16,7 @@ MOST_NUMBERS, MOST_PRODUCTS = 1 << 18, 1 << 23
 """Numbers of the rows, and products of a step, up to which rows are few; beyond, a pass is worth calling."""
 NOBODY = 0.0625 / float(np.finfo(np.float64).tiny)
 """A norm that no centre has."""
+NOBODY_BITS = int(np.array(NOBODY).view(np.int64))
 
 
 def are_few(n_rows: int, n_columns: int, n_clusters: int) -> bool:
@@ -45,9 +46,11 @@ class FewRows:
     """Rows with weights, about their mean unless centres shall have unit length."""
 
     def __init__(self, rows: F64, weights: F64, *, unit_centers: bool = False) -> None:
+        self.n_rows = len(rows)
         self._offset = np.zeros(rows.shape[1]) if unit_centers else weights @ rows / weights.sum()
         self._x = rows - self._offset
         self._columns, self._weights = np.ascontiguousarray(self._x.T), weights
+        self._last_desk: Desk | None = None
         self._squares = np.zeros(len(rows) + ROWS)
         np.einsum("ij,ij->i", self._x, self._x, out=self._squares[: len(rows)])
 
@@ -72,14 +75,19 @@ class FewRows:
         return Found(best + self._offset, *found)
 
     def _desk(self, centers: F64) -> Desk:
-        (n, D), C = self._x.shape, len(centers)
+        """The arrays to work on, with these centres."""
+        if self._last_desk is None or len(self._last_desk.centers) != len(centers):
+            self._last_desk = self._new_desk(len(centers))
+        np.subtract(centers, self._offset, out=self._last_desk.centers)
+        return self._last_desk
+
+    def _new_desk(self, C: int) -> Desk:
+        n, D = self._x.shape
         tile = tile_for(C, D, 8)
         K = -(-C // tile.step) * tile.step
-        of_centers = np.empty((4, C, D))
-        of_centers[0] = centers - self._offset
         return Desk(
             np.empty(n + ROWS, dtype=np.int32), *np.empty((2, n + ROWS)), self._squares, *np.empty((2, n)),
-            np.arange(n), *of_centers, *np.empty((2, C)), np.empty((2, D)),
+            np.arange(n), *np.empty((4, C, D)), *np.empty((2, C)), np.empty((2, D)),
             np.zeros((K // tile.width, D, tile.width)), np.full(K, NOBODY), np.array([-1 << (K - 1).bit_length()]),
-            int(np.array(NOBODY).view(np.int64)), np.empty((0, K)),
+            NOBODY_BITS, np.empty((0, K)),
         )  # fmt: skip

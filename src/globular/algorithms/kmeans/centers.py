@@ -68,6 +68,9 @@ def update_centers(
 
 def by_parts(work: Callable[[slice], object], sums: F64, n_threads: int) -> None:
     """Do something to all rows of an array, (C, D), on our threads."""
+    if sums.size <= NUMBERS_PER_PART:
+        work(slice(0, len(sums)))
+        return
     spans = even_ranges(len(sums), 1 + NUMBERS_PER_PART // max(1, sums.shape[1]))
     run_all(lambda span: work(slice(*span)), spans, n_threads)
 

@@ -18,12 +18,10 @@ import numpy as np
 
 from globular.algorithms.kmeans.probing import ProbingOptions
 from globular.algorithms.kmeans.trials import ROUGH_GAIN, STEPS_PER_TRIAL, WORTH_KEEPING, TrialOptions
-from globular.algorithms.seeding.common import few_rows_of
 from globular.algorithms.steps import Step
-from globular.model.few_rows import StepLimits, TrialLimits
+from globular.model.few_rows import FewRows, StepLimits, TrialLimits
 from globular.model.history import PART
 from globular.model.statistics import F64
-from globular.seam.shard import Shard
 
 CANDIDATES = 4
 """Rows of which the best is tried."""
@@ -38,33 +36,28 @@ PRODUCTS_AT_ONCE = 1 << 27
 
 
 def search_few_rows(
-    shard: Shard, centers: F64, options: ProbingOptions, trials: TrialOptions, rng: np.random.Generator
+    rows: FewRows, centers: F64, options: ProbingOptions, trials: TrialOptions, rng: np.random.Generator
 ) -> Generator[Step[F64], None, Step[F64]]:
-    """Iterations and trials, about `max_iter` of all of them together; returns the last step."""
-    rows, C = few_rows_of(shard, unit_centers=options.unit_centers), len(centers)
-    limits = StepLimits(options.max_iter, ROUGH_GAIN, options.total, options.unexplained, options.unit_centers)
+    """Iterations and trials, `max_iter` of all of them together, or a few more; returns the last step."""
+    N, C, D = rows.n_rows, *centers.shape
+    at_once = max(1, PRODUCTS_AT_ONCE // (N * C * D))
+    limits = StepLimits(options.max_iter, options.min_gain, options.total, options.unexplained, options.unit_centers)
     found = rows.step(centers, limits._replace(min_gain=max(options.min_gain, ROUGH_GAIN)))
-
-    def step(n_distances: int) -> Step[F64]:
-        return Step(0, found.objective, n_distances, None, found.centers, stage=PART, next_rows=shard.n_rows)
-
-    n_first = n_steps = found.n_steps
-    yield step(n_steps * shard.n_rows * C)
-    limits = limits._replace(min_gain=options.min_gain)
-    of_trials = TrialLimits(
-        LEAST_RATIO, WORTH_KEEPING, trials.max_failures + trials.more_failures // (FEWER_FAILURES * C), 0
-    )
-    last_trial = min(options.max_iter, n_first * (1 + STEPS_PER_FAILURE * trials.max_failures))
-    n_rounds, at_once = trials.max_trials, max(1, PRODUCTS_AT_ONCE // (shard.n_rows * shard.n_columns * C))
-    while C > 1 and n_rounds > 0 and n_steps < last_trial and found.n_failures < of_trials.max_failures:
-        draws = rng.random((min(n_rounds, at_once), CANDIDATES))
-        found = rows.swap(
-            found.centers, draws, limits._replace(max_steps=STEPS_PER_TRIAL),
-            of_trials._replace(max_steps=int(last_trial) - n_steps), found.n_failures,
-        )  # fmt: skip
-        n_rounds, n_steps = n_rounds - len(draws), n_steps + found.n_steps
-        yield step(found.n_steps * shard.n_rows * C + draws.size * 2 * shard.n_rows)
-    found = rows.step(found.centers, limits._replace(max_steps=max(1, options.max_iter - n_steps)))
-    last = step(found.n_steps * shard.n_rows * C)
+    n_steps, n_looks = found.n_steps, 0
+    last_trial = min(options.max_iter, int(n_steps * (1 + STEPS_PER_FAILURE * trials.max_failures)))
+    max_failures = trials.max_failures + trials.more_failures // (FEWER_FAILURES * C)
+    for first in range(0, trials.max_trials, at_once):
+        if C == 1 or n_steps >= last_trial or found.n_failures >= max_failures:
+            break
+        draws = rng.random((min(trials.max_trials - first, at_once), CANDIDATES))
+        of_trials = TrialLimits(LEAST_RATIO, WORTH_KEEPING, max_failures, last_trial - n_steps)
+        found = rows.swap(found.centers, draws, limits._replace(max_steps=STEPS_PER_TRIAL), of_trials, found.n_failures)
+        n_steps, n_looks = n_steps + found.n_steps, n_looks + 2 * draws.size
+        if first + at_once < trials.max_trials:
+            yield Step(0, found.objective, 0, None, found.centers, stage=PART, next_rows=N)
+    if n_steps < options.max_iter:
+        found = rows.step(found.centers, limits._replace(max_steps=options.max_iter - n_steps))
+        n_steps += found.n_steps
+    last = Step(0, found.objective, N * (C * n_steps + n_looks), None, found.centers, stage=PART)
     yield last
     return last

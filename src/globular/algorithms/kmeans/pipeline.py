@@ -31,6 +31,7 @@ from globular.algorithms.kmeans.subspace import LARGEST_COPY, enter_subspace, le
 from globular.algorithms.kmeans.swaps import swap_and_step
 from globular.algorithms.kmeans.trials import ROUGH_GAIN, STEPS_PER_TRIAL, TrialOptions, search_by_trials
 from globular.algorithms.kmeans.yinyang import yinyang
+from globular.algorithms.seeding.common import few_rows_of
 from globular.algorithms.seeding.named import Starting
 from globular.algorithms.steps import Step, numbered_from, result_of
 from globular.model.few_rows import are_few
@@ -147,7 +148,7 @@ def kmeans(
         exact = KMeansOptions(options.max_iter, options.tol, options.unit_centers)
         yield from PLAIN[options.chosen](shard, start.centers, exact)
         return
-    rng = np.random.default_rng(random_state.randint(2**31, size=4))
+    rng = np.random.default_rng(random_state.randint(2**31, size=4).astype(np.uint32))
     inside = None
     if options.may_narrow and not options.searches_few(shard):
         largest_share = LARGEST_SHARE[options.chosen]
@@ -178,7 +179,7 @@ def _seed_and_step(
         yield from swap_and_step(shard, start.centers, stepping, rng, labelled=start.labelled)
     else:
         logger.info("begins with %d of %d rows", part.n_rows, shard.n_rows)
-        steps = swap_and_step_from_part(shard, part, start.centers, stepping, rng)
+        steps = swap_and_step_from_part(shard, part, start.centers, stepping, rng, labelled=start.labelled)
         del part  # the steps give it up when they are done with it
         yield from steps
 
@@ -189,8 +190,8 @@ def _search_and_step(
     """Stages 2 to 5 for few clusters: a search on parts of growing size, then steps over all rows."""
     if options.searches_few(shard):
         start = yield from seed(shard)
-        few_steps = search_few_rows(shard, start.centers, stepping, QUALITIES[options.quality].trials, rng)
-        best = yield from few_steps
+        rows = start.rows or few_rows_of(shard, unit_centers=options.unit_centers)
+        best = yield from search_few_rows(rows, start.centers, stepping, QUALITIES[options.quality].trials, rng)
         yield from probing_kmeans(shard, best.model, stepping, rng, before=best.objective)
         return
     parts = draw_parts(shard, options.n_clusters, rng) if options.may_narrow else []

@@ -12,6 +12,8 @@ from globular.kernels.few_rows import Desk, StepLimits, TrialLimits
 from globular.kernels.tiles import ROWS, tile_for
 from globular.model.statistics import F64
 
+__all__ = ["FewRows", "Found", "SeedRows", "StepLimits", "TrialLimits", "are_few"]
+
 MOST_NUMBERS, MOST_PRODUCTS = 1 << 18, 1 << 23
 """Numbers of the rows, and products of a step, up to which rows are few; beyond, a pass is worth calling."""
 NOBODY = 0.0625 / float(np.finfo(np.float64).tiny)
@@ -85,9 +87,13 @@ class FewRows:
         n, D = self._x.shape
         tile = tile_for(C, D, 8)
         K = -(-C // tile.step) * tile.step
+        closest, second = np.empty((2, n + ROWS))
+        running, apart = np.empty((2, n))
+        centers, means, last, velocity = np.empty((4, C, D))
+        counts, losses = np.empty((2, C))
         return Desk(
-            np.empty(n + ROWS, dtype=np.int32), *np.empty((2, n + ROWS)), self._squares, *np.empty((2, n)),
-            np.arange(n), *np.empty((4, C, D)), *np.empty((2, C)), np.empty((2, D)),
+            np.empty(n + ROWS, dtype=np.int32), closest, second, self._squares, running, apart, np.arange(n),
+            centers, means, last, velocity, counts, losses, np.empty((2, D)),
             np.zeros((K // tile.width, D, tile.width)), np.full(K, NOBODY), np.array([-1 << (K - 1).bit_length()]),
             NOBODY_BITS, np.empty((0, K)),
         )  # fmt: skip

@@ -188,7 +188,7 @@ def _search_and_step(
     shard: Shard, seed: Seeding, options: PipelineOptions, stepping: ProbingOptions, rng: np.random.Generator
 ) -> Iterator[Step[F64]]:
     """Stages 2 to 5 for few clusters: a search on parts of growing size, then steps over all rows."""
-    if options.searches_few(shard):
+    if options.searches_few(shard) and stepping.unexplained == 0:  # in a subspace there are several starts
         start = yield from seed(shard)
         rows = start.rows or few_rows_of(shard, unit_centers=options.unit_centers)
         best = yield from search_few_rows(rows, start.centers, stepping, QUALITIES[options.quality].trials, rng)

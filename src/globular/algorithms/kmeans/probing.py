@@ -117,14 +117,12 @@ class Labelling:
     """Share of a sample of the rows that have a closest centre for their label."""
 
 
-def label_rows(
-    shard: Shard, centers: F64, n_probes: int, *, labelled: bool = True, hurried: bool = False
-) -> Labelling:
+def label_rows(shard: Shard, centers: F64, n_probes: int, *, labelled: bool = True, hurried: bool = False) -> Labelling:
     """Label every row with the closest centre of a few cells, or of all where `n_probes` is 0.
 
-    Rows that are `labelled` keep their label if none is closer. If `hurried`, others have the closest centre of a single
-    small cell. The cells are drawn with a fixed seed, here and in
-    `predict(exact=False)`: labels belong to the centres, not to the `random_state` of the fit that found them.
+    Rows that are `labelled` keep their label if none is closer. If `hurried`, others have the closest centre of a
+    single small cell. The cells are drawn with a fixed seed, here and in `predict(exact=False)`: labels belong to the
+    centres, not to the `random_state` of the fit that found them.
     """
     if n_probes == 0:
         exact = shard.run(Assign(centers, want="labels"))

@@ -90,7 +90,7 @@ def test_all_rows_are_swapped_where_the_part_was_misleading() -> None:
     shard = CpuShard(X)
     seeds = result_of(hierarchical(part, C, random, 0))
     options = ProbingOptions(min_gain=0.005)
-    steps = swap_and_step_from_part(shard, part, seeds.centers, options, random)
+    steps = swap_and_step_from_part(shard, part, seeds.centers, options, random, labelled=True)
     first = next(step for step in steps if step.stage == ITERATIONS)
     good = exact_error(X, KMeans(C, algorithm="probing", random_state=0).fit(X).cluster_centers_)
     assert exact_error(X, first.model) < 1.25 * good < 0.6 * exact_error(X, seeds.centers)
@@ -117,8 +117,9 @@ def test_the_part_is_given_up_before_the_steps_over_all_rows() -> None:
     part = draw_part(shard, C, random)
     assert part is not None
     steps = swap_and_step_from_part(
-        shard, part, result_of(hierarchical(part, C, random, 0)).centers, ProbingOptions(min_gain=0.005), random
-    )
+        shard, part, result_of(hierarchical(part, C, random, 0)).centers, ProbingOptions(min_gain=0.005), random,
+        labelled=True,
+    )  # fmt: skip
     gone = weakref.ref(part)
     del part
     assert (first := next(steps)).stage == PART and gone() is not None

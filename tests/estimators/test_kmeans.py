@@ -498,11 +498,11 @@ def test_fit_iter_keeps_the_attributes_current() -> None:
 
 def test_fit_iter_may_be_left() -> None:
     X = blobs(n=400, C=15)
-    model = KMeans(15, random_state=0, tol=0)
+    model = KMeans(15, algorithm="lloyd", random_state=0, tol=0)
     for record in model.fit_iter(X):
         if record.iteration == 2:
             break
-    cut = KMeans(15, random_state=0, tol=0, max_iter=2).fit(X)
+    cut = KMeans(15, algorithm="lloyd", random_state=0, tol=0, max_iter=2).fit(X)
     assert model.n_iter_ == 2
     np.testing.assert_array_equal(model.cluster_centers_, cut.cluster_centers_)
     np.testing.assert_array_equal(model.predict(X), cut.labels_)
@@ -560,7 +560,8 @@ def test_callbacks_see_the_whole_fit() -> None:
 
 def test_a_callback_ends_the_fit() -> None:
     watch, other = Watch(stop_after=2), Watch()
-    model = KMeans(12, callbacks=[watch, other], tol=0, random_state=0, n_init=5).fit(X_SMALL)
+    lloyd = KMeans(12, algorithm="lloyd", callbacks=[watch, other], tol=0, random_state=0, n_init=5)
+    model = lloyd.fit(X_SMALL)
     assert model.n_iter_ == 2 and model.stopped_ == "callback"
     assert len(other.seen) == len(model.history_) + 2 and other.seen[-1] == ("end", "callback")
     np.testing.assert_array_equal(model.predict(X_SMALL), model.labels_)
@@ -571,7 +572,8 @@ def test_max_time_ends_the_fit_after_a_step() -> None:
     assert model.n_iter_ == 0 and len(model.history_) == 1 and model.stopped_ == "max_time"
     np.testing.assert_array_equal(model.predict(X_SMALL), model.labels_)
     begun = time.perf_counter()
-    slow = KMeans(12, max_time=0.2, tol=0, callbacks=lambda estimator, record: time.sleep(0.06)).fit(X_SMALL)
+    sleep = lambda estimator, record: time.sleep(0.06)  # noqa: E731
+    slow = KMeans(12, algorithm="lloyd", max_time=0.2, tol=0, callbacks=sleep).fit(X_SMALL)
     assert slow.stopped_ == "max_time" and time.perf_counter() - begun < 1.0
 
 

@@ -168,3 +168,23 @@ def test_no_further_run_begins_when_the_time_is_over() -> None:
     slow = KMeans(C, n_init=50, max_time=0.5, callbacks=lambda *_: time.sleep(0.02), random_state=0).fit(X)
     assert slow.stopped_ in ("max_time", "no label changed", "centres moved less than tol")
     assert slow.inertia_ < 1.5 * KMeans(C, n_init=3, random_state=0).fit(X).inertia_
+
+
+@pytest.mark.parametrize("init", ["random", "afk-mc2", "k-means||", "greedy k-means++"])
+def test_a_part_may_begin_without_labels(init: str) -> None:
+    """Swaps once took labels for granted that these seeds do not leave, and wrote to places that were not theirs."""
+    X = rows(20_000, 4)
+    model = many(init=init).fit(X)
+    assert "part" in {record.stage for record in model.history_}
+    assert model.inertia_ < 1.3 * many().fit(X).inertia_
+
+
+@pytest.mark.parametrize("n_clusters", [50, 4096])
+def test_labels_are_rough_where_time_is_up_before_the_first_iteration(n_clusters: int) -> None:
+    X = np.random.default_rng(0).normal(size=(20_000, 3)).astype(np.float32)
+    model = KMeans(n_clusters, algorithm="probing", random_state=0, max_time=1e-9).fit(X)
+    assert model.stopped_ == "max_time" and model.n_iter_ == 0
+    squared = hard.squared_distances(X, model.cluster_centers_)
+    assert model.inertia_ == pytest.approx(squared[np.arange(len(X)), model.labels_].sum(), rel=1e-5)
+    assert 0.3 < model.label_recall_ <= 1.0 and model.inertia_ < 2.0 * squared.min(axis=1).sum()
+    assert model.n_distances_ < len(X) * (3.5 * np.sqrt(n_clusters) if n_clusters < 4096 else 120)

@@ -77,7 +77,7 @@ def test_neighborhoods_by_cells(C: int, G: int) -> None:
     closest = exhaustive(centers, min(G, C))
     recall = np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(graph.tolist(), closest.tolist(), strict=True)])
     assert recall >= 0.95
-    n_distances = label_by_cells(shard, centers, cells)
+    n_distances = label_by_cells(shard, centers, cells).n_distances
     assert shard.labels.min() >= 0 and shard.labels.max() < C
     # all middles, and the centres of one cell
     assert 50 * (len(cells.middles) + 1) <= n_distances <= 50 * (len(cells.middles) + np.diff(cells.starts).max())

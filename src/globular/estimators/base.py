@@ -72,7 +72,7 @@ class Estimator(SharedParameters, BaseEstimator):
         >>> import numpy as np
         >>> from globular import KMeans
         >>> X = np.random.default_rng(0).normal(size=(500, 2))
-        >>> model = KMeans(n_clusters=20, random_state=0)
+        >>> model = KMeans(n_clusters=20, algorithm="lloyd", random_state=0)
         >>> for record in model.fit_iter(X):
         ...     if record.iteration == 3:
         ...         break

@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 
-from globular.algorithms.kmeans.cells import draw_cells, label_by_cells
+from globular.algorithms.kmeans.cells import draw_cells, draw_small_cells, label_by_cells
 from globular.algorithms.kmeans.probing import find_labels
 from globular.algorithms.seeding.named import STARTS
 from globular.algorithms.steps import Step, in_units
@@ -60,6 +60,8 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     labels_: Labels
     inertia_: float
     _least_label = 0
+    _hurries = False
+    """Whether rows get rough labels where time is up before the first iteration."""
 
     @abstractmethod
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[Any]]:
@@ -156,15 +158,17 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         if n_probes is None:
             return 0.0
         shard, started = data.shard, time.perf_counter()
-        cells = draw_cells(shard, centers, np.random.default_rng(0)) if n_probes else None
+        draw = draw_small_cells if self._hurries else draw_cells
+        cells = draw(shard, centers, np.random.default_rng(0)) if n_probes else None
         fixed, seconds = 2 * (time.perf_counter() - started), []
         sizes = [max(1, min(data.n_rows // 16, size)) for size in TIMED_ROWS]
         for size in (sizes[0], *sizes):  # the first time everything is slow
-            sample = shard.local(shard.take(np.linspace(0, data.n_rows - 1, size).astype(np.intp)))
+            sample = shard.subset(np.linspace(0, data.n_rows - 1, size).astype(np.intp))
             started = time.perf_counter()
             if cells is not None:
                 label_by_cells(sample, centers, cells)
-            sample.run(Assign(centers, ALL if cells is None else Probe(cells, n_probes), "labels"))
+            if cells is None or not self._hurries:
+                sample.run(Assign(centers, ALL if cells is None else Probe(cells, n_probes), "labels"))
             seconds.append(time.perf_counter() - started)
         return fixed + max(0.0, seconds[2] - seconds[1]) / max(1, sizes[1] - sizes[0]) * data.n_rows
 

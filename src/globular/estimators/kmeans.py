@@ -93,6 +93,7 @@ class KMeans(CentroidEstimator):
     True
     """
 
+    _hurries = True
     _parameter_constraints: ClassVar[Constraints] = {
         **CentroidEstimator._parameter_constraints,
         "algorithm": [StrOptions({"auto", *ALGORITHMS})],
@@ -176,7 +177,7 @@ class KMeans(CentroidEstimator):
         self.label_recall_, n_distances = 1.0, 0
         if reason != "no label changed" or data.dtype != np.float64:  # centres have moved, or were rounded to float32
             labelled = self.history_[-1].stage == ITERATIONS  # swaps that Ctrl-C has ended leave labels of no centre
-            found = label_rows(data.shard, centers, n_probes, labelled=labelled)
+            found = label_rows(data.shard, centers, n_probes, labelled=labelled, hurried=reason == "max_time")
             self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
             n_distances = found.n_distances
         self.labels_ = data.labels(centers, exact=n_probes == 0).copy()

@@ -87,7 +87,7 @@ def choose_centers(
     see `draw_seeds`.
     """
     if isinstance(init, str):
-        rng = np.random.default_rng(random_state.randint(2**31, size=4))
+        rng = np.random.default_rng(random_state.randint(2**31, size=4).astype(np.uint32))
         return (yield from draw_seeds(data.shard, init, n_clusters, rng, rough=rough, unit_centers=unit))
     if callable(init):
         if data.matrix is None:

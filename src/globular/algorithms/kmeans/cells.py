@@ -23,11 +23,19 @@ from globular.threads import single_threaded_blas
 STEPS = 3
 CELLS_OF_CELLS_FROM = 200_000
 """Number of centres from which √C cells cost more than two levels of C^(1/3) each."""
+SMALL_CELLS_FROM = 4096
+"""Number of centres from which a look down two levels of cells costs half of one down a single level."""
 LARGEST_CELL = 4
 """Times the mean number of centres that a cell may have; a larger one is halved until it has not. In hundreds of
 columns most centres may be closest to one and the same middle, and to search that cell is to look at all centres."""
 EXACT_UP_TO = 1000
 """Up to this number, rows without labels look at all centres: matrix products make up for the larger number."""
+
+
+def draw_small_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterCells:
+    """Cells for a look that shall be cheap rather than good: cells of cells, where they have some centres each."""
+    draw = _draw_cells if len(centers) < SMALL_CELLS_FROM else _draw_cells_of_cells
+    return draw(shard, centers, rng)
 
 
 def draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterCells:
@@ -97,12 +105,12 @@ def _draw_cells_of_cells(shard: Shard, centers: F64, rng: np.random.Generator) -
     return CenterCells(cell_centers, np.argsort(cell_of, kind="stable"), starts, replace(above, order=order))
 
 
-def label_by_cells(shard: Shard, centers: F64, cells: CenterCells) -> int:
-    """Label every row with the closest centre of its closest cell; returns the distances it took. O(N √C D)."""
+def label_by_cells(shard: Shard, centers: F64, cells: CenterCells) -> HardStatistics:
+    """Label every row with the closest centre of its closest cell. O(N √C D)."""
     tree = cells.tree(centers)
     statistics = shard.run(Assign(tree.centers, Down(tree), "labels"))
     shard.run(Relabel(cells.order.astype(np.int32)))
-    return statistics.n_distances
+    return statistics
 
 
 def search_widely(shard: Shard, centers: F64, n_probes: int, rng: np.random.Generator) -> HardStatistics:
@@ -115,7 +123,7 @@ def search_widely(shard: Shard, centers: F64, n_probes: int, rng: np.random.Gene
         shard.run(LabelBySeeds())
         sums = shard.run(SumByLabel(len(centers)))
         return replace(sums, objective=found.potential, n_changed=shard.n_rows, n_distances=found.n_distances)
-    n_distances = label_by_cells(shard, centers, draw_cells(shard, centers, rng))
+    n_distances = label_by_cells(shard, centers, draw_cells(shard, centers, rng)).n_distances
     statistics = shard.run(Assign(centers, Probe(draw_cells(shard, centers, rng), 2 * n_probes)))
     return replace(statistics, n_distances=statistics.n_distances + n_distances)
 

@@ -68,8 +68,10 @@ def update_centers(
 
 def by_parts(work: Callable[[slice], object], sums: F64, n_threads: int) -> None:
     """Do something to all rows of an array, (C, D), on our threads; one that is not in memory is not cut."""
-    at_once = 1 + NUMBERS_PER_PART // max(1, sums.shape[1]) if isinstance(sums, np.ndarray) else len(sums)
-    spans = even_ranges(len(sums), max(1, at_once))
+    if not isinstance(sums, np.ndarray) or sums.size <= NUMBERS_PER_PART:
+        work(slice(0, len(sums)))
+        return
+    spans = even_ranges(len(sums), 1 + NUMBERS_PER_PART // max(1, sums.shape[1]))
     run_all(lambda span: work(slice(*span)), spans, n_threads, calls_blas=False)
 
 

@@ -89,13 +89,13 @@ def part_bytes(n_rows: int, n_columns: int) -> int:
 
 
 def swap_and_step_from_part(
-    shard: Shard, part: Shard, centers: F64, options: ProbingOptions, rng: np.random.Generator
+    shard: Shard, part: Shard, centers: F64, options: ProbingOptions, rng: np.random.Generator, *, labelled: bool
 ) -> Iterator[Step[F64]]:
-    """`swap_and_step` on the part, whose rows are labelled, to its end; then on all rows.
+    """`swap_and_step` on the part, whose rows may be labelled, to its end; then on all rows.
 
     All rows are swapped only if the part was misleading.
     """
-    for step in swap_and_step(part, centers, options, rng):
+    for step in swap_and_step(part, centers, options, rng, labelled=labelled):
         yield replace(step, iteration=0, stopped="", stage=PART, next_rows=None if step.stopped else part.n_rows)
     del part  # its memory is free while the steps over all rows are taken
     good_enough = CREDIBLE * step.objective

@@ -24,14 +24,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from globular.algorithms.kmeans.coreset import FAR_OFF, draw_part, draw_parts, part_bytes, swap_and_step_from_part
+from globular.algorithms.kmeans.few_rows import search_few_rows
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.kmeans.subspace import LARGEST_COPY, enter_subspace, leave_subspace
 from globular.algorithms.kmeans.swaps import swap_and_step
 from globular.algorithms.kmeans.trials import ROUGH_GAIN, STEPS_PER_TRIAL, TrialOptions, search_by_trials
 from globular.algorithms.kmeans.yinyang import yinyang
+from globular.algorithms.seeding.common import few_rows_of
 from globular.algorithms.seeding.named import Starting
 from globular.algorithms.steps import Step, numbered_from, result_of
+from globular.model.few_rows import are_few
 from globular.model.history import PART
 from globular.model.statistics import F64
 from globular.model.subspace import LEADING
@@ -125,6 +128,11 @@ class PipelineOptions:
             tol=0.0 if probing else self.tol, unit_centers=self.unit_centers,
         )  # fmt: skip
 
+    def searches_few(self, shard: Shard) -> bool:
+        """Whether the rows are searched beside the algorithm: see `few_rows`."""
+        is_few = are_few(shard.n_rows, shard.n_columns, self.n_clusters)
+        return is_few and self.may_narrow and self.chosen == "exact"
+
     @property
     def last_probes(self) -> int:
         """Cells that `label_rows` searches after the last step; 0 looks at all centres."""
@@ -140,9 +148,9 @@ def kmeans(
         exact = KMeansOptions(options.max_iter, options.tol, options.unit_centers)
         yield from PLAIN[options.chosen](shard, start.centers, exact)
         return
-    rng = np.random.default_rng(random_state.randint(2**31, size=4))
+    rng = np.random.default_rng(random_state.randint(2**31, size=4).astype(np.uint32))
     inside = None
-    if options.may_narrow:
+    if options.may_narrow and not options.searches_few(shard):
         largest_share = LARGEST_SHARE[options.chosen]
         inside = enter_subspace(shard, options.n_clusters, rng, largest_share, unit_centers=options.unit_centers)
     stepping = options.stepping
@@ -171,7 +179,7 @@ def _seed_and_step(
         yield from swap_and_step(shard, start.centers, stepping, rng, labelled=start.labelled)
     else:
         logger.info("begins with %d of %d rows", part.n_rows, shard.n_rows)
-        steps = swap_and_step_from_part(shard, part, start.centers, stepping, rng)
+        steps = swap_and_step_from_part(shard, part, start.centers, stepping, rng, labelled=start.labelled)
         del part  # the steps give it up when they are done with it
         yield from steps
 
@@ -180,6 +188,12 @@ def _search_and_step(
     shard: Shard, seed: Seeding, options: PipelineOptions, stepping: ProbingOptions, rng: np.random.Generator
 ) -> Iterator[Step[F64]]:
     """Stages 2 to 5 for few clusters: a search on parts of growing size, then steps over all rows."""
+    if options.searches_few(shard) and stepping.unexplained == 0:  # in a subspace there are several starts
+        start = yield from seed(shard)
+        rows = start.rows or few_rows_of(shard, unit_centers=options.unit_centers)
+        best = yield from search_few_rows(rows, start.centers, stepping, QUALITIES[options.quality].trials, rng)
+        yield from probing_kmeans(shard, best.model, stepping, rng, before=best.objective)
+        return
     parts = draw_parts(shard, options.n_clusters, rng) if options.may_narrow else []
     trials = QUALITIES[options.quality].trials
     on_part = replace(stepping, min_gain=max(PART_GAIN, stepping.min_gain), max_iter=PART_STEPS, tol=0.0)

@@ -21,7 +21,7 @@ from itertools import count
 
 import numpy as np
 
-from globular.algorithms.kmeans.cells import draw_cells, label_by_cells, search_widely
+from globular.algorithms.kmeans.cells import draw_cells, draw_small_cells, label_by_cells, search_widely
 from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.kmeans.momentum import Momentum
 from globular.algorithms.steps import Step
@@ -100,7 +100,7 @@ def probing_kmeans(
 
 def find_labels(shard: Shard, centers: F64, rng: np.random.Generator, n_probes: int = 4, n_rounds: int = 2) -> int:
     """Label rows from nothing without looking at all centres; returns the distances it took."""
-    n_distances = label_by_cells(shard, centers, draw_cells(shard, centers, rng))
+    n_distances = label_by_cells(shard, centers, draw_cells(shard, centers, rng)).n_distances
     for _ in range(n_rounds):
         cells = draw_cells(shard, centers, rng)
         n_distances += shard.run(Assign(centers, Probe(cells, n_probes), "labels")).n_distances
@@ -117,17 +117,21 @@ class Labelling:
     """Share of a sample of the rows that have a closest centre for their label."""
 
 
-def label_rows(shard: Shard, centers: F64, n_probes: int, *, labelled: bool = True) -> Labelling:
+def label_rows(shard: Shard, centers: F64, n_probes: int, *, labelled: bool = True, hurried: bool = False) -> Labelling:
     """Label every row with the closest centre of a few cells, or of all where `n_probes` is 0.
 
-    Rows that are `labelled` keep their label if none is closer. The cells are drawn with a fixed seed, here and in
-    `predict(exact=False)`: labels belong to the centres, not to the `random_state` of the fit that found them.
+    Rows that are `labelled` keep their label if none is closer. If `hurried`, others have the closest centre of a
+    single small cell. The cells are drawn with a fixed seed, here and in `predict(exact=False)`: labels belong to the
+    centres, not to the `random_state` of the fit that found them.
     """
     if n_probes == 0:
         exact = shard.run(Assign(centers, want="labels"))
         return Labelling(exact.objective, exact.n_distances)
     rng = np.random.default_rng(0)
-    n_distances = 0 if labelled else label_by_cells(shard, centers, draw_cells(shard, centers, rng))
+    if hurried and not labelled:
+        found = label_by_cells(shard, centers, draw_small_cells(shard, centers, rng))
+        return Labelling(found.objective, found.n_distances, label_recall(shard, centers, rng))
+    n_distances = 0 if labelled else label_by_cells(shard, centers, draw_cells(shard, centers, rng)).n_distances
     found = shard.run(Assign(centers, Probe(draw_cells(shard, centers, rng), n_probes), "labels"))
     return Labelling(found.objective, n_distances + found.n_distances, label_recall(shard, centers, rng))
 

@@ -35,7 +35,7 @@ FROM_COLUMNS = 16
 """With fewer columns there is too little to gain."""
 SAMPLED_ROWS = 4096
 SAMPLED_NUMBERS = 1 << 23
-FEWEST_DIRECTIONS, DIRECTIONS_PER_CLUSTER, SOME_DIRECTIONS = 16, 6, 128
+FEWEST_DIRECTIONS, DIRECTIONS_PER_CLUSTER, SOME_DIRECTIONS = 4, 6, 128
 """Directions of sparse rows: so many and more for every cluster, up to some or the number of clusters. Text varies
 along thousands of directions, and its clusters along the first of them."""
 ROWS_PER_DIRECTION, POWER_STEPS = 16, 2

@@ -126,7 +126,7 @@ class SearchByProbing:
 
 def find_members(shard: Shard, mixture: GaussianParameters, n_candidates: int, rng: np.random.Generator) -> int:
     """Find K(n) of every row without looking at all components; it stays with the shard. Returns the distances."""
-    n_distances = label_by_cells(shard, mixture.means, draw_cells(shard, mixture.means, rng))
+    n_distances = label_by_cells(shard, mixture.means, draw_cells(shard, mixture.means, rng)).n_distances
     for _ in range(FINDING_ROUNDS):
         cells = draw_cells(shard, mixture.means, rng)
         n_distances += shard.run(Expect(mixture, Probe(cells, FINDING_PROBES, n_candidates))).n_distances

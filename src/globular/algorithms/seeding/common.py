@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.algorithms.steps import Step
+from globular.model.few_rows import FewRows
 from globular.model.history import SEEDS
 from globular.model.statistics import F64
 from globular.seam.passes import Index
@@ -29,6 +30,13 @@ def seeds_so_far(seeds: F64, objective: float) -> Step[F64]:
 def first_seed(shard: Shard, rng: np.random.Generator) -> F64:
     """One row drawn by weight, (1, D)."""
     return shard.take(shard.locate(np.array([rng.random() * shard.total_weight]), "weights"))
+
+
+def few_rows_of(shard: Shard, *, unit_centers: bool = False) -> FewRows:
+    """All rows of a shard, beside the algorithm."""
+    everything = np.arange(shard.n_rows)
+    rows, weights = shard.take(everything), shard.take(everything, "weights")
+    return FewRows(np.asarray(rows), np.asarray(weights), unit_centers=unit_centers)
 
 
 def evenly_spread_masses(total: float, n: int, rng: np.random.Generator) -> F64:

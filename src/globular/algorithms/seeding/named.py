@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from globular.algorithms.seeding.afk_mc2 import afk_mc2
-from globular.algorithms.seeding.common import Seeds
+from globular.algorithms.seeding.common import Seeds, few_rows_of
 from globular.algorithms.seeding.hierarchical import hierarchical
 from globular.algorithms.seeding.parallel import parallel
-from globular.algorithms.seeding.plus_plus import plus_plus
+from globular.algorithms.seeding.plus_plus import plus_plus, plus_plus_of_few
 from globular.algorithms.seeding.random import random
 from globular.algorithms.steps import Step
+from globular.model.few_rows import FewRows, are_few
 from globular.model.graph import Graph
 from globular.model.statistics import F64
 from globular.seam.passes import LabelBySeeds
@@ -30,7 +31,8 @@ class Start:
     """Neighbourhoods of the centres, where the seeding knows them."""
     labelled: bool = False
     """Whether the seeding has labelled the rows."""
-
+    rows: FewRows | None = None
+    """The rows themselves, where they are few and the seeding has taken them."""
     unfinished: bool = False
     """Whether the centres are of a fit that was ended before its iterations."""
 
@@ -101,6 +103,10 @@ def draw_seeds(
         n_neighbors = 0 if rough else n_neighbors
         seeds = yield from hierarchical(shard, n_clusters, rng, n_neighbors, rough=rough, unit_centers=unit_centers)
         return Start(seeds.centers, name, seeds.neighbors if n_neighbors else None, labelled=True)
+    if name == "greedy k-means++" and are_few(shard.n_rows, shard.n_columns, n_clusters):
+        rows = few_rows_of(shard, unit_centers=unit_centers)
+        centers = yield from plus_plus_of_few(shard, rows, n_clusters, rng, greedy_trials(n_clusters))
+        return Start(centers, name, rows=rows)
     centers = yield from SEEDINGS[name](shard, n_clusters, rng)
     if name in KNOW_THE_CLOSEST:
         shard.run(LabelBySeeds())

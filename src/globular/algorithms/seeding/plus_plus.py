@@ -8,7 +8,8 @@ through a single pass, as a matrix product. A batch is half as long as there are
 accepted, and the number of passes grows with the logarithm of the number of seeds (linearly once batches are full).
 
 The greedy variant draws several trials per seed and keeps the one that lowers the potential most, as scikit-learn does;
-there the next draw depends on the whole pass, so it stays one pass per seed.
+there the next draw depends on the whole pass, so it stays one pass per seed, unless rows are few: then they are taken
+beside the algorithm and seeded without a pass.
 
 [Arthur and Vassilvitskii 2007]
 """
@@ -19,6 +20,7 @@ import numpy as np
 
 from globular.algorithms.seeding.common import Seeds, first_seed, repeat_rows, seeds_so_far, take_squared_distances
 from globular.model.draws import accepted_proposals
+from globular.model.few_rows import FewRows
 from globular.model.statistics import F64
 from globular.seam.passes import AddSeeds, TrySeeds
 from globular.seam.shard import Shard
@@ -32,6 +34,16 @@ def plus_plus(shard: Shard, n_clusters: int, rng: np.random.Generator, n_local_t
     """k-means++ seeds; more than one local trial makes it greedy."""
     seeds = yield from distinct_plus_plus(shard, n_clusters, rng, n_local_trials)
     return repeat_rows(seeds, n_clusters)
+
+
+def plus_plus_of_few(
+    shard: Shard, rows: FewRows, n_clusters: int, rng: np.random.Generator, n_local_trials: int
+) -> Seeds:
+    """As `plus_plus` for the few rows of a shard, with which it leaves nothing behind."""
+    found = rows.seeds(rng.random((n_clusters, n_local_trials)))
+    seeds = repeat_rows(shard.take(found.indices), n_clusters)
+    yield seeds_so_far(seeds, found.potential)
+    return seeds
 
 
 def distinct_plus_plus(shard: Shard, n_clusters: int, rng: np.random.Generator, n_local_trials: int = 1) -> Seeds:

@@ -22,6 +22,8 @@ TAKEN_AT_ONCE = 1 << 13
 """Rows that one thread takes out of all."""
 SURE_OF = 64
 """Rows that are converted before all are."""
+OFFSET_ROWS = 256
+"""Rows that say whether the mean dwarfs the spread."""
 Kept = TypeVar("Kept")
 
 SPARSE = "X is sparse and this model needs dense rows"
@@ -83,7 +85,7 @@ class CpuShard(HostShard):
         """
         if isinstance(self.rows, CSRRows) or len(self.scales) or self.n_rows == 0:
             return None
-        sample = self.rows.sample(1024)
+        sample = self.rows.sample(OFFSET_ROWS)
         mean = np.add.reduce(sample, axis=0) / len(sample)  # by hand: `mean` and `var` take longer than a small pass
         deviations = sample - mean
         deviations *= deviations

@@ -1,0 +1,99 @@
+"""Few rows beside the algorithm, which are clustered without a pass: see `kernels.few_rows`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.kernels import few_rows as kernels
+from globular.kernels.few_rows import Desk, StepLimits, TrialLimits
+from globular.kernels.tiles import ROWS, tile_for
+from globular.model.statistics import F64
+
+__all__ = ["FewRows", "Found", "SeedRows", "StepLimits", "TrialLimits", "are_few"]
+
+MOST_NUMBERS, MOST_PRODUCTS = 1 << 18, 1 << 23
+"""Numbers of the rows, and products of a step, up to which rows are few; beyond, a pass is worth calling."""
+NOBODY = 0.0625 / float(np.finfo(np.float64).tiny)
+"""A norm that no centre has."""
+NOBODY_BITS = int(np.array(NOBODY).view(np.int64))
+
+
+def are_few(n_rows: int, n_columns: int, n_clusters: int) -> bool:
+    """Whether so many rows are few."""
+    n_numbers = n_rows * n_columns
+    return n_numbers <= MOST_NUMBERS and n_numbers * n_clusters <= MOST_PRODUCTS
+
+
+class SeedRows(NamedTuple):
+    """Rows that are seeds of k-means++, and the Σ w d² that they leave."""
+
+    indices: NDArray[np.intp]
+    potential: float
+
+
+class Found(NamedTuple):
+    """Centres, their objective at most, and what it took to find them."""
+
+    centers: F64
+    objective: float
+    n_steps: int
+    n_failures: int = 0
+    """Trials that have failed since the last success."""
+
+
+class FewRows:
+    """Rows with weights, about their mean unless centres shall have unit length."""
+
+    def __init__(self, rows: F64, weights: F64, *, unit_centers: bool = False) -> None:
+        self.n_rows = len(rows)
+        self._offset = np.zeros(rows.shape[1]) if unit_centers else weights @ rows / weights.sum()
+        self._x = rows - self._offset
+        self._columns, self._weights = np.ascontiguousarray(self._x.T), weights
+        self._last_desk: Desk | None = None
+        self._squares = np.zeros(len(rows) + ROWS)
+        np.einsum("ij,ij->i", self._x, self._x, out=self._squares[: len(rows)])
+
+    def seeds(self, draws: F64) -> SeedRows:
+        """k-means++ seeds by draws in [0, 1), (C, trials for each); fewer where there are fewer distinct rows."""
+        seeds, potentials = np.empty(len(draws), dtype=np.intp), np.empty(len(draws))
+        n = kernels.seed_few(self._x, self._columns, self._weights, draws, seeds, potentials)
+        return SeedRows(seeds[:n], float(potentials[n - 1]))
+
+    def step(self, centers: F64, limits: StepLimits) -> Found:
+        """Iterations with momentum."""
+        desk = self._desk(centers)
+        objective, n_steps = kernels.step_few(self._x, self._weights, limits, -np.inf, desk)
+        return Found(desk.means + self._offset, objective, n_steps)
+
+    def swap(self, centers: F64, draws: F64, of_steps: StepLimits, of_trials: TrialLimits, n_failures: int) -> Found:
+        """Swaps that are tried out, a round for every line of draws in [0, 1)."""
+        desk, best = self._desk(centers), centers - self._offset
+        found = kernels.try_few(
+            self._x, self._columns, self._weights, draws, of_steps, of_trials, n_failures, best, desk
+        )
+        return Found(best + self._offset, *found)
+
+    def _desk(self, centers: F64) -> Desk:
+        """The arrays to work on, with these centres."""
+        if self._last_desk is None or len(self._last_desk.centers) != len(centers):
+            self._last_desk = self._new_desk(len(centers))
+        np.subtract(centers, self._offset, out=self._last_desk.centers)
+        return self._last_desk
+
+    def _new_desk(self, C: int) -> Desk:
+        n, D = self._x.shape
+        tile = tile_for(C, D, 8)
+        K = -(-C // tile.step) * tile.step
+        closest, second = np.empty((2, n + ROWS))
+        running, apart = np.empty((2, n))
+        centers, means, last, velocity = np.empty((4, C, D))
+        counts, losses = np.empty((2, C))
+        return Desk(
+            np.empty(n + ROWS, dtype=np.int32), closest, second, self._squares, running, apart, np.arange(n),
+            centers, means, last, velocity, counts, losses, np.empty((2, D)),
+            np.zeros((K // tile.width, D, tile.width)), np.full(K, NOBODY), np.array([-1 << (K - 1).bit_length()]),
+            NOBODY_BITS, np.empty((0, K)),
+        )  # fmt: skip

@@ -45,18 +45,23 @@ def open_source(path: str | os.PathLike[str], *, columns: Sequence[str] | None =
         One of
 
         - ``.npy``: in C or Fortran order;
-        - ``.npz``: the only array, or the one called ``X``, or what ``scipy.sparse.save_npz`` wrote; in memory;
-        - ``.csv``, ``.tsv``: numbers separated by commas or tabs, with or without a line of names. A first line
+        - ``.npz``: the only array, or the one called ``X``, or what ``scipy.sparse.save_npz`` wrote; in memory.
+          ``file.npz::name`` chooses one of several;
+        - ``.csv``, ``.tsv``: numbers separated by commas or tabs, with or without a line of names. Semicolons, tabs,
+          bars and single spaces in a ``.csv`` file are told by its first two lines. A first line
           with a word in it holds names, and so does the line ``0,1,2,...`` that pandas writes, if the next one
           shows by its decimal points that it is of another kind;
-        - ``.parquet``: numeric columns, or one column of equally long lists;
+        - ``.csv.gz``, ``.tsv.gz``: the same, unpacked into memory;
+        - ``.parquet``, ``.feather``, ``.arrow``: numeric columns, or one column of equally long lists;
+        - ``.jsonl``, ``.ndjson``: per line an object with numbers, or with one list of them, or a list;
         - ``.fvecs``, ``.bvecs``, ``.ivecs``: records of equal length;
         - ``.h5``, ``.hdf5``: the only two-dimensional dataset; ``file.h5::name`` chooses one of several;
         - ``.svm``, ``.svmlight``, ``.libsvm``: sparse, labels are ignored; in memory;
         - a folder of such files, all of one format, taken in the order of their names. Names that begin with
-          ``.`` or ``_`` are skipped.
+          ``.`` or ``_`` are skipped;
+        - a pattern such as ``part-*.npy``, taken alike.
     columns : sequence of str, default=None
-        For ``.csv``, ``.tsv`` and ``.parquet``: the columns to read, in this order. ``None`` reads all.
+        For formats with names: the columns to read, in this order. ``None`` reads all.
 
     Returns
     -------

@@ -25,6 +25,7 @@ from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_indices, checked_floats
 from globular.estimators.inputs import Input, open_input
 from globular.estimators.memory import check_allocation
+from globular.estimators.nearest import NearestCenters
 from globular.estimators.parameters import AUTO, FROM_ONE, Constraints
 from globular.estimators.running import Fit, warn_user
 from globular.estimators.starts import filled_up, of_unit_length, spare_centers
@@ -38,7 +39,7 @@ TIMED_ROWS = (1024, 16384)
 """Rows, and more of them, whose labelling is timed where a fit has a time limit."""
 
 
-class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Estimator):
+class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Estimator):
     """Base of the k-means family: subclasses say which steps to run (`_steps`) and take over a step (`_take_over`)."""
 
     _parameter_constraints: ClassVar[Constraints] = {
@@ -184,7 +185,9 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         return where_x_is(X, self.fit(X, sample_weight=sample_weight).labels_)
 
     @lazily
-    def predict(self, X: Any, exact: bool = True) -> Labels:
+    def predict(
+        self, X: Any, exact: bool = True, *, return_distance: bool = False, max_distance: float | None = None
+    ) -> Any:
         """Index of the closest centre for every row of X.
 
         Parameters
@@ -193,20 +196,37 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         exact : bool, default=True
             False searches a few of about √k cells of centres instead of all k centres: far fewer distances when there
             are thousands of clusters, and now and then only the second-closest centre.
+        return_distance : bool, default=False
+            Also return the distance of every row to its centre, ``(labels, distances)``.
+        max_distance : float, optional
+            Rows that are farther from their centre are noise, and get the label −1.
         """
+        if not return_distance and max_distance is None:
+            return where_x_is(X, self._labels(X, exact))
+        labels, distances = self._labels_and_distances(X, exact)
+        if max_distance is not None:
+            labels = np.where(distances > max_distance, np.int32(-1), labels)
+        return (where_x_is(X, labels), where_x_is(X, distances)) if return_distance else where_x_is(X, labels)
+
+    def _labels(self, X: Any, exact: bool) -> Labels:
         if exact:
-            return where_x_is(X, np.asarray(self._assign(X, None)[0]))
+            return np.asarray(self._assign(X, None)[0])
         data = self._open(X, None, reset=False)
         find_labels(data.shard, self._centers(), np.random.default_rng(0))
-        return where_x_is(X, np.asarray(data.shard.labels))
+        return np.asarray(data.shard.labels)
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.floating[Any]]:
         """Fit, and return the distances of every row to all centres."""
         return self.fit(X, sample_weight=sample_weight).transform(X)
 
     @lazily
-    def transform(self, X: Any) -> NDArray[np.floating[Any]]:
-        """Distances of every row to all centres, an N × k array (cosine distances if the metric is the cosine)."""
+    def transform(self, X: Any, *, out: Any = None) -> Any:
+        """Distances of every row to all centres, an N × k array (cosine distances if the metric is the cosine).
+
+        `out` is an array of that shape to write to block by block, such as a memory map that is larger than memory.
+        """
+        if out is not None:
+            return self._transform_into(X, out)
         data = open_input(self, X, reset=False, n_threads=self.n_threads)
         n_bytes = 8 * data.shard.n_rows * len(self._centers())
         check_allocation(n_bytes, "the distances of all rows to all centres", "transform X in parts")

@@ -14,7 +14,14 @@ from globular.errors import DataError
 
 def describe_schema(schema: Any) -> list[Column]:
     """What every column of a schema holds."""
-    return [Column(field.name, str(field.type), _kind(field.type)) for field in schema]
+    return [Column(field.name, _type_in_words(field.type), _kind(field.type)) for field in schema]
+
+
+def _type_in_words(kind: Any) -> str:
+    if _kind(kind) != "lists":
+        return str(kind)
+    length = f"of {kind.list_size} " if hasattr(kind, "list_size") else "of "
+    return f"list {length}{kind.value_type}"
 
 
 class ArrowRows:

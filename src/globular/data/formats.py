@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 from globular.data.blocks import Source, check_not_empty
 from globular.data.columns import Column
 from globular.data.feather_files import FeatherSource, describe_feather
-from globular.data.hdf5_files import HDF5Source
+from globular.data.hdf5_files import HDF5Source, arrays_in_hdf5
 from globular.data.json_files import JSONLinesSource, describe_json
 from globular.data.memory import check_fits
-from globular.data.numpy_files import open_npy, open_npz
+from globular.data.numpy_files import arrays_in_npz, open_npy, open_npz
 from globular.data.parquet_files import ParquetSource, describe_parquet
 from globular.data.sources import CSRSource, concatenate
 from globular.data.text_files import TextSource, describe_text
@@ -94,9 +94,7 @@ def _refuse_address(text: str) -> None:
 
 def described(path: str | os.PathLike[str]) -> tuple[int, list[Column]] | None:
     """The rows and the columns of a table, also of one that cannot be read as numbers; None without named columns."""
-    _refuse_address(os.fspath(path))
-    location, _ = _split_dataset(os.fspath(path))
-    files = files_in(location) if location.is_dir() else _matching(location) or [location]
+    files = parts_of(path)
     if not files or suffix_of(files[0]) not in _TABLES:
         return None
     found = []
@@ -104,6 +102,22 @@ def described(path: str | os.PathLike[str]) -> tuple[int, list[Column]] | None:
         _check_file(file)
         found.append(_TABLES[suffix_of(file)].describe(file) if suffix_of(file) in _TABLES else (0, []))
     return sum(n_rows for n_rows, _ in found), found[0][1]
+
+
+def arrays_in(path: str | os.PathLike[str]) -> list[tuple[str, tuple[int, ...], Any]]:
+    """The arrays of a file that may have several, by name, shape and type; none for other formats."""
+    location, dataset = _split_dataset(os.fspath(path))
+    if dataset is not None or location.is_dir() or suffix_of(location) not in _ARCHIVES:
+        return []
+    _check_file(location)
+    return arrays_in_npz(location) if suffix_of(location) == ".npz" else arrays_in_hdf5(location)
+
+
+def parts_of(path: str | os.PathLike[str]) -> list[Path]:
+    """The files behind a path: those of a folder, those that match a pattern, or the one."""
+    _refuse_address(os.fspath(path))
+    location, _ = _split_dataset(os.fspath(path))
+    return files_in(location) if location.is_dir() else _matching(location) or [location]
 
 
 def suffix_of(path: Path) -> str:
@@ -177,16 +191,7 @@ def _open_parts(paths: Sequence[Path], columns: Columns, dataset: str | None, na
             raise DataError(
                 f"{path}: is not a {suffix_of(paths[0])} file like {paths[0].name}; keep one format per folder"
             )
-    parts = _open_files(paths, columns, dataset)
-    head_names = getattr(parts[0], "column_names", None)
-    for part in parts[1:]:
-        names = getattr(part, "column_names", None)
-        if names != head_names and part.n_columns == parts[0].n_columns:  # else the counts say it better
-            raise DataError(
-                f"{part.name}: its columns are not those of {parts[0].name}, or in another order; "
-                "all parts need the same columns"
-            )
-    return concatenate(parts, name)
+    return concatenate(_open_files(paths, columns, dataset), name)
 
 
 def _open_svmlight(paths: Sequence[Path]) -> list[Source]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class JSONLinesSource(StreamedSource):
     def _choose(self, first: Any, columns: Sequence[str] | None) -> tuple[tuple[str, ...] | None, int]:
         """The names of the columns, None where rows are lists without names, and the length of a row."""
         if isinstance(first, dict):
-            chosen = choose_numbers(str(self._path), _columns_of(first), columns)
+            chosen = choose_numbers(str(self._path), _columns_of(first.items()), columns)
             self._is_list = len(chosen) == 1 and chosen[0].kind == "lists"
             names = tuple(column.name for column in chosen)
             return names, len(first[names[0]]) if self._is_list else len(names)
@@ -80,11 +80,11 @@ class JSONLinesSource(StreamedSource):
 
 
 def describe_json(path: Path) -> tuple[int, list[Column]]:
-    """The number of rows and the columns, whatever they hold; by the first row, columns without names by number."""
+    """The number of rows and the columns, whatever they hold by the first row; those of lists have no names."""
     text = TextFile(path)
     first = _first_row(text)
-    named = first if isinstance(first, dict) else {str(i + 1): value for i, value in enumerate(first)}
-    return sum(chunk.n_rows for chunk in scan(text, 0)), _columns_of(named)
+    items = first.items() if isinstance(first, dict) else [("", value) for value in first]
+    return sum(chunk.n_rows for chunk in scan(text, 0)), _columns_of(items)
 
 
 def _first_row(text: TextFile) -> Any:
@@ -106,10 +106,10 @@ def _parsed(line: bytes, path: Path, number: int) -> Any:
         raise DataError(f"{path}: row {number} is not JSON ({error}); write one object or list per line") from error
 
 
-def _columns_of(row: dict[str, Any]) -> list[Column]:
+def _columns_of(row: Iterable[tuple[str, Any]]) -> list[Column]:
     """What every column holds, by one row."""
     columns = []
-    for name, value in row.items():
+    for name, value in row:
         if _is_number(value):
             columns.append(Column(name, "number", "numbers"))
         elif _is_list_of_numbers(value) and value:

@@ -71,16 +71,30 @@ def _read_npz(path: Path, wanted: str | None) -> Source:
         return ArraySource(archive[name], f"{path}::{name}" if name != "X" else str(path))
 
 
+def arrays_in_npz(path: Path) -> list[tuple[str, tuple[int, ...], np.dtype[Any]]]:
+    """The name, shape and type of every array of a .npz file."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return [(name, *_read_header(archive, name)[:2]) for name in archive.files]
+    except _BROKEN as error:
+        raise _npy_error(path, str(error)) from error
+
+
+def _read_header(archive: Any, name: str) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """Shape and type that an array declares, and the bytes that it has in the archive."""
+    member = archive.zip.getinfo(name if name in archive.zip.namelist() else f"{name}.npy")
+    with archive.zip.open(member) as file:
+        major, _ = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+        return shape, dtype, member.file_size - file.tell()
+
+
 def _check_sizes(path: Path, archive: Any, names: list[str]) -> None:
     """Refuse arrays that are larger than their place in the archive or than memory, before they are asked for."""
     total = 0
     for name in names:
-        member = archive.zip.getinfo(name if name in archive.zip.namelist() else f"{name}.npy")
-        with archive.zip.open(member) as file:
-            major, _ = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(file)
-            rest = member.file_size - file.tell()
+        shape, dtype, rest = _read_header(archive, name)
         size = math.prod(shape) * dtype.itemsize
         if not dtype.hasobject and size != rest:
             raise DataError(

@@ -34,7 +34,7 @@ _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-"})  # a va
 
 
 @dataclass(frozen=True)
-class _Header:
+class Header:
     """What the first line says: the names, if it holds names, and the byte at which the numbers begin."""
 
     names: tuple[str, ...] | None
@@ -51,7 +51,7 @@ class TextSource(StreamedSource):
         version = FileVersion.of(path)
         with version.reading():
             self._text = TextFile(path)
-            self._header = _read_header(self._text)
+            self._header = read_header(self._text)
             self._delimiter = self._header.delimiter
             self._used = self._choose(columns)
             self._chunks = scan(self._text, self._header.data_start)
@@ -148,11 +148,11 @@ class TextSource(StreamedSource):
 
 
 def describe_text(path: Path) -> tuple[int, list[Column]]:
-    """The number of rows and the columns, whatever they hold; by the first rows, columns without names by number."""
+    """The number of rows, and the columns as the first rows show them; without a line of names these are empty."""
     text = TextFile(path)
-    header = _read_header(text)
+    header = read_header(text)
     chunks = scan(text, header.data_start)
-    names = header.names or tuple(str(field + 1) for field in range(header.n_fields))
+    names = header.names or ("",) * header.n_fields
     first = chunks[0].read(text).splitlines()[:_DESCRIBED_ROWS] if chunks else []
     lines = [line.decode("latin-1") for line in first if line]
     rows = [row for row in csv.reader(lines, delimiter=header.delimiter) if len(row) == len(names)]
@@ -188,7 +188,7 @@ def _decoded(line: bytes) -> str:
         return line.decode("latin-1")
 
 
-def _read_header(source: TextFile) -> _Header:
+def read_header(source: TextFile) -> Header:
     """Look at the first line that is not blank: names or numbers?"""
     path = source.path
     with source.open() as file:
@@ -207,9 +207,9 @@ def _read_header(source: TextFile) -> _Header:
     delimiter = _delimiter_of(text, _decoded(following), _DELIMITERS[source.suffix])
     fields = next(csv.reader([text], delimiter=delimiter))
     if not _are_names(fields) and not _are_counted(fields, following):
-        return _Header(None, len(fields), start, delimiter)
+        return Header(None, len(fields), start, delimiter)
     names = tuple(name.strip().removeprefix("#").strip() for name in fields)  # "# a,b" is numpy.savetxt's
-    return _Header(names, len(fields), end, delimiter)
+    return Header(names, len(fields), end, delimiter)
 
 
 def _are_names(fields: list[str]) -> bool:

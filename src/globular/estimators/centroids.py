@@ -53,6 +53,7 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
     n_clusters: int
     metric: str
     n_init: int | str
+    init: Any
     max_iter: int
     max_time: float | None
     random_state: Any
@@ -103,9 +104,26 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
         """The most memory that a fit takes beside X, where that is known."""
         return None
 
+    @property
+    def _n_init(self) -> int:
+        """Starts that are tried: one, where it is given."""
+        return 1 if self.n_init == "auto" or self._has_centers() else int(self.n_init)
+
+    def _has_centers(self) -> bool:
+        """Whether `init` holds the centres to start from."""
+        return not isinstance(self.init, str) and not callable(self.init)
+
+    def _warn_of_one_start(self) -> None:
+        if self.n_init not in ("auto", 1) and self._has_centers():
+            warn_user(
+                "Explicit initial center position passed: performing only one init instead of n_init="
+                f"{self.n_init}; leave n_init out",
+                RuntimeWarning,
+            )
+
     def _n_runs(self) -> int:
-        """Runs from different starts."""
-        return 1 if self.n_init == "auto" else int(self.n_init)
+        """Runs of the whole algorithm."""
+        return self._n_init
 
     def _n_steps(self) -> int | None:
         """The most steps that a run can take, where that is known."""
@@ -114,6 +132,7 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
     def _run(self, data: Input, started: float, watched: bool) -> Iterator[Record]:
         """All runs of a fit, the best of which is kept."""
         random_state = check_random_state(self.random_state)
+        self._warn_of_one_start()
         n_steps = self._n_steps()
         fit = Fit(
             self, data.n_rows, max_iter=n_steps, max_time=self.max_time, started=started, watched=watched,
@@ -176,7 +195,7 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
         if n_found < self.n_clusters:
             warn_user(
                 f"Number of distinct clusters ({n_found}) found smaller than n_clusters ({self.n_clusters}). "
-                "Possibly X has fewer distinct rows than clusters asked for.",
+                "Possibly due to duplicate points in X.",
                 ConvergenceWarning,
             )
 

@@ -19,7 +19,7 @@ class _Matrices(CovarianceFamily):
     """What families with covariance matrices share."""
 
     scatter: ClassVar[ScatterKind] = OUTER
-    requirement = "positive definite and symmetric"
+    requirement = "symmetric, positive-definite"
 
     def factors(self, covariances: F64) -> F64:
         D = covariances.shape[-1]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from globular.estimators.chunky_mixture import ChunkyGaussianMixture
     from globular.estimators.infinite_counts import InfiniteMultinomialMixture
     from globular.estimators.infinite_mixture import InfiniteGaussianMixture
-    from globular.estimators.kmeans import KMeans
+    from globular.estimators.kmeans import KMeans, k_means
     from globular.estimators.mixture import GaussianMixture
     from globular.estimators.nested import NestedMiniBatchKMeans
     from globular.estimators.variational_kmeans import VariationalKMeans
@@ -38,6 +38,7 @@ _HOMES = {
     "ChunkyGaussianMixture": "globular.estimators.chunky_mixture",
     "InfiniteGaussianMixture": "globular.estimators.infinite_mixture",
     "InfiniteMultinomialMixture": "globular.estimators.infinite_counts",
+    "k_means": "globular.estimators.kmeans",
     "load": "globular.persistence",
     "save": "globular.persistence",
     "select": "globular.selection",
@@ -58,6 +59,7 @@ __all__ = [
     "datasets",
     "export",
     "io",
+    "k_means",
     "load",
     "plotting",
     "report",

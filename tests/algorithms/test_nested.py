@@ -333,8 +333,10 @@ def test_starts_are_compared_on_the_init_rows() -> None:
     )
     first = [next(iter(model.fit_iter(X))).objective for model in (one, many)]
     assert first[1] < first[0]
-    with pytest.raises(ValueError, match=r"init_size=20 should be >= n_clusters=30"):
-        NestedMiniBatchKMeans(30, init_size=20).fit(X)
+    with pytest.warns(RuntimeWarning, match=r"init_size=20 should be larger than n_clusters=30"):
+        few = NestedMiniBatchKMeans(30, init_size=20, random_state=0).fit(X)
+    enough = NestedMiniBatchKMeans(30, init_size=90, random_state=0).fit(X)
+    np.testing.assert_array_equal(few.cluster_centers_, enough.cluster_centers_)
 
 
 def test_when_it_stops() -> None:

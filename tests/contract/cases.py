@@ -35,9 +35,10 @@ from reference import probe as probed
 from reference import seeds as d2
 
 from globular.seam.passes import (  # isort: skip
-    AddSeeds, AllLabels, Answer, Assign, AssignBatch, CellNeighbors, CellSeeds, Centers, Expect, ExpectChunks,
-    ExpectTied, ExpectWithin, Farthest, Halve, LabelByDensity, LabelBySeeds, Locate, Moments, Pass, PowerStep, Project,
-    Relabel, RoughSteps, RowsOf, ScatterLabels, Smallest, Spare, SumByLabel, Take, Total, Truncated, TrySeeds,
+    NEAREST, AddSeeds, AllLabels, Answer, Assign, AssignBatch, CellNeighbors, CellSeeds, Centers, Expect, ExpectChunks,
+    ExpectTied, ExpectWithin, Farthest, Halve, LabelByDensity, LabelBySeeds, Locate, Moments, Nearest, Own, Pass,
+    PowerStep, Project, Relabel, RoughSteps, RowsOf, ScatterLabels, Smallest, Spare, SumByLabel, Take, Total, Truncated,
+    TrySeeds,
 )  # fmt: skip
 from globular.seam.tree_passes import (  # isort: skip
     BestCut, CellsOf, ExpectCells, ForgetMembers, Gains, Gap, OpenCut, OpenGaining, OpenHeld, OpenRows, Plant,
@@ -415,6 +416,12 @@ CASES = [
          lambda p: [Assign(p.former), Expect(p.mixture(), Neighbors(p.graph, Search(3, 1, 3, True)))], dense=True),
     Case("answer distances", lambda p: Answer(Centers(p.centers), "distances"), says(
         lambda p: [np.sqrt(hard.squared_distances(p.rows, p.centers)).astype(np.float32).astype(np.float64)], 1e-6)),
+    Case("answer nearest", lambda p: Answer(Nearest(p.centers, 3), "nearest"), lambda p, s, b, a, found: [
+        alike(np.concatenate(found)[name], hard.nearest(hard.squared_distances(p.rows, p.centers), 3)[name])
+        for name in NEAREST.names]),
+    Case("answer own squares", lambda p: Answer(Own(p.centers), "squares"), lambda p, s, b, a, found: alike(
+        np.concatenate(found), hard.squared_distances(p.rows, p.centers)[p.everyone, b["labels"]]),
+        lambda p: [Assign(p.former)]),
     Case("answer infinite", lambda p: Answer(p.infinite, "log_densities"),
          says(lambda p: [p.infinite.log_predictive(p.rows)]), dense=True),
     Case("moments", lambda p: Moments(), lambda p, s, b, a, found: alike(

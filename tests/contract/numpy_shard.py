@@ -141,6 +141,10 @@ def answer(shard: NumpyShard, work: passes.Answer) -> list[Any]:
         by_angle = work.model.metric == "cosine"
         x, centers = (hard.as_seen(rows, unit_rows=by_angle) for rows in (shard.x, work.model.centers))
         return [1.0 - x @ centers.T if by_angle else np.sqrt(hard.squared_distances(x, centers))]
+    if isinstance(work.model, passes.Nearest | passes.Own):
+        squares = hard.squared_distances(shard.x, work.model.centers)
+        own = squares[np.arange(shard.n_rows), shard.labels]
+        return [own if work.want == "squares" else hard.nearest(squares, work.model.n)]
     if isinstance(work.model, passes.Truncated):
         members = shard.state.get("members", np.int32, -1, work.model.n_candidates)
         joint = np.take_along_axis(log_joint(shard, work.model.mixture), members.astype(np.intp), axis=1)

@@ -23,7 +23,7 @@ from sklearn.metrics.pairwise import cosine_distances
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from globular import KMeans, NestedMiniBatchKMeans, VariationalKMeans
+from globular import KMeans, NestedMiniBatchKMeans, VariationalKMeans, k_means
 from globular.algorithms.seeding.named import STARTS
 from globular.callbacks import Callback
 from globular.data.open import as_source
@@ -738,3 +738,35 @@ def test_scaled_rows_have_scaled_centers(n_columns: int, scale: float) -> None:
     one, other = (KMeans(500, random_state=0).fit(rows) for rows in (X, X * scale))
     np.testing.assert_array_equal(other.cluster_centers_ / scale, one.cluster_centers_)
     np.testing.assert_array_equal(other.labels_, one.labels_)
+
+
+# --- names that scikit-learn's users bring
+
+
+def test_algorithms_by_the_names_of_scikit_learn() -> None:
+    X = blobs(n=2000, C=20, D=3)
+    exact = KMeans(20, algorithm="exact", random_state=0).fit(X)
+    elkan = KMeans(20, algorithm="elkan", random_state=0).fit(X)
+    assert elkan.algorithm_ == "exact"
+    np.testing.assert_array_equal(elkan.cluster_centers_, exact.cluster_centers_)
+    given = KMeans(20, algorithm="elkan", init=X[:20]).fit(X)
+    lloyd = KMeans(20, algorithm="full", init=X[:20]).fit(X)
+    assert (given.algorithm_, lloyd.algorithm_) == ("yinyang", "lloyd")
+    np.testing.assert_array_equal(given.labels_, lloyd.labels_)
+
+
+def test_one_start_is_tried_where_it_is_given() -> None:
+    X = blobs(n=200, C=4, D=2)
+    with pytest.warns(RuntimeWarning, match="performing only one init instead of n_init=3; leave n_init out"):
+        several = KMeans(4, init=X[:4], n_init=3, random_state=0).fit(X)
+    once = KMeans(4, init=X[:4], random_state=0).fit(X)
+    assert several.n_distances_ == once.n_distances_
+
+
+def test_k_means_is_the_estimator_as_a_function() -> None:
+    X, weights = blobs(n=300, C=5, D=2), np.arange(300.0)
+    model = KMeans(5, random_state=0, max_iter=4).fit(X, sample_weight=weights)
+    found = k_means(X, 5, random_state=0, max_iter=4, sample_weight=weights, return_n_iter=True)
+    for one, other in zip(found, (model.cluster_centers_, model.labels_, model.inertia_, model.n_iter_), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert len(k_means(X, 5, copy_x=False)) == 3

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.model.statistics import F64, I64, FarRows, HardStatistics, SpareCenters
+from globular.seam.passes import NEAREST
 
 
 def as_seen(matrix: Any, *, unit_rows: bool = False) -> F64:
@@ -79,3 +80,11 @@ def halve(rows: F64, weights: F64, labels: NDArray[np.integer], firsts: F64, sec
     votes = (weights * (to_second < to_first))[:, None] * (labels[:, None] == np.arange(len(firsts)))
     objective = float(weights @ np.minimum(to_first, to_second))
     return HardStatistics(votes.T @ rows, votes.sum(axis=0), objective, 0, 2 * len(rows))
+
+
+def nearest(squares: F64, n: int) -> NDArray[Any]:
+    """The n closest centres of every row by its squared distances; of those equally far the first comes first."""
+    order = np.argsort(squares, axis=1, kind="stable")[:, :n]
+    found = np.empty(order.shape, dtype=NEAREST)
+    found["center"], found["square"] = order, np.take_along_axis(squares, order, axis=1)
+    return found

@@ -1,7 +1,9 @@
 """The command: what it writes, what it says, and how it fails."""
 
 import errno
+import io
 import json
+import logging
 import os
 import re
 import signal
@@ -12,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import globular
 from globular._version import __version__
-from globular.cli.fit import Model
 from globular.cli.main import run
-from globular.datasets import many_blobs
+from globular.cli.models import Model
+from globular.datasets import many_blobs, separated_mixture
 
 
 @pytest.fixture
@@ -87,7 +91,7 @@ def test_fit_a_mixture(data: Path, tmp_path: Path) -> None:
     assert command("fit", data, "-k", 4, "-o", folder, "--model", "gmm", "--seed", 0, *options) == 0
     model = globular.load(folder)
     assert model.means_.shape == (4, 3) and model.covariance_type == "diag"
-    np.testing.assert_array_equal(np.loadtxt(labels, dtype=int), model.predict(np.load(data)))
+    np.testing.assert_array_equal(np.loadtxt(labels, dtype=int, skiprows=1), model.predict(np.load(data)))
 
 
 @pytest.mark.parametrize("kind", Model)
@@ -209,22 +213,36 @@ def test_a_model_is_replaced_only_if_that_is_asked_for(
     assert len(globular.load(model_folder).cluster_centers_) == 3
 
 
-def test_columns_in_another_order_are_refused(
+def test_columns_are_those_of_the_fit_by_their_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     rows = np.random.default_rng(0).normal(size=(200, 3))
     np.savetxt("abc.csv", rows, delimiter=",", header="a,b,c", comments="")
-    np.savetxt("cba.csv", rows[:, ::-1], delimiter=",", header="c,b,a", comments="")
+    lines = [f"{c},x,{b},{a}\n" for a, b, c in rows.tolist()]
+    Path("cba.csv").write_text("c,text,b,a\n" + "".join(lines))
     assert command("fit", "abc.csv", "-k", 5, "-o", "model", "-q", "--labels", "labels.npy") == 0
     for asked in (["predict", "model", "cba.csv", "-o", "again.npy"], ["report", "model", "--data", "cba.csv"]):
-        assert_refused(capsys, *asked, says=r"cba\.csv: other columns .* order; choose --columns a,b,c$")
-        assert command(*asked, "--columns", "a,b,c", "-q") == 0
+        assert command(*asked, "-q") == 0
+        assert_refused(capsys, *asked, "--columns", "c,b,a", says=r"other columns .* order; choose --columns a,b,c$")
+    assert command("export", "model", "-o", "x.faiss", "--data", "cba.csv", "-q") == 0
     assert capsys.readouterr().err == ""  # no warning that blocks of the file have no names
     np.testing.assert_array_equal(np.load("again.npy"), np.load("labels.npy"))
     np.save("rows.npy", rows)  # without names columns count by their place
     assert command("predict", "model", "rows.npy", "-o", "again.npy", "-q") == 0
     np.testing.assert_array_equal(np.load("again.npy"), np.load("labels.npy"))
+    Path("ab.csv").write_text("a,b\n1,2\n")
+    assert_refused(capsys, "predict", "model", "ab.csv", "-o", "x.npy", says=r"ab\.csv: no column 'c'; it has: a, b")
+
+
+def test_the_only_column_of_lists_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    lists = pa.array(rows.tolist(), pa.list_(pa.float32(), 3))
+    pq.write_table(pa.table({"id": np.arange(200), "emb": lists}), "e.parquet")
+    assert command("fit", "e.parquet", "-k", 4, "--columns", "emb", "-o", "m", "--labels", "l.npy", "-q") == 0
+    assert command("predict", "m", "e.parquet", "-o", "again.npy", "-q") == 0
+    np.testing.assert_array_equal(np.load("again.npy"), np.load("l.npy"))
 
 
 # --- fit: what is refused, and that nothing is left behind
@@ -253,7 +271,9 @@ def test_columns_in_another_order_are_refused(
         (["-k", "5", "--labels", "labels.txt"], "ends in .npy"),
         (["-k", "5", "--labels", "no-such-folder/labels.npy"], "does not exist"),
         (["-k", "5", "--checkpoint-every", "-1"], "every_seconds"),
-        (["-k", "five"], "-k.*integer"),
+        (["-k", "five"], "-k.*'five' is not a whole number of at least 1, nor auto"),
+        (["-k", "5", "--n-init", "0"], "--n-init"),
+        (["-k", "5", "--model", "nested-kmeans", "--quality", "best"], "--quality does not apply to --model nested"),
         (["-k", "5", "--no-such-option"], "no-such-option"),
     ],
 )
@@ -401,8 +421,8 @@ def test_errors_name_the_option_of_the_command(tmp_path: Path, capsys: pytest.Ca
     assert_refused(capsys, "fit", table, "-k", 1, "-o", tmp_path / "m", says="--columns A,B")
     assert command("info", table, "--columns", "lon,lat") == 0
     assert "-k 1 --columns lon,lat -o model" in capsys.readouterr().out
-    table.write_text("lon;lat\n1;2\n3;4\n")
-    assert_refused(capsys, "fit", table, "-k", 1, "-o", tmp_path / "m", says="separated by ','")
+    table.write_text("lon;lat\n1,5;2,5\n3,5;4,5\n")
+    assert_refused(capsys, "fit", table, "-k", 1, "-o", tmp_path / "m", says="decimal points")
 
 
 def test_info_of_data(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -411,6 +431,188 @@ def test_info_of_data(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     for expected in ("2,000", "float32", "24 kB", "globular fit"):
         assert expected in printed
     assert_refused(capsys, "info", tmp_path / "missing.npy", says="no such file")
+
+
+def test_info_describes_a_table_that_cannot_be_clustered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "places.csv").write_text("lon,lat,name\n1,2,Oslo\n3,4,Rome\n")
+    assert command("info", tmp_path / "places.csv") == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"rows +2\b", printed) and re.search(r"name +text", printed) and re.search(r"lon +number", printed)
+    assert "Not to be clustered as it is" in printed and "-k 1 --columns lon,lat -o model" in printed
+    np.savez(tmp_path / "x.npz", train=np.zeros((5, 2)), test=np.zeros((3, 2)))
+    assert command("info", tmp_path / "x.npz") == 0
+    assert "train (5 × 2 float64), test (3 × 2 float64)" in " ".join(capsys.readouterr().out.split())
+
+
+def test_info_as_json(model_folder: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("info", model_folder, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["class"], found["clusters"], found["columns"]) == ("KMeans", 20, 3)
+    assert found["parameters"]["random_state"] == 0 and found["history"][-1]["objective"] > 0
+    assert command("info", data, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["n_rows"], found["n_columns"], found["dtype"]) == (2000, 3, "float32")
+    (tmp_path / "t.csv").write_text("a,b\n1,x\n")
+    assert command("info", tmp_path / "t.csv", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [column["type"] for column in found["columns"]] == ["number", "text"] and "hold" in found["problem"]
+
+
+# --- what predict writes
+
+
+def test_distances_and_the_closest_clusters(model_folder: Path, data: Path, tmp_path: Path) -> None:
+    model, rows = globular.load(model_folder), np.load(data)
+    labels, distances = model.predict(rows, return_distance=True)
+    several, apart = model.nearest_centers(rows, 3)
+    predict = ["predict", model_folder, data, "-q", "-o"]
+    assert command(*predict, tmp_path / "a.npz", "--distances") == 0
+    found = np.load(tmp_path / "a.npz")
+    np.testing.assert_array_equal(found["label"], labels)
+    np.testing.assert_array_equal(found["distance"], distances)
+    assert command(*predict, tmp_path / "b.npy", "--top", 3) == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), several)
+    assert command(*predict, tmp_path / "c.csv", "--top", 3, "--distances") == 0
+    lines = (tmp_path / "c.csv").read_text().splitlines()
+    assert lines[0] == "label_0,label_1,label_2,distance_0,distance_1,distance_2"
+    np.testing.assert_array_equal(np.loadtxt(lines[1:], delimiter=","), np.hstack([several, apart]))
+    assert command(*predict, tmp_path / "d.parquet", "--top", 3, "--distances") == 0
+    table = pq.read_table(tmp_path / "d.parquet")
+    assert table["label"].to_pylist() == several.tolist() and table["distance"].to_pylist() == apart.tolist()
+    limit = float(np.median(distances))
+    assert command(*predict, tmp_path / "e.npy", "--max-distance", limit) == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "e.npy"), np.where(distances > limit, -1, labels))
+
+
+def test_probabilities_of_a_mixture(data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "mixture"
+    assert command("fit", data, "-k", 4, "-o", folder, "--model", "gmm", "--seed", 0, "-q") == 0
+    wanted = globular.load(folder).predict_proba(np.load(data))
+    predict = ["predict", folder, data, "-q", "-o"]
+    assert command(*predict, tmp_path / "p.npy", "--proba") == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "p.npy"), wanted)
+    assert command(*predict, tmp_path / "p.npz", "--proba", "--top", 2) == 0
+    found = np.load(tmp_path / "p.npz")
+    np.testing.assert_array_equal(found["label"][:, 0], wanted.argmax(axis=1))
+    np.testing.assert_array_equal(found["probability"], -np.sort(-wanted, axis=1)[:, :2])
+    assert command(*predict, tmp_path / "l.npy", "--top", 2) == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "l.npy"), found["label"])
+
+
+def test_what_predict_cannot_give_is_refused(
+    model_folder: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    predict = ["predict", model_folder, data, "-o"]
+    assert_refused(capsys, *predict, tmp_path / "a.npy", "--proba", says="KMeans has no probabilities.*--distances")
+    assert_refused(capsys, *predict, tmp_path / "a.npy", "--distances", says=r"one array, and here are label and dist")
+    assert_refused(capsys, *predict, tmp_path / "a.npy", "--top", 21, says="--top 21: the model has 20 clusters")
+    assert_refused(capsys, *predict, tmp_path / "a.npy", "--top", 2, "--max-distance", 1, says="exclude each other")
+    assert_refused(capsys, *predict, tmp_path / "a.csv", "--keep-columns", says="columns are kept of text")
+    assert not list(tmp_path.glob("a.*"))
+
+
+def test_labels_beside_the_columns_of_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("globular.cli.predict.rows_per_block", lambda n_columns: 7)
+    rows = np.random.default_rng(0).normal(size=(40, 2))
+    lines = [f'{a};"no. {i}; of 40";{b}' for i, (a, b) in enumerate(rows.tolist())]
+    Path("x.csv").write_text("a;name;b\n" + "\n\n".join(lines) + "\n")
+    assert command("fit", "x.csv", "-k", 3, "--columns", "a,b", "-o", "m", "--labels", "l.npy", "-q") == 0
+    assert command("predict", "m", "x.csv", "-o", "out.csv", "--keep-columns", "-q") == 0
+    written = Path("out.csv").read_text().splitlines()
+    assert written[0] == "a;name;b;label"
+    assert written[1:] == [f"{line};{label}" for line, label in zip(lines, np.load("l.npy"), strict=True)]
+    table = pa.table({"a": rows[:, 0], "name": [str(i) for i in range(40)], "b": rows[:, 1]})
+    pq.write_table(table, "x.parquet", row_group_size=16)
+    assert command("predict", "m", "x.parquet", "-o", "out.parquet", "--keep-columns", "--distances", "-q") == 0
+    found = pq.read_table("out.parquet")
+    assert found.column_names == ["a", "name", "b", "label", "distance"]
+    assert found.select(["a", "name", "b"]).equals(table) and found["label"].to_pylist() == np.load("l.npy").tolist()
+    keep = ["--keep-columns", "-q"]
+    assert_refused(capsys, "predict", "m", "x.csv", "-o", "o.parquet", *keep, says=r"written to a \.csv file")
+    assert_refused(capsys, "predict", "m", "out.csv", "-o", "o.csv", *keep, says="has a column 'label' already")
+
+
+# --- where rows come from and answers go to
+
+
+def test_several_files_a_pattern_and_standard_input(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = np.load(data)
+    np.save("part-1.npy", rows[:700])
+    np.save("part-2.npy", rows[700:])
+    expected = globular.KMeans(5, random_state=0).fit(rows)
+    fit = ["-k", 5, "--seed", 0, "-q", "-o"]
+    assert command("fit", "part-1.npy", "part-2.npy", *fit, "several") == 0
+    assert command("fit", "part-*.npy", *fit, "pattern") == 0
+    for name in ("several", "pattern"):
+        np.testing.assert_array_equal(globular.load(name).cluster_centers_, expected.cluster_centers_)
+    for content in (data.read_bytes(), b"".join(b"%r,%r,%r\n" % tuple(row) for row in rows.astype(float).tolist())):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+        assert command("predict", "several", "-", "-o", "-") == 0
+        printed = capsysbinary.readouterr().out.decode().split()
+        assert printed[0] == "label" and [int(word) for word in printed[1:]] == expected.predict(rows).tolist()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert command("fit", "-", *fit, "nothing") == 2
+    assert b"standard input is empty" in capsysbinary.readouterr().err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a pipe of the shell")
+def test_output_that_nobody_reads_is_no_error(model_folder: Path, data: Path) -> None:
+    python = f"{sys.executable} -m globular predict {model_folder} {data} {data} {data} {data} {data} -o - --top 9"
+    done = subprocess.run(f"{python} --distances | head -1", shell=True, capture_output=True, text=True)
+    assert done.stdout.startswith("label_0,") and done.stderr == ""
+
+
+def test_addresses_are_refused_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fit = ["fit", "https://example.org/x.npy", "-k", 5, "-o", tmp_path / "m"]
+    assert_refused(capsys, *fit, says=r"https://example\.org/x\.npy: globular reads files and no addresses")
+
+
+def test_quiet_is_quiet_while_kernels_are_compiled(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logger = logging.getLogger("globular")
+    monkeypatch.setattr("globular.cli.fit.find_size", lambda estimator, *_, **__: logger.warning("compiling kernels"))
+    assert command("fit", data, "-k", "auto", "-o", tmp_path / "m", "-q") == 0
+    assert capsys.readouterr() == ("", "") and logger.level == logging.NOTSET
+
+
+# --- how many clusters
+
+
+def test_select_prints_and_writes_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "x.npy", separated_mixture(1000, 7, 3, separation=5.0, eccentricity=1.0, random_state=0).X)
+    select = ["select", tmp_path / "x.npy", "--seed", 0]
+    assert command(*select, "-k", "2:12", "-o", tmp_path / "s.csv") == 0
+    printed = capsys.readouterr().out
+    assert "Best by silhouette: 7" in printed and "-k 7 -o model" in printed
+    expected = globular.select(np.load(tmp_path / "x.npy"), range(2, 13), random_state=0)
+    written = np.genfromtxt(tmp_path / "s.csv", delimiter=",", names=True)
+    assert written.dtype.names == ("n_clusters", "error", "elbow", "silhouette")
+    np.testing.assert_array_equal(written["silhouette"], expected.column("silhouette"))
+    assert command(*select, "-k", "4:16:3", "-q") == 0  # 4, 8, 16
+    assert capsys.readouterr().out == "8\n"
+    assert command(*select, "-k", "6,7,8", "--model", "gmm", "-q") == 0
+    assert capsys.readouterr().out == "7\n"
+    for wrong in ("many", "5:2", "1:2:3:4", "0:3"):
+        assert_refused(capsys, *select, "-k", wrong, says=f"-k {wrong}: write 2:20")
+
+
+def test_fit_finds_the_number_of_clusters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "x.npy", separated_mixture(1000, 7, 3, separation=5.0, eccentricity=1.0, random_state=0).X)
+    fit = ["fit", tmp_path / "x.npy", "-k", "auto", "--seed", 0, "-o"]
+    assert command(*fit, tmp_path / "m") == 0
+    assert "-k auto: 7 clusters, of 2 to" in capsys.readouterr().err
+    assert len(globular.load(tmp_path / "m").cluster_centers_) == 7
+    assert command(*fit, tmp_path / "i", "--model", "infinite-gmm", "-q") == 0
+    assert globular.load(tmp_path / "i").max_components is None
+    assert command(*fit, tmp_path / "g", "--model", "variational-gmm", "--n-init", 2, "-q") == 0
+    assert globular.load(tmp_path / "g").n_init == 2
 
 
 # --- demo, bench, the command itself
@@ -466,7 +668,7 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_bug_is_not_hidden(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("globular.io.open_source", lambda *a, **k: {}["bug"])
+    monkeypatch.setattr("globular.cli.info.open_tables", lambda *a, **k: {}["bug"])
     with pytest.raises(KeyError):
         command("info", data)
 

@@ -6,6 +6,7 @@ import builtins
 import contextlib
 import gzip
 import io
+import json
 import os
 import pickle
 import tracemalloc
@@ -17,12 +18,14 @@ from typing import Any
 import h5py
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 
 from globular.data.blocks import Source
+from globular.data.formats import described
 from globular.data.parquet_files import ParquetSource
 from globular.errors import DataError, MemoryBudgetError, MissingExtraError
 from globular.io import open_source, supported_formats, write_array
@@ -61,6 +64,26 @@ def write_svm(path: Path, rows: np.ndarray) -> None:
     dump_svmlight_file(rows, np.zeros(len(rows)), str(path), zero_based=False)
 
 
+def write_packed(path: Path, rows: np.ndarray) -> None:
+    plain = path.with_suffix("")
+    write_text(plain, rows, "a,b,c,d")
+    path.write_bytes(gzip.compress(plain.read_bytes()))
+    plain.unlink()
+
+
+def write_json(path: Path, rows: np.ndarray, kind: str) -> None:
+    def line(row: list[float]) -> Any:
+        return {"objects": dict(zip("abcd", row, strict=True)), "lists": {"v": row}, "bare": row}[kind]
+
+    path.write_text("".join(json.dumps(line(row)) + "\n" for row in rows.tolist()))
+
+
+def write_feather(path: Path, rows: np.ndarray, *, lists: bool) -> None:
+    columns = {f"c{j}": rows[:, j] for j in range(rows.shape[1])}
+    table = pa.table({"v": pa.array(rows.tolist(), pa.list_(pa.float32()))} if lists else columns)
+    feather.write_feather(table, str(path), chunksize=10)
+
+
 WRITERS: dict[str, tuple[str, Callable[[Path, np.ndarray], Any]]] = {
     "npy": ("x.npy", np.save),
     "npy in Fortran order": ("x.npy", lambda path, rows: np.save(path, np.asfortranarray(rows))),
@@ -74,12 +97,24 @@ WRITERS: dict[str, tuple[str, Callable[[Path, np.ndarray], Any]]] = {
     "parquet": ("x.parquet", write_parquet),
     "parquet of fixed-size lists": ("x.parquet", lambda path, rows: write_lists(path, rows, fixed=True)),
     "parquet of lists": ("x.parquet", lambda path, rows: write_lists(path, rows, fixed=False)),
+    "csv.gz": ("x.csv.gz", write_packed),
+    "csv with semicolons": ("x.csv", lambda path, rows: np.savetxt(path, rows, fmt="%.9g", delimiter=";")),
+    "csv with tabs": (
+        "x.csv",
+        lambda path, rows: np.savetxt(path, rows, fmt="%.9g", delimiter="\t", header="a\tb\tc\td"),
+    ),
+    "csv with spaces": ("x.csv", lambda path, rows: np.savetxt(path, rows, fmt="%.9g")),
+    "jsonl of objects": ("x.jsonl", lambda path, rows: write_json(path, rows, "objects")),
+    "jsonl of lists with a name": ("x.ndjson", lambda path, rows: write_json(path, rows, "lists")),
+    "jsonl of lists": ("x.jsonl", lambda path, rows: write_json(path, rows, "bare")),
+    "feather": ("x.feather", lambda path, rows: write_feather(path, rows, lists=False)),
+    "feather of lists": ("x.arrow", lambda path, rows: write_feather(path, rows, lists=True)),
     "fvecs": ("x.fvecs", write_vecs),
     "h5": ("x.h5", write_h5),
     "h5 in chunks": ("x.hdf5", lambda path, rows: write_h5(path, rows, "group/points", (7, 2))),
     "svmlight": ("x.svm", write_svm),
 }
-TEXTS = ("csv", "tsv", "svm")
+TEXTS = ("csv", "tsv", "svm", "jsonl")
 # each format again as a folder of parts; one of them a single row
 CASES = [pytest.param(name, folder, id=name + " folder" * folder) for name in WRITERS for folder in (False, True)]
 
@@ -92,7 +127,7 @@ def write_case(name: str, folder: bool, directory: Path, rows: np.ndarray = X) -
     parts = directory / "parts"
     parts.mkdir()
     for number, part in enumerate(np.split(rows, [20, 21])):
-        write(parts / f"part{number}{Path(file_name).suffix}", part)
+        write(parts / f"part{number}{''.join(Path(file_name).suffixes)}", part)
     (parts / "_SUCCESS").touch()
     (parts / ".part0.crc").touch()
     return parts
@@ -103,7 +138,7 @@ def dense(rows: Any) -> np.ndarray:
 
 
 def set_piece_bytes(monkeypatch: pytest.MonkeyPatch, n_bytes: int) -> None:
-    for module in ("streamed", "text_files", "hdf5_files"):
+    for module in ("streamed", "text_lines", "hdf5_files"):
         monkeypatch.setattr(f"globular.data.{module}.PIECE_BYTES", n_bytes)
 
 
@@ -274,7 +309,8 @@ def test_csv_dialects(text: str, expected: list[list[float]], tmp_path: Path) ->
         ("x,y,z\n1,2\n1,2,3,4\n", None, r"data row 1 has 2 fields instead of 3"),
         ("x,y\n1,2,3\n1,2,3\n", None, r"data row 1 has 3 fields instead of 2"),
         ("x,y\n1_0,2\n", None, r"cannot be parsed .*'1_0'"),
-        ("a;b\n1;2\n", None, r"column 'a;b' holds '1;2'"),
+        ("a;b\n1,5;2,5\n", None, r"column 'a' holds '1,5'.*decimal points"),
+        ("1,5;2,5\n1,5;2,5\n", None, r"holds '1,5'.*decimal points"),
         (",a,b\n0,1,2\n", None, r"first column has no name.*index=False"),
         (",0,1,2\n0,1.5,2.5,3.5\n", None, r"first column has no name"),
         ("a,a\n1,2\n", ["a"], r"2 columns are called 'a'"),
@@ -381,16 +417,96 @@ def test_h5_dataset_is_selected_by_name(tmp_path: Path) -> None:
         open_source(f"{path}::labels")
 
 
-def test_dataset_names_are_for_h5_only(tmp_path: Path) -> None:
+def test_array_names_are_for_archives_only(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", X)
-    with pytest.raises(DataError, match=r"::X chooses a dataset of \.h5"):
+    with pytest.raises(DataError, match=r"::X chooses an array of \.npz, \.h5"):
         open_source(f"{tmp_path / 'x.npy'}::X")
 
 
 def test_npz_with_several_arrays_lists_them(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", train=X, test=X)
-    with pytest.raises(DataError, match=r"x\.npz: needs one array.*train, test"):
+    with pytest.raises(DataError, match=r"x\.npz: needs one array.*train, test.*::NAME"):
         open_source(tmp_path / "x.npz")
+    np.testing.assert_array_equal(open_source(f"{tmp_path / 'x.npz'}::test").whole(), X)
+    with pytest.raises(DataError, match=r"x\.npz: has no array 'other'; it holds: train, test"):
+        open_source(f"{tmp_path / 'x.npz'}::other")
+
+
+def test_a_pattern_is_the_files_that_match_it(tmp_path: Path) -> None:
+    for number, part in enumerate(np.split(X, [20, 30])):
+        np.save(tmp_path / f"part-{number}.npy", part)
+    np.save(tmp_path / "other.npy", X)
+    np.testing.assert_array_equal(open_source(tmp_path / "part-*.npy").whole(), X)
+    with pytest.raises(DataError, match=r"nothing-\*\.npy: no file matches"):
+        open_source(tmp_path / "nothing-*.npy")
+    (tmp_path / "part-3.csv").write_text("1,2,3,4\n")
+    with pytest.raises(DataError, match=r"part-3\.csv: is not a \.npy file"):
+        open_source(tmp_path / "part-*")
+    np.save(tmp_path / "part-[1].npy", X[:7])  # a file of that very name
+    assert open_source(tmp_path / "part-[1].npy").n_rows == 7
+
+
+def test_addresses_are_refused() -> None:
+    for address in ("https://example.org/x.npy", "s3://bucket/x.parquet"):
+        with pytest.raises(DataError, match=rf"{address}: globular reads files and no addresses; download it first"):
+            open_source(address)
+
+
+def test_what_gzip_unpacks_to_must_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.csv.gz"
+    path.write_bytes(gzip.compress(b"1,2\n" * 100_000))
+    monkeypatch.setattr("globular.data.memory.physical_memory", lambda: 50_000)
+    with pytest.raises(MemoryBudgetError, match=r"x\.csv\.gz: its text, unpacked.*unpack it"):
+        open_source(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "message"),
+    [
+        ('{"a": 1, "t": "x"}\n', None, r"column 't' \(text\) does not hold numbers; .*columns=\['a'\]"),
+        ('{"a": 1, "v": [1, 2]}\n', None, r"column 'v' holds lists and 1 other columns stand beside it"),
+        ('{"a": 1}\n{"b": 1}\n', None, r"row 2 has not all of a"),
+        ('{"a": 1}\n{"a": null}\n', None, r"row 2 holds what is not a number"),
+        ("[1, 2]\n[1, 2, 3]\n", None, r"row 2 has 3 numbers instead of 2"),
+        ("[1, 2]\n[1,\n", None, r"row 2 is not JSON"),
+        ("[1, 2]\n", ["a"], r"lists without names"),
+        ("[" * 100_000 + "\n", None, r"row 1 is not JSON"),
+        ("3\n", None, r"neither an object nor a list"),
+        ("\n\n", None, r"has no rows"),
+        (f"[{'9' * 400}]\n", None, r"whole number that no float"),
+    ],
+)
+def test_json_faults_are_located(text: str, columns: list[str] | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(text)
+    with pytest.raises(DataError, match=rf"x\.jsonl: .*{message}"):
+        open_source(path, columns=columns).whole()
+
+
+def test_json_columns_are_chosen_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"id": "a", "v": [1, 2], "n": 3}\n\n{"n": 6, "id": "b", "v": [4, 5]}\n')
+    np.testing.assert_array_equal(open_source(path, columns=["v"]).whole(), [[1, 2], [4, 5]])
+    np.testing.assert_array_equal(open_source(path, columns=["n"]).whole(), [[3], [6]])
+
+
+def test_tables_are_described_whatever_they_hold(tmp_path: Path) -> None:
+    rows = [{"id": 1, "name": "a", "v": [0.5, 1.5]}, {"id": 2, "name": "b", "v": [2.5, 3.5]}]
+    table = pa.Table.from_pylist(rows)
+    pq.write_table(table, tmp_path / "x.parquet")
+    feather.write_feather(table, str(tmp_path / "x.feather"))
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name in ("x.parquet", "x.feather", "x.jsonl"):
+        found = described(tmp_path / name)
+        assert found is not None and found[0] == 2
+        assert [(column.name, column.kind) for column in found[1]] == [
+            ("id", "numbers"), ("name", "other"), ("v", "lists"),
+        ], name  # fmt: skip
+    (tmp_path / "x.csv").write_text("id;name;gap\n1;a;\n2;b;3\n")
+    n_rows, columns = described(tmp_path / "x.csv") or (0, [])
+    assert n_rows == 2 and [column.type for column in columns] == ["number", "text", "number"]
+    np.save(tmp_path / "x.npy", X)
+    assert described(tmp_path / "x.npy") is None
 
 
 def test_npz_with_sparse_indices_out_of_range_is_refused(tmp_path: Path) -> None:
@@ -413,7 +529,12 @@ def test_svmlight_parts_agree_on_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "keep"),
     # a text that ends early is still a text, so for those only the empty one can be known to be wrong
-    [(name, keep) for name in WRITERS for keep in (0, 3, 0.3, 0.6, -2) if keep == 0 or name[:3] not in TEXTS],
+    [
+        (name, keep)
+        for name in WRITERS
+        for keep in (0, 3, 0.3, 0.6, -2)
+        if keep == 0 or name == "csv.gz" or not name.startswith(TEXTS)
+    ],
 )
 def test_truncated_files_are_refused(name: str, keep: float, tmp_path: Path) -> None:
     path = write_case(name, False, tmp_path)
@@ -425,7 +546,8 @@ def test_truncated_files_are_refused(name: str, keep: float, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("suffix", supported_formats())
 def test_files_of_another_kind_are_refused(suffix: str, tmp_path: Path) -> None:
-    for content in (b"Dear reader, this is\nnot a table of numbers.\n" * 9, gzip.compress(b"1,2\n" * 99), b"\0" * 64):
+    packed = gzip.compress(b"one,two\n" * 99 if suffix.endswith(".gz") else b"1,2\n" * 99)
+    for content in (b"Dear reader, this is\nnot a table of numbers.\n" * 9, packed, b"\0" * 64):
         path = tmp_path / f"wrong{suffix}"
         path.write_bytes(content)
         with pytest.raises(DataError, match=rf"wrong\{suffix}"):
@@ -748,7 +870,7 @@ def test_svmlight_columns_beyond_all_numbers_are_refused(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("text", ["1" * 999, "1,2\n3," + "4" * 999 + "\n", "a" * 999 + "\n1\n"])
 def test_csv_lines_without_end_are_refused(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("globular.data.text_files._LONGEST_LINE", 400)
+    monkeypatch.setattr("globular.data.text_lines._LONGEST_LINE", 400)
     (tmp_path / "x.csv").write_text(text)
     with pytest.raises(DataError, match=r"x\.csv: has a line of more than"):
         open_source(tmp_path / "x.csv")

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from globular.cli.shared import ThreadsOption, output
+from globular.cli.options import ThreadsOption
+from globular.cli.shared import output
 
 
 def bench(

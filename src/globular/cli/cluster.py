@@ -58,9 +58,9 @@ def _local_cluster(n_workers: int | None) -> Any:
     )
 
 
-def on_workers(data: str, source: Source, columns: Sequence[str] | None) -> Any:
+def on_workers(data: Sequence[str], source: Source, columns: Sequence[str] | None) -> Any:
     """DATA as files that the workers read, with the columns of `source` where those were chosen."""
     from globular.data.open import Files
 
     chosen = None if columns is None else (getattr(source, "column_names", None) or columns)
-    return Files((data,), None if chosen is None else tuple(chosen))
+    return Files(tuple(data), None if chosen is None else tuple(chosen))

@@ -2,36 +2,97 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from globular.cli.inputs import split_columns
-from globular.cli.shared import ColumnsOption, output, print_next, print_table
+from globular.cli.inputs import open_tables, split_columns, with_standard_input
+from globular.cli.options import ColumnsOption
+from globular.cli.shared import as_options, output, print_next, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from globular.data.columns import Column
     from globular.model.history import History
     from globular.persistence import ModelInfo
 
 
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What files hold, as far as it can be told."""
+
+    name: str
+    n_rows: int | None = None
+    n_columns: int | None = None
+    dtype: str | None = None
+    sparse: bool = False
+    columns: Sequence[Column] = ()
+    """Those with names."""
+    arrays: Sequence[str] = ()
+    """Of a file with several."""
+    problem: str | None = None
+    """Why not all of it can be clustered."""
+
+
 def info(
-    path: Annotated[
-        str, typer.Argument(metavar="MODEL_OR_DATA", help="A model folder, or a data file.", show_default=False)
+    paths: Annotated[
+        list[str], typer.Argument(metavar="MODEL_OR_DATA...", help="A model folder, or data files.", show_default=False)
     ],
     columns: ColumnsOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
 ) -> None:
-    """Describe a model or a data file."""
+    """Describe a model or data files: columns, types, rows."""
     from globular.persistence import read_info
     from globular.persistence.folder import JSON_NAME
 
     console = output()
-    if (Path(path) / JSON_NAME).is_file():
-        _show_model(console, path, read_info(path))
+    if len(paths) == 1 and (Path(paths[0]) / JSON_NAME).is_file():
+        found = read_info(paths[0])
+        print(_model_as_json(found)) if as_json else _show_model(console, paths[0], found)
+        return
+    contents = describe(with_standard_input(paths), columns)
+    if as_json:
+        print(json.dumps(asdict(contents), indent=2))
     else:
-        _show_data(console, path, columns)
+        _show_data(console, paths, contents, columns)
+
+
+def describe(data: Sequence[str], columns: str | None = None) -> Contents:
+    """What files hold; of a table that cannot be clustered as it is, its columns and the reason."""
+    from globular.data.formats import arrays_in, described
+    from globular.errors import DataError
+
+    table = described(data[0])
+    arrays = [f"{name} ({' × '.join(map(str, shape))} {dtype})" for name, shape, dtype in arrays_in(data[0])]
+    try:
+        source = open_tables(data, split_columns(columns))
+    except DataError as error:
+        if table is None and len(arrays) < 2:
+            raise
+        n_rows, known = (None, []) if table is None else table
+        return Contents(
+            data[0], n_rows, len(known) or None, columns=known, arrays=arrays, problem=as_options(str(error))
+        )
+    names = getattr(source, "column_names", None)
+    known = [] if table is None or names is None else [column for column in table[1] if column.name in names]
+    return Contents(
+        source.name, source.n_rows, source.n_columns, str(source.dtype), source.is_sparse, known,
+        arrays if len(arrays) > 1 else (),
+    )  # fmt: skip
+
+
+def _model_as_json(found: ModelInfo) -> str:
+    stored = {
+        "class": found.class_name, "clusters": found.n_clusters, "columns": found.n_features, "saved": found.created,
+        "globular": found.library_version, "parameters": found.parameters, "fitted": found.attributes,
+        "history": [asdict(record) for record in found.history],
+    }  # fmt: skip
+    return json.dumps(stored, indent=2, default=str)
 
 
 def _show_model(console: Console, path: str, found: ModelInfo) -> None:
@@ -71,25 +132,43 @@ def _show_history(console: Console, history: History) -> None:
     console.print(table)
 
 
-def _show_data(console: Console, path: str, columns: str | None) -> None:
-    from globular.io import open_source
+def _show_data(console: Console, data: Sequence[str], found: Contents, columns: str | None) -> None:
+    import numpy as np
+
     from globular.io.files import file_size
 
-    source = open_source(path, columns=split_columns(columns))
     rows: list[tuple[str, Any]] = [
-        ("rows", f"{source.n_rows:,}"),
-        ("columns", f"{source.n_columns:,}"),
-        ("dtype", f"{source.dtype}{' (sparse)' if source.is_sparse else ''}"),
+        ("rows", None if found.n_rows is None else f"{found.n_rows:,}"),
+        ("columns", None if found.n_columns is None else f"{found.n_columns:,}"),
+        ("dtype", None if found.dtype is None else f"{found.dtype}{' (sparse)' if found.sparse else ''}"),
     ]
-    if not source.is_sparse:
-        size = source.n_rows * source.n_columns * source.dtype.itemsize
+    if found.dtype is not None and not found.sparse:
+        size = (found.n_rows or 0) * (found.n_columns or 0) * np.dtype(found.dtype).itemsize
         rows.append(("size in memory", file_size(size)))
-    names = getattr(source, "column_names", None)
-    rows.append(("column names", None if names is None else _short(", ".join(names))))
-    print_table(console, source.name, rows)
-    k = max(1, min(1000, source.n_rows // 20))
-    chosen = () if columns is None else ("--columns", columns)
-    print_next(console, "globular", "fit", path, "-k", str(k), *chosen, "-o", "model")
+    rows += [("arrays", _short(", ".join(found.arrays)) if found.arrays else None)]
+    print_table(console, found.name, rows)
+    if found.columns and (found.problem or len(found.columns) <= _MOST_SHOWN):
+        print_table(console, "columns", [(column.name or "–", column.type) for column in found.columns[:_MOST_SHOWN]])
+    if len(found.columns) > _MOST_SHOWN:
+        console.print(f"columns: {_short(', '.join(column.name for column in found.columns))}", markup=False)
+    chosen = columns
+    if found.problem is not None:
+        console.print(f"Not to be clustered as it is: {found.problem}", markup=False, soft_wrap=True)
+        chosen = ",".join(_usable(found.columns))
+    if "-" not in data and (found.problem is None or chosen):
+        k = max(1, min(1000, (found.n_rows or 0) // 20))
+        only = ("--columns", chosen) if chosen else ()
+        print_next(console, "globular", "fit", *data, "-k", str(k), *only, "-o", "model")
+
+
+def _usable(columns: Sequence[Column]) -> list[str]:
+    """The first column of lists, or all columns of numbers."""
+    lists = [column.name for column in columns if column.kind == "lists"]
+    return lists[:1] or [column.name for column in columns if column.kind == "numbers" and column.name]
+
+
+_MOST_SHOWN = 40
+"""Columns that are listed with their types."""
 
 
 def _short(value: object, length: int = 200) -> str:

@@ -1,17 +1,27 @@
-"""Tables and weights as the options of a command name them."""
+"""Tables, weights and models as the arguments of a command name them."""
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import sys
+import tempfile
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from globular.data.blocks import Source
+    from globular.data.columns import Column
+
+_BEGINNINGS = {
+    b"\x93NUMPY": ".npy", b"PK\x03\x04": ".npz", b"PAR1": ".parquet", b"ARROW1": ".feather", b"\x89HDF": ".h5",
+    b"\x1f\x8b": ".csv.gz", b"{": ".jsonl", b"[": ".jsonl",
+}  # fmt: skip
+"""How files begin, for what comes without a name."""
 
 
 def split_columns(text: str | None) -> list[str] | None:
@@ -24,6 +34,45 @@ def split_columns(text: str | None) -> list[str] | None:
     return names
 
 
+def with_standard_input(data: Sequence[str]) -> list[str]:
+    """The same names, ``-`` replaced by a file with what comes from standard input."""
+    return [_kept_input() if name == "-" else name for name in data]
+
+
+def _kept_input() -> str:
+    """A file for the time of this process: tables are read several times, standard input only once."""
+    stream = sys.stdin.buffer
+    first = stream.read(1 << 16)
+    if not first:
+        raise ValueError("-: standard input is empty; pipe a table into the command")
+    begins = (suffix for begin, suffix in _BEGINNINGS.items() if first.lstrip(b" \r\n").startswith(begin))
+    folder = tempfile.mkdtemp(prefix="globular-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = Path(folder, f"stdin{next(begins, '.csv')}")
+    with path.open("wb") as file:
+        file.write(first)
+        shutil.copyfileobj(stream, file)
+    return str(path)
+
+
+def open_tables(data: Sequence[str], columns: Sequence[str] | None) -> Source:
+    """The rows of all files, one below the other."""
+    from globular.data.open import Files
+
+    return Files(tuple(data), None if columns is None else tuple(columns)).open()
+
+
+def describe_tables(data: Sequence[str]) -> tuple[int, list[Column]] | None:
+    """The rows of all files and the columns of the first, whatever they hold; None where columns have no names."""
+    from globular.data.formats import described
+
+    found = [described(name) for name in data]
+    if any(each is None or any(not column.name for column in each[1]) for each in found):
+        return None
+    known = [each for each in found if each is not None]
+    return sum(n_rows for n_rows, _ in known), known[0][1]
+
+
 def load_model(folder: Path, n_threads: int | None = None) -> Any:
     """Load the model of a folder; `n_threads` replaces its own number of threads."""
     from globular.persistence import load
@@ -34,21 +83,43 @@ def load_model(folder: Path, n_threads: int | None = None) -> Any:
     return model if n_threads is None else model.set_params(n_threads=n_threads)
 
 
-def open_weighted(data: str, columns: Sequence[str] | None, weights: str | None) -> tuple[Source, NDArray[Any] | None]:
-    """Open the table, without the column of weights if that is a part of it, and read the weights."""
-    from globular.io import open_source
+def open_for(model: Any, data: Sequence[str], columns: str | None) -> Source:
+    """The columns of a table that a model knows: those asked for, else those of its fit by their names."""
+    from globular.data.columns import check_columns
 
+    chosen = split_columns(columns)
+    source = open_tables(data, _columns_of(model, data) if chosen is None else chosen)
+    check_columns(source, model.n_features_in_, getattr(model, "feature_names_in_", None))
+    return source
+
+
+def _columns_of(model: Any, data: Sequence[str]) -> list[str] | None:
+    """The columns of the fit, or the only column of lists beside others; None for all that the table has."""
+    described = describe_tables(data)
+    if described is None:
+        return None
+    names = getattr(model, "feature_names_in_", None)
+    if names is not None:
+        return [str(name) for name in names]
+    lists = [column.name for column in described[1] if column.kind == "lists"]
+    return lists if len(lists) == 1 < len(described[1]) else None
+
+
+def open_weighted(
+    data: Sequence[str], columns: Sequence[str] | None, weights: str | None
+) -> tuple[Source, NDArray[Any] | None]:
+    """Open the table, without the column of weights if that is a part of it, and read the weights."""
     if weights is None:
-        return open_source(data, columns=columns), None
+        return open_tables(data, columns), None
     if Path(weights).is_file():
-        source = open_source(data, columns=columns)
+        source = open_tables(data, columns)
         values = _weights_from_file(Path(weights))
     else:
         coordinates = _columns_but(data, weights) if columns is None else columns
         if weights in coordinates:
             raise ValueError(f"--weights {weights}: also in --columns; a weight is not a coordinate")
-        source = open_source(data, columns=coordinates)
-        values = _only_column(open_source(data, columns=[weights]))
+        source = open_tables(data, coordinates)
+        values = _only_column(open_tables(data, [weights]))
     if len(values) != source.n_rows:
         raise ValueError(f"--weights {weights}: {len(values):,} weights for {source.n_rows:,} rows")
     return source, values
@@ -58,7 +129,6 @@ def _weights_from_file(path: Path) -> NDArray[Any]:
     import numpy as np
 
     from globular.errors import DataError
-    from globular.io import open_source
 
     if path.suffix.lower() == ".npy":  # usually a one-dimensional array, which is not a table
         try:
@@ -67,7 +137,7 @@ def _weights_from_file(path: Path) -> NDArray[Any]:
                 return np.load(path, allow_pickle=False)
         except (ValueError, EOFError) as error:
             raise DataError(f"{path}: not a complete .npy file of numbers ({error})") from error
-    return _only_column(open_source(path))
+    return _only_column(open_tables([str(path)], None))
 
 
 def _only_column(table: Source) -> NDArray[Any]:
@@ -82,16 +152,14 @@ def _only_column(table: Source) -> NDArray[Any]:
     return np.asarray(rows.toarray() if table.is_sparse else rows).ravel()
 
 
-def _columns_but(data: str, weight_column: str) -> list[str]:
+def _columns_but(data: Sequence[str], weight_column: str) -> list[str]:
     """All columns of the table except the weights."""
-    from globular.io import open_source
-
-    names = getattr(open_source(data), "column_names", None)
-    if names is None:
+    described = describe_tables(data)
+    if described is None:
         raise ValueError(
-            f"--weights {weight_column}: there is no such file, and the columns of {data} have no names; "
-            "give a file, or for a folder of parts name the columns to cluster with --columns"
+            f"--weights {weight_column}: there is no such file, and the columns of {data[0]} have no names; give a file"
         )
+    names = [column.name for column in described[1]]
     if weight_column not in names:
-        raise ValueError(f"--weights {weight_column}: neither a file nor a column of {data}")
+        raise ValueError(f"--weights {weight_column}: neither a file nor a column of {data[0]}")
     return [name for name in names if name != weight_column]

@@ -7,8 +7,6 @@ Set ``GLOBULAR_TRACEBACK=1`` to see the traceback behind an error.
 from __future__ import annotations
 
 import os
-import re
-import shlex
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -23,11 +21,12 @@ from globular.cli.fit import fit
 from globular.cli.info import info
 from globular.cli.predict import predict
 from globular.cli.report import report
-from globular.cli.shared import FAILED, INTERRUPTED, say, warnings_as_lines
+from globular.cli.select import select
+from globular.cli.shared import FAILED, INTERRUPTED, as_options, log_level_restored, say, warnings_as_lines
 from globular.errors import GlobularError
 
 app = typer.Typer(name="globular", epilog="New here? Run: globular demo", add_completion=False, rich_markup_mode="rich")
-for command in (fit, predict, info, report, export, demo, bench):
+for command in (fit, select, predict, info, report, export, demo, bench):
     app.command()(command)
 
 # Typer carries its own copy of click in some versions and imports the package in others: ask it for the class.
@@ -54,10 +53,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
     command = typer.main.get_command(app)
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        with warnings_as_lines():
+        with warnings_as_lines(), log_level_restored():
             code = command.main(args=given or ["--help"], prog_name="globular", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
+    except BrokenPipeError:  # who reads the output has had enough; Python would complain at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
     except (_ClickError, GlobularError, ValueError, TypeError, OSError, MemoryError) as error:
         if os.environ.get("GLOBULAR_TRACEBACK"):
             raise
@@ -76,17 +78,7 @@ def _one_line(error: BaseException) -> str:
     usage = getattr(error, "ctx", None)
     if usage is not None:  # an option or argument that click does not like
         message = f"{message}{'' if message.endswith(('.', '?')) else '.'} See: {usage.command_path} --help"
-    return _as_options(" ".join(message.split())) or type(error).__name__
-
-
-def _as_options(message: str) -> str:
-    """The library speaks of `columns=['a', 'b']`, the command of ``--columns a,b``."""
-    message = message.replace("columns=[...]", "--columns A,B,…")
-    return re.sub(r"columns=\[('[^\]]*)\]", lambda match: f"--columns {_joined(match[1])}", message)
-
-
-def _joined(names: str) -> str:
-    return shlex.quote(",".join(name.strip(" '\"") for name in names.split(",")))
+    return as_options(" ".join(message.split())) or type(error).__name__
 
 
 def main() -> None:

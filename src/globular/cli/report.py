@@ -7,16 +7,15 @@ from typing import Annotated
 
 import typer
 
-from globular.cli.inputs import load_model, split_columns
-from globular.cli.shared import ColumnsOption, ModelArgument, QuietOption, ThreadsOption, bar_of_rows, print_written
+from globular.cli.inputs import load_model, open_for, with_standard_input
+from globular.cli.options import ColumnsOption, ModelArgument, QuietOption, RowsOption, ThreadsOption
+from globular.cli.shared import bar_of_rows, print_written
 
 
 def report(
     model_folder: ModelArgument,
     page: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page.")] = Path("report.html"),
-    data: Annotated[
-        str | None, typer.Option("--data", metavar="DATA", help="Rows to count and to show, usually those of the fit.")
-    ] = None,
+    data: RowsOption = None,
     columns: ColumnsOption = None,
     title: Annotated[str | None, typer.Option("--title", help="Headline of the page.")] = None,
     images: Annotated[
@@ -25,14 +24,16 @@ def report(
     threads: ThreadsOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Write one self-contained HTML page about a model: convergence, sizes, a map of the clusters, their rows."""
-    from globular.io import open_source
+    """Write one self-contained HTML page about a model: convergence, sizes, a map of the clusters, their rows.
+
+    --data are rows to count and to show, usually those of the fit.
+    """
     from globular.io.files import check_file
     from globular.report import write_report
 
     check_file(page, (".html", ".htm"), "a report")
     model = load_model(model_folder, threads)
-    source = None if data is None else open_source(data, columns=split_columns(columns))
+    source = open_for(model, with_standard_input(data), columns) if data else None
     with bar_of_rows("reading rows", shown=not quiet and source is not None) as bar:
         task = bar.add_task("rows", total=0 if source is None else source.n_rows)
 

@@ -1,16 +1,16 @@
-"""What the commands share: where they write, how they warn, which files they accept as output."""
+"""What the commands share: where they write and how they warn."""
 
 from __future__ import annotations
 
+import logging
+import re
 import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
-
-import typer
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,29 +18,21 @@ if TYPE_CHECKING:
 
 FAILED = 2
 INTERRUPTED = 130
-ARRAY_SUFFIXES = (".npy", ".csv", ".parquet")
-
-DataArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="DATA",
-        help="Table of numbers: .npy .npz .csv .tsv .parquet .fvecs .bvecs .h5 .svmlight, or a folder of such.",
-        show_default=False,
-    ),
-]
-ModelArgument = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="Folder that globular fit wrote.", show_default=False)
-]
-ColumnsOption = Annotated[
-    str | None, typer.Option("--columns", metavar="A,B,…", help="Use only these columns (.csv, .tsv, .parquet).")
-]
-ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, help="Number of threads; all cores by default.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no summary.")]
 
 
 def say(message: str) -> None:
     """Write one line to standard error under the command's name."""
     print(f"globular: {message}", file=sys.stderr, flush=True)
+
+
+def as_options(message: str) -> str:
+    """The library speaks of `columns=['a', 'b']`, the command of ``--columns a,b``."""
+    message = message.replace("columns=[...]", "--columns A,B,…")
+    return re.sub(r"columns=\[('[^\]]*)\]", lambda match: f"--columns {_joined(match[1])}", message)
+
+
+def _joined(names: str) -> str:
+    return shlex.quote(",".join(name.strip(" '\"") for name in names.split(",")))
 
 
 def output() -> Console:
@@ -69,6 +61,17 @@ def print_table(console: Console, title: str, rows: Sequence[tuple[str, Any]]) -
             table.add_row(Text(name), Text(str(value)))
     console.print(Text(title, style="bold"), soft_wrap=True)  # as a title of the table it would be broken to its width
     console.print(table)
+
+
+@contextmanager
+def log_level_restored() -> Iterator[None]:
+    """Undo what ``--quiet`` has done to the library's log; a process may run several commands."""
+    logger = logging.getLogger("globular")
+    before = logger.level
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 @contextmanager

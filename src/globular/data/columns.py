@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from globular.data.blocks import Source
 from globular.errors import DataError
 
 _MOST_LISTED = 20
+_MOST_PROPOSED = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table as it was found."""
+
+    name: str
+    type: str
+    """Its type in the words of the file."""
+    kind: Literal["numbers", "lists", "other"]
+    """Whether it holds numbers, lists of numbers, or what cannot be clustered."""
 
 
 def choose_columns(file: str, names: Sequence[str], columns: Sequence[str] | None) -> list[int]:
@@ -26,6 +39,31 @@ def choose_columns(file: str, names: Sequence[str], columns: Sequence[str] | Non
         if counts[column] > 1:
             raise DataError(f"{file}: {counts[column]} columns are called {column!r}; rename them")
     return [names.index(column) for column in columns]
+
+
+def choose_numbers(file: str, table: Sequence[Column], columns: Sequence[str] | None) -> list[Column]:
+    """The columns to read: those asked for, or all; they must be numbers, or one column of lists."""
+    chosen = [table[i] for i in choose_columns(file, [column.name for column in table], columns)]
+    if len({column.name for column in chosen}) < len(chosen):
+        raise DataError(f"{file}: several columns have the same name; rename them, or choose with columns=[...]")
+    numbers = [column.name for column in chosen if column.kind == "numbers"]
+    lists = [column.name for column in chosen if column.kind == "lists"]
+    if len(numbers) == len(chosen) or (len(lists) == 1 and len(chosen) == 1):
+        return chosen
+    usable = lists[:1] or numbers
+    remedy = f"read the usable ones with columns={_shortened(usable)}" if usable else "it has no numeric column"
+    other = [f"{column.name!r} ({column.type})" for column in chosen if column.kind == "other"]
+    if other:
+        those = f"column {other[0]} does not" if len(other) == 1 else f"columns {', '.join(other[:5])} do not"
+        raise DataError(f"{file}: {those} hold numbers; {remedy}")
+    raise DataError(
+        f"{file}: column {lists[0]!r} holds lists and {len(chosen) - 1} other columns stand beside it; {remedy}"
+    )
+
+
+def _shortened(names: list[str]) -> str:
+    """A list of names as one would type it, cut where it gets long."""
+    return "[" + ", ".join(map(repr, names[:_MOST_PROPOSED])) + (", ...]" if len(names) > _MOST_PROPOSED else "]")
 
 
 def are_not_numbers(frame: Any) -> str:

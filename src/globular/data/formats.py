@@ -3,39 +3,65 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from globular.data.blocks import Source, check_not_empty
-from globular.data.hdf5_files import HDF5Source
+from globular.data.columns import Column
+from globular.data.feather_files import FeatherSource, describe_feather
+from globular.data.hdf5_files import HDF5Source, arrays_in_hdf5
+from globular.data.json_files import JSONLinesSource, describe_json
 from globular.data.memory import check_fits
-from globular.data.numpy_files import open_npy, open_npz
-from globular.data.parquet_files import ParquetSource
+from globular.data.numpy_files import arrays_in_npz, open_npy, open_npz
+from globular.data.parquet_files import ParquetSource, describe_parquet
 from globular.data.sources import CSRSource, concatenate
-from globular.data.text_files import TextSource
+from globular.data.text_files import TextSource, describe_text
 from globular.data.vecs_files import VecsSource
 from globular.data.versions import FileVersion
 from globular.errors import DataError, MemoryBudgetError
 
 Columns: TypeAlias = Sequence[str] | None
 
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A format whose columns have names."""
+
+    open: Callable[[Path, Columns], Source]
+    describe: Callable[[Path], tuple[int, list[Column]]]
+
+
+_TEXT = _Table(TextSource, describe_text)
+_JSON = _Table(JSONLinesSource, describe_json)
+_FEATHER = _Table(FeatherSource, describe_feather)
 _PLAIN: dict[str, Callable[[Path], Source]] = {
-    ".npy": open_npy, ".npz": open_npz, ".fvecs": VecsSource, ".bvecs": VecsSource, ".ivecs": VecsSource
+    ".npy": open_npy, ".fvecs": VecsSource, ".bvecs": VecsSource, ".ivecs": VecsSource
 }  # fmt: skip
-_WITH_COLUMN_NAMES: dict[str, Callable[[Path, Columns], Source]] = {
-    ".csv": TextSource, ".tsv": TextSource, ".parquet": ParquetSource
+_TABLES: dict[str, _Table] = {
+    ".csv": _TEXT, ".tsv": _TEXT, ".parquet": _Table(ParquetSource, describe_parquet), ".csv.gz": _TEXT,
+    ".tsv.gz": _TEXT, ".feather": _FEATHER, ".arrow": _FEATHER, ".jsonl": _JSON, ".ndjson": _JSON,
 }  # fmt: skip
-_HDF5 = (".h5", ".hdf5")
-SUFFIXES: tuple[str, ...] = (*_PLAIN, *_WITH_COLUMN_NAMES, *_HDF5, ".svm", ".svmlight", ".libsvm")
+_ARCHIVES: dict[str, Callable[[Path, str | None], Source]] = {".npz": open_npz, ".h5": HDF5Source, ".hdf5": HDF5Source}
+SUFFIXES: tuple[str, ...] = (*_PLAIN, *_ARCHIVES, *_TABLES, ".svm", ".svmlight", ".libsvm")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 def open_path(path: str | os.PathLike[str], columns: Columns = None) -> Source:
-    """Open a file, a dataset in a file (``file.h5::name``) or a folder of parts; the rows are not read yet."""
+    """Open a file, an array in a file (``file.h5::name``), a folder of parts or the files of a pattern (``x-*.npy``).
+
+    The rows are not read yet.
+    """
+    _refuse_address(os.fspath(path))
     try:
         location, dataset = _split_dataset(os.fspath(path))
         if location.is_dir():
             source = _open_folder(location, columns, dataset)
+        elif (matching := _matching(location)) is not None:
+            source = _open_parts(matching, columns, dataset, str(location))
         else:
             _check_file(location)
             source = _open_files([location], columns, dataset)[0]
@@ -61,9 +87,58 @@ def _split_dataset(text: str) -> tuple[Path, str | None]:
     return Path(file).expanduser(), dataset
 
 
+def _refuse_address(text: str) -> None:
+    if _URL.match(text) and not Path(text).exists():
+        raise DataError(f"{text}: globular reads files and no addresses; download it first")
+
+
+def described(path: str | os.PathLike[str]) -> tuple[int, list[Column]] | None:
+    """The rows and the columns of a table, also of one that cannot be read as numbers; None without named columns."""
+    files = parts_of(path)
+    if not files or suffix_of(files[0]) not in _TABLES:
+        return None
+    found = []
+    for file in files:
+        _check_file(file)
+        found.append(_TABLES[suffix_of(file)].describe(file) if suffix_of(file) in _TABLES else (0, []))
+    return sum(n_rows for n_rows, _ in found), found[0][1]
+
+
+def arrays_in(path: str | os.PathLike[str]) -> list[tuple[str, tuple[int, ...], Any]]:
+    """The arrays of a file that may have several, by name, shape and type; none for other formats."""
+    location, dataset = _split_dataset(os.fspath(path))
+    if dataset is not None or location.is_dir() or suffix_of(location) not in _ARCHIVES:
+        return []
+    _check_file(location)
+    return arrays_in_npz(location) if suffix_of(location) == ".npz" else arrays_in_hdf5(location)
+
+
+def parts_of(path: str | os.PathLike[str]) -> list[Path]:
+    """The files behind a path: those of a folder, those that match a pattern, or the one."""
+    _refuse_address(os.fspath(path))
+    location, _ = _split_dataset(os.fspath(path))
+    return files_in(location) if location.is_dir() else _matching(location) or [location]
+
+
+def suffix_of(path: Path) -> str:
+    """What the name ends in, in lower case; ``.csv.gz`` is one suffix."""
+    ends = [suffix.lower() for suffix in path.suffixes[-2:]]
+    return "".join(ends) if ends[1:] == [".gz"] else "".join(ends[-1:])
+
+
+def _matching(location: Path) -> list[Path] | None:
+    """The files that match a pattern, in the order of their names; None where it is a file or no pattern."""
+    if location.exists() or not re.search(r"[*?\[]", str(location)):
+        return None
+    found = sorted(map(Path, glob(str(location), recursive=True)))
+    if not found:
+        raise DataError(f"{location}: no file matches this pattern; check the path")
+    return found
+
+
 def _check_file(path: Path) -> None:
     """Refuse what is missing, empty, or of a format that we do not read."""
-    suffix = path.suffix.lower()
+    suffix = suffix_of(path)
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; check the path")
     if suffix not in SUFFIXES:
@@ -77,20 +152,19 @@ def _check_file(path: Path) -> None:
 
 def _open_files(paths: Sequence[Path], columns: Columns, dataset: str | None) -> list[Source]:
     """Open files of one format."""
-    suffix = paths[0].suffix.lower()
-    if columns is not None and suffix not in _WITH_COLUMN_NAMES:
+    suffix = suffix_of(paths[0])
+    if columns is not None and suffix not in _TABLES:
         raise DataError(
-            f"{paths[0]}: columns= works only for {', '.join(_WITH_COLUMN_NAMES)}; "
-            f"the columns of a {suffix} file have no names"
+            f"{paths[0]}: columns= works only for {', '.join(_TABLES)}; the columns of a {suffix} file have no names"
         )
-    if dataset is not None and suffix not in _HDF5:
-        raise DataError(f"{paths[0]}: ::{dataset} chooses a dataset of {', '.join(_HDF5)} files only; leave it out")
+    if dataset is not None and suffix not in _ARCHIVES:
+        raise DataError(f"{paths[0]}: ::{dataset} chooses an array of {', '.join(_ARCHIVES)} files only; leave it out")
     if suffix in _PLAIN:
         return [_PLAIN[suffix](path) for path in paths]
-    if suffix in _WITH_COLUMN_NAMES:
-        return [_WITH_COLUMN_NAMES[suffix](path, columns) for path in paths]
-    if suffix in _HDF5:
-        return [HDF5Source(path, dataset) for path in paths]
+    if suffix in _TABLES:
+        return [_TABLES[suffix].open(path, columns) for path in paths]
+    if suffix in _ARCHIVES:
+        return [_ARCHIVES[suffix](path, dataset) for path in paths]
     return _open_svmlight(paths)
 
 
@@ -100,26 +174,24 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def _open_folder(folder: Path, columns: Columns, dataset: str | None) -> Source:
-    """Open the parts of a folder in the order of their names; all must have one format and the same columns."""
+    """The parts of a folder in the order of their names; all must have one format and the same columns."""
     paths = files_in(folder)
     if not paths:
         raise DataError(f"{folder}: the folder is empty; globular reads folders of {', '.join(SUFFIXES)} files")
+    return _open_parts(paths, columns, dataset, str(folder))
+
+
+def _open_parts(paths: Sequence[Path], columns: Columns, dataset: str | None, name: str) -> Source:
+    """Open files one below the other."""
     for path in paths:
         if path.is_dir():
             raise DataError(f"{path}: a folder of parts must not hold folders; pass one of them instead")
         _check_file(path)
-        if path.suffix.lower() != paths[0].suffix.lower():
-            raise DataError(f"{path}: is not a {paths[0].suffix} file like {paths[0].name}; keep one format per folder")
-    parts = _open_files(paths, columns, dataset)
-    head_names = getattr(parts[0], "column_names", None)
-    for part in parts[1:]:
-        names = getattr(part, "column_names", None)
-        if names != head_names and part.n_columns == parts[0].n_columns:  # else the counts say it better
+        if suffix_of(path) != suffix_of(paths[0]):
             raise DataError(
-                f"{part.name}: its columns are not those of {parts[0].name}, or in another order; "
-                "all parts need the same columns"
+                f"{path}: is not a {suffix_of(paths[0])} file like {paths[0].name}; keep one format per folder"
             )
-    return concatenate(parts, str(folder))
+    return concatenate(_open_files(paths, columns, dataset), name)
 
 
 def _open_svmlight(paths: Sequence[Path]) -> list[Source]:

@@ -104,6 +104,21 @@ def _follow(file: Any, path: Path, wanted: str) -> str:
     raise DataError(f"{path}: {wanted} is a link to a link to a link, more than {_MOST_LINKS} times")
 
 
+def arrays_in_hdf5(path: Path) -> list[tuple[str, tuple[int, ...], np.dtype[Any]]]:
+    """The name, shape and type of every dataset of an HDF5 file."""
+    import h5py
+
+    found: list[tuple[str, tuple[int, ...], np.dtype[Any]]] = []
+
+    def visit(name: str | bytes, item: Any) -> None:
+        if isinstance(name, str) and isinstance(item, h5py.Dataset):
+            found.append((name, item.shape, item.dtype))
+
+    with _open(path) as file:
+        file.visititems(visit)
+    return found
+
+
 def _find(file: Any, path: Path, wanted: str | None) -> str:
     """Name of the dataset to read: the one asked for, or the only table of numbers."""
     import h5py

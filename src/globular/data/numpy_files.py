@@ -46,41 +46,55 @@ def _npy_error(path: Path, reason: str) -> DataError:
     return DataError(f"{path}: is truncated or corrupt ({reason}); copy or write it again")
 
 
-def open_npz(path: Path) -> Source:
-    """Read a .npz file: a matrix of scipy.sparse.save_npz, the only array, or the one called X."""
+def open_npz(path: Path, wanted: str | None = None) -> Source:
+    """Read a .npz file: the array asked for, a matrix of scipy.sparse.save_npz, the only array, or the one called X."""
     if not zipfile.is_zipfile(path):
         raise DataError(f"{path}: is truncated or not a .npz file; write it with numpy.savez or scipy.sparse.save_npz")
     version = FileVersion.of(path)
     with version.reading():
         try:
-            return _read_npz(path)
+            return _read_npz(path, wanted)
         except DataError:
             raise
         except _BROKEN as error:
             raise _npy_error(path, str(error)) from error
 
 
-def _read_npz(path: Path) -> Source:
+def _read_npz(path: Path, wanted: str | None) -> Source:
     with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        if {"format", "shape", "data"} <= set(archive.files):
+        if wanted is None and {"format", "shape", "data"} <= set(archive.files):
             _check_sizes(path, archive, archive.files)
             file.seek(0)
             return CSRSource(sparse.load_npz(file), str(path))
-        name = _choose_array(path, archive.files)
+        name = _choose_array(path, archive.files, wanted)
         _check_sizes(path, archive, [name])
         return ArraySource(archive[name], f"{path}::{name}" if name != "X" else str(path))
+
+
+def arrays_in_npz(path: Path) -> list[tuple[str, tuple[int, ...], np.dtype[Any]]]:
+    """The name, shape and type of every array of a .npz file."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return [(name, *_read_header(archive, name)[:2]) for name in archive.files]
+    except _BROKEN as error:
+        raise _npy_error(path, str(error)) from error
+
+
+def _read_header(archive: Any, name: str) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """Shape and type that an array declares, and the bytes that it has in the archive."""
+    member = archive.zip.getinfo(name if name in archive.zip.namelist() else f"{name}.npy")
+    with archive.zip.open(member) as file:
+        major, _ = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+        return shape, dtype, member.file_size - file.tell()
 
 
 def _check_sizes(path: Path, archive: Any, names: list[str]) -> None:
     """Refuse arrays that are larger than their place in the archive or than memory, before they are asked for."""
     total = 0
     for name in names:
-        member = archive.zip.getinfo(name if name in archive.zip.namelist() else f"{name}.npy")
-        with archive.zip.open(member) as file:
-            major, _ = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(file)
-            rest = member.file_size - file.tell()
+        shape, dtype, rest = _read_header(archive, name)
         size = math.prod(shape) * dtype.itemsize
         if not dtype.hasobject and size != rest:
             raise DataError(
@@ -91,13 +105,17 @@ def _check_sizes(path: Path, archive: Any, names: list[str]) -> None:
     check_fits(total, f"{path}: its {' and '.join(names)}", "write it as .npy, which is read in parts")
 
 
-def _choose_array(path: Path, names: list[str]) -> str:
+def _choose_array(path: Path, names: list[str], wanted: str | None) -> str:
+    listing = ", ".join(names) if names else "none"
+    if wanted is not None:
+        if wanted not in names:
+            raise DataError(f"{path}: has no array {wanted!r}; it holds: {listing}")
+        return wanted
     if "X" in names:
         return "X"
     if len(names) == 1:
         return names[0]
-    listing = ", ".join(names) if names else "none"
     raise DataError(
         f"{path}: needs one array, or one called X, to know which to read; it holds: {listing}. "
-        "Write it with numpy.savez(path, X=...)"
+        f"Choose one with {path}::NAME"
     )

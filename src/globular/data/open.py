@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +13,7 @@ from scipy import sparse
 
 from globular.data.blocks import Source, check_not_empty
 from globular.data.columns import are_not_numbers
-from globular.data.formats import files_in, open_path
+from globular.data.formats import open_path, parts_of
 from globular.data.sources import ArraySource, CSRSource, concatenate, open_memmap
 from globular.errors import DataError
 
@@ -34,8 +33,7 @@ class Files:
     def names(self) -> Iterator[str]:
         """The full name of every file."""
         for path in self.paths:
-            location = os.path.expanduser(path)
-            yield from map(os.path.abspath, files_in(Path(location)) if os.path.isdir(location) else [location])
+            yield from map(os.path.abspath, parts_of(path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +65,8 @@ def tell(X: Any) -> Given:
     if isinstance(X, list | tuple) and X and all(isinstance(item, str | os.PathLike) for item in X):
         return Given("files", Files(tuple(map(os.fspath, X))))
     if isinstance(X, str | os.PathLike):
-        is_folder = os.path.isdir(os.path.expanduser(X))
-        return Given("files", Files((os.fspath(X),))) if is_folder else Given("source", open_path(X))
+        has_parts = os.path.isdir(os.path.expanduser(X)) or len(parts_of(X)) > 1
+        return Given("files", Files((os.fspath(X),))) if has_parts else Given("source", open_path(X))
     if isinstance(X, np.memmap) and X.filename is not None:  # a copy of a memmap has no file behind it
         return Given("source", open_memmap(X))
     if isinstance(X, Source) and not isinstance(X, np.ndarray):

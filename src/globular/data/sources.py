@@ -86,6 +86,11 @@ def concatenate(parts: Sequence[Source], name: str) -> Source:
                 f"{part.name}: has {part.n_columns} columns, but {head.name} has {head.n_columns}; "
                 "all parts need the same columns"
             )
+        if getattr(part, "column_names", None) != getattr(head, "column_names", None):
+            raise DataError(
+                f"{part.name}: its columns are not those of {head.name}, or in another order; "
+                "all parts need the same columns"
+            )
         if part.is_sparse != head.is_sparse:
             raise DataError(
                 f"{part.name}: is {'sparse' if part.is_sparse else 'dense'}, but {head.name} is not; "

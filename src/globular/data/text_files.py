@@ -1,5 +1,8 @@
 """Tables of numbers as text: .csv with commas, .tsv with tabs, with or without a line of column names.
 
+What separates the fields of a .csv file is told by its first two lines, if it is not a comma. A file that is packed by
+gzip (.csv.gz) is unpacked into memory as text.
+
 Opening scans the file once for line ends, so that later any few megabytes of it can be parsed alone. NumPy's
 own parser does the work: on one thread it is as fast as pyarrow's, and it needs no extra package.
 """
@@ -12,37 +15,32 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.data.columns import choose_columns
-from globular.data.streamed import PIECE_BYTES, StreamedSource
+from globular.data.columns import Column, choose_columns
+from globular.data.streamed import StreamedSource
+from globular.data.text_lines import TextFile, next_line, scan
 from globular.data.versions import FileVersion
 from globular.errors import DataError
 
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_LONGEST_LINE = 1 << 26  # fields take more room than their text, and a line is the least that can be parsed
+_DELIMITERS = {".csv": ",;\t| ", ".tsv": "\t"}
+"""What may separate fields, the usual sign first."""
+_WORDS = {"\t": "tabs", " ": "single spaces"}
+_DESCRIBED_ROWS = 100
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-"})  # a value that is absent, not a name
 
 
 @dataclass(frozen=True)
-class _Header:
+class Header:
     """What the first line says: the names, if it holds names, and the byte at which the numbers begin."""
 
     names: tuple[str, ...] | None
     n_fields: int
     data_start: int
-
-
-@dataclass(frozen=True)
-class _Chunk:
-    """A run of whole lines: its place in the file and its number of rows."""
-
-    offset: int
-    n_bytes: int
-    n_rows: int
+    delimiter: str
 
 
 class TextSource(StreamedSource):
@@ -51,11 +49,12 @@ class TextSource(StreamedSource):
     def __init__(self, path: Path, columns: Sequence[str] | None = None) -> None:
         self._path = path
         version = FileVersion.of(path)
-        self._delimiter = _DELIMITERS[path.suffix.lower()]
         with version.reading():
-            self._header = _read_header(path, self._delimiter)
+            self._text = TextFile(path)
+            self._header = read_header(self._text)
+            self._delimiter = self._header.delimiter
             self._used = self._choose(columns)
-            self._chunks = _scan(path, self._header.data_start)
+            self._chunks = scan(self._text, self._header.data_start)
         names = self._header.names
         self.column_names = None if names is None else tuple(names[field] for field in self._used)
         segment_rows = [chunk.n_rows for chunk in self._chunks]
@@ -84,9 +83,7 @@ class TextSource(StreamedSource):
     def _parse(self, segment: int) -> NDArray[np.float64]:
         """Read and parse one chunk."""
         chunk = self._chunks[segment]
-        with self._path.open("rb") as file:
-            file.seek(chunk.offset)
-            text = file.read(chunk.n_bytes)
+        text = chunk.read(self._text)
         # a line may only seem ragged, by a delimiter within quotes; loadtxt with usecols would mix up the columns
         delimiter, n_delimiters = self._delimiter.encode(), self._header.n_fields - 1
         if any(line.count(delimiter) != n_delimiters for line in text.splitlines() if line):
@@ -120,9 +117,10 @@ class TextSource(StreamedSource):
                 continue
             number += 1
             if len(fields) != self._header.n_fields:
+                separator = _WORDS.get(self._delimiter, repr(self._delimiter))
                 raise DataError(
                     f"{self._path}: data row {number} has {len(fields)} fields instead of "
-                    f"{self._header.n_fields}; fields are separated by {self._delimiter!r}"
+                    f"{self._header.n_fields}; fields are separated by {separator}"
                 )
             if any(not _is_number(fields[field]) for field in self._used):
                 self._report_text(number, fields)
@@ -134,8 +132,10 @@ class TextSource(StreamedSource):
         missing = all(fields[field].strip().lower() in _MISSING for field in bad)
         if missing:
             remedy = "fill in the missing values or drop these rows"
-        elif len(fields) == 1 and re.search(r"[;\t|]", fields[0]):
-            remedy = "fields are separated by ',' in a .csv and by tabs in a .tsv file; write it again that way"
+        elif all(re.fullmatch(r"\s*[-+]?\d*,\d+\s*", fields[field]) for field in bad):
+            remedy = "write numbers with decimal points, not commas"
+        elif len(fields) == 1 and re.search(r"[;,|]", fields[0]):
+            remedy = "fields are separated by tabs in a .tsv file; call it .csv"
         elif self._header.names is None:
             remedy = "remove what is not a number"
         else:
@@ -147,39 +147,69 @@ class TextSource(StreamedSource):
         return f"column {field + 1}" if names is None else f"column {names[field]!r}"
 
 
-def _read_header(path: Path, delimiter: str) -> _Header:
+def describe_text(path: Path) -> tuple[int, list[Column]]:
+    """The number of rows, and the columns as the first rows show them; without a line of names these are empty."""
+    text = TextFile(path)
+    header = read_header(text)
+    chunks = scan(text, header.data_start)
+    names = header.names or ("",) * header.n_fields
+    first = chunks[0].read(text).splitlines()[:_DESCRIBED_ROWS] if chunks else []
+    lines = [line.decode("latin-1") for line in first if line]
+    rows = [row for row in csv.reader(lines, delimiter=header.delimiter) if len(row) == len(names)]
+    columns = []
+    for field, name in enumerate(names):
+        values = [row[field] for row in rows if row[field].strip().lower() not in _MISSING]
+        is_number = all(map(_is_number, values))
+        columns.append(Column(name, "number" if is_number else "text", "numbers" if is_number else "other"))
+    return sum(chunk.n_rows for chunk in chunks), columns
+
+
+def _delimiter_of(line: str, following: str, known: str) -> str:
+    """The sign that separates the fields of the first line: the usual one, or one that cuts both lines alike."""
+    lines = [text for text in (line, following) if text.strip()]
+
+    def fits(sign: str) -> bool:
+        rows = [next(csv.reader([text.rstrip("\r\n")], delimiter=sign)) for text in lines]
+        return len({len(row) for row in rows}) == 1 and len(rows[0]) > 1
+
+    def is_plain(sign: str) -> bool:  # no field of the last line is a number but for a comma or a semicolon in it
+        return not any(re.search(r"\d[,;|]\s*[-+]?\d", field) for field in lines[-1].split(sign))
+
+    for sign in known:
+        if fits(sign) and is_plain(sign):
+            return sign
+    return next((sign for sign in ";" + known if sign in known and fits(sign)), known[0])
+
+
+def _decoded(line: bytes) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError:
+        return line.decode("latin-1")
+
+
+def read_header(source: TextFile) -> Header:
     """Look at the first line that is not blank: names or numbers?"""
-    with path.open("rb") as file:
+    path = source.path
+    with source.open() as file:
         if b"\0" in file.read(4096):
             raise DataError(f"{path}: is not a text file in UTF-8 although its name says so; write it again")
         file.seek(0)
-        start, line = 0, _next_line(file, path)
+        start, line = 0, next_line(file, path)
         while line and not line.strip():
-            start, line = file.tell(), _next_line(file, path)
+            start, line = file.tell(), next_line(file, path)
         if line.startswith(b"\xef\xbb\xbf"):  # byte order mark of Windows editors
             start, line = start + 3, line[3:]
-        end, following = file.tell(), _next_line(file, path)
+        end, following = file.tell(), next_line(file, path)
     if not line:
         raise DataError(f"{path}: has no rows; check that it was written completely")
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError:
-        text = line.decode("latin-1")
+    text = _decoded(line)
+    delimiter = _delimiter_of(text, _decoded(following), _DELIMITERS[source.suffix])
     fields = next(csv.reader([text], delimiter=delimiter))
     if not _are_names(fields) and not _are_counted(fields, following):
-        return _Header(None, len(fields), start)
+        return Header(None, len(fields), start, delimiter)
     names = tuple(name.strip().removeprefix("#").strip() for name in fields)  # "# a,b" is numpy.savetxt's
-    return _Header(names, len(fields), end)
-
-
-def _next_line(file: BinaryIO, path: Path) -> bytes:
-    """The rest of the present line; one that is absurdly long is refused before it fills the memory."""
-    line = file.readline(_LONGEST_LINE)
-    if len(line) == _LONGEST_LINE and not line.endswith(b"\n"):
-        raise DataError(
-            f"{path}: has a line of more than {_LONGEST_LINE >> 20} MiB; a row per line is expected; write it as .npy"
-        )
-    return line
+    return Header(names, len(fields), end, delimiter)
 
 
 def _are_names(fields: list[str]) -> bool:
@@ -205,18 +235,3 @@ def _is_number(field: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _scan(path: Path, start: int) -> list[_Chunk]:
-    """Cut the file into chunks of whole lines and count their rows; blank lines do not count."""
-    chunks = []
-    with path.open("rb") as file:
-        file.seek(start)
-        while text := file.read(PIECE_BYTES):
-            if not text.endswith(b"\n"):
-                text += _next_line(file, path)
-            n_rows = sum(1 for line in text.splitlines() if line)
-            if n_rows:
-                chunks.append(_Chunk(start, len(text), n_rows))
-            start += len(text)
-    return chunks

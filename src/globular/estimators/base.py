@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, Self
 
+import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import make_constraint
 
@@ -38,6 +39,12 @@ class Estimator(SharedParameters, BaseEstimator):
             value = getattr(self, name)
             if not any(rule.is_satisfied_by(value) for rule in rules):
                 super()._validate_params()
+
+    @property
+    def cluster_sizes_(self) -> Any:
+        """The number of rows of every cluster or component, by `labels_`; rows of weight 0 count, too."""
+        n = len(self.cluster_centers_ if hasattr(self, "cluster_centers_") else self.means_)
+        return np.bincount(np.asarray(self.labels_), minlength=n)
 
     @abstractmethod
     def _begin(self, X: Any, sample_weight: Any, *, watched: bool) -> Iterator[Record]:

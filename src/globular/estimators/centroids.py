@@ -25,6 +25,7 @@ from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_indices, checked_floats
 from globular.estimators.inputs import Input, open_input
 from globular.estimators.memory import check_allocation
+from globular.estimators.nearest import NearestCenters
 from globular.estimators.parameters import AUTO, FROM_ONE, Constraints
 from globular.estimators.running import Fit, warn_user
 from globular.estimators.starts import filled_up, of_unit_length, spare_centers
@@ -38,7 +39,7 @@ TIMED_ROWS = (1024, 16384)
 """Rows, and more of them, whose labelling is timed where a fit has a time limit."""
 
 
-class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Estimator):
+class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Estimator):
     """Base of the k-means family: subclasses say which steps to run (`_steps`) and take over a step (`_take_over`)."""
 
     _parameter_constraints: ClassVar[Constraints] = {
@@ -52,6 +53,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     n_clusters: int
     metric: str
     n_init: int | str
+    init: Any
     max_iter: int
     max_time: float | None
     random_state: Any
@@ -104,9 +106,26 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         """The most memory that a fit takes beside X, where that is known."""
         return None
 
+    @property
+    def _n_init(self) -> int:
+        """Starts that are tried: one, where it is given."""
+        return 1 if self.n_init == "auto" or self._has_centers() else int(self.n_init)
+
+    def _has_centers(self) -> bool:
+        """Whether `init` holds the centres to start from."""
+        return not isinstance(self.init, str) and not callable(self.init)
+
+    def _warn_of_one_start(self) -> None:
+        if self.n_init not in ("auto", 1) and self._has_centers():
+            warn_user(
+                "Explicit initial center position passed: performing only one init instead of n_init="
+                f"{self.n_init}; leave n_init out",
+                RuntimeWarning,
+            )
+
     def _n_runs(self) -> int:
-        """Runs from different starts."""
-        return 1 if self.n_init == "auto" else int(self.n_init)
+        """Runs of the whole algorithm."""
+        return self._n_init
 
     def _n_steps(self) -> int | None:
         """The most steps that a run can take, where that is known."""
@@ -115,6 +134,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     def _run(self, data: Input, started: float, watched: bool) -> Iterator[Record]:
         """All runs of a fit, the best of which is kept."""
         random_state = check_random_state(self.random_state)
+        self._warn_of_one_start()
         n_steps = self._n_steps()
         fit = Fit(
             self, data.n_rows, max_iter=n_steps, max_time=self.max_time, started=started, watched=watched,
@@ -179,7 +199,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         if n_found < self.n_clusters:
             warn_user(
                 f"Number of distinct clusters ({n_found}) found smaller than n_clusters ({self.n_clusters}). "
-                "Possibly X has fewer distinct rows than clusters asked for.",
+                "Possibly due to duplicate points in X.",
                 ConvergenceWarning,
             )
 
@@ -188,7 +208,9 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         return where_x_is(X, self.fit(X, sample_weight=sample_weight).labels_)
 
     @lazily
-    def predict(self, X: Any, exact: bool = True) -> Labels:
+    def predict(
+        self, X: Any, exact: bool = True, *, return_distance: bool = False, max_distance: float | None = None
+    ) -> Any:
         """Index of the closest centre for every row of X.
 
         Parameters
@@ -197,20 +219,37 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         exact : bool, default=True
             False searches a few of about √k cells of centres instead of all k centres: far fewer distances when there
             are thousands of clusters, and now and then only the second-closest centre.
+        return_distance : bool, default=False
+            Also return the distance of every row to its centre, ``(labels, distances)``.
+        max_distance : float, optional
+            Rows that are farther from their centre are noise, and get the label −1.
         """
+        if not return_distance and max_distance is None:
+            return where_x_is(X, self._labels(X, exact))
+        labels, distances = self._labels_and_distances(X, exact)
+        if max_distance is not None:
+            labels = np.where(distances > max_distance, np.int32(-1), labels)
+        return (where_x_is(X, labels), where_x_is(X, distances)) if return_distance else where_x_is(X, labels)
+
+    def _labels(self, X: Any, exact: bool) -> Labels:
         if exact:
-            return where_x_is(X, np.asarray(self._assign(X, None)[0]))
+            return np.asarray(self._assign(X, None)[0])
         data = self._open(X, None, reset=False)
         find_labels(data.shard, self._centers(), np.random.default_rng(0))
-        return where_x_is(X, np.asarray(data.shard.labels))
+        return np.asarray(data.shard.labels)
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.floating[Any]]:
         """Fit, and return the distances of every row to all centres."""
         return self.fit(X, sample_weight=sample_weight).transform(X)
 
     @lazily
-    def transform(self, X: Any) -> NDArray[np.floating[Any]]:
-        """Distances of every row to all centres, an N × k array (cosine distances if the metric is the cosine)."""
+    def transform(self, X: Any, *, out: Any = None) -> Any:
+        """Distances of every row to all centres, an N × k array (cosine distances if the metric is the cosine).
+
+        `out` is an array of that shape to write to block by block, such as a memory map that is larger than memory.
+        """
+        if out is not None:
+            return self._transform_into(X, out)
         data = open_input(self, X, reset=False, n_threads=self.n_threads)
         n_bytes = 8 * data.shard.n_rows * len(self._centers())
         check_allocation(n_bytes, "the distances of all rows to all centres", "transform X in parts")

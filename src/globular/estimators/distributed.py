@@ -51,6 +51,8 @@ def _lazy_rows(estimator: Any, name: str, X: Any, args: Sequence[Any], kwargs: d
     import dask.array as da
 
     check_is_fitted(estimator)
+    if kwargs.get("return_distance") or kwargs.get("out") is not None:
+        raise TypeError("X is a Dask collection, whose answers are one lazy array: leave out return_distance= and out=")
     model = _slim(estimator)
     sample = getattr(model, name)(sample_of(X), *args, **kwargs)
     sent = _sendable(model)

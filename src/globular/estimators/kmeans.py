@@ -17,12 +17,16 @@ from globular.algorithms.steps import Step, mapped
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.parameters import Constraints
+from globular.estimators.running import warn_user
 from globular.estimators.starts import continues, starting_centers
 from globular.model.history import ITERATIONS
 from globular.model.statistics import F64
 from globular.seam.shard import Shard
 
 logger = logging.getLogger("globular")
+
+NAMES_ELSEWHERE = ("elkan", "full")
+"""Algorithms as scikit-learn calls them."""
 
 
 class KMeans(CentroidEstimator):
@@ -37,7 +41,7 @@ class KMeans(CentroidEstimator):
     n_clusters : int, default=8
         Number of clusters. Clusters that run empty are moved to far rows, so there are `n_clusters` of them whenever
         there are that many distinct rows.
-    algorithm : {"auto", "exact", "probing", "lloyd", "yinyang"}, default="auto"
+    algorithm : {"auto", "exact", "probing", "lloyd", "yinyang", "elkan", "full"}, default="auto"
         "auto" takes "exact" below 500 clusters ("lloyd" if you give the centres to start from) and "probing" from there
         on; see `algorithm_`. Both begin in a subspace
         of the columns and with parts of the rows where that pays, swap centres that are hardly missed to where they
@@ -45,6 +49,8 @@ class KMeans(CentroidEstimator):
         centre; with "probing" only with those of a few cells, redrawn in every iteration, at a cost that grows with
         the square root of the clusters. Centres that you give are not swapped, and all rows begin with them. "lloyd"
         is the textbook's: iterations from one start, nothing else; "yinyang" gives the same labels with more bounds.
+        Names of scikit-learn: "elkan", by bounds, is "exact" here ("yinyang" if you give the centres), and the old
+        "full" is "lloyd".
     quality : {"fast", "balanced", "best"}, default="balanced"
         For "exact" and "probing": how widely to search and how long to go on.
     {init, n_init}
@@ -58,6 +64,8 @@ class KMeans(CentroidEstimator):
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
         Where to compute. "auto" is the card that X lies on (a tensor of torch or CuPy), else the CPU; "cuda" copies X
         to the card. Needs ``pip install "globular[gpu]"``. What `predict` and `transform` return lies where X does.
+    copy_x : bool, default=True
+        Known from scikit-learn, and without effect: X is neither changed nor copied whole.
 
     Attributes
     ----------
@@ -96,10 +104,11 @@ class KMeans(CentroidEstimator):
     _hurries = True
     _parameter_constraints: ClassVar[Constraints] = {
         **CentroidEstimator._parameter_constraints,
-        "algorithm": [StrOptions({"auto", *ALGORITHMS})],
+        "algorithm": [StrOptions({"auto", *ALGORITHMS, *NAMES_ELSEWHERE})],
         "quality": [StrOptions(set(QUALITIES))],
         "exact_labels": ["boolean"],
         "device": [str],
+        "copy_x": ["boolean"],
     }
 
     def __init__(
@@ -121,6 +130,7 @@ class KMeans(CentroidEstimator):
         callbacks: Any = None,
         n_threads: int | None = None,
         device: str = "auto",
+        copy_x: bool = True,
     ) -> None:
         self.n_clusters = n_clusters
         self.algorithm = algorithm
@@ -138,12 +148,15 @@ class KMeans(CentroidEstimator):
         self.callbacks = callbacks
         self.n_threads = n_threads
         self.device = device
+        self.copy_x = copy_x
 
     def _options(self, tol: float = 0.0) -> PipelineOptions:
         """The parameters as the pipeline takes them."""
         named, anew = isinstance(self.init, str), not continues(self, "cluster_centers_")
+        elsewhere = {"elkan": "exact" if named else "yinyang", "full": "lloyd"}
+        algorithm = elsewhere.get(self.algorithm, self.algorithm)
         return PipelineOptions(
-            self.n_clusters, self.algorithm, self.quality, self.max_iter, tol,
+            self.n_clusters, algorithm, self.quality, self.max_iter, tol,
             unit_centers=self.metric == "cosine", may_narrow=named and anew, has_start=not named and anew,
             exact_labels=self.exact_labels,
         )  # fmt: skip
@@ -151,6 +164,8 @@ class KMeans(CentroidEstimator):
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[F64]]:
         options = self._options(self.tol * mean_variance(data))
         self.algorithm_ = options.chosen
+        if self.algorithm == "elkan" and self.n_clusters == 1:
+            warn_user("algorithm='elkan' doesn't make sense for a single cluster; leave it out", RuntimeWarning)
         if self.algorithm == "auto":
             logger.info("algorithm='auto' chose %s for %d clusters", self.algorithm_, self.n_clusters)
 
@@ -182,3 +197,37 @@ class KMeans(CentroidEstimator):
             n_distances = found.n_distances
         self.labels_ = data.labels(centers, exact=n_probes == 0).copy()
         return n_distances
+
+
+def k_means(
+    X: Any,
+    n_clusters: int,
+    *,
+    sample_weight: Any = None,
+    init: Any = "auto",
+    n_init: int | str = "auto",
+    max_iter: int = 300,
+    verbose: int = 0,
+    tol: float = 1e-4,
+    random_state: Any = None,
+    copy_x: bool = True,
+    algorithm: str = "auto",
+    return_n_iter: bool = False,
+) -> tuple[Any, ...]:
+    """Cluster, and return the centres, labels and inertia: :class:`KMeans` as a function, as in scikit-learn.
+
+    Parameters are those of :class:`KMeans`. `return_n_iter` adds the number of iterations to what is returned.
+
+    Examples
+    --------
+    >>> from globular import k_means
+    >>> centers, labels, inertia = k_means([[0.0], [1.0], [9.0]], 2, random_state=0)
+    >>> sorted(centers.ravel().tolist()), inertia
+    ([0.5, 9.0], 0.5)
+    """
+    model = KMeans(
+        n_clusters, algorithm=algorithm, init=init, n_init=n_init, max_iter=max_iter, tol=tol,
+        random_state=random_state, verbose=verbose, copy_x=copy_x,
+    ).fit(X, sample_weight=sample_weight)  # fmt: skip
+    found = (model.cluster_centers_, model.labels_, model.inertia_)
+    return (*found, model.n_iter_) if return_n_iter else found

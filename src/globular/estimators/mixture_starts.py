@@ -71,14 +71,12 @@ class GivenStart:
         family = FAMILIES[covariance_type]
         covariances = None
         if precisions is not None:
-            given = checked_shape(precisions, family.shape(C, D), "precisions_init")
+            given = checked_shape(precisions, family.shape(C, D), "precisions_init", f"{covariance_type} precision")
             if not family.is_positive(given):
-                raise ValueError(
-                    f"precisions_init must be {family.requirement} for covariance_type={covariance_type!r}"
-                )
+                raise ValueError(f"precisions_init: '{covariance_type} precision' should be {family.requirement}")
             covariances = np.asarray(family.inverse(given))
         if weights is not None:
-            weights = checked_shape(weights, (C,), "weights_init")
+            weights = checked_shape(weights, (C,), "weights_init", "weights")
             if (weights < 0).any() or abs(weights.sum() - 1) > 1e-6:
                 raise ValueError(
                     "weights_init must be at least 0 and add up to 1, "
@@ -86,7 +84,7 @@ class GivenStart:
                 )
             weights = weights / weights.sum()
         if means is not None:
-            means = checked_shape(means, (C, D), "means_init")
+            means = checked_shape(means, (C, D), "means_init", "means")
         return cls(covariance_type, weights, means, covariances)
 
     @classmethod
@@ -197,10 +195,11 @@ def _variational_kmeans(shard: Shard, seeds: Start, options: VariationalOptions,
     return replace(seeds, centers=found.centers, graph=found.graph, labelled=True)
 
 
-def checked_shape(values: Any, shape: tuple[int, ...], name: str) -> F64:
-    """A copy of values that a user gave as a float64 array; an error names the argument."""
+def checked_shape(values: Any, shape: tuple[int, ...], name: str, what: str = "") -> F64:
+    """A copy of values that a user gave as a float64 array; an error names the argument, and `what` it is elsewhere."""
     array = np.asarray(values)
     if array.shape != shape:
-        raise ValueError(f"{name} has shape {array.shape}, expected {shape}")
+        wanted = f". The parameter '{what}' should have the shape of {shape}, but got {array.shape}"
+        raise ValueError(f"{name} has shape {array.shape}{wanted if what else f', expected {shape}'}")
     flat: F64 = check_array(array.reshape(1, -1), dtype=np.float64, input_name=name, copy=True)
     return flat.reshape(shape)

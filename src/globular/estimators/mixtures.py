@@ -187,7 +187,8 @@ class MixtureEstimator(DensityMixin, Estimator):
             raise ValueError(f"{_BEYOND} ({error})") from error
         if self.stopped_ == "max_iter" and self.max_iter > 0:
             warn_user(
-                f"the best run did not converge in {self.max_iter} iterations; raise max_iter or tol",
+                "Best performing initialization did not converge. Try different init parameters, or increase max_iter, "
+                f"tol, or check for degenerate data. It took max_iter={self.max_iter} iterations.",
                 ConvergenceWarning,
             )
 
@@ -295,7 +296,7 @@ class MixtureEstimator(DensityMixin, Estimator):
         check_is_fitted(self)
         n_rows = index(n_samples)
         if n_rows < 1:
-            raise ValueError(f"n_samples={n_samples!r} must be at least 1")
+            raise ValueError(f"Invalid value for 'n_samples': {n_samples!r}, it must be at least 1")
         return self._mixture().sample(n_rows, check_random_state(self.random_state))
 
     def _open(self, X: Any, sample_weight: Any, *, reset: bool) -> Input:

@@ -23,6 +23,7 @@ from globular.estimators.fitted import check_common, checked_floats
 from globular.estimators.inputs import MEMORY_SHARE, Input, mean_variance
 from globular.estimators.memory import check_allocation
 from globular.estimators.parameters import AUTO, FROM_ONE, Constraints
+from globular.estimators.running import warn_user
 from globular.estimators.starts import starting_centers
 from globular.model.history import PART, SEEDS, History
 from globular.model.nested import Batch
@@ -220,12 +221,21 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         check_common(self, "n_steps_")
 
     def _settings(self, data: Input) -> NestedSettings:
-        if self.init_size is not None and self.init_size < self.n_clusters:
-            raise ValueError(f"init_size={self.init_size} should be >= n_clusters={self.n_clusters}.")
+        init_size = self.init_size
+        if init_size is not None and init_size < self.n_clusters:
+            init_size = min(3 * self.n_clusters, data.n_rows)
         return NestedSettings(
             self.n_clusters, data.n_rows, data.n_columns, data.dtype.itemsize, data.matrix is not None,
-            data.is_streamed, self.batch_size, self.init_size,
+            data.is_streamed, self.batch_size, init_size,
         )  # fmt: skip
+
+    def _warn_of_few_rows(self) -> None:
+        if self.init_size is not None and self.init_size < self.n_clusters:
+            warn_user(
+                f"init_size={self.init_size} should be larger than n_clusters={self.n_clusters}: 3 * n_clusters rows "
+                "are taken instead",
+                RuntimeWarning,
+            )
 
     def _choose(self, data: Input) -> NestedSettings:
         """Settle what "auto" means; says beforehand what bounds will take."""
@@ -258,11 +268,10 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     def _start(self, sample: Input, random_state: np.random.RandomState) -> Starting:
         """The best of `n_init` starts, drawn from and compared on a sample of the rows."""
         mean_variance(sample)  # for its check
-        given = not isinstance(self.init, str) and not callable(self.init)
         return best_start(
             sample.shard,
             partial(starting_centers, self, sample, random_state),
-            1 if self.n_init == "auto" or given or self.warm_start else int(self.n_init),
+            1 if self.warm_start else self._n_init,
             random_state,
             by_cells=self.search_ == "cells",
             unit_centers=self.metric == "cosine",
@@ -280,6 +289,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         return Input(shard, data.dtype, len(rows), data.n_columns, None if data.matrix is None else data.matrix[rows])
 
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[Any]]:
+        self._warn_of_few_rows()
         settings = self._choose(data)
         sample = self._sample(data, settings, random_state)
         unit = data.shard.total_weight / sample.shard.total_weight

@@ -100,9 +100,10 @@ def choose_centers(
 def _check(centers: Any, n_clusters: int, data: Input, name: str, size_name: str = "n_clusters") -> F64:
     with naming(name):
         checked: F64 = check_array(centers, dtype=np.float64, input_name=name, copy=True)
-    if checked.shape != (n_clusters, data.n_columns):
-        raise ValueError(
-            f"the shape of {name} is {checked.shape}, expected ({size_name}, n_features) = "
-            f"{(n_clusters, data.n_columns)}"
-        )
+    for found, wanted, what in (
+        (checked.shape[0], n_clusters, f"the number of clusters {n_clusters} ({size_name})"),
+        (checked.shape[1], data.n_columns, f"the number of features of the data {data.n_columns}"),
+    ):
+        if found != wanted:
+            raise ValueError(f"{name}: The shape of the initial centers {checked.shape} does not match {what}")
     return checked

@@ -7,21 +7,19 @@ passing the path itself does the same. ``write_array`` is its counterpart for la
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, BinaryIO
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from globular.data.blocks import Source
 from globular.data.formats import SUFFIXES, open_path
-from globular.errors import DataError, import_extra
+from globular.errors import DataError
+from globular.io.beside import Batches, Lines
 from globular.io.files import check_file, write_whole
+from globular.io.tables import TABLE_WRITERS, Blocks, text_lines, write_parquet_blocks
 
 __all__ = ["open_source", "supported_formats", "write_array"]
-
-_CSV_VALUES_AT_ONCE = 1 << 18
 
 
 def supported_formats() -> tuple[str, ...]:
@@ -45,18 +43,23 @@ def open_source(path: str | os.PathLike[str], *, columns: Sequence[str] | None =
         One of
 
         - ``.npy``: in C or Fortran order;
-        - ``.npz``: the only array, or the one called ``X``, or what ``scipy.sparse.save_npz`` wrote; in memory;
-        - ``.csv``, ``.tsv``: numbers separated by commas or tabs, with or without a line of names. A first line
+        - ``.npz``: the only array, or the one called ``X``, or what ``scipy.sparse.save_npz`` wrote; in memory.
+          ``file.npz::name`` chooses one of several;
+        - ``.csv``, ``.tsv``: numbers separated by commas or tabs, with or without a line of names. Semicolons, tabs,
+          bars and single spaces in a ``.csv`` file are told by its first two lines. A first line
           with a word in it holds names, and so does the line ``0,1,2,...`` that pandas writes, if the next one
           shows by its decimal points that it is of another kind;
-        - ``.parquet``: numeric columns, or one column of equally long lists;
+        - ``.csv.gz``, ``.tsv.gz``: the same, unpacked into memory;
+        - ``.parquet``, ``.feather``, ``.arrow``: numeric columns, or one column of equally long lists;
+        - ``.jsonl``, ``.ndjson``: per line an object with numbers, or with one list of them, or a list;
         - ``.fvecs``, ``.bvecs``, ``.ivecs``: records of equal length;
         - ``.h5``, ``.hdf5``: the only two-dimensional dataset; ``file.h5::name`` chooses one of several;
         - ``.svm``, ``.svmlight``, ``.libsvm``: sparse, labels are ignored; in memory;
         - a folder of such files, all of one format, taken in the order of their names. Names that begin with
-          ``.`` or ``_`` are skipped.
+          ``.`` or ``_`` are skipped;
+        - a pattern such as ``part-*.npy``, taken alike.
     columns : sequence of str, default=None
-        For ``.csv``, ``.tsv`` and ``.parquet``: the columns to read, in this order. ``None`` reads all.
+        For formats with names: the columns to read, in this order. ``None`` reads all.
 
     Returns
     -------
@@ -92,7 +95,7 @@ def open_source(path: str | os.PathLike[str], *, columns: Sequence[str] | None =
     return open_path(path, columns)
 
 
-def write_array(path: str | os.PathLike[str], array: ArrayLike) -> None:
+def write_array(path: str | os.PathLike[str], array: ArrayLike, *, names: Sequence[str] | None = None) -> None:
     """Write a one- or two-dimensional array of numbers to a file, whole or not at all.
 
     Parameters
@@ -100,8 +103,10 @@ def write_array(path: str | os.PathLike[str], array: ArrayLike) -> None:
     path : path
         Ends in ``.npy``, ``.csv`` or ``.parquet``.
     array : array-like of shape (n,) or (n, d)
-        In ``.csv`` a row per line, no header, with as many digits as it takes to read the same numbers back.
+        In ``.csv`` a row per line with as many digits as it takes to read the same numbers back.
         In ``.parquet`` one column ``value``, of numbers or, for two dimensions, of lists.
+    names : sequence of str, optional
+        A name for every column: then ``.csv`` begins with a line of them, and ``.parquet`` has a column for each.
 
     Raises
     ------
@@ -118,41 +123,27 @@ def write_array(path: str | os.PathLike[str], array: ArrayLike) -> None:
     ...     print(path.read_text().split())
     ['3', '1', '2']
     """
-    target = check_file(path, tuple(_WRITERS), "an array")
-    writer = _WRITERS[target.suffix.lower()]
-    values = np.asarray(array)
+    target = check_file(path, (".npy", ".csv", ".parquet"), "an array")
+    suffix, values = target.suffix.lower(), np.asarray(array)
     if values.ndim not in (1, 2) or values.dtype.kind not in "biuf":
         raise DataError(f"{target}: array must be 1-D or 2-D and numeric, got {values.ndim}-D {values.dtype}")
-    write_whole(target, lambda file: writer(file, values))
-
-
-def _write_csv(file: BinaryIO, values: NDArray[Any]) -> None:
-    """Text with enough digits to give the same numbers again; a few rows at a time."""
-    table = values[:, np.newaxis] if values.ndim == 1 else values
-    if table.dtype.kind in "biu":
-        word = "%d"  # also for bool: True would not read back as a number
+    table = values[:, None] if values.ndim == 1 else values
+    if names is not None and len(names) != table.shape[1]:
+        raise ValueError(f"names: {len(names)} names for {table.shape[1]} columns")
+    if suffix == ".npy":
+        write_whole(target, lambda file: np.save(file, values, allow_pickle=False))
+    elif names is not None:
+        block = {name: table[:, column] for column, name in enumerate(names)}
+        write_whole(target, lambda file: TABLE_WRITERS[suffix](file, [block], len(values), None))
+    elif suffix == ".csv":
+        write_whole(target, lambda file: file.writelines(line.encode() for line in text_lines({"value": values})))
     else:
-        # always with a point or an exponent: a first row 0,1,2 could be taken for names of columns
-        word = {2: "%.4e", 4: "%.8e"}.get(table.dtype.itemsize, "%r")
-        table = table.astype(np.float64) if table.dtype.itemsize > 8 else table
-    line = ",".join([word] * table.shape[1]) + "\n"
-    step = max(1, _CSV_VALUES_AT_ONCE // max(1, table.shape[1]))
-    for start in range(0, len(table), step):
-        some = table[start : start + step]
-        file.write((line * len(some) % tuple(some.ravel().tolist())).encode("ascii"))
+        write_whole(target, lambda file: write_parquet_blocks(file, [{"value": values}], len(values)))
 
 
-def _write_parquet(file: BinaryIO, values: NDArray[Any]) -> None:
-    parquet = import_extra("pyarrow.parquet", "pyarrow", "io", "writing .parquet")
-    import pyarrow
-
-    flat = pyarrow.array(np.ascontiguousarray(values).reshape(-1))
-    column = flat if values.ndim == 1 else pyarrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
-    parquet.write_table(pyarrow.table({"value": column}), file, write_page_checksum=True)
-
-
-_WRITERS: dict[str, Callable[[BinaryIO, NDArray[Any]], None]] = {
-    ".npy": partial(np.save, allow_pickle=False),
-    ".csv": _write_csv,
-    ".parquet": _write_parquet,
-}
+def write_table(
+    path: str | os.PathLike[str], blocks: Blocks, n_rows: int, *, beside: Lines | Batches | None = None
+) -> None:
+    """Write named columns block by block, whole or not at all: ``.npy`` (one), ``.npz``, ``.csv`` or ``.parquet``."""
+    target = check_file(path, tuple(TABLE_WRITERS), "a table")
+    write_whole(target, lambda file: TABLE_WRITERS[target.suffix.lower()](file, blocks, n_rows, beside))

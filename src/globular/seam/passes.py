@@ -295,8 +295,8 @@ class RowsOf(Pass[list[Claim]]):
 class Answer(Pass[list[Any]]):
     """What a fitted model says of every row: arrays for consecutive rows, to be joined (see `answer`).
 
-    `model` is a mixture, an infinite mixture, `Truncated` or `Centers`; who carries the pass out is chosen by its type,
-    and knows what can be wanted of it.
+    `model` is a mixture, an infinite mixture, `Truncated`, `Centers`, `Nearest` or `Own`; who carries the pass out is
+    chosen by its type, and knows what can be wanted of it.
     """
 
     model: Any
@@ -313,6 +313,25 @@ class Centers:
 
     centers: NDArray[np.floating[Any]]
     metric: str = "euclidean"
+
+
+NEAREST = np.dtype([("center", np.int32), ("square", np.float64)])
+"""One of the closest centres of a row: its number, and ‖x − μ‖²."""
+
+
+@dataclass(frozen=True, eq=False)
+class Nearest:
+    """Centres to be asked for the `n` "nearest" ones of every row, the closest first: (N, n) of `NEAREST`."""
+
+    centers: F64
+    n: int
+
+
+@dataclass(frozen=True, eq=False)
+class Own:
+    """Centres to be asked for the "squares" ‖x − μ‖² of every row and the centre of its label."""
+
+    centers: F64
 
 
 @dataclass(frozen=True, eq=False)

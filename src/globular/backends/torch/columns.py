@@ -14,7 +14,8 @@ from globular.backends.torch.sums import sums_by
 from globular.model.statistics import F64, ColumnMoments
 
 from globular.seam.passes import (  # isort: skip
-    AllLabels, Answer, Centers, Index, LabelBySeeds, Labels, Locate, Moments, Project, Relabel, Smallest, Take, Total,
+    NEAREST, AllLabels, Answer, Centers, Index, LabelBySeeds, Labels, Locate, Moments, Nearest, Own, Project, Relabel,
+    Smallest, Take, Total,
 )  # fmt: skip
 
 
@@ -68,6 +69,30 @@ def distances(shard: TorchShard, work: Answer) -> list[Any]:
         else:
             values = torch.cdist(rows, centers, compute_mode="donot_use_mm_for_euclid_dist")
         found[block] = values.cpu().numpy()
+    return [found]
+
+
+@TorchShard.implements(Answer, Own)
+def squares(shard: TorchShard, work: Answer) -> list[Any]:
+    """Squared distances of all rows to their own centres, (N,)."""
+    centers, labels, found = shard.tensor(work.model.centers), shard.label_tensor.long(), np.empty(shard.n_rows)
+    for block in blocks(shard.n_rows, shard.n_columns):
+        apart = seen(shard.x, shard.scales, torch.float64, block) - centers[labels[block]]
+        found[block] = apart.square().sum(dim=1).cpu().numpy()
+    return [found]
+
+
+@TorchShard.implements(Answer, Nearest)
+def nearest(shard: TorchShard, work: Answer) -> list[Any]:
+    """The closest centres of all rows in ascending order, (N, n); of those equally far the first comes first."""
+    centers, n = shard.tensor(work.model.centers), work.model.n
+    found = np.empty((shard.n_rows, n), dtype=NEAREST)
+    for block in blocks(shard.n_rows, max(len(centers), shard.n_columns)):
+        rows = seen(shard.x, shard.scales, torch.float64, block)
+        distances = torch.cdist(rows, centers, compute_mode="donot_use_mm_for_euclid_dist")
+        ordered = distances.sort(dim=1, stable=True)
+        found["center"][block] = ordered.indices[:, :n].cpu().numpy()
+        found["square"][block] = ordered.values[:, :n].square().cpu().numpy()
     return [found]
 
 

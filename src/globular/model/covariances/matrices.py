@@ -20,7 +20,7 @@ class _Matrices(CovarianceFamily):
     """What families with covariance matrices share."""
 
     scatter: ClassVar[ScatterKind] = OUTER
-    requirement = "positive definite and symmetric"
+    requirement = "symmetric, positive-definite"
 
     @single_threaded_blas  # on matrices this small threads only wait for each other
     def factors(self, covariances: F64) -> F64:

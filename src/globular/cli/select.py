@@ -1,0 +1,148 @@
+"""``globular select``: how many clusters? Scores for a range of numbers; and the number that ``fit -k auto`` takes."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from globular.cli import options
+from globular.cli.inputs import open_weighted, split_columns, with_standard_input
+from globular.cli.models import size_of
+from globular.cli.shared import output, print_next, say
+
+if TYPE_CHECKING:
+    from globular.selection import Selection
+
+_EVERY = 20
+"""Up to so many clusters -k auto tries every number, from there on steps of a quarter."""
+_MOST = 100
+
+
+class Kind(StrEnum):
+    """What is fitted at each number."""
+
+    KMEANS = "kmeans"
+    GMM = "gmm"
+
+
+def select(
+    data: options.DataArgument,
+    numbers: Annotated[
+        str, typer.Option("-k", "--clusters", metavar="RANGE", help="2:20, or 10:10000:15 (15 numbers), or 4,8,16.")
+    ] = "2:20",
+    model: Annotated[
+        Kind, typer.Option("--model", help="gmm also fits a Gaussian mixture, for its BIC.")
+    ] = Kind.KMEANS,
+    criterion: Annotated[
+        str, typer.Option("--criterion", help="What the best goes by: auto, elbow, silhouette or bic.")
+    ] = "auto",
+    covariance_type: Annotated[str, typer.Option("--covariance-type", help="For gmm.")] = "full",
+    metric: Annotated[str, typer.Option("--metric", help="euclidean or cosine.")] = "euclidean",
+    max_iter: Annotated[int, typer.Option("--max-iter", min=1, help="Most iterations at each number.")] = 30,
+    seed: options.SeedOption = None,
+    threads: options.ThreadsOption = None,
+    weights: options.WeightsOption = None,
+    columns: options.ColumnsOption = None,
+    scores: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also write the scores (.csv .parquet).")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the best number alone.")] = False,
+) -> None:
+    """Score numbers of clusters in one run from few to many."""
+    from globular.io.files import check_file
+    from globular.selection import select as score
+
+    if scores is not None:
+        check_file(scores, (".csv", ".parquet"), "a table of scores")
+    sizes, paths = _sizes(numbers), with_standard_input(data)
+    source, sample_weight = open_weighted(paths, split_columns(columns), weights)
+    found = score(
+        source, sizes, model=model.value, criterion=criterion, covariance_type=covariance_type, metric=metric,  # type: ignore[arg-type]
+        sample_weight=sample_weight, max_iter=max_iter, random_state=seed, n_threads=threads,
+    )  # fmt: skip
+    if scores is not None:
+        _write_scores(scores, found)
+    console = output()
+    if quiet:
+        console.print(found.best)
+        return
+    _print_scores(found, source.name)
+    if "-" not in data:
+        kind = () if model is Kind.KMEANS else ("--model", "gmm")
+        chosen = () if columns is None else ("--columns", columns)
+        print_next(console, "globular", "fit", *data, "-k", str(found.best), *kind, *chosen, "-o", "model")
+
+
+def _sizes(text: str) -> list[int]:
+    """Take a range apart: 2:20 is every number, 10:10000:15 goes by a constant factor, 4,8,16 are those."""
+    import numpy as np
+
+    try:
+        if ":" not in text:
+            return [int(part) for part in text.split(",")]
+        first, last, *n_steps = (int(part) for part in text.split(":"))
+        if not 1 <= first <= last or len(n_steps) > 1:
+            raise ValueError
+        if not n_steps:
+            return list(range(first, last + 1))
+        return sorted({round(number) for number in np.geomspace(first, last, n_steps[0])})
+    except ValueError as error:
+        raise ValueError(f"-k {text}: write 2:20, or 10:10000:15 for 15 numbers, or 4,8,16") from error
+
+
+def _print_scores(found: Selection, name: str) -> None:
+    from rich.table import Table
+
+    table = Table(title=f"numbers of clusters for {name}", title_justify="left", title_style="bold", box=None)
+    digits = {"error": ".6g", "elbow": ".3f", "silhouette": ".3f", "bic": ".8g"}
+    known = [name for name in digits if not all(isnan(value) for value in found.column(name))]
+    for heading in ("clusters", *known):
+        table.add_column(heading, justify="right", header_style="dim")
+    for score in found.scores:
+        values = {name: getattr(score, name) for name in known}
+        shown = ["" if isnan(value) else format(value, digits[name]) for name, value in values.items()]
+        best = score.n_clusters == found.best
+        table.add_row(f"{score.n_clusters:,}", *shown, style="bold" if best else "")
+    console = output()
+    console.print(table)
+    console.print(f"Best by {found.criterion}: {found.best:,}")
+
+
+def _write_scores(path: Path, found: Selection) -> None:
+    import numpy as np
+
+    from globular.io import write_table
+
+    columns = {name: found.column(name) for name in ("n_clusters", "error", "elbow", "silhouette", "bic")}
+    table = {name: values for name, values in columns.items() if not np.isnan(values).all()}
+    table["n_clusters"] = table["n_clusters"].astype(np.int64)
+    write_table(path, [table], len(found.scores))
+
+
+def find_size(estimator: Any, X: Any, sample_weight: Any, *, quiet: bool) -> None:
+    """Set the number of clusters of a model to that which the scores prefer."""
+    from globular.selection import select as score
+
+    known, size = estimator.get_params(deep=False), size_of(estimator)
+    chosen: dict[str, Any] = {"metric": known.get("metric", "euclidean")}
+    if size == "n_components":
+        chosen = {"model": "gmm", "covariance_type": known["covariance_type"]}
+    found = score(
+        X, numbers_to_try(X.n_rows if hasattr(X, "n_rows") else None), sample_weight=sample_weight,
+        random_state=known["random_state"], n_threads=known["n_threads"], **chosen,
+    )  # fmt: skip
+    estimator.set_params(**{size: found.best})
+    if not quiet:
+        say(f"-k auto: {found.best:,} clusters, of {found.scores[0].n_clusters} to {found.scores[-1].n_clusters} tried")
+
+
+def numbers_to_try(n_rows: int | None) -> list[int]:
+    """Every number up to 20, then by steps of a quarter up to 100, and no more than half the rows."""
+    sizes, size = list(range(2, _EVERY + 1)), float(_EVERY)
+    while (size := size * 1.25) <= _MOST:
+        sizes.append(round(size))
+    return [number for number in sizes if n_rows is None or 2 * number <= n_rows] or [1]

@@ -1,0 +1,88 @@
+"""Lines of a text file, cut into chunks of a few megabytes of which each can be read alone."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from globular.data.memory import check_fits
+from globular.data.streamed import PIECE_BYTES
+from globular.errors import DataError
+
+_LONGEST_LINE = 1 << 26  # fields take more room than their text, and a line is the least that can be parsed
+
+
+class TextFile:
+    """The bytes of a text file, in the file or, where that is packed, in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.is_packed = path.suffix.lower() == ".gz"
+        self._content = _unpacked(path) if self.is_packed else b""
+
+    def open(self) -> BinaryIO:
+        """Begin to read."""
+        return io.BytesIO(self._content) if self.is_packed else self.path.open("rb")
+
+    @property
+    def suffix(self) -> str:
+        """What the name ends in, but for the sign that it is packed."""
+        return Path(self.path.stem if self.is_packed else self.path.name).suffix.lower()
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A run of whole lines: its place in the file and its number of rows."""
+
+    offset: int
+    n_bytes: int
+    n_rows: int
+
+    def read(self, text: TextFile) -> bytes:
+        """The lines."""
+        with text.open() as file:
+            file.seek(self.offset)
+            return file.read(self.n_bytes)
+
+
+def scan(source: TextFile, start: int) -> list[Chunk]:
+    """Cut the file into chunks of whole lines and count their rows; blank lines do not count."""
+    chunks = []
+    with source.open() as file:
+        file.seek(start)
+        while text := file.read(PIECE_BYTES):
+            if not text.endswith(b"\n"):
+                text += next_line(file, source.path)
+            n_rows = sum(1 for line in text.splitlines() if line)
+            if n_rows:
+                chunks.append(Chunk(start, len(text), n_rows))
+            start += len(text)
+    return chunks
+
+
+def next_line(file: BinaryIO, path: Path) -> bytes:
+    """The rest of the present line; one that is absurdly long is refused before it fills the memory."""
+    line = file.readline(_LONGEST_LINE)
+    if len(line) == _LONGEST_LINE and not line.endswith(b"\n"):
+        raise DataError(
+            f"{path}: has a line of more than {_LONGEST_LINE >> 20} MiB; a row per line is expected; write it as .npy"
+        )
+    return line
+
+
+def _unpacked(path: Path) -> bytes:
+    """The content of a .gz file, as long as memory has room for it."""
+    pieces, size = [], 0
+    try:
+        with gzip.open(path) as file:
+            while piece := file.read(PIECE_BYTES):
+                pieces.append(piece)
+                size += len(piece)
+                check_fits(2 * size, f"{path}: its text, unpacked", "unpack it, then it is read in parts")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: is truncated, corrupt or not packed by gzip ({error}); copy it again") from error
+    return b"".join(pieces)

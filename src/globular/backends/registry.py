@@ -47,9 +47,9 @@ def rows_on_card(X: Any, device: str) -> Any:
     return _torch().rows_on_card(X, device)
 
 
-def shard_on_card(rows: Any, weights: F64 | None, *, unit_rows: bool, n_threads: int) -> HostShard:
+def shard_on_card(rows: Any, weights: F64 | None, *, unit_rows: bool) -> HostShard:
     """A shard over rows that `rows_on_card` has put there."""
-    shard: HostShard = _torch().shard_on_card(rows, weights, unit_rows=unit_rows, n_threads=n_threads)
+    shard: HostShard = _torch().shard_on_card(rows, weights, unit_rows=unit_rows)
     return shard
 
 

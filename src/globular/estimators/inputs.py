@@ -168,7 +168,7 @@ def _open_on_card(
 
     def over(numbers: NDArray[np.intp] | None, values: F64 | None = None) -> Shard:
         some = rows if numbers is None else rows[numbers]
-        return shard_on_card(some, values, unit_rows=unit_rows, n_threads=resolve_threads(n_threads))
+        return shard_on_card(some, values, unit_rows=unit_rows)
 
     shard = over(weights.rows, weights.values)
     dtype = np.dtype(np.float64 if "64" in str(rows.dtype) else np.float32)

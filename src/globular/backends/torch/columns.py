@@ -51,7 +51,7 @@ def project(shard: TorchShard, work: Project) -> TorchShard:
     for block in blocks(shard.n_rows, shard.n_columns):
         apart = seen(shard.x, shard.scales, shard.exact, block) - origin.to(shard.exact)
         coordinates[block] = (apart @ basis).to(dtype)
-    return TorchShard(coordinates, shard.w, n_threads=shard.n_threads, state=shard.state, first_row=shard.first_row)
+    return TorchShard(coordinates, shard.w, state=shard.state, first_row=shard.first_row)
 
 
 @TorchShard.implements(Answer, Centers)
@@ -86,8 +86,7 @@ def total(shard: TorchShard, work: Total) -> F64:
     if work.by is None:
         return np.array([shard.total_weight if work.of == "weights" else float(shard.errors().sum())])
     keys = shard.label_tensor if work.by == "labels" else shard.seed_tensor
-    _, counts, errors = sums_by(shard, keys, work.n, errors=work.of == "errors")
-    return shard.give(errors if work.of == "errors" else counts)
+    return shard.give(sums_by(shard, keys, work.n, errors=work.of == "errors")[:, -1 if work.of == "errors" else -2])
 
 
 @TorchShard.implements(AllLabels)

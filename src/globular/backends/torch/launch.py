@@ -40,8 +40,8 @@ def prepare(centers: Any, members: Any, product: Any, n_parts: int) -> tuple[Any
 
 
 def nominate(
-    x: Any, scales: Any, made: Any, members: Any, grouping: Any, starts: Any, kept: int, per_row: int, rows: Any,
-    rounding: float, precision: str, doubts: bool,
+    x: Any, scales: Any, made: Any, members: Any, grouping: Any, starts: Any, limit: Any, kept: int, per_row: int,
+    rows: Any, rounding: float, precision: str, doubts: bool,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """See `Aim.nominate`; the third are numbers of distances, to be added."""
     if rows is not None:  # they are brought together
@@ -60,9 +60,11 @@ def nominate(
     nominating.nominate[(n_programs,)](
         x, nothing if scales is None else scales, made.parts, made.norms, made.extent,
         nothing if members is None else members, grouping.order if is_grouped else nothing,
-        grouping.keys if is_grouped else nothing, starts if is_grouped else nothing, scores, found, looks,
+        grouping.keys if is_grouped else nothing, starts if is_grouped else nothing,
+        nothing if limit is None else limit, scores, found, looks,
         n_items, n_centers, x.shape[1], per_row, rounding,
-        GROUPED=is_grouped, LISTED=members is not None, SCALED=scales is not None, WITH_DOUBTS=doubts,
+        GROUPED=is_grouped, LISTED=members is not None, LIMITED=limit is not None, SCALED=scales is not None,
+        WITH_DOUBTS=doubts,
         N_PARTS=n_parts, KEPT=kept, SLOTS=_power(kept), ROWS=size, WIDTH=width,
         CHUNK=min(width, 64 if is_single else CHUNK), PRODUCT=PRODUCT[made.parts.dtype], PRECISION=precision,
         num_warps=n_warps, num_stages=n_stages,

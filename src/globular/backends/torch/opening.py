@@ -64,9 +64,9 @@ def _read(source: Source, device: Any) -> Any:
     return rows
 
 
-def shard_on_card(rows: Any, weights: F64 | None, *, unit_rows: bool, n_threads: int) -> TorchShard:
+def shard_on_card(rows: Any, weights: F64 | None, *, unit_rows: bool) -> TorchShard:
     """A shard over rows that lie on a card."""
-    return TorchShard(rows, weights, unit_rows=unit_rows, n_threads=n_threads)
+    return TorchShard(rows, weights, unit_rows=unit_rows)
 
 
 def check_card_memory(rows: Any, n_clusters: int) -> None:

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from globular.backends.host import NONE, Handler, HostShard
+from globular.backends.host import Handler, HostShard
 from globular.backends.torch.arrays import DeviceArray
 from globular.backends.torch.plain import blocks, seen
+from globular.backends.torch.recording import Recordings
 from globular.errors import UnsupportedPassError
 from globular.model.statistics import F64
 from globular.seam.passes import Index, Labels, Pass, Result, RowValue
@@ -54,6 +55,7 @@ class TorchShard(HostShard):
     weights : one float64 per row, or None.
     unit_rows : whether rows count as scaled to unit length (cosine). Rows of zeros stay zero.
     scales : the factors that do so, from who has them.
+    parent : the shard beside which these rows are a few of the algorithm's, for a while.
     """
 
     state: DeviceState
@@ -65,20 +67,23 @@ class TorchShard(HostShard):
         *,
         unit_rows: bool = False,
         scales: Any = None,
-        n_threads: int = 1,
         state: DeviceState | None = None,
         first_row: int = 0,
+        parent: TorchShard | None = None,
     ) -> None:
         self.device = rows.device
-        super().__init__(
-            rows.shape, None, n_threads=n_threads, state=state or DeviceState(len(rows), self.device),
-            first_row=first_row,
-        )  # fmt: skip
+        super().__init__(rows.shape, None, state=state or DeviceState(len(rows), self.device), first_row=first_row)
         self.x = (rows if rows.dtype in KEPT_TYPES else rows.to(_wide_enough(rows.dtype))).contiguous()
         self.exact = torch.float64 if self.x.dtype == torch.float64 else torch.float32
         """The type of the differences that decide."""
         self.w = None if weights is None else torch.as_tensor(weights, dtype=torch.float64, device=self.device)
         self.scales = scales
+        self.mostly_sure = True
+        """Whether products leave few rows in doubt of their closest centre, as they do unless centres coincide."""
+        self.recordings = Recordings(self.n_rows)
+        """Of passes over these rows and their state."""
+        self.lent_recordings: Recordings = parent.lent_recordings if parent else Recordings()
+        """Of passes over rows that are given each time anew: those of `local` shards come and go."""
         if unit_rows:
             self.scales = torch.empty(self.n_rows, dtype=self.exact, device=self.device)
             for block in blocks(self.n_rows, self.n_columns):
@@ -200,12 +205,10 @@ class TorchShard(HostShard):
     def subset(self, indices: Index) -> TorchShard:
         chosen = self.tensor(indices, torch.int64)
         weights, scales = (None if each is None else each[chosen] for each in (self.w, self.scales))
-        return TorchShard(self.x[chosen], weights, scales=scales, n_threads=self.n_threads)
+        return TorchShard(self.x[chosen], weights, scales=scales)
 
     def local(self, rows: F64, weights: F64 | None = None) -> TorchShard:
-        return TorchShard(
-            self.tensor(rows, self.exact), None if weights is None else self.tensor(weights), n_threads=self.n_threads
-        )
+        return TorchShard(self.tensor(rows, self.exact), None if weights is None else self.tensor(weights), parent=self)
 
 
 def running_sums(values: Any) -> Any:
@@ -214,9 +217,9 @@ def running_sums(values: Any) -> Any:
     They never fall, whatever the rounding.
     """
     n = len(values)
-    padded = torch.nn.functional.pad(values, (0, -n % RUN)).view(-1, RUN)
-    inside = torch.cumsum(padded, dim=1)
-    before = torch.from_numpy(np.concatenate([NONE, [0.0], np.cumsum(inside[:-1, -1].cpu().numpy())])).to(values.device)
+    inside = torch.cumsum(torch.nn.functional.pad(values, (0, -n % RUN)).view(-1, RUN), dim=1)
+    totals = inside[:, -1].expand(2, -1).contiguous()  # two rows: of one, the scan would be torch's long one
+    before = torch.nn.functional.pad(torch.cumsum(totals, dim=1)[0, :-1], (1, 0))
     return torch.cummax((inside + before[:, None]).view(-1)[:n], dim=0).values
 
 

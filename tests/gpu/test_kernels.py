@@ -15,7 +15,7 @@ from globular.backends.torch.device import kernels_are_interpreted  # noqa: E402
 from globular.backends.torch.products import Aim, group  # noqa: E402
 from globular.model.cells import CenterCells  # noqa: E402
 from globular.seam.among import Probe  # noqa: E402
-from globular.seam.passes import Assign, RoughSteps  # noqa: E402
+from globular.seam.passes import Assign, RoughCells  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.skipif(
@@ -121,12 +121,12 @@ def test_a_recorded_pass_is_the_same_again() -> None:
     cells = CenterCells(given[:3], rng.permutation(C), np.array([0, 100, 150, C]))
     for work in (Assign(given), Assign(given, Probe(cells, 2)), Assign(given[:9], want="labels")):
         rows.label_tensor.fill_(-1)
-        first, rough = rows.run(work), TorchShard(x.float()).run(RoughSteps(given[:7], 2))
+        first, rough = rows.run(work), TorchShard(x.float()).run(RoughCells(given[:7], 2)).middles
         labels = np.asarray(rows.labels)
         for _ in range(4):
             rows.label_tensor.fill_(-1)
             again = rows.run(work)
             assert again.sums.tobytes() == first.sums.tobytes() and again.objective == first.objective
             np.testing.assert_array_equal(np.asarray(rows.labels), labels)
-            assert rows.local(x.float()).run(RoughSteps(given[:7], 2)).tobytes() == rough.tobytes()
+            assert rows.local(x.float()).run(RoughCells(given[:7], 2)).middles.tobytes() == rough.tobytes()
     assert any(rows.recordings._graphs.values()) and any(rows.lent_recordings._graphs.values())

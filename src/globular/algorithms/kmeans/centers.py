@@ -62,7 +62,8 @@ def update_centers(
     centers = np.empty_like(sums)
     divisors = np.where(filled, divisors, 1.0)[:, None]
     by_parts(lambda part: np.divide(sums[part], divisors[part], out=centers[part]), sums, shard.n_threads)
-    centers[~filled] = old[~filled]
+    if len(empty) or unit:
+        centers[~filled] = old[~filled]
     return CenterUpdate(centers, tuple(relocated))
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from globular.backends.torch.products import Aim
+from globular.backends.torch.products import Aim, group
 from globular.backends.torch.shard import TorchShard
 from globular.backends.torch.sums import moved_sums, sums_by
 from globular.errors import UnsupportedPassError
 from globular.model.cells import VISITS_ABOVE, CellLevel, CenterCells
-from globular.model.statistics import F64, FarRows, HardStatistics
+from globular.model.statistics import FarRows, HardStatistics
 from globular.seam.among import Down, Neighbors, Probe
-from globular.seam.passes import Assign, Farthest, RoughSteps
+from globular.seam.passes import Assign, Farthest, RoughCells
 
 NOMINEES = 2
 """Centres of a cell that a row measures by differences, if products cannot tell which is closer."""
@@ -180,30 +180,35 @@ def assign_neighbors(shard: TorchShard, work: Assign) -> HardStatistics:
     return _statistics(shard, work, former, shard.n_rows * candidates.shape[1], tally.tolist(), sums)
 
 
-@TorchShard.implements(RoughSteps)
-def rough_steps(shard: TorchShard, work: RoughSteps) -> F64:
+@TorchShard.implements(RoughCells)
+def rough_cells(shard: TorchShard, work: RoughCells) -> CenterCells:
     """Nominees are taken at their word."""
-    given = [shard.x, shard.tensor(work.centers)]
+    given = [shard.x, shard.tensor(work.middles)]
     if shard.w is None and shard.scales is None:
-        found = shard.lent_recordings.run(("rough", work.n_steps), partial(_rough_steps, work.n_steps), *given)
+        found = shard.lent_recordings.run(("cells", work.n_steps), partial(_rough_cells_of, work.n_steps), *given)
     else:
-        found = _step_roughly(shard, work.n_steps, given[1])
-    shard.label_tensor.copy_(found[1])
-    return shard.give(found[0].clone())
+        found = _rough_cells(shard, work.n_steps, given[1])
+    middles, order, starts, n_filled = found
+    n = int(n_filled)
+    return CenterCells(shard.give(middles[:n].clone()), shard.give(order.clone()), shard.give(starts[: n + 1].clone()))
 
 
-def _rough_steps(n_steps: int, rows: Any, centers: Any) -> tuple[Any, Any]:
-    return _step_roughly(TorchShard(rows), n_steps, centers)
+def _rough_cells_of(n_steps: int, rows: Any, middles: Any) -> tuple[Any, ...]:
+    return _rough_cells(TorchShard(rows), n_steps, middles)
 
 
-def _step_roughly(shard: TorchShard, n_steps: int, centers: Any) -> tuple[Any, Any]:
-    """The centres after so many steps, and labels that go with them."""
+def _rough_cells(shard: TorchShard, n_steps: int, middles: Any) -> tuple[Any, ...]:
+    """Middles of cells, rows in the order of cells, where each begins, and how many cells have any; empty ones last."""
     for _ in range(n_steps):
-        _, found = Aim(shard, centers).nominate(1)
-        sums = sums_by(shard, found[:, 0], len(centers), errors=False)
-        centers = torch.where(sums[:, -2:-1] > 0, sums[:, :-2] / sums[:, -2:-1], centers)
-    _, found = Aim(shard, centers).nominate(1)
-    return centers, found[:, 0]
+        _, found = Aim(shard, middles).nominate(1)
+        sums = sums_by(shard, found[:, 0], len(middles), errors=False)
+        middles = torch.where(sums[:, -2:-1] > 0, sums[:, :-2] / sums[:, -2:-1], middles)
+    _, found = Aim(shard, middles).nominate(1)
+    cells = group(found[:, 0], len(middles))
+    sizes = cells.starts.diff()
+    filled_first = torch.sort((sizes == 0).to(torch.int8), stable=True).indices
+    starts = torch.nn.functional.pad(torch.cumsum(sizes[filled_first], dim=0), (1, 0))
+    return middles[filled_first], cells.order, starts, (sizes > 0).sum()
 
 
 @TorchShard.implements(Farthest)

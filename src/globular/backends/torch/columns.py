@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from globular.backends.torch.plain import blocks, seen
 from globular.backends.torch.shard import TorchShard
-from globular.backends.torch.sums import sums_by
+from globular.backends.torch.sums import totals_by
 from globular.model.statistics import F64, ColumnMoments
 
 from globular.seam.passes import (  # isort: skip
@@ -86,7 +86,7 @@ def total(shard: TorchShard, work: Total) -> F64:
     if work.by is None:
         return np.array([shard.total_weight if work.of == "weights" else float(shard.errors().sum())])
     keys = shard.label_tensor if work.by == "labels" else shard.seed_tensor
-    return shard.give(sums_by(shard, keys, work.n, errors=work.of == "errors")[:, -1 if work.of == "errors" else -2])
+    return shard.give(totals_by(shard, keys, work.n, errors=work.of == "errors"))
 
 
 @TorchShard.implements(AllLabels)

@@ -172,6 +172,11 @@ class TorchShard(HostShard):
             return torch.ones(self.n_rows, dtype=torch.float64, device=self.device)
         return self.w
 
+    @property
+    def weights_of_rows(self) -> Any:
+        """One number a row, float64, whether there are weights or not."""
+        return torch.ones(self.n_rows, dtype=torch.float64, device=self.device) if self.w is None else self.w
+
     def errors(self) -> Any:
         """w·d² of every row, float64."""
         d2 = self.d2_tensor.to(torch.float64)
@@ -190,7 +195,7 @@ class TorchShard(HostShard):
         chosen = self.tensor(indices, torch.int64)
         if what == "labels":
             return self.give(self.label_tensor[chosen])
-        weights = torch.ones(len(chosen), dtype=torch.float64, device=self.device) if self.w is None else self.w[chosen]
+        weights = self.weights_of_rows[chosen]
         return self.give(weights if what == "weights" else weights * self.d2_tensor[chosen].to(torch.float64))
 
     def locate(self, masses: F64, by: Any = "weights") -> Index:

@@ -29,6 +29,17 @@ def sums_by(shard: TorchShard, labels: Any, n_clusters: int, *, errors: bool, ro
     return plain.sum_clusters(shard.x, shard.factors, shard.w, d2, grouping.order, grouping.starts)
 
 
+def totals_by(shard: TorchShard, keys: Any, n: int, *, errors: bool) -> Any:
+    """Σ w d² of the rows of each key, or Σ w, float64. O(N)."""
+    grouping = group(keys, n)
+    values = (shard.errors() if errors else shard.weights_of_rows)[:, None]
+    if has_kernels(shard.device):
+        from globular.backends.torch import launch
+
+        return launch.sum_clusters(values, None, None, None, grouping)[:, 0]
+    return plain.sum_clusters(values, None, None, None, grouping.order, grouping.starts)[:, 0]
+
+
 def moved_sums(shard: TorchShard, n_clusters: int, former: Any) -> Any:
     """What rows with another label than before add to their new clusters and take from their old ones."""
     changed = torch.nonzero(former != shard.label_tensor)[:, 0]

@@ -8,7 +8,7 @@ import torch
 
 from globular.backends.torch.products import Aim
 from globular.backends.torch.shard import TorchShard
-from globular.backends.torch.sums import sums_by
+from globular.backends.torch.sums import sums_by, totals_by
 from globular.model.statistics import HardStatistics, SpareCenters
 from globular.seam.passes import CellNeighbors, Halve, Labels, Spare
 
@@ -21,7 +21,7 @@ def spare(shard: TorchShard, work: Spare) -> SpareCenters:
     shard.label_tensor.copy_(labels)
     losses = (scores[:, -1] - scores[:, 0]).to(shard.exact)
     shard.d2_tensor.copy_(losses)  # for the sums alone
-    total = sums_by(shard, shard.label_tensor, n, errors=True)[:, -1]
+    total = totals_by(shard, shard.label_tensor, n, errors=True)
     shard.d2_tensor.copy_(d2)
     return SpareCenters(shard.give(total), float(shard.errors().sum()), shard.n_rows * n)
 

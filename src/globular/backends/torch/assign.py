@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from globular.backends.torch.products import Aim, group
+from globular.backends.torch.grouping import group
+from globular.backends.torch.products import Aim
 from globular.backends.torch.shard import TorchShard
 from globular.backends.torch.sums import moved_sums, sums_by
 from globular.errors import UnsupportedPassError

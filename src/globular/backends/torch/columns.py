@@ -1,4 +1,4 @@
-"""What is to be known of columns, coordinates in a subspace, and passes over weights and per-row state alone."""
+"""What is to be known of columns, distances to all centres, and coordinates in a subspace."""
 
 from __future__ import annotations
 
@@ -6,16 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from globular.backends.torch.plain import blocks, seen
 from globular.backends.torch.shard import TorchShard
-from globular.backends.torch.sums import totals_by
-from globular.model.statistics import F64, ColumnMoments
-
-from globular.seam.passes import (  # isort: skip
-    AllLabels, Answer, Centers, Index, LabelBySeeds, Labels, Locate, Moments, Project, Relabel, Smallest, Take, Total,
-)  # fmt: skip
+from globular.model.statistics import ColumnMoments
+from globular.seam.passes import Answer, Centers, Moments, Project, Smallest
 
 
 @TorchShard.implements(Moments)
@@ -69,37 +64,3 @@ def distances(shard: TorchShard, work: Answer) -> list[Any]:
             values = torch.cdist(rows, centers, compute_mode="donot_use_mm_for_euclid_dist")
         found[block] = values.cpu().numpy()
     return [found]
-
-
-@TorchShard.implements(Take)
-def take(shard: TorchShard, work: Take) -> NDArray[Any]:
-    return shard.take(work.indices, work.what)
-
-
-@TorchShard.implements(Locate)
-def locate(shard: TorchShard, work: Locate) -> Index:
-    return shard.locate(work.masses, work.by)
-
-
-@TorchShard.implements(Total)
-def total(shard: TorchShard, work: Total) -> F64:
-    if work.by is None:
-        return np.array([shard.total_weight if work.of == "weights" else float(shard.errors().sum())])
-    keys = shard.label_tensor if work.by == "labels" else shard.seed_tensor
-    return shard.give(totals_by(shard, keys, work.n, errors=work.of == "errors"))
-
-
-@TorchShard.implements(AllLabels)
-def all_labels(shard: TorchShard, work: AllLabels) -> list[Labels]:
-    return [shard.labels]
-
-
-@TorchShard.implements(LabelBySeeds)
-def label_by_seeds(shard: TorchShard, work: LabelBySeeds) -> None:
-    shard.label_tensor.copy_(shard.seed_tensor)
-
-
-@TorchShard.implements(Relabel)
-def relabel(shard: TorchShard, work: Relabel) -> None:
-    names = shard.tensor(work.names, torch.int32)
-    shard.label_tensor.copy_(names[shard.label_tensor.long()])

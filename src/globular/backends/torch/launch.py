@@ -15,6 +15,8 @@ CHUNK = 128
 """Columns of a product; rows of more are read once for every tile of centres."""
 BLOCK = 512
 """Rows that one program sums where a cluster has many: long clusters are cut."""
+SUMMED = {"blocks": (16, 4), "clusters": (16, 2)}
+"""Rows that the threads of a program add side by side, and warps: for blocks of long clusters, and for clusters."""
 PRODUCT = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 
 
@@ -103,8 +105,14 @@ def sum_clusters(x: Any, factors: Any, weights: Any, d2: Any, grouping: Any) -> 
         x, nothing if factors is None else factors, nothing if weights is None else weights,
         nothing if d2 is None else d2, grouping.order,
     )  # fmt: skip
-    flags = {"WEIGHTED": factors is not None, "WITH_ERRORS": d2 is not None, "BLOCK": BLOCK, "ROWS": 16, "CHUNK": chunk}
+    flags = {"WEIGHTED": factors is not None, "WITH_ERRORS": d2 is not None, "BLOCK": BLOCK, "CHUNK": chunk}
     if n >= BLOCK:
-        summing.sum_blocks[(n // BLOCK, -(-D // chunk))](*rows, grouping.keys, blocks, D, **flags, num_warps=4)
-    summing.sum_clusters[(n_clusters, -(-D // chunk))](*rows, grouping.starts, blocks, out, D, **flags, num_warps=2)
+        size, n_warps = SUMMED["blocks"]
+        summing.sum_blocks[(n // BLOCK, -(-D // chunk))](
+            *rows, grouping.keys, blocks, D, **flags, ROWS=size, num_warps=n_warps
+        )
+    size, n_warps = SUMMED["clusters"]
+    summing.sum_clusters[(n_clusters, -(-D // chunk))](
+        *rows, grouping.starts, blocks, out, D, **flags, ROWS=size, num_warps=n_warps
+    )
     return out

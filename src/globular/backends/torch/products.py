@@ -15,6 +15,7 @@ import torch
 
 from globular.backends.torch import plain
 from globular.backends.torch.device import has_kernels
+from globular.backends.torch.grouping import Grouping, group
 from globular.backends.torch.shard import TorchShard
 
 PRODUCT_TYPES = {torch.float16: torch.float16, torch.uint8: torch.float16, torch.bfloat16: torch.bfloat16}
@@ -26,32 +27,6 @@ ROOM = 8
 """One of so many rows may be unsure of its closest centre before the host has to know how many are."""
 BRUTE_NUMBERS = 1 << 26
 """Differences at once where rows are measured against all centres."""
-
-
-@dataclass
-class Grouping:
-    """Items in the order of their keys."""
-
-    order: Any
-    keys: Any
-    starts: Any = None
-    """Where the items of each key begin, and end."""
-
-
-def group(keys: Any, n: int, *, starts: bool = True) -> Grouping:
-    """Group items by keys from 0 to n − 1."""
-    narrow = keys.to(torch.int16) if n <= 2**15 else keys
-    ordered, order = torch.sort(narrow, stable=True)
-    grouping = Grouping(order, ordered)
-    if starts:
-        wanted = torch.arange(n + 1, device=keys.device, dtype=torch.int32)
-        grouping.starts = torch.searchsorted(ordered.to(torch.int32), wanted)
-    return grouping
-
-
-def in_order(keys: Any) -> Grouping:
-    """Items whose keys are in order already."""
-    return Grouping(torch.arange(len(keys), device=keys.device, dtype=torch.int32), keys)
 
 
 @dataclass

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from globular.backends.torch.products import Aim, in_order
-from globular.backends.torch.shard import TorchShard, running_sums
+from globular.backends.torch.card import running_sums
+from globular.backends.torch.grouping import in_order
+from globular.backends.torch.products import Aim
+from globular.backends.torch.shard import TorchShard
 from globular.model.statistics import F64, PotentialStatistics
 from globular.seam.passes import AddSeeds, CellSeeds, Index, TrySeeds
 

@@ -8,7 +8,7 @@ import torch
 
 from globular.backends.torch import plain
 from globular.backends.torch.device import has_kernels
-from globular.backends.torch.products import group
+from globular.backends.torch.grouping import group
 from globular.backends.torch.shard import TorchShard
 from globular.model.statistics import HardStatistics
 from globular.seam.passes import SumByLabel
@@ -27,17 +27,6 @@ def sums_by(shard: TorchShard, labels: Any, n_clusters: int, *, errors: bool, ro
 
         return launch.sum_clusters(shard.x, shard.factors, shard.unit_weights, d2, grouping)
     return plain.sum_clusters(shard.x, shard.factors, shard.w, d2, grouping.order, grouping.starts)
-
-
-def totals_by(shard: TorchShard, keys: Any, n: int, *, errors: bool) -> Any:
-    """Σ w d² of the rows of each key, or Σ w, float64. O(N)."""
-    grouping = group(keys, n)
-    values = (shard.errors() if errors else shard.weights_of_rows)[:, None]
-    if has_kernels(shard.device):
-        from globular.backends.torch import launch
-
-        return launch.sum_clusters(values, None, None, None, grouping)[:, 0]
-    return plain.sum_clusters(values, None, None, None, grouping.order, grouping.starts)[:, 0]
 
 
 def moved_sums(shard: TorchShard, n_clusters: int, former: Any) -> Any:

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
+from globular.backends.torch.card import totals_by
 from globular.backends.torch.products import Aim
 from globular.backends.torch.shard import TorchShard
-from globular.backends.torch.sums import sums_by, totals_by
+from globular.backends.torch.sums import sums_by
 from globular.model.statistics import HardStatistics, SpareCenters
 from globular.seam.passes import CellNeighbors, Halve, Labels, Spare
 
@@ -19,9 +20,8 @@ def spare(shard: TorchShard, work: Spare) -> SpareCenters:
     scores, found = aim.nominate(min(2, n), precise=True)
     labels, d2 = found[:, 0], scores[:, 0].to(shard.exact)
     shard.label_tensor.copy_(labels)
-    losses = (scores[:, -1] - scores[:, 0]).to(shard.exact)
-    shard.d2_tensor.copy_(losses)  # for the sums alone
-    total = totals_by(shard, shard.label_tensor, n, errors=True)
+    losses = (scores[:, -1] - scores[:, 0]).to(torch.float64) * shard.weights_of_rows
+    total = totals_by(losses, shard.label_tensor, n)
     shard.d2_tensor.copy_(d2)
     return SpareCenters(shard.give(total), float(shard.errors().sum()), shard.n_rows * n)
 

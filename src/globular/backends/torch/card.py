@@ -6,7 +6,6 @@ C-sized values stay on the card too (`arrays`): only numbers cross the bus, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -19,14 +18,13 @@ from globular.backends.torch.arrays import DeviceArray
 from globular.backends.torch.device import has_kernels
 from globular.backends.torch.grouping import group
 from globular.backends.torch.recording import Recordings
-from globular.errors import UnsupportedPassError
+from globular.errors import MemoryBudgetError
 from globular.kernels.random import random_labels
 from globular.model.statistics import F64
-from globular.seam.passes import Index, LabelBySeeds, Labels, Pass, Relabel, RowValue, ScatterLabels
+from globular.seam.passes import Index, LabelBySeeds, Labels, Pass, Relabel, Result, RowValue, ScatterLabels
 from globular.seam.state import PointState
 from globular.threads import cached_property
 
-NOT_WRITTEN = "it has not been written for GPUs; use device='cpu'"
 DENSE = "the rows are dense"
 RUN = 4096
 """Rows whose running sums are taken together."""
@@ -91,19 +89,28 @@ class CardShard(HostShard):
                     return cls._handlers[type(work), variant]
         return None
 
+    def _carry_out(self, work: Pass[Result]) -> Result:
+        try:
+            return super()._carry_out(work)
+        except torch.OutOfMemoryError:
+            pass
+        # what was under way has been given up: from here on the memory is free again
+        torch.cuda.empty_cache()
+        raise MemoryBudgetError(
+            f"the card has too little memory left for {type(work).__name__}; free what others hold there, take fewer "
+            "clusters, or use device='cpu'"
+        )
+
     @property
     def dtype(self) -> np.dtype:
         return np.dtype(np.float64 if self.exact == torch.float64 else np.float32)
-
-    def parts(self) -> Iterator[HostShard]:
-        raise UnsupportedPassError(f"rows on the card are not handed out in parts: {NOT_WRITTEN}")
 
     # --- tensors and what algorithms see of them ---
 
     def tensor(self, values: Any, dtype: Any = torch.float64) -> Any:
         """C-sized values as a tensor beside the rows."""
         if isinstance(values, DeviceArray):
-            return values.tensor.to(dtype)
+            return values.tensor.to(self.device, dtype)
         if isinstance(values, np.ndarray) and not values.flags.writeable:
             values = values.copy()
         return torch.as_tensor(values, device=self.device).to(dtype)

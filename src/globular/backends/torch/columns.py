@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
 import numpy as np
 import torch
 
+from globular.backends.torch.card import CardShard
 from globular.backends.torch.plain import blocks, seen
 from globular.backends.torch.shard import TorchShard
 from globular.model.statistics import ColumnMoments
@@ -37,15 +39,19 @@ def smallest(shard: TorchShard, work: Smallest) -> float:
     return float(shard.x.min())
 
 
-@TorchShard.implements(Project)
-def project(shard: TorchShard, work: Project) -> TorchShard:
-    """The coordinates of all rows, in half precision where rows are."""
-    origin, basis = shard.tensor(work.subspace.origin), shard.tensor(work.subspace.basis, shard.exact)
-    dtype = torch.float16 if shard.x.dtype == torch.float16 else shard.exact
-    coordinates = torch.empty((shard.n_rows, work.subspace.dimension), dtype=dtype, device=shard.device)
-    for block in blocks(shard.n_rows, shard.n_columns):
-        apart = seen(shard.x, shard.scales, shard.exact, block) - origin.to(shard.exact)
-        coordinates[block] = (apart @ basis).to(dtype)
+@CardShard.implements(Project)
+def project(shard: CardShard, work: Project) -> TorchShard:
+    """The coordinates of all rows, those of one part after the other; in half precision where rows are."""
+    coordinates, begin, d = None, 0, work.subspace.dimension
+    origin, basis = shard.tensor(work.subspace.origin, shard.exact), shard.tensor(work.subspace.basis, shard.exact)
+    for part in cast(Iterator[TorchShard], shard.parts()):
+        dtype = torch.float16 if part.x.dtype == torch.float16 else shard.exact
+        if coordinates is None:
+            coordinates = torch.empty((shard.n_rows, d), dtype=dtype, device=shard.device)
+        for block in blocks(part.n_rows, part.n_columns):
+            here = slice(begin + block.start, begin + block.stop)
+            coordinates[here] = ((seen(part.x, part.scales, shard.exact, block) - origin) @ basis).to(dtype)
+        begin += part.n_rows
     return TorchShard(coordinates, shard.w, state=shard.state, first_row=shard.first_row)
 
 

@@ -6,12 +6,12 @@ float64 otherwise. Per-row state lies beside them, and so does what passes take 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
-from globular.backends.torch.card import DENSE, NOT_WRITTEN, CardShard, DeviceState
+from globular.backends.torch.card import DENSE, CardShard, DeviceState
 from globular.backends.torch.plain import blocks, seen
 from globular.backends.torch.recording import Recordings
 from globular.errors import UnsupportedPassError
@@ -21,6 +21,7 @@ from globular.threads import cached_property
 
 KEPT_TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.uint8)
 """Types in which rows stay; others become float32 where nothing is lost, else float64."""
+NOT_WRITTEN = "it has not been written for GPUs; use device='cpu'"
 
 
 class TorchShard(CardShard):
@@ -63,6 +64,9 @@ class TorchShard(CardShard):
                 if not bool(torch.isfinite(lengths).all()):
                     raise ValueError("X has rows whose length overflows; scale these rows to length 1")
                 self.scales[block] = torch.where(lengths > 0, 1.0 / lengths, 0.0)
+
+    def parts(self) -> Iterator[TorchShard]:
+        yield self
 
     def _run_parts(self, work: Pass[Result]) -> Result:
         raise UnsupportedPassError(f"{type(work).__name__} is not available here: {NOT_WRITTEN}")

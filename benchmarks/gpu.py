@@ -109,8 +109,8 @@ def time_streamed(rows: Any, n_clusters: int) -> None:
         figures.append(median_ms(lambda shard=shard, cells=cells: shard.run(Assign(centers, Probe(cells, 2))), 3))
     rate = rows.numel() * rows.element_size() / figures[3] / 1e6
     print(
-        f"{len(rows):>10,} rows, C = {n_clusters:>9,}: on the card exact {figures[0]:.1f} ms, probing {figures[1]:.1f}; "
-        f"streamed exact {figures[2]:.1f}, probing {figures[3]:.1f} ms ({rate:.1f} GB/s)",
+        f"{len(rows):>10,} rows, C = {n_clusters:>9,}: on the card exact {figures[0]:.1f} ms, "
+        f"probing {figures[1]:.1f}; streamed exact {figures[2]:.1f}, probing {figures[3]:.1f} ms ({rate:.1f} GB/s)",
         flush=True,
     )
 
@@ -153,7 +153,8 @@ def time_fit(rows: Any, n_clusters: int, quality: str, goal: float, exact: float
     reached = next((record.seconds for record in model.history_ if record.objective <= goal), np.nan)
     stages = {record.stage: record.seconds for record in model.history_}
     print(
-        f"{len(rows):>10,} rows, C = {n_clusters:>9,}, {quality}: fit {seconds:7.3f} s, error {model.inertia_ / len(rows):.4f} "
+        f"{len(rows):>10,} rows, C = {n_clusters:>9,}, {quality}: fit {seconds:7.3f} s, "
+        f"error {model.inertia_ / len(rows):.4f} "
         f"(25 exact iterations {goal / len(rows):.4f} in {exact:.3f} s, passed after {reached:.3f} s), "
         f"stages end { ({name: round(at, 3) for name, at in stages.items()}) }, recall {model.label_recall_:.3f}, "
         f"{peak:,.0f} MiB beside X",

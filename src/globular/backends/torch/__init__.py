@@ -2,5 +2,6 @@
 
 from globular.backends.torch import assign, columns, seeds, sums, swaps  # they register
 from globular.backends.torch.shard import TorchShard
+from globular.backends.torch.streaming import StreamedShard
 
-__all__ = ["TorchShard", "assign", "columns", "seeds", "sums", "swaps"]
+__all__ = ["StreamedShard", "TorchShard", "assign", "columns", "seeds", "sums", "swaps"]

@@ -91,7 +91,7 @@ def fit(
     ] = None,
     threads: ThreadsOption = None,
     device: Annotated[
-        str | None, typer.Option("--device", help="For kmeans: auto (default), cpu, cuda or cuda:N.")
+        str | None, typer.Option("--device", help="Where to compute: auto (default), cpu, cuda or cuda:N.")
     ] = None,
     weights: Annotated[
         str | None,

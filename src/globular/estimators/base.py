@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import make_constraint
@@ -17,6 +17,9 @@ from globular.model.history import Record
 
 class Estimator(SharedParameters, BaseEstimator):
     """Base of all estimators: a family checks its input and says how a fit runs (`_begin`)."""
+
+    _on_cards: ClassVar[str] = "KMeans"
+    """The estimator that runs on GPUs, to be named by those which do not."""
 
     @classmethod
     @cache

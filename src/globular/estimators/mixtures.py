@@ -24,6 +24,7 @@ from globular.algorithms.mixtures import chunky, em
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.steps import Step, in_units, mapped, result_of
 from globular.estimators.base import Estimator
+from globular.estimators.devices import where_x_is
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_indices, checked_floats
 from globular.estimators.inputs import Input, mean_variance, open_input
@@ -81,6 +82,7 @@ class MixtureEstimator(DensityMixin, Estimator):
         "n_init": [FROM_ONE],
         "warm_start": ["boolean"],
     }
+    _on_cards = "GaussianMixture"
     _labels_rows = True
     """Whether a fit ends with `labels_`."""
     _weights_are_counts = False
@@ -195,7 +197,7 @@ class MixtureEstimator(DensityMixin, Estimator):
 
     def _label(self, shard: Shard) -> Labels:
         """The most likely component of every row."""
-        return answer(shard, self._mixture(), "components").astype(np.int32)
+        return np.asarray(answer(shard, self._mixture(), "components"), dtype=np.int32)
 
     def _check_finite(self) -> None:
         """Refuse to hand out what is not a mixture."""
@@ -230,6 +232,7 @@ class MixtureEstimator(DensityMixin, Estimator):
 
     def _publish_mixture(self, mixture: GaussianParameters, dtype: np.dtype[Any]) -> None:
         """The parameters in the type of the rows; covariances too close to singular for float32 stay in float64."""
+        mixture = mixture.as_numpy()
         self.weights_ = mixture.weights.astype(dtype)
         self.means_ = mixture.means.astype(dtype)
         if dtype == np.float32 and not mixture.family.survives(mixture.covariances, dtype):
@@ -347,7 +350,7 @@ class MixtureEstimator(DensityMixin, Estimator):
         data = self._open(X, None, reset=False)
         check_allocation(8 * data.n_rows * n_results, f"{n_results} numbers for every row", "pass X in parts")
         found = answer(data.shard, self._mixture() if model is None else model, want)
-        return found.astype(data.dtype, copy=False) if want == "probabilities" else found
+        return where_x_is(X, found.astype(data.dtype, copy=False) if want == "probabilities" else found)
 
     def _log_likelihood(self, data: Input) -> float:
         totals = data.shard.run(Answer(self._mixture(), "total"))

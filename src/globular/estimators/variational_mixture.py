@@ -91,7 +91,7 @@ callable, default="auto"
         by swaps and k-means steps, as in :class:`KMeans`; an array stays as it is.
     n_init : int, default=1
         Number of runs from different starts, of which the best is kept.
-    {max_time, random_state, warm_start, verbose, callbacks, n_threads}
+    {max_time, random_state, warm_start, verbose, callbacks, n_threads, device}
 
     Attributes
     ----------
@@ -136,6 +136,7 @@ callable, default="auto"
         "neighborhoods": [None, StrOptions({"estimated", "exhaustive"})],
         "covariance_type": [StrOptions(set(SEPARABLE))],
         "init": [StrOptions(set(STARTS)), "array-like", callable],
+        "device": [str],
     }
 
     def __init__(
@@ -159,6 +160,7 @@ callable, default="auto"
         verbose: int = 0,
         callbacks: Any = None,
         n_threads: int | None = None,
+        device: str = "auto",
     ) -> None:
         self.n_components = n_components
         self.n_candidates = n_candidates
@@ -178,6 +180,7 @@ callable, default="auto"
         self.verbose = verbose
         self.callbacks = callbacks
         self.n_threads = n_threads
+        self.device = device
 
     def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:
         probes = self._choose_search() == "probing"

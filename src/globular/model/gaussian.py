@@ -77,6 +77,13 @@ class GaussianParameters:
         """Of every component, (C, D), or (C, 1) where columns share one."""
         return self.family.variances(self.covariances, *self.means.shape)
 
+    def as_numpy(self) -> GaussianParameters:
+        """The same with arrays of NumPy for parameters, wherever these lie; itself where they are."""
+        if all(isinstance(each, np.ndarray) for each in (self.weights, self.means, self.covariances)):
+            return self
+        weights, means, covariances = map(np.asarray, (self.weights, self.means, self.covariances))
+        return GaussianParameters(weights, means, covariances, self.covariance_type)
+
     def pick(self, components: slice | list[int]) -> GaussianParameters:
         """Some of the components, their weights as they are."""
         covariances = self.family.pick(self.covariances, components)

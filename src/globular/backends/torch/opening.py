@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from globular.backends.torch.arrays import DeviceArray
 from globular.backends.torch.device import find_device
 from globular.backends.torch.shard import TorchShard
 from globular.data.blocks import Source
@@ -88,7 +89,8 @@ def check_card_memory(rows: Any, n_clusters: int) -> None:
 def beside(X: Any, values: Any) -> Any:
     """Values as a tensor beside X, of the kind that X is."""
     rows = tensor_of(X)
-    tensor = torch.as_tensor(np.asarray(values)).to(rows.device)
+    on_card = isinstance(values, DeviceArray)
+    tensor = (values.tensor if on_card else torch.as_tensor(np.asarray(values))).to(rows.device)
     if isinstance(X, torch.Tensor):
         return tensor
     cupy = __import__(type(X).__module__.split(".")[0])

@@ -98,7 +98,7 @@ class TorchShard(HostShard):
 
     @property
     def lacks(self) -> Mapping[str, str]:
-        return {"sparse rows": DENSE}
+        return {"sparse rows": DENSE, "rows on a CPU": NOT_WRITTEN}
 
     @property
     def dtype(self) -> np.dtype:

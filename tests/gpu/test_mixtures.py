@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import globular
-from globular import ChunkyGaussianMixture, GaussianMixture
+from globular import ChunkyGaussianMixture, GaussianMixture, VariationalGaussianMixture
 from globular.errors import DeviceError
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
@@ -156,3 +156,33 @@ def test_chunks_of_rows_are_refused_on_a_card() -> None:
 
     with pytest.raises(DeviceError, match="take GaussianMixture"):
         ChunkyGaussianMixture(5).fit(OnCard())
+
+
+MANY = blobs(n=3000, C=150, D=5, spread=0.7).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["diag", "spherical", "tied_spherical"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_truncated_fit_on_a_card_is_that_of_the_cpu(kind: str, weighted: bool) -> None:
+    w = weights_for(len(MANY)) if weighted else None
+    ours, theirs = (
+        VariationalGaussianMixture(120, covariance_type=kind, random_state=0, reg_covar=0.0, device=device).fit(
+            MANY, sample_weight=w
+        )
+        for device in (ON_TORCH, "cpu")
+    )
+    assert ours.lower_bound_ > theirs.lower_bound_ - 2e-2 and ours.search_ == "probing"
+    assert np.diff(ours.lower_bounds_).min() > -1e-9
+    assert isinstance(ours.neighbors_, np.ndarray) and ours.neighbors_.shape == (120, 5)
+    on_cpu = VariationalGaussianMixture(120, covariance_type=kind, device="cpu")
+    vars(on_cpu).update({name: value for name, value in vars(ours).items() if name.endswith("_")})
+    assert (ours.predict(MANY, exact=False) == on_cpu.predict(MANY, exact=False)).mean() > 0.99
+    np.testing.assert_allclose(ours.score_samples(MANY), on_cpu.score_samples(MANY), rtol=1e-9)
+    bounds = ours.score_samples(MANY, exact=False)
+    np.testing.assert_allclose(bounds, on_cpu.score_samples(MANY, exact=False), rtol=1e-2)
+    assert (bounds <= ours.score_samples(MANY) + 1e-9).all()
+
+
+def test_many_components_are_truncated_on_a_card_too() -> None:
+    model = GaussianMixture(500, covariance_type="diag", tol=0.1, random_state=0, device=ON_TORCH).fit(MANY)
+    assert model.algorithm_ == "variational" and model.labels_.shape == (len(MANY),)

@@ -177,7 +177,8 @@ def nominate(
                 for _ in range(KEPT):
                     # the last of those kept makes room for one that is closer
                     worst = tl.max(kept, axis=1)
-                    kept = tl.where((kept == worst[:, None]) & (low < worst)[:, None], low[:, None], kept)
+                    is_closer = (low < worst) & (lowest < NOBODY)  # nobody twice would make room for one in two places
+                    kept = tl.where((kept == worst[:, None]) & is_closer[:, None], low[:, None], kept)
                     keys = tl.where(keys == lowest[:, None], NOBODY, keys)
                     lowest = tl.min(keys, axis=1)
                     if GROUPED:

@@ -45,11 +45,11 @@ def test_nominees_are_the_best_of_their_cell(dtype: str, D: int, by_column: bool
     starts = torch.tensor([0, 1, 1, 132, C], device=DEVICE)  # one component, none, more than a tile
     cells = torch.as_tensor(rng.choice([0, 2, 3], size=2 * N), device=DEVICE).to(torch.int32)
     members = torch.as_tensor(rng.permutation(C), device=DEVICE)
-    offset = parameters[0].mean(dim=0)
+    middles = torch.as_tensor(5.0 + 0.3 * rng.normal(size=(4, D)), device=DEVICE)
     grouping = group(cells, 4, starts=False)
-    scores, found = launch.nominate_components(x, *parameters, offset, kept, grouping, starts, members, 2)
+    scores, found = launch.nominate_components(x, *parameters, middles, kept, grouping, starts, members, 2)
     wanted, best = plain.nominate_components(x, *parameters, kept, cells, starts, members, 2)
-    assert float((found == best).float().mean()) > 0.97  # those nearly tied may change places
+    assert float((found == best).float().mean()) > 0.95  # those nearly tied may change places
     is_one = torch.isfinite(wanted)
     assert bool(((found >= 0) == is_one).all())
     scale = wanted[is_one].abs().max()

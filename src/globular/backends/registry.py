@@ -53,9 +53,9 @@ def shard_on_card(rows: Any, weights: F64 | None, *, unit_rows: bool, n_threads:
     return shard
 
 
-def check_card_memory(rows: Any, n_clusters: int) -> None:
+def check_card_memory(rows: Any, n_clusters: int, bytes_per_row: int) -> None:
     """Say beforehand what a fit takes of the card's memory, and refuse what it does not have."""
-    _torch().check_card_memory(rows, n_clusters)
+    _torch().check_card_memory(rows, n_clusters, bytes_per_row)
 
 
 def beside(X: Any, values: Any) -> Any:

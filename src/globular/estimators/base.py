@@ -21,6 +21,11 @@ class Estimator(SharedParameters, BaseEstimator):
     _on_cards: ClassVar[str] = "KMeans"
     """The estimator that runs on GPUs, to be named by those which do not."""
 
+    @property
+    def _card_bytes_per_row(self) -> int:
+        """What a fit holds of a card's memory for every row, beside the row itself, at most."""
+        return 64
+
     @classmethod
     @cache
     def _get_param_names(cls) -> list[str]:

@@ -161,7 +161,7 @@ def _open_on_card(
                 f"{estimator.n_features_in_} features as input"
             )
     if reset:
-        check_card_memory(rows, at_least)
+        check_card_memory(rows, at_least, estimator._card_bytes_per_row)
     if hasattr(sample_weight, "cpu"):
         sample_weight = sample_weight.cpu().numpy()
     weights = Weights.of(check_weights(sample_weight, len(rows)), at_least)

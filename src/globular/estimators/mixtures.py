@@ -45,6 +45,8 @@ CONVERGED = frozenset(
     {em.CONVERGED, em.ROUNDED, variational.CONVERGED, *chunky.ENDINGS, infinite.GROWN, infinite.CONVERGED}
 )
 """Reasons to stop that make `converged_` true."""
+N_CANDIDATES = 5
+"""C′ where it is not given."""
 _BEYOND = "X: a mean or a covariance overflows float64; scale the columns of X to similar sizes, about 1"
 """What a fit says that has ended in nothing."""
 
@@ -100,6 +102,11 @@ class MixtureEstimator(DensityMixin, Estimator):
     means_: F64
     weights_: F64
     covariances_: F64
+
+    @property
+    def _card_bytes_per_row(self) -> int:
+        # K(n), its shares and their order, and nominees from a few cells
+        return super()._card_bytes_per_row + 64 * getattr(self, "n_candidates", N_CANDIDATES)
 
     @abstractmethod
     def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:

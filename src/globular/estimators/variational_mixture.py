@@ -28,7 +28,7 @@ from globular.estimators.fitted import check_indices
 from globular.estimators.inputs import Input
 from globular.estimators.memory import mixture_bytes, variational_bytes
 from globular.estimators.mixture_starts import GivenStart, settled
-from globular.estimators.mixtures import MixtureEstimator, Run, Starting
+from globular.estimators.mixtures import N_CANDIDATES, MixtureEstimator, Run, Starting
 from globular.estimators.parameters import FROM_ONE, Constraints
 from globular.estimators.starts import choose_centers
 from globular.estimators.weights import EXACT_BELOW
@@ -144,7 +144,7 @@ callable, default="auto"
         self,
         n_components: int = 8,
         *,
-        n_candidates: int = 5,
+        n_candidates: int = N_CANDIDATES,
         search: str = "auto",
         n_neighbors: int | None = None,
         neighborhoods: str | None = None,

@@ -9,7 +9,6 @@ import torch
 from globular.backends.torch.products import Aim
 from globular.backends.torch.shard import TorchShard
 from globular.backends.torch.sums import cluster_sums, sums_by, wanted_sums
-from globular.errors import UnsupportedPassError
 from globular.model.cells import VISITS_ABOVE, CellLevel, CenterCells
 from globular.model.statistics import F64, FarRows, HardStatistics
 from globular.seam.among import Down, Neighbors, Probe
@@ -115,16 +114,9 @@ def _descend(shard: TorchShard, level: CellLevel, cells: Any, children: Any, loo
     return *aim.decide(found, children, scores if aim.by_kernels else None), 0
 
 
-@TorchShard.implements(Assign, Neighbors)
-def assign_neighbors(shard: TorchShard, work: Assign) -> HardStatistics:
-    """Every row against the neighbours of its own centre."""
+def closest_neighbor(shard: TorchShard, work: Assign) -> HardStatistics:
+    """Every row against the neighbours of its own centre, and nothing else; `neighbors` has the other searches."""
     assert isinstance(work.among, Neighbors)
-    search = work.among.search
-    if search.n_candidates != 1 or search.n_random or search.estimate:
-        raise UnsupportedPassError(
-            "Assign among Neighbors is not available here: GPUs search the neighbours of one centre a row, and "
-            "estimate no neighbourhoods; use device='cpu'"
-        )
     graph = shard.tensor(work.among.graph, torch.int32)
     candidates = graph[shard.label_tensor.long()]
     former = _former(shard, work)

@@ -19,11 +19,9 @@ from globular.model.statistics import F64
 logger = logging.getLogger("globular")
 
 ROWS_PER_COPY = 1 << 16
-NUMBERS_PER_ROW = 64
-"""Bytes of state, orders and nominees that passes hold for every row, at most."""
 COPIES_OF_CENTERS = 160
 """Bytes for every number of the centres: parameters, sums, velocities and products of several precisions."""
-SPARE_BYTES = 1 << 29
+SPARE_BYTES = 1 << 30
 
 
 def tensor_of(X: Any) -> Any:
@@ -70,10 +68,13 @@ def shard_on_card(rows: Any, weights: F64 | None, *, unit_rows: bool, n_threads:
     return TorchShard(rows, weights, unit_rows=unit_rows, n_threads=n_threads)
 
 
-def check_card_memory(rows: Any, n_clusters: int) -> None:
-    """Say beforehand how much memory of the card a fit takes beside X, and refuse what it does not have."""
+def check_card_memory(rows: Any, n_clusters: int, bytes_per_row: int) -> None:
+    """Say beforehand how much memory of the card a fit takes beside X, and refuse what it does not have.
+
+    `bytes_per_row` are those of state, orders and nominees that passes hold for every row, at most.
+    """
     n, D = rows.shape
-    n_bytes = NUMBERS_PER_ROW * n + COPIES_OF_CENTERS * n_clusters * D + min(8 * n * D, 1 << 30) + SPARE_BYTES
+    n_bytes = bytes_per_row * n + COPIES_OF_CENTERS * n_clusters * D + min(8 * n * D, 1 << 30) + SPARE_BYTES
     logger.info("the fit, beside X, on %s: up to %.1f MiB", rows.device, n_bytes / 2**20)
     if rows.device.type != "cuda":
         return

@@ -6,17 +6,17 @@ from typing import Any
 
 import torch
 
-from globular.backends.torch.plain import blocks
+from globular.backends.torch.plain import blocks, seen
 
 NOBODY = float("inf")
 
 
-def costs_of(x: Any, means: Any, precisions: Any, biases: Any, candidates: Any) -> Any:
+def costs_of(x: Any, means: Any, precisions: Any, biases: Any, candidates: Any, scales: Any = None) -> Any:
     """−2 log p(c, x) of some components of every row, float64; infinity where there is none."""
     found = torch.empty(candidates.shape, dtype=torch.float64, device=x.device)
     for block in blocks(len(x), candidates.shape[1] * x.shape[1]):
         some = candidates[block].clamp_min(0).long()
-        away = x[block].to(torch.float64)[:, None] - means[some]
+        away = seen(x, scales, torch.float64, block)[:, None] - means[some]
         found[block] = (away * away * precisions[some]).sum(dim=2) + biases[some]
     return torch.where(candidates >= 0, found, NOBODY)
 

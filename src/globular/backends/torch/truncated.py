@@ -35,14 +35,15 @@ class Costs:
     def __init__(self, shard: TorchShard, mixture: GaussianParameters) -> None:
         self.shard, self.C, self.D = shard, *mixture.means.shape
         self.means = shard.tensor(mixture.means).contiguous()
-        self.weights, variances = shard.tensor(mixture.weights), shard.tensor(mixture.variances())
+        log_weights, variances = torch.log(shard.tensor(mixture.weights)), shard.tensor(mixture.variances())
         self.precisions = (1.0 / variances).contiguous()
         log_determinants = torch.log(variances).sum(dim=1) * (self.D if variances.shape[1] == 1 else 1)
-        self.biases = log_determinants + self.D * math.log(2 * math.pi) - 2.0 * torch.log(self.weights)
+        self.biases = log_determinants + self.D * math.log(2 * math.pi) - 2.0 * log_weights
         self.by_kernels = has_kernels(shard.device)
 
     @property
-    def _parameters(self) -> tuple[Any, Any, Any]:
+    def parameters(self) -> tuple[Any, Any, Any]:
+        """As kernels take them."""
         return self.means, self.precisions, self.biases
 
     def nominate(self, cells: CenterCells, visits: Any, kept: int) -> tuple[Any, Any]:
@@ -53,12 +54,12 @@ class Costs:
         if self.by_kernels:
             from globular.backends.torch import launch_mixtures as launch
 
-            grouping, offset = group(flat, len(starts) - 1, starts=False), self.weights @ self.means
+            grouping, middles = group(flat, len(starts) - 1, starts=False), shard.tensor(cells.middles).contiguous()
             scores, found = launch.nominate_components(
-                shard.x, *self._parameters, offset, kept, grouping, starts, members, per_row
+                shard.x, *self.parameters, middles, kept, grouping, starts, members, per_row
             )
         else:
-            scores, found = plain.nominate_components(shard.x, *self._parameters, kept, flat, starts, members, per_row)
+            scores, found = plain.nominate_components(shard.x, *self.parameters, kept, flat, starts, members, per_row)
         return found.view(shard.n_rows, -1), scores.view(shard.n_rows, -1)
 
     def weigh(self, labels: Any, members: Any, candidates: Any = None, scores: Any = None) -> tuple[Any, Any, Any]:
@@ -66,8 +67,8 @@ class Costs:
         if self.by_kernels:
             from globular.backends.torch import launch_mixtures as launch
 
-            return launch.weigh(self.shard.x, *self._parameters, labels, members, candidates, scores)
-        return plain.weigh(self.shard.x, *self._parameters, labels, members, candidates)
+            return launch.weigh(self.shard.x, *self.parameters, labels, members, candidates, scores)
+        return plain.weigh(self.shard.x, *self.parameters, labels, members, candidates)
 
     def sums(self, members: Any, shares: Any) -> Any:
         """(C, 2 D + 1): Σ q, Σ q (x − μ), Σ q (x − μ)² over the rows that keep a component."""

@@ -1,7 +1,7 @@
 """Triton kernels of truncated mixtures: who is nominated in a cell, who stays in K(n), and what K(n) adds up to.
 
 A cost is −2 log p(c, x) of a mixture with diagonal covariances, Σ_j precision_cj (x_j − μ_cj)² + bias_c; lower is
-better. Products of three tf32 numbers *nominate* the best components of a cell; float64 costs decide, and K(n) only
+better. Products in tf32 about the middle of a cell *nominate* its best components; float64 costs decide, and K(n) only
 ever exchanges a component for a better one. The same in plain torch, the oracle, is in `plain_mixtures`.
 """
 
@@ -38,7 +38,7 @@ def _about(x, offset, row, is_row, columns, n_columns):
 @triton.jit(do_not_specialize=["n_items"])  # or each number is compiled anew
 def nominate_components(
     x,  # IN  (N, D) rows as they lie
-    offset,  # IN  (D,) float64
+    offsets,  # IN  (cells, D) float64: costs are taken about the middle of a cell, where little cancels
     pulls,  # IN  (C, WIDTH) float32: −2 precision (μ − offset), components in the order of their cells
     curves,  # IN  (C, WIDTH) float32 precisions, or (C,) where columns share one
     norms,  # IN  (C,) float32: what a cost has that is the same for all rows
@@ -67,11 +67,6 @@ def nominate_components(
     row = (item // per_row).to(tl.int64)
     columns = tl.arange(0, CHUNK)
     tile_columns = tl.arange(0, TILE)
-    seen = _about(x, offset, row, is_item, columns, n_columns)
-    squares = tl.sum(seen * seen, axis=1)
-    for chunk in range(CHUNK, WIDTH, CHUNK):
-        more = _about(x, offset, row, is_item, chunk + columns, n_columns)
-        squares += tl.sum(more * more, axis=1)
     kept = (tl.full((ROWS, SLOTS), NOBODY, tl.int64) << 32) + tl.arange(0, SLOTS)[None, :]
     for cell in range(tl.load(cells + first).to(tl.int32), tl.max(own_cell, axis=0) + 1):
         is_here = own_cell == cell
@@ -79,6 +74,13 @@ def nominate_components(
         end = tl.load(starts + cell + 1).to(tl.int32)
         if tl.max(is_here.to(tl.int32), axis=0) == 0:
             end = begin
+        offset = offsets + cell * n_columns
+        seen = _about(x, offset, row, is_here, columns, n_columns)
+        squares = tl.sum(seen * seen, axis=1)
+        if not BY_COLUMN:
+            for chunk in range(CHUNK, WIDTH, CHUNK):
+                more = _about(x, offset, row, is_here, chunk + columns, n_columns)
+                squares += tl.sum(more * more, axis=1)
         for tile in range(begin, end, TILE):
             number = tile + tile_columns
             is_one = number < end
@@ -88,13 +90,13 @@ def nominate_components(
             for chunk in range(0, WIDTH, CHUNK):
                 some = seen
                 if WIDTH > CHUNK:
-                    some = _about(x, offset, row, is_item, chunk + columns, n_columns)
+                    some = _about(x, offset, row, is_here, chunk + columns, n_columns)
                 place = number[None, :] * WIDTH + chunk + columns[:, None]
                 pull = tl.load(pulls + place, mask=is_one[None, :], other=0.0)
-                costs = tl.dot(some, pull, costs, input_precision="tf32x3")
+                costs = tl.dot(some, pull, costs, input_precision="tf32")
                 if BY_COLUMN:
                     curve = tl.load(curves + place, mask=is_one[None, :], other=0.0)
-                    costs = tl.dot(some * some, curve, costs, input_precision="tf32x3")
+                    costs = tl.dot(some * some, curve, costs, input_precision="tf32")
             keys = (_ordered(costs.to(tl.int32, bitcast=True)) & -128) | tile_columns[None, :]
             for _ in range(KEPT):
                 lowest = tl.min(keys, axis=1)
@@ -149,6 +151,38 @@ def _cost(
     if not BY_COLUMN:
         total *= tl.load(precisions + place, mask=counts, other=0.0)
     return tl.where(counts, total + tl.load(biases + place, mask=counts, other=0.0), float("inf"))
+
+
+@triton.jit(do_not_specialize=["n_rows", "n_candidates"])  # or each number is compiled anew
+def cost_candidates(
+    x,  # IN  (N, D) rows as they lie
+    means,  # IN  (C, D) float64
+    precisions,  # IN  (C, D) float64, or (C,) where columns share one
+    biases,  # IN  (C,) float64
+    candidates,  # IN  (N, n_candidates) int32; −1 is nobody
+    costs,  # OUT (N, n_candidates) float64; infinity is nobody's
+    n_rows,
+    n_columns,
+    n_candidates,
+    BY_COLUMN: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    N_CHUNKS: tl.constexpr,
+):
+    """What candidates cost. O(N · candidates · D)."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    is_row = row < n_rows
+    columns = tl.arange(0, CHUNK)
+    seen = tl.load(
+        x + row[:, None] * n_columns + columns[None, :], mask=is_row[:, None] & (columns[None, :] < n_columns), other=0
+    ).to(tl.float64)
+    for k in range(n_candidates):
+        number = tl.load(candidates + row * n_candidates + k, mask=is_row, other=-1)
+        cost = _cost(
+            x, row, seen, means, precisions, biases, number, is_row & (number >= 0), n_columns, BY_COLUMN, CHUNK,
+            N_CHUNKS,
+        )  # fmt: skip
+        tl.store(costs + row * n_candidates + k, cost, mask=is_row)
 
 
 @triton.jit
@@ -239,7 +273,7 @@ def weigh(
 def _add_entries(
     x, shares, order, begin, end, mean, columns, n_columns, count, sums, squares, KEPT: tl.constexpr, ROWS: tl.constexpr
 ):
-    """Add the entries order[begin:end] of one component to (ROWS,) shares, and (columns,) sums and squares."""
+    """Add the entries order[begin:end] of one component to (ROWS,) shares, and (ROWS, columns) sums and squares."""
     for first in range(begin, end, ROWS):
         at = first + tl.arange(0, ROWS)
         is_entry = at < end
@@ -250,8 +284,8 @@ def _add_entries(
         away = tl.where(is_number, seen.to(tl.float64) - mean[None, :], 0.0)
         weighted = share[:, None] * away
         count += share
-        sums += tl.sum(weighted, axis=0)
-        squares += tl.sum(weighted * away, axis=0)
+        sums += weighted
+        squares += weighted * away
     return count, sums, squares
 
 
@@ -280,12 +314,13 @@ def sum_entry_blocks(
         mean = tl.load(means + component * n_columns + columns, mask=is_column, other=0.0)
         count, sums, squares = _add_entries(
             x, shares, order, block * BLOCK, block * BLOCK + BLOCK, mean, columns, n_columns,
-            tl.zeros((ROWS,), tl.float64), tl.zeros((CHUNK,), tl.float64), tl.zeros((CHUNK,), tl.float64), KEPT, ROWS,
+            tl.zeros((ROWS,), tl.float64), tl.zeros((ROWS, CHUNK), tl.float64), tl.zeros((ROWS, CHUNK), tl.float64),
+            KEPT, ROWS,
         )  # fmt: skip
         base = out + block.to(tl.int64) * (2 * n_columns + 1)
         tl.store(base, tl.sum(count, axis=0))
-        tl.store(base + 1 + columns, sums, mask=is_column)
-        tl.store(base + 1 + n_columns + columns, squares, mask=is_column)
+        tl.store(base + 1 + columns, tl.sum(sums, axis=0), mask=is_column)
+        tl.store(base + 1 + n_columns + columns, tl.sum(squares, axis=0), mask=is_column)
 
 
 @triton.jit
@@ -315,21 +350,23 @@ def sum_entries(
     is_cut = first_block < last_block
     head = tl.where(is_cut, first_block * BLOCK, end)
     count, sums, squares = _add_entries(
-        x, shares, order, begin, head, mean, columns, n_columns,
-        tl.zeros((ROWS,), tl.float64), tl.zeros((CHUNK,), tl.float64), tl.zeros((CHUNK,), tl.float64), KEPT, ROWS,
+        x, shares, order, begin, head, mean, columns, n_columns, tl.zeros((ROWS,), tl.float64),
+        tl.zeros((ROWS, CHUNK), tl.float64), tl.zeros((ROWS, CHUNK), tl.float64), KEPT, ROWS,
     )  # fmt: skip
     whole = tl.zeros((1,), tl.float64)
+    whole_sums = tl.zeros((CHUNK,), tl.float64)
+    whole_squares = tl.zeros((CHUNK,), tl.float64)
     if is_cut:
         for block in range(first_block, last_block):
             base = blocks + block * (2 * n_columns + 1)
             whole += tl.load(base + tl.arange(0, 1))
-            sums += tl.load(base + 1 + columns, mask=is_column, other=0.0)
-            squares += tl.load(base + 1 + n_columns + columns, mask=is_column, other=0.0)
+            whole_sums += tl.load(base + 1 + columns, mask=is_column, other=0.0)
+            whole_squares += tl.load(base + 1 + n_columns + columns, mask=is_column, other=0.0)
         count, sums, squares = _add_entries(
             x, shares, order, last_block * BLOCK, end, mean, columns, n_columns, count, sums, squares, KEPT, ROWS
         )
     base = out + component * (2 * n_columns + 1)
     if tl.program_id(1) == 0:
         tl.store(base + tl.arange(0, 1), whole + tl.sum(count, axis=0))
-    tl.store(base + 1 + columns, sums, mask=is_column)
-    tl.store(base + 1 + n_columns + columns, squares, mask=is_column)
+    tl.store(base + 1 + columns, whole_sums + tl.sum(sums, axis=0), mask=is_column)
+    tl.store(base + 1 + n_columns + columns, whole_squares + tl.sum(squares, axis=0), mask=is_column)

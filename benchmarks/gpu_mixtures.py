@@ -4,7 +4,8 @@
     python benchmarks/gpu_mixtures.py --only exact    exact EM, "full", 50 components, 1,000,000 × 32
     python benchmarks/gpu_mixtures.py --only truncated    "diag", 10,000 components, 1,000,000 × 64
 
-Rows are float32, drawn from a mixture. Medians of five on the card; on the CPU, with all threads, the least of a few.
+Rows are float32, drawn from a mixture. Medians of five on the card; on the CPU, with all threads, the least of a few; an iteration of scikit-learn's is timed on
+a fifth of the rows.
 """
 
 from __future__ import annotations
@@ -83,12 +84,12 @@ def time_exact(n: int, n_columns: int, n_components: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it has not converged
         model.fit(host[: 100 * n_components])
-    begun = time.perf_counter()
-    model._m_step(host, model._e_step(host)[1])
-    theirs = 1e3 * (time.perf_counter() - begun)
+    some, begun = host[: n // 5], time.perf_counter()
+    model._m_step(some, model._e_step(some)[1])
+    theirs = 5e3 * (time.perf_counter() - begun)
     print(
-        f"  CPU {cpu:.0f} ms, scikit-learn {theirs:.0f} ms ({theirs / card:.0f}×), {peak:,.0f} MiB beside X, log-likelihoods differ by "
-        f"{abs(likelihoods[0] / likelihoods[1] - 1):.1e}",
+        f"  CPU {cpu:.0f} ms, scikit-learn {theirs:.0f} ms ({theirs / card:.0f}×), {peak:,.0f} MiB beside X, "
+        f"log-likelihoods differ by {abs(likelihoods[0] / likelihoods[1] - 1):.1e}",
         flush=True,
     )
     for where, X in (("card", rows), ("card", rows), ("CPU", host)):

@@ -8,9 +8,9 @@ import torch
 
 from globular.backends.torch import weighing
 
-ITEMS, WARPS = 64, 4
-"""Rows of a program that nominates."""
-NUMBERS = 2048
+ITEMS, WARPS = 128, 4
+"""Rows and warps of a program that nominates."""
+NUMBERS = 1024
 """Numbers of rows in the hands of a program that weighs."""
 BLOCK, SUMMED = 512, 16
 """Entries that one program sums where a component has many, and those that it reads at once."""

@@ -72,7 +72,7 @@ def plain_iteration(rows: Any, centers: Any) -> Any:
 
 def time_iterations(rows: Any, n_clusters: int) -> None:
     """Print exact iterations of all there are, and a probing one."""
-    shard = shard_on_card(rows, None, unit_rows=False, n_threads=1)
+    shard = shard_on_card(rows, None)
     chosen = np.sort(np.random.default_rng(1).choice(len(rows), n_clusters, replace=False))
     centers, rng = shard.take(chosen), np.random.default_rng(0)
     ours = median_ms(lambda: shard.run(Assign(centers)))
@@ -98,7 +98,7 @@ def time_fit(rows: Any, n_clusters: int, *, compare: bool) -> None:
     """Print how long a default fit takes, its error and memory, and when it passes 25 exact iterations."""
     goal, exact = np.inf, np.nan
     if compare:
-        shard = shard_on_card(rows, None, unit_rows=False, n_threads=1)
+        shard = shard_on_card(rows, None)
         chosen = np.sort(np.random.default_rng(1).choice(len(rows), n_clusters, replace=False))
         begun = time.perf_counter()
         for step in lloyd(shard, shard.take(chosen), KMeansOptions(max_iter=25)):

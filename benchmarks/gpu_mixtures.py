@@ -4,8 +4,8 @@
     python benchmarks/gpu_mixtures.py --only exact    exact EM, "full", 50 components, 1,000,000 × 32
     python benchmarks/gpu_mixtures.py --only truncated    "diag", 10,000 components, 1,000,000 × 64
 
-Rows are float32, drawn from a mixture. Medians of five on the card; on the CPU, with all threads, the least of a few; an iteration of scikit-learn's is timed on
-a fifth of the rows.
+Rows are float32, drawn from a mixture. Medians of five on the card; on the CPU, with all threads, the least of a few.
+An iteration of scikit-learn's is timed on a fifth of the rows.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def time_exact(n: int, n_columns: int, n_components: int) -> None:
     rows = make_rows(n, n_columns, n_components)
     host, mixture = rows.cpu().numpy(), start(rows, n_components, "full")
     limits = CovarianceLimits.for_data("auto", host.mean(axis=0), host.var(axis=0))
-    shards = shard_on_card(rows, None, unit_rows=False, n_threads=1), shard_over(host, n_threads=resolve_threads(None))
+    shards = shard_on_card(rows, None), shard_over(host, n_threads=resolve_threads(None))
 
     def iterate(shard: Any) -> float:
         found = shard.run(Expect(mixture))
@@ -108,7 +108,7 @@ def time_truncated(n: int, n_columns: int, n_components: int, *, cpu: bool) -> N
     rows = make_rows(n, n_columns, 2 * n_components)
     host, mixture = rows.cpu().numpy(), start(rows, n_components, "diag")
     limits = CovarianceLimits.for_data("auto", host.mean(axis=0), host.var(axis=0))
-    shards = [("card", shard_on_card(rows, None, unit_rows=False, n_threads=1))]
+    shards = [("card", shard_on_card(rows, None))]
     shards += [("CPU", shard_over(host, n_threads=resolve_threads(None)))] if cpu else []
     for where, shard in shards:
         rng, parameters = np.random.default_rng(0), [mixture]

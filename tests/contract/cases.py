@@ -37,7 +37,7 @@ from reference import seeds as d2
 from globular.seam.passes import (  # isort: skip
     AddSeeds, AllLabels, Answer, Assign, AssignBatch, CellNeighbors, CellSeeds, Centers, Expect, ExpectChunks,
     ExpectWithin, Farthest, Halve, LabelByDensity, LabelBySeeds, Locate, Moments, Pass, PowerStep, Project, Relabel,
-    RoughSteps, RowsOf, ScatterLabels, Smallest, Spare, SumByLabel, Take, Total, Truncated, TrySeeds,
+    RoughCells, RowsOf, ScatterLabels, Smallest, Spare, SumByLabel, Take, Total, Truncated, TrySeeds,
 )  # fmt: skip
 from globular.seam.tree_passes import (  # isort: skip
     BestCut, CellsOf, ExpectCells, ForgetMembers, Gains, Gap, OpenCut, OpenGaining, OpenHeld, OpenRows, Plant,
@@ -271,15 +271,17 @@ def cell_seeds(p: Problem, shard: Any, before: State, after: State, found: Any) 
     assert (found[:2] < 70).all() and (found[2:] >= 70).all()
 
 
-def rough_steps(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+def rough_cells(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
     centers = p.centers
     for _ in range(2):
         labels = hard.closest_centers(p.rows, centers)
         voted = votes(p, labels, before)
         filled = voted["counts"] > 0
         centers = np.where(filled[:, None], voted["sums"] / np.where(filled, voted["counts"], 1.0)[:, None], centers)
-    alike(found, centers)
-    np.testing.assert_array_equal(after["labels"], hard.closest_centers(p.rows, centers))
+    labels = hard.closest_centers(p.rows, centers)
+    alike(np.asarray(found.middles), centers[np.unique(labels)])
+    np.testing.assert_array_equal(np.asarray(found.order), np.argsort(labels, kind="stable"))
+    np.testing.assert_array_equal(np.diff(found.starts), np.unique(labels, return_counts=True)[1])
 
 
 def cells_of(p: Problem, shard: Any) -> list[chunks.Cell]:
@@ -443,7 +445,7 @@ CASES = [
          leaves("labels", lambda p, b: C - 1 - b["labels"])),
     Case("cell seeds", lambda p: CellSeeds(np.array([0, 70, N]), np.array([2, 3]), np.full(5, 0.6)), cell_seeds),
     Case("cell neighbors", lambda p: CellNeighbors(np.array([0, N]), np.zeros((1, 1), dtype=np.intp), 4), near),
-    Case("rough steps", lambda p: RoughSteps(p.centers, 2), rough_steps),
+    Case("rough cells", lambda p: RoughCells(p.centers, 2), rough_cells),
     Case("expect chunks", lambda p: ExpectChunks(Chunks(p.w, p.rows, np.empty((N, 0)), COLUMNS), p.mixture()),
          says(lambda p: soft.soft_pass(p.rows, p.w, p.mixture()), 1e-6)),
     Case("plant", lambda p: PLANT, partition),

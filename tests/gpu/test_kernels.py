@@ -12,7 +12,11 @@ pytest.importorskip("triton", reason='needs triton: pip install "globular[gpu]"'
 
 from globular.backends.torch import TorchShard, launch, plain  # noqa: E402
 from globular.backends.torch.device import kernels_are_interpreted  # noqa: E402
-from globular.backends.torch.products import Aim, group  # noqa: E402
+from globular.backends.torch.grouping import group  # noqa: E402
+from globular.backends.torch.products import Aim  # noqa: E402
+from globular.model.cells import CenterCells  # noqa: E402
+from globular.seam.among import Probe  # noqa: E402
+from globular.seam.passes import Assign, RoughCells  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.skipif(
@@ -50,13 +54,16 @@ def test_precise_nominees_are_the_closest(dtype: str, D: int, kept: int) -> None
 @pytest.mark.parametrize("D", COLUMNS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scaled", [False, True])
-def test_labels_are_exactly_the_closest(dtype: str, D: int, scaled: bool) -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_labels_are_exactly_the_closest(dtype: str, D: int, scaled: bool, at_once: bool) -> None:
     x, centers, _ = problem(dtype, D)
     shard = TorchShard(x, unit_rows=scaled)
     if scaled:
         centers = centers / torch.linalg.vector_norm(centers, dim=1, keepdim=True)
     labels = torch.full((N,), -1, dtype=torch.int32, device=DEVICE)
-    d2, tally = Aim(shard, centers).closest(labels)
+    aim = Aim(shard, centers)
+    d2, tally = aim.closest_at_once(labels) if at_once else aim.closest(labels)
+    assert not bool(tally[2:].any())
     rows = plain.seen(shard.x, shard.scales, torch.float64)
     squared = torch.cdist(rows, centers.float().double(), compute_mode="donot_use_mm_for_euclid_dist") ** 2
     best = squared.min(1).values
@@ -105,3 +112,32 @@ def test_sums_cut_long_clusters(weighted: bool, n_clusters: int) -> None:
     assert bool((found[0] == found[1]).all())
     wanted = plain.sum_clusters(x, w, w, d2, grouping.order, grouping.starts)
     assert bool(torch.isclose(found[0], wanted, rtol=1e-12, atol=1e-9).all())
+
+
+def test_too_many_doubts_are_told_and_settled() -> None:
+    x, centers, _ = problem("float16", 40)
+    centers = centers[:1].expand(C, -1).contiguous()
+    labels = torch.full((N,), -1, dtype=torch.int32, device=DEVICE)
+    assert int(Aim(TorchShard(x), centers).closest_at_once(labels)[1][2]) > 0
+    shard = TorchShard(x)
+    for _ in range(3):
+        found = shard.run(Assign(centers.cpu().numpy()))
+        assert not shard.mostly_sure and not np.asarray(shard.labels).any() and int(found.counts[0]) == N
+
+
+@pytest.mark.skipif(not ON_CARD, reason="only a card records")
+def test_a_recorded_pass_is_the_same_again() -> None:
+    x, centers, rng = problem("float16", 128)
+    rows, given = TorchShard(x), centers.cpu().numpy()
+    cells = CenterCells(given[:3], rng.permutation(C), np.array([0, 100, 150, C]))
+    for work in (Assign(given), Assign(given, Probe(cells, 2)), Assign(given[:9], want="labels")):
+        rows.label_tensor.fill_(-1)
+        first, rough = rows.run(work), TorchShard(x.float()).run(RoughCells(given[:7], 2)).middles
+        labels = np.asarray(rows.labels)
+        for _ in range(4):
+            rows.label_tensor.fill_(-1)
+            again = rows.run(work)
+            assert again.sums.tobytes() == first.sums.tobytes() and again.objective == first.objective
+            np.testing.assert_array_equal(np.asarray(rows.labels), labels)
+            assert rows.local(x.float()).run(RoughCells(given[:7], 2)).middles.tobytes() == rough.tobytes()
+    assert any(rows.recordings._graphs.values()) and any(rows.lent_recordings._graphs.values())

@@ -16,6 +16,7 @@ from cases import CASES, Case, Problem, State  # noqa: E402
 
 from globular.backends.torch import TorchShard  # noqa: E402
 from globular.errors import UnsupportedPassError  # noqa: E402
+from globular.seam.passes import CellSeeds  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = {"labels": torch.int32, "seeds": torch.int32, "cells": torch.int32}
@@ -82,3 +83,20 @@ def test_the_same_bits_again() -> None:
         TorchShard(torch.as_tensor(rows, device=DEVICE)).run(Assign(rows[:50].astype(float))) for _ in "ab"
     )
     assert first.sums.tobytes() == second.sums.tobytes() and first.objective == second.objective
+
+
+def test_cells_that_draw_nothing_leave_the_others_alone() -> None:
+    """Rows far from every seed since there is none would weigh more than all others together."""
+    rows, sizes = np.random.default_rng(0).normal(size=(300, 4)), np.array([100, 0, 100, 100])
+    quotas = np.array([5, 0, 0, 40])
+    shard = TorchShard(torch.as_tensor(rows, device=DEVICE))
+    found = np.asarray(shard.run(CellSeeds(np.append(0, np.cumsum(sizes)), quotas, np.linspace(0, 0.99, 45))))
+    assert len(np.unique(found)) == 45
+    assert (np.searchsorted([100, 200], found, side="right") == np.repeat([0, 2], [5, 40])).all()
+
+
+def test_as_many_seeds_as_distinct_rows() -> None:
+    rows = np.repeat(np.random.default_rng(0).normal(size=(20, 4)), 3, axis=0)
+    shard = TorchShard(torch.as_tensor(rows, device=DEVICE))
+    found = np.asarray(shard.run(CellSeeds(np.array([0, 60]), np.array([30]), np.linspace(0, 0.99, 30))))
+    assert len(np.unique(rows[found[found >= 0]], axis=0)) == 20 == (found >= 0).sum()

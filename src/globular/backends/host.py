@@ -155,6 +155,12 @@ class HostShard(Shard):
         weights = self.weights[indices] if len(self.weights) else np.ones(len(indices))
         return weights if what == "weights" else self.squared_distances[indices] * weights
 
+    def totals(self, of: str, by: str | None, n: int) -> F64:
+        """Σ w ("weights") or Σ w·d² ("errors"), of all rows or of those of each label or seed."""
+        if by is None:
+            return np.array([self.total_weight if of == "weights" else error_runs(self).sum()])
+        return sum_by(self, self.labels if by == "labels" else self.closest_seeds, n, errors=of == "errors")
+
     def locate(self, masses: F64, by: Any = "weights") -> Index:
         if by == "errors":
             return _locate_by(self, masses, error_runs(self), errors=True)
@@ -248,15 +254,16 @@ def locate(shard: HostShard, work: Locate) -> Index:
 
 @HostShard.implements(Total)
 def total(shard: HostShard, work: Total) -> F64:
-    if work.by is None:
-        return np.array([shard.total_weight if work.of == "weights" else error_runs(shard).sum()])
-    keys = shard.labels if work.by == "labels" else shard.closest_seeds
-    return sum_by(shard, keys, work.n, errors=work.of == "errors")
+    return shard.totals(work.of, work.by, work.n)
 
 
 @HostShard.implements(AllLabels)
 def all_labels(shard: HostShard, work: AllLabels) -> list[Labels]:
     return [shard.labels]
+
+
+BY_METHODS = (Take, Locate, Total, AllLabels)
+"""Passes that shards answer by methods of their own, wherever weights and state lie."""
 
 
 @HostShard.implements(ScatterLabels)

@@ -42,20 +42,23 @@ def _torch() -> Any:
     return import_module("globular.backends.torch.opening")
 
 
-def rows_on_card(X: Any, device: str) -> Any:
-    """Rows of an array, a source or a tensor as a tensor on a card; an error says so where there is none."""
-    return _torch().rows_on_card(X, device)
+def rows_on_card(X: Any, device: str, n_clusters: int, bytes_per_row: int) -> Any:
+    """Rows of an array, a source or a tensor as a tensor on a card; an error says so where there is none.
+
+    An array or a source that is too large for the card is returned as it is.
+    """
+    return _torch().rows_on_card(X, device, n_clusters, bytes_per_row)
 
 
-def shard_on_card(rows: Any, weights: F64 | None, *, unit_rows: bool, n_threads: int) -> HostShard:
-    """A shard over rows that `rows_on_card` has put there."""
-    shard: HostShard = _torch().shard_on_card(rows, weights, unit_rows=unit_rows, n_threads=n_threads)
+def shard_on_card(rows: Any, weights: F64 | None, device: str = "cuda", *, unit_rows: bool = False) -> HostShard:
+    """A shard over rows that `rows_on_card` has returned."""
+    shard: HostShard = _torch().shard_on_card(rows, weights, device, unit_rows=unit_rows)
     return shard
 
 
-def check_card_memory(rows: Any, n_clusters: int, bytes_per_row: int) -> None:
+def check_card_memory(shard: HostShard, n_clusters: int, bytes_per_row: int) -> None:
     """Say beforehand what a fit takes of the card's memory, and refuse what it does not have."""
-    _torch().check_card_memory(rows, n_clusters, bytes_per_row)
+    _torch().check_card_memory(shard, n_clusters, bytes_per_row)
 
 
 def beside(X: Any, values: Any) -> Any:

@@ -143,6 +143,7 @@ def _open_on_card(
     at_least: int,
 ) -> Input:
     """A shard on a card over a tensor there, an array or files, which are read block by block."""
+    needed = at_least, estimator._card_bytes_per_row
     if not lies_on_card(X):
         given = tell(X)
         source = given.open()
@@ -152,30 +153,24 @@ def _open_on_card(
             estimator, X if source is None else source.take(FIRST), source, reset=reset, accept_sparse=False,
             n_threads=n_threads,
         )  # fmt: skip
-        rows = rows_on_card(checked if source is None else source, device)
+        rows = rows_on_card(checked if source is None else source, device, *needed)
     else:
-        rows = rows_on_card(X, device)
+        rows = rows_on_card(X, device, *needed)
         if not _has_columns_of(estimator, rows, reset=reset):
             raise ValueError(
                 f"X has {rows.shape[1]} features, but {type(estimator).__name__} is expecting "
                 f"{estimator.n_features_in_} features as input"
             )
-    if reset:
-        check_card_memory(rows, at_least, estimator._card_bytes_per_row)
     if hasattr(sample_weight, "cpu"):
         sample_weight = sample_weight.cpu().numpy()
-    weights = Weights.of(check_weights(sample_weight, len(rows)), at_least)
-
-    def over(numbers: NDArray[np.intp] | None, values: F64 | None = None) -> Shard:
-        some = rows if numbers is None else rows[numbers]
-        return shard_on_card(some, values, unit_rows=unit_rows, n_threads=resolve_threads(n_threads))
-
-    shard = over(weights.rows, weights.values)
-    dtype = np.dtype(np.float64 if "64" in str(rows.dtype) else np.float32)
-    return Input(
-        shard, dtype, shard.n_rows, shard.n_columns, left_out=weights.left_out(lambda numbers: over(numbers)),
-        unit=weights.unit,
-    )  # fmt: skip
+    n_rows = rows.n_rows if isinstance(rows, Source) else len(rows)
+    weights = Weights.of(check_weights(sample_weight, n_rows), at_least)
+    over = partial(shard_on_card, device=device, unit_rows=unit_rows)
+    shard = over(choose_rows(rows, weights.rows), weights.values)
+    if reset:
+        check_card_memory(shard, *needed)
+    left_out = weights.left_out(lambda numbers: over(choose_rows(rows, numbers), None))
+    return Input(shard, shard.dtype, shard.n_rows, shard.n_columns, left_out=left_out, unit=weights.unit)
 
 
 def _fits(source: Source) -> bool:

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.model.cells import CenterCells
 from globular.model.chunks import Chunks
 from globular.model.columns import ColumnMeans
 from globular.model.gaussian import GaussianParameters
@@ -438,15 +439,15 @@ class CellNeighbors(Pass[Labels]):
 
 
 @dataclass(frozen=True, eq=False)
-class RoughSteps(Pass[F64]):
-    """A few Lloyd steps from these centres, up to rounding: the centres after them; rows get labels that go with those.
+class RoughCells(Pass[CenterCells]):
+    """The rows in cells: a few Lloyd steps from these middles, up to rounding, and then the closest middle of each row.
 
-    Centres without rows stay. It saves a card the many small steps in between; elsewhere `lloyd` is as fast.
+    Middles without rows stay where they are, and at the end are left out. It saves a card the many small steps in
+    between; elsewhere `lloyd` is as fast.
     """
 
     needs = _HERE | {"dense rows", "rows on a card"}
-    effect = Effect({"labels"}, afresh=True)
-    centers: F64
+    middles: F64
     n_steps: int
 
 

@@ -16,7 +16,7 @@ from globular.model.cells import CenterCells
 from globular.model.graph import Graph
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Down, Probe
-from globular.seam.passes import AddSeeds, Assign, LabelBySeeds, Relabel, RoughSteps, SumByLabel
+from globular.seam.passes import AddSeeds, Assign, LabelBySeeds, Relabel, RoughCells, SumByLabel
 from globular.seam.shard import Shard
 from globular.threads import single_threaded_blas
 
@@ -41,24 +41,24 @@ def _draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterC
     n_cells = max(1, round(np.sqrt(C)))
     local = shard.local(centers)
     first = centers[np.sort(rng.choice(C, n_cells, replace=False))]
-    if local.why_not(RoughSteps):
-        cell_centers = last_step(lloyd(local, first, KMeansOptions(max_iter=STEPS))).model
-        local.run(Assign(cell_centers, want="labels"))
+    if local.why_not(RoughCells):
+        middles = last_step(lloyd(local, first, KMeansOptions(max_iter=STEPS))).model
+        local.run(Assign(middles, want="labels"))
+        order, sizes = np.argsort(local.labels, kind="stable"), np.bincount(local.labels, minlength=n_cells)
+        cells = CenterCells(middles[sizes > 0], order, np.concatenate([[0], np.cumsum(sizes[sizes > 0])]))
     else:
-        cell_centers = local.run(RoughSteps(first, STEPS))
-    order, sizes = np.argsort(local.labels, kind="stable"), np.bincount(local.labels, minlength=n_cells)
+        cells = local.run(RoughCells(first, STEPS))
     most = LARGEST_CELL * C // n_cells
-    if sizes.max() > most:
-        members = np.split(np.asarray(order), np.cumsum(np.asarray(sizes))[:-1])
-        return _without_giants(np.asarray(centers), members, most, rng)
-    starts = np.concatenate([[0], np.cumsum(sizes[sizes > 0])])
-    return CenterCells(cell_centers[sizes > 0], order, starts)
+    if np.diff(cells.starts).max() <= most:
+        return cells
+    members = np.split(np.asarray(cells.order), np.asarray(cells.starts)[1:-1])
+    return _without_giants(np.asarray(centers), members, most, rng)
 
 
 @single_threaded_blas  # the same bits for any number of threads
 def _without_giants(centers: F64, cells: list[NDArray[np.intp]], most: int, rng: np.random.Generator) -> CenterCells:
     """Cells of at most so many centres each."""
-    parts = [part for cell in cells if len(cell) for part in _halved(centers, cell, most, rng)]
+    parts = [part for cell in cells for part in _halved(centers, cell, most, rng)]
     middles = np.stack([centers[part].mean(axis=0) for part in parts])
     return CenterCells(middles, np.concatenate(parts), np.cumsum([0, *map(len, parts)]))
 

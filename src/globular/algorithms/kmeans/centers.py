@@ -62,12 +62,16 @@ def update_centers(
     centers = np.empty_like(sums)
     divisors = np.where(filled, divisors, 1.0)[:, None]
     by_parts(lambda part: np.divide(sums[part], divisors[part], out=centers[part]), sums, shard.n_threads)
-    centers[~filled] = old[~filled]
+    if len(empty) or unit:
+        centers[~filled] = old[~filled]
     return CenterUpdate(centers, tuple(relocated))
 
 
 def by_parts(work: Callable[[slice], object], sums: F64, n_threads: int) -> None:
-    """Do something to all rows of an array, (C, D), on our threads."""
+    """Do something to all rows of an array, (C, D), on our threads; a single one takes all of them at once."""
+    if n_threads == 1:
+        work(slice(None))
+        return
     spans = even_ranges(len(sums), 1 + NUMBERS_PER_PART // max(1, sums.shape[1]))
     run_all(lambda span: work(slice(*span)), spans, n_threads)
 
@@ -82,7 +86,10 @@ def place_empty(
     taken: set[bytes] = set()
     waiting, held = list(empty[::-1]), np.array(counts)
     relocated: list[tuple[int, int]] = []
-    for row, distance, weight, label in zip(far.rows, far.squared_distances, far.weights, far.labels, strict=True):
+    chosen: list[int] = []
+    for at, (row, distance, weight, label) in enumerate(
+        zip(far.rows, far.squared_distances, far.weights, far.labels, strict=True)
+    ):
         place = row.tobytes()
         if not waiting or distance <= 1e-28 * scale:
             break
@@ -91,12 +98,13 @@ def place_empty(
         if unit and not row.any():  # has no direction: equally far from every centre
             continue
         taken.add(place)
-        cluster = waiting.pop()
         if rows_follow:
             sums[label] -= weight * row
             counts[label] -= weight
             held[label] -= weight
-        sums[cluster] = weight * row
-        counts[cluster] = weight
-        relocated.append((int(cluster), int(label)))
+        relocated.append((int(waiting.pop()), int(label)))
+        chosen.append(at)
+    if chosen:  # all at once: arrays may lie on a card, where every change of a row is a message
+        clusters, weights = np.array([cluster for cluster, _ in relocated]), far.weights[chosen]
+        sums[clusters], counts[clusters] = weights[:, None] * far.rows[chosen], weights
     return relocated

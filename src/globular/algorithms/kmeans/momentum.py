@@ -67,7 +67,7 @@ class Momentum:
 
     def forget(self, clusters: Sequence[int] | Index) -> None:
         """These centres have jumped: where they came from says nothing about where they will go."""
-        if self._velocity is not None:
+        if self._velocity is not None and len(clusters):
             self._velocity[clusters] = 0.0
 
 

@@ -189,8 +189,8 @@ def _try_splits(shard: Shard, centers: F64, statistics: HardStatistics, rng: np.
     """Second centres for clusters drawn by their error. The rows they would win are labelled C, C + 1, … after it."""
     C = len(centers)
     errors = shard.run(Total("errors", "labels", C))
-    drawn = np.unique(shard.locate(np.sort(rng.random(max(1, int(DRAWN * C)))) * statistics.objective, "errors"))
-    drawn = rng.permutation(drawn)
+    masses = np.sort(rng.random(max(1, int(DRAWN * C)))) * statistics.objective
+    drawn = rng.permutation(np.unique(np.asarray(shard.locate(masses, "errors"))))
     rows, labels = shard.take(drawn), shard.labels[drawn]
     share = _share_of_a_second_center(rows - centers[labels])
     owners, first = np.unique(labels, return_index=True)

@@ -139,3 +139,7 @@ class SplitShard(SideBySide):
 
     def _some(self, work: Mapping[int, Pass[Result]]) -> dict[int, Result]:
         return {part: self.shards[part].run(own) for part, own in work.items()}
+
+    def local(self, rows: F64, weights: F64 | None = None) -> Shard:  # type: ignore[override]
+        """Beside the first part, which may lie on a card."""
+        return self.shards[0].local(rows, weights)

@@ -22,6 +22,12 @@ _DTYPES = {
 _NAMES = {of: name for name, of in _DTYPES.items()}
 
 
+def tensor_dtype(dtype: Any) -> Any:
+    """The type of torch that holds values of a type of NumPy: the same, or one that is wide enough."""
+    found = _DTYPES.get(np.dtype(dtype))
+    return torch.float64 if found is None else found
+
+
 class DeviceArray(NDArrayOperatorsMixin):
     """A tensor that NumPy's functions take for an array."""
 
@@ -175,7 +181,7 @@ def _device_of(values: Any) -> Any:
 def _operand(value: Any, device: Any) -> Any:
     """A number as it is, everything else as a tensor there."""
     if isinstance(value, DeviceArray):
-        return value.tensor
+        return value.tensor.to(device)
     if isinstance(value, np.ndarray) and value.ndim:
         return torch.as_tensor(value if value.flags.writeable else value.copy()).to(device)
     return value.item() if isinstance(value, np.generic | np.ndarray) else value

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
+from globular.backends.torch.grouping import group
 from globular.backends.torch.products import Aim
 from globular.backends.torch.shard import TorchShard
-from globular.backends.torch.sums import cluster_sums, sums_by, wanted_sums
+from globular.backends.torch.sums import moved_sums, sums_by
 from globular.model.cells import VISITS_ABOVE, CellLevel, CenterCells
-from globular.model.statistics import F64, FarRows, HardStatistics
+from globular.model.statistics import FarRows, HardStatistics
 from globular.seam.among import Down, Neighbors, Probe
-from globular.seam.passes import Assign, Farthest, RoughSteps
+from globular.seam.passes import Assign, Farthest, RoughCells
 
 NOMINEES = 2
 """Centres of a cell that a row measures by differences, if products cannot tell which is closer."""
 
 
-def _statistics(
-    shard: TorchShard, work: Assign, former: Any, d2: Any, tally: Any, n_distances: int, looks: Any = None
-) -> HardStatistics:
-    """Sum up what a pass has labelled; `looks` are more distances, to be added."""
-    if "d2" in work.effect.writes:
-        shard.d2_tensor.copy_(d2)
-    sums = wanted_sums(shard, work, former)
-    if looks is not None:
-        tally = torch.cat([tally, looks.sum()[None]])
-    objective, n_changed, *n_more = tally.tolist()
-    return HardStatistics(*sums, objective, int(n_changed), n_distances + int(sum(n_more)))
+OUT_OF_REACH = 1e37
+"""Added to the squared norm of a cell that is none."""
+TILE = 128
+"""Cells in multiples of which passes are recorded: their number changes with every draw, by a few."""
 
 
 def _former(shard: TorchShard, work: Assign) -> Any:
@@ -36,36 +31,90 @@ def _former(shard: TorchShard, work: Assign) -> Any:
     return shard.label_tensor.clone() if work.want == "moves" else None
 
 
+def label_sums(shard: TorchShard, want: str, n_clusters: int) -> Any:
+    """(C, D + 2) sums of all rows by label, if they are wanted, else none of them."""
+    return sums_by(shard, shard.label_tensor, n_clusters if want == "sums" else 0, errors=False)
+
+
+def hard_statistics(
+    shard: TorchShard, work: Assign, former: Any, n_distances: int, tally: list[float], sums: Any
+) -> HardStatistics:
+    """What a pass has found; the tally is the objective, rows that changed, and more distances."""
+    objective, n_changed, *n_more = tally
+    if work.want == "moves":
+        sums = moved_sums(shard, len(work.centers), former)
+    given = shard.give(sums[:, :-2].clone()), shard.give(sums[:, -2].clone())
+    return HardStatistics(*given, objective, int(n_changed), n_distances + int(sum(n_more)))
+
+
 @TorchShard.implements(Assign)
 def assign_all(shard: TorchShard, work: Assign) -> HardStatistics:
     """Every row to the exactly closest of all centres; bounds are not kept here, and change no result."""
-    former = _former(shard, work)
-    found = Aim(shard, work.centers).closest(shard.label_tensor)
-    return _statistics(shard, work, former, *found, shard.n_rows * len(work.centers))
+    former, centers, n = _former(shard, work), shard.tensor(work.centers), len(work.centers)
+    if n > 1 and shard.mostly_sure and Aim(shard, centers).by_kernels:
+        before = shard.label_tensor.clone()
+        found, sums = shard.recordings.run(("all", work.want), partial(_closest_at_once, shard, work.want), centers)
+        *tally, n_unsure = found.tolist()
+        if n_unsure == 0:
+            return hard_statistics(shard, work, former, shard.n_rows * n, tally, sums)
+        shard.mostly_sure = False
+        shard.label_tensor.copy_(before)
+    _, found = Aim(shard, centers).closest(shard.label_tensor)
+    return hard_statistics(shard, work, former, shard.n_rows * n, found.tolist(), label_sums(shard, work.want, n))
+
+
+def _closest_at_once(shard: TorchShard, want: str, centers: Any) -> tuple[Any, Any]:
+    _, tally = Aim(shard, centers).closest_at_once(shard.label_tensor)
+    return tally, label_sums(shard, want, len(centers))
 
 
 @TorchShard.implements(Assign, Probe)
 def assign_probe(shard: TorchShard, work: Assign) -> HardStatistics:
     """Every row against the centres of its closest cells, and its own."""
     assert isinstance(work.among, Probe) and work.among.cells is not None
-    cells, former = work.among.cells, _former(shard, work)
-    visits, n_distances, routing = closest_cells(shard, cells, work.among.n_probes)
-    aim = Aim(shard, work.centers, shard.tensor(cells.order, torch.int64), shard.tensor(cells.starts, torch.int64))
-    kept = min(NOMINEES, len(work.centers))
-    scores, found = aim.nominate(kept, cells=visits.reshape(-1), per_row=visits.shape[1])
-    scores, found = scores.view(shard.n_rows, -1), found.view(shard.n_rows, -1)
-    decided = aim.decide(found, shard.label_tensor, scores if aim.by_kernels else None, keep=True)
-    looks = aim.looks if routing is None else torch.cat([aim.looks, routing])
-    return _statistics(shard, work, former, *decided, n_distances + shard.n_rows, looks)
-
-
-def closest_cells(shard: TorchShard, cells: CenterCells, n_probes: int) -> tuple[Any, int, Any]:
-    """The cells that every row visits, (N, p), the number of distances to find them, and more of these to be added."""
-    n_visits = cells.n_visits(n_probes)
+    cells, former, centers = work.among.cells, _former(shard, work), shard.tensor(work.centers)
+    order, starts = shard.tensor(cells.order, torch.int64), shard.tensor(cells.starts, torch.int64)
+    n_visits, n_cells = cells.n_visits(work.among.n_probes), len(cells.middles)
     if cells.above is None:
-        _, visits = Aim(shard, cells.middles).nominate(n_visits)
-        return visits, shard.n_rows * len(cells.middles), None
+        middles, more = shard.tensor(cells.middles), -n_cells % TILE
+        given = (
+            centers, order, torch.nn.functional.pad(starts, (0, more), value=len(centers)),
+            torch.nn.functional.pad(middles, (0, 0, 0, more)),
+            torch.arange(n_cells + more, device=shard.device).ge(n_cells).to(shard.exact) * OUT_OF_REACH,
+        )  # fmt: skip
+        probe = partial(_probe, shard, work.want, n_visits)
+        tally, sums = shard.recordings.run(("probe", work.want, n_visits), probe, *given)
+        n_distances = n_cells
+    else:
+        visits, looks = closest_small_cells(shard, cells, n_visits)
+        tally = _visit(shard, centers, order, starts, visits, looks)
+        sums, n_distances = label_sums(shard, work.want, len(centers)), len(cells.above.middles)
+    return hard_statistics(shard, work, former, shard.n_rows * (n_distances + 1), tally.tolist(), sums)
+
+
+def _probe(
+    shard: TorchShard, want: str, n_visits: int, centers: Any, order: Any, starts: Any, middles: Any, added: Any
+) -> tuple[Any, Any]:
+    """A pass whose cells have been filled up with some that are out of reach."""
+    _, visits = Aim(shard, middles, added=added).nominate(n_visits)
+    return _visit(shard, centers, order, starts, visits), label_sums(shard, want, len(centers))
+
+
+def _visit(shard: TorchShard, centers: Any, order: Any, starts: Any, visits: Any, looks: Any = None) -> Any:
+    """Every row to the closest centre of the cells it visits, or its own; returns the tally, with distances."""
+    aim = Aim(shard, centers, order, starts)
+    scores, found = aim.nominate(min(NOMINEES, aim.n), cells=visits.reshape(-1), per_row=visits.shape[1])
+    scores, found = scores.view(shard.n_rows, -1), found.view(shard.n_rows, -1)
+    d2, tally = aim.decide(found, shard.label_tensor, scores if aim.by_kernels else None, keep=True)
+    shard.d2_tensor.copy_(d2)
+    n_looks = aim.looks.sum() if looks is None else aim.looks.sum() + looks.sum()
+    return torch.cat([tally, n_looks.to(torch.float64)[None]])
+
+
+def closest_small_cells(shard: TorchShard, cells: CenterCells, n_visits: int) -> tuple[Any, Any]:
+    """Those of the cells in cells that every row visits, (N, p), and distances to find them, to be added."""
     above = cells.above
+    assert above is not None
     _, routes = Aim(shard, above.middles).nominate(min(VISITS_ABOVE, len(above.middles)))
     aim = Aim(shard, cells.middles, starts=shard.tensor(above.starts, torch.int64))
     scores, found = aim.nominate(n_visits, cells=routes.reshape(-1), per_row=routes.shape[1])
@@ -73,8 +122,7 @@ def closest_cells(shard: TorchShard, cells: CenterCells, n_probes: int) -> tuple
     lowest = torch.sort(scores, dim=1, stable=True).indices[:, :n_visits]
     visits = torch.gather(found, 1, lowest)
     # where so few cells are near, visit the closest again
-    visits = torch.where(visits >= 0, visits, visits[:, :1])
-    return visits, shard.n_rows * len(above.middles), aim.looks
+    return torch.where(visits >= 0, visits, visits[:, :1]), aim.looks
 
 
 @TorchShard.implements(Assign, Down)
@@ -92,12 +140,12 @@ def assign_down(shard: TorchShard, work: Assign) -> HardStatistics:
             n_distances += _descend(shard, level, cells, cells, looks)[2]
     d2, tally, n_looks = _descend(shard, tree.levels[-1], cells, labels, looks)
     shard.d2_tensor.copy_(d2)
-    sums, counts, errors = cluster_sums(shard, len(tree.centers), errors=True)
-    given = wanted_sums(shard, work, former) if work.want != "sums" else (shard.give(sums), shard.give(counts))
-    objective, n_changed, n_more = torch.cat([tally, torch.cat(looks).sum()[None]]).tolist()
-    n_distances += n_looks + int(n_more)
-    found = HardStatistics(given[0], given[1], objective, int(n_changed), n_distances)
-    found.errors = shard.give(errors)
+    sums = sums_by(shard, labels, len(tree.centers), errors=True)
+    tally = torch.cat([tally, torch.cat(looks).sum()[None]])
+    found = hard_statistics(
+        shard, work, former, n_distances + n_looks, tally.tolist(), sums if work.want == "sums" else sums[:0]
+    )
+    found.errors = shard.give(sums[:, -1])
     return found
 
 
@@ -120,21 +168,40 @@ def closest_neighbor(shard: TorchShard, work: Assign) -> HardStatistics:
     graph = shard.tensor(work.among.graph, torch.int32)
     candidates = graph[shard.label_tensor.long()]
     former = _former(shard, work)
-    decided = Aim(shard, work.centers).decide(candidates, shard.label_tensor, keep=True)
-    return _statistics(shard, work, former, *decided, shard.n_rows * candidates.shape[1])
+    _, tally = Aim(shard, work.centers).decide(candidates, shard.label_tensor, keep=True)
+    sums = label_sums(shard, work.want, len(work.centers))
+    return hard_statistics(shard, work, former, shard.n_rows * candidates.shape[1], tally.tolist(), sums)
 
 
-@TorchShard.implements(RoughSteps)
-def rough_steps(shard: TorchShard, work: RoughSteps) -> F64:
+@TorchShard.implements(RoughCells)
+def rough_cells(shard: TorchShard, work: RoughCells) -> CenterCells:
     """Nominees are taken at their word."""
-    centers, n = shard.tensor(work.centers), len(work.centers)
-    for _ in range(work.n_steps):
-        _, found = Aim(shard, centers).nominate(1)
-        sums, counts, _ = sums_by(shard, found[:, 0], n, errors=False)
-        centers = torch.where(counts[:, None] > 0, sums / counts[:, None], centers)
-    _, found = Aim(shard, centers).nominate(1)
-    shard.label_tensor.copy_(found[:, 0])
-    return shard.give(centers)
+    given = [shard.x, shard.tensor(work.middles)]
+    if shard.w is None and shard.scales is None:
+        found = shard.lent_recordings.run(("cells", work.n_steps), partial(_rough_cells_of, work.n_steps), *given)
+    else:
+        found = _rough_cells(shard, work.n_steps, given[1])
+    middles, order, starts, n_filled = found
+    n = int(n_filled)
+    return CenterCells(shard.give(middles[:n].clone()), shard.give(order.clone()), shard.give(starts[: n + 1].clone()))
+
+
+def _rough_cells_of(n_steps: int, rows: Any, middles: Any) -> tuple[Any, ...]:
+    return _rough_cells(TorchShard(rows), n_steps, middles)
+
+
+def _rough_cells(shard: TorchShard, n_steps: int, middles: Any) -> tuple[Any, ...]:
+    """Middles of cells, rows in the order of cells, where each begins, and how many cells have any; empty ones last."""
+    for _ in range(n_steps):
+        _, found = Aim(shard, middles).nominate(1)
+        sums = sums_by(shard, found[:, 0], len(middles), errors=False)
+        middles = torch.where(sums[:, -2:-1] > 0, sums[:, :-2] / sums[:, -2:-1], middles)
+    _, found = Aim(shard, middles).nominate(1)
+    cells = group(found[:, 0], len(middles))
+    sizes = cells.starts.diff()
+    filled_first = torch.sort((sizes == 0).to(torch.int8), stable=True).indices
+    starts = torch.nn.functional.pad(torch.cumsum(sizes[filled_first], dim=0), (1, 0))
+    return middles[filled_first], cells.order, starts, (sizes > 0).sum()
 
 
 @TorchShard.implements(Farthest)

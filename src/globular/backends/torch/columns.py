@@ -1,21 +1,18 @@
-"""What is to be known of columns, coordinates in a subspace, and passes over weights and per-row state alone."""
+"""What is to be known of columns, distances to all centres, and coordinates in a subspace."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from globular.backends.torch.card import CardShard
 from globular.backends.torch.plain import blocks, seen
 from globular.backends.torch.shard import TorchShard
-from globular.backends.torch.sums import sums_by
-from globular.model.statistics import F64, ColumnMoments
-
-from globular.seam.passes import (  # isort: skip
-    AllLabels, Answer, Centers, Index, LabelBySeeds, Labels, Locate, Moments, Project, Relabel, Smallest, Take, Total,
-)  # fmt: skip
+from globular.model.statistics import ColumnMoments
+from globular.seam.passes import Answer, Centers, Moments, Project, Smallest
 
 
 @TorchShard.implements(Moments)
@@ -42,16 +39,20 @@ def smallest(shard: TorchShard, work: Smallest) -> float:
     return float(shard.x.min())
 
 
-@TorchShard.implements(Project)
-def project(shard: TorchShard, work: Project) -> TorchShard:
-    """The coordinates of all rows, in half precision where rows are."""
-    origin, basis = shard.tensor(work.subspace.origin), shard.tensor(work.subspace.basis, shard.exact)
-    dtype = torch.float16 if shard.x.dtype == torch.float16 else shard.exact
-    coordinates = torch.empty((shard.n_rows, work.subspace.dimension), dtype=dtype, device=shard.device)
-    for block in blocks(shard.n_rows, shard.n_columns):
-        apart = seen(shard.x, shard.scales, shard.exact, block) - origin.to(shard.exact)
-        coordinates[block] = (apart @ basis).to(dtype)
-    return TorchShard(coordinates, shard.w, n_threads=shard.n_threads, state=shard.state, first_row=shard.first_row)
+@CardShard.implements(Project)
+def project(shard: CardShard, work: Project) -> TorchShard:
+    """The coordinates of all rows, those of one part after the other; in half precision where rows are."""
+    coordinates, begin, d = None, 0, work.subspace.dimension
+    origin, basis = shard.tensor(work.subspace.origin, shard.exact), shard.tensor(work.subspace.basis, shard.exact)
+    for part in cast(Iterator[TorchShard], shard.parts()):
+        dtype = torch.float16 if part.x.dtype == torch.float16 else shard.exact
+        if coordinates is None:
+            coordinates = torch.empty((shard.n_rows, d), dtype=dtype, device=shard.device)
+        for block in blocks(part.n_rows, part.n_columns):
+            here = slice(begin + block.start, begin + block.stop)
+            coordinates[here] = ((seen(part.x, part.scales, shard.exact, block) - origin) @ basis).to(dtype)
+        begin += part.n_rows
+    return TorchShard(coordinates, shard.w, state=shard.state, first_row=shard.first_row)
 
 
 @TorchShard.implements(Answer, Centers)
@@ -69,38 +70,3 @@ def distances(shard: TorchShard, work: Answer) -> list[Any]:
             values = torch.cdist(rows, centers, compute_mode="donot_use_mm_for_euclid_dist")
         found[block] = values.cpu().numpy()
     return [found]
-
-
-@TorchShard.implements(Take)
-def take(shard: TorchShard, work: Take) -> NDArray[Any]:
-    return shard.take(work.indices, work.what)
-
-
-@TorchShard.implements(Locate)
-def locate(shard: TorchShard, work: Locate) -> Index:
-    return shard.locate(work.masses, work.by)
-
-
-@TorchShard.implements(Total)
-def total(shard: TorchShard, work: Total) -> F64:
-    if work.by is None:
-        return np.array([shard.total_weight if work.of == "weights" else float(shard.errors().sum())])
-    keys = shard.label_tensor if work.by == "labels" else shard.seed_tensor
-    _, counts, errors = sums_by(shard, keys, work.n, errors=work.of == "errors")
-    return shard.give(errors if work.of == "errors" else counts)
-
-
-@TorchShard.implements(AllLabels)
-def all_labels(shard: TorchShard, work: AllLabels) -> list[Labels]:
-    return [shard.labels]
-
-
-@TorchShard.implements(LabelBySeeds)
-def label_by_seeds(shard: TorchShard, work: LabelBySeeds) -> None:
-    shard.label_tensor.copy_(shard.seed_tensor)
-
-
-@TorchShard.implements(Relabel)
-def relabel(shard: TorchShard, work: Relabel) -> None:
-    names = shard.tensor(work.names, torch.int32)
-    shard.label_tensor.copy_(names[shard.label_tensor.long()])

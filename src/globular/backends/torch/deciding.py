@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from globular.backends.torch.nominating import FAR
+from globular.backends.torch.nominating import FAR, slack_of_scores
 
 
 @triton.jit(do_not_specialize=["n_rows", "n_candidates"])  # or each number is compiled anew
@@ -39,29 +39,16 @@ def decide(
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     is_row = row < n_rows
-    columns = tl.arange(0, CHUNK)
     stretch = tl.full((ROWS,), 1.0, tl.float32)
     if SCALED:
         stretch = tl.load(scales + row, mask=is_row, other=0.0)
-    seen = (
-        tl.load(
-            x + row[:, None] * n_columns + columns[None, :],
-            mask=is_row[:, None] & (columns[None, :] < n_columns),
-            other=0,
-        ).to(tl.float32)
-        * stretch[:, None]
-    )
+    seen = _some_columns(x, row, is_row, stretch, tl.arange(0, CHUNK), n_columns)
     limit = tl.full((ROWS,), FAR, tl.float32)
     if SCORED:
-        squares = tl.sum(seen * seen, axis=1)
-        for chunk in range(1, N_CHUNKS):
-            more = _some_columns(x, row, is_row, stretch, chunk * CHUNK + columns, n_columns)
-            squares += tl.sum(more * more, axis=1)
+        length = _lengths(x, seen, row, is_row, stretch, n_columns, CHUNK, N_CHUNKS)
         for k in range(n_candidates):
             limit = tl.minimum(limit, tl.load(scores + row * n_candidates + k, mask=is_row, other=0.0))
-        length = tl.sqrt(squares)
-        reach = length + tl.sqrt(tl.load(extent))
-        limit += 2.0 * length * tl.sqrt(tl.load(extent + 1)) + rounding * reach * reach + limit * 3.1e-5
+        limit += slack_of_scores(length, limit, extent, rounding)
     former = tl.load(labels + row, mask=is_row, other=-1)
     best = tl.full((ROWS,), float("inf"), tl.float32)
     label = tl.full((ROWS,), -1, tl.int32)
@@ -89,11 +76,17 @@ def decide(
         label = tl.where(better, candidate, label)
     tl.store(labels + row, label, mask=is_row)
     tl.store(d2 + row, best, mask=is_row)
-    error = tl.where(is_row, best, 0.0).to(tl.float64)
+    _store_tally(tally, weights, row, is_row, best, label != former, WEIGHTED)
+
+
+@triton.jit
+def _store_tally(tally, weights, row, is_row, squared, changed, WEIGHTED: tl.constexpr):
+    """The errors of a program's rows, and how many of them changed."""
+    error = tl.where(is_row, squared, 0.0).to(tl.float64)
     if WEIGHTED:
         error *= tl.load(weights + row, mask=is_row, other=0.0)
     tl.store(tally + tl.program_id(0) * 2, tl.sum(error, axis=0))
-    tl.store(tally + tl.program_id(0) * 2 + 1, tl.sum((is_row & (label != former)).to(tl.float64), axis=0))
+    tl.store(tally + tl.program_id(0) * 2 + 1, tl.sum((is_row & changed).to(tl.float64), axis=0))
 
 
 @triton.jit
@@ -103,6 +96,16 @@ def _some_columns(x, row, is_row, stretch, columns, n_columns):
         x + row[:, None] * n_columns + columns[None, :], mask=is_row[:, None] & (columns[None, :] < n_columns), other=0
     )
     return seen.to(tl.float32) * stretch[:, None]
+
+
+@triton.jit
+def _lengths(x, seen, row, is_row, stretch, n_columns, CHUNK: tl.constexpr, N_CHUNKS: tl.constexpr):
+    """‖x‖ of rows as passes see them, whose first columns are at hand."""
+    squares = tl.sum(seen * seen, axis=1)
+    for chunk in range(1, N_CHUNKS):
+        more = _some_columns(x, row, is_row, stretch, chunk * CHUNK + tl.arange(0, CHUNK), n_columns)
+        squares += tl.sum(more * more, axis=1)
+    return tl.sqrt(squares)
 
 
 @triton.jit

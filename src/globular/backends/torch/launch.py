@@ -7,14 +7,16 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from globular.backends.torch import deciding, nominating, summing
+from globular.backends.torch import deciding, nominating, seeding, summing
 
-SHAPES = {"half": (128, 8, 2), "parts": (64, 4, 3), "single": (64, 4, 2)}
+SHAPES = {"half": (128, 4, 2), "parts": (64, 4, 3), "single": (64, 4, 2)}
 """Rows of a program, warps and stages for products of one half-precision number, of several, and of float32."""
 CHUNK = 128
 """Columns of a product; rows of more are read once for every tile of centres."""
 BLOCK = 512
 """Rows that one program sums where a cluster has many: long clusters are cut."""
+SUMMED = {"blocks": (16, 4), "clusters": (16, 2)}
+"""Rows that the threads of a program add side by side, and warps: for blocks of long clusters, and for clusters."""
 PRODUCT = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 
 
@@ -40,8 +42,8 @@ def prepare(centers: Any, members: Any, product: Any, n_parts: int) -> tuple[Any
 
 
 def nominate(
-    x: Any, scales: Any, made: Any, members: Any, grouping: Any, starts: Any, kept: int, per_row: int, rows: Any,
-    rounding: float, precision: str, doubts: bool,
+    x: Any, scales: Any, made: Any, members: Any, grouping: Any, starts: Any, limit: Any, kept: int, per_row: int,
+    rows: Any, rounding: float, precision: str, doubts: bool,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """See `Aim.nominate`; the third are numbers of distances, to be added."""
     if rows is not None:  # they are brought together
@@ -60,9 +62,11 @@ def nominate(
     nominating.nominate[(n_programs,)](
         x, nothing if scales is None else scales, made.parts, made.norms, made.extent,
         nothing if members is None else members, grouping.order if is_grouped else nothing,
-        grouping.keys if is_grouped else nothing, starts if is_grouped else nothing, scores, found, looks,
+        grouping.keys if is_grouped else nothing, starts if is_grouped else nothing,
+        nothing if limit is None else limit, scores, found, looks,
         n_items, n_centers, x.shape[1], per_row, rounding,
-        GROUPED=is_grouped, LISTED=members is not None, SCALED=scales is not None, WITH_DOUBTS=doubts,
+        GROUPED=is_grouped, LISTED=members is not None, LIMITED=limit is not None, SCALED=scales is not None,
+        WITH_DOUBTS=doubts,
         N_PARTS=n_parts, KEPT=kept, SLOTS=_power(kept), ROWS=size, WIDTH=width,
         CHUNK=min(width, 64 if is_single else CHUNK), PRODUCT=PRODUCT[made.parts.dtype], PRECISION=precision,
         num_warps=n_warps, num_stages=n_stages,
@@ -101,8 +105,27 @@ def sum_clusters(x: Any, factors: Any, weights: Any, d2: Any, grouping: Any) -> 
         x, nothing if factors is None else factors, nothing if weights is None else weights,
         nothing if d2 is None else d2, grouping.order,
     )  # fmt: skip
-    flags = {"WEIGHTED": factors is not None, "WITH_ERRORS": d2 is not None, "BLOCK": BLOCK, "ROWS": 16, "CHUNK": chunk}
+    flags = {"WEIGHTED": factors is not None, "WITH_ERRORS": d2 is not None, "BLOCK": BLOCK, "CHUNK": chunk}
     if n >= BLOCK:
-        summing.sum_blocks[(n // BLOCK, -(-D // chunk))](*rows, grouping.keys, blocks, D, **flags, num_warps=4)
-    summing.sum_clusters[(n_clusters, -(-D // chunk))](*rows, grouping.starts, blocks, out, D, **flags, num_warps=2)
+        size, n_warps = SUMMED["blocks"]
+        summing.sum_blocks[(n // BLOCK, -(-D // chunk))](
+            *rows, grouping.keys, blocks, D, **flags, ROWS=size, num_warps=n_warps
+        )
+    size, n_warps = SUMMED["clusters"]
+    summing.sum_clusters[(n_clusters, -(-D // chunk))](
+        *rows, grouping.starts, blocks, out, D, **flags, ROWS=size, num_warps=n_warps
+    )
     return out
+
+
+def seed_cells(x: Any, weights: Any, starts: Any, firsts: Any, uniforms: Any) -> Any:
+    """Rows drawn by k-means++ inside cells of float32 rows, in the order of the cells; −1 where there was no other."""
+    D = x.shape[1]
+    chunk = min(CHUNK, max(16, _power(D)))
+    chosen = torch.full((len(uniforms),), -1, dtype=torch.int64, device=x.device)
+    d2 = torch.ones(len(x), dtype=torch.float32, device=x.device)
+    seeding.seed_cells[(len(starts) - 1,)](
+        x, d2 if weights is None else weights, starts, firsts, uniforms, d2, chosen, D, WEIGHTED=weights is not None,
+        BATCH=16, SCAN=1024, ROWS=max(16, 16384 // chunk), CHUNK=chunk, N_CHUNKS=-(-D // chunk), num_warps=16,
+    )  # fmt: skip
+    return chosen

@@ -12,16 +12,15 @@ from typing import Any, TypeAlias
 import torch
 
 from globular.backends.torch import plain_mixtures as plain
-from globular.backends.torch.assign import closest_neighbor
+from globular.backends.torch.assign import closest_neighbor, hard_statistics, label_sums
 from globular.backends.torch.device import has_kernels
 from globular.backends.torch.plain import blocks
 from globular.backends.torch.shard import TorchShard
-from globular.backends.torch.sums import wanted_sums
 from globular.backends.torch.truncated import Costs, members_of, statistics, weighted_total
 from globular.model.search import Search
 from globular.model.statistics import NO_PAIRS, HardStatistics, PairStatistics, SoftStatistics
 from globular.seam.among import Neighbors
-from globular.seam.passes import Assign, Expect, ScatterLabels
+from globular.seam.passes import Assign, Expect
 
 Parameters: TypeAlias = tuple[Any, Any, Any]
 """Means, precisions and biases; see `truncated.Costs`."""
@@ -198,9 +197,12 @@ def assign_neighbors(shard: TorchShard, work: Assign) -> HardStatistics:
         members[:, :1] = torch.gather(members, 1, place)
         members.scatter_(1, place, torch.where(place > 0, firsts, members[:, :1]))
         shard.label_tensor.copy_(members[:, 0])
-    sums = wanted_sums(shard, work, former)
     n_changed = (shard.label_tensor != former).sum()
-    return HardStatistics(*sums, float(weighted_total(shard, squared)), int(n_changed), int(n_distances), pairs.found())
+    tally = torch.stack([weighted_total(shard, squared), n_changed.to(torch.float64)])
+    sums = label_sums(shard, work.want, len(centers))
+    found = hard_statistics(shard, work, former, int(n_distances), tally.tolist(), sums)
+    found.pairs = pairs.found()
+    return found
 
 
 def _search_neighborhoods(
@@ -229,9 +231,3 @@ def _search_neighborhoods(
         pairs.add(closest[:, None], near.candidates, torch.sqrt(near.costs), weights, stays)
         shard.label_tensor[block], squared[block] = best, d2
     return squared, n_distances
-
-
-@TorchShard.implements(ScatterLabels)
-def scatter_labels(shard: TorchShard, work: ScatterLabels) -> None:
-    rows = torch.arange(shard.first_row, shard.first_row + shard.n_rows, device=shard.device)
-    shard.label_tensor.copy_(random_clusters(work.seed, rows, 63, work.n_clusters))

@@ -61,6 +61,7 @@ def nominate(
     order,  # IN  (items,) numbers of items by their cells, if GROUPED
     cells,  # IN  (items,) the cells of those, in ascending order
     starts,  # IN  (cells + 1,) where the centres of each cell begin
+    limit,  # IN  (1,) how many items are to be looked at, if LIMITED
     scores,  # OUT (items, KEPT) float32, squared distances up to rounding
     found,  # OUT (items, KEPT) int32; −1 where there is nobody, or, WITH_DOUBTS, where the second cannot be the closest
     looks,  # OUT (programs,) int64 distances, if GROUPED
@@ -71,6 +72,7 @@ def nominate(
     rounding,  # of a sum of D products
     GROUPED: tl.constexpr,
     LISTED: tl.constexpr,
+    LIMITED: tl.constexpr,
     SCALED: tl.constexpr,
     WITH_DOUBTS: tl.constexpr,
     N_PARTS: tl.constexpr,
@@ -84,6 +86,10 @@ def nominate(
 ):
     """The closest centres of every item among all, or among those of the item's cell. O(items · centres · D)."""
     first = tl.program_id(0) * ROWS
+    if LIMITED:
+        n_items = tl.load(limit).to(tl.int32)
+        if first >= n_items:
+            return
     at = first + tl.arange(0, ROWS)
     is_item = at < n_items
     item = at
@@ -96,21 +102,13 @@ def nominate(
         first_cell = tl.load(cells + first).to(tl.int32)
         last_cell = tl.max(own_cell, axis=0)
     row = (item // per_row).to(tl.int64)
-    columns = tl.arange(0, CHUNK)
-    tile_columns = tl.arange(0, TILE)
     stretch = tl.full((ROWS,), 1.0, tl.float32)
     if SCALED:
         stretch = tl.load(scales + row, mask=is_item, other=0.0)
-    seen = tl.load(
-        x + row[:, None] * n_columns + columns[None, :], mask=is_item[:, None] & (columns[None, :] < n_columns), other=0
-    )
+    seen = _some_columns(x, row, is_item, tl.arange(0, CHUNK), n_columns)
     squares = tl.sum(seen.to(tl.float32) * seen.to(tl.float32), axis=1)
-    for more_columns in range(CHUNK, WIDTH, CHUNK):
-        more = tl.load(
-            x + row[:, None] * n_columns + more_columns + columns[None, :],
-            mask=is_item[:, None] & (more_columns + columns[None, :] < n_columns),
-            other=0,
-        ).to(tl.float32)
+    for chunk in range(CHUNK, WIDTH, CHUNK):
+        more = _some_columns(x, row, is_item, chunk + tl.arange(0, CHUNK), n_columns).to(tl.float32)
         squares += tl.sum(more * more, axis=1)
     squares = squares * stretch * stretch
     seen = seen.to(PRODUCT)
@@ -131,82 +129,117 @@ def nominate(
             if tl.max(is_here.to(tl.int32), axis=0) == 0:
                 end = begin
         for tile in range(begin, end, TILE):
-            centers = tile + tile_columns
-            is_center = centers < end
-            norm = tl.load(norms + centers, mask=is_center, other=FAR)
-            if SCALED:
-                products = tl.zeros((ROWS, TILE), tl.float32)
-            else:
-                products = norm[None, :] + squares[:, None]
-            if WIDTH == CHUNK:
-                products = _plus_products(
-                    products, seen, parts, centers, is_center, 0, n_centers, N_PARTS, WIDTH, CHUNK, PRECISION
-                )
-            else:
-                for chunk in range(0, WIDTH, CHUNK):
-                    some = tl.load(
-                        x + row[:, None] * n_columns + chunk + columns[None, :],
-                        mask=is_item[:, None] & (chunk + columns[None, :] < n_columns),
-                        other=0,
-                    ).to(PRODUCT)
-                    products = _plus_products(
-                        products, some, parts, centers, is_center, chunk, n_centers, N_PARTS, WIDTH, CHUNK, PRECISION
-                    )
-            if SCALED:
-                products = products * stretch[:, None] + (norm[None, :] + squares[:, None])
-            # rounding may leave a negative distance, which then is the lowest
-            keys = (products.to(tl.int32, bitcast=True) & -128) | tile_columns[None, :]
-            if KEPT == 2:
-                lowest, next_lowest = tl.reduce((keys, tl.full((ROWS, TILE), NOBODY, tl.int32)), 1, _two_lowest)
-                if GROUPED:
-                    lowest = tl.where(is_here, lowest, NOBODY)
-                    next_lowest = tl.where(is_here, next_lowest, NOBODY)
-                low = ((lowest & -128).to(tl.int64) << 32) | (tile + (lowest & 127)).to(tl.int64)
-                second = tl.minimum(second, tl.maximum(closest, low))
-                closest = tl.minimum(closest, low)
-                low = ((next_lowest & -128).to(tl.int64) << 32) | (tile + (next_lowest & 127)).to(tl.int64)
-                second = tl.minimum(second, low)
-            else:
-                lowest = tl.min(keys, axis=1)
-                if GROUPED:
-                    lowest = tl.where(is_here, lowest, NOBODY)
-                low = ((lowest & -128).to(tl.int64) << 32) | (tile + (lowest & 127)).to(tl.int64)
-            if KEPT == 1:
-                closest = tl.minimum(closest, low)
+            keys = _keys_of_tile(
+                x, seen, squares, stretch, row, is_item, parts, norms, tile, end, n_centers, n_columns,
+                SCALED, N_PARTS, ROWS, WIDTH, CHUNK, PRODUCT, PRECISION,
+            )  # fmt: skip
             if KEPT > 2:
-                for _ in range(KEPT):
-                    # the last of those kept makes room for one that is closer
-                    worst = tl.max(kept, axis=1)
-                    is_closer = (low < worst) & (lowest < NOBODY)  # nobody twice would make room for one in two places
-                    kept = tl.where((kept == worst[:, None]) & is_closer[:, None], low[:, None], kept)
-                    keys = tl.where(keys == lowest[:, None], NOBODY, keys)
-                    lowest = tl.min(keys, axis=1)
-                    if GROUPED:
-                        lowest = tl.where(is_here, lowest, NOBODY)
-                    low = ((lowest & -128).to(tl.int64) << 32) | (tile + (lowest & 127)).to(tl.int64)
+                kept = _keep_few(kept, keys, tile, is_here, KEPT)
+            elif KEPT == 2:
+                closest, second = _keep_two(closest, second, keys, tile, is_here, ROWS)
+            else:
+                lowest = tl.where(is_here, tl.min(keys, axis=1), NOBODY)
+                closest = tl.minimum(closest, _with_number(lowest, tile))
     if GROUPED:
         tl.store(looks + tl.program_id(0), tl.sum(n_looks, axis=0))
     out = item.to(tl.int64) * KEPT
-    if KEPT <= 2:
-        score = (closest >> 32).to(tl.int32).to(tl.float32, bitcast=True)
-        tl.store(scores + out, score, mask=is_item)
-        _store_number(found + out, members, closest, score, is_item, LISTED)
-        if KEPT == 2:
-            next_score = (second >> 32).to(tl.int32).to(tl.float32, bitcast=True)
-            tl.store(scores + out + 1, next_score, mask=is_item)
-            if WITH_DOUBTS:
-                length = tl.sqrt(squares)
-                reach = length + tl.sqrt(tl.load(extent))
-                slack = 2.0 * length * tl.sqrt(tl.load(extent + 1)) + rounding * reach * reach + score * 3.1e-5
-                next_score = tl.where(next_score - score <= slack, next_score, FAR)
-            _store_number(found + out + 1, members, second, next_score, is_item, LISTED)
-    else:
+    if KEPT > 2:
         for k in range(KEPT):
             best = tl.min(kept, axis=1)
             kept = tl.where(kept == best[:, None], 0x7FFFFFFFFFFFFFFF, kept)
-            score = (best >> 32).to(tl.int32).to(tl.float32, bitcast=True)
-            tl.store(scores + out + k, score, mask=is_item)
-            _store_number(found + out + k, members, best, score, is_item, LISTED)
+            tl.store(scores + out + k, _score(best), mask=is_item)
+            _store_number(found + out + k, members, best, _score(best), is_item, LISTED)
+    else:
+        score = _score(closest)
+        tl.store(scores + out, score, mask=is_item)
+        _store_number(found + out, members, closest, score, is_item, LISTED)
+    if KEPT == 2:
+        next_score = _score(second)
+        tl.store(scores + out + 1, next_score, mask=is_item)
+        if WITH_DOUBTS:
+            slack = slack_of_scores(tl.sqrt(squares), score, extent, rounding)
+            next_score = tl.where(next_score - score <= slack, next_score, FAR)
+        _store_number(found + out + 1, members, second, next_score, is_item, LISTED)
+
+
+@triton.jit
+def _some_columns(x, row, is_item, columns, n_columns):
+    """Some columns of rows as they lie."""
+    return tl.load(
+        x + row[:, None] * n_columns + columns[None, :], mask=is_item[:, None] & (columns[None, :] < n_columns), other=0
+    )
+
+
+@triton.jit
+def _keys_of_tile(
+    x, seen, squares, stretch, row, is_item, parts, norms, tile, end, n_centers, n_columns,
+    SCALED: tl.constexpr, N_PARTS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
+    PRODUCT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Squared distances of rows to the centres from `tile` on as whole numbers; the last seven bits are the column."""
+    centers = tile + tl.arange(0, TILE)
+    is_center = centers < end
+    norm = tl.load(norms + centers, mask=is_center, other=FAR)
+    if SCALED:
+        products = tl.zeros((ROWS, TILE), tl.float32)
+    else:
+        products = norm[None, :] + squares[:, None]
+    if WIDTH == CHUNK:
+        products = _plus_products(
+            products, seen, parts, centers, is_center, 0, n_centers, N_PARTS, WIDTH, CHUNK, PRECISION
+        )
+    else:
+        for chunk in range(0, WIDTH, CHUNK):
+            some = _some_columns(x, row, is_item, chunk + tl.arange(0, CHUNK), n_columns).to(PRODUCT)
+            products = _plus_products(
+                products, some, parts, centers, is_center, chunk, n_centers, N_PARTS, WIDTH, CHUNK, PRECISION
+            )
+    if SCALED:
+        products = products * stretch[:, None] + (norm[None, :] + squares[:, None])
+    # rounding may leave a negative distance, which then is the lowest
+    return (products.to(tl.int32, bitcast=True) & -128) | tl.arange(0, TILE)[None, :]
+
+
+@triton.jit
+def _with_number(lowest, tile):
+    """The key of a tile with the number of its centre in the lower half."""
+    return ((lowest & -128).to(tl.int64) << 32) | (tile + (lowest & 127)).to(tl.int64)
+
+
+@triton.jit
+def _score(key):
+    """The squared distance that a key with a number begins with."""
+    return (key >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _keep_two(closest, second, keys, tile, is_here, ROWS: tl.constexpr):
+    """The two lowest so far and of a tile."""
+    lowest, next_lowest = tl.reduce((keys, tl.full((ROWS, TILE), NOBODY, tl.int32)), 1, _two_lowest)
+    low = _with_number(tl.where(is_here, lowest, NOBODY), tile)
+    second = tl.minimum(second, tl.maximum(closest, low))
+    closest = tl.minimum(closest, low)
+    return closest, tl.minimum(second, _with_number(tl.where(is_here, next_lowest, NOBODY), tile))
+
+
+@triton.jit
+def _keep_few(kept, keys, tile, is_here, KEPT: tl.constexpr):
+    """The few lowest so far and of a tile: the last of those kept makes room for one that is closer."""
+    for _ in range(KEPT):
+        lowest = tl.min(keys, axis=1)
+        low = _with_number(tl.where(is_here, lowest, NOBODY), tile)
+        worst = tl.max(kept, axis=1)
+        is_closer = (low < worst) & is_here & (lowest < NOBODY)  # nobody twice would make room for one in two places
+        kept = tl.where((kept == worst[:, None]) & is_closer[:, None], low[:, None], kept)
+        keys = tl.where(keys == lowest[:, None], NOBODY, keys)
+    return kept
+
+
+@triton.jit
+def slack_of_scores(length, score, extent, rounding):
+    """What the scores of a row may be wrong by against the lowest of them: see `products`."""
+    reach = length + tl.sqrt(tl.load(extent))
+    return 2.0 * length * tl.sqrt(tl.load(extent + 1)) + rounding * reach * reach + score * 3.1e-5
 
 
 @triton.jit

@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from globular.backends.torch.arrays import DeviceArray
+from globular.backends.torch import streaming
+from globular.backends.torch.arrays import DeviceArray, tensor_dtype
+from globular.backends.torch.card import CardShard
 from globular.backends.torch.device import find_device
 from globular.backends.torch.shard import TorchShard
+from globular.backends.torch.streaming import StreamedShard
 from globular.data.blocks import Source
 from globular.data.some_rows import check_rows
 from globular.errors import DataError, MemoryBudgetError
@@ -29,14 +32,27 @@ def tensor_of(X: Any) -> Any:
     return X.detach() if isinstance(X, torch.Tensor) else torch.from_dlpack(X)
 
 
-def rows_on_card(X: Any, name: str) -> Any:
-    """Rows as a tensor on the device of this name: from a tensor there, an array, or a source, block by block."""
+def rows_on_card(X: Any, name: str, n_clusters: int, bytes_per_row: int) -> Any:
+    """Rows as a tensor on the device of this name: from a tensor there, an array, or a source, block by block.
+
+    An array or a source that the card cannot hold beside what a fit takes is returned as it is: it will be streamed.
+    """
     device = find_device(name)
-    if isinstance(X, Source):
-        return _read(X, device)
+    if not isinstance(X, Source | np.ndarray):
+        return _checked_tensor(tensor_of(X).to(device))
+    if isinstance(X, Source) and X.is_sparse:
+        raise DataError(f"{X.name}: sparse rows do not go to a GPU; use device='cpu'")
+    n, D = (X.n_rows, X.n_columns) if isinstance(X, Source) else X.shape
+    n_bytes = n * D * tensor_dtype(X.dtype).itemsize
+    if n_bytes + _bytes_beside(n, D, n_clusters, bytes_per_row) > free_bytes(device):
+        logger.info("X, %.1f MiB, is larger than %s has room for: streamed", n_bytes / 2**20, device)
+        return X
     if isinstance(X, np.ndarray):
         return torch.as_tensor(X if X.flags.writeable else X.copy()).to(device)
-    rows = tensor_of(X).to(device)
+    return _read(X, device)
+
+
+def _checked_tensor(rows: Any) -> Any:
     if rows.ndim != 2 or not rows.numel():
         raise ValueError(f"X must have two dimensions and at least one row and column, got shape {tuple(rows.shape)}")
     if rows.dtype.is_complex:
@@ -51,8 +67,6 @@ def rows_on_card(X: Any, name: str) -> Any:
 
 
 def _read(source: Source, device: Any) -> Any:
-    if source.is_sparse:
-        raise DataError(f"{source.name}: sparse rows do not go to a GPU; use device='cpu'")
     rows: Any = None
     for block in source.blocks(ROWS_PER_COPY):
         check_rows(block.rows, source, np.arange(block.start, block.stop))
@@ -63,23 +77,34 @@ def _read(source: Source, device: Any) -> Any:
     return rows
 
 
-def shard_on_card(rows: Any, weights: F64 | None, *, unit_rows: bool, n_threads: int) -> TorchShard:
-    """A shard over rows that lie on a card."""
-    return TorchShard(rows, weights, unit_rows=unit_rows, n_threads=n_threads)
+def shard_on_card(rows: Any, weights: F64 | None, device: str, *, unit_rows: bool) -> CardShard:
+    """A shard over rows that lie on a card, or are to be streamed to it."""
+    if isinstance(rows, torch.Tensor):
+        return TorchShard(rows, weights, unit_rows=unit_rows)
+    return StreamedShard(rows, weights, find_device(device), unit_rows=unit_rows)
 
 
-def check_card_memory(rows: Any, n_clusters: int, bytes_per_row: int) -> None:
-    """Say beforehand how much memory of the card a fit takes beside X, and refuse what it does not have.
+def free_bytes(device: Any) -> float:
+    """Memory of a card that nobody holds, or that torch holds for us."""
+    if device.type != "cuda":
+        return float("inf")
+    free = torch.cuda.mem_get_info(device)[0]
+    return float(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
 
-    `bytes_per_row` are those of state, orders and nominees that passes hold for every row, at most.
-    """
-    n, D = rows.shape
-    n_bytes = bytes_per_row * n + COPIES_OF_CENTERS * n_clusters * D + min(8 * n * D, 1 << 30) + SPARE_BYTES
-    logger.info("the fit, beside X, on %s: up to %.1f MiB", rows.device, n_bytes / 2**20)
-    if rows.device.type != "cuda":
-        return
-    free = torch.cuda.mem_get_info(rows.device)[0]
-    free += torch.cuda.memory_reserved(rows.device) - torch.cuda.memory_allocated(rows.device)
+
+def _bytes_beside(n_rows: int, n_columns: int, n_clusters: int, bytes_per_row: int) -> int:
+    """What a fit takes of a card beside X; `bytes_per_row` for the state, orders and nominees of every row, at most."""
+    copies = min(8 * n_rows * n_columns, 1 << 30)
+    return bytes_per_row * n_rows + COPIES_OF_CENTERS * n_clusters * n_columns + copies + SPARE_BYTES
+
+
+def check_card_memory(shard: CardShard, n_clusters: int, bytes_per_row: int) -> None:
+    """Say beforehand how much memory of the card a fit takes beside X, and refuse what it does not have."""
+    n_bytes = _bytes_beside(shard.n_rows, shard.n_columns, n_clusters, bytes_per_row)
+    if isinstance(shard, StreamedShard):
+        n_bytes += streaming.PARTS_AT_ONCE * streaming.PART_BYTES
+    logger.info("the fit, beside X, on %s: up to %.1f MiB", shard.device, n_bytes / 2**20)
+    free = free_bytes(shard.device)
     if n_bytes > free:
         raise MemoryBudgetError(
             f"the fit, beside X, would take {n_bytes / 2**30:,.1f} GiB of the card, {free / 2**30:,.1f} are free; take "

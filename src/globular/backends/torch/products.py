@@ -15,6 +15,7 @@ import torch
 
 from globular.backends.torch import plain
 from globular.backends.torch.device import has_kernels
+from globular.backends.torch.grouping import Grouping, group
 from globular.backends.torch.shard import TorchShard
 
 PRODUCT_TYPES = {torch.float16: torch.float16, torch.uint8: torch.float16, torch.bfloat16: torch.bfloat16}
@@ -22,29 +23,10 @@ PRODUCT_TYPES = {torch.float16: torch.float16, torch.uint8: torch.float16, torch
 PARTS = {torch.float16: 2, torch.bfloat16: 3, torch.float32: 1}
 """Numbers of a product's type that make up one of float32."""
 PRECISE_NOMINEES = 4
+ROOM = 8
+"""One of so many rows may be unsure of its closest centre before the host has to know how many are."""
 BRUTE_NUMBERS = 1 << 26
 """Differences at once where rows are measured against all centres."""
-
-
-@dataclass
-class Grouping:
-    """Items in the order of their keys."""
-
-    order: Any
-    keys: Any
-    starts: Any = None
-    """Where the items of each key begin, and end."""
-
-
-def group(keys: Any, n: int, *, starts: bool = True) -> Grouping:
-    """Group items by keys from 0 to n − 1."""
-    narrow = keys.to(torch.int16) if n <= 2**15 else keys
-    ordered, order = torch.sort(narrow, stable=True)
-    grouping = Grouping(order, ordered)
-    if starts:
-        wanted = torch.arange(n + 1, device=keys.device, dtype=torch.int32)
-        grouping.starts = torch.searchsorted(ordered.to(torch.int32), wanted)
-    return grouping
 
 
 @dataclass
@@ -62,10 +44,15 @@ class Prepared:
 
 
 class Aim:
-    """Centres, prepared for products with the rows of a shard; `members` lists them in the order of their cells."""
+    """Centres, prepared for products with the rows of a shard; `members` lists them in the order of their cells.
 
-    def __init__(self, shard: TorchShard, centers: Any, members: Any = None, starts: Any = None) -> None:
-        self.shard, self._starts, self._members = shard, starts, members
+    What is `added` to the squared norms puts centres out of reach that only fill up a tensor.
+    """
+
+    def __init__(
+        self, shard: TorchShard, centers: Any, members: Any = None, starts: Any = None, added: Any = None
+    ) -> None:
+        self.shard, self._starts, self._members, self._added = shard, starts, members, added
         self._whole = shard.tensor(centers)
         self.n = len(self._whole)
         self.by_kernels = has_kernels(shard.device) and shard.exact == torch.float32
@@ -80,11 +67,14 @@ class Aim:
             if self.by_kernels:
                 from globular.backends.torch import launch
 
-                self._made[n_parts] = Prepared(*launch.prepare(self._whole, self._members, self._product, n_parts))
+                made = Prepared(*launch.prepare(self._whole, self._members, self._product, n_parts))
             else:
                 exact = self._whole.to(self.shard.exact)
                 listed = exact if self._members is None else exact[self._members]
-                self._made[n_parts] = Prepared(exact, listed, (listed * listed).sum(1))
+                made = Prepared(exact, listed, (listed * listed).sum(1))
+            if self._added is not None:
+                made.norms = made.norms + self._added
+            self._made[n_parts] = made
         return self._made[n_parts]
 
     def _rounding(self, precise: bool) -> float:
@@ -96,15 +86,18 @@ class Aim:
         return (self.shard.n_columns + 16) * 2.0**-23 + tf32
 
     def nominate(
-        self, kept: int, *, cells: Any = None, per_row: int = 1, rows: Any = None, precise: bool = False,
-        doubts: bool = False,
+        self, kept: int, *, cells: Any = None, per_row: int = 1, rows: Any = None, limit: Any = None,
+        precise: bool = False, doubts: bool = False,
     ) -> tuple[Any, Any]:  # fmt: skip
         """The `kept` closest centres of every item up to rounding, closest first: squared distances and numbers.
 
         With `cells` every item looks at the centres of one cell, and item i is of row i // per_row; else items are
-        all rows, or these. With `doubts` a second centre is named only if it may be the closest.
+        all rows, or these, or the first of these up to a `limit` on the card, and what is said of the others means
+        nothing. With `doubts` a second centre is named only if it may be the closest.
         """
-        shard, members = self.shard, self._members
+        shard, members, grouping = self.shard, self._members, None
+        if isinstance(cells, Grouping):
+            grouping, cells = cells, cells.keys
         made = self._prepared(PARTS[self._product] if precise and self.by_kernels else 1)
         if not self.by_kernels:
             given = (shard.x, shard.scales, made.parts, made.norms)
@@ -116,9 +109,10 @@ class Aim:
             return scores, found
         from globular.backends.torch import launch
 
-        grouping = None if cells is None else group(cells, len(self._starts) - 1, starts=False)
+        if cells is not None and grouping is None:
+            grouping = group(cells, len(self._starts) - 1, starts=False)
         scores, found, self.looks = launch.nominate(
-            shard.x, shard.scales, made, members, grouping, self._starts, kept, per_row, rows,
+            shard.x, shard.scales, made, members, grouping, self._starts, limit, kept, per_row, rows,
             self._rounding(precise), "tf32x3" if precise else "tf32", doubts,
         )  # fmt: skip
         return scores, found
@@ -139,29 +133,55 @@ class Aim:
 
     def closest(self, labels: Any) -> tuple[Any, Any]:
         """Exactly the closest centre of every row, the lowest number of several, to `labels`; see `decide`."""
-        is_half = self.by_kernels and self.shard.x.dtype in PRODUCT_TYPES
-        candidates: Any = None
-        unsure: Any = slice(None)
-        if self.by_kernels:
-            _, candidates = self.nominate(min(2, self.n), precise=not is_half, doubts=True)
-            if self.n == 1:
-                return self.decide(candidates, labels)
-            unsure = torch.nonzero(candidates[:, 1] >= 0)[:, 0]
-            if not len(unsure):
-                return self.decide(candidates[:, :1], labels)
         n_kept = min(PRECISE_NOMINEES, self.n)
-        scores, found = self.nominate(n_kept, rows=None if candidates is None else unsure, precise=True)
-        near = self._near(scores, unsure)
+        if not self.by_kernels:
+            return self.decide(self._looked_at_again(slice(None), None, n_kept), labels)
+        _, candidates = self.nominate(min(2, self.n), precise=not self._is_half, doubts=True)
+        unsure = torch.nonzero(candidates[:, 1] >= 0)[:, 0] if self.n > 1 else []
+        if not len(unsure):
+            return self.decide(candidates[:, :1], labels)
+        candidates = torch.nn.functional.pad(candidates[:, :1], (0, n_kept - 1), value=-1)
+        candidates[unsure] = self._looked_at_again(unsure, unsure, n_kept)
+        return self.decide(candidates, labels)
+
+    @property
+    def _is_half(self) -> bool:
+        return self.by_kernels and self.shard.x.dtype in PRODUCT_TYPES
+
+    def _looked_at_again(self, numbers: Any, rows: Any, n_kept: int) -> Any:
+        """Candidates of these rows, or of all, by precise products; where those are too many, the closest of all."""
+        scores, found = self.nominate(n_kept, rows=rows, precise=True)
+        near = self._near(scores, numbers)
         found = torch.where(near, found, -1)
         if n_kept < self.n and bool(near.all(dim=1).any()):
             still = torch.nonzero(near.all(dim=1))[:, 0]
             found[still] = -1
-            found[still, 0] = self._closest_of_all(still if candidates is None else unsure[still])
-        if candidates is None:
-            return self.decide(found, labels)
-        candidates = torch.nn.functional.pad(candidates[:, :1], (0, n_kept - 1), value=-1)
-        candidates[unsure] = found
-        return self.decide(candidates, labels)
+            found[still, 0] = self._closest_of_all(still if rows is None else rows[still])
+        return found
+
+    def closest_at_once(self, labels: Any) -> tuple[Any, Any]:
+        """`closest` without a look at how many rows need one: what the host does not wait for can be recorded.
+
+        The tally has a third number: rows that are still unsure, or for which there was no room. If it is not zero,
+        the labels mean nothing.
+        """
+        n, n_kept, room = self.shard.n_rows, min(PRECISE_NOMINEES, self.n), self.shard.n_rows // ROOM + 64
+        _, candidates = self.nominate(2, precise=not self._is_half, doubts=True)
+        is_unsure = candidates[:, 1] >= 0
+        n_unsure = is_unsure.sum()
+        unsure = torch.nonzero_static(is_unsure, size=room, fill_value=n)[:, 0]
+        rows = unsure.clamp_max(n - 1)
+        scores, found = self.nominate(n_kept, rows=rows, limit=n_unsure.clamp_max(room), precise=True)
+        near = self._near(scores, rows)
+        left = (n_unsure - room).clamp_min(0)
+        if n_kept < self.n:
+            left = left + (near.all(dim=1) & (unsure < n)).sum()
+        # a row more than there are, for those that nobody needs
+        both = torch.full((n + 1, n_kept), -1, dtype=torch.int32, device=labels.device)
+        both[:n, 0] = candidates[:, 0]
+        both[unsure] = torch.where(near, found, -1)
+        d2, tally = self.decide(both[:n], labels)
+        return d2, torch.cat([tally, left.to(torch.float64)[None]])
 
     def _closest_of_all(self, rows: Any) -> Any:
         """The closest of all centres by differences, for these rows."""

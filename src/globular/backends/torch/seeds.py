@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
+import numpy as np
 import torch
 
+from globular.backends.torch.card import running_sums
+from globular.backends.torch.device import has_kernels
+from globular.backends.torch.grouping import in_order
 from globular.backends.torch.products import Aim
-from globular.backends.torch.shard import TorchShard, running_sums
+from globular.backends.torch.shard import TorchShard
 from globular.model.statistics import F64, PotentialStatistics
 from globular.seam.passes import AddSeeds, CellSeeds, Index, TrySeeds
 
+GOLDEN = 0.6180339887498949
+"""Added to a number between 0 and 1, it gives another one far from it, again and again."""
+DISTANCES_PER_PROGRAM = 1 << 23
+"""Rows of a cell times its seeds, up to which one program draws them."""
 FEW = 3
 """New seeds up to which each is measured by differences at once."""
 
@@ -58,41 +67,103 @@ def try_seeds(shard: TorchShard, work: TrySeeds) -> F64:
 def cell_seeds(shard: TorchShard, work: CellSeeds) -> Index:
     """Seeds of all cells in rounds, in each half as many as a cell has already.
 
-    Deviation: the seeds of one round are drawn by D² without a look at each other, as in k-means||; the same row is
-    taken once. A card would spend its time on one cell after the other otherwise.
+    Deviation: the seeds of one round are drawn by D² without a look at each other, as in k-means||, and a row that
+    is drawn twice counts once. Cells of ordinary size have a program each. Where one of them would keep all others
+    waiting, a round is one of all cells together.
     """
-    device, n, starts = shard.device, shard.n_rows, shard.tensor(work.starts, torch.int64)
-    quotas, uniforms = shard.tensor(work.quotas, torch.int64), shard.tensor(work.uniforms)
-    n_cells, firsts = len(quotas), torch.cumsum(quotas, dim=0) - quotas
-    numbers, cells = torch.arange(n_cells, device=device), torch.arange(n_cells, device=device, dtype=torch.int32)
-    cells = torch.repeat_interleave(cells, starts.diff(), output_size=n)
-    weights = torch.ones(n, dtype=torch.float64, device=device) if shard.w is None else shard.w
-    d2 = torch.full((n,), float("inf"), dtype=torch.float64, device=device)
-    chosen = torch.full((len(uniforms),), -1, dtype=torch.int64, device=device)
-    found, shares = torch.zeros_like(quotas), weights
-    while True:
-        sums = torch.nn.functional.pad(running_sums(shares), (1, 0))
-        before, total = sums[starts[:-1]], sums[starts[1:]] - sums[starts[:-1]]
-        more = torch.where(total > 0, torch.minimum(quotas - found, (found // 2).clamp_min(1)), 0)
-        owners = torch.repeat_interleave(numbers, more)
-        if not len(owners):
-            return shard.give(chosen)
-        within = torch.arange(len(owners), device=device) - (torch.cumsum(more, dim=0) - more)[owners]
-        masses = before[owners] + uniforms[(firsts + found)[owners] + within] * total[owners]
-        rows = torch.searchsorted(sums[1:], masses, right=True)
+    quotas = np.asarray(work.quotas, dtype=np.int64)
+    largest = int((np.diff(np.asarray(work.starts)) * quotas).max(initial=0))
+    by_kernel = has_kernels(shard.device) and shard.x.dtype == torch.float32 and shard.scales is None
+    if by_kernel and largest <= DISTANCES_PER_PROGRAM:
+        from globular.backends.torch import launch
+
+        firsts = shard.tensor(np.concatenate([[0], np.cumsum(quotas)]), torch.int64)
+        starts = shard.tensor(work.starts, torch.int64)
+        return shard.give(launch.seed_cells(shard.x, shard.w, starts, firsts, shard.tensor(work.uniforms)))
+    return _seeds_side_by_side(shard, work, quotas)
+
+
+def _seeds_side_by_side(shard: TorchShard, work: CellSeeds, quotas: Index) -> Index:
+    """How many a round draws is known beforehand, so the host waits for none of them; what was drawn twice is drawn
+    anew at the end."""
+    rounds = _planned(quotas)
+    seeds = _SeedsInCells(shard, work, quotas)
+    for owners, places, begins in zip(
+        *(_uploaded(arrays, shard.device) for arrays in zip(*rounds, strict=True)), strict=True
+    ):
+        seeds.draw(owners, places, begins, seeds.uniforms[places])
+    for again in count(1):
+        places = torch.nonzero(seeds.chosen < 0)[:, 0]
+        owners = seeds.owners[places]
+        places = places[seeds.total()[owners] > 0]
+        if not len(places):
+            break
+        owners = seeds.owners[places]
+        begins = torch.nn.functional.pad(torch.cumsum(torch.bincount(owners, minlength=len(quotas)), dim=0), (1, 0))
+        if not bool(seeds.draw(owners, places, begins, (seeds.uniforms[places] + again * GOLDEN) % 1.0).any()):
+            break  # where rounding has led to rows that cannot be drawn, there is nothing left but rounding
+    return shard.give(seeds.chosen)
+
+
+def _planned(quotas: Index) -> list[tuple[Index, Index, Index]]:
+    """For every round the cells that draw, where their seeds go, and where those of each cell begin and end."""
+    firsts, found, rounds = np.cumsum(quotas) - quotas, np.zeros_like(quotas), []
+    while (found < quotas).any():
+        more = np.minimum(quotas - found, np.maximum(found // 2, 1))
+        begins = np.concatenate([[0], np.cumsum(more)])
+        places = np.arange(begins[-1]) + np.repeat(firsts + found - begins[:-1], more)
+        rounds.append((np.repeat(np.arange(len(quotas)), more), places, begins))
+        found += more
+    return rounds
+
+
+def _uploaded(arrays: tuple[Index, ...], device: Any) -> list[Any]:
+    """All of them in one message."""
+    return list(torch.split(torch.as_tensor(np.concatenate(arrays), device=device), [len(each) for each in arrays]))
+
+
+class _SeedsInCells:
+    """The seeds so far, and how far every row is from those of its own cell."""
+
+    def __init__(self, shard: TorchShard, work: CellSeeds, quotas: Index) -> None:
+        device, n = shard.device, shard.n_rows
+        self._shard, self.uniforms = shard, shard.tensor(work.uniforms)
+        self._starts = shard.tensor(work.starts, torch.int64)
+        numbers = torch.arange(len(quotas), device=device)
+        self.owners = torch.repeat_interleave(
+            numbers, shard.tensor(quotas, torch.int64), output_size=len(work.uniforms)
+        )
+        """The cell of every seed."""
+        self._cells = torch.repeat_interleave(numbers.to(torch.int32), self._starts.diff(), output_size=n)
+        draws = shard.tensor(quotas > 0, torch.float64)[self._cells.long()]
+        self._weights = draws if shard.w is None else draws * shard.w
+        self._d2 = torch.where(draws > 0, float("inf"), 0.0)
+        self._shares = self._weights
+        """w·d² of every row, by which it is drawn."""
+        self.chosen = torch.full((len(work.uniforms),), -1, dtype=torch.int64, device=device)
+
+    def total(self) -> Any:
+        """Σ w·d² of every cell."""
+        sums = torch.nn.functional.pad(running_sums(self._shares), (1, 0))
+        return sums[self._starts[1:]] - sums[self._starts[:-1]]
+
+    def draw(self, owners: Any, places: Any, begins: Any, uniforms: Any) -> Any:
+        """One more row for each of these cells, which are ascending; which of them are new."""
+        starts = self._starts
+        sums = torch.nn.functional.pad(running_sums(self._shares), (1, 0))
+        before, end = sums[starts[owners]], sums[starts[owners + 1]]
+        rows = torch.searchsorted(sums[1:], before + uniforms * (end - before), right=True)
         rows = torch.minimum(torch.maximum(rows, starts[owners]), starts[owners + 1] - 1)
-        rows = torch.unique(rows[shares[rows] > 0])
-        owners = cells[rows].long()
-        counts = torch.bincount(owners, minlength=n_cells)
-        # where rounding has led to rows that cannot be drawn, there is nothing left but rounding
-        quotas = torch.where((more > 0) & (counts == 0), found, quotas)
-        begins = torch.nn.functional.pad(torch.cumsum(counts, dim=0), (1, 0))
-        places = (firsts + found)[owners] + torch.arange(len(rows), device=device) - begins[owners]
-        chosen[places] = rows
-        found = found + counts
-        aim = Aim(shard, shard.take_tensor(rows), starts=begins)
-        _, nearest = aim.nominate(1, cells=cells)
+        rows = torch.sort(rows).values  # those of a cell stay together
+        is_new = self._shares[rows] > 0
+        is_new[1:] &= rows[1:] != rows[:-1]
+        aim = Aim(self._shard, self._shard.take_tensor(rows), starts=begins)
+        _, nearest = aim.nominate(1, cells=in_order(self._cells))
         squared, _ = aim.decide(nearest, nearest[:, 0].clone())
-        d2 = torch.minimum(d2, squared.to(torch.float64))
-        d2[rows] = 0.0
-        shares = weights * d2
+        # of rows that are equal the first is its own closest seed
+        is_new &= (nearest[rows, 0] == torch.arange(len(rows), device=rows.device)) | (squared[rows] > 0)
+        self.chosen[places] = torch.where(is_new, rows, -1)
+        self._d2 = torch.minimum(self._d2, squared.to(torch.float64))
+        self._d2[rows] = 0.0
+        self._shares = self._weights * self._d2
+        return is_new

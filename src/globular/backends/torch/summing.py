@@ -11,7 +11,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _sum_rows(
+def _add_rows(
     x,
     factors,
     weights,
@@ -28,7 +28,10 @@ def _sum_rows(
     WITH_ERRORS: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Add the rows order[begin:end] to sums (columns,), and what they weigh and miss to (ROWS,) numbers each."""
+    """Add the rows order[begin:end] to sums (ROWS, columns), and what they weigh and miss to (ROWS,) numbers each.
+
+    Every ROWS-th row goes to the same place: the threads of a program add side by side, and only once to each other.
+    """
     for first in range(begin, end, ROWS):
         at = first + tl.arange(0, ROWS)
         is_row = at < end
@@ -42,7 +45,7 @@ def _sum_rows(
         if WEIGHTED:
             seen = seen * tl.load(factors + row, mask=is_row, other=0.0)[:, None]
             share = tl.load(weights + row, mask=is_row, other=0.0)
-        sums += tl.sum(seen, axis=0)
+        sums += seen
         count += share
         if WITH_ERRORS:
             errors += share * tl.load(d2 + row, mask=is_row, other=0.0).to(tl.float64)
@@ -70,13 +73,13 @@ def sum_blocks(
     if tl.load(labels + block * BLOCK) != tl.load(labels + block * BLOCK + BLOCK - 1):
         return
     columns = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
-    sums, count, errors = _sum_rows(
+    sums, count, errors = _add_rows(
         x, factors, weights, d2, order, block * BLOCK, block * BLOCK + BLOCK, columns, n_columns,
-        tl.zeros((CHUNK,), tl.float64), tl.zeros((ROWS,), tl.float64), tl.zeros((ROWS,), tl.float64),
+        tl.zeros((ROWS, CHUNK), tl.float64), tl.zeros((ROWS,), tl.float64), tl.zeros((ROWS,), tl.float64),
         WEIGHTED, WITH_ERRORS, ROWS,
     )  # fmt: skip
     base = out + block.to(tl.int64) * (n_columns + 2)
-    tl.store(base + columns, sums, mask=columns < n_columns)
+    tl.store(base + columns, tl.sum(sums, axis=0), mask=columns < n_columns)
     tl.store(base + n_columns, tl.sum(count, axis=0))
     tl.store(base + n_columns + 1, tl.sum(errors, axis=0))
 
@@ -107,24 +110,25 @@ def sum_clusters(
     last_block = end // BLOCK
     is_cut = first_block < last_block
     head = tl.where(is_cut, first_block * BLOCK, end)
-    sums, count, errors = _sum_rows(
+    sums, count, errors = _add_rows(
         x, factors, weights, d2, order, begin, head, columns, n_columns,
-        tl.zeros((CHUNK,), tl.float64), tl.zeros((ROWS,), tl.float64), tl.zeros((ROWS,), tl.float64),
+        tl.zeros((ROWS, CHUNK), tl.float64), tl.zeros((ROWS,), tl.float64), tl.zeros((ROWS,), tl.float64),
         WEIGHTED, WITH_ERRORS, ROWS,
     )  # fmt: skip
-    whole = tl.zeros((2,), tl.float64)
+    whole = tl.zeros((CHUNK,), tl.float64)
+    both = tl.zeros((2,), tl.float64)
     if is_cut:
         for block in range(first_block, last_block):
             base = blocks + block * (n_columns + 2)
-            sums += tl.load(base + columns, mask=columns < n_columns, other=0.0)
-            whole += tl.load(base + n_columns + tl.arange(0, 2))
-        sums, count, errors = _sum_rows(
+            whole += tl.load(base + columns, mask=columns < n_columns, other=0.0)
+            both += tl.load(base + n_columns + tl.arange(0, 2))
+        sums, count, errors = _add_rows(
             x, factors, weights, d2, order, last_block * BLOCK, end, columns, n_columns, sums, count, errors,
             WEIGHTED, WITH_ERRORS, ROWS,
         )  # fmt: skip
     base = out + cluster.to(tl.int64) * (n_columns + 2)
-    tl.store(base + columns, sums, mask=columns < n_columns)
+    tl.store(base + columns, whole + tl.sum(sums, axis=0), mask=columns < n_columns)
     if tl.program_id(1) == 0:
         is_count = tl.arange(0, 2) == 0
-        whole += tl.where(is_count, tl.sum(count, axis=0), tl.sum(errors, axis=0))
-        tl.store(base + n_columns + tl.arange(0, 2), whole)
+        both += tl.where(is_count, tl.sum(count, axis=0), tl.sum(errors, axis=0))
+        tl.store(base + n_columns + tl.arange(0, 2), both)

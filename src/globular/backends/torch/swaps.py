@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from globular.backends.torch.card import totals_by
 from globular.backends.torch.products import Aim
 from globular.backends.torch.shard import TorchShard
 from globular.backends.torch.sums import sums_by
@@ -19,9 +20,8 @@ def spare(shard: TorchShard, work: Spare) -> SpareCenters:
     scores, found = aim.nominate(min(2, n), precise=True)
     labels, d2 = found[:, 0], scores[:, 0].to(shard.exact)
     shard.label_tensor.copy_(labels)
-    losses = (scores[:, -1] - scores[:, 0]).to(shard.exact)
-    shard.d2_tensor.copy_(losses)  # for the sums alone
-    _, _, total = sums_by(shard, shard.label_tensor, n, errors=True)
+    losses = (scores[:, -1] - scores[:, 0]).to(torch.float64) * shard.weights_of_rows
+    total = totals_by(losses, shard.label_tensor, n)
     shard.d2_tensor.copy_(d2)
     return SpareCenters(shard.give(total), float(shard.errors().sum()), shard.n_rows * n)
 
@@ -34,8 +34,8 @@ def halve(shard: TorchShard, work: Halve) -> HardStatistics:
     found = labels.clone()
     _, tally = Aim(shard, both).decide((labels + n)[:, None], found, keep=True)
     second = torch.nonzero(found >= n)[:, 0]
-    sums, counts, _ = sums_by(shard, labels[second], n, errors=False, rows=second)
-    return HardStatistics(shard.give(sums), shard.give(counts), float(tally[0]), 0, 2 * shard.n_rows)
+    sums = sums_by(shard, labels[second], n, errors=False, rows=second)
+    return HardStatistics(shard.give(sums[:, :-2]), shard.give(sums[:, -2]), float(tally[0]), 0, 2 * shard.n_rows)
 
 
 @TorchShard.implements(CellNeighbors)

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from globular.backends.torch import plain_mixtures as plain
-from globular.backends.torch.assign import closest_cells
+from globular.backends.torch.assign import closest_small_cells
 from globular.backends.torch.device import has_kernels
-from globular.backends.torch.products import group
+from globular.backends.torch.grouping import group
+from globular.backends.torch.products import Aim
 from globular.backends.torch.shard import TorchShard
 from globular.model.cells import CenterCells
 from globular.model.gaussian import GaussianParameters
@@ -107,16 +108,24 @@ def expect_probe(shard: TorchShard, work: Expect) -> SoftStatistics:
     looks = _n_members(labels, members)
     n_distances, found = 0, (None, None)
     if cells is not None:
-        visits, n_distances, routing = closest_cells(shard, cells, work.among.n_probes)
+        visits, n_distances, routing = _visited(shard, cells, work.among.n_probes)
         found = costs.nominate(cells, visits, kept)
-        looks = looks + shard.tensor(cells.starts, torch.int64).diff()[visits.long()].sum()
-        looks = looks if routing is None else looks + routing.sum()
+        looks = looks + routing + shard.tensor(cells.starts, torch.int64).diff()[visits.long()].sum()
     shares, bounds, before = costs.weigh(labels, members, *found)
     sums = statistics(shard, work.mixture, costs, members, shares)
     totals = torch.stack([weighted_total(shard, bounds), weighted_total(shard, before), looks.to(torch.float64)])
     bound, former, n_looks = totals.tolist()
     gain = 0.0 if cells is None else bound - former
     return SoftStatistics(*sums, bound, shard.total_weight, n_distances + int(n_looks), gain=gain)
+
+
+def _visited(shard: TorchShard, cells: CenterCells, n_probes: int) -> tuple[Any, int, Any]:
+    """The cells that every row visits, (N, p), the number of distances to find them, and more of these to be added."""
+    n_visits = cells.n_visits(n_probes)
+    if cells.above is None:
+        return Aim(shard, cells.middles).nominate(n_visits)[1], shard.n_rows * len(cells.middles), 0
+    visits, looks = closest_small_cells(shard, cells, n_visits)
+    return visits, shard.n_rows * len(cells.above.middles), looks.sum()
 
 
 def _n_members(labels: Any, members: Any) -> Any:

@@ -13,8 +13,8 @@ import torch
 
 from globular.backends.cpu.expect.blocks import ABSENT
 from globular.backends.torch.densities import NUMBERS_AT_ONCE
+from globular.backends.torch.grouping import Grouping, group
 from globular.backends.torch.plain import seen
-from globular.backends.torch.products import Grouping, group
 from globular.backends.torch.shard import TorchShard
 from globular.model.statistics import SoftStatistics, WithinStatistics
 from globular.seam.passes import ExpectWithin

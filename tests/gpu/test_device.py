@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import globular
-from globular import KMeans, VariationalKMeans
+from globular import KMeans, NestedMiniBatchKMeans, VariationalKMeans
 from globular.errors import DeviceError, MissingExtraError
 from makers import blobs, weights_for
 
@@ -56,6 +56,21 @@ def test_every_algorithm_runs_on_a_card(algorithm: str) -> None:
     assert ours.inertia_ < 1.01 * theirs.inertia_
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"n_candidates": 1}, {"metric": "cosine"}, {"neighborhoods": "exhaustive"}], ids=str
+)
+def test_neighborhoods_are_searched_on_a_card(options: dict[str, Any]) -> None:
+    w = weights_for(len(ROWS))
+    ours, theirs = (
+        VariationalKMeans(60, random_state=0, device=d, **options).fit(ROWS, sample_weight=w)
+        for d in (on_torch(), "cpu")
+    )
+    assert ours.inertia_ < 1.02 * theirs.inertia_
+    assert isinstance(ours.neighbors_, np.ndarray) and isinstance(ours.cluster_centers_, np.ndarray)
+    objectives = [record.objective for record in ours.history_ if record.iteration]
+    assert np.diff(objectives).max() <= 1e-6 * objectives[0]
+
+
 def _on_cpu(model: KMeans) -> KMeans:
     return model.set_params(device="cpu")
 
@@ -89,8 +104,8 @@ def test_tensors_on_a_card_give_tensors_there() -> None:
 
 
 def test_what_cannot_be_is_said_in_one_sentence() -> None:
-    with pytest.raises(DeviceError, match="VariationalKMeans does not run on GPUs"):
-        VariationalKMeans(3).fit(OnCard())
+    with pytest.raises(DeviceError, match=r"NestedMiniBatchKMeans does not run on GPUs.*take KMeans"):
+        NestedMiniBatchKMeans(3).fit(OnCard())
     with pytest.raises(DeviceError, match="device='cpu'"):
         KMeans(3, device="cpu").fit(OnCard())
     torch: Any = None

@@ -74,6 +74,16 @@ def test_labels_are_exactly_the_closest(dtype: str, D: int, scaled: bool, at_onc
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_several_nominees_of_a_cell_are_different_ones(dtype: str) -> None:
+    x, centers, rng = problem(dtype, 40)
+    starts = torch.arange(0, C + 1, 20, device=DEVICE)
+    cells = torch.as_tensor(rng.integers(len(starts) - 1, size=N), device=DEVICE).to(torch.int32)  # many in a program
+    _, found = Aim(TorchShard(x), centers, None, starts).nominate(5, cells=cells, precise=True)
+    _, wanted = plain.nominate(x.double(), None, centers, (centers * centers).sum(1), 5, cells, starts, 1, None)
+    assert float((found == wanted).float().mean()) > 0.99
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_items_look_into_their_own_cell(dtype: str) -> None:
     x, centers, rng = problem(dtype, 40)
     starts = torch.tensor([0, 1, 1, 131, C], device=DEVICE)  # one centre, none, more than a tile

@@ -42,12 +42,12 @@ def _torch() -> Any:
     return import_module("globular.backends.torch.opening")
 
 
-def rows_on_card(X: Any, device: str, n_clusters: int) -> Any:
+def rows_on_card(X: Any, device: str, n_clusters: int, bytes_per_row: int) -> Any:
     """Rows of an array, a source or a tensor as a tensor on a card; an error says so where there is none.
 
     An array or a source that is too large for the card is returned as it is.
     """
-    return _torch().rows_on_card(X, device, n_clusters)
+    return _torch().rows_on_card(X, device, n_clusters, bytes_per_row)
 
 
 def shard_on_card(rows: Any, weights: F64 | None, device: str = "cuda", *, unit_rows: bool = False) -> HostShard:
@@ -56,9 +56,9 @@ def shard_on_card(rows: Any, weights: F64 | None, device: str = "cuda", *, unit_
     return shard
 
 
-def check_card_memory(shard: HostShard, n_clusters: int) -> None:
+def check_card_memory(shard: HostShard, n_clusters: int, bytes_per_row: int) -> None:
     """Say beforehand what a fit takes of the card's memory, and refuse what it does not have."""
-    _torch().check_card_memory(shard, n_clusters)
+    _torch().check_card_memory(shard, n_clusters, bytes_per_row)
 
 
 def beside(X: Any, values: Any) -> Any:

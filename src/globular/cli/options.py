@@ -87,7 +87,9 @@ SeedOption = Annotated[
     int | None, typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Same seed, same result.")
 ]
 ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, help="Number of threads; all cores by default.")]
-DeviceOption = Annotated[str | None, typer.Option("--device", help="For kmeans: auto (default), cpu, cuda or cuda:N.")]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="Where to compute: auto (default), cpu, cuda or cuda:N.")
+]
 WeightsOption = Annotated[
     str | None, typer.Option("--weights", metavar="FILE|COLUMN", help="A weight per row: a file, or a column of DATA.")
 ]

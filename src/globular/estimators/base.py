@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -18,6 +18,14 @@ from globular.model.history import Record
 
 class Estimator(SharedParameters, BaseEstimator):
     """Base of all estimators: a family checks its input and says how a fit runs (`_begin`)."""
+
+    _on_cards: ClassVar[str] = "KMeans"
+    """The estimator that runs on GPUs, to be named by those which do not."""
+
+    @property
+    def _card_bytes_per_row(self) -> int:
+        """What a fit holds of a card's memory for every row, beside the row itself, at most."""
+        return 64
 
     @classmethod
     @cache

@@ -32,7 +32,10 @@ def device_for(estimator: Any, X: Any) -> str:
     on_card = lies_on_card(X)
     if not hasattr(estimator, "device"):
         if on_card:
-            raise DeviceError(f"{type(estimator).__name__} does not run on GPUs; pass X as an array of NumPy")
+            raise DeviceError(
+                f"{type(estimator).__name__} does not run on GPUs: pass X as an array of NumPy, or take "
+                f"{estimator._on_cards}"
+            )
         return "cpu"
     if wanted == "cpu":
         if on_card:
@@ -48,5 +51,5 @@ def device_for(estimator: Any, X: Any) -> str:
 
 
 def where_x_is(X: Any, values: Any) -> Any:
-    """Values for every row: as they are, or as a tensor on the card of X."""
-    return beside(X, values) if lies_on_card(X) else values
+    """Values for every row: as an array, or as a tensor on the card of X."""
+    return beside(X, values) if lies_on_card(X) else np.asarray(values)

@@ -143,6 +143,7 @@ def _open_on_card(
     at_least: int,
 ) -> Input:
     """A shard on a card over a tensor there, an array or files, which are read block by block."""
+    needed = at_least, estimator._card_bytes_per_row
     if not lies_on_card(X):
         given = tell(X)
         source = given.open()
@@ -152,9 +153,9 @@ def _open_on_card(
             estimator, X if source is None else source.take(FIRST), source, reset=reset, accept_sparse=False,
             n_threads=n_threads,
         )  # fmt: skip
-        rows = rows_on_card(checked if source is None else source, device, at_least)
+        rows = rows_on_card(checked if source is None else source, device, *needed)
     else:
-        rows = rows_on_card(X, device, at_least)
+        rows = rows_on_card(X, device, *needed)
         if not _has_columns_of(estimator, rows, reset=reset):
             raise ValueError(
                 f"X has {rows.shape[1]} features, but {type(estimator).__name__} is expecting "
@@ -167,7 +168,7 @@ def _open_on_card(
     over = partial(shard_on_card, device=device, unit_rows=unit_rows)
     shard = over(choose_rows(rows, weights.rows), weights.values)
     if reset:
-        check_card_memory(shard, at_least)
+        check_card_memory(shard, *needed)
     left_out = weights.left_out(lambda numbers: over(choose_rows(rows, numbers), None))
     return Input(shard, shard.dtype, shard.n_rows, shard.n_columns, left_out=left_out, unit=weights.unit)
 

@@ -60,10 +60,7 @@ class KMeans(CentroidEstimator):
     tol : float, default=1e-4
         For all but "probing": stop when the squared shifts of all centres add up to less than `tol` times the mean
         variance of the columns. "exact" stops earlier, when iterations gain little (see `quality`), unless `tol` is 0.
-    {max_time, metric, exact_labels, warm_start, random_state, verbose, callbacks, n_threads}
-    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        Where to compute. "auto" is the card that X lies on (a tensor of torch or CuPy), else the CPU; "cuda" copies X
-        to the card. Needs ``pip install "globular[gpu]"``. What `predict` and `transform` return lies where X does.
+    {max_time, metric, exact_labels, warm_start, random_state, verbose, callbacks, n_threads, device}
     copy_x : bool, default=True
         Known from scikit-learn, and without effect: X is neither changed nor copied whole.
 

@@ -10,6 +10,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from globular.algorithms.mixtures.em import EMOptions, em
 from globular.algorithms.mixtures.pipeline import search_is_short
+from globular.errors import DeviceError
 from globular.estimators.chunky_mixture import ChunkyGaussianMixture
 from globular.estimators.chunky_starts import resolved_candidates
 from globular.estimators.inputs import Input
@@ -20,6 +21,7 @@ from globular.estimators.variational_mixture import VariationalGaussianMixture, 
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.seam.passes import Labels
 from globular.seam.shard import Shard
+from globular.seam.tree_passes import Plant
 
 logger = logging.getLogger("globular")
 
@@ -49,7 +51,8 @@ class GaussianMixture(MixtureEstimator):
         "chunky" works on cells of rows, at a cost that hardly grows with their number, and on the rows themselves only
         at the end, to finish where EM would (see :class:`ChunkyGaussianMixture` and its `polish`). "auto" takes
         "variational" from 500 components on where it knows the covariance type, else "chunky" for 100,000 rows or more
-        in up to 10 columns with 5 components or more, else "em", and writes its choice to `algorithm_`.
+        in up to 10 columns with 5 components or more (not on GPUs, which have no "chunky"), else "em", and writes its
+        choice to `algorithm_`.
     weights : {"learned", "equal"}, default="learned"
         Whether components have mixing weights of their own. "equal" with "tied_spherical" is the model behind k-means.
     tol : float, default=1e-3
@@ -71,7 +74,7 @@ class GaussianMixture(MixtureEstimator):
         probing k-means, equal weights and one variance.)
     weights_init, means_init, precisions_init : array-like or None, default=None
         Starting parameters, in the shapes of `weights_`, `means_` and `precisions_`.
-    {max_time, random_state, warm_start, verbose, callbacks, n_threads}
+    {max_time, random_state, warm_start, verbose, callbacks, n_threads, device}
 
     Attributes
     ----------
@@ -119,6 +122,7 @@ class GaussianMixture(MixtureEstimator):
         "weights_init": ["array-like", None],
         "means_init": ["array-like", None],
         "precisions_init": ["array-like", POSITIVE, None],
+        "device": [str],
     }
 
     def __init__(
@@ -142,6 +146,7 @@ class GaussianMixture(MixtureEstimator):
         verbose: int = 0,
         callbacks: Any = None,
         n_threads: int | None = None,
+        device: str = "auto",
     ) -> None:
         self.n_components = n_components
         self.covariance_type = covariance_type
@@ -161,6 +166,7 @@ class GaussianMixture(MixtureEstimator):
         self.verbose = verbose
         self.callbacks = callbacks
         self.n_threads = n_threads
+        self.device = device
 
     def _check_fit(self, data: Input) -> None:
         if self.weights == "equal" and self.weights_init is not None:
@@ -170,6 +176,8 @@ class GaussianMixture(MixtureEstimator):
                 f"algorithm='variational' needs covariances without correlations, one of {', '.join(SEPARABLE)}; "
                 f"covariance_type={self.covariance_type!r} takes algorithm='em'"
             )
+        if self.algorithm == "chunky" and data.shard.why_not(Plant):
+            raise DeviceError("algorithm='chunky' does not run on GPUs; take algorithm='em', or device='cpu'")
         self.algorithm_ = self._choose_algorithm(data)
 
     def _most_bytes(self, data: Input) -> int | None:
@@ -228,6 +236,7 @@ class GaussianMixture(MixtureEstimator):
             data.n_rows >= CHUNKY_FROM_ROWS
             and data.n_columns <= CHUNKY_UP_TO_COLUMNS
             and self.n_components >= CHUNKY_FROM_COMPONENTS
+            and not data.shard.why_not(Plant)
         ):
             chosen = "chunky"
         logger.info("algorithm='auto' chose %s", chosen)

@@ -24,6 +24,7 @@ from globular.algorithms.mixtures import chunky, em
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.steps import Step, in_units, mapped, result_of
 from globular.estimators.base import Estimator
+from globular.estimators.devices import where_x_is
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_indices, checked_floats
 from globular.estimators.inputs import Input, mean_variance, open_input
@@ -44,6 +45,8 @@ CONVERGED = frozenset(
     {em.CONVERGED, em.ROUNDED, variational.CONVERGED, *chunky.ENDINGS, infinite.GROWN, infinite.CONVERGED}
 )
 """Reasons to stop that make `converged_` true."""
+N_CANDIDATES = 5
+"""C′ where it is not given."""
 _BEYOND = "X: a mean or a covariance overflows float64; scale the columns of X to similar sizes, about 1"
 """What a fit says that has ended in nothing."""
 
@@ -81,6 +84,7 @@ class MixtureEstimator(DensityMixin, Estimator):
         "n_init": [FROM_ONE],
         "warm_start": ["boolean"],
     }
+    _on_cards = "GaussianMixture"
     _weights_are_counts = False
     """Whether a weight of two is two rows rather than twice as much as one."""
     n_components: int
@@ -96,6 +100,11 @@ class MixtureEstimator(DensityMixin, Estimator):
     means_: F64
     weights_: F64
     covariances_: F64
+
+    @property
+    def _card_bytes_per_row(self) -> int:
+        # K(n), its shares and their order, and nominees from a few cells
+        return super()._card_bytes_per_row + 64 * getattr(self, "n_candidates", N_CANDIDATES)
 
     @abstractmethod
     def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:
@@ -198,7 +207,7 @@ class MixtureEstimator(DensityMixin, Estimator):
 
     def _label(self, shard: Shard) -> Labels:
         """The most likely component of every row."""
-        return answer(shard, self._mixture(), "components").astype(np.int32)
+        return np.asarray(answer(shard, self._mixture(), "components"), dtype=np.int32)
 
     def _check_finite(self) -> None:
         """Refuse to hand out what is not a mixture."""
@@ -232,6 +241,7 @@ class MixtureEstimator(DensityMixin, Estimator):
 
     def _publish_mixture(self, mixture: GaussianParameters, dtype: np.dtype[Any]) -> None:
         """The parameters in the type of the rows; covariances too close to singular for float32 stay in float64."""
+        mixture = mixture.as_numpy()
         self.weights_ = mixture.weights.astype(dtype)
         self.means_ = mixture.means.astype(dtype)
         if dtype == np.float32 and not mixture.family.survives(mixture.covariances, dtype):
@@ -361,7 +371,7 @@ class MixtureEstimator(DensityMixin, Estimator):
         data = self._open(X, None, reset=False)
         check_allocation(8 * data.n_rows * n_results, f"{n_results} numbers for every row", "pass X in parts")
         found = answer(data.shard, self._mixture() if model is None else model, want)
-        return found.astype(data.dtype, copy=False) if want == "probabilities" else found
+        return where_x_is(X, found.astype(data.dtype, copy=False) if want == "probabilities" else found)
 
     def _log_likelihood(self, data: Input) -> float:
         totals = data.shard.run(Answer(self._mixture(), "total"))

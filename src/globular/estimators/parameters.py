@@ -46,6 +46,9 @@ callbacks : callback, callable or list of them, default=None
     See :mod:`globular.callbacks`.
 n_threads : int or None, default=None
     Threads; None is GLOBULAR_NUM_THREADS, OMP_NUM_THREADS or all cores. The result does not depend on it.
+device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
+    Where to compute. "auto" is the card that X lies on (a tensor of torch or CuPy), else the CPU; "cuda" copies X to
+    the card. Needs ``pip install "globular[gpu]"``. What methods return for every row lies where X does.
 """
 DESCRIPTIONS = {entry.split()[0]: entry for entry in re.split(r"\n(?=\w)", _TEXT.strip())}
 """The description of a parameter by its name, for estimators that have it with this type and default."""

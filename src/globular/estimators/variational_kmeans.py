@@ -54,7 +54,7 @@ class VariationalKMeans(CentroidEstimator):
     neighborhoods : {"estimated", "exhaustive"}, default="estimated"
         Where neighbourhoods come from: estimated from distances that rows had anyway (Eq. 8), or from all distances
         between centres, which costs O(C²D) per iteration.
-    {exact_labels, init, n_init, max_time, metric, warm_start, random_state, verbose, callbacks, n_threads}
+    {exact_labels, init, n_init, max_time, metric, warm_start, random_state, verbose, callbacks, n_threads, device}
     max_iter : int, default=200
     tol : float, default=1e-4
         Share of the objective by which an iteration must improve it.
@@ -88,6 +88,7 @@ class VariationalKMeans(CentroidEstimator):
         "neighborhoods": [StrOptions({"estimated", "exhaustive"})],
         "patience": [FROM_ONE],
         "exact_labels": ["boolean"],
+        "device": [str],
     }
 
     def __init__(
@@ -111,6 +112,7 @@ class VariationalKMeans(CentroidEstimator):
         verbose: int = 0,
         callbacks: Any = None,
         n_threads: int | None = None,
+        device: str = "auto",
     ) -> None:
         self.n_clusters = n_clusters
         self.n_candidates = n_candidates
@@ -130,6 +132,7 @@ class VariationalKMeans(CentroidEstimator):
         self.verbose = verbose
         self.callbacks = callbacks
         self.n_threads = n_threads
+        self.device = device
 
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[Any]]:
         mean_variance(data)  # for its check
@@ -165,8 +168,8 @@ class VariationalKMeans(CentroidEstimator):
         self.__dict__.pop("neighbors_", None)
 
     def _take_over(self, step: Step[HardModel], data: Input) -> None:
-        self.cluster_centers_ = step.model.centers.astype(data.dtype)
-        self.neighbors_: Graph = step.model.graph
+        self.cluster_centers_ = np.asarray(step.model.centers.astype(data.dtype))
+        self.neighbors_: Graph = np.asarray(step.model.graph)
 
     def _check_state(self) -> None:
         super()._check_state()
@@ -181,7 +184,7 @@ class VariationalKMeans(CentroidEstimator):
         if not self.history_[-1].labels_all_rows:
             graph = start_rows(data.shard, centers, None, self.n_neighbors, False, np.random.default_rng(0))
             assert graph is not None
-            self.neighbors_ = graph
+            self.neighbors_ = np.asarray(graph)
         if self.exact_labels:
             statistics = data.shard.run(Assign(centers, want="labels"))
         else:

@@ -22,12 +22,13 @@ from globular.algorithms.mixtures.variational import (
 )
 from globular.algorithms.seeding.named import STARTS, Start
 from globular.algorithms.steps import Step
+from globular.estimators.devices import where_x_is
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_indices
 from globular.estimators.inputs import Input
 from globular.estimators.memory import mixture_bytes, variational_bytes
 from globular.estimators.mixture_starts import GivenStart, settled
-from globular.estimators.mixtures import MixtureEstimator, Run, Starting
+from globular.estimators.mixtures import N_CANDIDATES, MixtureEstimator, Run, Starting
 from globular.estimators.parameters import FROM_ONE, Constraints
 from globular.estimators.starts import choose_centers
 from globular.estimators.weights import EXACT_BELOW
@@ -91,7 +92,7 @@ callable, default="auto"
         by swaps and k-means steps, as in :class:`KMeans`; an array stays as it is.
     n_init : int, default=1
         Number of runs from different starts, of which the best is kept.
-    {max_time, random_state, warm_start, verbose, callbacks, n_threads}
+    {max_time, random_state, warm_start, verbose, callbacks, n_threads, device}
 
     Attributes
     ----------
@@ -136,13 +137,14 @@ callable, default="auto"
         "neighborhoods": [None, StrOptions({"estimated", "exhaustive"})],
         "covariance_type": [StrOptions(set(SEPARABLE))],
         "init": [StrOptions(set(STARTS)), "array-like", callable],
+        "device": [str],
     }
 
     def __init__(
         self,
         n_components: int = 8,
         *,
-        n_candidates: int = 5,
+        n_candidates: int = N_CANDIDATES,
         search: str = "auto",
         n_neighbors: int | None = None,
         neighborhoods: str | None = None,
@@ -159,6 +161,7 @@ callable, default="auto"
         verbose: int = 0,
         callbacks: Any = None,
         n_threads: int | None = None,
+        device: str = "auto",
     ) -> None:
         self.n_components = n_components
         self.n_candidates = n_candidates
@@ -178,6 +181,7 @@ callable, default="auto"
         self.verbose = verbose
         self.callbacks = callbacks
         self.n_threads = n_threads
+        self.device = device
 
     def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:
         probes = self._choose_search() == "probing"
@@ -211,7 +215,7 @@ callable, default="auto"
             graph = start_rows(shard, mixture.means, chosen.graph, options.G, False, rng)
             start = warm_up_mixture(shard, mixture, options, rng, limits=limits, graph=graph, keep_covariances=kept)
             search = SearchByNeighborhoods(shard, start.graph, options, rng)
-        self.neighbors_: Graph = start.graph
+        self.neighbors_: Graph = np.asarray(start.graph)
         learned = self.weights == "learned"
         steps = truncated_em(shard, start, search, options, limits=limits, learned_weights=learned)
         return Run(steps, start.mixture)
@@ -256,7 +260,7 @@ callable, default="auto"
         super()._publish(data, spare, step, history)
 
     def _take_over(self, model: SoftModel) -> GaussianParameters:
-        self.neighbors_ = model.graph
+        self.neighbors_ = np.asarray(model.graph)
         return model.mixture
 
     def _check_state(self) -> None:
@@ -279,7 +283,7 @@ callable, default="auto"
         if exact:
             return super().predict(X)
         posteriors = self._posterior(X, "posterior")
-        return np.concatenate([posterior.members[:, 0] for posterior in posteriors]).astype(np.int64)
+        return where_x_is(X, np.concatenate([posterior.members[:, 0] for posterior in posteriors]).astype(np.int64))
 
     @lazily
     def predict_proba(self, X: Any, truncated: bool = False, sparse: bool = False) -> Any:
@@ -300,7 +304,7 @@ callable, default="auto"
             return super().predict_proba(X)
         parts = [_as_csr(posterior, len(self.means_)) for posterior in self._posterior(X, "posterior")]
         matrix = parts[0] if len(parts) == 1 else scipy_sparse.vstack(parts, format="csr")
-        return matrix if sparse else matrix.toarray()
+        return matrix if sparse else where_x_is(X, matrix.toarray())
 
     @lazily
     def score_samples(self, X: Any, exact: bool = True) -> F64:
@@ -314,7 +318,7 @@ callable, default="auto"
         """
         if exact:
             return super().score_samples(X)
-        return np.concatenate(self._posterior(X, "log_densities"))
+        return where_x_is(X, np.concatenate(self._posterior(X, "log_densities")))
 
     def _posterior(self, X: Any, want: str) -> list[Any]:
         """What the components that are found by way of cells say of all rows."""
@@ -328,7 +332,7 @@ callable, default="auto"
 def likely_components(shard: Shard, mixture: GaussianParameters, n_candidates: int) -> Labels:
     """The most likely component of every row, of many components by way of cells."""
     if mixture.n_components < EXACT_BELOW:
-        return answer(shard, mixture, "components").astype(np.int32)
+        return np.asarray(answer(shard, mixture, "components"), dtype=np.int32)
     find_members(shard, mixture, n_candidates, np.random.default_rng(0))
     posteriors = shard.run(Answer(Truncated(mixture, n_candidates), "posterior"))
     return np.concatenate([posterior.members[:, 0] for posterior in posteriors])

@@ -94,6 +94,13 @@ class GaussianParameters:
             and np.array_equal(self.covariances, covariances)
         )
 
+    def as_numpy(self) -> GaussianParameters:
+        """The same with arrays of NumPy for parameters, wherever these lie; itself where they are."""
+        if all(isinstance(each, np.ndarray) for each in (self.weights, self.means, self.covariances)):
+            return self
+        weights, means, covariances = map(np.asarray, (self.weights, self.means, self.covariances))
+        return GaussianParameters(weights, means, covariances, self.covariance_type)
+
     def pick(self, components: slice | list[int]) -> GaussianParameters:
         """Some of the components, their weights as they are."""
         covariances = self.family.pick(self.covariances, components)

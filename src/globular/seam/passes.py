@@ -64,7 +64,7 @@ class Pass(Generic[Result]):
 
     needs: ClassVar[Names] = NOTHING
     """What the rows must be like: "dense rows", "rows that stay" (not read anew), "rows in one place", "rows on a
-    card"."""
+    card", "rows on a CPU"."""
 
     @property
     def effect(self) -> Effect:

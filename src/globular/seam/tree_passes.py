@@ -31,7 +31,7 @@ class Plant(Pass[int]):
     while `scatter` and `leaf_size` do: planting again only resets the frontier.
     """
 
-    needs = frozenset({"dense rows"})
+    needs = frozenset({"dense rows", "rows on a CPU"})
     effect = Effect(OPENING | {"tree"}, afresh=True)
     scatter: ScatterKind
     leaf_size: int

@@ -125,7 +125,14 @@ class VariationalRun:
         return State(mixture, moments, tail, rejected_at, arrangement, F)
 
     def cycle(
-        self, state: State, kept: State | None, tol: float, reason: str = "", *, refine: bool = True, hidden: bool = False
+        self,
+        state: State,
+        kept: State | None,
+        tol: float,
+        reason: str = "",
+        *,
+        refine: bool = True,
+        hidden: bool = False,
     ) -> Generator[Step[Mixture], None, State]:
         """Cycles until F settles; yields them, showing `kept` while it is better, or `hidden` throughout.
 

@@ -92,7 +92,7 @@ class NeighborhoodSearch:
 
     def exhaustive(self, centers: F64) -> Graph:
         """The G nearest centres of every centre. O(C²D)."""
-        return nearest_graph(self._shard, centers, self._options.G)
+        return np.asarray(nearest_graph(self._shard, centers, self._options.G))
 
     def before(self, centers: F64, graph: Graph) -> Graph:
         """Alg. 1 renews the neighbourhoods before the E-step."""

@@ -101,7 +101,7 @@ def start_from_means(shard: Shard, means: F64, covariance_type: str, options: EM
 
     The assignment is the E-step of a mixture so cold that it is hard; rows halfway between two means go to both.
     """
-    limits = covariance_limits(shard, options)
+    limits, means = covariance_limits(shard, options), np.asarray(means)
     inertia = shard.run(Assign(means, want="labels")).objective
     cold = cold_mixture(means, inertia / (shard.total_weight * means.shape[1]), covariance_type, limits)
     return m_step(cold, e_step(shard, cold), limits, learned_weights=options.learned_weights)

@@ -17,7 +17,8 @@ instead, as by `SearchByNeighborhoods`; that costs as much as probing and finds 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 
 import numpy as np
 
@@ -105,10 +106,11 @@ def start_probing(
 
 
 class SearchByProbing:
-    """E-steps of `truncated_em` that probe when it is due; these also renew the graph of the G closest components."""
+    """E-steps of `truncated_em` that probe when it is due; their cells also lead to the closest components."""
 
     def __init__(self, shard: Shard, graph: Graph, options: VariationalOptions, rng: np.random.Generator) -> None:
-        self._shard, self.graph, self._options, self._rng = shard, graph, options, rng
+        self._shard, self._options, self._rng = shard, options, rng
+        self.find_graph: Callable[[], Graph] = lambda: graph
         self._schedule, self._before = Schedule(options.C_prime), -np.inf
 
     def e_step(self, mixture: GaussianParameters, *, idle: bool) -> SoftStatistics:
@@ -117,7 +119,7 @@ class SearchByProbing:
             cells = draw_cells(self._shard, mixture.means, self._rng)
             found = self._shard.run(Expect(mixture, Probe(cells, N_PROBES, options.C_prime)))
             self._schedule.learn(found, self._before, self._shard.n_rows)
-            self.graph = graph_by_cells(self._shard, mixture.means, cells, options.G)
+            self.find_graph = cache(partial(graph_by_cells, self._shard, mixture.means, cells, options.G))
         else:
             found = self._shard.run(Expect(mixture, Probe(None, 0, options.C_prime)))
         self._before = found.log_likelihood

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -27,7 +27,12 @@ class SoftModel:
     """State of the variational mixture."""
 
     mixture: GaussianParameters
-    graph: Graph
+    find_graph: Callable[[], Graph]
+
+    @property
+    def graph(self) -> Graph:
+        """Neighbourhoods of the components, which nobody may have looked for yet."""
+        return self.find_graph()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +90,8 @@ def with_variance(mixture: GaussianParameters, squared_distance: float, limits: 
 class CandidateSearch(Protocol):
     """Where rows of a truncated mixture find better components."""
 
-    graph: Graph
-    """Neighbourhoods of the components."""
+    find_graph: Callable[[], Graph]
+    """Finds the neighbourhoods of the components as they are now, whenever it is called."""
 
     def e_step(self, mixture: GaussianParameters, *, idle: bool) -> SoftStatistics:
         """Renew K(n) of every row, and its sums; `idle` follows an iteration that has improved next to nothing."""
@@ -113,7 +118,7 @@ def truncated_em(
         found = search.e_step(mixture, idle=patience.is_idle)
         mixture = m_step(mixture, found, limits, learned_weights=learned_weights)  # Eq. 4
         stopped = patience.reason(iteration, found.log_likelihood, settled=False)
-        model = SoftModel(mixture, search.graph)
+        model = SoftModel(mixture, search.find_graph)
         yield Step(iteration, found.log_likelihood, found.n_distances + n_distances, None, model, stopped)
         if stopped:
             return
@@ -124,11 +129,12 @@ class SearchByNeighborhoods:
     """var-GMM-X/S: rows search the neighbourhoods of the components they keep (Alg. 1 and Alg. 2)."""
 
     def __init__(self, shard: Shard, graph: Graph, options: VariationalOptions, rng: np.random.Generator) -> None:
-        self._shard, self.graph = shard, graph
+        self._shard, self._graph, self.find_graph = shard, graph, lambda: graph
         self._neighborhoods = NeighborhoodSearch(shard, options, rng)
 
     def e_step(self, mixture: GaussianParameters, *, idle: bool) -> SoftStatistics:
-        graph = self._neighborhoods.before(mixture.means, self.graph)
+        graph = self._neighborhoods.before(mixture.means, self._graph)
         found = self._shard.run(Expect(mixture, Neighbors(graph, self._neighborhoods.search(mixture.means))))
-        self.graph = self._neighborhoods.after(graph, found.pairs)
+        self._graph = after = self._neighborhoods.after(graph, found.pairs)
+        self.find_graph = lambda: after
         return found

@@ -236,7 +236,7 @@ _UFUNCS: dict[str, Callable[..., Any]] = {
 def _einsum(subscripts: str, *operands: Any) -> Any:
     device = _device_of(operands)
     a, b = _tensors(operands, device)
-    if subscripts == "ij,ij->i":
+    if subscripts in ("ij,ij->i", "cd,cd->c"):
         return DeviceArray((a * b).sum(1))
     return DeviceArray((a * b).sum(0)) if subscripts == "ij,ij->j" else NotImplemented
 

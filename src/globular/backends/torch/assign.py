@@ -11,7 +11,6 @@ from globular.backends.torch.grouping import group
 from globular.backends.torch.products import Aim
 from globular.backends.torch.shard import TorchShard
 from globular.backends.torch.sums import moved_sums, sums_by
-from globular.errors import UnsupportedPassError
 from globular.model.cells import VISITS_ABOVE, CellLevel, CenterCells
 from globular.model.statistics import FarRows, HardStatistics
 from globular.seam.among import Down, Neighbors, Probe
@@ -32,12 +31,12 @@ def _former(shard: TorchShard, work: Assign) -> Any:
     return shard.label_tensor.clone() if work.want == "moves" else None
 
 
-def _sums(shard: TorchShard, want: str, n_clusters: int) -> Any:
+def label_sums(shard: TorchShard, want: str, n_clusters: int) -> Any:
     """(C, D + 2) sums of all rows by label, if they are wanted, else none of them."""
     return sums_by(shard, shard.label_tensor, n_clusters if want == "sums" else 0, errors=False)
 
 
-def _statistics(
+def hard_statistics(
     shard: TorchShard, work: Assign, former: Any, n_distances: int, tally: list[float], sums: Any
 ) -> HardStatistics:
     """What a pass has found; the tally is the objective, rows that changed, and more distances."""
@@ -57,16 +56,16 @@ def assign_all(shard: TorchShard, work: Assign) -> HardStatistics:
         found, sums = shard.recordings.run(("all", work.want), partial(_closest_at_once, shard, work.want), centers)
         *tally, n_unsure = found.tolist()
         if n_unsure == 0:
-            return _statistics(shard, work, former, shard.n_rows * n, tally, sums)
+            return hard_statistics(shard, work, former, shard.n_rows * n, tally, sums)
         shard.mostly_sure = False
         shard.label_tensor.copy_(before)
     _, found = Aim(shard, centers).closest(shard.label_tensor)
-    return _statistics(shard, work, former, shard.n_rows * n, found.tolist(), _sums(shard, work.want, n))
+    return hard_statistics(shard, work, former, shard.n_rows * n, found.tolist(), label_sums(shard, work.want, n))
 
 
 def _closest_at_once(shard: TorchShard, want: str, centers: Any) -> tuple[Any, Any]:
     _, tally = Aim(shard, centers).closest_at_once(shard.label_tensor)
-    return tally, _sums(shard, want, len(centers))
+    return tally, label_sums(shard, want, len(centers))
 
 
 @TorchShard.implements(Assign, Probe)
@@ -87,10 +86,10 @@ def assign_probe(shard: TorchShard, work: Assign) -> HardStatistics:
         tally, sums = shard.recordings.run(("probe", work.want, n_visits), probe, *given)
         n_distances = n_cells
     else:
-        visits, looks = _closest_small_cells(shard, cells, n_visits)
+        visits, looks = closest_small_cells(shard, cells, n_visits)
         tally = _visit(shard, centers, order, starts, visits, looks)
-        sums, n_distances = _sums(shard, work.want, len(centers)), len(cells.above.middles)
-    return _statistics(shard, work, former, shard.n_rows * (n_distances + 1), tally.tolist(), sums)
+        sums, n_distances = label_sums(shard, work.want, len(centers)), len(cells.above.middles)
+    return hard_statistics(shard, work, former, shard.n_rows * (n_distances + 1), tally.tolist(), sums)
 
 
 def _probe(
@@ -98,7 +97,7 @@ def _probe(
 ) -> tuple[Any, Any]:
     """A pass whose cells have been filled up with some that are out of reach."""
     _, visits = Aim(shard, middles, added=added).nominate(n_visits)
-    return _visit(shard, centers, order, starts, visits), _sums(shard, want, len(centers))
+    return _visit(shard, centers, order, starts, visits), label_sums(shard, want, len(centers))
 
 
 def _visit(shard: TorchShard, centers: Any, order: Any, starts: Any, visits: Any, looks: Any = None) -> Any:
@@ -112,7 +111,7 @@ def _visit(shard: TorchShard, centers: Any, order: Any, starts: Any, visits: Any
     return torch.cat([tally, n_looks.to(torch.float64)[None]])
 
 
-def _closest_small_cells(shard: TorchShard, cells: CenterCells, n_visits: int) -> tuple[Any, Any]:
+def closest_small_cells(shard: TorchShard, cells: CenterCells, n_visits: int) -> tuple[Any, Any]:
     """Those of the cells in cells that every row visits, (N, p), and distances to find them, to be added."""
     above = cells.above
     assert above is not None
@@ -143,7 +142,7 @@ def assign_down(shard: TorchShard, work: Assign) -> HardStatistics:
     shard.d2_tensor.copy_(d2)
     sums = sums_by(shard, labels, len(tree.centers), errors=True)
     tally = torch.cat([tally, torch.cat(looks).sum()[None]])
-    found = _statistics(
+    found = hard_statistics(
         shard, work, former, n_distances + n_looks, tally.tolist(), sums if work.want == "sums" else sums[:0]
     )
     found.errors = shard.give(sums[:, -1])
@@ -163,22 +162,15 @@ def _descend(shard: TorchShard, level: CellLevel, cells: Any, children: Any, loo
     return *aim.decide(found, children, scores if aim.by_kernels else None), 0
 
 
-@TorchShard.implements(Assign, Neighbors)
-def assign_neighbors(shard: TorchShard, work: Assign) -> HardStatistics:
-    """Every row against the neighbours of its own centre."""
+def closest_neighbor(shard: TorchShard, work: Assign) -> HardStatistics:
+    """Every row against the neighbours of its own centre, and nothing else; `neighbors` has the other searches."""
     assert isinstance(work.among, Neighbors)
-    search = work.among.search
-    if search.n_candidates != 1 or search.n_random or search.estimate:
-        raise UnsupportedPassError(
-            "Assign among Neighbors is not available here: GPUs search the neighbours of one centre a row, and "
-            "estimate no neighbourhoods; use device='cpu'"
-        )
     graph = shard.tensor(work.among.graph, torch.int32)
     candidates = graph[shard.label_tensor.long()]
     former = _former(shard, work)
     _, tally = Aim(shard, work.centers).decide(candidates, shard.label_tensor, keep=True)
-    sums = _sums(shard, work.want, len(work.centers))
-    return _statistics(shard, work, former, shard.n_rows * candidates.shape[1], tally.tolist(), sums)
+    sums = label_sums(shard, work.want, len(work.centers))
+    return hard_statistics(shard, work, former, shard.n_rows * candidates.shape[1], tally.tolist(), sums)
 
 
 @TorchShard.implements(RoughCells)

@@ -37,10 +37,11 @@ class DeviceState(PointState):
         super().__init__(n_rows)
         self._device, self._tensors = device, dict[str, Any]()
 
-    def tensor(self, name: str, dtype: Any, fill: float) -> Any:
-        """The tensor of that name; made and filled on first use."""
-        if name not in self._tensors:
-            self._tensors[name] = torch.full((self.n_rows,), fill, dtype=dtype, device=self._device)
+    def tensor(self, name: str, dtype: Any, fill: float, width: int | None = None) -> Any:
+        """The tensor of that name; made and filled on first use or when its width changed."""
+        shape = (self.n_rows,) if width is None else (self.n_rows, width)
+        if name not in self._tensors or self._tensors[name].shape != shape:
+            self._tensors[name] = torch.full(shape, fill, dtype=dtype, device=self._device)
         return self._tensors[name]
 
     def view(self, start: int, stop: int) -> DeviceState:
@@ -52,8 +53,8 @@ class _DeviceStateView(DeviceState):
         super().__init__(stop - start, whole._device)
         self._whole, self._rows = whole, slice(start, stop)
 
-    def tensor(self, name: str, dtype: Any, fill: float) -> Any:
-        return self._whole.tensor(name, dtype, fill)[self._rows]
+    def tensor(self, name: str, dtype: Any, fill: float, width: int | None = None) -> Any:
+        return self._whole.tensor(name, dtype, fill, width)[self._rows]
 
 
 class CardShard(HostShard):

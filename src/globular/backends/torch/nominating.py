@@ -229,7 +229,8 @@ def _keep_few(kept, keys, tile, is_here, KEPT: tl.constexpr):
         lowest = tl.min(keys, axis=1)
         low = _with_number(tl.where(is_here, lowest, NOBODY), tile)
         worst = tl.max(kept, axis=1)
-        kept = tl.where((kept == worst[:, None]) & (low < worst)[:, None], low[:, None], kept)
+        is_closer = (low < worst) & is_here & (lowest < NOBODY)  # nobody twice would make room for one in two places
+        kept = tl.where((kept == worst[:, None]) & is_closer[:, None], low[:, None], kept)
         keys = tl.where(keys == lowest[:, None], NOBODY, keys)
     return kept
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from globular.backends.torch import streaming
-from globular.backends.torch.arrays import tensor_dtype
+from globular.backends.torch.arrays import DeviceArray, tensor_dtype
 from globular.backends.torch.card import CardShard
 from globular.backends.torch.device import find_device
 from globular.backends.torch.shard import TorchShard
@@ -22,11 +22,9 @@ from globular.model.statistics import F64
 logger = logging.getLogger("globular")
 
 ROWS_PER_COPY = 1 << 16
-NUMBERS_PER_ROW = 64
-"""Bytes of state, orders and nominees that passes hold for every row, at most."""
 COPIES_OF_CENTERS = 160
 """Bytes for every number of the centres: parameters, sums, velocities and products of several precisions."""
-SPARE_BYTES = 1 << 29
+SPARE_BYTES = 1 << 30
 
 
 def tensor_of(X: Any) -> Any:
@@ -34,7 +32,7 @@ def tensor_of(X: Any) -> Any:
     return X.detach() if isinstance(X, torch.Tensor) else torch.from_dlpack(X)
 
 
-def rows_on_card(X: Any, name: str, n_clusters: int) -> Any:
+def rows_on_card(X: Any, name: str, n_clusters: int, bytes_per_row: int) -> Any:
     """Rows as a tensor on the device of this name: from a tensor there, an array, or a source, block by block.
 
     An array or a source that the card cannot hold beside what a fit takes is returned as it is: it will be streamed.
@@ -46,7 +44,7 @@ def rows_on_card(X: Any, name: str, n_clusters: int) -> Any:
         raise DataError(f"{X.name}: sparse rows do not go to a GPU; use device='cpu'")
     n, D = (X.n_rows, X.n_columns) if isinstance(X, Source) else X.shape
     n_bytes = n * D * tensor_dtype(X.dtype).itemsize
-    if n_bytes + _bytes_beside(n, D, n_clusters) > free_bytes(device):
+    if n_bytes + _bytes_beside(n, D, n_clusters, bytes_per_row) > free_bytes(device):
         logger.info("X, %.1f MiB, is larger than %s has room for: streamed", n_bytes / 2**20, device)
         return X
     if isinstance(X, np.ndarray):
@@ -94,15 +92,15 @@ def free_bytes(device: Any) -> float:
     return float(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
 
 
-def _bytes_beside(n_rows: int, n_columns: int, n_clusters: int) -> int:
-    """What a fit takes of a card beside X."""
+def _bytes_beside(n_rows: int, n_columns: int, n_clusters: int, bytes_per_row: int) -> int:
+    """What a fit takes of a card beside X; `bytes_per_row` for the state, orders and nominees of every row, at most."""
     copies = min(8 * n_rows * n_columns, 1 << 30)
-    return NUMBERS_PER_ROW * n_rows + COPIES_OF_CENTERS * n_clusters * n_columns + copies + SPARE_BYTES
+    return bytes_per_row * n_rows + COPIES_OF_CENTERS * n_clusters * n_columns + copies + SPARE_BYTES
 
 
-def check_card_memory(shard: CardShard, n_clusters: int) -> None:
+def check_card_memory(shard: CardShard, n_clusters: int, bytes_per_row: int) -> None:
     """Say beforehand how much memory of the card a fit takes beside X, and refuse what it does not have."""
-    n_bytes = _bytes_beside(shard.n_rows, shard.n_columns, n_clusters)
+    n_bytes = _bytes_beside(shard.n_rows, shard.n_columns, n_clusters, bytes_per_row)
     if isinstance(shard, StreamedShard):
         n_bytes += streaming.PARTS_AT_ONCE * streaming.PART_BYTES
     logger.info("the fit, beside X, on %s: up to %.1f MiB", shard.device, n_bytes / 2**20)
@@ -117,7 +115,8 @@ def check_card_memory(shard: CardShard, n_clusters: int) -> None:
 def beside(X: Any, values: Any) -> Any:
     """Values as a tensor beside X, of the kind that X is."""
     rows = tensor_of(X)
-    tensor = torch.as_tensor(np.asarray(values)).to(rows.device)
+    on_card = isinstance(values, DeviceArray)
+    tensor = (values.tensor if on_card else torch.as_tensor(np.asarray(values))).to(rows.device)
     if isinstance(X, torch.Tensor):
         return tensor
     cupy = __import__(type(X).__module__.split(".")[0])

@@ -73,7 +73,7 @@ class TorchShard(CardShard):
 
     @property
     def lacks(self) -> Mapping[str, str]:
-        return {"sparse rows": DENSE}
+        return {"sparse rows": DENSE, "rows on a CPU": NOT_WRITTEN}
 
     @cached_property
     def lengths(self) -> Any:

@@ -16,7 +16,7 @@ import torch
 
 from globular.backends.torch.arrays import tensor_dtype
 from globular.backends.torch.card import DENSE, CardShard
-from globular.backends.torch.shard import TorchShard, beside, exact_type
+from globular.backends.torch.shard import NOT_WRITTEN, TorchShard, beside, exact_type
 from globular.data.blocks import Block, Source, working_dtype
 from globular.data.some_rows import check_rows
 from globular.model.statistics import F64
@@ -71,7 +71,7 @@ class StreamedShard(CardShard):
 
     @property
     def lacks(self) -> Mapping[str, str]:
-        return {"sparse rows": DENSE, "rows that stay": READ_ANEW}
+        return {"sparse rows": DENSE, "rows that stay": READ_ANEW, "rows on a CPU": NOT_WRITTEN}
 
     def _taken(self, indices: Index) -> TorchShard:
         chosen = np.asarray(indices)

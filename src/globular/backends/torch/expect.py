@@ -1,0 +1,44 @@
+"""Exact E-steps of Gaussian mixtures on the card, and what a mixture says of every row there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from globular.backends.torch.densities import Densities
+from globular.backends.torch.shard import TorchShard
+from globular.model.gaussian import GaussianParameters
+from globular.model.statistics import SoftStatistics
+from globular.seam.among import All
+from globular.seam.passes import Answer, Expect, LabelByDensity
+
+
+@TorchShard.implements(Expect, All)
+def expect_all(shard: TorchShard, work: Expect) -> SoftStatistics:
+    """Sums weighted by the responsibilities. N·C densities; memory: a block of rows."""
+    return Densities(shard, work.mixture).statistics()
+
+
+@TorchShard.implements(LabelByDensity)
+def label_by_density(shard: TorchShard, work: LabelByDensity) -> None:
+    for block in Densities(shard, work.mixture).blocks():
+        shard.label_tensor[block.rows] = block.joint.argmax(dim=1).to(torch.int32)
+
+
+@TorchShard.implements(Answer, GaussianParameters)
+def answer(shard: TorchShard, work: Answer) -> list[Any]:
+    """What a mixture says of every row; see `backends.cpu.expect.all.answer`."""
+    densities = Densities(shard, work.model)
+    shape = (shard.n_rows, densities.n_components) if work.want == "probabilities" else (shard.n_rows,)
+    is_whole = work.want == "components"
+    found = torch.empty(shape, dtype=torch.int64 if is_whole else torch.float64, device=shard.device)
+    for block in densities.blocks():
+        if is_whole:
+            found[block.rows] = block.joint.argmax(dim=1)
+        else:
+            shares, log_densities = block.shares()
+            found[block.rows] = shares if work.want == "probabilities" else log_densities
+    if work.want == "total":
+        return [float((found if shard.w is None else found * shard.w).sum())]
+    return [shard.give(found)]

@@ -271,11 +271,11 @@ def main(arguments: list[str] | None = None) -> None:
     if options.minutes is not None:
         ours = dict.fromkeys((run.problem, run.program) for run in missing if run.program in OURS)
         compile_kernels(ours, deadline)
-    for run in missing:
+    for at, run in enumerate(missing):
         left = deadline - time.monotonic()
         if left <= 0.0:
-            console.print(f"no time was left for {run.problem}, {run.program}, threads {run.threads}", highlight=False)
-            continue
+            console.print(f"no time was left for {len(missing) - at} of {len(wanted)} runs", highlight=False)
+            break
         runs[run.key] = done = run_one(run, options.rounds, min(options.timeout, left))
         write_runs(options.output, runs.values())
         outcome = done.message if done.seconds is None else in_words(done.seconds)

@@ -22,8 +22,9 @@ from threadpoolctl import ThreadpoolController
 
 from globular.cores import usable_cores
 
-WAKING = 25e-6
-"""Seconds until another thread is at work, one after the other: each has to have the interpreter's lock for a while."""
+WAKING = 1e-4
+"""Seconds until another thread is at work, one after the other: each has to have the interpreter's lock for a while,
+and most have slept since the last pass. (In a loop of passes without pauses it is a quarter of it.)"""
 
 Arguments = ParamSpec("Arguments")
 Item = TypeVar("Item")

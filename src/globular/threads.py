@@ -290,9 +290,10 @@ def run_all(
 
 
 def on_all_threads(work: Callable[[], object], n_threads: int, *, calls_blas: bool = True) -> None:
-    """Call a function once on each of our threads, the calling one included: what is left to do is in its queue.
+    """Call a function on so many of our threads at once, the calling one included: what is left to do is in its queue.
 
-    For kernels that share a `kernels.queue`; a thread that wakes late finds the queue empty and returns at once.
+    For kernels that share a `kernels.queue` and return when it is empty: a thread that has not begun when the calling
+    one is done is not waited for, and does not call it.
     """
     share_out = partial(_share_out, work, n_threads)
     (single_threaded_blas(share_out) if calls_blas else share_out)()

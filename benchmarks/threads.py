@@ -118,6 +118,16 @@ def compile_kernels(programs: Iterable[tuple[str, str]], deadline: float) -> Non
                 pool.submit(run_one, ThreadRun(problem, program, cores, COMPILED, ""), 1, left)
 
 
+def everything(threads: Sequence[int], scale: float, commit: str, chosen: Sequence[ThreadProblem]) -> list[ThreadRun]:
+    """All problems, programs and numbers of threads."""
+    return [
+        ThreadRun(problem.name, program, n, scale, commit)
+        for problem in chosen
+        for n in threads
+        for program in problem.programs
+    ]
+
+
 def most_important(
     threads: Sequence[int], scale: float, commit: str, chosen: Sequence[ThreadProblem]
 ) -> list[ThreadRun]:
@@ -257,25 +267,18 @@ def main(arguments: list[str] | None = None) -> None:
     options.output.parent.mkdir(parents=True, exist_ok=True)
     problems = [problem for problem in PROBLEMS.values() if options.only in problem.name]
     threads = sorted(n for n in options.threads if n <= allowed_cores())
-    if options.minutes is None:
-        wanted = [
-            ThreadRun(problem.name, program, n, options.scale, commit)
-            for problem in problems
-            for n in threads
-            for program in problem.programs
-        ]
-    else:
-        wanted = most_important(threads, options.scale, commit, problems)
-    wanted = [run for run in wanted if options.programs in run.program and is_there(run.program)]
+    choose = everything if options.minutes is None else most_important
+    wanted = [run for run in choose(threads, options.scale, commit, problems) if is_there(run.program)]
+    wanted = [run for run in wanted if options.programs in run.program]
     missing = [run for run in wanted if run.key not in runs or runs[run.key].message]
     if options.minutes is not None:
         ours = dict.fromkeys((run.problem, run.program) for run in missing if run.program in OURS)
         compile_kernels(ours, deadline)
-    for run in missing:
+    for at, run in enumerate(missing):
         left = deadline - time.monotonic()
         if left <= 0.0:
-            console.print(f"no time was left for {run.problem}, {run.program}, threads {run.threads}", highlight=False)
-            continue
+            console.print(f"no time was left for {len(missing) - at} of {len(wanted)} runs", highlight=False)
+            break
         runs[run.key] = done = run_one(run, options.rounds, min(options.timeout, left))
         write_runs(options.output, runs.values())
         outcome = done.message if done.seconds is None else in_words(done.seconds)

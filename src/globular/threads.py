@@ -22,8 +22,9 @@ from threadpoolctl import ThreadpoolController
 
 from globular.cores import usable_cores
 
-WAKING = 25e-6
-"""Seconds until another thread is at work, one after the other: each has to have the interpreter's lock for a while."""
+WAKING = 1e-4
+"""Seconds until another thread is at work, one after the other: each has to have the interpreter's lock for a while,
+and most have slept since the last pass. (In a loop of passes without pauses it is a quarter of it.)"""
 
 Arguments = ParamSpec("Arguments")
 Item = TypeVar("Item")
@@ -289,9 +290,10 @@ def run_all(
 
 
 def on_all_threads(work: Callable[[], object], n_threads: int, *, calls_blas: bool = True) -> None:
-    """Call a function once on each of our threads, the calling one included: what is left to do is in its queue.
+    """Call a function on so many of our threads at once, the calling one included: what is left to do is in its queue.
 
-    For kernels that share a `kernels.queue`; a thread that wakes late finds the queue empty and returns at once.
+    For kernels that share a `kernels.queue` and return when it is empty: a thread that has not begun when the calling
+    one is done is not waited for, and does not call it.
     """
     share_out = partial(_share_out, work, n_threads)
     (single_threaded_blas(share_out) if calls_blas else share_out)()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from globular import GaussianMixture, VariationalGaussianMixture
+from globular import GaussianMixture, VariationalGaussianMixture, threads
 from globular.algorithms.kmeans.cells import draw_cells, label_by_cells
 from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
@@ -18,7 +18,6 @@ from globular.algorithms.mixtures.probing import LONGEST_WAIT, Schedule, SearchB
 from globular.algorithms.mixtures.variational import truncated_em
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu import cells as in_cells
-from globular.backends.cpu.expect import probe as probed_soft
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
 from globular.data.open import as_source
@@ -141,8 +140,8 @@ def layouts(rows: Any, weights: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("covariance_type", TYPES)
 def test_the_pass_in_any_layout(covariance_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probed_soft, "ROWS_PER_TASK", 16)
     monkeypatch.setattr(in_cells, "ROWS_PER_TASK", 16)
+    monkeypatch.setattr(threads, "WAKING", 1e-12)
     rows, weights = blobs(n=200).astype(np.float32), weights_for(200)
     mixture = mixture_of(rows, covariance_type, 40)
     whole = CpuShard(rows, weights)

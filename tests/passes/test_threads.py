@@ -357,4 +357,4 @@ def test_each_number_of_a_queue_is_taken_once(n_threads: int) -> None:
     queue, takers = new_queue(), np.zeros(100_000, dtype=np.int64)
     on_all_threads(lambda: add_numbers(queue, len(takers), takers, 1), n_threads)
     assert (takers == 1).all()
-    assert queue[0] == len(takers) + n_threads
+    assert len(takers) < queue[0] <= len(takers) + n_threads  # who wakes too late does not look

@@ -11,11 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import inline, kernel
+from globular.kernels.cells import block_size
+from globular.kernels.compile import allocating_kernel, inline, kernel
 from globular.kernels.neighborhoods import AHEAD
 from globular.kernels.prefetch import prefetch_row
 from globular.kernels.probe import HEAT, lowest_of_heat
+from globular.kernels.queue import take_number
+from globular.kernels.rows import length as length_of
 from globular.kernels.rows import order_key
+from globular.kernels.scores import copy_row
 
 
 @inline
@@ -47,30 +51,85 @@ def take_in(cost: float, c: int, costs: Any, members: Any, i: int, last: int) ->
 
 @kernel
 def own_costs(
-    rows: Any,  # IN  (array,): n rows
+    queue: Any,  # IN/OUT runs
+    length: int,  # IN  rows of a run
+    rows: Any,  # IN  (array,)
     means: Any,  # IN  (C, D) float64
     precisions: Any,  # IN  (C, 1) or (C, D) float64
     biases: Any,  # IN  (C,) float64
-    members: Any,  # IN/OUT (n, C′) K(n), sorted by cost; −1 where there is none
-    costs: Any,  # OUT (n, C′) ascending; inf where there is no member
-) -> int:
-    """What K(n) costs at these parameters; returns the number of components looked at. O(n · C′ · D)."""
-    n, C_prime = members.shape
-    n_costs = 0
-    for i in range(n):
-        for a in range(C_prime):
-            c = members[i, a]
-            if c < 0:
-                costs[i, a] = np.inf
-                continue
-            take_in(exact_cost(rows[0], i, means, c, precisions, biases), c, costs, members, i, a)
-            n_costs += 1
-    return n_costs
+    members: Any,  # IN/OUT (N, C′) K(n), sorted by cost; −1 where there is none
+    costs: Any,  # OUT (N, C′) ascending; inf where there is no member
+    n_costs: Any,  # OUT (runs,) components looked at
+) -> None:
+    """What K(n) costs at these parameters. O(N · C′ · D)."""
+    run = take_number(queue)
+    while run < n_costs.shape[0]:
+        n_costs[run] = 0
+        for i in range(run * length, min((run + 1) * length, members.shape[0])):
+            for a in range(members.shape[1]):
+                c = members[i, a]
+                if c < 0:
+                    costs[i, a] = np.inf
+                    continue
+                take_in(exact_cost(rows[0], i, means, c, precisions, biases), c, costs, members, i, a)
+                n_costs[run] += 1
+        run = take_number(queue)
+
+
+@allocating_kernel  # it makes nothing, but a call of BLAS is compiled with the allocator only
+def visit_cells(
+    queue: Any,  # IN/OUT tasks
+    tasks: Any,  # IN  (T, 3) as in `cells`
+    rows: Any,  # IN  (array,)
+    order: Any,  # IN  (N,)
+    places: Any,  # IN  (N,)
+    offset: Any,  # IN  (D,) or empty
+    starts: Any,  # IN  (cells + 1,)
+    components: Any,  # IN  (C,) in the order of their cells
+    factors: Any,  # IN  (C, D) or (C, 2D) what a product takes of each, in that order
+    norms: Any,  # IN  (C,) in that order, as all that `check_cell` takes of a cell
+    curvatures: Any,  # IN  (C,)
+    means: Any,  # IN  (C, D) float64
+    precisions: Any,  # IN  (C, 1) or (C, D) float64
+    biases: Any,  # IN  (C,) float64
+    members: Any,  # IN/OUT (N, C′)
+    costs: Any,  # IN/OUT (N, C′) ascending
+    seen: Any,  # scratch (B, D), or (B, 2D): the squares too
+    scores: Any,  # scratch
+    lengths: Any,  # scratch (B,)
+    keys: Any,  # scratch (largest cell rounded up to a multiple of HEAT,) integers as wide as a score
+) -> None:
+    """Each row against the components of one cell. O(N · D · components)."""
+    D = rows[0].shape[1]
+    t = take_number(queue)
+    while t < tasks.shape[0]:
+        first, stop = starts[tasks[t, 0]], starts[tasks[t, 0] + 1]
+        B = block_size(scores, stop - first, lengths.shape[0])
+        for begin in range(tasks[t, 1], tasks[t, 2], B):
+            end = min(begin + B, tasks[t, 2])
+            m = end - begin
+            for k in range(m):
+                if k + AHEAD < m:
+                    prefetch_row(rows[0], places[begin + k + AHEAD])
+                copy_row(rows[0], places[begin + k], offset, seen, k)
+                if seen.shape[1] > D:
+                    for j in range(D):
+                        seen[k, D + j] = seen[k, j] * seen[k, j]
+                lengths[k] = length_of(seen[k], 0, D) if seen.shape[1] == D else 0.0
+            block = scores[: m * (stop - first)].reshape(m, stop - first)
+            np.dot(seen[:m], factors[first:stop].T, block)
+            check_cell(
+                rows, places[begin:end], order[begin:end], lengths, block, norms[first:stop], curvatures[first:stop],
+                components[first:stop], means, precisions, biases, members, costs,
+                keys[: (stop - first + HEAT - 1) // HEAT * HEAT],
+            )  # fmt: skip
+        t = take_number(queue)
 
 
 @kernel
 def check_cell(
-    rows: Any,  # IN  (array,): the rows of a task, gathered
+    rows: Any,  # IN  (array,)
+    at: Any,  # IN  (n,) where the rows of a block lie
     chosen: Any,  # IN  (n,) their numbers in the shard
     lengths: Any,  # IN  (n,) ‖x − offset‖; 0 where costs do not need it
     scores: Any,  # IN  (n, components of the cell) the part of the costs that is a product
@@ -104,7 +163,7 @@ def check_cell(
             for g in range(heat * HEAT, min((heat + 1) * HEAT, n_components)):
                 if keys[g] > limit or is_member(components[g], members, i):
                     continue
-                cost = exact_cost(rows[0], k, means, components[g], precisions, biases)
+                cost = exact_cost(rows[0], at[k], means, components[g], precisions, biases)
                 if cost < costs[i, last]:
                     take_in(cost, components[g], costs, members, i, last)
                     limit = limit_key(costs[i, last], norms)
@@ -127,38 +186,48 @@ def is_member(c: int, members: Any, i: int) -> bool:
 
 @kernel
 def free_energy(
-    costs: Any,  # IN  (n, C′) ascending
+    queue: Any,  # IN/OUT runs
+    length: int,  # IN  rows of a run
+    costs: Any,  # IN  (N, C′) ascending
     unit: float,  # IN  −2 log p(c, x) = unit · cost + base
     base: float,  # IN
-    weights: Any,  # IN  (n,) or empty
-) -> float:
-    """Σ w log Σ_{c∈K(n)} p(c, x), Eq. 10. O(n · C′)."""
-    total = 0.0
-    for i in range(costs.shape[0]):
-        norm = 0.0
-        for a in range(costs.shape[1]):
-            norm += np.exp(-0.5 * unit * (costs[i, a] - costs[i, 0]))
-        weight = weights[i] if weights.shape[0] else 1.0
-        total += weight * (np.log(norm) - 0.5 * (unit * costs[i, 0] + base))
-    return total
+    weights: Any,  # IN  (N,) or empty
+    totals: Any,  # OUT (runs,) Σ w log Σ_{c∈K(n)} p(c, x), Eq. 10
+) -> None:
+    """O(N · C′)."""
+    run = take_number(queue)
+    while run < totals.shape[0]:
+        totals[run] = 0.0
+        for i in range(run * length, min((run + 1) * length, costs.shape[0])):
+            norm = 0.0
+            for a in range(costs.shape[1]):
+                norm += np.exp(-0.5 * unit * (costs[i, a] - costs[i, 0]))
+            weight = weights[i] if weights.shape[0] else 1.0
+            totals[run] += weight * (np.log(norm) - 0.5 * (unit * costs[i, 0] + base))
+        run = take_number(queue)
 
 
 @kernel
 def shares_of_costs(
-    costs: Any,  # IN  (n, C′) ascending; OUT w q(c): Eq. 5, the posterior renormalised over K(n)
+    queue: Any,  # IN/OUT runs
+    length: int,  # IN  rows of a run
+    costs: Any,  # IN  (N, C′) ascending; OUT w q(c): Eq. 5, the posterior renormalised over K(n)
     unit: float,  # IN
     base: float,  # IN
-    weights: Any,  # IN  (n,) or empty
-) -> float:
-    """Truncated responsibilities in the place of costs; returns the free energy. O(n · C′)."""
-    total = 0.0
-    for i in range(costs.shape[0]):
-        lowest, norm = costs[i, 0], 0.0
-        for a in range(costs.shape[1]):
-            costs[i, a] = np.exp(-0.5 * unit * (costs[i, a] - lowest))
-            norm += costs[i, a]
-        weight = weights[i] if weights.shape[0] else 1.0
-        for a in range(costs.shape[1]):
-            costs[i, a] *= weight / norm
-        total += weight * (np.log(norm) - 0.5 * (unit * lowest + base))
-    return total
+    weights: Any,  # IN  (N,) or empty
+    totals: Any,  # OUT (runs,) as in `free_energy`
+) -> None:
+    """Truncated responsibilities in the place of costs. O(N · C′)."""
+    run = take_number(queue)
+    while run < totals.shape[0]:
+        totals[run] = 0.0
+        for i in range(run * length, min((run + 1) * length, costs.shape[0])):
+            lowest, norm = costs[i, 0], 0.0
+            for a in range(costs.shape[1]):
+                costs[i, a] = np.exp(-0.5 * unit * (costs[i, a] - lowest))
+                norm += costs[i, a]
+            weight = weights[i] if weights.shape[0] else 1.0
+            for a in range(costs.shape[1]):
+                costs[i, a] *= weight / norm
+            totals[run] += weight * (np.log(norm) - 0.5 * (unit * lowest + base))
+        run = take_number(queue)

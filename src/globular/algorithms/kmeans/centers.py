@@ -10,10 +10,12 @@ import numpy as np
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.passes import Farthest
 from globular.seam.shard import Shard
-from globular.threads import even_ranges, run_all
+from globular.threads import even_ranges, run_all, worth_waking
 
 NUMBERS_PER_PART = 1 << 16
-"""Numbers of centres for which another thread is worth waking."""
+"""Numbers of centres that are worked on at once: they stay in the cache."""
+SECONDS_PER_NUMBER = 2e-9
+"""Of all that is done to one at once, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +71,12 @@ def update_centers(
 
 def by_parts(work: Callable[[slice], object], sums: F64, n_threads: int) -> None:
     """Do something to all rows of an array, (C, D), on our threads; a single one takes all of them at once."""
-    if n_threads == 1 or sums.size <= NUMBERS_PER_PART:
+    threads = worth_waking(n_threads, SECONDS_PER_NUMBER * sums.size)
+    if threads == 1:
         work(slice(None))
         return
     spans = even_ranges(len(sums), 1 + NUMBERS_PER_PART // max(1, sums.shape[1]))
-    run_all(lambda span: work(slice(*span)), spans, n_threads, calls_blas=False)
+    run_all(lambda span: work(slice(*span)), spans, threads, calls_blas=False)
 
 
 def place_empty(

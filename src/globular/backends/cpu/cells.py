@@ -7,7 +7,7 @@ they lie (other types than float32 and float64, rows picked from others) are bro
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from globular.backends.cpu.products import THIN
 from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, gather_rows, in_place, on_rows, picked_in_place
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.host import NONE
+from globular.backends.host import NONE, SECONDS_PER_NUMBER
 from globular.kernels import cells as kernels
 from globular.kernels import thin, thin_cells
 from globular.kernels.nearest import TILE
@@ -24,7 +24,7 @@ from globular.kernels.queue import new_queue
 from globular.model.groups import group_by
 from globular.model.statistics import F64
 from globular.seam.passes import Labels
-from globular.threads import even_ranges, on_all_threads, run_all
+from globular.threads import even_ranges, on_all_threads, run_all, worth_waking
 
 Tasks = NDArray[np.int64]
 """(T, 3): a cell, and some of its rows, order[begin:end] of rows grouped by cell."""
@@ -117,8 +117,8 @@ class CellProduct:
                 factors[part] = np.multiply(shifted, -2.0, out=shifted)
 
         spans = even_ranges(len(members), 1 + PREPARED_AT_ONCE // max(1, shard.n_columns))
-        run_all(prepare, spans, min(shard.n_threads, 1 + len(spans) // 2), calls_blas=False)
-        self.factors: Floats = np.ascontiguousarray(factors.T) if self.is_thin or is_sparse else factors
+        run_all(prepare, spans, worth_waking(shard.n_threads, SECONDS_PER_NUMBER * factors.size), calls_blas=False)
+        self.factors = cast(Floats, np.ascontiguousarray(factors.T) if self.is_thin or is_sparse else factors)
         self._largest = int(np.diff(starts).max(initial=1))
 
     def closest(self, n: int) -> Labels:

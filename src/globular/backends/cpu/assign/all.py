@@ -29,7 +29,7 @@ ROWS_PER_SPAN = 1024
 SPANS = 256
 """Most spans, half as many where they have many sums: enough that 16 threads end at about the same time."""
 MANY_SUMS = 1 << 14
-SECONDS_PER_PRODUCT = 5e-11
+SECONDS_PER_PRODUCT = 6e-11
 """Of a number of a row and one of a centre, about; what else a row takes is worth 16 centres."""
 ADDED_AT_ONCE = 1 << 16
 """Numbers of all spans that a thread adds up before it takes the next clusters."""

@@ -2,33 +2,35 @@
 
 The log-joint of a row and a component with a diagonal covariance is an inner product of [x] (one variance a component)
 or [x, x²] (one a column) with parameters of the component, plus what depends on one of the two alone. So the components
-of a cell are compared by a matrix product as in `probed`; `kernels.probed_soft` fuses the choice of the C′ best.
+of a cell are compared by a matrix product, in the kernel that also chooses the C′ best (`kernels.expect_probe`).
 Cells are visited by distance, whatever the variances.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.assign.neighbors import kept_members
 from globular.backends.cpu.assign.probe import closest_cells
-from globular.backends.cpu.cells import cell_tasks
+from globular.backends.cpu.cells import BLOCK_ROWS, BLOCK_SCORES, CellShare, for_cells
 from globular.backends.cpu.expect.neighbors import Costs, soft_sums
-from globular.backends.cpu.products import CenterProduct, ScoreChunk
-from globular.backends.cpu.rows import Floats, KernelRows, gather_rows, read_only
+from globular.backends.cpu.rows import KernelRows, on_rows
 from globular.backends.cpu.shard import CpuShard
+from globular.backends.host import NONE, RUN, runs_of, threads_for_runs
 from globular.kernels import expect_probe as kernels
-from globular.kernels.nearest import row_lengths
 from globular.kernels.probe import HEAT
+from globular.kernels.queue import new_queue
 from globular.model.cells import CenterCells
-from globular.model.groups import group_by
 from globular.model.statistics import F64, SoftStatistics
 from globular.seam.among import Probe
-from globular.seam.passes import Expect
-from globular.threads import even_ranges, map_all, run_all
+from globular.seam.passes import Expect, Labels
+from globular.threads import on_all_threads
 
-ROWS_PER_TASK = 2048
+EXPONENTIAL = 8
+"""Numbers that are read in the time of one exponential, about."""
 
 
 @CpuShard.implements(Expect, Probe)
@@ -59,103 +61,85 @@ def _search(
     """Lower the costs of K(n) by the components of the closest cells; returns the number of distances."""
     visits, n_distances = closest_cells(shard, cells, n_probes)
     product = JointProduct(shard, means, weighed, cells)
-    sizes = np.diff(cells.starts)
     for a in range(visits.shape[1]):
-        _visit(shard, product, np.ascontiguousarray(visits[:, a]), members, costs)
-        n_distances += int(sizes[visits[:, a]].sum())
+        n_distances += product.visit(np.ascontiguousarray(visits[:, a]), members, costs)
     return n_distances
 
 
-class JointProduct(CenterProduct):
+class JointProduct:
     """Components by cell, prepared for costs by matrix products.
 
     These are lowered by a share of the terms that they are sums of, more than rounding takes from them.
     """
 
     def __init__(self, shard: CpuShard, means: F64, weighed: Costs, cells: CenterCells) -> None:
-        self.weighed = weighed
-        self.is_diagonal = weighed.search_precisions.shape[1] > 1
-        self.slack = 4 * float(np.finfo(shard.rows.dtype).eps) * (1 + np.sqrt(shard.n_columns))
-        super().__init__(shard, means, np.split(cells.order, cells.starts[1:-1]))
-
-    def _chunk(self, members: NDArray[np.intp]) -> ScoreChunk:
-        means = self.centers[members] if self.offset is None else self.centers[members] - self.offset
-        precisions, biases = self.weighed.search_precisions[members], self.weighed.search_biases[members]
-        lowered = (1.0 - self.slack) * precisions
-        factors = -2.0 * precisions * means
-        if self.is_diagonal:
+        self._shard, self._means, self._weighed = shard, np.ascontiguousarray(means, dtype=np.float64), weighed
+        self._components, self._starts = cells.order, np.asarray(cells.starts, dtype=np.int64)
+        self._offset, dtype = NONE if shard.offset is None else shard.offset, shard.dtype
+        is_diagonal = weighed.search_precisions.shape[1] > 1
+        slack = 4 * float(np.finfo(dtype).eps) * (1 + np.sqrt(shard.n_columns))
+        about = self._means[cells.order]
+        if len(self._offset):
+            about -= self._offset
+        precisions, biases = weighed.search_precisions[cells.order], weighed.search_biases[cells.order]
+        lowered = (1.0 - slack) * precisions
+        factors = -2.0 * precisions * about
+        if is_diagonal:
             factors = np.concatenate([factors, lowered], axis=1)
-        norms = (lowered * means**2).sum(axis=1) + biases - self.slack * np.abs(biases)
+        norms = (lowered * about**2).sum(axis=1) + biases - slack * np.abs(biases)
+        # what a cost has of ‖x − offset‖²; nothing where the squares of the columns are in the product
+        curvatures = np.zeros(len(about)) if is_diagonal else lowered[:, 0]
         with np.errstate(over="ignore"):  # what overflows is not found, and K(n) stays as it is
-            rounded = np.ascontiguousarray(factors.T, dtype=self.rows.dtype)
-            return ScoreChunk(members, rounded, norms.astype(self.rows.dtype), 0.0)
+            self._factors = factors.astype(dtype)
+            self._norms, self._curvatures = norms.astype(dtype), curvatures.astype(dtype)
+        self._largest = int(np.diff(self._starts).max(initial=1))
 
-    def curvatures(self, chunk: ScoreChunk) -> Floats:
-        """What a cost has of ‖x − offset‖²; nothing where the squares of the columns are in the product."""
-        precisions = self.weighed.search_precisions[chunk.members, 0]
-        with np.errstate(over="ignore"):
-            return ((0.0 if self.is_diagonal else 1.0 - self.slack) * precisions).astype(self.rows.dtype)
+    def visit(self, cell_of: Labels, members: NDArray[np.int32], costs: F64) -> int:
+        """One round: every row against the components of one cell; no two threads touch a row. Returns distances."""
+        weighed, (least, most), dtype = self._weighed, BLOCK_ROWS, self._factors.dtype
 
-    def heats(self, chunk: ScoreChunk) -> NDArray[np.generic]:
-        """Scratch for the keys of a cell."""
-        key_type = np.int32 if self.rows.dtype == np.float32 else np.int64
-        return np.empty(-(-len(chunk.members) // HEAT) * HEAT, dtype=key_type)
+        def visit(share: CellShare, numbers: NDArray[np.int64]) -> None:
+            kernels.visit_cells(
+                *share, self._offset, self._starts, self._components, self._factors, self._norms, self._curvatures,
+                self._means, weighed.search_precisions, weighed.search_biases, members, costs,
+                np.empty((most, self._factors.shape[1]), dtype=dtype),
+                np.empty(max(BLOCK_SCORES, least * self._largest), dtype=dtype), np.empty(most),
+                np.empty(-(-self._largest // HEAT) * HEAT, dtype=f"i{dtype.itemsize}"),
+            )  # fmt: skip
 
-    def seen(self, rows: KernelRows) -> KernelRows:
-        (about,) = super().seen(rows)
-        return (read_only(np.concatenate([about, about**2], axis=1)) if self.is_diagonal else about,)
+        sizes = np.diff(self._starts)
+        _, rows_of_cells = for_cells(self._shard, cell_of, len(sizes), visit)
+        return int(rows_of_cells @ sizes)
 
 
 def _own_costs(shard: CpuShard, means: F64, weighed: Costs, members: NDArray[np.int32], costs: F64) -> int:
     """The costs of K(n), which is sorted by them; returns their number."""
+    n_costs = np.empty(-(-shard.n_rows // RUN), dtype=np.int64)
 
-    def measure(span: tuple[int, int]) -> int:
-        part = slice(*span)
-        return kernels.own_costs(
-            shard.rows.kernel_rows(*span), means, weighed.search_precisions, weighed.search_biases,
-            members[part], costs[part],
+    def measure(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
+        kernels.own_costs(
+            queue, RUN, rows, means, weighed.search_precisions, weighed.search_biases, members[part], costs[part],
+            n_costs[runs_of(part)],
         )  # fmt: skip
 
-    return sum(map_all(measure, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads))
-
-
-def _visit(
-    shard: CpuShard, product: JointProduct, cell_of: NDArray[np.int32], members: NDArray[np.int32], costs: F64
-) -> None:
-    """One round: every row against the components of one cell; no two threads touch a row."""
-    starts, order = group_by(cell_of, len(product.chunks), shard.n_threads)
-    weighed = product.weighed
-
-    def search(task: tuple[int, int, int]) -> None:
-        cell, begin, end = task
-        chosen, chunk = order[begin:end], product.chunks[cell]
-        rows = gather_rows(shard.rows, chosen)
-        seen = product.seen(rows)
-        lengths = np.zeros(len(chosen))
-        if not product.is_diagonal:
-            row_lengths(seen, lengths)
-        kernels.check_cell(
-            rows, chosen, lengths, product.scores(seen, None, chunk), chunk.norms,
-            product.curvatures(chunk), chunk.members,
-            product.centers, weighed.search_precisions, weighed.search_biases, members, costs, product.heats(chunk),
-        )  # fmt: skip
-
-    run_all(search, cell_tasks(starts, ROWS_PER_TASK).tolist(), shard.n_threads)
+    on_rows(shard.rows, threads_for_runs(shard, members.shape[1] * shard.n_columns), measure, calls_blas=False)
+    return int(n_costs.sum())
 
 
 def _shares(shard: CpuShard, weighed: Costs, costs: F64) -> float:
     """The free energy; costs become w q(c)."""
-
-    def settle(span: tuple[int, int]) -> float:
-        part = slice(*span)
-        return kernels.shares_of_costs(costs[part], weighed.unit, weighed.base, shard.weights[part])
-
-    return float(sum(map_all(settle, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads)))
+    return _on_costs(shard, kernels.shares_of_costs, weighed, costs)
 
 
 def _free_energy(shard: CpuShard, weighed: Costs, costs: F64) -> float:
-    def of_rows(span: tuple[int, int]) -> float:
-        part = slice(*span)
-        return kernels.free_energy(costs[part], weighed.unit, weighed.base, shard.weights[part])
+    return _on_costs(shard, kernels.free_energy, weighed, costs)
 
-    return float(sum(map_all(of_rows, even_ranges(shard.n_rows, ROWS_PER_TASK), shard.n_threads)))
+
+def _on_costs(shard: CpuShard, kernel: Callable[..., None], weighed: Costs, costs: F64) -> float:
+    """What a kernel finds in runs of rows, added up."""
+    totals, queue = np.empty(-(-shard.n_rows // RUN)), new_queue()
+    threads = threads_for_runs(shard, EXPONENTIAL * costs.shape[1])
+    on_all_threads(
+        lambda: kernel(queue, RUN, costs, weighed.unit, weighed.base, shard.weights, totals), threads, calls_blas=False
+    )
+    return float(totals.sum())

@@ -16,8 +16,10 @@ from scipy import sparse, stats
 
 from globular import seeding
 from globular.algorithms import seeding as methods
+from globular.algorithms.seeding.common import few_rows_of
 from globular.algorithms.seeding.hierarchical import apportion, level_sizes
-from globular.algorithms.seeding.plus_plus import extend
+from globular.algorithms.seeding.named import draw_seeds
+from globular.algorithms.seeding.plus_plus import extend, plus_plus, plus_plus_of_few
 from globular.algorithms.steps import result_of
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
@@ -413,3 +415,21 @@ def test_seeds_are_shown_as_they_come_with_what_they_leave(method: Method, n_clu
         assert potential(X, step.model) <= step.objective * (1 + 1e-9)
     if method is methods.plus_plus:
         assert sizes[-1] == n_clusters and potential(X, steps[-1].model) == pytest.approx(steps[-1].objective)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_few_rows_have_the_same_greedy_seeds_without_a_pass(weighted: bool) -> None:
+    X = np.random.default_rng(0).normal(size=(700, 5)) + 30
+    weights = np.random.default_rng(1).integers(1, 6, 700).astype(float) if weighted else None
+    shard = CpuShard(X, weights)
+    by_passes = result_of(plus_plus(shard, 12, np.random.default_rng(2), 4))
+    at_once = result_of(plus_plus_of_few(shard, few_rows_of(shard), 12, np.random.default_rng(2), 4))
+    np.testing.assert_array_equal(at_once, by_passes)
+    start = result_of(draw_seeds(shard, "greedy k-means++", 12, np.random.default_rng(2)))
+    assert start.rows is not None and not start.labelled and start.name == "greedy k-means++"
+
+
+def test_many_rows_are_seeded_by_passes() -> None:
+    shard = CpuShard(np.random.default_rng(0).normal(size=(40_000, 7)))
+    start = result_of(draw_seeds(shard, "greedy k-means++", 3, np.random.default_rng(0)))
+    assert start.rows is None and start.labelled

@@ -166,7 +166,7 @@ def test_the_time_for_labels_is_foretold(model: Any) -> None:
 def test_no_further_run_begins_when_the_time_is_over() -> None:
     X = rows(3000, 5)
     slow = KMeans(C, n_init=50, max_time=0.5, callbacks=lambda *_: time.sleep(0.02), random_state=0).fit(X)
-    assert slow.stopped_ in ("max_time", "no label changed", "centres moved less than tol")
+    assert slow.stopped_ and slow.stopped_ not in ("callback", "interrupted")
     assert slow.inertia_ < 1.5 * KMeans(C, n_init=3, random_state=0).fit(X).inertia_
 
 

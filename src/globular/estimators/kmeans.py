@@ -55,8 +55,8 @@ class KMeans(CentroidEstimator):
         For "exact" and "probing": how widely to search and how long to go on.
     {init, n_init}
     max_iter : int, default=300
-        Most iterations over all rows of one run, swaps included; where there is a part of the rows, as many at most on
-        that before.
+        Most iterations over all rows of one run, swaps included; where there is a part of the rows, or they are few
+        and searched in one go, as many at most on that before.
     tol : float, default=1e-4
         For all but "probing": stop when the squared shifts of all centres add up to less than `tol` times the mean
         variance of the columns. "exact" stops earlier, when iterations gain little (see `quality`), unless `tol` is 0.
@@ -74,7 +74,8 @@ class KMeans(CentroidEstimator):
     label_recall_ : float
         Share of rows (of a random sample of 1,000) whose label is the exactly closest centre; 1 for exact labels.
     n_iter_ : int
-        Iterations over all rows, swaps included; 0 where the fit was ended before the first.
+        Iterations over all rows, swaps included; 0 where the fit was ended before the first. Few rows are searched
+        before that, so there is mostly one.
     history_ : :class:`globular.model.history.History`
         Records of the best run from its first centres on, each with the stage it belongs to.
     n_distances_ : int

@@ -7,7 +7,7 @@ shall be in the end. The stages:
 - "k-means": steps of the k-means that a mixture starts with. The objective is the lower bound that the mixture of its
   centres has with equal weights and one variance for all;
 - "part": swaps, or moves of components, and iterations on a part of the rows. The objective is that of the part, which
-  estimates that of all;
+  estimates that of all. Few rows are their own part, and a record stands for many iterations;
 - "swaps": iterations over all rows, after each of which centres move across gaps. A swap that was bad is undone in the
   next one, so the objective may rise for a while;
 - "iterations": iterations over all rows, as the algorithm is known by. What needs no preparation has these alone.

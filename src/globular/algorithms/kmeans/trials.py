@@ -63,7 +63,7 @@ class TrialOptions:
     more_failures: int = 128
     """As many more as this is times the number of clusters: the fewer there are, the cheaper they are."""
     max_trials: int = 60
-    """Of more than `CLUSTERS_TRIED`, fewer in proportion: the first trials swap many of them at once."""
+    """Of more than `CLUSTERS_TRIED`, fewer: the first trials swap many of them at once."""
     max_share: float = np.inf
     """Most iterations in trials, as a multiple of those before them."""
 
@@ -83,7 +83,7 @@ def search_by_trials(
     at_once, in_vain, prospects = max(1, len(centers) // 4), set[Swap](), None
     max_failures = trials.max_failures + trials.more_failures // len(centers)
     last_trial = min(options.max_iter, best.iteration * (1 + trials.max_share))
-    n_trials = trials.max_trials * CLUSTERS_TRIED // max(CLUSTERS_TRIED, len(centers))
+    n_trials = int(trials.max_trials * min(1.0, CLUSTERS_TRIED / len(centers)) ** 1.5)
     for _ in range(n_trials if len(centers) > 2 and not best.stopped else 0):
         n_distances = 0
         if prospects is None:

@@ -39,8 +39,10 @@ def plus_plus(shard: Shard, n_clusters: int, rng: np.random.Generator, n_local_t
 def plus_plus_of_few(
     shard: Shard, rows: FewRows, n_clusters: int, rng: np.random.Generator, n_local_trials: int
 ) -> Seeds:
-    """As `plus_plus` for the few rows of a shard, with which it leaves nothing behind."""
-    found = rows.seeds(rng.random((n_clusters, n_local_trials)))
+    """The same seeds as by `plus_plus`, up to rounding, for the few rows of a shard; it leaves nothing behind there."""
+    draws = np.zeros((n_clusters, n_local_trials))
+    draws[0, 0], draws[1:] = rng.random(), rng.random((n_clusters - 1, n_local_trials))
+    found = rows.seeds(draws)
     seeds = repeat_rows(shard.take(found.indices), n_clusters)
     yield seeds_so_far(seeds, found.potential)
     return seeds

@@ -249,6 +249,7 @@ class MixtureEstimator(DensityMixin, Estimator):
         self.covariances_ = mixture.covariances.astype(dtype)
         self.precisions_cholesky_ = mixture.factors.astype(dtype)
         self.precisions_ = mixture.precisions.astype(dtype)
+        self._last_mixture = mixture
 
     def _publish_course(self, data: Input, history: History, stopped: str) -> None:
         self.converged_ = stopped in CONVERGED

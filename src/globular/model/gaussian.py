@@ -54,7 +54,7 @@ class GaussianParameters:
         """Factors U of the precisions, U Uᵀ = Σ⁻¹."""
         return self.family.factors(self.covariances)
 
-    @property
+    @cached_property
     def precisions(self) -> F64:
         """Σ⁻¹; the shape of the covariances."""
         return self.family.precisions(self.factors)

@@ -43,7 +43,7 @@ KMEANS_STEPS, KMEANS_TOLERANCE = 6, 1e-2
 """Most steps of k-means, and the shift of the centres, relative to the variance of the columns, that ends them."""
 STEPS_OVER_ALL_ROWS = 30
 """The search takes as many steps on the part as cost so many over all rows."""
-STEPS_PER_STEP = 1.0
+STEPS_PER_STEP = 1.25
 """Where all rows are searched, steps of the search for every step that EM took before it."""
 MOST_STARTS, COMPONENTS_STARTED, STEPS_PER_START = 8, 32, 30
 """Few components are started several times, so many in all, if there are so many steps for each."""
@@ -64,11 +64,11 @@ def search_start(
     max_steps = _affordable(shard, part, n_components, covariance_type)
     n_starts = max(1, min(MOST_STARTS, COMPONENTS_STARTED // n_components, max_steps // STEPS_PER_START))
     max_steps = min(max_steps, STEPS_OF_MOVES + STEPS_PER_COMPONENT * n_components) if n_components > 2 else 0
-    whole = part.n_rows == shard.n_rows
+    whole, variance = part.n_rows == shard.n_rows, float(shard.column_moments()[1].mean())
     if whole and max_steps < STEPS_PER_DRAW + STEPS_PER_TRIAL:
-        centers = yield from _kmeans(part, n_components, rng)
+        centers = yield from _kmeans(part, n_components, variance, rng)
         return start_from_means(shard, centers, covariance_type, options)
-    start = yield from _best_start(part, n_starts, n_components, covariance_type, options, rng)
+    start = yield from _best_start(part, n_starts, n_components, covariance_type, options, variance, rng)
     logger.info("searches on %d of %d rows", part.n_rows, shard.n_rows)
     if whole:
         max_steps = min(max_steps, int(STEPS_PER_STEP * start.iteration))
@@ -79,11 +79,10 @@ def search_start(
     return (yield from _shown(part, em(part, found.model, options))).model
 
 
-def _kmeans(part: Shard, n_components: int, rng: np.random.Generator) -> Seeds:
-    """Seeds and some steps of k-means."""
+def _kmeans(part: Shard, n_components: int, variance: float, rng: np.random.Generator) -> Seeds:
+    """Seeds and some steps of k-means, as long as they move the centres by much beside the variance of the rows."""
     seeds = yield from draw_seeds(part, automatic(n_components), n_components, rng)
-    tol = KMEANS_TOLERANCE * float(part.column_moments()[1].mean())
-    for step in lloyd(part, seeds.centers, KMeansOptions(KMEANS_STEPS, tol)):
+    for step in lloyd(part, seeds.centers, KMeansOptions(KMEANS_STEPS, KMEANS_TOLERANCE * variance)):
         yield replace(step, iteration=0, stopped="", stage=KMEANS, next_rows=part.n_rows)
     return step.model
 
@@ -98,13 +97,19 @@ def _shown(
 
 
 def _best_start(
-    part: Shard, n_starts: int, n_components: int, covariance_type: str, options: EMOptions, rng: np.random.Generator
+    part: Shard,
+    n_starts: int,
+    n_components: int,
+    covariance_type: str,
+    options: EMOptions,
+    variance: float,
+    rng: np.random.Generator,
 ) -> Generator[Step[Any], None, Step[GaussianParameters]]:
     """Seeds, steps of k-means and rough EM from them, several times; returns the last step of the best."""
     rough = replace(options, tol=max(options.tol, ROUGH_TOL))
     best: Step[GaussianParameters] | None = None
     for _ in range(n_starts):
-        drawn = _kmeans(part, n_components, rng)
+        drawn = _kmeans(part, n_components, variance, rng)
         centers = (yield from drawn) if best is None else result_of(drawn)
         steps = _shown(part, em(part, start_from_means(part, centers, covariance_type, options), rough))
         found = (yield from steps) if best is None else result_of(steps)

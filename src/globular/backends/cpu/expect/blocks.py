@@ -43,6 +43,8 @@ TINY = 2**18
 """Multiplications of a product up to which BLAS takes one thread anyway."""
 _SMALL_SUM = 2**17
 """Numbers that one thread adds up faster than several are woken."""
+_SUMMED_AT_ONCE = 2**10
+"""Numbers of a sum that one thread adds up: few enough for the sums of some components to go to all threads."""
 _NONE = read_only(np.empty(0))
 _NO_VALUES, _NO_TABLE = np.empty(0), np.empty((0, 0))
 _NO_NUMBERS = np.empty(0, dtype=np.int64)
@@ -305,5 +307,5 @@ def add_in_order(parts: F64, n_threads: int) -> F64:
     def add(span: tuple[int, int]) -> None:
         np.add.reduce(flat[:, slice(*span)], axis=0, out=total[slice(*span)])
 
-    run_all(add, even_ranges(flat.shape[1], 1 << 13), n_threads)
+    run_all(add, even_ranges(flat.shape[1], _SUMMED_AT_ONCE), n_threads)
     return total.reshape(parts.shape[1:])

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import sklearn.cluster
 import sklearn.mixture
@@ -101,6 +102,41 @@ def test_faiss_with_the_cosine(tmp_path: Path) -> None:
     similarity, ids = index.search(unit[:50], 1)
     np.testing.assert_allclose(similarity, 1.0, rtol=1e-5)
     assert (ids.ravel() == np.arange(50)).all()
+
+
+@pytest.mark.parametrize("coarse", ["flat", "hnsw"])
+def test_faiss_with_codes_and_a_graph_of_centres(coarse: Any, model: Any, tmp_path: Path) -> None:
+    faiss = pytest.importorskip("faiss", reason="faiss-cpu is not installed")
+    flat = to_faiss_ivf(model, X, n_probes=15, coarse=coarse)
+    np.testing.assert_array_equal(flat.search(X[:50], 1)[1].ravel(), np.arange(50))
+    codes = faiss.read_index(
+        str(write_faiss(to_faiss_ivf(model, X, n_probes=15, coarse=coarse, code_size=3), tmp_path / "c.faiss"))
+    )
+    assert (codes.ntotal, codes.nlist, faiss.downcast_index(codes).code_size) == (800, 15, 3)
+    found = codes.search(X[:50].astype(np.float32), 5)[1]
+    assert (found == np.arange(50)[:, None]).any(axis=1).mean() > 0.5
+    quantizer = faiss.downcast_index(codes.quantizer)
+    assert isinstance(quantizer, faiss.IndexHNSWFlat if coarse == "hnsw" else faiss.IndexFlat)
+    np.testing.assert_allclose(centers_from(codes), model.cluster_centers_, rtol=1e-6)
+
+
+def test_codes_that_cannot_be_are_refused(model: Any) -> None:
+    pytest.importorskip("faiss", reason="faiss-cpu is not installed")
+    with pytest.raises(ValueError, match="code_size must divide the 6 columns, got 4"):
+        to_faiss_ivf(model, X, code_size=4)
+    with pytest.raises(ValueError, match="codes are trained on rows; pass X"):
+        to_faiss_ivf(model, code_size=3)
+    with pytest.raises(ValueError, match="at least 256 rows to train on, X has 100"):
+        to_faiss_ivf(model, X[:100], code_size=3)
+    with pytest.raises(ValueError, match="coarse must be flat or hnsw, got 'tree'"):
+        to_faiss_ivf(model, coarse="tree")  # type: ignore[arg-type]
+
+
+def test_centres_have_the_names_of_the_columns(tmp_path: Path) -> None:
+    frame = pd.DataFrame(X[:, :2], columns=["lon", "lat"])
+    named = globular.KMeans(3, random_state=0).fit(frame)
+    assert to_npy(named, tmp_path / "c.csv").read_text().startswith("lon,lat\n")
+    assert pd.read_parquet(to_npy(named, tmp_path / "c.parquet")).columns.tolist() == ["lon", "lat"]
 
 
 def test_centers_from_faiss_objects() -> None:

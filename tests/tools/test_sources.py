@@ -234,10 +234,15 @@ def test_unusable_data_is_refused_with_a_reason(X: object, message: str) -> None
         as_source(X)
 
 
-@pytest.mark.parametrize("X", [None, 3, {"a": [1]}, {1, 2}, iter([1]), pd.Series([1.0])])
+@pytest.mark.parametrize("X", [None, 3, {"a": [1]}, {1, 2}, iter([1])])
 def test_other_types_are_refused(X: object) -> None:
     with pytest.raises(TypeError, match="X must be an array"):
         as_source(X)
+
+
+def test_a_series_of_numbers_could_be_rows_or_a_row() -> None:
+    with pytest.raises(DataError, match=r"2-dimensional container but got pandas Series; pass X.to_frame\(\)"):
+        as_source(pd.Series([1.0]))
 
 
 def test_masked_arrays_are_refused() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,6 +27,12 @@ def export(
     data: RowsOption = None,
     columns: ColumnsOption = None,
     probes: Annotated[int, typer.Option("--probes", min=1, help="For .faiss: lists that a search looks at.")] = 1,
+    coarse: Annotated[
+        str, typer.Option("--coarse", help="For .faiss: flat, or hnsw to find lists by a graph of the centres.")
+    ] = "flat",
+    code_size: Annotated[
+        int | None, typer.Option("--code-size", metavar="BYTES", help="For .faiss: rows as product codes (IVF-PQ).")
+    ] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Write a model as an ONNX file, as a faiss index, or its centres as a table."""
@@ -43,7 +49,8 @@ def export(
         to_onnx(model, target)
     elif suffix in FAISS_SUFFIXES:
         rows = open_for(model, with_standard_input(data), columns) if data else None
-        write_faiss(to_faiss_ivf(model, rows, n_probes=probes), target)
+        quantizer: Any = coarse
+        write_faiss(to_faiss_ivf(model, rows, n_probes=probes, coarse=quantizer, code_size=code_size), target)
     else:
         to_npy(model, target)
     if not quiet:

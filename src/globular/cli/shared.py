@@ -86,7 +86,7 @@ def warnings_as_lines() -> Iterator[None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        say(f"warning: {' '.join(str(message).split())}")
+        say(f"warning: {as_options(' '.join(str(message).split()))}")
 
     with warnings.catch_warnings():
         warnings.showwarning = show

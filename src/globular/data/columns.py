@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from globular.data.blocks import Source
 from globular.errors import DataError
@@ -64,16 +64,6 @@ def choose_numbers(file: str, table: Sequence[Column], columns: Sequence[str] | 
 def _shortened(names: list[str]) -> str:
     """A list of names as one would type it, cut where it gets long."""
     return "[" + ", ".join(map(repr, names[:_MOST_PROPOSED])) + (", ...]" if len(names) > _MOST_PROPOSED else "]")
-
-
-def are_not_numbers(frame: Any) -> str:
-    """What to say of the columns of a data frame that are not numbers; nothing where there are none, or no types."""
-    types = zip(getattr(frame, "columns", ()), getattr(frame, "dtypes", ()), strict=False)
-    words = [repr(name) for name, dtype in types if getattr(dtype, "kind", "f") not in "biuf"]
-    return (
-        f"X: columns that are not numbers: {', '.join(words)}; drop or encode them first, e.g. "
-        'X.select_dtypes("number")'
-    ) if words else ""  # fmt: skip
 
 
 def column_names(source: Source) -> list[str] | None:

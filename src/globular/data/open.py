@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from globular.data.blocks import Source, check_not_empty
-from globular.data.columns import are_not_numbers
 from globular.data.formats import open_path, parts_of
+from globular.data.frames import are_not_numbers, rows_of
 from globular.data.sources import ArraySource, CSRSource, concatenate, open_memmap
 from globular.errors import DataError
 
@@ -43,7 +43,7 @@ class Given:
     kind: Literal["collection", "files", "source", "rows"]
     """A collection of Dask, several files (for workers, if there are any), one file or other source, rows in memory."""
     value: Any
-    """A Dask array or data frame, `Files`, a `Source`, or X itself."""
+    """A Dask array or data frame, `Files`, a `Source`, or X, if need be as an array."""
 
     def open(self) -> Source | None:
         """A source of the rows, where they do not lie in memory."""
@@ -57,7 +57,9 @@ def tell(X: Any) -> Given:
     if type(X) is np.ndarray:  # looking for the members of a source takes longer than a small pass
         return Given("rows", X)
     if isinstance(X, np.ma.MaskedArray):
-        raise TypeError("X is a masked array, and its mask would be lost; pass X.filled(...) or drop the rows")
+        if np.ma.is_masked(X):
+            raise TypeError("X is a masked array, and its mask would be lost; pass X.filled(...) or drop the rows")
+        return Given("rows", np.asarray(X.data))
     if is_collection(X):
         return Given("collection", X)
     if isinstance(X, Files):
@@ -71,7 +73,8 @@ def tell(X: Any) -> Given:
         return Given("source", open_memmap(X))
     if isinstance(X, Source) and not isinstance(X, np.ndarray):
         return Given("source", X)
-    return Given("rows", X)
+    rows = rows_of(X)
+    return Given("source" if isinstance(rows, ArraySource) else "rows", rows)
 
 
 def is_collection(X: Any) -> bool:
@@ -86,8 +89,9 @@ def as_source(X: Any) -> Source:
     >>> [block.rows.tolist() for block in source.blocks(max_rows=2)]
     [[[0, 1], [2, 3]], [[4, 5]]]
     """
-    opened = tell(X).open()
-    source = _table(X) if opened is None else opened
+    given = tell(X)
+    opened = given.open()
+    source = _table(given.value) if opened is None else opened
     check_not_empty(source.n_rows, source.n_columns, source.name)
     return source
 

@@ -25,13 +25,15 @@ from globular.backends.dask.opening import are_on_workers, open_on_workers
 from globular.backends.registry import check_card_memory, rows_on_card, shard_on_card, shard_over
 from globular.data import memory
 from globular.data.blocks import Source, check_table, working_dtype
-from globular.data.columns import are_not_numbers, check_columns, column_names
+from globular.data.columns import check_columns, column_names
+from globular.data.frames import are_not_numbers, counting_column
 from globular.data.open import Given, is_collection, tell
 from globular.data.some_rows import choose_rows
 from globular.data.sparse_rows import checked_csr
 from globular.errors import DataError, DeviceError
 from globular.estimators.devices import device_for, lies_on_card
 from globular.estimators.distributed import sample_of
+from globular.estimators.running import warn_user
 from globular.estimators.weights import ORDINARY, LeftOut, Weights
 from globular.model.statistics import F64
 from globular.seam.passes import Labels
@@ -51,6 +53,8 @@ FIRST = np.zeros(1, dtype=np.intp)
 """The row by which rows that stay elsewhere are validated."""
 SUMMED_AT_ONCE = 1 << 20
 """Numbers that a thread looks through for NaN and infinity before it takes the next ones."""
+ROWS_LOOKED_AT = 10_000
+"""Rows by which it is told that a column numbers them."""
 MEMORY_SHARE = 0.25
 """Files and memory maps up to this share of the machine's memory are read whole."""
 
@@ -115,12 +119,14 @@ def open_input(
         check(sample_of(X) if source is None else source.take(FIRST))
         return _open_on_workers(estimator, given, sample_weight, unit_rows, n_threads)
     if source is None or _fits(source):
-        matrix = rows = check(X if source is None else source.whole())
+        matrix = rows = check(given.value if source is None else source.whole())
         n_rows = matrix.shape[0]
     else:
         check(source.take(FIRST))
         matrix, rows, n_rows = None, source, source.n_rows
         logger.info("%s: streamed", source.name)
+    if reset and "feature_names_in_" in vars(estimator):
+        _warn_of_ids(estimator, rows if matrix is None else matrix)
     weights = Weights.of(check_weights(sample_weight, n_rows), at_least, are_counts=are_counts)
     over = partial(shard_over, unit_rows=unit_rows, n_threads=resolve_threads(n_threads))
     left_out = weights.left_out(lambda numbers: over(choose_rows(rows, numbers)))
@@ -130,6 +136,20 @@ def open_input(
         shard, working_dtype(rows.dtype), shard.n_rows, shard.n_columns, None if matrix is None else counted, left_out,
         weights.unit, is_streamed=matrix is None,
     )  # fmt: skip
+
+
+def _warn_of_ids(estimator: Any, rows: Any) -> None:
+    """A column that numbers the rows is no coordinate, and would outweigh all others."""
+    if isinstance(rows, Source):
+        rows = rows.take(np.arange(min(rows.n_rows, ROWS_LOOKED_AT)))
+    first = rows[:ROWS_LOOKED_AT]
+    name = None if sparse.issparse(first) else counting_column(estimator.feature_names_in_, first)
+    if name is not None:
+        warn_user(
+            f"X: column {name!r} numbers the rows and counts as a coordinate here; leave it out unless that is meant, "
+            "by columns=[...]",
+            UserWarning,
+        )
 
 
 def _open_on_card(
@@ -150,7 +170,7 @@ def _open_on_card(
         if are_on_workers(given):
             raise DeviceError(f"device={device!r}: rows on Dask workers stay there; leave device='auto'")
         checked = _validate(
-            estimator, X if source is None else source.take(FIRST), source, reset=reset, accept_sparse=False,
+            estimator, given.value if source is None else source.take(FIRST), source, reset=reset, accept_sparse=False,
             n_threads=n_threads,
         )  # fmt: skip
         rows = rows_on_card(checked if source is None else source, device, *needed)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from sklearn.preprocessing import normalize
 
+from globular.data.blocks import Source
 from globular.data.open import as_source
 from globular.errors import DataError
 from globular.export.tables import centers_from, load_faiss
@@ -16,12 +17,22 @@ from globular.io.files import check_file, write_whole
 
 FAISS_SUFFIXES = (".faiss", ".index")
 _ROWS_AT_ONCE = 1 << 16
+_LINKS = 32
+"""Links of a centre in the graph of them."""
+_FEWEST_TRAINED, _MOST_TRAINED = 256, 1 << 16
+"""Rows that the codes are trained on: one for each code word at least."""
 
 
 def to_faiss_ivf(
-    model: Any, X: Any = None, *, n_probes: int = 1, metric: Literal["auto", "euclidean", "cosine"] = "auto"
+    model: Any,
+    X: Any = None,
+    *,
+    n_probes: int = 1,
+    metric: Literal["auto", "euclidean", "cosine"] = "auto",
+    coarse: Literal["flat", "hnsw"] = "flat",
+    code_size: int | None = None,
 ) -> Any:
-    """A ``faiss.IndexIVFFlat`` whose lists are the clusters; faiss trains nothing.
+    """A faiss index whose lists are the clusters: an ``IndexIVFFlat``, or with codes an ``IndexIVFPQ``.
 
     Parameters
     ----------
@@ -33,6 +44,11 @@ def to_faiss_ivf(
     metric : {"auto", "euclidean", "cosine"}, default="auto"
         "cosine" makes an inner-product index and scales rows to unit length as they are added; scale queries
         yourself. "auto" takes the model's own.
+    coarse : {"flat", "hnsw"}, default="flat"
+        How a search finds its lists: among all centres, or by a graph of them, which pays from tens of thousands on.
+    code_size : int, optional
+        Keep rows as product codes of so many bytes, of which the number of columns is a multiple. faiss trains the
+        codes, on rows of X; without codes it trains nothing.
 
     Examples
     --------
@@ -49,32 +65,64 @@ def to_faiss_ivf(
         raise ValueError(f"metric must be auto, euclidean or cosine, got {metric!r}")
     if n_probes < 1:
         raise ValueError(f"n_probes must be at least 1, got {n_probes}")
+    if coarse not in ("flat", "hnsw"):
+        raise ValueError(f"coarse must be flat or hnsw, got {coarse!r}")
     faiss = load_faiss()
     centers = np.ascontiguousarray(centers_from(model), dtype=np.float32)
     cosine = (getattr(model, "metric", "euclidean") if metric == "auto" else metric) == "cosine"
     C, D = centers.shape
     kind = faiss.METRIC_INNER_PRODUCT if cosine else faiss.METRIC_L2
-    quantizer = faiss.IndexFlat(D, kind)
+    quantizer = faiss.IndexFlat(D, kind) if coarse == "flat" else faiss.IndexHNSWFlat(D, _LINKS, kind)
     quantizer.add(centers)
-    index = faiss.IndexIVFFlat(quantizer, D, C, kind)
+    if code_size is None:
+        index = faiss.IndexIVFFlat(quantizer, D, C, kind)
+        index.train(centers)  # sees that the quantizer is complete, and does nothing
+    else:
+        index = faiss.IndexIVFPQ(quantizer, D, C, *_codes(code_size, D, X), kind)
+        index.train(_some_rows(X, D, cosine))
     index.own_fields = True
     quantizer.this.disown()  # the index outlives this function, and so must its quantizer
-    index.train(centers)  # sees that the quantizer is complete, and does nothing
     index.nprobe = min(n_probes, C)
     if X is not None:
         _add_rows(index, X, D, cosine)
     return index
 
 
-def _add_rows(index: Any, X: Any, D: int, cosine: bool) -> None:
+def _codes(code_size: int, D: int, X: Any) -> tuple[int, int]:
+    """How many codes a row has, and the bits of one."""
+    if X is None:
+        raise ValueError("code_size: codes are trained on rows; pass X")
+    if code_size < 1 or D % code_size:
+        raise ValueError(f"code_size must divide the {D} columns, got {code_size}")
+    return code_size, 8
+
+
+def _some_rows(X: Any, D: int, cosine: bool) -> Any:
+    """Rows to train codes on, evenly spread over all."""
+    source = _checked(X, D)
+    if source.n_rows < _FEWEST_TRAINED:
+        raise ValueError(f"code_size: codes need at least {_FEWEST_TRAINED} rows to train on, X has {source.n_rows}")
+    numbers = np.unique(np.linspace(0, source.n_rows - 1, min(source.n_rows, _MOST_TRAINED)).astype(np.intp))
+    return _dense(source.take(numbers), cosine)
+
+
+def _checked(X: Any, D: int) -> Source:
     source = as_source(X)
     if source.n_columns != D:
         raise DataError(f"{source.name} has {source.n_columns} columns, the centres have {D}")
-    for block in source.blocks(_ROWS_AT_ONCE):
-        rows: Any = block.rows
-        dense = rows.toarray() if hasattr(rows, "toarray") else np.asarray(rows)
-        part = np.ascontiguousarray(dense, dtype=np.float32)
-        index.add(normalize(part) if cosine else part)
+    return source
+
+
+def _dense(rows: Any, cosine: bool) -> Any:
+    """Rows as faiss takes them."""
+    dense = rows.toarray() if hasattr(rows, "toarray") else np.asarray(rows)
+    part = np.ascontiguousarray(dense, dtype=np.float32)
+    return normalize(part) if cosine else part
+
+
+def _add_rows(index: Any, X: Any, D: int, cosine: bool) -> None:
+    for block in _checked(X, D).blocks(_ROWS_AT_ONCE):
+        index.add(_dense(block.rows, cosine))
 
 
 def write_faiss(index: Any, path: str | os.PathLike[str]) -> Path:

@@ -83,6 +83,8 @@ def _find_centers(source: Any) -> Any:
 def to_npy(model: Any, path: str | os.PathLike[str]) -> Path:
     """Write the centres of a model to a ``.npy`` file (or ``.csv``, ``.parquet``), whole or not at all.
 
+    In tables the columns have the names of the fit, where there were any.
+
     Examples
     --------
     >>> import pathlib, tempfile
@@ -94,7 +96,7 @@ def to_npy(model: Any, path: str | os.PathLike[str]) -> Path:
     ...     print(sorted(np.load(to_npy(model, pathlib.Path(folder, "centers.npy"))).ravel().tolist()))
     [0.5, 9.0]
     """
-    write_array(path, centers_from(model))
+    write_array(path, centers_from(model), names=getattr(model, "feature_names_in_", None))
     return Path(path)
 
 

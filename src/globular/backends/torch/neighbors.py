@@ -100,10 +100,10 @@ def _renewed(shard: TorchShard, graph: Any, n_candidates: int) -> Any:
 
 
 class _Pairs:
-    """Sums of Eq. 8 over rows closest to c that looked at c̃; added up by the block, in the order of the pairs."""
+    """Sums of Eq. 8 over rows closest to c that looked at c̃: of blocks, each pair once, then of all."""
 
     def __init__(self, n_clusters: int, wanted: bool) -> None:
-        self._C, self._wanted, self._pieces = n_clusters, wanted, list[PairStatistics]()
+        self._C, self._wanted, self._pieces = n_clusters, wanted, list[tuple[Any, Any]]()
 
     def add(self, closest: Any, others: Any, distances: Any, weights: Any, counts: Any) -> None:
         """Pairs of closest and other clusters, (n,) or (n, m) each, where they count."""
@@ -112,25 +112,32 @@ class _Pairs:
         counts = counts & (others != closest)
         if weights is not None:
             counts = counts & (weights > 0).expand_as(counts)
-        keys = (closest.to(torch.int64) * self._C + others).expand_as(counts)[counts]
-        keys, order = torch.sort(keys, stable=True)
-        share = torch.ones_like(distances) if weights is None else weights.expand_as(distances)
-        share = share[counts][order]
-        found, sizes = torch.unique_consecutive(keys, return_counts=True)
-        sums = [
-            torch.segment_reduce(values, "sum", lengths=sizes, initial=0.0, unsafe=True)
-            for values in (share * distances[counts][order], share)
-        ]
-        pairs = torch.stack([found // self._C, found % self._C]).to(torch.int32)
-        self._pieces.append(PairStatistics(pairs.cpu().numpy(), torch.stack(sums).to(torch.float32).cpu().numpy()))
+        chosen = torch.nonzero(counts.reshape(-1))[:, 0]
+        keys = (closest.to(torch.int64) * self._C + others).expand_as(counts).reshape(-1)[chosen]
+        values = distances.reshape(-1)[chosen]
+        share = torch.ones_like(values) if weights is None else weights.expand_as(distances).reshape(-1)[chosen]
+        self._pieces.append(_added(keys, torch.stack([share * values, share])))
 
     def found(self) -> PairStatistics:
-        return PairStatistics.join(self._pieces) if self._pieces else NO_PAIRS
+        """The pairs, which go to the host."""
+        if not self._pieces:
+            return NO_PAIRS
+        keys, sums = _added(*(torch.cat(each, dim=-1) for each in zip(*self._pieces, strict=True)))
+        pairs = torch.stack([keys // self._C, keys % self._C]).to(torch.int32)
+        return PairStatistics(pairs.cpu().numpy(), sums.to(torch.float32).cpu().numpy())
+
+
+def _added(keys: Any, values: Any) -> tuple[Any, Any]:
+    """Every key once, ascending, (n,), and the sums of its values, (m, n), taken in order."""
+    keys, order = torch.sort(keys, stable=True)
+    found, sizes = torch.unique_consecutive(keys, return_counts=True)
+    sums = [torch.segment_reduce(each[order], "sum", lengths=sizes, initial=0.0, unsafe=True) for each in values]
+    return found, torch.stack(sums)
 
 
 def _blocks(shard: TorchShard, width: int) -> list[tuple[slice, Any]]:
     """Ranges of rows, and their numbers in the whole data."""
-    found = blocks(shard.n_rows, width * max(8, shard.n_columns))
+    found = blocks(shard.n_rows, 8 * width)
     numbers = torch.arange(shard.first_row, shard.first_row + shard.n_rows, device=shard.device)
     return [(block, numbers[block]) for block in found]
 

@@ -19,9 +19,9 @@ from globular.model.history import PART
 from globular.model.observations import Moments, Prior
 from globular.seam.shard import Shard
 
-PART_ROWS = 50_000
+PART_ROWS = 30_000
 """Rows of the part."""
-WORTHWHILE = 2
+WORTHWHILE = 3
 """How many times as many rows there have to be, for a part to save time."""
 
 

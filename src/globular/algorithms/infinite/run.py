@@ -37,7 +37,7 @@ _MANY_MORE = 2
 to pieces, and what is odd about a few of them splits see better."""
 _WEAKER = 0.3
 """Share of the fitted S₀ that polishing keeps: what F takes for spread is partly its own looseness."""
-_MERGED_ROWS = 2000
+_MERGED_ROWS = 1000
 """Rows of a component that trials of merges look at: a rise per row that counts is seen in so many."""
 _REFINE_EVERY = 3
 """Cycles from one expansion of the tree to the next, as in the paper."""
@@ -74,7 +74,7 @@ class InfiniteOptions:
     closed: bool = False
     """Truncation by q(v_T = 1) = 1."""
     n_polishing: int = 0
-    """Steps of EM by predictive densities at the end."""
+    """Most steps of EM by predictive densities at the end."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,6 +186,7 @@ class VariationalRun:
         better by what the posteriors predict. F is not looked at any more; steps show what it was before.
         """
         self.prior = self.prior.weakened(_WEAKER)
+        before = -np.inf
         for left in reversed(range(self._options.n_polishing)):
             sticks = state.mixture.sticks
             predictive = state.mixture.posterior.predictive_mixture(sticks.weights)
@@ -196,7 +197,9 @@ class VariationalRun:
             moments = Moments.from_pass(predictive, statistics)
             state = self._state(moments, 0.0, state.rejected_at, state.arrangement, state.F)
             self._iteration += 1
-            stopped = reason if left == 0 else "max_iter" if self._iteration == self._options.max_iter else ""
+            settled = statistics.log_likelihood - before < self._options.tol * self.total_weight
+            before = statistics.log_likelihood
+            stopped = reason if left == 0 or settled else "max_iter" if self._iteration == self._options.max_iter else ""
             self.ended = bool(stopped)
             if stopped:
                 state = replace(self.arrange(state.moments, state.tail, state.rejected_at), F=state.F)

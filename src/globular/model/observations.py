@@ -173,8 +173,8 @@ class Prior(ABC):
         """The prior of smallest divergence from these posteriors, as far as it may be fitted to them."""
         return self
 
-    def expected_factor(self) -> F64 | None:
-        """Lower triangular factor of the covariance that a component is expected to have; None if it does not say."""
+    def expected_covariance(self) -> F64 | None:
+        """The covariance that a component is expected to have, as its family holds it; None if the prior does not say."""
         return None
 
     def weakened(self, share: float) -> Self:

@@ -279,10 +279,11 @@ class VariationalRun:
         options = self._options
         room = min(options.T_max, int(self.total_weight / max(options.smallest, 1.0)))
         n = min(options.n_sown * state.mixture.T, room)
-        if self.ended or n <= state.mixture.T or self.prior.expected_factor() is None:
+        unit = self.prior.expected_covariance()
+        if self.ended or n <= state.mixture.T or unit is None:
             return None
         self._n_arrangements += 1
-        moments = sow(self._data, self.prior, n, self._n_arrangements, rng)
+        moments = sow(self._data, unit, self.prior.covariance_type, n, self._n_arrangements, rng)
         moments = moments.take(moments.counts > VANISHED)
         return self.arrange(moments, 0.0, np.zeros((len(moments), 2)))
 

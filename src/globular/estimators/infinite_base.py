@@ -37,7 +37,7 @@ NESTED_COMPONENTS, FIXED_COMPONENTS = 1000, 20
 """What `max_components=None` comes to."""
 MOST_ROWS = 2.0**53
 """Beyond, one row more is no longer another number."""
-POLISHING_STEPS = 10
+POLISHING_STEPS, TIMES_SOWN = 10, 2
 SMALLEST_LEAF, LARGEST_LEAF, MOST_LEAVES = 16, 512, 2048
 
 
@@ -155,6 +155,7 @@ class InfiniteEstimator(MixtureEstimator):
             max_iter=self.max_iter,
             closed=self.truncation == "fixed",
             n_polishing=POLISHING_STEPS * self._polishes,
+            n_sown=TIMES_SOWN if self.accelerate and self.n_candidates is None else 0,
         )
 
     def _data(self, shard: Shard, prior: Prior, options: InfiniteOptions, rng: np.random.Generator) -> RowData:

@@ -31,7 +31,7 @@ MISTAKEN = 0.045
 """Pairs are looked at if this share of the rows of one is taken for the other's."""
 ALIKE = 0.2
 """Where this share is taken for the other's nobody can tell the two: a core and the tails around it."""
-_ODD, _SURELY = 0.01, 3.0
+_ODD, _SURELY = 0.005, 3.0
 """Components are no Gaussians if their moments are off by more than so many standard deviations, and by this much per
 row: enough rows show that nothing is a Gaussian. (Parts of uniform, t(4) and gamma clusters have 0.02 to 0.08.)"""
 _MOST_ROWS, _FEWEST_ROWS, _MOST_SHARES = 50_000, 10_000, 2**25
@@ -72,7 +72,9 @@ class Part:
             return cls(index, weights, np.zeros(D), np.zeros((D, D)), 0.0, np.zeros(2), np.zeros(2))
         mean, covariance = _moments(rows[index], weights)
         n = float(weights.sum() ** 2 / (weights**2).sum())
-        return cls(index, weights, mean, covariance, n, *_oddness(rows[index] - mean, weights / weights.sum(), n, covariance))
+        return cls(
+            index, weights, mean, covariance, n, *_oddness(rows[index] - mean, weights / weights.sum(), n, covariance)
+        )
 
     def with_(self, other: Part, rows: F64) -> Part:
         """Both together."""

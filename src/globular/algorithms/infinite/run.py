@@ -39,6 +39,8 @@ _WEAKER = 0.3
 """Share of the fitted S₀ that polishing keeps: what F takes for spread is partly its own looseness."""
 _MERGED_ROWS = 1000
 """Rows of a component that trials of merges look at: a rise per row that counts is seen in so many."""
+_ROWS_PER_COLUMN = 2
+"""Rows a column that components of another start hold in the mean, at least."""
 _REFINE_EVERY = 3
 """Cycles from one expansion of the tree to the next, as in the paper."""
 
@@ -59,7 +61,7 @@ class InfiniteOptions:
     """Weight that every component has to hold when it is split off."""
     gain: float = 0.02
     """What a split has to lower F by, per row of the component that it splits."""
-    n_sown: int = 2
+    n_sown: int = 0
     """A mixture that has stopped growing is held against one from so many times as many clusters of k-means; 0 does
     without."""
     n_updates: int = 6
@@ -125,7 +127,14 @@ class VariationalRun:
         return State(mixture, moments, tail, rejected_at, arrangement, F)
 
     def cycle(
-        self, state: State, kept: State | None, tol: float, reason: str = "", *, refine: bool = True, hidden: bool = False
+        self,
+        state: State,
+        kept: State | None,
+        tol: float,
+        reason: str = "",
+        *,
+        refine: bool = True,
+        hidden: bool = False,
     ) -> Generator[Step[Mixture], None, State]:
         """Cycles until F settles; yields them, showing `kept` while it is better, or `hidden` throughout.
 
@@ -199,7 +208,9 @@ class VariationalRun:
             self._iteration += 1
             settled = statistics.log_likelihood - before < self._options.tol * self.total_weight
             before = statistics.log_likelihood
-            stopped = reason if left == 0 or settled else "max_iter" if self._iteration == self._options.max_iter else ""
+            stopped = (
+                reason if left == 0 or settled else "max_iter" if self._iteration == self._options.max_iter else ""
+            )
             self.ended = bool(stopped)
             if stopped:
                 state = replace(self.arrange(state.moments, state.tail, state.rejected_at), F=state.F)
@@ -277,7 +288,9 @@ class VariationalRun:
     def sown(self, state: State, rng: np.random.Generator) -> State | None:
         """Another start with more components than there are (see `sowing`), or None if there is room for no more."""
         options = self._options
-        room = min(options.T_max, int(self.total_weight / max(options.smallest, 1.0)))
+        # fewer rows than that, and any covariance fits them
+        smallest = max(options.smallest, _ROWS_PER_COLUMN * self._data.shard.n_columns)
+        room = min(options.T_max, int(self.total_weight / smallest))
         n = min(options.n_sown * state.mixture.T, room)
         unit = self.prior.expected_covariance()
         if self.ended or n <= state.mixture.T or unit is None:

@@ -189,7 +189,7 @@ class InfiniteEstimator(MixtureEstimator):
         self.clusters_ = self._clusters(data, self._seen())
         self.n_clusters_ = int(self.clusters_.max()) + 1
         self.component_labels_ = data.answers(self._label)
-        self.labels_ = self.clusters_[self.component_labels_]
+        self.labels_ = self.clusters_[self.component_labels_].astype(np.int32)
 
     def _label(self, shard: Shard) -> Labels:
         return answer(shard, self._seen(), "components").astype(np.int32)

@@ -128,7 +128,7 @@ def _shrink(run: VariationalRun, state: State, options: InfiniteOptions) -> Gene
 def _sow(
     run: VariationalRun, state: State, options: InfiniteOptions, rng: np.random.Generator
 ) -> Generator[Step[Mixture], None, State | None]:
-    """Deviation: another start with more components, merged until each is worth what is asked of a split (see `sowing`).
+    """Deviation: another start with more components, merged until each is worth a split (see `sowing`).
 
     Returns what it leads to, if its F is lower by enough.
     """

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from globular.algorithms.graphs import nearest_graph
 from globular.algorithms.infinite import data as fields
-from globular.algorithms.infinite import merges, splits
+from globular.algorithms.infinite import splits
 from globular.algorithms.infinite.data import CellData, CellOptions, RowData
 from globular.algorithms.infinite.infinite import (
     GROWN,
@@ -528,25 +528,41 @@ def test_superfluous_components_are_merged() -> None:
     halves = rows[labels == 0]
     means = np.array([halves[halves[:, 0] > 0].mean(axis=0), halves[halves[:, 0] <= 0].mean(axis=0), [12.0, 0.0]])
     moments = components_at(data, means, prior)
-    pairs = merges.propose_merges(moments, 0.0, prior, (1.0, 1.0))
-    assert pairs == [(0, 1)]
+    cycles = VariationalRun(data, prior, InfiniteOptions())
+    assert cycles.superfluous(cycles.arrange(moments, 0.0, np.zeros((3, 2))), 0.0) == [(1, 2)]  # sorted by size
     steps = list(infinite(data, prior, moments, InfiniteOptions(), np.random.default_rng(0)))
     assert steps[-1].model.T == 2
 
 
-def test_rows_of_large_components_are_thinned_for_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_large_components_are_thinned_for_trials() -> None:
     rows, _ = blobs(n=3000)
-    copied: list[int] = []
-    original = CpuShard.local
+    data, prior = RowData(CpuShard(rows), 300, np.random.default_rng(0)), prior_for(rows)
+    last = run(data, prior)[-1].model
+    assert last.T == 4
+    found = data.shares(last.local, np.arange(4), np.full(4, 750.0))
+    assert all(len(share) < 400 for share in found.shares)
+    assert sum(share.cells.weights.sum() for share in found.shares) == pytest.approx(3000, rel=0.05)
 
-    def spy(self: CpuShard, rows: Matrix, weights: Matrix | None = None) -> Any:
-        copied.append(len(rows))
-        return original(self, rows, weights)
 
-    monkeypatch.setattr(CpuShard, "local", spy)
-    data = RowData(CpuShard(rows), 300, np.random.default_rng(0))
-    assert run(data, prior_for(rows))[-1].model.T == 4
-    assert max(copied) < 400
+def grid_of_clusters(side: int, per: int) -> Matrix:
+    """Clusters four deviations apart: lines of them look like long components, which are worth no two halves."""
+    centers = 4.0 * np.stack(np.meshgrid(np.arange(side), np.arange(side)), axis=-1).reshape(-1, 2)
+    return np.repeat(centers, per, axis=0) + np.random.default_rng(0).normal(size=(per * side**2, 2))
+
+
+def test_another_start_finds_what_splits_do_not() -> None:
+    rows = grid_of_clusters(6, 200)
+    data, prior = on_rows(rows), prior_for(rows, scale=1.0, least=1e-6)
+    grown, sown = (run(data, prior, InfiniteOptions(n_sown=n))[-1] for n in (0, 2))
+    assert grown.model.T < 36 == sown.model.T
+    assert sown.objective > grown.objective
+
+
+def test_objectives_stay_monotone_while_other_starts_are_tried() -> None:
+    rows = grid_of_clusters(4, 100)
+    steps = run(on_rows(rows), prior_for(rows, scale=1.0, least=1e-6), InfiniteOptions(n_sown=2))
+    objectives = np.array([step.objective for step in steps])
+    assert (np.diff(objectives) >= -1e-9 * np.abs(objectives[1:])).all()
 
 
 def test_partition_of_the_tree_is_the_best_that_it_contains() -> None:

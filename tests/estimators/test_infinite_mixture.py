@@ -18,7 +18,9 @@ from sklearn.utils.estimator_checks import check_sample_weight_equivalence_on_de
 
 import globular
 from globular import InfiniteGaussianMixture, InfiniteMultinomialMixture
+from globular.algorithms.infinite import part
 from globular.estimators import inputs
+from globular.model.history import PART
 
 Matrix = NDArray[np.float64]
 
@@ -323,6 +325,80 @@ def test_wrong_input_is_named() -> None:
         InfiniteGaussianMixture().fit(np.array([[1e200], [-1e200]]))
     with pytest.raises(NotFittedError):
         InfiniteGaussianMixture().predict(np.ones((3, 2)))
+
+
+def test_names_of_bayesian_gaussian_mixture_are_understood() -> None:
+    rows, _ = blobs(n=400)
+    D = rows.shape[1]
+    parts: dict[str, Any] = {"mean": rows.mean(axis=0), "mean_precision": 0.1, "degrees_of_freedom": D + 4.0}
+    ours = InfiniteGaussianMixture(
+        truncation="fixed",
+        max_components=4,
+        concentration=0.5,
+        prior={**parts, "covariance": np.eye(D)},
+        random_state=0,
+    ).fit(rows)
+    given = {f"{name}_prior": value for name, value in parts.items()}
+    theirs = {
+        **given, "covariance_prior": np.eye(D), "weight_concentration_prior": 0.5, "n_components": 4,
+        "weight_concentration_prior_type": "dirichlet_process",
+    }  # fmt: skip
+    model = InfiniteGaussianMixture(truncation="fixed", prior=theirs, random_state=0).fit(rows)
+    np.testing.assert_array_equal(model.means_, ours.means_)
+    np.testing.assert_array_equal(model.weights_, ours.weights_)
+    defaults = dict.fromkeys(theirs)  # None stands for a default in scikit-learn
+    defaults.pop("weight_concentration_prior_type")
+    alike = InfiniteGaussianMixture(prior=defaults, random_state=0).fit(rows)
+    np.testing.assert_array_equal(alike.means_, InfiniteGaussianMixture(random_state=0).fit(rows).means_)
+
+
+@pytest.mark.parametrize(
+    ("prior", "message"),
+    [
+        ({"mean_prior": [0.0, 0.0], "mean": [0.0, 0.0]}, "both 'mean' and 'mean_prior'"),
+        ({"weight_concentration_prior_type": "dirichlet_distribution"}, "'dirichlet_process' only"),
+        ({"weight_concentration_prior": -1.0}, "weight_concentration_prior"),
+        ({"n_components": 0}, "n_components"),
+        ({"means": 1.0}, "has no part 'means'"),
+    ],
+)
+def test_what_a_prior_cannot_be_is_said(prior: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        InfiniteGaussianMixture(prior=prior).fit(np.random.default_rng(0).normal(size=(50, 2)))
+
+
+def test_folders_of_older_versions_load(tmp_path: Path) -> None:
+    """They know no clusters: every component is one."""
+    rows, _ = blobs(n=400)
+    model = InfiniteGaussianMixture(random_state=0).fit(rows)
+    for name in ("clusters_", "n_clusters_", "labels_", "component_labels_"):
+        delattr(model, name)
+    globular.save(model, tmp_path / "model")
+    loaded = globular.load(tmp_path / "model")
+    assert loaded.n_clusters_ == len(loaded.weights_)
+    np.testing.assert_array_equal(loaded.clusters_, np.arange(len(loaded.weights_)))
+    np.testing.assert_array_equal(loaded.predict(rows), loaded.predict_components(rows))
+
+
+def test_many_rows_begin_with_a_part_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, _ = blobs(n=3000)
+    monkeypatch.setattr(part, "PART_ROWS", 500)
+    model = InfiniteGaussianMixture(random_state=0).fit(rows)
+    stages = [record.stage for record in model.history_]
+    assert stages[0] == PART and stages[-1] != PART
+    monkeypatch.setattr(part, "PART_ROWS", 1001)  # fewer than three times as many rows
+    whole = InfiniteGaussianMixture(random_state=0).fit(rows)
+    assert PART not in [record.stage for record in whole.history_]
+    assert model.n_components_ == whole.n_components_
+    assert model.score(rows) == pytest.approx(whole.score(rows), abs=1e-3)
+
+
+def test_a_larger_gain_asked_for_makes_no_more_components() -> None:
+    rows = np.random.default_rng(0).uniform(size=(2000, 2))
+    found = [
+        InfiniteGaussianMixture(min_split_gain=g, random_state=0).fit(rows).n_components_ for g in (0.01, 0.04, 0.2)
+    ]
+    assert found == sorted(found, reverse=True)
 
 
 # Real data -----------------------------------------------------------------------------------------------------------

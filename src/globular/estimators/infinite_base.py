@@ -17,7 +17,7 @@ from globular.algorithms.infinite.part import draw_part, infinite_from_part
 from globular.algorithms.steps import Step, result_of
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_indices, checked_floats
-from globular.estimators.infinite_priors import stick_prior
+from globular.estimators.infinite_priors import GivenPrior, stick_prior
 from globular.estimators.inputs import Input
 from globular.estimators.memory import chunky_bytes, mixture_bytes
 from globular.estimators.mixture_starts import MEANS_METHODS, GivenStart, checked_shape
@@ -37,7 +37,7 @@ NESTED_COMPONENTS, FIXED_COMPONENTS = 1000, 20
 """What `max_components=None` comes to."""
 MOST_ROWS = 2.0**53
 """Beyond, one row more is no longer another number."""
-POLISHING_STEPS = 10
+POLISHING_STEPS, TIMES_SOWN = 10, 2
 SMALLEST_LEAF, LARGEST_LEAF, MOST_LEAVES = 16, 512, 2048
 
 
@@ -87,6 +87,10 @@ class InfiniteEstimator(MixtureEstimator):
     def _infinite(self) -> Mixture:
         """The mixture that the attributes hold."""
 
+    def _given_prior(self) -> GivenPrior:
+        """What the parameters say of the components and of their number, checked."""
+        return GivenPrior({}, stick_prior(self.concentration), self.max_components)
+
     def _check_rows(self, data: Input) -> None:
         """Refuse weights that cannot be numbers of rows, which a Dirichlet process takes them for."""
         total = data.shard.total_weight
@@ -106,7 +110,6 @@ class InfiniteEstimator(MixtureEstimator):
         return most + chunky_bytes(data.n_rows, data.n_columns, leaf_size(data.n_rows), kind) * self.accelerate
 
     def _check_fit(self, data: Input) -> None:
-        stick_prior(self.concentration)
         self._prior(data)
         if self.n_candidates is not None and not self.accelerate:
             raise ValueError("n_candidates has a place with accelerate=True only; rows look at all components")
@@ -120,12 +123,13 @@ class InfiniteEstimator(MixtureEstimator):
         return GivenStart(self.covariance_type, means=means)
 
     def _largest(self, data: Input) -> int:
-        if self.max_components is not None:
-            return self.max_components
+        most = self._given_prior().max_components
+        if most is not None:
+            return most
         return NESTED_COMPONENTS if self.truncation == "nested" else min(FIXED_COMPONENTS, data.n_rows)
 
     def _n_rows_wanted(self) -> int:
-        return self.max_components or 1 if self.truncation == "fixed" else 1
+        return self._given_prior().max_components or 1 if self.truncation == "fixed" else 1
 
     def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:
         yield from ()  # means alone are not a posterior
@@ -143,7 +147,7 @@ class InfiniteEstimator(MixtureEstimator):
 
     def _options(self, data: Input) -> InfiniteOptions:
         return InfiniteOptions(
-            alpha=stick_prior(self.concentration),
+            alpha=self._given_prior().alpha,
             T_max=self._largest(data),
             gain=self.min_split_gain,
             smallest=self.min_component_weight,
@@ -151,6 +155,7 @@ class InfiniteEstimator(MixtureEstimator):
             max_iter=self.max_iter,
             closed=self.truncation == "fixed",
             n_polishing=POLISHING_STEPS * self._polishes,
+            n_sown=TIMES_SOWN if self.accelerate and self.n_candidates is None else 0,
         )
 
     def _data(self, shard: Shard, prior: Prior, options: InfiniteOptions, rng: np.random.Generator) -> RowData:
@@ -184,7 +189,7 @@ class InfiniteEstimator(MixtureEstimator):
         self.clusters_ = self._clusters(data, self._seen())
         self.n_clusters_ = int(self.clusters_.max()) + 1
         self.component_labels_ = data.answers(self._label)
-        self.labels_ = self.clusters_[self.component_labels_]
+        self.labels_ = self.clusters_[self.component_labels_].astype(np.int32)
 
     def _label(self, shard: Shard) -> Labels:
         return answer(shard, self._seen(), "components").astype(np.int32)
@@ -192,6 +197,10 @@ class InfiniteEstimator(MixtureEstimator):
     def _clusters(self, data: Input, seen: GaussianParameters) -> I64:
         """The cluster of every component."""
         return np.arange(seen.n_components)
+
+    def _clusters_known(self) -> I64:
+        """`clusters_`; what older versions have fitted has none, and every component is a cluster."""
+        return vars(self).get("clusters_", np.arange(len(self.weights_)))
 
     def _seen(self) -> GaussianParameters:
         """The components that have been seen, as the E-step has them."""
@@ -205,7 +214,7 @@ class InfiniteEstimator(MixtureEstimator):
         A row that is most likely of a component not seen yet gets the closest of those that were.
         """
         check_is_fitted(self)
-        clusters: I64 = self.clusters_[self._answer(X, "components", self._seen())]
+        clusters: I64 = self._clusters_known()[self._answer(X, "components", self._seen())]
         return clusters
 
     @lazily
@@ -255,6 +264,8 @@ class InfiniteEstimator(MixtureEstimator):
         if not np.allclose([*weights, self.remaining_weight_], [*sticks.weights, sticks.remainder]):
             raise ValueError("weights_ and remaining_weight_ do not follow from posterior_; fit again")
         checked_floats(self.means_, "means_", (mixture.T, D))
+        self.clusters_ = self._clusters_known()
+        self.n_clusters_ = vars(self).get("n_clusters_", mixture.T)
         check_indices(self.clusters_, "clusters_", (mixture.T,), self.n_clusters_)
 
     def _sticks(self) -> Sticks:

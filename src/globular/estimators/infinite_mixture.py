@@ -13,7 +13,7 @@ from globular.algorithms.infinite.clusters import clusters_of
 from globular.algorithms.infinite.infinite import Mixture
 from globular.estimators.fitted import checked_floats
 from globular.estimators.infinite_base import InfiniteEstimator
-from globular.estimators.infinite_priors import gaussian_prior
+from globular.estimators.infinite_priors import GivenPrior, gaussian_prior, translated
 from globular.estimators.inputs import Input
 from globular.estimators.parameters import Constraints
 from globular.model.covariances import FAMILIES
@@ -71,7 +71,10 @@ class InfiniteGaussianMixture(InfiniteEstimator):
         rows the knowledge of the covariance is worth (else n_features + 2 for "full" and 3 for "diag"); "covariance",
         the scale S₀ of the inverse-Wishart prior, (n_features, n_features) or (n_features,). Without "covariance" the
         scale is fitted with the components so that the free energy is smallest, beginning with the variance of the
-        columns times the degrees of freedom, and so is "mean_precision" unless it is given.
+        columns times the degrees of freedom, and so is "mean_precision" unless it is given. The names of
+        ``BayesianGaussianMixture`` are understood as well: "mean_prior", "mean_precision_prior",
+        "degrees_of_freedom_prior" and "covariance_prior" are the same parts, "weight_concentration_prior" takes the
+        place of `concentration` and "n_components" that of `max_components`.
     tol : float, default=1e-3
         Stop when a cycle lowers the free energy per row by less.
     max_iter : int, default=1000
@@ -179,7 +182,10 @@ class InfiniteGaussianMixture(InfiniteEstimator):
         self.n_threads = n_threads
 
     def _prior(self, data: Input) -> GaussianPrior:
-        return gaussian_prior(data.shard, self.covariance_type, self.prior or {})
+        return gaussian_prior(data.shard, self.covariance_type, self._given_prior().parts)
+
+    def _given_prior(self) -> GivenPrior:
+        return translated(self.prior or {}, self.concentration, self.max_components)
 
     def _clusters(self, data: Input, seen: GaussianParameters) -> I64:
         if self.truncation == "fixed":  # of as many components as asked for, some may be empty

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from numbers import Real
-from typing import Any
+from numbers import Integral, Real
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,21 @@ from globular.model.wishart import KINDS, GaussianPrior
 from globular.seam.shard import Shard
 
 _PARTS = ("mean", "mean_precision", "degrees_of_freedom", "covariance")
+_WEIGHTS, _TYPE, _MOST = "weight_concentration_prior", "weight_concentration_prior_type", "n_components"
+THEIRS = (*(f"{part}_prior" for part in _PARTS), _WEIGHTS, _TYPE, _MOST)
+"""What `BayesianGaussianMixture` calls the parts of a prior, and what else belongs to it there."""
 LEAST_SCALE = 1e-6
 """How far the fitted scale of the covariance prior may fall below the variance of the data."""
+
+
+class GivenPrior(NamedTuple):
+    """What a user has said of the components and of their number."""
+
+    parts: dict[str, Any]
+    """Of the prior of a component, by our names."""
+    alpha: tuple[float, float]
+    """Beta(α₁, α₂) of the sticks."""
+    max_components: int | None
 
 
 def stick_prior(concentration: Any) -> tuple[float, float]:
@@ -27,11 +40,31 @@ def stick_prior(concentration: Any) -> tuple[float, float]:
     return float(pair[0]), float(pair[1])
 
 
+def translated(given: Mapping[str, Any], concentration: Any, max_components: int | None) -> GivenPrior:
+    """The parts of a prior by our names, and what is given with them by the names of `BayesianGaussianMixture`."""
+    unknown = sorted(set(given) - {*_PARTS, *THEIRS})
+    if unknown:
+        raise ValueError(f"prior has no part {unknown[0]!r}; its parts are {', '.join(map(repr, (*_PARTS, *THEIRS)))}")
+    twice = [part for part in _PARTS if part in given and f"{part}_prior" in given]
+    if twice:
+        raise ValueError(f"prior has both {twice[0]!r} and '{twice[0]}_prior', which are the same")
+    if given.get(_TYPE, "dirichlet_process") != "dirichlet_process":
+        raise ValueError(f"prior[{_TYPE!r}]={given[_TYPE]!r}: an infinite mixture has 'dirichlet_process' only")
+    most = given.get(_MOST)
+    if most is not None and (not isinstance(most, Integral) or most < 1):
+        raise ValueError(f"prior[{_MOST!r}]={most!r} must be a whole number of at least 1")
+    # None stands for a default there
+    parts = {name.removesuffix("_prior"): value for name, value in given.items() if value is not None}
+    alpha = stick_prior(concentration)
+    if "weight_concentration" in parts:
+        alpha = 1.0, _positive(parts["weight_concentration"], _WEIGHTS)
+    return GivenPrior(
+        {name: parts[name] for name in _PARTS if name in parts}, alpha, max_components if most is None else int(most)
+    )
+
+
 def gaussian_prior(shard: Shard, covariance_type: str, given: Mapping[str, Any]) -> GaussianPrior:
     """The Gaussian–Wishart or normal–gamma prior, by what a user gave of it."""
-    unknown = sorted(set(given) - set(_PARTS))
-    if unknown:
-        raise ValueError(f"prior has no part {unknown[0]!r}; its parts are {', '.join(map(repr, _PARTS))}")
     column_means, variances = shard.column_moments()
     D = len(column_means)
     kind, family = KINDS[covariance_type], FAMILIES[covariance_type]

@@ -102,7 +102,7 @@ class Moments:
         shifts = self.means - means
         return self.counts, self.counts[:, None] * shifts, self.scatter + self.kind.outer(self.counts, shifts)
 
-    def merged(self, first: list[int], second: list[int]) -> Moments:
+    def merged(self, first: I64 | list[int], second: I64 | list[int]) -> Moments:
         """What pairs of components hold together."""
         a, b = self.take(first), self.take(second)
         counts = a.counts + b.counts
@@ -114,6 +114,8 @@ class Moments:
 
 class Posterior(ABC):
     """q_η of several components (Eq. 13)."""
+
+    prior: Prior
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -173,8 +175,8 @@ class Prior(ABC):
         """The prior of smallest divergence from these posteriors, as far as it may be fitted to them."""
         return self
 
-    def expected_factor(self) -> F64 | None:
-        """Lower triangular factor of the covariance that a component is expected to have; None if it does not say."""
+    def expected_covariance(self) -> F64 | None:
+        """The covariance that a component is expected to have, as its family holds it; None if nothing says so."""
         return None
 
     def weakened(self, share: float) -> Self:

@@ -58,11 +58,6 @@ class GaussianPosterior(Posterior):
         """log |S| of one component."""
         return float(np.log(S).sum())
 
-    @staticmethod
-    def factor_of(S: F64) -> F64:
-        """Lower triangular factor of S of one component, (D, D)."""
-        return np.diag(np.sqrt(S))
-
     @classmethod
     def summed(cls, beta: F64, m: F64, nu: F64, scatter: F64, pulled: F64, prior: GaussianPrior) -> Self:
         """Posteriors whose S is the sum of S₀, the scatter, and what distances from m₀ add to it."""
@@ -173,10 +168,6 @@ class MatrixPosterior(GaussianPosterior):
     @staticmethod
     def log_determinant(S: F64) -> float:
         return float(np.linalg.slogdet(S)[1])
-
-    @staticmethod
-    def factor_of(S: F64) -> F64:
-        return np.asarray(np.linalg.cholesky(S), dtype=np.float64)
 
     @classmethod
     def summed(cls, beta: F64, m: F64, nu: F64, scatter: F64, pulled: F64, prior: GaussianPrior) -> Self:
@@ -319,7 +310,7 @@ class GaussianPrior(Prior):
     @cached_property
     def factor(self) -> F64:
         """Lower triangular factor of the matrix S₀."""
-        return self.kind.factor_of(self.S)
+        return np.asarray(np.linalg.cholesky(self.S), dtype=np.float64)
 
     def itself(self) -> GaussianPosterior:
         return self.kind(np.array([self.beta]), self.m[None, :], np.array([self.nu]), self.S[None], self)
@@ -338,8 +329,8 @@ class GaussianPrior(Prior):
         away = float((D / posterior.beta + posterior.nu * posterior._mahalanobis()).mean())
         return replace(prior, beta=float(np.clip(D / away, *BETA_RANGE)))
 
-    def expected_factor(self) -> F64:
-        return self.kind.factor_of(self.S / self.nu)
+    def expected_covariance(self) -> F64:
+        return self.S / self.nu
 
     def weakened(self, share: float) -> GaussianPrior:
         return self if self.floor is None else replace(self, S=share * self.S)

@@ -2,8 +2,8 @@
 
 A density takes several Gaussians for a cluster that is not one. Two things tell parts of a cluster from clusters that
 overlap. The rows of a part are not distributed as its Gaussian says: where the mixture is the truth, third and fourth
-moments of rows weighted by q(i) are those of a Gaussian, whatever overlaps (Mardia 1970). And along the line that separates them
-best, two clusters leave a valley between two peaks, and two parts of one cluster do not.
+moments of rows weighted by q(i) are those of a Gaussian, whatever overlaps (Mardia 1970). And along the line that
+separates them best, two clusters leave a valley between two peaks, and two parts of one cluster do not.
 
     repeat:  of all pairs that have not been looked at, the one most easily taken for each other
              leave it if the two, and all that overlap them, are Gaussians as far as their moments tell
@@ -31,7 +31,7 @@ MISTAKEN = 0.045
 """Pairs are looked at if this share of the rows of one is taken for the other's."""
 ALIKE = 0.2
 """Where this share is taken for the other's nobody can tell the two: a core and the tails around it."""
-_ODD, _SURELY = 0.01, 3.0
+_ODD, _SURELY = 0.005, 3.0
 """Components are no Gaussians if their moments are off by more than so many standard deviations, and by this much per
 row: enough rows show that nothing is a Gaussian. (Parts of uniform, t(4) and gamma clusters have 0.02 to 0.08.)"""
 _MOST_ROWS, _FEWEST_ROWS, _MOST_SHARES = 50_000, 10_000, 2**25
@@ -141,8 +141,8 @@ def _moments(rows: F64, weights: F64) -> tuple[F64, F64]:
 def _oddness(away: F64, weights: F64, n: float, covariance: F64) -> tuple[F64, F64]:
     """Squares of third and of fourth moments by their variances in n rows of a Gaussian, summed; and their numbers.
 
-    E[z ‖z‖²] is zero for Gaussians, each entry with the variance 2 (D + 2) / n, and E‖z‖⁴ is D (D + 2) (n − 1) / (n + 1)
-    with the variance 8 D (D + 2) / n (Mardia 1970).
+    E[z ‖z‖²] is zero for Gaussians, each entry with the variance 2 (D + 2) / n, and E‖z‖⁴ is
+    D (D + 2) (n − 1) / (n + 1) with the variance 8 D (D + 2) / n (Mardia 1970).
     """
     values, vectors = np.linalg.eigh(covariance)
     wide = values > 1e-12 * values.max()

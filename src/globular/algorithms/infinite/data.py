@@ -105,8 +105,8 @@ class RowData:
     def shares(self, mixture: GaussianParameters, components: I64, counts: F64, most: float = np.inf) -> Shares:
         """The shares of some components of `mixture`, which hold the weights `counts`.
 
-        Deviation: of a component with more than `max_trial_rows` rows, or `most`, a random part stands for all of them. Copies of
-        rows stay within bounds so, and a split is accepted by the free energy of all rows anyway.
+        Deviation: of a component with more than `max_trial_rows` rows, or `most`, a random part stands for all of them.
+        Copies of rows stay within bounds so, and a split is accepted by the free energy of all rows anyway.
         """
         return self._shares_of_rows(mixture, components, counts, most, remembered=False)
 

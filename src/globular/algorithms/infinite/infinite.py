@@ -128,9 +128,9 @@ def _shrink(run: VariationalRun, state: State, options: InfiniteOptions) -> Gene
 def _sow(
     run: VariationalRun, state: State, options: InfiniteOptions, rng: np.random.Generator
 ) -> Generator[Step[Mixture], None, State | None]:
-    """Deviation: another start with more components, merged until each is worth what is asked of a split (see `sowing`).
+    """Deviation: another start with more components, merged until each is worth a split (see `sowing`).
 
-    Returns what it leads to, if its F is lower.
+    Returns what it leads to, if its F is lower by enough.
     """
     sown = run.sown(state, rng)
     if sown is None:
@@ -141,7 +141,9 @@ def _sow(
         sown = yield from run.cycle(sown, state, np.inf, refine=False, hidden=True)
     sown = yield from run.cycle(run.without_vanished(sown), state, options.tol, refine=False, hidden=True)
     state = yield from run.compared(state, sown)
-    if run.ended or sown.F > state.F - options.tol * run.total_weight:
+    T, more = sown.mixture.T, sown.mixture.T - state.mixture.T
+    # components that it has more have to gain what as many splits of a mean parent would have to
+    if run.ended or max(options.tol, options.gain * 2 * more / T) * run.total_weight > state.F - sown.F:
         return None
     return (yield from run.with_fitted_prior(sown))
 

@@ -1,8 +1,8 @@
 """Trials of merges: pairs of components that are not worth being two.
 
 Splits alone cannot take back a component that later ones have made superfluous. The trial of a merge is that of a split
-undone: on what two components hold, everything else fixed, F of the pair is compared with F of both as one. By how much F
-rises is exactly what a split of the one would lower it by, so that both ask for the same gain.
+undone: on what two components hold, everything else fixed, F of the pair is compared with F of both as one. By how
+much F rises is exactly what a split of the one would lower it by, so that both ask for the same gain.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Infinite mixtures of many rows: a part of them says which components there are, all rows what these are like.
 
 Growth takes many cycles and trials of splits, and what it finds hardly depends on how many rows it looks at, once they
-are enough. So it is done on a random part. All rows go on from there: they have a part in every parameter, and in splits
-that the part was too small for.
+are enough. So it is done on a random part. All rows go on from there: they have a part in every parameter, and in
+splits that the part was too small for.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from globular.model.history import PART
 from globular.model.observations import Moments, Prior
 from globular.seam.shard import Shard
 
-PART_ROWS = 50_000
+PART_ROWS = 30_000
 """Rows of the part."""
-WORTHWHILE = 2
+WORTHWHILE = 3
 """How many times as many rows there have to be, for a part to save time."""
 
 
@@ -42,7 +42,7 @@ def infinite_from_part(
         yield replace(
             step, iteration=0, objective=whole * step.objective, stopped="", stage=PART, next_rows=part.shard.n_rows
         )
-    found = step.model
+    found, fitted = step.model, step.model.tail.prior
     mixture = found.posterior.expected_mixture(found.sticks.log_weights)
     start = Moments.from_pass(mixture, data.e_step(mixture))
-    yield from infinite(data, found.posterior.prior, start, replace(options, n_sown=0), rng)
+    yield from infinite(data, fitted, start, replace(options, n_sown=0), rng)

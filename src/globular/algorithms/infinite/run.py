@@ -37,8 +37,10 @@ _MANY_MORE = 2
 to pieces, and what is odd about a few of them splits see better."""
 _WEAKER = 0.3
 """Share of the fitted S₀ that polishing keeps: what F takes for spread is partly its own looseness."""
-_MERGED_ROWS = 2000
+_MERGED_ROWS = 1000
 """Rows of a component that trials of merges look at: a rise per row that counts is seen in so many."""
+_ROWS_PER_COLUMN = 2
+"""Rows a column that components of another start hold in the mean, at least."""
 _REFINE_EVERY = 3
 """Cycles from one expansion of the tree to the next, as in the paper."""
 
@@ -59,7 +61,7 @@ class InfiniteOptions:
     """Weight that every component has to hold when it is split off."""
     gain: float = 0.02
     """What a split has to lower F by, per row of the component that it splits."""
-    n_sown: int = 2
+    n_sown: int = 0
     """A mixture that has stopped growing is held against one from so many times as many clusters of k-means; 0 does
     without."""
     n_updates: int = 6
@@ -74,7 +76,7 @@ class InfiniteOptions:
     closed: bool = False
     """Truncation by q(v_T = 1) = 1."""
     n_polishing: int = 0
-    """Steps of EM by predictive densities at the end."""
+    """Most steps of EM by predictive densities at the end."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,6 +195,7 @@ class VariationalRun:
         better by what the posteriors predict. F is not looked at any more; steps show what it was before.
         """
         self.prior = self.prior.weakened(_WEAKER)
+        before = -np.inf
         for left in reversed(range(self._options.n_polishing)):
             sticks = state.mixture.sticks
             predictive = state.mixture.posterior.predictive_mixture(sticks.weights)
@@ -203,7 +206,11 @@ class VariationalRun:
             moments = Moments.from_pass(predictive, statistics)
             state = self._state(moments, 0.0, state.rejected_at, state.arrangement, state.F)
             self._iteration += 1
-            stopped = reason if left == 0 else "max_iter" if self._iteration == self._options.max_iter else ""
+            settled = statistics.log_likelihood - before < self._options.tol * self.total_weight
+            before = statistics.log_likelihood
+            stopped = (
+                reason if left == 0 or settled else "max_iter" if self._iteration == self._options.max_iter else ""
+            )
             self.ended = bool(stopped)
             if stopped:
                 state = replace(self.arrange(state.moments, state.tail, state.rejected_at), F=state.F)
@@ -281,12 +288,15 @@ class VariationalRun:
     def sown(self, state: State, rng: np.random.Generator) -> State | None:
         """Another start with more components than there are (see `sowing`), or None if there is room for no more."""
         options = self._options
-        room = min(options.T_max, int(self.total_weight / max(options.smallest, 1.0)))
+        # fewer rows than that, and any covariance fits them
+        smallest = max(options.smallest, _ROWS_PER_COLUMN * self._data.shard.n_columns)
+        room = min(options.T_max, int(self.total_weight / smallest))
         n = min(options.n_sown * state.mixture.T, room)
-        if self.ended or n <= state.mixture.T or self.prior.expected_factor() is None:
+        unit = self.prior.expected_covariance()
+        if self.ended or n <= state.mixture.T or unit is None:
             return None
         self._n_arrangements += 1
-        moments = sow(self._data, self.prior, n, self._n_arrangements, rng)
+        moments = sow(self._data, unit, self.prior.covariance_type, n, self._n_arrangements, rng)
         moments = moments.take(moments.counts > VANISHED)
         return self.arrange(moments, 0.0, np.zeros((len(moments), 2)))
 

@@ -15,7 +15,8 @@ from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.seeding.common import evenly_spread_masses
 from globular.algorithms.seeding.named import draw_seeds
 from globular.algorithms.steps import last_step, result_of
-from globular.model.observations import Moments, Prior
+from globular.model.observations import Moments
+from globular.model.statistics import F64
 
 _ROWS, _ROWS_PER_MEAN = 20_000, 100
 """Rows that k-means looks at, or as many a mean if that is more."""
@@ -23,14 +24,17 @@ _STEPS, _STEADY = 10, 1e-4
 """Most steps of k-means, and the shift of the means, in units of the variance, that ends them."""
 
 
-def sow(data: RowData, prior: Prior, n_means: int, arrangement: int, rng: np.random.Generator) -> Moments:
-    """What the clusters of k-means hold, every row in the closest."""
-    shard, factor = data.shard, prior.expected_factor()
+def sow(
+    data: RowData, unit: F64, covariance_type: str, n_means: int, arrangement: int, rng: np.random.Generator
+) -> Moments:
+    """What the clusters of k-means hold, every row in the closest; distances in units of the covariance `unit`."""
+    shard = data.shard
+    factor = np.linalg.cholesky(unit) if unit.ndim == 2 else np.diag(np.sqrt(unit))
     n = min(shard.n_rows, max(_ROWS, _ROWS_PER_MEAN * n_means))
     drawn, counts = np.unique(shard.locate(evenly_spread_masses(shard.total_weight, n, rng)), return_counts=True)
     rows = np.linalg.solve(factor, shard.take(drawn).astype(np.float64).T).T
     part = shard.local(np.ascontiguousarray(rows), counts.astype(np.float64))
     seeds = result_of(draw_seeds(part, "auto", min(n_means, len(drawn)), rng)).centers
     means = last_step(lloyd(part, seeds, KMeansOptions(_STEPS, _STEADY))).model @ factor.T
-    cold = cold_mixture(means, factor @ factor.T, prior.covariance_type)
+    cold = cold_mixture(means, unit, covariance_type)
     return Moments.from_pass(cold, data.e_step(cold, arrangement))

@@ -12,9 +12,9 @@ Values = tuple[float, ...]
 NEVER = 1 << 40
 
 _CENTERS: Mapping[str, Values] = {
+    "threads.WAKING": (1e-12, 1.0),
     "backends.limits.SORT_UP_TO": (1, NEVER),
     "backends.host.PART_BYTES": (1 << 10, NEVER),
-    "backends.host.ROWS_PER_THREAD": (64, NEVER),
     "backends.cpu.sums.FEW_SUMS": (1, NEVER),
     "backends.cpu.sums.ROWS_PER_RUN": (64, NEVER),
     "backends.cpu.sums.MOVES_PER_TASK": (1, NEVER),
@@ -22,9 +22,12 @@ _CENTERS: Mapping[str, Values] = {
     "backends.cpu.products.SCORES_PER_BLOCK": (64, 1 << 24),
     "backends.cpu.products.THIN": (1, 64),
     "backends.cpu.shard.TAKEN_AT_ONCE": (1, NEVER),
+    "backends.cpu.shard.SURE_OF": (1, NEVER),
+    "backends.cpu.shard.OFFSET_ROWS": (1, NEVER),
     "backends.cpu.cells.ROWS_PER_TASK": (1, 1 << 20),
     "backends.cpu.cells.GATHERED_ROWS": (16, 1 << 16),
     "backends.cpu.cells.BLOCK_SCORES": (16, 1 << 20),
+    "backends.cpu.cells.PREPARED_AT_ONCE": (16, NEVER),
     "backends.cpu.center_scores.BLOCKS": (1, 64),
     "backends.cpu.center_scores.ROWS_PER_SEARCH": (1, 1 << 12),
     "backends.cpu.center_scores.LEAST_ROWS": (1, NEVER),
@@ -41,13 +44,14 @@ _CENTERS: Mapping[str, Values] = {
     "backends.cpu.swaps.ROWS_PER_BLOCK": (16, NEVER),
     "backends.cpu.settled.ROWS_PER_BLOCK": (16, 1 << 12),
     "backends.cpu.settled.CACHED": (1, NEVER),
-    "model.groups.MEMBERS_PER_SPAN": (16, NEVER),
     "model.graph._CLUSTERS_PER_BLOCK": (3, NEVER),
     "model.subspace.WHOLE_SPECTRUM_UP_TO": (4, 1 << 12),
     "algorithms.kmeans.subspace.FROM_COLUMNS": (2, NEVER),
     "algorithms.kmeans.subspace.SAMPLED_ROWS": (64, NEVER),
     "algorithms.kmeans.cells.CELLS_OF_CELLS_FROM": (20, NEVER),
     "algorithms.kmeans.cells.EXACT_UP_TO": (1, NEVER),
+    "algorithms.kmeans.cells.SMALL_CELLS_FROM": (20, NEVER),
+    "algorithms.kmeans.few_rows.PRODUCTS_AT_ONCE": (1, NEVER),
     "algorithms.kmeans.cells.LARGEST_CELL": (1, NEVER),
     "algorithms.kmeans.pipeline.PROBING_FROM": (10, NEVER),
     "algorithms.kmeans.coreset.ROWS_PER_CLUSTER": (4, NEVER),
@@ -60,7 +64,6 @@ _CENTERS: Mapping[str, Values] = {
 _BATCHES: Mapping[str, Values] = {
     "backends.cpu.assign.batch.DIRECT_SHARE": (0.0, 1.0),
     "backends.cpu.assign.batch.ROWS_PER_BLOCK": (16, NEVER),
-    "backends.cpu.assign.batch.ROWS_PER_THREAD": (16, NEVER),
     "backends.cpu.assign.votes.ROWS_PER_SUM": (16, NEVER),
     "backends.many.batches.HELD_BYTES": (1 << 10, NEVER),
     "model.columns.COLUMNS_PER_TASK": (1, NEVER),
@@ -76,7 +79,6 @@ _MIXTURES: Mapping[str, Values] = {
     "backends.cpu.expect.pairs.LEADING": (0.0, 1.0),
     "backends.cpu.expect.pairs.ROWS_AT_ONCE": (16, NEVER),
     "backends.cpu.expect.rows_of.ROWS_AT_ONCE": (16, NEVER),
-    "backends.cpu.expect.probe.ROWS_PER_TASK": (16, NEVER),
     "backends.cpu.expect.within.ROWS_PER_TASK": (16, NEVER),
     "backends.cpu.expect.blocks._BLOCK_ENTRIES": (64, 1 << 20),
     "backends.cpu.expect.blocks.SPAN_SUMS": (1 << 8, 1 << 28),
@@ -97,6 +99,7 @@ _TREES: Mapping[str, Values] = {
     "algorithms.mixtures.ahead.FEWEST_ROWS": (64, NEVER),
     "algorithms.infinite.data._MANY_ROWS": (64, NEVER),
     "algorithms.infinite.data._SMALL": (1, NEVER),
+    "algorithms.infinite.part.PART_ROWS": (60, NEVER),
     "estimators.chunky_starts.TRUNCATED_FROM": (2, NEVER),
 }
 THRESHOLDS: Mapping[str, tuple[str, Values]] = {

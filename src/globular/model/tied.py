@@ -26,15 +26,21 @@ class Spread:
     """The mean of the rows, (D,)."""
     scatter: F64
     """T, (1, 1) or (1, D, D)."""
-    total_weight: float
+    typical: F64
+    """How far out a typical row is, (D,), or (1,) where columns share a variance."""
+
+    @classmethod
+    def of(cls, one: GaussianParameters, found: SoftStatistics) -> Spread:
+        """From an E-step of one component about the mean of the rows."""
+        variances = one.family.scatter.diagonals(found.scatter)[0] / found.total_weight
+        return cls(one.means[0], found.scatter, np.sqrt(np.maximum(variances, 0.0)))
 
     def is_exact_for(self, mixture: GaussianParameters) -> bool:
-        """Whether differences of large terms lose no more digits than elsewhere."""
+        """Whether differences of large terms lose no more digits than elsewhere, for rows as far out as any mean."""
         kind = mixture.family.scatter
-        typical = np.sqrt(np.maximum(kind.diagonals(self.scatter)[0], 0.0) / self.total_weight)
-        reach = np.maximum(np.abs(mixture.means - self.offset), typical)
-        sizes = (reach * kind.times(mixture.each(np.abs(mixture.precisions)), reach)).sum(axis=1)
-        return bool(sizes.max() <= CANCELLATION_LIMIT)
+        reach = np.maximum(np.abs(mixture.means - self.offset).max(axis=0), self.typical)[None]
+        precisions = np.abs(kind.stacked(mixture.precisions, mixture.n_features))
+        return float(np.vdot(reach, kind.times(precisions, reach))) <= CANCELLATION_LIMIT
 
     def complete(self, mixture: GaussianParameters, found: SoftStatistics) -> SoftStatistics:
         """What an E-step without quadratic forms lacks: the second moment of all components together, (1, …), and the
@@ -49,5 +55,7 @@ def linear_coefficients(mixture: GaussianParameters, offset: F64) -> F64:
     """Σ⁻¹μ_c and a_c of every component, (C, D + 1), for rows and means about the offset."""
     means = mixture.means - offset
     pulls = mixture.family.scatter.times(mixture.each(mixture.precisions), means)
-    constants = mixture.log_constants - 0.5 * np.einsum("cd,cd->c", pulls, means)
-    return np.column_stack([pulls, constants])
+    coefficients = np.empty((len(means), means.shape[1] + 1))
+    coefficients[:, :-1] = pulls
+    coefficients[:, -1] = mixture.log_constants - 0.5 * np.einsum("cd,cd->c", pulls, means)
+    return coefficients

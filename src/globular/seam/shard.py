@@ -93,8 +93,7 @@ class Shard(ABC):
         """Second moments of all rows about their mean, of the kind that mixtures of this type need."""
         if covariance_type not in self._spreads:
             one = about_the_mean(*self.column_moments(), covariance_type)
-            found = self.run(Expect(one))
-            self._spreads[covariance_type] = Spread(one.means[0], found.scatter, found.total_weight)
+            self._spreads[covariance_type] = Spread.of(one, self.run(Expect(one)))
         return self._spreads[covariance_type]
 
 

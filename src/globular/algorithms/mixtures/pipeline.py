@@ -49,7 +49,7 @@ MOST_STARTS, COMPONENTS_STARTED, STEPS_PER_START = 8, 32, 30
 """Few components are started several times, so many in all, if there are so many steps for each."""
 STEPS_OF_MOVES, STEPS_PER_COMPONENT = 8, 4
 """Most steps in moves, and more of them for every component."""
-WORK_OF_A_STEP = 1e6
+WORK_OF_A_STEP = 5e5
 """What a step costs beside its densities, in numbers that go into them."""
 
 

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from globular.kernels import few_rows as kernels
-from globular.model.few_rows import MOST_NUMBERS, MOST_PRODUCTS, FewRows, StepLimits, TrialLimits, are_few
+from globular.model.few_rows import (
+    MOST_CLUSTERS,
+    MOST_NUMBERS,
+    MOST_PRODUCTS,
+    FewRows,
+    StepLimits,
+    TrialLimits,
+    are_few,
+)
 from reference import assign as hard
 
 NO_END = StepLimits(max_steps=1, min_gain=0.0, total=np.inf, unexplained=0.0, unit=False)
@@ -21,10 +29,11 @@ def some_rows(N: int, D: int, *, weighted: bool = True) -> tuple[Any, Any]:
     return x, random.integers(1, 5, N).astype(float) if weighted else np.ones(N)
 
 
-def test_few_is_both_of_numbers_and_of_products() -> None:
+def test_few_is_said_of_numbers_products_and_clusters() -> None:
     assert are_few(MOST_NUMBERS, 1, 2) and not are_few(MOST_NUMBERS + 1, 1, 2)
     n = MOST_PRODUCTS // 640
     assert are_few(n, 10, 64) and not are_few(n + 1, 10, 64)
+    assert are_few(500, 2, MOST_CLUSTERS) and not are_few(500, 2, MOST_CLUSTERS + 1)
 
 
 @pytest.mark.parametrize(("N", "D", "C"), [(1, 1, 1), (7, 3, 2), (300, 4, 3), (1000, 2, 9), (513, 17, 40), (90, 64, 5)])

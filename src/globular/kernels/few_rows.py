@@ -355,7 +355,8 @@ def try_few(
                 promise, seat = gain - loss, spare
                 copy_row(desk.last, 0, desk.place, 1)
         moved = seat >= 0
-        n_failures += 1 if moved else 2  # where there is nothing to try, there will hardly be
+        # where there is nothing to try, there will hardly be; unless clusters are many for so few draws
+        n_failures += 1 if moved or best.shape[0] > 2 * draws.shape[1] else 2
         if moved:
             copy(best, desk.centers)
             copy_row(desk.place, 1, desk.centers, seat)
@@ -364,7 +365,10 @@ def try_few(
             n_steps += n_tried
             if reached < goal:
                 objective, n_failures = reached, 0
-                copy(desk.means, best)
+                moved = n_tried > 1  # else the rows know their two closest of these centres already
+                copy(desk.means if moved else desk.centers, best)
+                if not moved:
+                    add_up(weights, desk.closest, desk.running)
         if n_failures >= of_trials.max_failures or n_steps >= of_trials.max_steps:
             break
     return objective, n_steps, n_failures

@@ -31,6 +31,8 @@ FEWER_FAILURES = 4
 """A failure is one of some candidates at once, so there are fewer of them for few clusters."""
 STEPS_PER_FAILURE = 0.5
 """Iterations of trials, as a multiple of those before them, for every failure that is allowed."""
+SOME_STEPS = 6
+"""As many are added to those before, which are few where groups are separate."""
 PRODUCTS_AT_ONCE = 1 << 27
 """About as many until a step is shown."""
 
@@ -44,7 +46,8 @@ def search_few_rows(
     limits = StepLimits(options.max_iter, options.min_gain, options.total, options.unexplained, options.unit_centers)
     found = rows.step(centers, limits._replace(min_gain=max(options.min_gain, ROUGH_GAIN)))
     n_steps, n_looks = found.n_steps, 0
-    last_trial = min(options.max_iter, int(n_steps * (1 + STEPS_PER_FAILURE * trials.max_failures)))
+    in_trials = int(STEPS_PER_FAILURE * trials.max_failures * (n_steps + SOME_STEPS))
+    last_trial = min(options.max_iter, n_steps + in_trials)
     max_failures = trials.max_failures + trials.more_failures // (FEWER_FAILURES * C)
     for first in range(0, trials.max_trials, at_once):
         if C == 1 or n_steps >= last_trial or found.n_failures >= max_failures:

@@ -166,7 +166,7 @@ def test_bad_weights(name: str) -> None:
 
 BAD_PARAMETERS: list[tuple[str, Any]] = [
     *(("n_clusters", value) for value in (0, -3, 2.5, "2", None, 31)),
-    *(("algorithm", value) for value in ("elkan", "Lloyd", None, 3)),
+    *(("algorithm", value) for value in ("hamerly", "Lloyd", None, 3)),
     *(("metric", value) for value in ("manhattan", None, 2)),
     *(("init", value) for value in ("kmeans", None, 5)),
     *(("n_init", value) for value in (0, -1, 1.5, "many", None)),

@@ -92,6 +92,12 @@ def test_cluster_sizes_count_the_labels(model: Any) -> None:
     np.testing.assert_array_equal(model.cluster_sizes_, np.bincount(model.labels_, minlength=5))
 
 
+def test_rows_without_a_label_are_not_counted() -> None:
+    begun = globular.NestedMiniBatchKMeans(5, batch_size=20, random_state=0)
+    next(record for record in begun.fit_iter(X) if record.labels_all_rows)
+    assert begun.cluster_sizes_.sum() == (begun.labels_ >= 0).sum() < len(X)
+
+
 def test_transform_writes_to_a_memory_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("globular.estimators.nearest.BLOCK_BYTES", 8 * 40 * 100)
     model = MODELS["euclidean", "float32"]

@@ -452,7 +452,7 @@ def test_rows_without_a_cluster_are_not_counted(tmp_path: Path) -> None:
 def test_a_singular_covariance_is_named(tmp_path: Path) -> None:
     mixture = globular.GaussianMixture(2, random_state=0).fit(X)
     mixture.covariances_ = 0 * mixture.covariances_
-    with pytest.raises(ValueError, match="covariances_ must be positive definite"):
+    with pytest.raises(ValueError, match="covariances_ must be symmetric, positive-definite"):
         write_report(mixture, tmp_path / "r.html", data=X)
 
 

@@ -52,7 +52,8 @@ class Estimator(SharedParameters, BaseEstimator):
     def cluster_sizes_(self) -> Any:
         """The number of rows of every cluster or component, by `labels_`; rows of weight 0 count, too."""
         n = len(self.cluster_centers_ if hasattr(self, "cluster_centers_") else self.means_)
-        return np.bincount(np.asarray(self.labels_), minlength=n)
+        labels = np.asarray(self.labels_)
+        return np.bincount(labels[labels >= 0], minlength=n)  # nested batches leave some without a label
 
     @abstractmethod
     def _begin(self, X: Any, sample_weight: Any, *, watched: bool) -> Iterator[Record]:

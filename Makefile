@@ -3,7 +3,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-all test-gpu lint bench docs clean
+OLDEST := .venv-oldest
+BASE   ?= HEAD
+MINUTES ?= 60
+
+.PHONY: demo test test-all test-gpu test-oldest attack lint bench speed docs dist clean
 
 demo: $(VENV)/.user
 	$(BIN)/globular demo
@@ -18,6 +22,13 @@ test-gpu: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet -e ".[gpu]"
 	$(BIN)/python -m pytest tests/gpu
 
+# The oldest versions of everything that are supported, in an environment of their own; PYTHON is a Python 3.11 then.
+test-oldest: $(OLDEST)/.test
+	NUMBA_CACHE_DIR=$(abspath $(OLDEST))/kernels $(OLDEST)/bin/python -m pytest -m "not slow"
+
+attack: $(VENV)/.dev
+	$(BIN)/python tests/attack/run.py --minutes $(MINUTES)
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -26,6 +37,21 @@ lint: $(VENV)/.dev
 
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict
+
+# What is checked out here against BASE (a tag, a branch, a commit): fails where a problem has become 15 % slower.
+speed: $(VENV)/.dev
+	$(BIN)/python benchmarks/speed.py $(BASE)
+
+# Source archive and wheel, and a fit with the wheel in an environment where there is nothing else.
+dist: $(VENV)/.dev
+	rm -rf dist build/empty
+	$(BIN)/python -m pip install --quiet build
+	$(BIN)/python -m build --outdir dist
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/python -m pip install --quiet dist/*.whl
+	cd build/empty && bin/python -c "import numpy, globular; \
+	print(globular.__version__, globular.KMeans(3, random_state=0).fit(numpy.eye(9)).inertia_)"
+	cd build/empty && bin/globular --help > /dev/null
 
 bench: $(VENV)/.bench
 	$(BIN)/globular bench --quick
@@ -51,5 +77,10 @@ $(VENV)/.docs: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet -e ".[docs]"
 	@touch $@ $(VENV)/.user
 
+$(OLDEST)/.test: pyproject.toml tests/oldest.txt
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --constraint tests/oldest.txt -e ".[test]"
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,25 +50,30 @@ def peak_mib() -> float:
     return peak / (1 << 20) if sys.platform == "darwin" else peak / 1024
 
 
+def objective(model: Any) -> float:
+    """What a fit has come to: the inertia of centres, the bound of a mixture."""
+    return float(model.inertia_ if hasattr(model, "inertia_") else model.lower_bound_)
+
+
 def work() -> None:
     """Answer jobs, one JSON object per line, until there are no more; the first one names the rows."""
-    from globular import KMeans
+    import globular
 
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints must not get between the answers
     X: Any = None
     for line in sys.stdin:
         job = json.loads(line)
+        make = partial(getattr(globular, job["estimator"]), random_state=0, n_threads=THREADS, **job["options"])
         if X is None:
             X = np.load(job["rows"])
             few = X[:WARM_UP_ROWS]
-            n_few = min(job["n_clusters"], len(few) // 4)
-            KMeans(n_few, quality=job["quality"], max_iter=3, random_state=0, n_threads=THREADS).fit(few)
-        model = KMeans(job["n_clusters"], quality=job["quality"], random_state=0, n_threads=THREADS)
+            make(min(job["n_clusters"], len(few) // 4), max_iter=3).fit(few)
+        model = make(job["n_clusters"])
         began = time.perf_counter()
         model.fit(X)
         seconds = time.perf_counter() - began
-        answer = {"seconds": seconds, "inertia": float(model.inertia_), "peak_mib": peak_mib()}
+        answer = {"seconds": seconds, "objective": objective(model), "peak_mib": peak_mib()}
         print(json.dumps(answer), file=answers, flush=True)
 
 
@@ -102,12 +108,8 @@ class Side:
 # --- both sides ----------------------------------------------------------------------------------------------------
 
 
-def measure(sources: list[Path], job: dict[str, Any], rounds: int) -> str:
-    """One line about one problem."""
-    peaks = []
-    for src in sources:
-        with Side(src) as side:
-            peaks.append(side.run(job)["peak_mib"])
+def in_turns(sources: list[Path], job: dict[str, Any], rounds: int) -> tuple[list[float], list[list[float]]]:
+    """The fastest seconds of either side, and all objectives that it came to."""
     found: list[list[dict[str, float]]] = [[], []]
     with Side(sources[0]) as before, Side(sources[1]) as after:
         turns = [(0, before), (1, after)]
@@ -116,14 +118,31 @@ def measure(sources: list[Path], job: dict[str, Any], rounds: int) -> str:
                 time.sleep(PAUSE_SECONDS)
                 found[place].append(side.run(job))
     best = [min(answer["seconds"] for answer in answers) for answers in found]
-    inertias = [sorted({answer["inertia"] for answer in answers}) for answers in found]
-    if inertias[0] == inertias[1]:
-        same = "identical"
-    else:
-        same = f"{inertias[1][0] / inertias[0][0] - 1.0:+.2e}"
+    return best, [sorted({answer["objective"] for answer in answers}) for answers in found]
+
+
+def peaks(sources: list[Path], job: dict[str, Any]) -> list[float]:
+    """Peak memory of a fresh process for either side, which loads the rows and fits once."""
+    found = []
+    for src in sources:
+        with Side(src) as side:
+            found.append(side.run(job)["peak_mib"])
+    return found
+
+
+def difference(objectives: list[list[float]]) -> str:
+    """Of what the two sides came to, relative to the first."""
+    before, after = objectives
+    return "identical" if before == after else f"{(after[0] - before[0]) / abs(before[0]):+.2e}"
+
+
+def measure(sources: list[Path], job: dict[str, Any], rounds: int) -> str:
+    """One line about one problem."""
+    memory = peaks(sources, job)
+    best, objectives = in_turns(sources, job, rounds)
     return (
-        f"{best[0]:9.3f} {best[1]:9.3f} {best[1] / best[0]:7.3f}  {same:<10}"
-        f" {peaks[0]:9.0f} {peaks[1]:9.0f} {peaks[1] / peaks[0]:7.3f}"
+        f"{best[0]:9.3f} {best[1]:9.3f} {best[1] / best[0]:7.3f}  {difference(objectives):<10}"
+        f" {memory[0]:9.0f} {memory[1]:9.0f} {memory[1] / memory[0]:7.3f}"
     )
 
 
@@ -152,7 +171,10 @@ def main() -> None:
             rows = Path(folder) / "rows.npy"
             np.save(rows, problem.load())
             for quality in options.qualities.split(","):
-                job = {"rows": str(rows), "n_clusters": problem.n_clusters, "quality": quality}
+                job = {
+                    "rows": str(rows), "n_clusters": problem.n_clusters, "estimator": "KMeans",
+                    "options": {"quality": quality},
+                }  # fmt: skip
                 title = name if quality == "balanced" else f"{name}, {quality}"
                 print(f"{title:<28}{measure(sources, job, options.rounds)}", flush=True)
 

@@ -68,6 +68,8 @@ def _locked(rows: Rows) -> Rows:
 
 def _shuffled_entries(matrix: sparse.csr_matrix) -> sparse.csr_matrix:
     """The same matrix with the entries of every row backwards, and the first one of the matrix in two halves."""
+    if matrix.nnz == 0:
+        return matrix
     coordinates = matrix.tocoo()
     data = np.concatenate([coordinates.data, coordinates.data[:1] / 2])
     data[0] /= 2

@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import globular
-from globular import KMeans, VariationalKMeans
+from globular import KMeans, VariationalKMeans, datasets
 from globular.algorithms.seeding.named import STARTS
 from globular.data.open import as_source
 from globular.estimators import inputs, memory
@@ -64,7 +64,7 @@ def test_attributes(options: dict[str, Any], metric: str, dtype: type) -> None:
 def test_counts_of_distances_are_those_of_the_neighborhoods() -> None:
     X = np.random.default_rng(0).normal(size=(600, 3))
     options = {"n_candidates": 1, "n_neighbors": 5, "n_random": 1, "max_iter": 4, "tol": 0.0}
-    model = VariationalKMeans(300, random_state=0, **options).fit(X)
+    model = VariationalKMeans(300, init="k-means++", random_state=0, **options).fit(X)
     # the random candidate is left out if four draws hit the neighbourhood: (5/300)⁴
     assert model.history_.iterations.column("n_distances").tolist() == [600 * 6] * 4
     assert model.n_distances_ == 600 * 6 * 4 + 600 * 5  # and the last assignment
@@ -285,3 +285,10 @@ def test_bad_parameters_are_named(options: dict[str, Any]) -> None:
 )
 def test_scikit_learn_conventions(estimator: BaseEstimator, check: Callable[[Any], None]) -> None:
     check(estimator)
+
+
+def test_separate_groups_get_a_center_each_by_swaps() -> None:
+    X = datasets.many_blobs(6_000, 200, 16, center_std=8.0, random_state=0).X
+    best = KMeans(200, random_state=0).fit(X).inertia_
+    assert VariationalKMeans(200, random_state=0).fit(X).inertia_ < 1.1 * best
+    assert VariationalKMeans(200, init="random", random_state=0).fit(X).inertia_ > 1.3 * best

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from globular.algorithms.kmeans.nested import BoundKind
-from globular.algorithms.kmeans.probing import ProbingOptions, find_labels, probing_kmeans
-from globular.algorithms.kmeans.swaps import swap_seeds
+from globular.algorithms.kmeans.probing import ProbingOptions
+from globular.algorithms.kmeans.swaps import swapped_start
 from globular.algorithms.kmeans.yinyang import default_groups
 from globular.algorithms.seeding.common import TAKEN_NUMBERS
-from globular.algorithms.seeding.named import Start, Starting
+from globular.algorithms.seeding.named import Starting
 from globular.seam.passes import Assign
 from globular.seam.shard import Shard
 
@@ -116,25 +116,14 @@ def best_start(
     unit_centers: bool,
 ) -> Starting:
     """The best of several starts on some rows, which seeds were drawn from; searched `by_cells`, seeds are swapped."""
-    starts = []
+    starts, options = [], ProbingOptions(min_gain=SWAPS_GAIN, unit_centers=unit_centers)
     for _ in range(n_starts):
         start = yield from seed()
         if by_cells and start.is_seeding:
-            start = yield from _swapped(shard, start, random_state, unit_centers)
+            rng = np.random.default_rng(random_state.randint(2**31, size=4))
+            start = yield from swapped_start(shard, start, options, rng)
         starts.append(start)
     if n_starts == 1:
         return starts[0]
     errors = [shard.run(Assign(start.centers, want="labels")).objective for start in starts]
     return starts[int(np.argmin(errors))]
-
-
-def _swapped(shard: Shard, start: Start, random_state: np.random.RandomState, unit_centers: bool) -> Starting:
-    """As in `KMeans`: what seeds of many clusters get wrong, batches cannot repair."""
-    rng = np.random.default_rng(random_state.randint(2**31, size=4))
-    if not start.labelled:
-        find_labels(shard, start.centers, rng, n_rounds=1)
-    options = ProbingOptions(min_gain=SWAPS_GAIN, unit_centers=unit_centers)
-    swapped = yield from swap_seeds(shard, start.centers, options, rng)
-    # one step after the swaps: swapped centres get their rows, and centres that momentum left without any a new place
-    steps = probing_kmeans(shard, swapped.centers, options, rng, momentum=swapped.momentum, before=swapped.objective)
-    return replace(start, centers=next(steps).model)

@@ -30,9 +30,10 @@ import numpy as np
 from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, search_widely
 from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.kmeans.momentum import Momentum
-from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
+from globular.algorithms.kmeans.probing import ProbingOptions, find_labels, probing_kmeans
 from globular.algorithms.seeding.common import effective_dimension
-from globular.algorithms.steps import Step, after, numbered_from
+from globular.algorithms.seeding.named import Start, Starting
+from globular.algorithms.steps import Step, after, mapped, numbered_from
 from globular.model.cells import CenterCells
 from globular.model.draws import matched_swaps
 from globular.model.history import SWAPS
@@ -135,6 +136,18 @@ def swap_seeds(
         if swaps.promised <= WORTH_ANOTHER_ROUND * asked:
             break
     return SwappedSeeds(centers, momentum, before + unexplained, n_rounds, n_swaps, swaps.n_distances)
+
+
+def swapped_start(shard: Shard, start: Start, options: ProbingOptions, rng: np.random.Generator) -> Starting:
+    """Seeds after swaps, for algorithms that cannot carry a centre across a gap either. The rows are labelled."""
+    if not start.labelled:
+        find_labels(shard, start.centers, rng, n_rounds=1)
+    swapped = yield from mapped(
+        swap_seeds(shard, start.centers, options, rng), lambda step: replace(step, iteration=0, stopped="")
+    )
+    # one step after the swaps: swapped centres get their rows, and centres that momentum left without any a new place
+    steps = probing_kmeans(shard, swapped.centers, options, rng, momentum=swapped.momentum, before=swapped.objective)
+    return replace(start, centers=next(steps).model, graph=None, labelled=True)
 
 
 class _Swaps:

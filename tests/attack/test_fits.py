@@ -1,0 +1,164 @@
+"""Every estimator, on every form of rows: no strange error, and nothing that brute force contradicts.
+
+`make test` tries a few cases of each; `make attack MINUTES=60` goes on with new ones until the time is up.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sklearn.exceptions import ConvergenceWarning
+
+import globular
+from attack.cases import Case, cases, exactly
+from attack.oracle import are_nearest, directions, log_densities, squared_distances, worst_condition
+from makers import FORMS
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+attack = settings(
+    max_examples=int(os.environ.get("GLOBULAR_ATTACK_EXAMPLES", "12")),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
+DENSE = tuple(form for form in FORMS if not form.startswith("csr"))
+KMEANS = (
+    {"algorithm": "auto"},
+    {"algorithm": "lloyd"},
+    {"algorithm": "yinyang"},
+    {"algorithm": "probing"},
+    {"algorithm": "auto", "quality": "best"},
+    {"algorithm": "auto", "metric": "cosine"},
+    {"algorithm": "lloyd", "metric": "cosine"},
+)
+MIXTURES = tuple(
+    (name, {"covariance_type": kind})
+    for name, kinds in {
+        "GaussianMixture": ("full", "tied", "diag", "spherical", "tied_spherical"),
+        "VariationalGaussianMixture": ("diag", "spherical", "tied_spherical"),
+        "ChunkyGaussianMixture": ("full", "diag"),
+        "InfiniteGaussianMixture": ("full", "diag"),
+    }.items()
+    for kind in kinds
+)
+
+
+def fit(name: str, case: Case, options: dict[str, Any], n_threads: int = 1) -> Any:
+    """The estimator, fitted to the case."""
+    how_many = {} if name.startswith("Infinite") else {_number_of(name): case.n_clusters}
+    model = getattr(globular, name)(**how_many, **options, random_state=case.seed, n_threads=n_threads)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return model.fit(case.rows(), sample_weight=case.sample_weight())
+
+
+def _number_of(name: str) -> str:
+    return "n_clusters" if name.endswith("KMeans") else "n_components"
+
+
+def seen(model: Any, X: Any) -> Any:
+    """Rows as the model sees them."""
+    rows = exactly(X)
+    return directions(rows) if getattr(model, "metric", "euclidean") == "cosine" else rows
+
+
+def same_bits(one: Any, other: Any, names: tuple[str, ...]) -> None:
+    """Two fits have the same attributes, to the last bit."""
+    for name in names:
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+
+
+def check_centers(model: Any, case: Case) -> None:
+    """Finite centres, predictions that are the nearest ones, distances as they are."""
+    X, centers = case.rows(), np.asarray(model.cluster_centers_, np.float64)
+    rows = seen(model, X)
+    assert centers.shape == (case.n_clusters, case.D)
+    assert np.isfinite(centers).all()
+    predicted = model.predict(X)
+    assert are_nearest(rows, centers, predicted)
+    cosine = getattr(model, "metric", "") == "cosine"  # one less the cosine, which of a row of zeros is zero
+    distances = 1.0 - rows @ centers.T if cosine else np.sqrt(squared_distances(rows, centers))
+    np.testing.assert_allclose(model.transform(X), distances, rtol=1e-4, atol=1e-6 * (1.0 + np.abs(rows).max()))
+    assert model.labels_.min() >= 0 and model.labels_.max() < case.n_clusters
+
+
+def check_inertia(model: Any, case: Case) -> None:
+    """`labels_` are those of `predict`, and `inertia_` is theirs."""
+    rows, centers = seen(model, case.rows()), np.asarray(model.cluster_centers_, np.float64)
+    assert are_nearest(rows, centers, model.labels_)
+    weights = np.ones(case.n) if case.sample_weight() is None else case.sample_weight()
+    distances = squared_distances(rows, centers)[np.arange(case.n), model.labels_]
+    slack = 1e-12 * weights.sum() * (np.abs(rows).max() ** 2) * case.D
+    np.testing.assert_allclose(model.inertia_, (weights * distances).sum(), rtol=1e-4, atol=slack)
+
+
+@pytest.mark.parametrize("options", KMEANS, ids=lambda options: "-".join(options.values()))
+@attack
+@given(case=cases())
+def test_kmeans(options: dict[str, Any], case: Case) -> None:
+    model = fit("KMeans", case, options)
+    check_centers(model, case)
+    check_inertia(model, case)
+    same_bits(model, fit("KMeans", case, options, n_threads=3), ("cluster_centers_", "labels_", "inertia_", "n_iter_"))
+
+
+@pytest.mark.parametrize("algorithm", ["lloyd", "yinyang"])
+@attack
+@given(case=cases())
+def test_exact_iterations_never_rise(algorithm: str, case: Case) -> None:
+    model = fit("KMeans", case, {"algorithm": algorithm, "tol": 0.0})
+    objectives = np.array([record.objective for record in model.history_])
+    assert np.isfinite(objectives).all()
+    assert np.all(np.diff(objectives) <= 1e-6 * np.abs(objectives[:-1]))
+
+
+@attack
+@given(case=cases(), n_candidates=st.integers(1, 4))
+def test_variational_kmeans(case: Case, n_candidates: int) -> None:
+    options = {"n_candidates": min(n_candidates, case.n_clusters)}
+    model = fit("VariationalKMeans", case, options)
+    check_centers(model, case)
+    same_bits(model, fit("VariationalKMeans", case, options, n_threads=3), ("cluster_centers_", "labels_"))
+
+
+@pytest.mark.parametrize("search", ["auto", "exact", "yinyang", "cells"])
+@attack
+@given(case=cases(), batch_size=st.integers(1, 400))
+def test_nested_mini_batches(search: str, case: Case, batch_size: int) -> None:
+    options = {"search": search, "batch_size": batch_size}
+    model = fit("NestedMiniBatchKMeans", case, options)
+    check_centers(model, case)
+    same_bits(model, fit("NestedMiniBatchKMeans", case, options, n_threads=3), ("cluster_centers_", "labels_"))
+
+
+def check_mixture(model: Any, case: Case) -> None:
+    """Finite parameters, responsibilities that are shares, densities as brute force has them."""
+    X, n_components = case.rows(), len(model.means_)
+    rows, infinite = exactly(X), type(model).__name__.startswith("Infinite")
+    for parameters in (model.means_, model.weights_, model.covariances_):
+        assert np.isfinite(parameters).all()
+    shares = model.predict_proba(X)
+    assert np.isfinite(shares).all() and np.all(shares >= 0.0)
+    for total in (np.sum(model.weights_), *shares.sum(axis=1)):
+        # of an infinite mixture the components that it has not seen have the rest
+        assert 0.0 <= total <= 1.0 + 1e-4 if infinite else abs(total - 1.0) < 1e-4
+    best = shares[np.arange(len(rows)), model.predict(X)]
+    assert np.all(best >= shares.max(axis=1) - 1e-4)
+    if not infinite and worst_condition(model, n_components, case.D) < 1e6:
+        expected = np.logaddexp.reduce(log_densities(rows, model), axis=1)
+        np.testing.assert_allclose(model.score_samples(X), expected, rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize(("name", "options"), MIXTURES, ids=lambda value: value if isinstance(value, str) else "")
+@attack
+@given(case=cases(DENSE, max_rows=200, max_clusters=8))
+def test_mixtures(name: str, options: dict[str, Any], case: Case) -> None:
+    model = fit(name, case, options)
+    check_mixture(model, case)
+    same_bits(model, fit(name, case, options, n_threads=3), ("means_", "weights_", "covariances_"))

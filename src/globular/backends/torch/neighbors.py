@@ -100,7 +100,7 @@ def _renewed(shard: TorchShard, graph: Any, n_candidates: int) -> Any:
 
 
 class _Pairs:
-    """Sums of Eq. 8 over rows closest to c that looked at c̃: those of blocks, each pair once, and then of all blocks."""
+    """Sums of Eq. 8 over rows closest to c that looked at c̃: of blocks, each pair once, then of all."""
 
     def __init__(self, n_clusters: int, wanted: bool) -> None:
         self._C, self._wanted, self._pieces = n_clusters, wanted, list[tuple[Any, Any]]()

@@ -71,6 +71,18 @@ def test_neighborhoods_are_searched_on_a_card(options: dict[str, Any]) -> None:
     assert np.diff(objectives).max() <= 1e-6 * objectives[0]
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float16", "uint8"])
+@pytest.mark.parametrize("algorithm", ["lloyd", "probing"])
+def test_every_type_of_rows_has_many_passes(dtype: str, algorithm: str) -> None:
+    """The first pass of a kind is carried out as it is, the second recorded, the third replayed."""
+    rows = (20 * (ROWS - ROWS.min())).astype(dtype) if dtype == "uint8" else ROWS.astype(dtype)
+    ours, theirs = (
+        KMeans(30, algorithm=algorithm, init=rows[:30], max_iter=8, tol=0, device=d).fit(rows)
+        for d in (on_torch(), "cpu")
+    )
+    assert ours.n_iter_ >= 3 and ours.inertia_ < 1.01 * theirs.inertia_
+
+
 def _on_cpu(model: KMeans) -> KMeans:
     return model.set_params(device="cpu")
 

@@ -179,11 +179,13 @@ class _Swaps:
         gains = np.maximum(splits.gains, trust * splits.zador_gains)
         names, seats = matched_swaps(losses, nearest, gains, splits.owners, SAFETY)
         taken = np.flatnonzero(seats >= 0)
+        # from here on single numbers are looked at, beside the algorithm
+        losses, gains, by_cut, by_law = map(np.asarray, (losses, gains, splits.gains, splits.zador_gains))
         self.promised = float(gains[taken].sum() - losses[seats[taken]].sum())
         centers[seats[taken]] = splits.centers[taken]
-        trusting = taken[gains[taken] > splits.gains[taken]]
-        self._newcomers, self._expected = seats[trusting].astype(np.intp), splits.zador_gains[trusting]
-        self._shard.run(Relabel(np.concatenate([names, np.where(seats < 0, names[splits.owners], seats)])))
+        trusting = taken[gains[taken] > by_cut[taken]]
+        self._newcomers, self._expected = seats[trusting].astype(np.intp), by_law[trusting]
+        self._shard.run(Relabel(np.concatenate([names, np.where(seats < 0, names[np.asarray(splits.owners)], seats)])))
         return np.flatnonzero(names != np.arange(C))
 
 

@@ -204,10 +204,12 @@ def _index(key: Any, of: DeviceArray) -> Any:
     return found.to(torch.int64) if is_whole else found
 
 
-def _both(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of torch that takes tensors alone, for numbers too."""
+def _both(function: Callable[..., Any], bound: str) -> Callable[..., Any]:
+    """A function of torch that takes tensors alone, for numbers too; a number of type float needs no message."""
 
     def call(a: Any, b: Any) -> Any:
+        if isinstance(b, float) and a.dtype.is_floating_point:
+            return torch.clamp(a, **{bound: b})
         device = (a if isinstance(a, torch.Tensor) else b).device
         return function(torch.as_tensor(a, device=device), torch.as_tensor(b, device=device))
 
@@ -223,7 +225,7 @@ _UFUNCS: dict[str, Callable[..., Any]] = {
     "add": lambda a, b: a + b, "subtract": lambda a, b: a - b, "multiply": lambda a, b: a * b,
     "divide": lambda a, b: a / b, "power": lambda a, b: a**b, "negative": torch.neg, "absolute": torch.abs,
     "sqrt": torch.sqrt, "square": torch.square, "log": torch.log, "exp": torch.exp, "isfinite": torch.isfinite,
-    "minimum": _both(torch.minimum), "maximum": _both(torch.maximum), "matmul": _matmul,
+    "minimum": _both(torch.minimum, "max"), "maximum": _both(torch.maximum, "min"), "matmul": _matmul,
     "less": lambda a, b: a < b, "less_equal": lambda a, b: a <= b, "greater": lambda a, b: a > b,
     "greater_equal": lambda a, b: a >= b, "equal": lambda a, b: a == b, "not_equal": lambda a, b: a != b,
     "logical_not": torch.logical_not, "bitwise_and": lambda a, b: a & b, "bitwise_or": lambda a, b: a | b,

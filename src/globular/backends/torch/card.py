@@ -78,7 +78,7 @@ class CardShard(HostShard):
         self.exact = exact
         """The type of the differences that decide."""
         self.w = None if weights is None else torch.as_tensor(weights, dtype=torch.float64, device=device)
-        self.lent_recordings = lent_recordings or Recordings()
+        self.lent_recordings = lent_recordings or Recordings(by_kernels=exact == torch.float32)
         """Of passes over rows that are given each time anew: those of `local` shards come and go."""
 
     def _handler(self, work: Pass[Any]) -> Handler | None:

@@ -32,14 +32,15 @@ class Recordings:
     then on. It must not wait for the card, and look at nothing that changes its place but for the tensors it is given.
     """
 
-    def __init__(self, n_rows: int = 0) -> None:
-        self._is_off = n_rows > MOST_ROWS
+    def __init__(self, *, by_kernels: bool, n_rows: int = 0) -> None:
+        """Plain torch waits for the card: what is not done by kernels is not recorded; nor are passes of many rows."""
+        self._is_on = by_kernels and n_rows <= MOST_ROWS
         self._graphs: dict[Hashable, _Graph | None] = {}
         self._pool: Any = None
 
     def run(self, name: Hashable, work: Work, *given: Any) -> tuple[Any, ...]:
         """What the work makes of these tensors: tensors that the next run with the same name writes over."""
-        if self._is_off or given[0].device.type != "cuda":
+        if not self._is_on or given[0].device.type != "cuda":
             return work(*given)
         key = name, *((tuple(tensor.shape), tensor.dtype) for tensor in given)
         if key not in self._graphs:
@@ -64,7 +65,7 @@ class Recordings:
         torch.cuda.synchronize()
         try:
             with torch.cuda.stream(stream):
-                graph.capture_begin(pool=self._pool)
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
                     found = work(*held)
                 finally:

@@ -55,7 +55,7 @@ class TorchShard(CardShard):
         self.x, self.scales = x, scales
         self.mostly_sure = True
         """Whether products leave few rows in doubt of their closest centre, as they do unless centres coincide."""
-        self.recordings = Recordings(self.n_rows)
+        self.recordings = Recordings(by_kernels=self.exact == torch.float32, n_rows=self.n_rows)
         """Of passes over these rows and their state."""
         if unit_rows:
             self.scales = torch.empty(self.n_rows, dtype=self.exact, device=self.device)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from globular.backends.torch import weighing
+from globular.backends.torch import entries, weighing
 
 ITEMS, WARPS = 128, 4
 """Rows and warps of a program that nominates."""
@@ -87,10 +87,10 @@ def sum_entries(x: Any, shares: Any, means: Any, grouping: Any, kept: int) -> An
     out = torch.empty((C, 2 * D + 1), dtype=torch.float64, device=device)
     sizes = {"KEPT": kept, "BLOCK": BLOCK, "ROWS": SUMMED, "CHUNK": chunk}
     if n >= BLOCK:
-        weighing.sum_entry_blocks[(n // BLOCK, -(-D // chunk))](
+        entries.sum_entry_blocks[(n // BLOCK, -(-D // chunk))](
             x, shares, means, grouping.order, grouping.keys, blocks, C, D, **sizes, num_warps=4
         )
-    weighing.sum_entries[(C, -(-D // chunk))](
+    entries.sum_entries[(C, -(-D // chunk))](
         x, shares, means, grouping.order, grouping.starts, blocks, out, D, **sizes, num_warps=2
     )
     return out

@@ -177,7 +177,7 @@ def test_cells_that_gain_too_much_as_rows_give_way_to_them() -> None:
     steps = run(data, prior_for(rows, least=1e-6))
     assert data.by_rows
     exact = run(on_rows(rows), prior_for(rows, least=1e-6))
-    assert steps[-1].objective == pytest.approx(exact[-1].objective, rel=1e-3)
+    assert steps[-1].objective == pytest.approx(exact[-1].objective, rel=2e-3)
 
 
 @pytest.mark.parametrize("kind", KINDS)

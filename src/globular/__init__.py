@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from globular.estimators.variational_mixture import VariationalGaussianMixture
     from globular.persistence import load, save
     from globular.selection import select
+    from globular.warming import warmup
 
 _HOMES = {
     "KMeans": "globular.estimators.kmeans",
@@ -42,6 +43,7 @@ _HOMES = {
     "load": "globular.persistence",
     "save": "globular.persistence",
     "select": "globular.selection",
+    "warmup": "globular.warming",
 }
 _MODULES = ("callbacks", "datasets", "export", "io", "plotting", "report", "seeding")
 
@@ -66,6 +68,7 @@ __all__ = [
     "save",
     "seeding",
     "select",
+    "warmup",
 ]
 
 

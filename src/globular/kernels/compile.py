@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-import numba
 from numba.core.event import Listener, register
+
+from globular.kernels.linking import CalleeCompiler, Kernel
 
 logger = logging.getLogger("globular")
 
@@ -31,7 +32,8 @@ class _CompilationNotice(Listener):
         pass
 
 
-register("numba:compile", _CompilationNotice())  # type: ignore[no-untyped-call]
+register("numba:compile", _CompilationNotice())
+
 
 FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
 """Sums may be reordered and fused; NaN and infinity keep their meaning."""
@@ -40,6 +42,8 @@ COMPILED: dict[str, Any] = {"nogil": True, "fastmath": FASTMATH, "error_model": 
 """Options of every kernel."""
 INLINED = {**COMPILED, "_nrt": False, "forceinline": True}
 """Options of what LLVM shall inline."""
+OVERLOADED = {**INLINED, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": CalleeCompiler}
+"""The same for numba's `overload`."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -50,14 +54,18 @@ def kernel(function: Function) -> Function:
     Reference counting is switched off: it would cost an atomic operation per array and call, and two threads on the
     same array would fight for the counter. A kernel must therefore not make arrays; scratch memory is an argument.
     """
-    return numba.njit(function, cache=True, _nrt=False, **COMPILED)
+    return _compiled(function, {**COMPILED, "_nrt": False})
 
 
 def allocating_kernel(function: Function) -> Function:
     """The same for the rare kernel that makes an array of its own, outside its loops."""
-    return numba.njit(function, cache=True, **COMPILED)
+    return _compiled(function, COMPILED)
 
 
 def inline(function: Function) -> Function:
     """The same for small helpers that LLVM shall inline into the kernels that call them."""
-    return numba.njit(function, cache=True, **INLINED)
+    return _compiled(function, INLINED)
+
+
+def _compiled(function: Function, options: dict[str, Any]) -> Function:
+    return cast(Function, Kernel(function, {}, {**options, "nopython": True}))

@@ -18,7 +18,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from globular.kernels.compile import INLINED, inline, kernel
+from globular.kernels.compile import OVERLOADED, inline, kernel
 from globular.kernels.prefetch import prefetch_row
 
 CANCELLED = 2.0**-10
@@ -29,7 +29,7 @@ def for_csr(dense: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callabl
     """Make a function with the same arguments the twin of one for dense rows."""
 
     def register(csr: Callable[..., Any]) -> Callable[..., Any]:
-        @overload(dense, jit_options=INLINED)
+        @overload(dense, jit_options=OVERLOADED)
         @wraps(dense)
         def choose(rows: Any, *_: Any) -> Callable[..., Any]:
             return dense if len(rows) == 1 else csr

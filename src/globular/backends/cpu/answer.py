@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.metrics.pairwise import cosine_distances
 
 from globular.backends.cpu.expect.all import weighted_total
 from globular.backends.cpu.rows import CSRRows
@@ -56,6 +55,8 @@ def _cosine(rows: Any, centers: NDArray[Any]) -> NDArray[Any]:
     else:
         largest = abs(rows).max(axis=1).toarray().ravel()
         rows.data = rows.data / np.repeat(np.where(largest > 0, largest, 1), np.diff(rows.indptr))
+    from sklearn.metrics.pairwise import cosine_distances  # takes long to import, and few ask for it
+
     return cosine_distances(rows, centers)
 
 

@@ -1,0 +1,139 @@
+"""Compiled kernels on disk: never stale, shared by processes, kept where there is a place to write."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import globular
+from globular.kernels import cache
+from globular.kernels.compile import inline, kernel
+
+HELPER = "from globular.kernels.compile import inline\n@inline\ndef added(x):\n    return x + {}\n"
+CALLER = """
+import numpy as np
+from globular.kernels.compile import allocating_kernel
+from globular.kernels.helper import added
+@allocating_kernel
+def total(x):
+    sums = np.empty(2)
+    sums[0], sums[1] = added(x[0]), added(x[1])
+    return sums[0] + sums[1]
+"""
+CALL = "import numpy as np; from globular.kernels.caller import total; print(total(np.ones(2)))"
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A package of kernels that nobody else uses: a kernel and what it calls, in two files."""
+    home = tmp_path / "globular"
+    kernels = home / "kernels"
+    kernels.mkdir(parents=True)
+    source = Path(globular.__file__).parent / "kernels"
+    for name in ("__init__.py", "cache.py", "compile.py", "linking.py"):
+        shutil.copy(source / name, kernels / name)
+    (home / "__init__.py").write_text("")
+    (kernels / "helper.py").write_text(HELPER.format(1))
+    (kernels / "caller.py").write_text(CALLER)
+    return tmp_path
+
+
+def start(package: Path, **variables: str) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    environment |= {"PYTHONPATH": str(package), "XDG_CACHE_HOME": str(package / "user"), **variables}
+    return subprocess.Popen(
+        [sys.executable, "-c", CALL], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def answer(process: subprocess.Popen[str]) -> tuple[float, bool]:
+    """What a process printed, and whether it has compiled."""
+    printed, said = process.communicate(timeout=600)
+    assert process.returncode == 0, said
+    return float(printed), "compiling" in said
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.kernel"))
+
+
+def test_a_kernel_is_compiled_again_when_what_it_calls_has_changed(package: Path) -> None:
+    assert answer(start(package)) == (4.0, True)
+    assert answer(start(package)) == (4.0, False)
+    (package / "globular/kernels/helper.py").write_text(HELPER.format(2))
+    assert answer(start(package)) == (6.0, True)
+    assert len(files(package / "globular")) == 2
+
+
+def test_processes_at_once_share_the_work(package: Path) -> None:
+    answers = [answer(process) for process in [start(package) for _ in range(3)]]
+    assert [number for number, _ in answers] == [4.0] * 3
+    folder = files(package)[0].parent
+    assert len(list(folder.iterdir())) == 1  # no lock and no unfinished file is left behind
+    if cache.fcntl is not None:
+        assert sum(compiled for _, compiled in answers) == 1
+
+
+def test_a_package_that_cannot_be_written_to_leaves_its_kernels_with_the_user(package: Path) -> None:
+    (package / "globular/kernels/__pycache__").write_text("a file where the folder should be: no one can write there")
+    variables = {"PYTHONDONTWRITEBYTECODE": "1"}
+    assert answer(start(package, **variables)) == (4.0, True)
+    assert not files(package / "globular") and len(files(package / "user" / "globular")) == 1
+    assert answer(start(package, **variables)) == (4.0, False)
+
+
+def test_a_damaged_file_is_compiled_again(package: Path) -> None:
+    assert answer(start(package)) == (4.0, True)
+    (file,) = files(package / "globular")
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    assert answer(start(package)) == (4.0, True)
+    assert answer(start(package)) == (4.0, False)
+
+
+def test_index_checks_have_kernels_of_their_own(package: Path) -> None:
+    assert answer(start(package)) == (4.0, True)
+    assert answer(start(package, NUMBA_BOUNDSCHECK="1")) == (4.0, True)
+    assert len({file.parent for file in files(package)}) == 2
+
+
+@pytest.mark.parametrize(("there", "kept"), [(cache.KEPT, cache.KEPT), (cache.KEPT + 3, cache.KEPT)])
+def test_folders_that_were_not_used_for_long_are_removed(there: int, kept: int, tmp_path: Path) -> None:
+    for i in range(there):
+        folder = tmp_path / f"{cache.PREFIX}{i}"
+        folder.mkdir()
+        (folder / "a.kernel").write_text("")
+        os.utime(folder, (time.time() - i, time.time() - i))
+    (tmp_path / "something else").mkdir()
+    cache._prune(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {f"{cache.PREFIX}{i}" for i in range(kept)} | {
+        "something else"
+    }
+
+
+@inline
+def _doubled(x: float) -> float:
+    return 2 * x
+
+
+@kernel
+def _sum_of_doubled(x: np.ndarray) -> float:
+    total = 0.0
+    for i in range(len(x)):
+        total += _doubled(x[i])
+    return total
+
+
+def test_what_kernels_call_is_not_made_ready_for_python() -> None:
+    assert _sum_of_doubled(np.arange(4.0)) == 12
+    folder = cache.folder()
+    assert folder is not None and not list(folder.glob("*_sum_of_doubled*"))  # the folder does not know this file
+    assert not _doubled.overloads and len(_doubled.callee.overloads) == 1  # type: ignore[attr-defined]
+    assert _doubled(3.0) == 6 and len(_doubled.overloads) == 1  # type: ignore[attr-defined]

@@ -1,0 +1,59 @@
+"""Compiling ahead: what it prepares need not be compiled any more, and it says what it did."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+import globular
+from globular import warming
+from globular.cli.main import run
+from globular.kernels import cache
+
+FIT = """
+import numpy as np
+from globular import NestedMiniBatchKMeans
+X = np.random.default_rng(1).normal(size=(15_000, 12)).astype(np.float32)
+NestedMiniBatchKMeans(100, random_state=1, max_iter=20).fit(X).predict(X)
+"""
+
+
+def test_a_model_that_was_warmed_up_compiles_nothing() -> None:
+    assert warming._in_a_process(("NestedMiniBatchKMeans", "float32")) == "NestedMiniBatchKMeans, float32"
+    assert cache.count() > 0
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", FIT], capture_output=True, text=True, check=True)
+    assert "compiling" not in done.stderr
+
+
+def test_the_command_prepares_what_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs: list[tuple[str, str]] = []
+    monkeypatch.setattr(warming, "_in_a_process", lambda job: jobs.append(job) or ", ".join(job))
+    assert run(["warmup", "--model", "KMeans", "--model", "GaussianMixture", "--jobs", "1"]) == 0
+    assert jobs == [(name, dtype) for dtype in warming.DTYPES for name in ("KMeans", "GaussianMixture")]
+    printed = capsys.readouterr().out
+    assert re.search(r"s  KMeans, float32\n", printed)
+    assert re.search(r"^\d+ kernels compiled; \d+ in \S+", printed, re.MULTILINE)
+    jobs.clear()
+    assert globular.warmup("KMeans") == ["KMeans"] and len(jobs) == len(warming.DTYPES)
+    jobs.clear()
+    assert globular.warmup() == warming.MODELS and len(jobs) == len(warming.MODELS) * len(warming.DTYPES)
+
+
+def test_every_estimator_of_rows_is_known() -> None:
+    estimators = {name for name in globular.__all__ if hasattr(getattr(globular, name), "get_params")}
+    assert set(warming.MODELS) == estimators - {"InfiniteMultinomialMixture"}  # of counts, not of rows
+
+
+def test_a_model_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["warmup", "--model", "DBSCAN"]) == 2
+    assert re.search("models: no model 'DBSCAN'; there are KMeans, ", capsys.readouterr().err)
+
+
+def test_a_fit_that_fails_says_why() -> None:
+    with pytest.raises(RuntimeError, match=r"kernels of KMeans in float128x did not compile: TypeError: .*float128x"):
+        warming._in_a_process(("KMeans", "float128x"))

@@ -44,7 +44,7 @@ MIXTURES = {
         for kind in ("full", "tied", "diag", "spherical")
     },
 }
-DIFFERENCES = {"test_k_means.py": K_MEANS, "test_mixtures.py": MIXTURES}
+DIFFERENCES = {"test_k_means.py": K_MEANS, "test_sklearn_mixtures.py": MIXTURES}
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from globular.backends.cpu import CpuShard, sums
+from globular.backends.cpu.shard import OFFSET_ROWS
 from globular.kernels.nominate import CENTER_CHUNK
 from globular.kernels.rows import CANCELLED
 from globular.model.statistics import HardStatistics
@@ -251,13 +252,13 @@ def test_farthest_rows_equal_the_reference(form: str, n: int) -> None:
     np.testing.assert_array_equal(found.labels, expected.labels)
 
 
-@pytest.mark.parametrize("n", [1, 1024, 1025, 5000])
+@pytest.mark.parametrize("n", [1, OFFSET_ROWS, OFFSET_ROWS + 1, 5000])
 @pytest.mark.parametrize("form", ["float64", "float32", "int64", "fortran"])
 def test_rows_far_from_zero_are_seen_about_the_mean_of_a_sample(form: str, n: int) -> None:
     rows = np.random.default_rng(0).integers(-4, 5, size=(n, 3)).astype(np.float64)
     for offset in (0.0, 1000.0):
         matrix = in_form(rows + offset, form)
-        seen = np.asarray(matrix)[:: -(-n // 1024)].astype(np.float64)
+        seen = np.asarray(matrix)[:: -(-n // OFFSET_ROWS)].astype(np.float64)
         mean, variance = seen.mean(axis=0), seen.var(axis=0)
         found = CpuShard(matrix).offset
         if mean @ mean <= 4.0 * variance.sum():

@@ -65,7 +65,8 @@ def _close_pairs(moments: Moments) -> list[Pair]:
     T = len(moments)
     counts = np.maximum(moments.counts, 1e-300)
     variances = np.maximum(moments.kind.diagonals(moments.scatter) / counts[:, None], 0.0)
-    tiny = 1e-12 * variances.mean() + 1e-300
+    apart = np.ptp(moments.means, axis=0) ** 2  # where components are single rows, the scale is how far they lie apart
+    tiny = 1e-12 * (variances.mean() + apart.mean()) + 1e-150
     pairs = set()
     for i in range(T):
         distances = ((moments.means - moments.means[i]) ** 2 / (variances + variances[i] + tiny)).sum(axis=1)

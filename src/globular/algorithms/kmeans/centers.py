@@ -73,7 +73,7 @@ def by_parts(work: Callable[[slice], object], sums: F64, n_threads: int) -> None
     """Do something to all rows of an array, (C, D), on our threads; a single one takes all of them at once."""
     threads = worth_waking(n_threads, SECONDS_PER_NUMBER * sums.size)
     if threads == 1:
-        work(slice(None))
+        work(slice(0, len(sums)))
         return
     spans = even_ranges(len(sums), 1 + NUMBERS_PER_PART // max(1, sums.shape[1]))
     run_all(lambda span: work(slice(*span)), spans, threads, calls_blas=False)

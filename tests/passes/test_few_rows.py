@@ -10,8 +10,9 @@ import pytest
 from globular.kernels import few_rows as kernels
 from globular.model.few_rows import (
     MOST_CLUSTERS,
+    MOST_DISTANCES,
     MOST_NUMBERS,
-    MOST_PRODUCTS,
+    MOST_ROWS,
     FewRows,
     StepLimits,
     TrialLimits,
@@ -30,9 +31,9 @@ def some_rows(N: int, D: int, *, weighted: bool = True) -> tuple[Any, Any]:
 
 
 def test_few_is_said_of_numbers_products_and_clusters() -> None:
-    assert are_few(MOST_NUMBERS, 1, 2) and not are_few(MOST_NUMBERS + 1, 1, 2)
-    n = MOST_PRODUCTS // 640
-    assert are_few(n, 10, 64) and not are_few(n + 1, 10, 64)
+    assert are_few(MOST_ROWS, 1, 2) and not are_few(MOST_ROWS + 1, 1, 2)
+    assert are_few(MOST_NUMBERS // 64, 64, 2) and not are_few(MOST_NUMBERS // 64 + 1, 64, 2)
+    assert are_few(MOST_DISTANCES // 64, 2, 64) and not are_few(MOST_DISTANCES // 64 + 1, 2, 64)
     assert are_few(500, 2, MOST_CLUSTERS) and not are_few(500, 2, MOST_CLUSTERS + 1)
 
 

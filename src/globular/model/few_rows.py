@@ -14,8 +14,9 @@ from globular.model.statistics import F64
 
 __all__ = ["FewRows", "Found", "SeedRows", "StepLimits", "TrialLimits", "are_few"]
 
-MOST_NUMBERS, MOST_PRODUCTS = 1 << 18, 1 << 23
-"""Numbers of the rows, and products of a step, up to which rows are few; beyond, a pass is worth calling."""
+MOST_ROWS, MOST_NUMBERS, MOST_DISTANCES = 1 << 15, 1 << 18, 1 << 18
+"""Rows, their numbers, and distances of a step, up to which rows are few; beyond, passes over parts of them take less
+time."""
 MOST_CLUSTERS = 64
 """Swaps of one centre after the other suit few clusters; of more, passes swap several at once."""
 NOBODY = 0.0625 / float(np.finfo(np.float64).tiny)
@@ -25,8 +26,8 @@ NOBODY_BITS = int(np.array(NOBODY).view(np.int64))
 
 def are_few(n_rows: int, n_columns: int, n_clusters: int) -> bool:
     """Whether so many rows are few, for so many clusters."""
-    n_numbers = n_rows * n_columns
-    return n_clusters <= MOST_CLUSTERS and n_numbers <= MOST_NUMBERS and n_numbers * n_clusters <= MOST_PRODUCTS
+    fit = n_rows * n_columns <= MOST_NUMBERS and n_rows * n_clusters <= MOST_DISTANCES
+    return fit and n_rows <= MOST_ROWS and n_clusters <= MOST_CLUSTERS
 
 
 class SeedRows(NamedTuple):

@@ -176,3 +176,9 @@ def test_many_overlapping_groups_are_found(algorithm: str) -> None:
     for seed in range(2):
         model = GaussianMixture(20, algorithm=algorithm, random_state=seed).fit(X)
         assert model.score(X) > truth.score(X) - 0.01
+
+
+def test_no_iteration_is_no_search_on_a_part_either() -> None:
+    X = rows(3 * pipeline.FEWEST_ROWS)
+    model = GaussianMixture(6, algorithm="em", max_iter=0, random_state=0).fit(X)
+    assert model.n_iter_ == 0 and np.isfinite(model.means_).all()

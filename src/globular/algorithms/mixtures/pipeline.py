@@ -65,7 +65,7 @@ def search_start(
     n_starts = max(1, min(MOST_STARTS, COMPONENTS_STARTED // n_components, max_steps // STEPS_PER_START))
     max_steps = min(max_steps, STEPS_OF_MOVES + STEPS_PER_COMPONENT * n_components) if n_components > 2 else 0
     whole, variance = part.n_rows == shard.n_rows, float(shard.column_moments()[1].mean())
-    if whole and max_steps < STEPS_PER_DRAW + STEPS_PER_TRIAL:
+    if options.max_iter == 0 or (whole and max_steps < STEPS_PER_DRAW + STEPS_PER_TRIAL):
         centers = yield from _kmeans(part, n_components, variance, rng)
         return start_from_means(shard, centers, covariance_type, options)
     start = yield from _best_start(part, n_starts, n_components, covariance_type, options, variance, rng)

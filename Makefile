@@ -6,6 +6,7 @@ BIN    := $(VENV)/bin
 OLDEST := .venv-oldest
 BASE   ?= HEAD
 MINUTES ?= 60
+JOBS   ?= 2
 
 .PHONY: demo test test-all test-gpu test-oldest attack lint bench speed docs dist clean
 
@@ -13,7 +14,7 @@ demo: $(VENV)/.user
 	$(BIN)/globular demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile
 
 test-all: $(VENV)/.dev
 	$(BIN)/python -m pytest

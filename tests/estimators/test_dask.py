@@ -126,7 +126,7 @@ MODELS = {
     "yinyang": lambda: KMeans(24, algorithm="yinyang", init="k-means||", random_state=1, max_iter=8, tol=0),
     "probing": lambda: KMeans(40, algorithm="probing", init="hierarchical", random_state=2, max_iter=6),
     "cosine": lambda: KMeans(16, metric="cosine", init="afk-mc2", random_state=3, max_iter=6),
-    "variational": lambda: VariationalKMeans(30, random_state=4, max_iter=13),
+    "variational": lambda: VariationalKMeans(30, init="hierarchical", random_state=4, max_iter=13),
     "em": lambda: GaussianMixture(4, random_state=6, max_iter=6, tol=0),
     "nested": lambda: NestedMiniBatchKMeans(12, random_state=8, max_iter=8),
     "chunky": lambda: ChunkyGaussianMixture(4, random_state=9),

@@ -283,7 +283,7 @@ def test_edges_of_counts() -> None:
         ({"prior": {"mean": [0.0]}}, r"prior\['mean'\] has shape"),
         ({"prior": {"mean": [0.0, np.nan]}}, r"prior\['mean'\]"),
         ({"prior": {"mean_precision": 0}}, r"prior\['mean_precision'\]=0"),
-        ({"prior": {"covariance": np.ones((2, 2))}}, r"prior\['covariance'\] must be positive"),
+        ({"prior": {"covariance": np.ones((2, 2))}}, r"prior\['covariance'\] must be symmetric"),
         ({"prior": {"covariance": np.ones(2)}}, r"prior\['covariance'\] has shape"),
         ({"prior": {"degrees_of_freedom": 0.5}}, "degrees_of_freedom"),
         ({"init_params": np.zeros((4, 2))}, "truncation='fixed'"),

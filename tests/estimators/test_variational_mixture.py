@@ -243,7 +243,7 @@ def test_start_as_array_or_callable() -> None:
     assert given.n_iter_ == 0 and given.init_ == "array" and (given.covariances_ > 0).all()
     called = VariationalGaussianMixture(4, init=lambda X, k, random_state: X[:k], max_iter=0).fit(X)
     np.testing.assert_array_equal(called.means_, X[:4])
-    with pytest.raises(ValueError, match=r"init is \(3, 4\), expected \(n_components, n_features\)"):
+    with pytest.raises(ValueError, match=r"initial centers \(3, 4\) does not match the number of clusters 4"):
         VariationalGaussianMixture(4, init=X[:3]).fit(X)
 
 

@@ -97,7 +97,9 @@ def test_only_a_truth_value_stops() -> None:
     X = np.random.default_rng(0).normal(size=(300, 2))
 
     def n_of(*callbacks: Any) -> int:
-        return len(globular.KMeans(8, random_state=0, callbacks=list(callbacks)).fit(X).history_.iterations)
+        return len(
+            globular.KMeans(8, algorithm="lloyd", random_state=0, callbacks=list(callbacks)).fit(X).history_.iterations
+        )
 
     assert n_of(lambda estimator, record: np.float64(record.iteration) >= 2) == 2
     assert n_of(lambda estimator, record: "a remark") == n_of() > 2
@@ -509,7 +511,7 @@ def test_ctrl_c_in_a_later_run_keeps_the_best_run_and_says_so(
 
 
 def test_ctrl_c_between_two_records_keeps_the_last_one() -> None:
-    model = globular.KMeans(9, tol=0, random_state=0)
+    model = globular.KMeans(9, algorithm="lloyd", tol=0, random_state=0)
     records = model.fit_iter(X_CTRL_C)
     assert next(record for record in records if record.iteration == 1) is model.history_[-1]
     assert next(records).iteration == 2

@@ -125,7 +125,7 @@ def test_the_history_is_on_the_page(model: Any, tmp_path: Path) -> None:
     for name in ("seconds", "objective", "n_distances"):
         np.testing.assert_array_equal(data[f"history_{name}"], model.history_.column(name))
     assert data["history_stage"] == [record.stage for record in model.history_]
-    assert {"seeds", "swaps", "iterations"} == set(data["history_stage"])
+    assert {"seeds", "part", "iterations"} == set(data["history_stage"])
     text = visible_text(page)
     assert "A <b>title</b> & {{data}}" in text
     for expected in (f"{len(X):,}", f"{model.inertia_ / len(X):.5g}", "n_clusters", "cluster_centers_", "exact"):

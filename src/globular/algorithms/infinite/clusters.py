@@ -71,10 +71,9 @@ class Part:
             D = rows.shape[1]
             return cls(index, weights, np.zeros(D), np.zeros((D, D)), 0.0, np.zeros(2), np.zeros(2))
         mean, covariance = _moments(rows[index], weights)
-        n = float(weights.sum() ** 2 / (weights**2).sum())
-        return cls(
-            index, weights, mean, covariance, n, *_oddness(rows[index] - mean, weights / weights.sum(), n, covariance)
-        )
+        shares = weights / weights.sum()
+        n = 1.0 / float((shares**2).sum())
+        return cls(index, weights, mean, covariance, n, *_oddness(rows[index] - mean, shares, n, covariance))
 
     def with_(self, other: Part, rows: F64) -> Part:
         """Both together."""

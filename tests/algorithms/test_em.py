@@ -157,7 +157,7 @@ def test_rows_are_scored_as_in_the_reference(covariance_type: str) -> None:
 def test_soft_pass_refuses_sparse_rows() -> None:
     from scipy import sparse
 
-    shard = CpuShard(sparse.random_array((10, 3), density=0.5, format="csr", rng=0))
+    shard = CpuShard(sparse.random_array((10, 3), density=0.5, format="csr", random_state=0))
     with pytest.raises(UnsupportedPassError, match="dense"):
         shard.run(Expect(isotropic_mixture(np.zeros((1, 3)), 1.0, "diag")))
 

@@ -67,7 +67,8 @@ def test_fit_follows_scikit_learns_path(covariance_type: str, reg_covar: float) 
     with threadpool_limits(1):  # its threads are slower than one on data this small
         peer.fit(rows)
     assert ours.n_iter_ == peer.n_iter_ and ours.converged_ is peer.converged_ is True
-    np.testing.assert_allclose(ours.lower_bounds_, peer.lower_bounds_, atol=1e-6)
+    if hasattr(peer, "lower_bounds_"):  # from scikit-learn 1.7 on
+        np.testing.assert_allclose(ours.lower_bounds_, peer.lower_bounds_, atol=1e-6)
     assert ours.lower_bound_ == pytest.approx(peer.lower_bound_, abs=1e-6)
     names = ("weights_", "means_", "covariances_", "precisions_", "precisions_cholesky_")
     for name in names:

@@ -18,6 +18,8 @@ from globular.algorithms.kmeans.pipeline import PipelineOptions, kmeans
 from globular.algorithms.seeding.named import draw_seeds
 from globular.backends.cpu import CpuShard
 from globular.callbacks import Checkpoint
+from globular.estimators.running import Fit
+from globular.model.history import Record
 from reference import assign as hard
 
 C = 20
@@ -188,3 +190,14 @@ def test_labels_are_rough_where_time_is_up_before_the_first_iteration(n_clusters
     assert model.inertia_ == pytest.approx(squared[np.arange(len(X)), model.labels_].sum(), rel=1e-5)
     assert 0.3 < model.label_recall_ <= 1.0 and model.inertia_ < 2.0 * squared.min(axis=1).sum()
     assert model.n_distances_ < len(X) * (3.5 * np.sqrt(n_clusters) if n_clusters < 4096 else 120)
+
+
+@pytest.mark.parametrize(("first_step", "is_late"), [(1.0, False), (10.0, True)])
+def test_a_first_step_that_would_end_too_late_is_left_out(first_step: float, is_late: bool) -> None:
+    fit = Fit(
+        KMeans(3), 100, max_iter=None, max_time=10.0, started=time.perf_counter(), foretell=lambda: 1.0,
+        first_step=first_step,
+    )  # fmt: skip
+    prepared = Record(0, 0.0, 1.0, 0, None, stage="part")
+    assert fit._asked_to_stop(prepared, 10) == ""  # another step on the part
+    assert fit._asked_to_stop(prepared, None) == ("max_time" if is_late else "")

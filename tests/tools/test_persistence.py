@@ -59,7 +59,7 @@ class Toy(BaseEstimator):
         self.no_rows_ = np.zeros((0, 3), np.uint8)
         self.strided_ = np.arange(10, dtype=np.int64)[::2]
         self.swapped_ = np.arange(3, dtype=">f8")
-        self.neighbors_ = sp.random_array((4, 4), density=0.5, format="csr", rng=rng)
+        self.neighbors_ = sp.random_array((4, 4), density=0.5, format="csr", random_state=rng)
         self.nothing_ = None
         self.nested_ = {"pair": (1, np.arange(2)), "list": [1.5, None]}
         self.history_ = History([Record(1, 0.1, 9.0, 40, 3), Record(2, 0.2, float("nan"), 80)])

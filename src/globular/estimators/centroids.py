@@ -37,6 +37,8 @@ from globular.seam.shard import answer
 
 TIMED_ROWS = (1024, 16384)
 """Rows, and more of them, whose labelling is timed where a fit has a time limit."""
+WIDE_SEARCH = 4.0
+"""About how many times as long as rough labels the first search over all rows takes."""
 
 
 class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Estimator):
@@ -139,6 +141,7 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
         fit = Fit(
             self, data.n_rows, max_iter=n_steps, max_time=self.max_time, started=started, watched=watched,
             foretell=partial(self._labelling_seconds, data),
+            first_step=WIDE_SEARCH if self._hurries and self._last_probes() else 1.0,
         )  # fmt: skip
 
         def finish(reason: str) -> float:

@@ -20,7 +20,7 @@ import numpy as np
 from globular.algorithms.steps import Step
 from globular.callbacks import as_callbacks
 from globular.errors import FitInterruptedWarning
-from globular.model.history import History, Record
+from globular.model.history import PART, History, Record
 
 Model = TypeVar("Model")
 Result = TypeVar("Result")
@@ -45,8 +45,12 @@ class Fit:
         started: float,
         watched: bool = True,
         foretell: Callable[[], float] = lambda: 0.0,
+        first_step: float = 1.0,
     ) -> None:
-        """`foretell` says how many seconds it takes to finish from the first centres; asked where time is limited."""
+        """`foretell` says how many seconds it takes to finish from the first centres; asked where time is limited.
+
+        The first iteration over all rows after those over a part takes `first_step` times as long as that.
+        """
         self.estimator = estimator
         self.n_rows = n_rows
         self.max_time = max_time
@@ -55,7 +59,7 @@ class Fit:
         self._start = started
         self._callbacks = as_callbacks(estimator.callbacks, estimator.verbose)
         self._watched = watched or len(self._callbacks) > 0 or max_time is not None
-        self._foretell = cache(foretell)
+        self._foretell, self._first_step = cache(foretell), first_step
         self._last_record: Record | None = None
         for callback in self._callbacks:
             callback.on_fit_start(estimator, n_rows, max_iter, max_time)
@@ -193,9 +197,10 @@ class Fit:
         last, self._last_record = self._last_record, record
         if self.max_time is not None:
             step = 0.0 if last is None else record.seconds - last.seconds
-            # an iteration over all rows takes as long as to label them
+            # an iteration over all rows takes as long as to label them, the first one maybe longer
             finish = step if record.labels_all_rows else self._foretell()
-            following = finish * (1.0 if next_rows is None else next_rows / self.n_rows)
+            longer = self._first_step if record.stage == PART else 1.0
+            following = finish * (longer if next_rows is None else next_rows / self.n_rows)
             if self._is_late(finish + max(step, following)):
                 return "max_time"
         return ""

@@ -53,6 +53,11 @@ def make_rows(n: int, n_columns: int, seed: int = 0) -> Any:
 
 def median_ms(work: Callable[[], object], n: int = 5) -> float:
     """Of n runs after two to warm up."""
+    return float(np.median(times_ms(work, n)))
+
+
+def times_ms(work: Callable[[], object], n: int) -> list[float]:
+    """Of n runs after two to warm up, what the card still does for them included."""
     times = []
     for _ in range(n + 2):
         torch.cuda.synchronize()
@@ -60,7 +65,7 @@ def median_ms(work: Callable[[], object], n: int = 5) -> float:
         work()
         torch.cuda.synchronize()
         times.append(1e3 * (time.perf_counter() - begun))
-    return float(np.median(times[2:]))
+    return times[2:]
 
 
 def plain_iteration(rows: Any, centers: Any) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from globular.model.gaussian import GaussianParameters, m_step
 from globular.seam.among import Probe
 from globular.seam.passes import Expect
 from globular.threads import resolve_threads
+from gpu import median_ms, times_ms
 
 
 def make_rows(n: int, n_columns: int, n_groups: int) -> Any:
@@ -37,18 +38,6 @@ def make_rows(n: int, n_columns: int, n_groups: int) -> Any:
     widths = 0.3 + torch.rand(n_groups, n_columns, generator=random, device="cuda")
     group = (torch.rand(n, generator=random, device="cuda") ** 1.5 * n_groups).long()
     return means[group] + widths[group] * torch.randn(n, n_columns, generator=random, device="cuda")
-
-
-def milliseconds(work: Callable[[], object], n: int = 5, *, on_card: bool = True) -> float:
-    """The median of n runs after one to warm up, or on the CPU the least of them."""
-    times = []
-    for _ in range(n + 1):
-        torch.cuda.synchronize()
-        begun = time.perf_counter()
-        work()
-        torch.cuda.synchronize()
-        times.append(1e3 * (time.perf_counter() - begun))
-    return float(np.median(times[1:]) if on_card else min(times[1:]))
 
 
 def start(rows: Any, n_components: int, kind: str) -> GaussianParameters:
@@ -74,10 +63,10 @@ def time_exact(n: int, n_columns: int, n_components: int) -> None:
     likelihoods = [iterate(shard) for shard in shards]
     torch.cuda.reset_peak_memory_stats()
     held = torch.cuda.memory_allocated()
-    card = milliseconds(lambda: iterate(shards[0]))
+    card = median_ms(lambda: iterate(shards[0]))
     peak = (torch.cuda.max_memory_allocated() - held) / 2**20
     print(f"exact full, {n:,} × {n_columns}, {n_components} components: card {card:.1f} ms", flush=True)
-    cpu = milliseconds(lambda: iterate(shards[1]), 2, on_card=False)
+    cpu = min(times_ms(lambda: iterate(shards[1]), 2))
     precisions = np.linalg.inv(mixture.covariances)
     given = {"weights_init": mixture.weights, "means_init": mixture.means, "precisions_init": precisions}
     model = TheirMixture(n_components, init_params="random", max_iter=1, random_state=0, **given)
@@ -119,10 +108,11 @@ def time_truncated(n: int, n_columns: int, n_components: int, *, cpu: bool) -> N
             among = Probe(draw_cells(shard, means, rng), 2, 5) if search else Probe(None, 0, 5)
             parameters[0] = m_step(parameters[0], shard.run(Expect(parameters[0], among)), limits)
 
-        on_card = where == "card"
         iterate(True)
-        searching = milliseconds(lambda: iterate(True), 5 if on_card else 2, on_card=on_card)
-        settled = milliseconds(lambda: iterate(False), 5 if on_card else 2, on_card=on_card)
+        searching, settled = (
+            median_ms(partial(iterate, search)) if where == "card" else min(times_ms(partial(iterate, search), 2))
+            for search in (True, False)
+        )
         print(
             f"truncated diag, {n:,} × {n_columns}, {n_components:,} components, {where}: with a search {searching:.1f} "
             f"ms, without {settled:.1f} ms",

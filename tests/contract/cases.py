@@ -27,6 +27,8 @@ from globular.model.subspace import Subspace
 from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
 from globular.seam.among import Bounded, Down, Neighbors, Probe, Remembered
+from globular.seam.answers import NEAREST, Answer, Centers, Nearest, Own, Truncated
+from globular.seam.mixture_passes import Expect, ExpectChunks, ExpectTied, ExpectWithin, LabelByDensity, RowsOf
 from reference import assign as hard
 from reference import chunks
 from reference import expect as soft
@@ -35,10 +37,9 @@ from reference import probe as probed
 from reference import seeds as d2
 
 from globular.seam.passes import (  # isort: skip
-    NEAREST, AddSeeds, AllLabels, Answer, Assign, AssignBatch, CellNeighbors, CellSeeds, Centers, Expect, ExpectChunks,
-    ExpectTied, ExpectWithin, Farthest, Halve, LabelByDensity, LabelBySeeds, Locate, Moments, Nearest, Own, Pass,
-    PowerStep, Project, Relabel, RoughCells, RowsOf, ScatterLabels, Smallest, Spare, SumByLabel, Take,
-    Total, Truncated, TrySeeds,
+    AddSeeds, AllLabels, Assign, AssignBatch, CellNeighbors, CellSeeds, Farthest, Halve, LabelBySeeds, Locate,
+    Moments, Pass, PowerStep, Project, Relabel, RoughCells, ScatterLabels, Smallest, Spare, SumByLabel, Take, Total,
+    TrySeeds,
 )  # fmt: skip
 from globular.seam.tree_passes import (  # isort: skip
     BestCut, CellsOf, ExpectCells, ForgetMembers, Gains, Gap, OpenCut, OpenGaining, OpenHeld, OpenRows, Plant,

@@ -10,7 +10,7 @@ from globular.backends.blocks import BlockShard
 from globular.model import statistics
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.nested import NestedStatistics
-from globular.seam import passes
+from globular.seam import answers, mixture_passes, passes
 from globular.seam.among import Down, Neighbors, Probe
 from reference import assign as hard
 from reference import expect as soft
@@ -103,8 +103,8 @@ def log_joint(shard: NumpyShard, mixture: Any) -> statistics.F64:
         return soft.log_joint(shard.x, mixture) + getattr(mixture, "log_scale", 0.0)
 
 
-@NumpyShard.implements(passes.Expect)
-def expect(shard: NumpyShard, work: passes.Expect) -> statistics.SoftStatistics:
+@NumpyShard.implements(mixture_passes.Expect)
+def expect(shard: NumpyShard, work: mixture_passes.Expect) -> statistics.SoftStatistics:
     if isinstance(work.among, Neighbors | Probe):
         return expect_few(shard, work.mixture, getattr(work.among, "search", work.among).n_candidates)
     with np.errstate(divide="ignore"):
@@ -120,8 +120,8 @@ def expect_few(shard: NumpyShard, mixture: Any, n_candidates: int) -> statistics
     return truncated.kept_statistics(shard.x, shard.w, mixture, members, shard.n_rows * mixture.n_components)[1]
 
 
-@NumpyShard.implements(passes.RowsOf)
-def rows_of(shard: NumpyShard, work: passes.RowsOf) -> list[statistics.Claim]:
+@NumpyShard.implements(mixture_passes.RowsOf)
+def rows_of(shard: NumpyShard, work: mixture_passes.RowsOf) -> list[statistics.Claim]:
     joint = log_joint(shard, work.mixture)
     q = np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))[:, work.components]
     drawn = np.random.Generator(np.random.PCG64([work.seed, 0]).advance(shard.first_row)).random(shard.n_rows)
@@ -130,22 +130,22 @@ def rows_of(shard: NumpyShard, work: passes.RowsOf) -> list[statistics.Claim]:
     return [statistics.Claim(shard.x[rows], (shard.w * share)[rows]) for rows, share in claims]
 
 
-@NumpyShard.implements(passes.LabelByDensity)
-def label_by_density(shard: NumpyShard, work: passes.LabelByDensity) -> None:
+@NumpyShard.implements(mixture_passes.LabelByDensity)
+def label_by_density(shard: NumpyShard, work: mixture_passes.LabelByDensity) -> None:
     shard.labels[:] = log_joint(shard, work.mixture).argmax(axis=1)
 
 
-@NumpyShard.implements(passes.Answer)
-def answer(shard: NumpyShard, work: passes.Answer) -> list[Any]:
-    if isinstance(work.model, passes.Centers):
+@NumpyShard.implements(answers.Answer)
+def answer(shard: NumpyShard, work: answers.Answer) -> list[Any]:
+    if isinstance(work.model, answers.Centers):
         by_angle = work.model.metric == "cosine"
         x, centers = (hard.as_seen(rows, unit_rows=by_angle) for rows in (shard.x, work.model.centers))
         return [1.0 - x @ centers.T if by_angle else np.sqrt(hard.squared_distances(x, centers))]
-    if isinstance(work.model, passes.Nearest | passes.Own):
+    if isinstance(work.model, answers.Nearest | answers.Own):
         squares = hard.squared_distances(shard.x, work.model.centers)
         own = squares[np.arange(shard.n_rows), shard.labels]
         return [own if work.want == "squares" else hard.nearest(squares, work.model.n)]
-    if isinstance(work.model, passes.Truncated):
+    if isinstance(work.model, answers.Truncated):
         members = shard.state.get("members", np.int32, -1, work.model.n_candidates)
         joint = np.take_along_axis(log_joint(shard, work.model.mixture), members.astype(np.intp), axis=1)
         found = np.logaddexp.reduce(joint, axis=1)
@@ -165,7 +165,7 @@ def simple(kind: Any, function: Any) -> None:
 simple(passes.SumByLabel, lambda x, w, s, p: statistics.HardStatistics(*sums_by(x, w, s.labels, p.n_clusters), 0, 0, 0))
 simple(passes.Farthest, lambda x, w, s, p: hard.farthest(x, w, p.centers, s.labels, p.n))
 simple(passes.Halve, lambda x, w, s, p: hard.halve(x, w, s.labels, p.firsts, p.seconds))
-simple(passes.ExpectWithin, lambda x, w, s, p: soft.within_pass(x, w, p.mixture, s.labels, p.n_parts))
+simple(mixture_passes.ExpectWithin, lambda x, w, s, p: soft.within_pass(x, w, p.mixture, s.labels, p.n_parts))
 simple(passes.TrySeeds, lambda x, w, s, p: d2.trial_potentials(x, w, s.squared_distances, p.seeds))
 simple(passes.Moments, lambda x, w, s, p: statistics.ColumnMoments(((s.total_weight, *hard.column_moments(x, w)),)))
 simple(passes.Smallest, lambda x, w, s, p: float(x.min()))

@@ -19,9 +19,10 @@ from globular.backends.cpu.expect.remembered import Kept
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
 from globular.data.open import as_source
-from globular.seam import passes, tree_passes
+from globular.seam import answers, mixture_passes, passes, tree_passes
 from globular.seam.among import HardAmong, SoftAmong
-from globular.seam.passes import AddSeeds, Assign, Change, Expect, Locate, Pass, ScatterLabels, Take
+from globular.seam.mixture_passes import Expect
+from globular.seam.passes import AddSeeds, Assign, Change, Locate, Pass, ScatterLabels, Take
 from globular.seam.tree_passes import Opening
 
 CUTS = [0, 50, 100, 150, N]
@@ -151,7 +152,7 @@ def test_what_is_set_afresh_does_not_show_what_was_there(case: Case, request: py
 def test_every_pass_and_every_source_of_candidates_has_a_case() -> None:
     kinds = {
         kind
-        for module in (passes, tree_passes)
+        for module in (passes, mixture_passes, answers, tree_passes)
         for _, kind in inspect.getmembers(module, inspect.isclass)
         if issubclass(kind, Pass) and kind not in (Pass, Change, Opening)
     }

@@ -34,6 +34,8 @@ def lines_of(name: str, thing: Any) -> list[str]:
         value = inspect.getattr_static(thing, member)
         if member.startswith("_"):
             continue
+        if isinstance(value, classmethod):
+            value = getattr(thing, member)
         if isinstance(value, property):
             lines.append(f"{name}.{member}")
         elif callable(value) and value.__module__.startswith("globular"):

@@ -21,7 +21,8 @@ from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.nested import NestedStatistics
 from globular.seam.among import Bounded, Down, Remembered
-from globular.seam.passes import AddSeeds, Assign, Expect, Moments, Project, Relabel, SumByLabel
+from globular.seam.mixture_passes import Expect
+from globular.seam.passes import AddSeeds, Assign, Moments, Project, Relabel, SumByLabel
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import ExpectCells, Gains, OpenGaining, OpenRows, Plant, TakeCells
 from makers import blobs

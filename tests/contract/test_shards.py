@@ -20,7 +20,8 @@ from globular.data.open import as_source
 from globular.errors import DataError, UnsupportedPassError
 from globular.model.gaussian import isotropic_mixture
 from globular.seam.among import Remembered
-from globular.seam.passes import Assign, Expect, Farthest, Pass, RowsOf
+from globular.seam.mixture_passes import Expect, RowsOf
+from globular.seam.passes import Assign, Farthest, Pass
 from globular.seam.shard import Shard
 from globular.seam.state import PointState
 from makers import Rows, blobs, in_form, lattice, weights_for

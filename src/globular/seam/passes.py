@@ -20,23 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.model.cells import CenterCells
-from globular.model.chunks import Chunks
 from globular.model.columns import ColumnMeans
-from globular.model.gaussian import GaussianParameters
 from globular.model.nested import Batch, NestedSearch, NestedStatistics
-from globular.model.statistics import (
-    F64,
-    Claim,
-    ColumnMoments,
-    FarRows,
-    HardStatistics,
-    PotentialStatistics,
-    SoftStatistics,
-    SpareCenters,
-    WithinStatistics,
-)
+from globular.model.statistics import F64, ColumnMoments, FarRows, HardStatistics, PotentialStatistics, SpareCenters
 from globular.model.subspace import Subspace
-from globular.seam.among import ALL, Bounded, Down, HardAmong, Neighbors, Probe, Remembered, SoftAmong
+from globular.seam.among import ALL, Bounded, Down, HardAmong, Neighbors, Probe
 
 Result = TypeVar("Result")
 Index: TypeAlias = NDArray[np.intp]
@@ -211,138 +199,6 @@ class TrySeeds(Pass[F64]):
     seeds: F64
 
 
-# --- mixtures --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Expect(Pass[SoftStatistics]):
-    """E-step of a Gaussian mixture: sums weighted by the responsibilities, and the log-likelihood.
-
-    Among few components the log-likelihood is the free energy of Eq. 10.
-    """
-
-    needs = frozenset({"dense rows"})
-    mixture: GaussianParameters
-    among: SoftAmong = ALL
-
-    @property
-    def effect(self) -> Effect:
-        match self.among:
-            case Remembered(renew=True):
-                return Effect({"pairs"}, afresh=True)
-            case Neighbors() | Probe():
-                return Effect({"labels", "members"})
-        return NO_EFFECT
-
-    @property
-    def variant(self) -> type:
-        return type(self.among)
-
-
-@dataclass(frozen=True, eq=False)
-class ExpectTied(Pass[SoftStatistics]):
-    """E-step of components that share a covariance Σ, without what they share: see `model.tied`.
-
-    Log-likelihoods lack −½ yᵀΣ⁻¹y, y a row less the offset, and of second moments there are none, (0, …). It takes no
-    quadratic form, and N·C distances.
-    """
-
-    needs = frozenset({"dense rows"})
-    mixture: GaussianParameters
-    offset: F64
-
-
-@dataclass(frozen=True, eq=False)
-class LabelByDensity(Change):
-    """Give every row the component of largest p(c, x) for a label (lowest index on ties)."""
-
-    needs = frozenset({"dense rows"})
-    effect = Effect({"labels"}, afresh=True)
-    mixture: GaussianParameters
-
-
-@dataclass(frozen=True, eq=False)
-class ExpectWithin(Pass[WithinStatistics]):
-    """E-step inside of components: a row of label c looks at the components c·n_parts … (c + 1)·n_parts − 1 alone.
-
-    The labels stay. `n_parts` densities a row.
-    """
-
-    needs = frozenset({"dense rows"})
-    mixture: GaussianParameters
-    n_parts: int
-
-
-@dataclass(frozen=True, eq=False)
-class RowsOf(Pass[list[Claim]]):
-    """Copies of the rows that these components are responsible for, weighted by w·q; one distance a row and component.
-
-    A component gives the share `rates` of its rows, drawn at random, and their weights divided by it. `remembered`
-    looks only at the pairs that the last pass among `Remembered` has left.
-    """
-
-    needs = frozenset({"dense rows"})
-    mixture: GaussianParameters
-    components: Index
-    rates: F64
-    seed: int
-    remembered: bool = False
-
-    def merge(self, one: list[Claim], other: list[Claim]) -> list[Claim]:
-        return [Claim.join([a, b]) for a, b in zip(one, other, strict=True)]
-
-
-@dataclass(frozen=True, eq=False)
-class Answer(Pass[list[Any]]):
-    """What a fitted model says of every row: arrays for consecutive rows, to be joined (see `answer`).
-
-    `model` is a mixture, an infinite mixture, `Truncated`, `Centers`, `Nearest` or `Own`; who carries the pass out is
-    chosen by its type, and knows what can be wanted of it.
-    """
-
-    model: Any
-    want: str
-
-    @property
-    def variant(self) -> type:
-        return type(self.model)
-
-
-@dataclass(frozen=True, eq=False)
-class Centers:
-    """Centres to be asked for the "distances" of all rows to them."""
-
-    centers: NDArray[np.floating[Any]]
-    metric: str = "euclidean"
-
-
-NEAREST = np.dtype([("center", np.int32), ("square", np.float64)])
-"""One of the closest centres of a row: its number, and ‖x − μ‖²."""
-
-
-@dataclass(frozen=True, eq=False)
-class Nearest:
-    """Centres to be asked for the `n` "nearest" ones of every row, the closest first: (N, n) of `NEAREST`."""
-
-    centers: F64
-    n: int
-
-
-@dataclass(frozen=True, eq=False)
-class Own:
-    """Centres to be asked for the "squares" ‖x − μ‖² of every row and the centre of its label."""
-
-    centers: F64
-
-
-@dataclass(frozen=True, eq=False)
-class Truncated:
-    """A mixture to be asked with the K(n) of `n_candidates` components that the last pass has left."""
-
-    mixture: GaussianParameters
-    n_candidates: int
-
-
 # --- columns and subspaces -------------------------------------------------------------------------------------------
 
 
@@ -439,7 +295,7 @@ class Relabel(Change):
 
 # --- C-sized shards that are here ------------------------------------------------------------------------------------
 
-_HERE: Names = frozenset({"rows in one place", "rows that stay"})
+HERE: Names = frozenset({"rows in one place", "rows that stay"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -450,7 +306,7 @@ class CellSeeds(Pass[Index]):
     cells; −1 where a cell had no further distinct row of positive weight.
     """
 
-    needs = _HERE | {"dense rows"}
+    needs = HERE | {"dense rows"}
     starts: Index
     quotas: Index
     uniforms: F64
@@ -464,7 +320,7 @@ class CellNeighbors(Pass[Labels]):
     adjacent to all.
     """
 
-    needs = _HERE
+    needs = HERE
     starts: Index
     adjacent: Index
     n_neighbors: int
@@ -478,18 +334,6 @@ class RoughCells(Pass[CenterCells]):
     between; elsewhere `lloyd` is as fast.
     """
 
-    needs = _HERE | {"dense rows", "rows on a card"}
+    needs = HERE | {"dense rows", "rows on a card"}
     middles: F64
     n_steps: int
-
-
-@dataclass(frozen=True, eq=False)
-class ExpectChunks(Pass[SoftStatistics]):
-    """The E-step of these chunks of data, few enough for one thread; the rows of the shard have no part in it.
-
-    The same chunks are often asked for again: what can be made of them beforehand is kept.
-    """
-
-    needs = _HERE
-    chunks: Chunks
-    mixture: GaussianParameters

@@ -17,7 +17,9 @@ from globular.errors import UnsupportedPassError
 from globular.model.gaussian import about_the_mean
 from globular.model.statistics import F64
 from globular.model.tied import Spread
-from globular.seam.passes import Answer, Expect, Index, Labels, Moments, Pass, Result, RowValue
+from globular.seam.answers import Answer
+from globular.seam.mixture_passes import Expect
+from globular.seam.passes import Index, Labels, Moments, Pass, Result, RowValue
 from globular.threads import cached_property
 
 
@@ -101,3 +103,8 @@ def answer(shard: Shard, model: Any, want: str) -> NDArray[Any]:
     """What a fitted model says of every row, as one array."""
     pieces = shard.run(Answer(model, want))
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def lies_on_a_card(shard: Shard) -> bool:
+    """Whether rows are on a card to stay, where a pass over them costs little beside what is done between passes."""
+    return "rows on a CPU" in shard.lacks and "rows that stay" not in shard.lacks

@@ -1,0 +1,64 @@
+"""What a fitted model says of every row: one pass, and the models that can be asked beside mixtures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.model.gaussian import GaussianParameters
+from globular.model.statistics import F64
+from globular.seam.passes import Pass
+
+
+@dataclass(frozen=True, eq=False)
+class Answer(Pass[list[Any]]):
+    """What a fitted model says of every row: arrays for consecutive rows, to be joined (see `answer`).
+
+    `model` is a mixture, an infinite mixture, `Truncated`, `Centers`, `Nearest` or `Own`; who carries the pass out is
+    chosen by its type, and knows what can be wanted of it.
+    """
+
+    model: Any
+    want: str
+
+    @property
+    def variant(self) -> type:
+        return type(self.model)
+
+
+@dataclass(frozen=True, eq=False)
+class Centers:
+    """Centres to be asked for the "distances" of all rows to them."""
+
+    centers: NDArray[np.floating[Any]]
+    metric: str = "euclidean"
+
+
+NEAREST = np.dtype([("center", np.int32), ("square", np.float64)])
+"""One of the closest centres of a row: its number, and ‖x − μ‖²."""
+
+
+@dataclass(frozen=True, eq=False)
+class Nearest:
+    """Centres to be asked for the `n` "nearest" ones of every row, the closest first: (N, n) of `NEAREST`."""
+
+    centers: F64
+    n: int
+
+
+@dataclass(frozen=True, eq=False)
+class Own:
+    """Centres to be asked for the "squares" ‖x − μ‖² of every row and the centre of its label."""
+
+    centers: F64
+
+
+@dataclass(frozen=True, eq=False)
+class Truncated:
+    """A mixture to be asked with the K(n) of `n_candidates` components that the last pass has left."""
+
+    mixture: GaussianParameters
+    n_candidates: int

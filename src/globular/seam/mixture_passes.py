@@ -1,0 +1,101 @@
+"""Passes over the rows that weigh components of a Gaussian mixture: E-steps, and what follows from responsibilities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from globular.model.chunks import Chunks
+from globular.model.gaussian import GaussianParameters
+from globular.model.statistics import F64, Claim, SoftStatistics, WithinStatistics
+from globular.seam.among import ALL, Neighbors, Probe, Remembered, SoftAmong
+from globular.seam.passes import HERE, NO_EFFECT, Change, Effect, Index, Pass
+
+
+@dataclass(frozen=True, eq=False)
+class Expect(Pass[SoftStatistics]):
+    """E-step of a Gaussian mixture: sums weighted by the responsibilities, and the log-likelihood.
+
+    Among few components the log-likelihood is the free energy of Eq. 10.
+    """
+
+    needs = frozenset({"dense rows"})
+    mixture: GaussianParameters
+    among: SoftAmong = ALL
+
+    @property
+    def effect(self) -> Effect:
+        match self.among:
+            case Remembered(renew=True):
+                return Effect({"pairs"}, afresh=True)
+            case Neighbors() | Probe():
+                return Effect({"labels", "members"})
+        return NO_EFFECT
+
+    @property
+    def variant(self) -> type:
+        return type(self.among)
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectTied(Pass[SoftStatistics]):
+    """E-step of components that share a covariance Σ, without what they share: see `model.tied`.
+
+    Log-likelihoods lack −½ yᵀΣ⁻¹y, y a row less the offset, and of second moments there are none, (0, …). It takes no
+    quadratic form, and N·C distances.
+    """
+
+    needs = frozenset({"dense rows"})
+    mixture: GaussianParameters
+    offset: F64
+
+
+@dataclass(frozen=True, eq=False)
+class LabelByDensity(Change):
+    """Give every row the component of largest p(c, x) for a label (lowest index on ties)."""
+
+    needs = frozenset({"dense rows"})
+    effect = Effect({"labels"}, afresh=True)
+    mixture: GaussianParameters
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectWithin(Pass[WithinStatistics]):
+    """E-step inside of components: a row of label c looks at the components c·n_parts … (c + 1)·n_parts − 1 alone.
+
+    The labels stay. `n_parts` densities a row.
+    """
+
+    needs = frozenset({"dense rows"})
+    mixture: GaussianParameters
+    n_parts: int
+
+
+@dataclass(frozen=True, eq=False)
+class RowsOf(Pass[list[Claim]]):
+    """Copies of the rows that these components are responsible for, weighted by w·q; one distance a row and component.
+
+    A component gives the share `rates` of its rows, drawn at random, and their weights divided by it. `remembered`
+    looks only at the pairs that the last pass among `Remembered` has left.
+    """
+
+    needs = frozenset({"dense rows"})
+    mixture: GaussianParameters
+    components: Index
+    rates: F64
+    seed: int
+    remembered: bool = False
+
+    def merge(self, one: list[Claim], other: list[Claim]) -> list[Claim]:
+        return [Claim.join([a, b]) for a, b in zip(one, other, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectChunks(Pass[SoftStatistics]):
+    """The E-step of these chunks of data, few enough for one thread; the rows of the shard have no part in it.
+
+    The same chunks are often asked for again: what can be made of them beforehand is kept.
+    """
+
+    needs = HERE
+    chunks: Chunks
+    mixture: GaussianParameters

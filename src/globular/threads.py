@@ -8,6 +8,7 @@ on the number of threads and their results are combined in block order, so 1 thr
 from __future__ import annotations
 
 import _thread
+import ctypes
 import math
 import os
 import threading
@@ -22,9 +23,9 @@ from threadpoolctl import ThreadpoolController
 
 from globular.cores import usable_cores
 
-WAKING = 1e-4
-"""Seconds until another thread is at work, one after the other: each has to have the interpreter's lock for a while,
-and most have slept since the last pass. (In a loop of passes without pauses it is a quarter of it.)"""
+WAKING = 4e-5
+"""Seconds until another thread is at work, one after the other: each has to have the interpreter's lock for a while.
+(Passes of whole fits on 16 cores took 23 to 45 µs for each thread; after a pause it is more.)"""
 
 Arguments = ParamSpec("Arguments")
 Item = TypeVar("Item")
@@ -157,23 +158,27 @@ class _SingleThreadedBlas:
     def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         @wraps(function)
         def held(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-            stay = object()
-            try:
-                self._enter(stay)
-                result = function(*args, **kwargs)
-                self._leave(stay)
-            except BaseException:
-                inside = True
-                while inside:
-                    try:
-                        self._leave(stay)
-                        inside = False
-                    except KeyboardInterrupt:  # one is on its way already
-                        pass
-                raise
-            return result
+            return self.run(partial(function, *args, **kwargs))
 
         return held
+
+    def run(self, function: Callable[[], Result]) -> Result:
+        """Call a function once: to decorate it would take longer than a small pass."""
+        stay = object()
+        try:
+            self._enter(stay)
+            result = function()
+            self._leave(stay)
+        except BaseException:
+            inside = True
+            while inside:
+                try:
+                    self._leave(stay)
+                    inside = False
+                except KeyboardInterrupt:  # one is on its way already
+                    pass
+            raise
+        return result
 
     def _enter(self, stay: object) -> None:
         with self._lock:
@@ -211,8 +216,22 @@ def _blas() -> list[tuple[Callable[[], int], Callable[[int], object]]]:
     import numpy.linalg  # noqa: F401
     import scipy.linalg.cython_blas  # noqa: F401  (of NumPy, and of kernels: found once they are loaded)
 
-    found = ThreadpoolController().select(user_api="blas").lib_controllers
-    return [(each.get_num_threads, getattr(each, "_real_set_num_threads", each.set_num_threads)) for each in found]
+    return [_direct(each) for each in ThreadpoolController().select(user_api="blas").lib_controllers]
+
+
+def _direct(library: Any) -> tuple[Callable[[], int], Callable[[int], object]]:
+    """The same of one library; of OpenBLAS its own functions, called with the interpreter's lock held.
+
+    Whoever gives the lock away between two passes, as calls by `ctypes` do, waits until all other threads that have
+    just ended had it.
+    """
+    find = getattr(library, "_get_symbol", None)
+    if library.internal_api == "openblas" and find is not None:
+        there = find("openblas_get_num_threads"), find("openblas_set_num_threads")
+        if None not in there:
+            tell, change = (ctypes.cast(each, ctypes.c_void_p).value or 0 for each in there)
+            return ctypes.PYFUNCTYPE(ctypes.c_int)(tell), ctypes.PYFUNCTYPE(None, ctypes.c_int)(change)
+    return library.get_num_threads, getattr(library, "_real_set_num_threads", library.set_num_threads)
 
 
 single_threaded_blas = _SingleThreadedBlas()
@@ -286,7 +305,7 @@ def run_all(
                 raise
 
     share_out = partial(_share_out, share, min(n_threads, len(left)), left.clear)
-    (single_threaded_blas(share_out) if calls_blas else share_out)()
+    single_threaded_blas.run(share_out) if calls_blas else share_out()
 
 
 def on_all_threads(work: Callable[[], object], n_threads: int, *, calls_blas: bool = True) -> None:
@@ -296,7 +315,7 @@ def on_all_threads(work: Callable[[], object], n_threads: int, *, calls_blas: bo
     one is done is not waited for, and does not call it.
     """
     share_out = partial(_share_out, work, n_threads)
-    (single_threaded_blas(share_out) if calls_blas else share_out)()
+    single_threaded_blas.run(share_out) if calls_blas else share_out()
 
 
 def _share_out(work: Callable[[], object], n_threads: int, give_up: Callable[[], object] = tuple) -> None:

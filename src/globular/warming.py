@@ -3,14 +3,17 @@
 A kernel is compiled when a fit first needs it, for the types of that fit. So the way to have the kernels of a model is
 to fit it: to few clusters and to many, in few columns and in many, in both precisions. These fits run in processes of
 their own; what two of them need is compiled by one and read from disk by the other (`kernels/cache.py`).
+
+`python -m globular.warming FOLDER` compiles for every level of CPUs that this one reaches, for a wheel to bring along.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,12 +30,14 @@ from globular.estimators.nested import NestedMiniBatchKMeans
 from globular.estimators.variational_kmeans import VariationalKMeans
 from globular.estimators.variational_mixture import VariationalGaussianMixture
 from globular.kernels import cache
+from globular.kernels.target import levels
 
 FITS: list[Any] = [
     KMeans(8),
     KMeans(100),
     KMeans(600),
     KMeans(2000, max_iter=5),
+    KMeans(20, algorithm="lloyd", max_iter=5),
     VariationalKMeans(600, max_iter=5),
     NestedMiniBatchKMeans(100, max_iter=20),
     GaussianMixture(8, max_iter=5),
@@ -44,6 +49,7 @@ FITS: list[Any] = [
 """The fits that make the kernels of the models."""
 MODELS = list(dict.fromkeys(type(fit).__name__ for fit in FITS))
 
+MODULE = "globular.warming"  # whose `__name__` is another in a process of its own
 DTYPES = ("float32", "float64")
 COLUMNS = (2, 16)
 ROWS = 20_000
@@ -79,16 +85,30 @@ def checked(models: str | Sequence[str] | None) -> list[str]:
     return names
 
 
-def compile_all(names: Sequence[str], n_jobs: int | None = None) -> Iterator[str]:
-    """Compile the kernels of some models and name each fit that is done; the first that fails is an error."""
+def compile_all(
+    names: Sequence[str], n_jobs: int | None = None, variables: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """Compile the kernels of some models and name each fit that is done; the first that fails is an error.
+
+    The processes have these variables in their environment.
+    """
     jobs = [(name, dtype) for dtype in DTYPES for name in names]
     with ThreadPoolExecutor(n_jobs or usable_cores()) as pool:
-        yield from pool.map(_in_a_process, jobs)
+        yield from pool.map(lambda job: _in_a_process(job, variables), jobs)
 
 
-def _in_a_process(job: tuple[str, str]) -> str:
+def compile_levels(folder: Path, names: Sequence[str] = MODELS) -> Iterator[str]:
+    """Compile for every level of CPUs that this one reaches, into a folder that a wheel can bring along."""
+    for name, level in levels().items():
+        target = {"NUMBA_CPU_NAME": level.cpu, "NUMBA_CPU_FEATURES": level.features}
+        for done in compile_all(names, variables={**target, "NUMBA_CACHE_DIR": str(folder.absolute())}):
+            yield f"{name}: {done}"
+
+
+def _in_a_process(job: tuple[str, str], variables: Mapping[str, str] | None = None) -> str:
     name, dtype = job
-    done = subprocess.run([sys.executable, "-m", __name__, name, dtype], capture_output=True, text=True, check=False)
+    command, environment = [sys.executable, "-m", MODULE, name, dtype], {**os.environ, **(variables or {})}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         why = (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]
         raise RuntimeError(f"the kernels of {name} in {dtype} did not compile: {why}")
@@ -111,4 +131,8 @@ def _fit(name: str, dtype: str) -> None:
 
 
 if __name__ == "__main__":
-    _fit(*sys.argv[1:])
+    if len(sys.argv) == 2:
+        for compiled in compile_levels(Path(sys.argv[1])):
+            print(compiled, flush=True)
+    else:
+        _fit(*sys.argv[1:])

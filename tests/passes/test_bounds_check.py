@@ -41,7 +41,7 @@ warnings.simplefilter("ignore")
 for X in matrices:
     for algorithm in ("lloyd", "yinyang"):
         for metric in ("euclidean", "cosine"):
-            for init in ("greedy k-means++", "hierarchical", "afk-mc2", "k-means||", "random"):
+            for init in ("k-means++", "hierarchical", "afk-mc2", "k-means||", "random"):
                 model = KMeans(70, init=init, algorithm=algorithm, metric=metric, random_state=0)
                 model.fit(X, sample_weight=random.uniform(size=300)).predict(X[:7])
 print("checked")

@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy import sparse
 
 from globular.backends.cpu import CpuShard, cells
 from globular.backends.cpu import rows as in_memory
 from globular.backends.cpu.products import THIN
+from globular.kernels.grouped import count_labels
+from globular.model import groups
 from globular.model.cells import CellLevel, CellTree, CenterCells
 from globular.model.groups import SECONDS_PER_MEMBER, group_by
 from globular.seam.among import Down, Probe
@@ -108,6 +111,20 @@ def test_groups_are_a_stable_sort_for_any_number_of_threads(n: int, n_groups: in
         np.testing.assert_array_equal(order, expected)
         np.testing.assert_array_equal(np.diff(starts), np.bincount(labels, minlength=n_groups))
     assert worth_waking(2, SECONDS_PER_MEMBER * n) == (2 if n > ALONE else 1)
+
+
+def test_spans_of_a_sort_count_into_lines_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that write to one line of the cache were slower than one thread alone."""
+    seen = []
+
+    def count(queue: NDArray[np.int64], labels: NDArray[np.int32], counts: NDArray[np.int32]) -> None:
+        seen.append(counts)
+        count_labels(queue, labels, counts)
+
+    monkeypatch.setattr(groups.grouped, "count_labels", count)
+    group_by(np.zeros(9 * ALONE, dtype=np.int32), 3, 4)
+    assert len(seen[0]) > 1
+    assert seen[0].strides[0] >= 3 * seen[0].itemsize + 128
 
 
 def test_tasks_cover_every_row_of_every_cell_once() -> None:

@@ -23,7 +23,7 @@ from globular.model.graph import random_graph
 from globular.model.search import Search
 from globular.model.statistics import F64, SoftStatistics
 from globular.seam.among import Neighbors
-from globular.seam.passes import Expect
+from globular.seam.mixture_passes import Expect
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import ExpectCells, Gains, Gap, OpenGaining, OpenRows, Plant, TakeCells
 from makers import blobs, weights_for

@@ -22,7 +22,7 @@ from globular.model.gaussian import isotropic_mixture
 from globular.model.observations import Moments, Posterior, Prior
 from globular.model.sticks import Sticks
 from globular.model.wishart import KINDS, GaussianPrior
-from globular.seam.passes import Expect
+from globular.seam.mixture_passes import Expect
 from reference import infinite as reference
 from reference.expect import scatter_of
 

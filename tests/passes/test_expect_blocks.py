@@ -11,14 +11,18 @@ from scipy.special import logsumexp
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu import shard as cpu_shard
 from globular.backends.cpu.expect import blocks as expect_blocks
+from globular.backends.cpu.expect.blocks import statistics_of
+from globular.backends.cpu.expect.pairs import look_at_all
 from globular.backends.tree import expect as tree_expect
 from globular.kernels import blas
 from globular.kernels.chunks import cell_divergences
 from globular.kernels.compile import kernel
+from globular.kernels.pairs import FEW_COLUMNS
 from globular.kernels.queue import new_queue
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import SoftStatistics
-from globular.seam.passes import Answer, Expect
+from globular.seam.answers import Answer
+from globular.seam.mixture_passes import Expect
 from globular.seam.tree_passes import Gains, OpenGaining, Plant
 from globular.threads import single_threaded_blas
 
@@ -94,6 +98,23 @@ def test_how_rows_are_cut_changes_rounding_alone(
     assert_alike(found[0], wanted, 1e-11)
     for name in NAMES:
         np.testing.assert_array_equal(getattr(found[0], name), getattr(found[1], name))
+
+
+@pytest.mark.parametrize("kind", ["full", "diag"])
+@pytest.mark.parametrize("D", [1, FEW_COLUMNS, FEW_COLUMNS + 1])
+def test_pairs_of_all_components_give_the_sums_of_all_components(kind: str, D: int) -> None:
+    """Few columns go by lines, more of them by products; with any number of threads and spans, the same bits."""
+    rows = np.random.default_rng(1).normal(size=(60_000, D)).astype(np.float32)
+    weights = np.random.default_rng(2).uniform(size=len(rows))
+    mixture = some_mixture(rows, kind)
+    shards = [CpuShard(rows, weights, n_threads=n) for n in (1, 3)]
+    pairs = look_at_all(shards[0], mixture, 1e300, 1.0)
+    assert pairs is not None
+    assert len(pairs) == len(rows) * mixture.n_components
+    one, two = (statistics_of(pairs.e_step(shard, mixture), len(pairs)) for shard in shards)
+    assert_alike(one, shards[0].run(Expect(mixture)), 1e-10)
+    for name in NAMES:
+        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
 
 
 def test_divergences_of_cells() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import os
 import shutil
 import subprocess
@@ -9,12 +11,15 @@ import sys
 import time
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
+from numba import types
 
 import globular
 from globular.kernels import cache
 from globular.kernels.compile import inline, kernel
+from globular.kernels.target import LEVELS, Target, levels
 
 HELPER = "from globular.kernels.compile import inline\n@inline\ndef added(x):\n    return x + {}\n"
 CALLER = """
@@ -37,7 +42,7 @@ def package(tmp_path: Path) -> Path:
     kernels = home / "kernels"
     kernels.mkdir(parents=True)
     source = Path(globular.__file__).parent / "kernels"
-    for name in ("__init__.py", "cache.py", "compile.py", "linking.py"):
+    for name in ("__init__.py", "cache.py", "compile.py", "linking.py", "target.py"):
         shutil.copy(source / name, kernels / name)
     (home / "__init__.py").write_text("")
     (kernels / "helper.py").write_text(HELPER.format(1))
@@ -118,6 +123,48 @@ def test_folders_that_were_not_used_for_long_are_removed(there: int, kept: int, 
     }
 
 
+def bring(package: Path, level: Target) -> Path:
+    """Compile for a level of CPUs into the folder of the package that a wheel fills."""
+    brought = package / "globular/kernels/brought"
+    variables = {"NUMBA_CPU_NAME": level.cpu, "NUMBA_CPU_FEATURES": level.features, "NUMBA_CACHE_DIR": str(brought)}
+    assert answer(start(package, **variables)) == (4.0, True)
+    (file,) = files(brought)
+    return file
+
+
+@pytest.mark.skipif(not levels(), reason="no level is known for this processor")
+def test_kernels_that_were_brought_are_not_compiled(package: Path) -> None:
+    level = next(iter(levels().values()))
+    file = bring(package, level)
+    brought = file.read_bytes()
+    assert answer(start(package)) == (4.0, False)
+    assert files(package) == [file] and file.read_bytes() == brought
+    # What was not brought is compiled for the same level, and kept elsewhere.
+    file.unlink()
+    assert answer(start(package)) == (4.0, True)
+    (compiled,) = files(package)
+    assert compiled.parent.name == file.parent.name and compiled.parent != file.parent
+    assert answer(start(package)) == (4.0, False)
+    # Who asks for a processor by name gets it.
+    assert answer(start(package, NUMBA_CPU_NAME="generic")) == (4.0, True)
+
+
+@pytest.mark.skipif(not levels(), reason="no level is known for this processor")
+def test_brought_kernels_of_other_sources_are_compiled_again(package: Path) -> None:
+    bring(package, next(iter(levels().values())))
+    (package / "globular/kernels/helper.py").write_text(HELPER.format(2))
+    assert answer(start(package)) == (6.0, True)
+
+
+def test_a_level_runs_where_all_its_instructions_are() -> None:
+    level = Target("level", "+a,+b,-c")
+    assert level.runs_on(Target("same", "+a,+b,+c,-d")) and level.has("a", "b") and not level.has("a", "c")
+    assert not level.runs_on(Target("older", "+a,-b"))
+    for machine in LEVELS.values():
+        for (_, higher), (_, lower) in itertools.pairwise(machine):
+            assert lower.runs_on(higher) and not higher.runs_on(lower)
+
+
 @inline
 def _doubled(x: float) -> float:
     return 2 * x
@@ -131,9 +178,30 @@ def _sum_of_doubled(x: np.ndarray) -> float:
     return total
 
 
+@kernel
+def _smallest_of_both(x: np.ndarray) -> float:
+    return min(x[0], x[1]) + _doubled(1)
+
+
+def test_what_numba_wrote_still_serves_others() -> None:
+    """Kernels have numba's own functions compiled for linking alone; whoever else compiles can link them too."""
+
+    @numba.njit
+    def ours(x: np.ndarray) -> float:
+        return min(x[0], x[1])
+
+    assert _smallest_of_both(np.array([3.0, 2.0])) == 4 and ours(np.array([3.0, 2.0])) == 2
+    assert gc.isenabled()
+
+
+def test_a_constant_is_compiled_as_a_number() -> None:
+    assert _smallest_of_both(np.array([0.0, 2.0])) == 2
+    assert all(not isinstance(kind, types.Literal) for kinds in _doubled.callee.overloads for kind in kinds)  # type: ignore[attr-defined]
+
+
 def test_what_kernels_call_is_not_made_ready_for_python() -> None:
     assert _sum_of_doubled(np.arange(4.0)) == 12
     folder = cache.folder()
     assert folder is not None and not list(folder.glob("*_sum_of_doubled*"))  # the folder does not know this file
-    assert not _doubled.overloads and len(_doubled.callee.overloads) == 1  # type: ignore[attr-defined]
+    assert not _doubled.overloads and _doubled.callee.overloads  # type: ignore[attr-defined]
     assert _doubled(3.0) == 6 and len(_doubled.overloads) == 1  # type: ignore[attr-defined]

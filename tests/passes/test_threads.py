@@ -130,6 +130,7 @@ def test_blas_has_its_old_number_of_threads_after_ctrl_c_at_any_moment(n_threads
         running.discard(item)
 
     kept = []  # as an interactive session keeps the last exception, and with it the frames of our functions
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 has to know before anything is traced
     for moment in range(10_000):
         interrupter = CtrlC(moment)
         sys.settrace(interrupter)

@@ -23,7 +23,9 @@ from globular.model.graph import Graph, random_graph
 from globular.model.search import Search
 from globular.model.statistics import PairStatistics, SoftStatistics
 from globular.seam.among import Neighbors
-from globular.seam.passes import Answer, Assign, Expect, ScatterLabels, SumByLabel, Truncated
+from globular.seam.answers import Answer, Truncated
+from globular.seam.mixture_passes import Expect
+from globular.seam.passes import Assign, ScatterLabels, SumByLabel
 from globular.seam.shard import Shard
 from makers import Rows, blobs, in_form, lattice, weights_for
 from reference import assign as hard_reference

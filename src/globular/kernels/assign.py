@@ -20,6 +20,7 @@ from globular.kernels.queue import take_number
 from globular.kernels.rows import for_csr, squared_distance
 from globular.kernels.tiles import ROWS
 
+NO_CLUSTER = np.int32(-1)  # of the type of labels: for another, all that it is given to is compiled again
 STRETCH = 4096
 """Rows that are looked through for those to be labelled before these are."""
 
@@ -210,7 +211,7 @@ def add_labelled(
     """Add what is wanted of all rows, in their order: the sum does not depend on what was known. O(n · D)."""
     if task.all_sums:
         for i in range(start, stop):
-            add_to_sums(rows, i, -1, state.held[i], given, span, tally)
+            add_to_sums(rows, i, NO_CLUSTER, state.held[i], given, span, tally)
     if task.distances:
         for i in range(start, stop):
             add_distance(rows, i, state.held[i], given, nominees, span, tally)

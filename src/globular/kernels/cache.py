@@ -5,7 +5,8 @@ a source leaves a stale kernel behind; numba's own cache looks at the file of a 
 A file's name is a hash of the kernel and the types of its arguments, and it appears as a whole (it is renamed when it
 is written), so that any number of processes may read and write at once. Kernels are looked for in all of `roots()` and
 written to the first of them that can be written to: an installation that nobody may write to, warmed up by whoever
-installed it, serves all its users.
+installed it, serves all its users. A wheel may bring kernels of levels of CPUs (`target.py`) in `BROUGHT`; nothing is
+ever written there.
 """
 
 from __future__ import annotations
@@ -27,19 +28,20 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 import numba
-from numba.core import config as numba_config
 from numba.core.caching import NullCache
-from numba.core.codegen import get_host_cpu_features
 from numba.core.compiler import CompileResult
 from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
+
+from globular.kernels.target import Target, asked_for, config, host, levels
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None
 
-config: Any = numba_config  # its names are set when it is imported
+BROUGHT = Path(__file__).parent / "brought"
+"""Where a wheel has kernels that were compiled when it was made."""
 PREFIX = "kernels-"
 SUFFIX = ".kernel"
 KEPT = 8
@@ -64,21 +66,31 @@ def _user_cache() -> Path:
 
 
 @functools.cache
+def target() -> Target:
+    """What this process compiles for: what numba's variables ask for, a level whose kernels were brought, this CPU."""
+    brought = (level for level in levels().values() if (BROUGHT / name_of(level)).is_dir())
+    return asked_for() or next(brought, host())
+
+
 def state() -> str:
-    """The name of the folder for these sources, versions and this CPU."""
+    """The name of the folder for these sources and versions and the target of this process."""
+    return name_of(target())
+
+
+@functools.cache
+def name_of(target: Target) -> str:
+    """The name of the folder for a target."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         source = path.read_bytes()
         digest.update(f"{path.name} {len(source)} ".encode() + source)
-    digest.update("|".join(_machine()).encode())
+    digest.update("|".join([*_versions(), *target]).encode())
     return PREFIX + digest.hexdigest()[:20]
 
 
-def _machine() -> Iterator[str]:
-    """What machine code depends on beside the sources."""
+def _versions() -> Iterator[str]:
+    """What machine code depends on beside the sources and the target."""
     yield from (numba.__version__, llvmlite.__version__, sys.implementation.cache_tag, platform.machine(), sys.platform)
-    yield config.CPU_NAME or llvm.get_host_cpu_name()
-    yield get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
     yield from (str(config.OPT), str(config.BOUNDSCHECK), str(config.LOOP_VECTORIZE), str(config.SLP_VECTORIZE))
 
 
@@ -110,8 +122,8 @@ def _prune(root: Path) -> None:
 
 @functools.cache
 def _sources() -> list[Path]:
-    """The folders that have kernels of this state; they count as used now."""
-    sources = [root / state() for root in roots()]
+    """The folders that have kernels of this state, what was brought first; they count as used now."""
+    sources = [root / state() for root in (BROUGHT, *roots())]
     for source in sources:
         with contextlib.suppress(OSError):
             os.utime(source)

@@ -26,7 +26,7 @@ class _CompilationNotice(Listener):
         dispatcher = event.data["dispatcher"]
         if not self._said and dispatcher.py_func.__module__.startswith("globular."):
             self._said = True
-            logger.warning("compiling kernels for this CPU: some seconds, the first time only")
+            logger.warning("compiling kernels for this CPU: some seconds, kept for the next time")
 
     def on_end(self, event: Any) -> None:
         pass

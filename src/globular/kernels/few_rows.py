@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from globular.kernels.ascending import count_up_to
 from globular.kernels.compile import allocating_kernel, inline, kernel
 from globular.kernels.tiles import ROWS, lowest_of_rows
 
@@ -114,7 +115,7 @@ def copy_row(source: Any, row: int, target: Any, place: int) -> None:
 @inline
 def draw_row(running: Any, share: float) -> int:
     """The row at which the running sum first exceeds a share of its end. O(log N)."""
-    return min(np.searchsorted(running, share * running[-1], side="right"), running.shape[0] - 1)
+    return min(count_up_to(running, share * running[-1]), running.shape[0] - 1)
 
 
 @inline
@@ -141,9 +142,11 @@ def seed_few(
     O(N · C · T · D)
     """
     N, (C, T) = len(weights), draws.shape
-    d2, trial, best, running, lowest = np.full(N, np.inf), np.empty(N), np.empty(N), np.empty(N), np.inf
+    d2, trial, best, running, lowest = np.empty(N), np.empty(N), np.empty(N), np.empty(N), np.inf
+    for i in range(N):
+        d2[i], best[i] = np.inf, 1.0
     for k in range(C):
-        if add_up(weights, d2 if k > 0 else np.ones(N), running) <= 0.0:
+        if add_up(weights, d2 if k > 0 else best, running) <= 0.0:
             return k
         lowest = np.inf
         for t in range(T if k > 0 else 1):
@@ -328,17 +331,20 @@ def try_few(
     columns: Any,  # IN  (D, N)
     weights: Any,  # IN  (N,)
     draws: Any,  # IN  (R, T) numbers in [0, 1): of T rows in each of R rounds, the best is tried
-    of_steps: Any,  # IN  StepLimits of a trial
+    of_steps: Any,  # IN  StepLimits of a trial, or of the steps where there is no round
     of_trials: Any,  # IN  TrialLimits
     n_failures: int,  # IN  since the last success
     best: Any,  # IN/OUT (C, D) the best centres so far
-    desk: Any,  # OUT
+    desk: Any,  # OUT; IN/OUT centers where there is no round
 ) -> tuple[float, int, int]:
     """Rounds of swaps that are tried out; returns the objective, the number of steps, and of failures at the end.
 
+    Without a round it takes steps from the desk's centres; as a kernel of their own, these would be compiled twice.
     O(N · (C · steps + T) · D) each
     """
     objective, n_steps, moved = 0.0, 0, True
+    if draws.shape[0] == 0:
+        objective, n_steps = step_few(x, weights, of_steps, -np.inf, desk)
     for r in range(draws.shape[0]):
         if moved:
             objective = of_steps.unexplained + two_closest_of_all(x, weights, best, desk)
@@ -349,7 +355,9 @@ def try_few(
             copy_row(x, draw_row(desk.running, draws[r, t]), desk.place, 0)
             weigh_place(x, columns, weights, desk)
             copy_row(desk.place, 0, desk.last, 0)
-            gain, spare = weigh_place(x, columns, weights, desk), np.argmin(desk.losses)
+            gain, spare = weigh_place(x, columns, weights, desk), 0
+            for c in range(desk.losses.shape[0]):
+                spare = c if desk.losses[c] < desk.losses[spare] else spare
             loss = desk.losses[spare]
             if gain - loss > promise and gain > of_trials.least_ratio * loss:
                 promise, seat = gain - loss, spare

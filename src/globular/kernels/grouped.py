@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from globular.kernels.ascending import count_up_to
 from globular.kernels.compile import inline, kernel
 from globular.kernels.queue import take_number
 
@@ -46,7 +45,7 @@ def span_of(n: int, n_spans: int, s: int) -> tuple[int, int]:
 def count_labels(
     queue: Any,  # IN/OUT spans
     labels: Any,  # IN  (n,)
-    counts: Any,  # OUT (spans, C) members of each group in each span
+    counts: Any,  # OUT (spans, ≥ C) members of each group in each span
 ) -> None:
     """The first third of a counting sort, a span of the members at a time. O(n + spans · C)."""
     s = take_number(queue)
@@ -61,25 +60,25 @@ def count_labels(
 
 @kernel
 def running_starts(
-    counts: Any,  # IN/OUT (spans, C) in: members of each group in each span; out: where they begin
+    counts: Any,  # IN/OUT (spans, ≥ C) in: members of each group in each span; out: where they begin
     starts: Any,  # OUT (C + 1,) where each group begins
 ) -> None:
     """The second third: groups one after the other, in each the spans. O(spans · C)."""
     total = 0
-    for c in range(counts.shape[1]):
+    for c in range(starts.shape[0] - 1):
         starts[c] = total
         for s in range(counts.shape[0]):
             n = counts[s, c]
             counts[s, c] = total
             total += n
-    starts[counts.shape[1]] = total
+    starts[starts.shape[0] - 1] = total
 
 
 @kernel
 def place_members(
     queue: Any,  # IN/OUT spans
     labels: Any,  # IN  (n,)
-    ends: Any,  # IN/OUT (spans, C) where the next member of each group in each span goes
+    ends: Any,  # IN/OUT (spans, ≥ C) where the next member of each group in each span goes
     order: Any,  # OUT (n,) members by group, ascending within a group
 ) -> None:
     """The last third. O(n)."""
@@ -135,7 +134,7 @@ def join_some(
     new_members: Any,
 ) -> None:  # fmt: skip
     """The groups first … last − 1; the last of all has the end of all written too. O(rows)."""
-    n_left, n_arrived = np.searchsorted(left, starts[first]), np.searchsorted(new, first)
+    n_left, n_arrived = count_up_to(left, starts[first] - 1), count_up_to(new, first - 1)
     n_movers = left.shape[0]
     c = first
     while c < last:

@@ -187,12 +187,12 @@ def label_block(
     low, next_low, q = block.lows[0, :m], block.lows[1, :m], block.squares[:m]
     for i in range(m):
         q[i] = squares[places[i]]
-    nominate_block(rows, places, given, nominees, 0, min(chunk, K), block, block.lows, block.found)
-    for first in range(chunk, K, chunk):
-        nominate_block(
-            rows, places, given, nominees, first, min(first + chunk, K), block, block.chunk_lows, block.nominated
-        )
-        merge_chunk(block.chunk_lows[0], block.chunk_lows[1], block.nominated, low, next_low, block.found)
+    lows, nominated = block.lows, block.found
+    for first in range(0, K, chunk):
+        nominate_block(rows, places, given, nominees, first, min(first + chunk, K), block, lows, nominated)
+        if first > 0:
+            merge_chunk(block.chunk_lows[0], block.chunk_lows[1], block.nominated, low, next_low, block.found)
+        lows, nominated = block.chunk_lows, block.nominated
     judge_block(q, low, next_low, nominees.bounds, block.room)
     n_doubtful = 0
     for i in range(m):

@@ -4,22 +4,29 @@ numba makes a finished product of every function that a kernel calls: wrappers f
 Then it links the code into the caller and optimises it again, once more for every caller above. A function that is
 called from kernels alone needs none of that. So a `Kernel` is two dispatchers: itself, for calls from Python; and a
 `callee` for calls from other kernels, whose code is typed and translated once and left to its callers to optimise.
-This is 40 % of the time that a first fit takes to compile.
+What numba itself writes in Python (`min`, `np.argmin`) is treated like a callee. This is 40 % of the time that a first
+fit takes to compile; a tenth more goes to Python's search for garbage, among objects that stay, so it waits meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+import gc
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from numba import _dynfunc  # type: ignore[attr-defined]
-from numba.core.codegen import JITCodeLibrary
+from numba import _dynfunc, types  # type: ignore[attr-defined]
+from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 from numba.core.compiler import Compiler, Flags
 from numba.core.compiler_machinery import register_pass
+from numba.core.event import Listener, install_listener
 from numba.core.registry import CPUDispatcher
 from numba.core.typed_passes import NativeLowering
 
-from globular.kernels.cache import KernelCache
+from globular.kernels.cache import KernelCache, target
+from globular.kernels.target import asked_for, host
 
 
 class _QuickFlags(Flags):
@@ -32,13 +39,30 @@ class _QuickFlags(Flags):
         return self is other or (isinstance(other, _QuickFlags) and self._values == other._values)
 
 
+class _LevelCodegen(JITCPUCodegen):
+    """Makes machine code for the target of this process, where that is a level and not the processor itself."""
+
+    def _get_host_cpu_name(self) -> str:
+        return target().cpu
+
+    def _get_host_cpu_features(self) -> str:
+        return target().features
+
+
+@functools.cache
+def _level_codegen() -> _LevelCodegen | None:
+    """Shared by all kernels; None where numba's own does the same."""
+    return None if target() == (asked_for() or host()) else _LevelCodegen("globular.kernels")
+
+
 class KernelCompiler(Compiler):
-    """Numba's compiler with options that are quick to compare."""
+    """Numba's compiler with options that are quick to compare, for the target of our kernels."""
 
     def __init__(
         self, typing: Any, target: Any, library: Any, args: Any, return_type: Any, flags: Any, variables: Any
     ) -> None:
         super().__init__(typing, target, library, args, return_type, _QuickFlags(flags), variables)
+        self.state.targetctx._internal_codegen = _level_codegen() or self.state.targetctx._internal_codegen
 
 
 class _LinkedLibrary(JITCodeLibrary):
@@ -84,6 +108,35 @@ class CalleeCompiler(KernelCompiler):
         return pipelines
 
 
+class _AsCallees(Listener):
+    """Has what numba wrote in Python compiled as far as linking needs, when kernels of this thread call it."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    def on_start(self, event: Any) -> None:
+        compiler = event.data["dispatcher"]._compiler
+        if compiler.pipeline_class is Compiler and threading.get_ident() == self._thread:
+            compiler.pipeline_class = CalleeCompiler
+            compiler.targetoptions |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def _compiling() -> Iterator[None]:
+    """What holds while a kernel is compiled."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        with install_listener("numba:compile", _AsCallees()):
+            yield
+    finally:
+        if collects:
+            gc.enable()
+
+
 class Kernel(CPUDispatcher):
     """A function that is compiled at its first call: from Python by this dispatcher, from kernels by its callee."""
 
@@ -101,11 +154,13 @@ class Kernel(CPUDispatcher):
         return self._callee
 
     def compile(self, sig: Any) -> Any:
-        with self._cache.alone(sig):
+        with self._cache.alone(sig), _compiling():
             return super().compile(sig)
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        return self.callee.get_call_template(args, kws)
+        # A constant is a number like others here: LLVM will see it, and nothing is compiled for it alone.
+        values = tuple(types.unliteral(kind) for kind in args)
+        return self.callee.get_call_template(values, {name: types.unliteral(kind) for name, kind in kws.items()})
 
     def get_overload(self, sig: Any) -> Any:
         return self.callee.get_overload(sig)

@@ -1,7 +1,9 @@
 """Pairs (row, component): log-densities of a Gaussian mixture and its moments, where most pairs do not matter.
 
 Pairs lie in the order of rows. Of the pairs of a block of rows those of a component are brought together, so that
-differences from one mean are matrix products; see `kernels.expect` for how spans and sums go.
+differences from one mean are matrix products; see `kernels.expect` for how spans and sums go. Where columns are few the
+differences have a line for every column, and products are loops along it: BLAS would take a lock for each of them, at
+which many threads wait.
 """
 
 from __future__ import annotations
@@ -18,6 +20,10 @@ from globular.kernels.queue import take_number
 
 PAIRS_AT_ONCE = 1 << 14
 """Pairs of a block; one row has no more than there are components."""
+FEW_COLUMNS = 12
+"""Most columns whose differences lie in lines."""
+SPARE = 2
+"""Lines for other things beside those of the columns."""
 
 
 class PairList(NamedTuple):
@@ -35,7 +41,8 @@ class PairBlock(NamedTuple):
     owners: Any  # (capacity,) int64: the row of each, by its place in the list
     order: Any  # (capacity,) int64: pairs by component
     ends: Any  # (C + 1,) where the pairs of each component end
-    away: Any  # (TILE, D)
+    away: Any  # (TILE, D), or (0, D) where columns are few
+    lines: Any  # (D + SPARE, TILE) where they are, else (0, TILE)
 
 
 @kernel
@@ -84,6 +91,55 @@ def squared_length(away: Any, k: int, form: Any, c: int) -> float:
     return total
 
 
+@inline
+def load_lines(x: Any, scales: Any, pairs: Any, block: Any, begin: int, m: int, form: Any, c: int) -> None:
+    """block.lines[:, k] = x − μ_c of m pairs from the given one on. O(m·D)."""
+    for k in range(m):
+        i = pairs.numbers[block.owners[block.order[begin + k]]]
+        scale = scales[i] if scales.shape[0] else 1.0
+        for d in range(x.shape[1]):
+            block.lines[d, k] = (scale * x[i, d] - form.offset[d]) - form.means[c, d]
+
+
+@inline
+def squared_lengths(lines: Any, m: int, form: Any, c: int) -> None:
+    """The last line becomes (x − μ)ᵀ Σ⁻¹ (x − μ) of m differences. O(m·S)."""
+    D, last = lines.shape[0] - SPARE, form.precisions.shape[1] - 1
+    entry, total = lines[D, :m], lines[D + 1, :m]
+    total[:] = 0.0
+    for d in range(D):
+        if form.factors.shape[1]:
+            entry[:] = 0.0
+            for e in range(d + 1):
+                factor, line = form.factors[c, e * D + d], lines[e, :m]
+                for k in range(m):
+                    entry[k] += factor * line[k]
+            for k in range(m):
+                total[k] += entry[k] * entry[k]
+        else:
+            factor, line = form.precisions[c, min(d, last)], lines[d, :m]
+            for k in range(m):
+                total[k] += factor * line[k] * line[k]
+
+
+@inline
+def add_lines(lines: Any, m: int, form: Any, c: int, sums: Any, scatter: Any) -> None:
+    """Add m differences, whose weights are the last line, to the sums of a component and to its scatter. O(m·S)."""
+    D, last = lines.shape[0] - SPARE, scatter.shape[1] - 1
+    scaled, weights = lines[D, :m], lines[D + 1, :m]
+    for d in range(D):
+        line, total = lines[d, :m], 0.0
+        for k in range(m):
+            scaled[k] = weights[k] * line[k]
+            total += scaled[k]
+        sums[c, d] += total
+        for e in range(d, D if form.factors.shape[1] else d + 1):
+            other, total = lines[e, :m], 0.0
+            for k in range(m):
+                total += scaled[k] * other[k]
+            scatter[c, d * D + e if form.factors.shape[1] else min(d, last)] += total
+
+
 @kernel
 def share_pairs(
     x: Any,  # IN  (N, D)
@@ -100,11 +156,16 @@ def share_pairs(
     for c in range(form.means.shape[0]):
         while begin < block.ends[c]:
             m = min(TILE, block.ends[c] - begin)
-            load_pairs(x, scales, pairs, block, begin, m, form, c)
-            if form.factors.shape[1]:
-                multiply_by_triangle(form.triangular, form.factors, c, block.away, m)
+            if block.lines.shape[0]:
+                load_lines(x, scales, pairs, block, begin, m, form, c)
+                squared_lengths(block.lines, m, form, c)
+            else:
+                load_pairs(x, scales, pairs, block, begin, m, form, c)
+                if form.factors.shape[1]:
+                    multiply_by_triangle(form.triangular, form.factors, c, block.away, m)
             for k in range(m):
-                block.values[block.order[begin + k]] = form.constants[c] - 0.5 * squared_length(block.away, k, form, c)
+                length = block.lines[-1, k] if block.lines.shape[0] else squared_length(block.away, k, form, c)
+                block.values[block.order[begin + k]] = form.constants[c] - 0.5 * length
             begin += m
     start = pairs.starts[first]
     for r in range(first, last):
@@ -144,6 +205,14 @@ def add_pairs(
     for c in range(form.means.shape[0]):
         while begin < block.ends[c]:
             m = min(TILE, block.ends[c] - begin)
+            if block.lines.shape[0]:
+                load_lines(x, scales, pairs, block, begin, m, form, c)
+                for k in range(m):
+                    block.lines[-1, k] = block.values[block.order[begin + k]]
+                    raw[c, count] += block.lines[-1, k]
+                add_lines(block.lines, m, form, c, sums, scatter)
+                begin += m
+                continue
             load_pairs(x, scales, pairs, block, begin, m, form, c)
             for k in range(m):
                 share = block.values[block.order[begin + k]]

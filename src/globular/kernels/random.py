@@ -13,13 +13,18 @@ _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX2 = np.uint64(0x94D049BB133111EB)
 _S30, _S27, _S31, _S32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)
 _ONE, _TWO = np.uint64(1), np.uint64(2)
+_S6, _LOW6 = np.uint64(6), np.uint64(63)
 ROUNDS = 6  # of the network behind `random_order`; an even number
 
 
 @inline
 def random_cluster(seed: Any, row: Any, draw: Any, n_clusters: int) -> int:
     """A cluster drawn by hashing (seed, row, draw): the same on any thread and in any split (splitmix64)."""
-    z = seed + _GOLDEN * (np.uint64(row) * np.uint64(64) + np.uint64(draw) + np.uint64(1))
+    block, place = (
+        np.uint64(draw) >> _S6,
+        np.uint64(draw) & _LOW6,
+    )  # a row has 64 numbers of a sequence, then of another
+    z = seed + _MIX1 * block + _GOLDEN * (np.uint64(row) * np.uint64(64) + place + _ONE)
     z = (z ^ (z >> _S30)) * _MIX1
     z = (z ^ (z >> _S27)) * _MIX2
     z = z ^ (z >> _S31)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from globular.kernels.ascending import count_up_to
 from globular.kernels.compile import kernel
 from globular.kernels.queue import take_number
 from globular.kernels.rows import add_row, fetch
@@ -91,7 +90,7 @@ def sum_by_runs(
     r = take_number(queue)
     while r < runs.shape[0]:
         begin, last, piece = runs[r, 0] - base, runs[r, 1] - base - 1, runs[r, 2]
-        c = np.searchsorted(starts, runs[r, 0], side="right") - 1
+        c = count_up_to(starts, runs[r, 0]) - 1
         for k in range(begin, last + 1):
             while starts[c + 1] <= base + k:
                 c += 1

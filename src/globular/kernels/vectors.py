@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-_FEATURES = binding.get_host_cpu_features()
-BY_LANE = bool(_FEATURES.get("neon"))
+from globular.kernels.cache import target
+
+BY_LANE = platform.machine() in ("aarch64", "arm64")
 """Whether a product takes one lane of a vector for all: then several columns of a row are read at once."""
-VECTOR_BYTES = 64 if _FEATURES.get("avx512f") else 32 if _FEATURES.get("avx2") else 16
+VECTOR_BYTES = 64 if target().has("avx512f") else 32 if target().has("avx2") else 16
 HAS_MANY_REGISTERS = VECTOR_BYTES == 64 or BY_LANE
 """Whether there are 32 vectors, not 16."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -154,3 +155,30 @@ def test_what_a_split_gains_is_what_it_lowers_the_objective_by() -> None:
         assert gain == pytest.approx(error(labels) - error(split), rel=1e-9, abs=1e-9)
         gains.append(gain / error(labels))
     assert max(gains) > 0.2
+
+
+@pytest.mark.parametrize("max_iter", [1, 2, 3, 5, 60])
+def test_iterations_may_come_before_swaps(max_iter: int) -> None:
+    grid = datasets.birch_grid(15, 40, random_state=0)
+    shard = CpuShard(grid.X)
+    centers, random = seeded(shard, 225)
+    options = ProbingOptions(4, max_iter, 1e-3, swap_probes=4, swap_gain=5e-3, settles=True)
+    steps = list(swap_and_step(shard, centers, options, random))
+    assert [step.iteration for step in steps] == list(range(1, len(steps) + 1)) and len(steps) <= max_iter
+    assert all((step.stopped != "") == (step is steps[-1]) for step in steps)
+    gains = [1 - after.objective / before.objective for before, after in pairwise(steps)]
+    n_before = next((i for i, step in enumerate(steps) if step.stage == SWAPS), len(steps))
+    assert n_before >= min(2, max_iter) and all(gain >= swaps.SETTLED_GAIN for gain in gains[: n_before - 2])
+    if max_iter == 60:
+        assert {step.stage for step in steps} == {ITERATIONS, SWAPS} and steps[-1].stage == ITERATIONS
+        assert gains[-1] < 1e-3
+
+
+def test_swaps_after_iterations_are_left_out_where_nothing_is_left_to_gain() -> None:
+    shard = CpuShard(np.repeat(np.arange(6.0)[:, None], 5, axis=0))
+    steps = list(
+        swap_and_step(
+            shard, np.arange(6.0)[:, None], ProbingOptions(settles=True), np.random.default_rng(0), labelled=False
+        )
+    )
+    assert [step.objective for step in steps] == [0.0] and steps[0].stopped

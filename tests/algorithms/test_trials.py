@@ -144,6 +144,41 @@ def test_no_worse_than_the_best_of_ten_starts() -> None:
         np.testing.assert_array_equal(model.labels_[:2000], distances.argmin(axis=1))
 
 
+@pytest.mark.parametrize(("n_columns", "is_few"), [(64, True), (96, False)])
+def test_a_first_part_of_few_rows_is_searched_from_every_start(
+    n_columns: int, is_few: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of about 4,096 rows is few rows up to 64 columns; well beyond, only the best start is searched."""
+    monkeypatch.setattr(coreset, "FEWEST_ROWS", (4096, 4096))
+    monkeypatch.setattr(pipeline, "enter_subspace", lambda *_args, **_kwargs: None)
+    searches = []
+    search = pipeline.search_few_rows
+
+    def noted(*args: Any) -> Any:
+        searches.append(args[0].n_rows)
+        return search(*args)
+
+    monkeypatch.setattr(pipeline, "search_few_rows", noted)
+    X = groups(n=16_400, k=12, d=n_columns).astype(np.float32)
+    model = KMeans(8, random_state=0).fit(X)
+    assert len(searches) == (8 if is_few else 0) and all(n <= 4096 for n in searches)
+    assert PART in {record.stage for record in model.history_}
+
+
+@pytest.mark.parametrize(("k", "n_starts"), [(2, 4), (3, 6), (4, 8), (16, 4), (64, 1)])
+def test_the_fewer_clusters_the_more_starts(k: int, n_starts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    best_start = pipeline._best_start
+
+    def noted(*args: Any) -> Any:
+        asked.append(args[2])
+        return best_start(*args)
+
+    monkeypatch.setattr(pipeline, "_best_start", noted)
+    KMeans(k, random_state=0).fit(groups(n=40_000, k=12, d=2))
+    assert asked == [n_starts]
+
+
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
 def test_threads_and_the_seed_decide_alone(metric: str) -> None:
     X = groups(n=20_000, k=12, d=5).astype(np.float32)

@@ -25,13 +25,16 @@ from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
 from globular.data.open import as_source
+from globular.datasets import birch_grid
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import random_graph
 from globular.model.search import Search
 from globular.seam.among import Neighbors
-from globular.seam.passes import Assign, Expect, ScatterLabels
+from globular.seam.mixture_passes import Expect
+from globular.seam.passes import Assign, ScatterLabels
 from globular.seam.shard import Shard
 from makers import Rows, blobs, lattice, weights_for
+from reference.variational import Algorithm
 
 TYPES = ("tied_spherical", "spherical", "diag")
 NEIGHBORHOODS: tuple[Literal["estimated", "exhaustive"], ...] = ("estimated", "exhaustive")
@@ -306,7 +309,7 @@ def test_kmeans_is_the_same_in_any_layout(C_prime: int) -> None:
     runs = []
     for shard in shards:
         random = rng(5)
-        graph = start_rows(shard, rows[:30], None, 5, False, random)
+        graph = start_rows(shard, rows[:30], None, 5, random)
         options = VariationalOptions(C_prime, 5, tol=0.0, max_iter=12, relocate_empty=True)
         runs.append([step.objective for step in variational_kmeans(shard, rows[:30], options, random, graph)])
     for shard, run in zip(shards[1:], runs[1:], strict=True):
@@ -364,16 +367,16 @@ def test_duplicates(neighborhoods: Any) -> None:
         assert np.isfinite(steps[-1].model.mixture.means).all()
 
 
-@pytest.mark.parametrize("at_random", [False, True], ids=["cells", "random"])
+@pytest.mark.parametrize("printed", [False, True], ids=["cells", "random"])
 @pytest.mark.parametrize("C_prime", [1, 3])
-def test_a_far_group_without_a_seed_is_served(C_prime: int, at_random: bool) -> None:
+def test_a_far_group_without_a_seed_is_served(C_prime: int, printed: bool) -> None:
     near, far = rng(0).normal(size=(300, 2)), rng(1).normal(size=(100, 2)) + 50.0
     rows = np.vstack([near, far])
     start = near[:20]
     shard = CpuShard(rows)
     random = rng(2)
-    graph = start_rows(shard, start, None, 5, at_random, random)
-    options = VariationalOptions(C_prime, 5, 1, n_warmup=20 if at_random else 0, max_iter=100)
+    graph = None if printed else start_rows(shard, start, None, 5, random)
+    options = VariationalOptions(C_prime, 5, 1, n_warmup=20 if printed else 0, max_iter=100, printed=printed)
     steps = list(variational_kmeans(shard, start, options, random, graph))
     assert_never("rises", [step.objective for step in steps], 1e-12)
     centers = steps[-1].model.centers
@@ -393,7 +396,7 @@ def test_any_sizes(neighborhoods: Any, n: int, C: int, C_prime: int, G: int) -> 
     start = rows[:C]
     for n_random in (0, 1):
         shard = CpuShard(rows)
-        graph = start_rows(shard, start, None, G, False, rng())
+        graph = start_rows(shard, start, None, G, rng())
         options = VariationalOptions(C_prime, G, n_random, neighborhoods, max_iter=30)
         steps = list(variational_kmeans(shard, start, options, rng(), graph))
         assert steps[-1].model.graph.shape == (C, min(G, C))
@@ -412,8 +415,43 @@ def test_neighborhoods_wider_than_those_of_a_seeding_are_made_anew() -> None:
     rows = blobs(n=200)
     shard = CpuShard(rows)
     narrow = random_graph(30, 4, rng())
-    wide = start_rows(shard, rows[:30], narrow, 10, False, rng())
+    wide = start_rows(shard, rows[:30], narrow, 10, rng())
     assert wide is not None and wide.shape == (30, 10)
     shard.labels[:] = 7
-    assert start_rows(shard, rows[:30], narrow, 3, False, rng()) is narrow
+    assert start_rows(shard, rows[:30], narrow, 3, rng()) is narrow
     assert (shard.labels == 7).all()
+
+
+# ---------------------------------------------------------------- as printed
+
+
+@pytest.mark.parametrize(
+    ("neighborhoods", "C_prime", "G", "n_random"),
+    [("exhaustive", 1, 3, 0), ("exhaustive", 1, 3, 1), ("exhaustive", 2, 2, 0), ("exhaustive", 4, 4, 1),
+     ("estimated", 1, 3, 0), ("estimated", 2, 2, 0), ("estimated", 3, 8, 1), ("estimated", 4, 4, 1)],
+)  # fmt: skip
+@pytest.mark.parametrize("n_warmup", [0, 2])
+def test_printed_runs_are_those_of_plain_numpy(
+    neighborhoods: Any, C_prime: int, G: int, n_random: int, n_warmup: int
+) -> None:
+    """But for Alg. 2 with C′ = 1 and random candidates, of which Eq. 8 hears less here: the page names it."""
+    soft = C_prime > 1
+    rows, C = np.asarray(birch_grid(5, 40, random_state=0).X, dtype=np.float64), 25
+    seeds = np.ascontiguousarray(rows[rng(3).choice(len(rows), C, replace=False)])
+    written = Algorithm(C_prime, G, neighborhoods == "exhaustive", soft, n_random, n_warmup)
+    expected = list(written.run(rows, seeds, rng(1), 12))
+    options = VariationalOptions(
+        C_prime, G, n_random, neighborhoods, n_warmup, max_iter=12, tol=-1.0, patience=100, printed=True
+    )
+    found: list[Step[Any]]
+    if soft:
+        found = list(soft_steps(CpuShard(rows), isotropic_mixture(seeds, 1.0, "tied_spherical"), options, seed=1))
+        centers = [step.model.mixture.means for step in found]
+    else:
+        found = list(hard_steps(CpuShard(rows), seeds, options, seed=1))
+        centers = [step.model.centers for step in found]
+    for t, one in enumerate(expected[: len(found)]):
+        assert found[t].objective == pytest.approx(one.objective, rel=1e-9), t
+        np.testing.assert_allclose(centers[t], one.centers, rtol=1e-7, atol=1e-7)
+    for one in expected[len(found) :]:  # no label changed any more
+        np.testing.assert_allclose(centers[-1], one.centers, rtol=1e-7, atol=1e-7)

@@ -12,7 +12,7 @@ from globular.kernels.few_rows import Desk, StepLimits, TrialLimits
 from globular.kernels.tiles import ROWS, tile_for
 from globular.model.statistics import F64
 
-__all__ = ["FewRows", "Found", "SeedRows", "StepLimits", "TrialLimits", "are_few"]
+__all__ = ["FewRows", "Found", "SeedRows", "StepLimits", "TrialLimits", "are_few", "most_few_rows"]
 
 MOST_ROWS, MOST_NUMBERS, MOST_DISTANCES = 1 << 15, 1 << 18, 1 << 18
 """Rows, their numbers, and distances of a step, up to which rows are few; beyond, passes over parts of them take less
@@ -22,12 +22,20 @@ MOST_CLUSTERS = 64
 NOBODY = 0.0625 / float(np.finfo(np.float64).tiny)
 """A norm that no centre has."""
 NOBODY_BITS = int(np.array(NOBODY).view(np.int64))
+NO_ROUND, NO_TRIAL = np.empty((0, 1)), TrialLimits(0.0, 0.0, 0, 0)
+"""What there is of swaps where steps alone are wanted."""
+
+
+def most_few_rows(n_columns: int, n_clusters: int) -> int:
+    """The most rows that are few, for so many clusters; none where these are many."""
+    if n_clusters > MOST_CLUSTERS:
+        return 0
+    return min(MOST_ROWS, MOST_NUMBERS // n_columns, MOST_DISTANCES // n_clusters)
 
 
 def are_few(n_rows: int, n_columns: int, n_clusters: int) -> bool:
     """Whether so many rows are few, for so many clusters."""
-    fit = n_rows * n_columns <= MOST_NUMBERS and n_rows * n_clusters <= MOST_DISTANCES
-    return fit and n_rows <= MOST_ROWS and n_clusters <= MOST_CLUSTERS
+    return n_rows <= most_few_rows(n_columns, n_clusters)
 
 
 class SeedRows(NamedTuple):
@@ -68,7 +76,9 @@ class FewRows:
     def step(self, centers: F64, limits: StepLimits) -> Found:
         """Iterations with momentum."""
         desk = self._desk(centers)
-        objective, n_steps = kernels.step_few(self._x, self._weights, limits, -np.inf, desk)
+        objective, n_steps, _ = kernels.try_few(
+            self._x, self._columns, self._weights, NO_ROUND, limits, NO_TRIAL, 0, desk.means, desk
+        )
         return Found(desk.means + self._offset, objective, n_steps)
 
     def swap(self, centers: F64, draws: F64, of_steps: StepLimits, of_trials: TrialLimits, n_failures: int) -> Found:

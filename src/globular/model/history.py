@@ -42,7 +42,7 @@ class Record:
     iteration : int
         1 for the first iteration over all rows, 0 in the stages before.
     seconds : float
-        Wall time since the start of the fit.
+        Wall time since the start of the fit, without that spent compiling kernels.
     objective : float
         What the algorithm optimises, over all rows: the sum of squared distances for k-means
         (falling), the log-likelihood or its lower bound for mixtures (rising). An estimate in the stage "part".
@@ -54,6 +54,8 @@ class Record:
         Mean squared distance of a row to its closest centre, where the algorithm knows.
     stage : {"seeds", "k-means", "part", "swaps", "iterations"}
         What the iteration belongs to; see :mod:`globular.model.history`.
+    compile_seconds : float
+        Time spent compiling kernels since the start of the fit.
     """
 
     iteration: int
@@ -63,6 +65,12 @@ class Record:
     n_changed: int | None = None
     quantization_error: float | None = None
     stage: str = ITERATIONS
+    compile_seconds: float = 0.0
+
+    @property
+    def wall_seconds(self) -> float:
+        """All the time since the start of the fit."""
+        return self.seconds + self.compile_seconds
 
     @property
     def labels_all_rows(self) -> bool:
@@ -133,7 +141,7 @@ class History(Sequence[Record]):
 
     @property
     def stage_seconds(self) -> dict[str, float]:
-        """Wall time of every stage, in the order they began."""
+        """Time of every stage without compiling, in the order they began."""
         seconds: dict[str, float] = {}
         before = 0.0
         for record in self._records:

@@ -25,7 +25,8 @@ from globular.threads import single_threaded_blas
 MARGIN = 6.0
 WHOLE_SPECTRUM_UP_TO = 256
 """Columns up to which all directions are computed; above, the leading ones by random projections."""
-LEADING = 256
+LEADING, FEWEST_LEADING, LEADING_PER_CLUSTER = 256, 16, 6
+"""At most so many of these, and fewer for few clusters, whose centres span few directions."""
 INDEPENDENT = 1e-8
 """Of the largest: shorter squared lengths belong to directions that are rounding."""
 
@@ -55,7 +56,7 @@ def informative_subspace(rows: F64, origin: F64, n_clusters: int, rng: np.random
     if abs(exponent) > 40:  # by a power of two, which rounds nothing: values of any size have squares in float32
         centered /= 2.0**exponent
     total = float(np.vdot(centered, centered)) / len(rows)
-    variances, directions = _principal(centered, rng)
+    variances, directions = _principal(centered, min(LEADING, FEWEST_LEADING + LEADING_PER_CLUSTER * n_clusters), rng)
     return Subspace(origin, np.ascontiguousarray(directions[:, : n_informative(variances, total, n_clusters)]))
 
 
@@ -69,15 +70,18 @@ def orthonormal(vectors: F64) -> F64:
 
 
 @single_threaded_blas  # the same bits for any number of threads
-def _principal(centered: F64, rng: np.random.Generator) -> tuple[F64, F64]:
-    """Variances along the leading principal directions, largest first, and the directions as columns."""
+def _principal(centered: F64, leading: int, rng: np.random.Generator) -> tuple[F64, F64]:
+    """Variances along the leading principal directions, largest first, and the directions as columns.
+
+    All of them where columns are few.
+    """
     n, n_columns = centered.shape
     if n_columns <= WHOLE_SPECTRUM_UP_TO:
-        variances, directions = np.linalg.eigh(centered.T @ centered / n)
+        variances, directions = np.linalg.eigh(np.asarray(centered.T @ centered) / n)
         return np.maximum(variances[::-1], 0.0), directions[:, ::-1]
     _, lengths, right = randomized_svd(
-        centered.astype(np.float32),
-        n_components=min(LEADING, n_columns // 2, n),
+        np.asarray(centered, dtype=np.float32),
+        n_components=min(leading, n_columns // 2, n),
         n_iter=3,
         random_state=int(rng.integers(2**31)),
     )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from globular.algorithms.graphs import neighbor_graph
 from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
+from globular.algorithms.seeding.common import evenly_spread_masses
 from globular.algorithms.steps import last_step
 from globular.model.cells import CenterCells
 from globular.model.graph import Graph
@@ -50,6 +51,7 @@ def _draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterC
     local = shard.local(centers)
     first = centers[np.sort(rng.choice(C, n_cells, replace=False))]
     if local.why_not(RoughCells):
+        local = shard.local(_as_precise_as_rows(shard, centers))
         middles = last_step(lloyd(local, first, KMeansOptions(max_iter=STEPS))).model
         local.run(Assign(middles, want="labels"))
         order, sizes = np.argsort(local.labels, kind="stable"), np.bincount(local.labels, minlength=n_cells)
@@ -61,6 +63,14 @@ def _draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterC
         return cells
     members = np.split(np.asarray(cells.order), np.asarray(cells.starts)[1:-1])
     return _without_giants(np.asarray(centers), members, most, rng)
+
+
+def _as_precise_as_rows(shard: Shard, centers: F64) -> F64:
+    """Centres of rows in float32 in float32, which is as good for cells: kernels for float64 need not be compiled."""
+    some = shard.take(np.arange(min(shard.n_rows, 8)))
+    with np.errstate(over="ignore"):
+        are_single = np.array_equal(some, some.astype(np.float32))
+    return centers.astype(np.float32).astype(np.float64) if are_single else centers
 
 
 @single_threaded_blas  # the same bits for any number of threads
@@ -126,6 +136,19 @@ def search_widely(shard: Shard, centers: F64, n_probes: int, rng: np.random.Gene
     n_distances = label_by_cells(shard, centers, draw_cells(shard, centers, rng)).n_distances
     statistics = shard.run(Assign(centers, Probe(draw_cells(shard, centers, rng), 2 * n_probes)))
     return replace(statistics, n_distances=statistics.n_distances + n_distances)
+
+
+def redrawn(shard: Shard, rows: F64, rng: np.random.Generator) -> F64:
+    """Seeds of two rounds of k-means||: every second of some rows, and as many others by D². O(N √C D).
+
+    So groups of few rows far from all others have a centre, too. Distances are those to the closest cell.
+    """
+    first = rows[::2]
+    found = label_by_cells(shard, first, draw_cells(shard, first, rng))
+    if found.objective <= 0:
+        return rows
+    masses = evenly_spread_masses(found.objective, len(rows) - len(first), rng)
+    return np.concatenate([first, shard.take(shard.locate(masses, "errors"))])
 
 
 def graph_by_cells(shard: Shard, centers: F64, cells: CenterCells, n_neighbors: int) -> Graph:

@@ -33,7 +33,7 @@ class CenterUpdate:
     @property
     def rounding(self) -> float:
         """A sum of squared shifts that is mere rounding of the centres."""
-        return 1e-30 * float(np.vdot(self.centers, self.centers))
+        return 1e-30 * float(np.einsum("ij,ij->", self.centers, self.centers))  # BLAS would wake its threads
 
     def shifts(self, old: F64) -> F64:
         """How far each centre moved, (C,)."""
@@ -52,9 +52,10 @@ def update_centers(
     keeps it for now: only then can the objective not rise.
     """
     sums, counts = statistics.sums, statistics.counts
-    empty = np.asarray(np.flatnonzero(counts <= 0))
+    all_filled = bool((counts > 0).all())
     relocated: list[tuple[int, int]] = []
-    if relocate and len(empty):
+    if relocate and not all_filled:
+        empty = np.asarray(np.flatnonzero(counts <= 0))
         sums, counts = sums.copy(), counts.copy()
         relocated = place_empty(shard, empty, sums, counts, old, unit, rows_follow)
     filled, divisors = counts > 0, counts
@@ -64,7 +65,7 @@ def update_centers(
     centers = np.empty_like(sums)
     divisors = np.where(filled, divisors, 1.0)[:, None]
     by_parts(lambda part: np.divide(sums[part], divisors[part], out=centers[part]), sums, shard.n_threads)
-    if len(empty) or unit:
+    if unit or not all_filled:
         centers[~filled] = old[~filled]
     return CenterUpdate(centers, tuple(relocated))
 

@@ -48,7 +48,7 @@ def draw_part(shard: Shard, n_clusters: int, rng: np.random.Generator) -> Shard 
     n = ROWS_PER_CLUSTER * n_clusters
     if shard.n_rows < TIMES_MORE_ROWS * n or n * shard.n_columns > TAKEN_NUMBERS:
         return None
-    drawn = _draw(shard, n, rng)
+    drawn = draw_rows(shard, n, rng)
     return shard.local(shard.take(drawn.indices), drawn.weights)
 
 
@@ -65,7 +65,7 @@ def draw_parts(shard: Shard, n_clusters: int, rng: np.random.Generator) -> list[
         return []
     last = min(n_rows // LAST_SHARE, TAKEN_NUMBERS // shard.n_columns)
     size = last if last >= LEAST_GROWTH * first else first
-    drawn = _draw(shard, size, rng)
+    drawn = draw_rows(shard, size, rng)
     largest, parts, n = shard.local(shard.take(drawn.indices), drawn.weights), [], first
     draws = rng.permutation(np.repeat(np.arange(largest.n_rows), drawn.counts))
     while LEAST_GROWTH * n <= size:
@@ -77,7 +77,8 @@ def draw_parts(shard: Shard, n_clusters: int, rng: np.random.Generator) -> list[
     return [*parts, largest]
 
 
-def _draw(shard: Shard, n: int, rng: np.random.Generator) -> DrawnRows:
+def draw_rows(shard: Shard, n: int, rng: np.random.Generator) -> DrawnRows:
+    """About n rows of a lightweight coreset."""
     mean, _ = shard.column_moments()
     potential = shard.run(AddSeeds(mean[None])).potential
     return sample_by_weight_and_error(shard, n, potential, rng)

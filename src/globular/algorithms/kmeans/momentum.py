@@ -49,7 +49,8 @@ class Momentum:
             radius = _lengths(shift)
             velocity *= DECAY
             velocity += shift
-            velocity[[cluster - part.start for cluster in jumped if part.start <= cluster < part.stop]] = 0.0
+            if jumped:
+                velocity[[cluster - part.start for cluster in jumped if part.start <= cluster < part.stop]] = 0.0
             speed = _lengths(velocity)
             if last_means is not None:
                 radius = np.minimum(radius, LEAD * _lengths(means[part] - last_means[part]))

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from globular.algorithms.kmeans.cells import CELLS_OF_CELLS_FROM, redrawn
 from globular.algorithms.kmeans.coreset import FAR_OFF, draw_part, draw_parts, part_bytes, swap_and_step_from_part
 from globular.algorithms.kmeans.few_rows import search_few_rows
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
@@ -38,7 +39,7 @@ from globular.model.few_rows import are_few
 from globular.model.history import PART
 from globular.model.statistics import F64
 from globular.model.subspace import LEADING
-from globular.seam.shard import Shard
+from globular.seam.shard import Shard, lies_on_a_card
 
 logger = logging.getLogger("globular")
 
@@ -47,9 +48,9 @@ ALGORITHMS = (*PLAIN, "exact", "probing")
 PROBING_FROM = 500
 """Number of clusters from which "auto" probes; with fewer, looking at all centres costs as little and gives more."""
 STEPS_PER_START = 8
-MOST_STARTS, CLUSTERS_STARTED, ROWS_PER_START = 8, 64, 32
+MOST_STARTS, CLUSTERS_STARTED, ROWS_PER_START, STARTS_PER_CLUSTER = 8, 64, 32, 2
 """Few clusters are seeded several times, 64 of them in all, or once for every 32 times that the rows of the part go
-into all rows; the best start goes on."""
+into all rows, but two or three of them less often; the best start goes on."""
 FIXED_BYTES = 64 * 2**20
 """Samples, cells and the blocks of a few threads."""
 
@@ -86,6 +87,11 @@ LARGEST_SHARE = {"exact": 0.25, "probing": 0.6}
 """Of the columns, the most directions that still pay; few clusters suffer more from what a subspace leaves out."""
 PART_GAIN, PART_STEPS = 1e-4, 300
 """When iterations of few clusters on a part of the rows end: by what one gains, and their number, trials included."""
+MORE_PROBES_ON_A_CARD, LESS_GAIN_ON_A_CARD = 2, 0.2
+"""On a card, unless there are cells of cells, products cost next to nothing beside what is done once a pass: a row
+searches so many times the cells, and iterations, though not swaps, go on while they gain this share of what is asked
+elsewhere. Swaps cost three times what an iteration does there, so but for the best quality the first iterations come
+before them."""
 ON_ALL_ROWS = 1.0
 """Where there is no part, trials may take as many iterations as came before them."""
 
@@ -154,6 +160,8 @@ def kmeans(
         largest_share = LARGEST_SHARE[options.chosen]
         inside = enter_subspace(shard, options.n_clusters, rng, largest_share, unit_centers=options.unit_centers)
     stepping = options.stepping
+    if options.chosen == "probing" and options.n_clusters < CELLS_OF_CELLS_FROM and lies_on_a_card(shard):
+        stepping = replace(_on_a_card(stepping), settles=options.quality != "best")
     if options.chosen == "exact":
         stepping = replace(stepping, total=shard.total_weight * float(shard.column_moments()[1].sum()))
     if inside is None:
@@ -162,6 +170,11 @@ def kmeans(
     logger.info("begins in %d of %d dimensions", inside.subspace.dimension, shard.n_columns)
     steps = _seed_and_step(inside.shard, seed, options, replace(stepping, unexplained=inside.unexplained), rng)
     yield from leave_subspace(shard, inside, steps, stepping, rng)
+
+
+def _on_a_card(options: ProbingOptions) -> ProbingOptions:
+    n_probes, least = MORE_PROBES_ON_A_CARD * options.n_probes, LESS_GAIN_ON_A_CARD * options.min_gain
+    return replace(options, n_probes=n_probes, swap_probes=n_probes, min_gain=least, swap_gain=options.min_gain)
 
 
 def _seed_and_step(
@@ -173,6 +186,8 @@ def _seed_and_step(
         return
     part = draw_part(shard, options.n_clusters, rng) if options.may_narrow else None
     start = yield from seed(shard if part is None else part)
+    if start.are_any_rows:
+        start = replace(start, centers=redrawn(shard if part is None else part, start.centers, rng))
     if not start.is_seeding:  # a start that the user has chosen stays as it is
         yield from probing_kmeans(shard, start.centers, stepping, rng, labelled=start.labelled)
     elif part is None:
@@ -198,7 +213,8 @@ def _search_and_step(
     trials = QUALITIES[options.quality].trials
     on_part = replace(stepping, min_gain=max(PART_GAIN, stepping.min_gain), max_iter=PART_STEPS, tol=0.0)
     first, few = parts[0] if parts else shard, CLUSTERS_STARTED // options.n_clusters
-    n_starts = max(1, min(MOST_STARTS, max(few, shard.n_rows // (ROWS_PER_START * first.n_rows))))
+    most = min(MOST_STARTS, STARTS_PER_CLUSTER * options.n_clusters)
+    n_starts = max(1, min(most, max(few, shard.n_rows // (ROWS_PER_START * first.n_rows))))
     if not parts:
         all_rows = replace(trials, max_share=ON_ALL_ROWS)
         if stepping.unexplained > 0 and n_starts > 1:  # in a subspace starts are cheap
@@ -211,7 +227,10 @@ def _search_and_step(
         else:  # a start that the user has chosen stays as it is
             yield from probing_kmeans(shard, start.centers, stepping, rng)
         return
-    best = yield from _best_start(first, seed, n_starts, on_part, rng)
+    searched = are_few(first.n_rows, first.n_columns, options.n_clusters)
+    best = yield from _best_start(first, seed, n_starts, on_part, rng, trials if searched else None)
+    if searched:
+        parts, trials = parts[1:], trials.on_larger_part
     del first  # its memory, and that of the other parts, is free while the steps over all rows are taken
     best = yield from _search_parts(parts, best, on_part, trials, rng)
     steps = probing_kmeans(shard, best.model, stepping, rng)
@@ -238,19 +257,30 @@ def _search_parts(
                 step, iteration=0, stopped="", stage=PART, next_rows=None if is_last else STEPS_PER_TRIAL * part.n_rows
             )
             yield best
-        trials = replace(trials, more_failures=0)  # what fails on a small part mostly fails on a larger one
+        trials = trials.on_larger_part
     return best
 
 
 def _best_start(
-    part: Shard, seed: Seeding, n_starts: int, options: ProbingOptions, rng: np.random.Generator
+    part: Shard,
+    seed: Seeding,
+    n_starts: int,
+    options: ProbingOptions,
+    rng: np.random.Generator,
+    trials: TrialOptions | None = None,
 ) -> Generator[Step[F64], None, Step[F64]]:
-    """Seeds and rough iterations from them, several times; returns the best end."""
+    """Seeds and rough iterations from them, or with `trials` whole searches, several times; returns the best end."""
     best: Step[F64] | None = None
     rough = replace(options, min_gain=ROUGH_GAIN, max_iter=STEPS_PER_START)
+    if trials is not None:  # failures are shared among the starts
+        trials = replace(trials, more_failures=trials.more_failures // n_starts)
     for _ in range(n_starts):
         start = (yield from seed(part)) if best is None else result_of(seed(part))
-        for step in probing_kmeans(part, start.centers, rough, rng):
+        steps: Iterator[Step[F64]] = probing_kmeans(part, start.centers, rough, rng)
+        if trials is not None:
+            rows = start.rows or few_rows_of(part, unit_centers=options.unit_centers)
+            steps = search_few_rows(rows, start.centers, options, trials, rng)
+        for step in steps:
             better = step if best is None or step.objective < best.objective else best
             shown = replace(better, iteration=0, stopped="", stage=PART)
             yield replace(shown, n_distances=step.n_distances, next_rows=part.n_rows)

@@ -44,10 +44,21 @@ class ProbingOptions:
     total: float = np.inf
     """The error of a single centre: where most of it remains whatever the clusters, as in text, less is at stake."""
     tol: float = 0.0
-    """Stop also when the sum of the squared shifts of all centres falls to this."""
+    """Stop also when the sum of the squared shifts of all centres falls to this; see `heeds_shifts`."""
     unit_centers: bool = False
     unexplained: float = 0.0
     """The part of the objective that the rows of a shard do not show, because they are coordinates in a subspace."""
+    swap_probes: int = 2
+    """Cells that each row searches in a round of swaps, however many it will search in the iterations."""
+    swap_gain: float | None = None
+    """What a round of swaps has to gain, if not `min_gain`."""
+    settles: bool = False
+    """Whether the first iterations, which gain the most, come before swaps."""
+
+    @property
+    def heeds_shifts(self) -> bool:
+        """Whether centres that stay where they are end it: where rows probe, what an iteration gains says as much."""
+        return self.n_probes == 0 or self.min_gain == 0
 
     def at_stake(self, objective: float) -> float:
         """What gains are measured by."""
@@ -56,6 +67,9 @@ class ProbingOptions:
 
 LEAST_STAKE = 1e-3
 """Share of the objective that is always at stake."""
+EXACT_LABELS_UP_TO, LABEL_PROBES = 5000, 2
+"""Number of clusters up to which the last labels look at all centres, and cells searched beyond. Up to there it takes
+at most a third as long as a fit that is not `KMeans`' own."""
 
 
 def probing_kmeans(
@@ -87,7 +101,7 @@ def probing_kmeans(
         stopped = ""
         if objective == 0.0 or (gain < options.min_gain * options.at_stake(objective) and update.n_relocated == 0):
             stopped = "an iteration gained less than quality asks for"
-        elif float((update.shifts(centers) ** 2).sum()) <= max(options.tol, update.rounding):
+        elif options.heeds_shifts and float((update.shifts(centers) ** 2).sum()) <= max(options.tol, update.rounding):
             stopped = "centres moved less than tol"
         elif iteration >= options.max_iter:
             stopped = "max_iter"
@@ -115,6 +129,11 @@ class Labelling:
     n_distances: int
     recall: float = 1.0
     """Share of a sample of the rows that have a closest centre for their label."""
+
+
+def label_probes(n_clusters: int, *, exact: bool) -> int:
+    """Cells that a row searches for its last label, where iterations take longer than those of probing; 0 is all."""
+    return 0 if exact or n_clusters <= EXACT_LABELS_UP_TO else LABEL_PROBES
 
 
 def label_rows(shard: Shard, centers: F64, n_probes: int, *, labelled: bool = True, hurried: bool = False) -> Labelling:

@@ -99,7 +99,7 @@ def _subspace_of_sparse_rows(shard: Shard, origin: F64, n_clusters: int, rng: np
 
 
 def _some_rows(shard: Shard, n: int, rng: np.random.Generator) -> F64:
-    return np.asarray(shard.take(shard.locate(np.sort(rng.random(n)) * shard.total_weight, "weights")))
+    return shard.take(shard.locate(np.sort(rng.random(n)) * shard.total_weight, "weights"))
 
 
 def leave_subspace(

@@ -31,7 +31,7 @@ from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, search_
 from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.kmeans.momentum import Momentum
 from globular.algorithms.kmeans.probing import ProbingOptions, find_labels, probing_kmeans
-from globular.algorithms.seeding.common import effective_dimension
+from globular.algorithms.seeding.common import distinct, effective_dimension
 from globular.algorithms.seeding.named import Start, Starting
 from globular.algorithms.steps import Step, after, mapped, numbered_from
 from globular.model.cells import CenterCells
@@ -44,8 +44,8 @@ from globular.seam.passes import Assign, Index, Labels, Relabel, Total
 from globular.seam.shard import Shard
 
 MAX_ROUNDS = 20
-N_PROBES = 2
-"""Cells that each row searches in a round, however many it will search in the iterations."""
+SETTLED_GAIN = 1e-2
+"""Iterations that come before swaps gain at least this share."""
 SAFETY = 1.2
 """A gain must exceed the loss by this factor."""
 DRAWN = 0.5
@@ -85,12 +85,26 @@ def swap_and_step(
 
     From seeds alone no iteration carries a centre across a gap. For the arguments see `swap_seeds`.
     """
-    swapped = yield from swap_seeds(shard, centers, options, rng, labelled=labelled, good_enough=good_enough)
-    if swapped.n_rounds >= options.max_iter:
+    n_settling = 0
+    if options.settles:
+        settling = replace(options, min_gain=SETTLED_GAIN)
+        for step in probing_kmeans(shard, centers, settling, rng, labelled=labelled):
+            is_last = step.iteration == options.max_iter or step.objective <= options.unexplained
+            yield replace(step, stopped=step.stopped if is_last else "")
+        if is_last:
+            return
+        centers, labelled, n_settling = step.model, True, step.iteration
+    left = replace(options, max_iter=options.max_iter - n_settling)
+    swapped = yield from mapped(
+        swap_seeds(shard, centers, left, rng, labelled=labelled, good_enough=good_enough),
+        lambda step: replace(step, iteration=n_settling + step.iteration),
+    )
+    if swapped.n_rounds >= left.max_iter:
         return
-    left = replace(options, max_iter=options.max_iter - swapped.n_rounds)
+    n_before = n_settling + swapped.n_rounds
+    left = replace(options, max_iter=options.max_iter - n_before)
     steps = probing_kmeans(shard, swapped.centers, left, rng, momentum=swapped.momentum, before=swapped.objective)
-    yield from numbered_from(after(steps, swapped.n_distances), swapped.n_rounds)
+    yield from numbered_from(after(steps, swapped.n_distances), n_before)
 
 
 def swap_seeds(
@@ -104,20 +118,20 @@ def swap_seeds(
 ) -> Generator[Step[F64], None, SwappedSeeds]:
     """Rounds of one probing step and many swaps; rows that are not labelled are searched widely in the first.
 
-    They end when there is little to gain by swaps any more, a round gains less than the share `min_gain` of the
+    They end when there is little to gain by swaps any more, a round gains less than the share `swap_gain` of the
     objective, or the objective is no more than `good_enough`. A round yields its means from before its swaps, with the
     objective that they have at most.
     """
-    unexplained = options.unexplained
+    unexplained, least = options.unexplained, options.min_gain if options.swap_gain is None else options.swap_gain
     n_swaps, before = 0, np.inf
     momentum = Momentum(unit_centers=options.unit_centers, n_threads=shard.n_threads)
     swaps = _Swaps(shard, rng)
     for n_rounds in range(1, min(MAX_ROUNDS, options.max_iter) + 1):
         cells = draw_cells(shard, centers, rng)
         if labelled:
-            statistics = shard.run(Assign(centers, Probe(cells, N_PROBES)))
+            statistics = shard.run(Assign(centers, Probe(cells, options.swap_probes)))
         else:
-            statistics, labelled = search_widely(shard, centers, N_PROBES, rng), True
+            statistics, labelled = search_widely(shard, centers, options.swap_probes, rng), True
         update = update_centers(shard, statistics, centers, unit=options.unit_centers, rows_follow=False)
         n_distances, swaps.n_distances = statistics.n_distances + swaps.n_distances, 0
         stopped = "max_iter" if n_rounds == options.max_iter else ""
@@ -125,7 +139,7 @@ def swap_seeds(
         yield Step(n_rounds, objective, n_distances, statistics.n_changed, update.centers, stopped, SWAPS)
         centers = momentum.beyond(centers, update)
         gained, before = before - statistics.objective, statistics.objective
-        asked = options.min_gain * (before + unexplained)
+        asked = least * (before + unexplained)
         # a gain of less than nothing: some swaps were bad, and will be undone
         if stopped or before + unexplained <= good_enough or 0 <= gained < asked:
             break
@@ -206,7 +220,8 @@ def _try_splits(shard: Shard, centers: F64, statistics: HardStatistics, rng: np.
     C = len(centers)
     errors = shard.run(Total("errors", "labels", C))
     masses = np.sort(rng.random(max(1, int(DRAWN * C)))) * statistics.objective
-    drawn = rng.permutation(np.unique(np.asarray(shard.locate(masses, "errors"))))
+    drawn = distinct(shard.locate(masses, "errors"))
+    drawn = drawn[rng.permutation(len(drawn))]
     rows, labels = shard.take(drawn), shard.labels[drawn]
     share = _share_of_a_second_center(rows - centers[labels])
     owners, first = np.unique(labels, return_index=True)

@@ -67,6 +67,11 @@ class TrialOptions:
     max_share: float = np.inf
     """Most iterations in trials, as a multiple of those before them."""
 
+    @property
+    def on_larger_part(self) -> TrialOptions:
+        """After a search on a part of the rows: what fails on a small one mostly fails on a larger one."""
+        return replace(self, more_failures=0)
+
 
 def search_by_trials(
     shard: Shard, centers: F64, options: ProbingOptions, trials: TrialOptions, rng: np.random.Generator

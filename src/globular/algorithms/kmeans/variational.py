@@ -51,6 +51,9 @@ class VariationalOptions:
     unit_centers: bool = False
     relocate_empty: bool = False
     """Move empty clusters to far rows; else they keep their centre."""
+    printed: bool = False
+    """Alg. 1 and Alg. 2 as they are printed: every row begins with random clusters of its own (K(n) in Alg. 1, G(n) in
+    Alg. 2), and neighbourhoods are estimated after every E-step. Else rows begin at their labels, see `start_rows`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +85,32 @@ class NeighborhoodSearch:
 
     def start(self, centers: F64, graph: Graph | None) -> Graph:
         """The first neighbourhoods: given (by seeding), from the centres (X), or drawn at random (S)."""
-        C = len(centers)
+        C, C_prime = len(centers), min(self._options.C_prime, len(centers))
         G = min(self._options.G, C)
+        if self._options.printed:
+            self._shard.run(ScatterLabels(C, self._seed()))
         if not self.estimated:
+            if self._options.printed and C_prime > 1:  # K(n): the label and others, from anywhere
+                scattered = Neighbors(_of_one(C), Search(C_prime, C_prime - 1, self._seed(), estimate=False))
+                self._shard.run(Assign(centers, scattered, "labels"))
             return self.exhaustive(centers)
         if graph is not None and graph.shape[1] >= G:
             return np.ascontiguousarray(graph[:, :G])
         return random_graph(C, G, self._rng)
+
+    def first(self, centers: F64, graph: Graph) -> Neighbors:
+        """Where rows search in the first E-step; as printed, Alg. 2 draws G(n) for every row.
+
+        Two clusters are kept at least: where it is one, Eq. 8 hears less of clusters drawn at random.
+        """
+        if not (self._options.printed and self.estimated):
+            return self.among(centers, graph)
+        C = len(centers)
+        C_prime = max(2, min(self._options.C_prime, C))
+        size = min(self._options.C_prime, C) * graph.shape[1] + self._options.n_random
+        everything = size >= C
+        search = Search(C_prime, 0 if everything else size - 1, self._seed(), estimate=True)
+        return Neighbors(_of_all(C) if everything else _of_one(C), search)
 
     def exhaustive(self, centers: F64) -> Graph:
         """The G nearest centres of every centre. O(C²D)."""
@@ -107,8 +129,8 @@ class NeighborhoodSearch:
         self._rest = max(1, min(2 * self._rest, LONGEST_REST)) if settled else 1
         return new_graph
 
-    def search(self, centers: F64) -> Search:
-        """The next E-step's search.
+    def among(self, centers: F64, graph: Graph) -> Neighbors:
+        """Where rows search in the next E-step.
 
         Deviation: where estimating would cost more than searching, not every E-step estimates. A search takes N·C′·G·D
         multiplications, an estimate lists and orders up to C·G² pairs. Neighbourhoods that are settled are estimated
@@ -118,23 +140,30 @@ class NeighborhoodSearch:
         G = min(self._options.G, C)
         period = -(-MULTIPLICATIONS_PER_PAIR * C * G // (self._shard.n_rows * min(self._options.C_prime, C) * D))
         self._waited += 1
-        estimate = self.estimated and self._waited >= period * self._rest
+        estimate = self.estimated and (self._options.printed or self._waited >= period * self._rest)
         if estimate:
             self._waited = 0
-        seed = int(self._rng.integers(2**63))
-        return Search(self._options.C_prime, self._options.n_random, seed, estimate)
+        return Neighbors(graph, Search(self._options.C_prime, self._options.n_random, self._seed(), estimate))
+
+    def _seed(self) -> int:
+        return int(self._rng.integers(2**63))
 
 
-def start_rows(
-    shard: Shard, centers: F64, graph: Graph | None, n_neighbors: int, at_random: bool, rng: np.random.Generator
-) -> Graph | None:
-    """First labels, and neighbourhoods if there are none: at random as in the paper, or by way of cells of centres.
+def _of_one(C: int) -> Graph:
+    """Every cluster alone."""
+    return np.arange(C, dtype=np.int32)[:, None]
+
+
+def _of_all(C: int) -> Graph:
+    """Every cluster with all others."""
+    return np.ascontiguousarray((_of_one(C) + _of_one(C).T) % C, dtype=np.int32)
+
+
+def start_rows(shard: Shard, centers: F64, graph: Graph | None, n_neighbors: int, rng: np.random.Generator) -> Graph:
+    """First labels, and neighbourhoods if there are none, by way of cells of centres.
 
     Seeding that knows the neighbourhoods (`graph`) has labelled the rows too.
     """
-    if at_random:
-        shard.run(ScatterLabels(len(centers), int(rng.integers(2**63))))
-        return None
     if graph is not None and graph.shape[1] >= min(n_neighbors, len(centers)):
         return graph
     cells = draw_cells(shard, centers, rng)
@@ -156,22 +185,19 @@ def variational_kmeans(
     """
     neighborhoods = NeighborhoodSearch(shard, options, rng)
     graph = neighborhoods.start(centers, graph)
+    among = neighborhoods.first(centers, graph)
     n_distances = 0
     for _ in range(options.n_warmup):
-        graph = neighborhoods.before(centers, graph)
-        found = shard.run(Assign(centers, Neighbors(graph, neighborhoods.search(centers)), "moves"))
+        found = shard.run(Assign(centers, among, "moves"))
         n_distances += found.n_distances
         graph = neighborhoods.after(graph, found.pairs)
+        among = neighborhoods.among(centers, graph)
 
     totals: HardStatistics | None = None
-    newcomers: tuple[tuple[int, int], ...] = ()
     patience = Patience(options)
     for iteration in count(1):
-        graph = introduce(neighborhoods.before(centers, graph), newcomers)
         full = iteration % FULL_SUMS_EVERY == 1 or totals is None
-        found = shard.run(
-            Assign(centers, Neighbors(graph, neighborhoods.search(centers)), "moves" if not full else "sums")
-        )
+        found = shard.run(Assign(centers, among, "moves" if not full else "sums"))
         step = found
         totals = step if full or totals is None else _advance(totals, step, shard.n_threads)
         graph = neighborhoods.after(graph, found.pairs)
@@ -188,7 +214,9 @@ def variational_kmeans(
         )  # fmt: skip
         if stopped:
             return
-        centers, newcomers, n_distances = update.centers, update.relocated, 0
+        centers, n_distances = update.centers, 0
+        graph = introduce(neighborhoods.before(centers, graph), update.relocated)
+        among = neighborhoods.among(centers, graph)
 
 
 def _advance(totals: HardStatistics, moved: HardStatistics, n_threads: int) -> HardStatistics:

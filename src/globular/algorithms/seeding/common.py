@@ -74,6 +74,11 @@ def sample_by_weight_and_error(shard: Shard, n: int, potential: float, rng: np.r
     return DrawnRows(indices, counts / (n * chance), counts)
 
 
+def distinct(ascending: Index) -> Index:
+    """Each of some ascending numbers once."""
+    return ascending[np.concatenate([np.flatnonzero(np.diff(ascending)), [len(ascending) - 1]])]
+
+
 def take_squared_distances(shard: Shard, indices: Index) -> F64:
     """d² of rows of positive weight, as left by the last pass."""
     return shard.take(indices, "errors") / shard.take(indices, "weights")

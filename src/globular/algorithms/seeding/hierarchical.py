@@ -42,7 +42,7 @@ from globular.algorithms.seeding.common import (
 from globular.algorithms.seeding.plus_plus import distinct_plus_plus, extend
 from globular.algorithms.steps import Step, result_of
 from globular.model.cells import CellLevel, CellTree
-from globular.model.groups import group_by
+from globular.model.groups import order_by
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Down, Route
 from globular.seam.passes import AddSeeds, Assign, CellSeeds, Index, Labels
@@ -111,8 +111,9 @@ class _Sample:
 
     def sorted_by(self, cells: Labels, n_cells: int) -> _CellSample:
         """The sample in the order of its cells."""
-        starts, order = group_by(np.asarray(cells), n_cells)
-        return _CellSample(self.indices[order], self.weights[order], np.diff(starts), starts)
+        sizes = np.asarray(np.bincount(cells, minlength=n_cells))
+        order = order_by(cells, n_cells)
+        return _CellSample(self.indices[order], self.weights[order], sizes, _running_starts(sizes))
 
 
 @dataclass(frozen=True, slots=True)

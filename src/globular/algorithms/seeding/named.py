@@ -9,16 +9,16 @@ import numpy as np
 
 from globular.algorithms.seeding.afk_mc2 import afk_mc2
 from globular.algorithms.seeding.common import Seeds, few_rows_of
-from globular.algorithms.seeding.hierarchical import hierarchical
+from globular.algorithms.seeding.hierarchical import THREE_LEVELS_FROM, hierarchical
 from globular.algorithms.seeding.parallel import parallel
 from globular.algorithms.seeding.plus_plus import plus_plus, plus_plus_of_few
-from globular.algorithms.seeding.random import random
+from globular.algorithms.seeding.random import random, spread
 from globular.algorithms.steps import Step
 from globular.model.few_rows import FewRows, are_few
 from globular.model.graph import Graph
 from globular.model.statistics import F64
 from globular.seam.passes import LabelBySeeds
-from globular.seam.shard import Shard
+from globular.seam.shard import Shard, lies_on_a_card
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class Start:
     """The rows themselves, where they are few and the seeding has taken them."""
     unfinished: bool = False
     """Whether the centres are of a fit that was ended before its iterations."""
+    are_any_rows: bool = False
+    """Whether every second centre is still to be drawn by its distance: see `cells.redrawn`."""
 
     @property
     def is_seeding(self) -> bool:
@@ -57,16 +59,17 @@ def _greedy(shard: Shard, n_clusters: int, rng: np.random.Generator) -> Seeds:
 
 SEEDINGS: dict[str, Callable[[Shard, int, np.random.Generator], Seeds]] = {
     "random": random,
-    "k-means++": plus_plus,
-    "greedy k-means++": _greedy,
+    "k-means++": _greedy,
+    "plain k-means++": plus_plus,
     "afk-mc2": afk_mc2,
     "k-means||": parallel,
 }
-KNOW_THE_CLOSEST = ("k-means++", "greedy k-means++")
+KNOW_THE_CLOSEST = ("k-means++", "plain k-means++")
 """Seedings that have measured every row against every seed."""
 STARTS = ("auto", *SEEDINGS, "hierarchical")
 
-GREEDY_UP_TO = 64
+GREEDY_UP_TO, GREEDY_DISTANCES = 64, 1 << 21
+"""Clusters, or distances of all rows from all seeds, up to which seeds are chosen greedily; before swaps the first."""
 PLUS_PLUS_UP_TO = 2000
 """Above, hierarchical seeds cost much less; below, k-means++ ends up to 3 % lower on data that fall into groups."""
 PLUS_PLUS_BEFORE_SWAPS_UP_TO = 500
@@ -75,12 +78,12 @@ NEIGHBORS = 32
 """Neighbours that hierarchical seeding finds for each centre."""
 
 
-def automatic(n_clusters: int, *, before_swaps: bool = False) -> str:
+def automatic(n_clusters: int, n_rows: int, *, before_swaps: bool = False) -> str:
     """The best seeding whose cost stays below that of a few Lloyd iterations."""
-    if n_clusters <= GREEDY_UP_TO:
-        return "greedy k-means++"
+    if n_clusters <= GREEDY_UP_TO or (n_rows * n_clusters <= GREEDY_DISTANCES and not before_swaps):
+        return "k-means++"
     limit = PLUS_PLUS_BEFORE_SWAPS_UP_TO if before_swaps else PLUS_PLUS_UP_TO
-    return "k-means++" if n_clusters <= limit else "hierarchical"
+    return "plain k-means++" if n_clusters <= limit else "hierarchical"
 
 
 def draw_seeds(
@@ -95,15 +98,19 @@ def draw_seeds(
 ) -> Starting:
     """Seeds by the seeding of this name, "auto" included; rows are labelled where the seeding knows how.
 
-    `rough` hierarchical seeds have moved less and know no neighbours: enough where swaps follow.
+    `rough` hierarchical seeds have moved less and know no neighbours: enough where swaps follow. Where these follow on
+    a card, and iterations before them, it is enough to draw twice.
     """
+    on_card = rough and lies_on_a_card(shard)
+    if name == "auto" and on_card and PLUS_PLUS_BEFORE_SWAPS_UP_TO < n_clusters < THREE_LEVELS_FROM:
+        return Start(spread(shard, n_clusters, rng), "k-means||", are_any_rows=True)
     if name == "auto":
-        name = automatic(n_clusters, before_swaps=rough)
+        name = automatic(n_clusters, shard.n_rows, before_swaps=rough)
     if name == "hierarchical":
         n_neighbors = 0 if rough else n_neighbors
         seeds = yield from hierarchical(shard, n_clusters, rng, n_neighbors, rough=rough, unit_centers=unit_centers)
         return Start(seeds.centers, name, seeds.neighbors if n_neighbors else None, labelled=True)
-    if name == "greedy k-means++" and are_few(shard.n_rows, shard.n_columns, n_clusters):
+    if name == "k-means++" and are_few(shard.n_rows, shard.n_columns, n_clusters):
         rows = few_rows_of(shard, unit_centers=unit_centers)
         centers = yield from plus_plus_of_few(shard, rows, n_clusters, rng, greedy_trials(n_clusters))
         return Start(centers, name, rows=rows)

@@ -73,6 +73,10 @@ class ScatterKind:
         """Second moments as they are in statistics."""
         return packed
 
+    def of_columns(self, values: F64, columns: I64) -> F64:
+        """Covariances of some columns, from those of all."""
+        return values[..., columns]
+
     def diagonal(self, variances: F64) -> F64:
         """A parameter of one component with these variances, (D,); with the first of them where columns share one."""
         return variances
@@ -166,6 +170,9 @@ class _Norm(ScatterKind):
     def entry(self, D: int) -> tuple[int, ...]:
         return ()
 
+    def of_columns(self, values: F64, columns: I64) -> F64:
+        return values
+
     def diagonal(self, variances: F64) -> F64:
         return variances[0]
 
@@ -203,6 +210,9 @@ class _Outer(ScatterKind):
         matrices[:, rows, columns] = packed
         matrices[:, columns, rows] = packed
         return matrices
+
+    def of_columns(self, values: F64, columns: I64) -> F64:
+        return values[..., columns[:, None], columns]
 
     def dual(self, precisions: F64) -> F64:
         rows, columns = _upper_triangle(precisions.shape[-1])

@@ -18,10 +18,12 @@ from globular import KMeans  # noqa: E402
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd  # noqa: E402
 from globular.algorithms.kmeans.pipeline import PipelineOptions, kmeans  # noqa: E402
 from globular.algorithms.seeding.named import draw_seeds  # noqa: E402
+from globular.backends.cpu import CpuShard  # noqa: E402
 from globular.backends.many.split import SplitShard  # noqa: E402
-from globular.backends.torch import StreamedShard, TorchShard, opening, seeds, streaming  # noqa: E402
+from globular.backends.torch import StreamedShard, TorchShard, opening, streaming  # noqa: E402
 from globular.errors import DataError, MemoryBudgetError  # noqa: E402
 from globular.seam.passes import Assign, Moments  # noqa: E402
+from globular.seam.shard import lies_on_a_card  # noqa: E402
 from makers import blobs, weights_for  # noqa: E402
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -178,11 +180,6 @@ def test_a_card_that_runs_out_of_memory_recovers() -> None:
     assert shard.run(Assign(centers)).sums.tobytes() == first.sums.tobytes()
 
 
-def test_a_giant_cell_is_seeded_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On either side of the size at which all cells draw together, seeds are as many and as far apart."""
-    model = KMeans(60, init="hierarchical", random_state=0, device=NAME)
-    errors = []
-    for limit in (0, 1 << 23):
-        monkeypatch.setattr(seeds, "DISTANCES_PER_PROGRAM", limit)
-        errors.append(model.fit(ROWS).inertia_)
-    assert errors[0] == pytest.approx(errors[1], rel=0.05)
+def test_rows_that_stream_to_a_card_do_not_lie_there() -> None:
+    assert lies_on_a_card(TorchShard(torch.as_tensor(ROWS))) and lies_on_a_card(split(ROWS, None))
+    assert not lies_on_a_card(streamed(ROWS, None)) and not lies_on_a_card(CpuShard(ROWS))

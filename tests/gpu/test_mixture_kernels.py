@@ -49,11 +49,22 @@ def test_nominees_are_the_best_of_their_cell(dtype: str, D: int, by_column: bool
     grouping = group(cells, 4, starts=False)
     scores, found = launch.nominate_components(x, *parameters, middles, kept, grouping, starts, members, 2)
     wanted, best = plain.nominate_components(x, *parameters, kept, cells, starts, members, 2)
-    assert float((found == best).float().mean()) > 0.95  # those nearly tied may change places
     is_one = torch.isfinite(wanted)
     assert bool(((found >= 0) == is_one).all())
-    scale = wanted[is_one].abs().max()
-    assert bool(torch.isclose(scores.double()[is_one], wanted[is_one], rtol=1e-3, atol=1e-3 * float(scale)).all())
+    own = plain.costs_of(x.repeat_interleave(2, dim=0), *parameters, found)
+    slack = torch.maximum(*(rounding(x, parameters, middles[cells.long()], numbers) for numbers in (found, best)))
+    slack = torch.where(is_one, slack, 0.0).amax(dim=1, keepdim=True)
+    assert bool(((scores.double() - own).abs() <= slack)[is_one].all())
+    assert bool((own <= wanted + 2.0 * slack)[is_one].all())
+    assert all(len(set(some)) == len(some) for some in (row[row >= 0].tolist() for row in found.cpu()))
+
+
+def rounding(x: Any, parameters: tuple[Any, Any, Any], middles: Any, numbers: Any) -> Any:
+    """What costs may be wrong by: tf32 has ten bits of either factor, of terms about the middle of a cell."""
+    away = (x.double().repeat_interleave(2, dim=0) - middles).abs()[:, None]
+    means = (parameters[0][numbers.long()] - middles[:, None]).abs()
+    terms = (parameters[1][numbers.long()] * (away + means) ** 2).sum(2)
+    return 2.0**-9 * terms + 1e-4 * (1.0 + parameters[2][numbers.long()].abs())
 
 
 @pytest.mark.parametrize("by_column", KINDS)

@@ -13,7 +13,8 @@ from globular import ChunkyGaussianMixture, GaussianMixture, VariationalGaussian
 from globular.errors import DeviceError
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
-from globular.seam.passes import Assign, Expect, ExpectWithin
+from globular.seam.mixture_passes import Expect, ExpectWithin
+from globular.seam.passes import Assign
 from makers import blobs, weights_for
 from reference import expect as oracle
 
@@ -179,7 +180,8 @@ def test_a_truncated_fit_on_a_card_is_that_of_the_cpu(kind: str, weighted: bool)
     assert (ours.predict(MANY, exact=False) == on_cpu.predict(MANY, exact=False)).mean() > 0.99
     np.testing.assert_allclose(ours.score_samples(MANY), on_cpu.score_samples(MANY), rtol=1e-9)
     bounds = ours.score_samples(MANY, exact=False)
-    np.testing.assert_allclose(bounds, on_cpu.score_samples(MANY, exact=False), rtol=1e-2)
+    # a row that is about as close to two cells may look into the other one
+    assert np.isclose(bounds, on_cpu.score_samples(MANY, exact=False), rtol=1e-2).mean() > 0.999
     assert (bounds <= ours.score_samples(MANY) + 1e-9).all()
 
 

@@ -13,7 +13,7 @@ from globular.backends.cpu.rows import CSRRows
 from globular.backends.cpu.shard import CpuShard
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.statistics import F64
-from globular.seam.passes import Answer, Centers
+from globular.seam.answers import Answer, Centers
 from globular.threads import even_ranges, run_all
 
 ROWS_PER_BLOCK = 4096

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from globular.backends.cpu.shard import CpuShard
 from globular.kernels.nearest import own_distances
 from globular.model.statistics import F64
-from globular.seam.passes import NEAREST, Answer, Labels, Nearest, Own
+from globular.seam.answers import NEAREST, Answer, Nearest, Own
+from globular.seam.passes import Labels
 from globular.threads import even_ranges, run_all
 
 GROUP = 16

@@ -67,6 +67,7 @@ def _lower_by_many(shard: CpuShard, centers: F64, base: int) -> None:
     d2, seeds, zero, dtype = shard.squared_distances, shard.closest_seeds, zero_level(shard), shard.dtype
     product = CellProduct(shard, centers, np.arange(len(centers)), np.array([0, len(centers)]))
     unit, tiny = float(np.finfo(dtype).eps) / 2, float(np.finfo(dtype).tiny)
+    in_turn = np.empty(0, dtype=np.int64) if product.is_thin else np.arange(shard.n_rows)  # once, not on each thread
 
     def lower(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
         given = (
@@ -78,7 +79,7 @@ def _lower_by_many(shard: CpuShard, centers: F64, base: int) -> None:
         if product.is_thin:
             kernels.lower_thin_by_many(*given, d2[part], seeds[part], seen, lengths, best, found, *product.lanes())
             return
-        keys, everyone = product.keys(SEEDS_AT_ONCE // TILE), np.arange(part.stop - part.start)
+        keys, everyone = product.keys(SEEDS_AT_ONCE // TILE), in_turn[: part.stop - part.start]
         kernels.lower_by_many(*given, everyone, d2[part], seeds[part], seen, scores, lengths, keys, best, found)
 
     on_rows(shard.rows, shard.n_threads, lower)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from globular.backends.torch.grouping import group
@@ -181,9 +182,10 @@ def rough_cells(shard: TorchShard, work: RoughCells) -> CenterCells:
         found = shard.lent_recordings.run(("cells", work.n_steps), partial(_rough_cells_of, work.n_steps), *given)
     else:
         found = _rough_cells(shard, work.n_steps, given[1])
-    middles, order, starts, n_filled = found
-    n = int(n_filled)
-    return CenterCells(shard.give(middles[:n].clone()), shard.give(order.clone()), shard.give(starts[: n + 1].clone()))
+    middles, order, starts = found
+    ends = starts.cpu().numpy()  # few numbers, that algorithms look at
+    n = int(np.count_nonzero(np.diff(ends)))
+    return CenterCells(shard.give(middles[:n].clone()), shard.give(order.clone()), ends[: n + 1])
 
 
 def _rough_cells_of(n_steps: int, rows: Any, middles: Any) -> tuple[Any, ...]:
@@ -191,7 +193,7 @@ def _rough_cells_of(n_steps: int, rows: Any, middles: Any) -> tuple[Any, ...]:
 
 
 def _rough_cells(shard: TorchShard, n_steps: int, middles: Any) -> tuple[Any, ...]:
-    """Middles of cells, rows in the order of cells, where each begins, and how many cells have any; empty ones last."""
+    """Middles of cells, rows in the order of cells, and where each begins; empty ones last."""
     for _ in range(n_steps):
         _, found = Aim(shard, middles).nominate(1)
         sums = sums_by(shard, found[:, 0], len(middles), errors=False)
@@ -201,7 +203,7 @@ def _rough_cells(shard: TorchShard, n_steps: int, middles: Any) -> tuple[Any, ..
     sizes = cells.starts.diff()
     filled_first = torch.sort((sizes == 0).to(torch.int8), stable=True).indices
     starts = torch.nn.functional.pad(torch.cumsum(sizes[filled_first], dim=0), (1, 0))
-    return middles[filled_first], cells.order, starts, (sizes > 0).sum()
+    return middles[filled_first], cells.order, starts
 
 
 @TorchShard.implements(Farthest)

@@ -187,7 +187,10 @@ def running_sums(values: Any) -> Any:
     inside = torch.cumsum(torch.nn.functional.pad(values, (0, -n % RUN)).view(-1, RUN), dim=1)
     totals = inside[:, -1].expand(2, -1).contiguous()  # two rows: of one, the scan would be torch's long one
     before = torch.nn.functional.pad(torch.cumsum(totals, dim=1)[0, :-1], (1, 0))
-    return torch.cummax((inside + before[:, None]).view(-1)[:n], dim=0).values
+    # the largest so far by runs, too: torch takes one long row by a single block of threads
+    sums = torch.cummax(inside + before[:, None], dim=1).values
+    lead = torch.nn.functional.pad(torch.cummax(sums[:, -1], dim=0).values[:-1], (1, 0))
+    return torch.maximum(sums, lead[:, None]).view(-1)[:n]
 
 
 def totals_by(values: Any, keys: Any, n: int) -> Any:

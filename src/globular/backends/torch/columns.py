@@ -12,7 +12,8 @@ from globular.backends.torch.card import CardShard
 from globular.backends.torch.plain import blocks, seen
 from globular.backends.torch.shard import TorchShard
 from globular.model.statistics import ColumnMoments
-from globular.seam.passes import NEAREST, Answer, Centers, Moments, Nearest, Own, Project, Smallest
+from globular.seam.answers import NEAREST, Answer, Centers, Nearest, Own
+from globular.seam.passes import Moments, Project, Smallest
 
 
 @TorchShard.implements(Moments)

@@ -18,7 +18,7 @@ from globular.backends.cpu.expect.blocks import ChunkBlocks, Moments
 from globular.backends.torch.plain import seen
 from globular.backends.torch.shard import TorchShard
 from globular.model.gaussian import GaussianParameters
-from globular.model.statistics import SoftStatistics
+from globular.model.statistics import F64
 
 NUMBERS_AT_ONCE = 1 << 26
 """Numbers in the features, densities and differences of a block, in float64: half a gigabyte."""
@@ -47,12 +47,15 @@ class Block:
 class Densities:
     """A mixture ready to be evaluated on the rows of a shard."""
 
-    def __init__(self, shard: TorchShard, mixture: GaussianParameters) -> None:
+    def __init__(self, shard: TorchShard, mixture: GaussianParameters, linear_about: F64 | None = None) -> None:
+        """With products of the rows alone about an offset, if one is given: see `ExpectTied`."""
         if shard.n_columns != mixture.n_features:
             raise ValueError(f"rows have {shard.n_columns} columns, the mixture {mixture.n_features}")
         mixture = mixture.as_numpy()
-        self.shard, self._blocks = shard, ChunkBlocks(mixture, mixture.offset)
-        form, tensor = self._blocks.form, shard.tensor
+        is_linear = linear_about is not None
+        offset = mixture.offset if linear_about is None else linear_about
+        self.shard, self.blocks = shard, ChunkBlocks(mixture, offset, linear=is_linear)
+        form, tensor = self.blocks.form, shard.tensor
         self._offset, self._coefficients = tensor(form.offset), tensor(form.coefficients).T
         self._tight, self._means = tensor(form.tight, torch.int64), tensor(form.means)[:, None]
         T, D = form.means.shape
@@ -64,7 +67,7 @@ class Densities:
     def n_components(self) -> int:
         return int(self._coefficients.shape[1])
 
-    def blocks(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[Block]:
         """All rows in order."""
         W, C = self._coefficients.shape
         T, _, D = self._means.shape
@@ -106,13 +109,13 @@ class Densities:
         squares = (weighted * away).sum(dim=1)
         return squares if self._precisions.shape[2] > 1 else squares.sum(dim=1, keepdim=True)
 
-    def statistics(self) -> SoftStatistics:
-        """The sums of an E-step over all rows."""
+    def moments(self) -> Moments:
+        """The sums of an E-step over all rows, weighted by the responsibilities."""
         raw: Any = 0.0
         sums: Any = 0.0
         scatter: Any = 0.0
         bound: Any = 0.0
-        for block in self.blocks():
+        for block in self:
             shares, densities = block.shares()
             if self.shard.w is not None:
                 weights = self.shard.w[block.rows]
@@ -122,5 +125,4 @@ class Densities:
             sums, scatter = sums + weighted.sum(dim=1), scatter + self._scatter(block.away, weighted)
             bound = bound + densities.sum()
         raw, sums, scatter = (each.cpu().numpy() for each in (raw, sums, scatter))
-        moments = Moments(raw, sums, scatter, float(bound), self.shard.total_weight)
-        return self._blocks.statistics(moments, self.shard.n_rows)
+        return Moments(raw, sums, scatter, float(bound), self.shard.total_weight)

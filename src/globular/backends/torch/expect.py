@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from globular.backends.torch.densities import Densities
@@ -11,18 +12,27 @@ from globular.backends.torch.shard import TorchShard
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import SoftStatistics
 from globular.seam.among import All
-from globular.seam.passes import Answer, Expect, LabelByDensity
+from globular.seam.answers import Answer
+from globular.seam.mixture_passes import Expect, ExpectTied, LabelByDensity
 
 
 @TorchShard.implements(Expect, All)
 def expect_all(shard: TorchShard, work: Expect) -> SoftStatistics:
     """Sums weighted by the responsibilities. N·C densities; memory: a block of rows."""
-    return Densities(shard, work.mixture).statistics()
+    densities = Densities(shard, work.mixture)
+    return densities.blocks.statistics(densities.moments(), shard.n_rows)
+
+
+@TorchShard.implements(ExpectTied)
+def expect_tied(shard: TorchShard, work: ExpectTied) -> SoftStatistics:
+    """The same as products with the rows alone."""
+    densities = Densities(shard, work.mixture, linear_about=np.asarray(work.offset))
+    return densities.blocks.linear_statistics(densities.moments(), shard.n_rows)
 
 
 @TorchShard.implements(LabelByDensity)
 def label_by_density(shard: TorchShard, work: LabelByDensity) -> None:
-    for block in Densities(shard, work.mixture).blocks():
+    for block in Densities(shard, work.mixture):
         shard.label_tensor[block.rows] = block.joint.argmax(dim=1).to(torch.int32)
 
 
@@ -33,7 +43,7 @@ def answer(shard: TorchShard, work: Answer) -> list[Any]:
     shape = (shard.n_rows, densities.n_components) if work.want == "probabilities" else (shard.n_rows,)
     is_whole = work.want == "components"
     found = torch.empty(shape, dtype=torch.int64 if is_whole else torch.float64, device=shard.device)
-    for block in densities.blocks():
+    for block in densities:
         if is_whole:
             found[block.rows] = block.joint.argmax(dim=1)
         else:

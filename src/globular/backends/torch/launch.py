@@ -7,10 +7,11 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from globular.backends.torch import deciding, nominating, seeding, summing
+from globular.backends.torch import deciding, nominating, summing
 
-SHAPES = {"half": (128, 4, 2), "parts": (64, 4, 3), "single": (64, 4, 2)}
-"""Rows of a program, warps and stages for products of one half-precision number, of several, and of float32."""
+SHAPES = {"half": (128, 4, 2), "parts": (64, 4, 3), "three": (64, 4, 1), "single": (64, 4, 2)}
+"""Rows of a program, warps and stages for products of one half-precision number, of one or two, of three, for several
+stages of which there is no room, and of float32."""
 CHUNK = 128
 """Columns of a product; rows of more are read once for every tile of centres."""
 BLOCK = 512
@@ -51,7 +52,8 @@ def nominate(
     n_parts, n_centers, width = made.parts.shape
     n_items = len(x) if grouping is None else len(grouping.order)
     is_single = made.parts.dtype == torch.float32
-    size, n_warps, n_stages = SHAPES["single" if is_single else "half" if n_parts == 1 and kept <= 2 else "parts"]
+    shape = "single" if is_single else "half" if n_parts == 1 and kept <= 2 else "parts" if n_parts < 3 else "three"
+    size, n_warps, n_stages = SHAPES[shape]
     n_programs = -(-n_items // size)
     scores = torch.empty((n_items, kept), dtype=torch.float32, device=x.device)
     found = torch.empty((n_items, kept), dtype=torch.int32, device=x.device)
@@ -116,16 +118,3 @@ def sum_clusters(x: Any, factors: Any, weights: Any, d2: Any, grouping: Any) -> 
         *rows, grouping.starts, blocks, out, D, **flags, ROWS=size, num_warps=n_warps
     )
     return out
-
-
-def seed_cells(x: Any, weights: Any, starts: Any, firsts: Any, uniforms: Any) -> Any:
-    """Rows drawn by k-means++ inside cells of float32 rows, in the order of the cells; −1 where there was no other."""
-    D = x.shape[1]
-    chunk = min(CHUNK, max(16, _power(D)))
-    chosen = torch.full((len(uniforms),), -1, dtype=torch.int64, device=x.device)
-    d2 = torch.ones(len(x), dtype=torch.float32, device=x.device)
-    seeding.seed_cells[(len(starts) - 1,)](
-        x, d2 if weights is None else weights, starts, firsts, uniforms, d2, chosen, D, WEIGHTED=weights is not None,
-        BATCH=16, SCAN=1024, ROWS=max(16, 16384 // chunk), CHUNK=chunk, N_CHUNKS=-(-D // chunk), num_warps=16,
-    )  # fmt: skip
-    return chosen

@@ -20,7 +20,8 @@ from globular.backends.torch.truncated import Costs, members_of, statistics, wei
 from globular.model.search import Search
 from globular.model.statistics import NO_PAIRS, HardStatistics, PairStatistics, SoftStatistics
 from globular.seam.among import Neighbors
-from globular.seam.passes import Assign, Expect
+from globular.seam.mixture_passes import Expect
+from globular.seam.passes import Assign
 
 Parameters: TypeAlias = tuple[Any, Any, Any]
 """Means, precisions and biases; see `truncated.Costs`."""
@@ -43,7 +44,8 @@ def _shifted(z: Any, bits: int) -> Any:
 
 def random_clusters(seed: int, rows: Any, draw: int, n_clusters: int) -> Any:
     """A cluster drawn by hashing (seed, row, draw) for each of some rows: that of `kernels.random`."""
-    z = _signed(seed) + (rows * 64 + draw + 1) * _signed(_GOLDEN)
+    block, place = divmod(draw, 64)
+    z = _signed(seed + block * _MIXERS[0][1]) + (rows * 64 + place + 1) * _signed(_GOLDEN)
     for bits, factor in _MIXERS:
         z = (z ^ _shifted(z, bits)) * _signed(factor)
     z = z ^ _shifted(z, 31)

@@ -105,10 +105,10 @@ def nominate(
     stretch = tl.full((ROWS,), 1.0, tl.float32)
     if SCALED:
         stretch = tl.load(scales + row, mask=is_item, other=0.0)
-    seen = _some_columns(x, row, is_item, tl.arange(0, CHUNK), n_columns)
+    seen = some_columns(x, row, is_item, tl.arange(0, CHUNK), n_columns)
     squares = tl.sum(seen.to(tl.float32) * seen.to(tl.float32), axis=1)
     for chunk in range(CHUNK, WIDTH, CHUNK):
-        more = _some_columns(x, row, is_item, chunk + tl.arange(0, CHUNK), n_columns).to(tl.float32)
+        more = some_columns(x, row, is_item, chunk + tl.arange(0, CHUNK), n_columns).to(tl.float32)
         squares += tl.sum(more * more, axis=1)
     squares = squares * stretch * stretch
     seen = seen.to(PRODUCT)
@@ -163,7 +163,7 @@ def nominate(
 
 
 @triton.jit
-def _some_columns(x, row, is_item, columns, n_columns):
+def some_columns(x, row, is_item, columns, n_columns):
     """Some columns of rows as they lie."""
     return tl.load(
         x + row[:, None] * n_columns + columns[None, :], mask=is_item[:, None] & (columns[None, :] < n_columns), other=0
@@ -190,7 +190,7 @@ def _keys_of_tile(
         )
     else:
         for chunk in range(0, WIDTH, CHUNK):
-            some = _some_columns(x, row, is_item, chunk + tl.arange(0, CHUNK), n_columns).to(PRODUCT)
+            some = some_columns(x, row, is_item, chunk + tl.arange(0, CHUNK), n_columns).to(PRODUCT)
             products = _plus_products(
                 products, some, parts, centers, is_center, chunk, n_centers, N_PARTS, WIDTH, CHUNK, PRECISION
             )

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from globular.backends.torch.card import running_sums
-from globular.backends.torch.device import has_kernels
 from globular.backends.torch.grouping import in_order
 from globular.backends.torch.products import Aim
 from globular.backends.torch.shard import TorchShard
@@ -18,8 +17,6 @@ from globular.seam.passes import AddSeeds, CellSeeds, Index, TrySeeds
 
 GOLDEN = 0.6180339887498949
 """Added to a number between 0 and 1, it gives another one far from it, again and again."""
-DISTANCES_PER_PROGRAM = 1 << 23
-"""Rows of a cell times its seeds, up to which one program draws them."""
 FEW = 3
 """New seeds up to which each is measured by differences at once."""
 
@@ -68,24 +65,10 @@ def cell_seeds(shard: TorchShard, work: CellSeeds) -> Index:
     """Seeds of all cells in rounds, in each half as many as a cell has already.
 
     Deviation: the seeds of one round are drawn by D² without a look at each other, as in k-means||, and a row that
-    is drawn twice counts once. Cells of ordinary size have a program each. Where one of them would keep all others
-    waiting, a round is one of all cells together.
+    is drawn twice counts once. How many a round draws is known beforehand, so the host waits for none of them; what
+    was drawn twice is drawn anew at the end.
     """
     quotas = np.asarray(work.quotas, dtype=np.int64)
-    largest = int((np.diff(np.asarray(work.starts)) * quotas).max(initial=0))
-    by_kernel = has_kernels(shard.device) and shard.x.dtype == torch.float32 and shard.scales is None
-    if by_kernel and largest <= DISTANCES_PER_PROGRAM:
-        from globular.backends.torch import launch
-
-        firsts = shard.tensor(np.concatenate([[0], np.cumsum(quotas)]), torch.int64)
-        starts = shard.tensor(work.starts, torch.int64)
-        return shard.give(launch.seed_cells(shard.x, shard.w, starts, firsts, shard.tensor(work.uniforms)))
-    return _seeds_side_by_side(shard, work, quotas)
-
-
-def _seeds_side_by_side(shard: TorchShard, work: CellSeeds, quotas: Index) -> Index:
-    """How many a round draws is known beforehand, so the host waits for none of them; what was drawn twice is drawn
-    anew at the end."""
     rounds = _planned(quotas)
     seeds = _SeedsInCells(shard, work, quotas)
     for owners, places, begins in zip(

@@ -45,7 +45,7 @@ def cell_neighbors(shard: TorchShard, work: CellNeighbors) -> Labels:
     sizes, n, device = starts.diff(), work.n_neighbors, shard.device
     if bool((sizes[adjacent].sum(1) < n).any()):
         adjacent = torch.arange(len(sizes), device=device).expand(len(sizes), -1)
-    own = torch.repeat_interleave(torch.arange(len(sizes), device=device), sizes)
+    own = torch.repeat_interleave(torch.arange(len(sizes), device=device), sizes, output_size=shard.n_rows)
     visits = adjacent[own]
     aim = Aim(shard, shard.take_tensor(slice(None)), starts=starts)
     scores, found = aim.nominate(min(n, shard.n_rows), cells=visits.reshape(-1), per_row=visits.shape[1], precise=True)

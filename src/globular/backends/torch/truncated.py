@@ -22,7 +22,8 @@ from globular.model.cells import CenterCells
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import SoftStatistics, TruncatedPosterior
 from globular.seam.among import Probe
-from globular.seam.passes import Answer, Expect, Truncated
+from globular.seam.answers import Answer, Truncated
+from globular.seam.mixture_passes import Expect
 
 
 def members_of(shard: TorchShard, n_candidates: int) -> Any:

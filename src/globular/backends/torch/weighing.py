@@ -10,6 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from globular.backends.torch.nominating import some_columns
+
 TILE = tl.constexpr(128)
 """Components of a tile: their numbers take the last seven bits of a score."""
 FAR = tl.constexpr(1e38)
@@ -173,9 +175,7 @@ def cost_candidates(
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     is_row = row < n_rows
     columns = tl.arange(0, CHUNK)
-    seen = tl.load(
-        x + row[:, None] * n_columns + columns[None, :], mask=is_row[:, None] & (columns[None, :] < n_columns), other=0
-    ).to(tl.float64)
+    seen = some_columns(x, row, is_row, columns, n_columns).to(tl.float64)
     for k in range(n_candidates):
         number = tl.load(candidates + row * n_candidates + k, mask=is_row, other=-1)
         cost = _cost(
@@ -219,9 +219,7 @@ def weigh(
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     is_row = row < n_rows
     columns = tl.arange(0, CHUNK)
-    seen = tl.load(
-        x + row[:, None] * n_columns + columns[None, :], mask=is_row[:, None] & (columns[None, :] < n_columns), other=0
-    ).to(tl.float64)
+    seen = some_columns(x, row, is_row, columns, n_columns).to(tl.float64)
     slots = tl.arange(0, SLOTS)[None, :] + tl.zeros((ROWS, SLOTS), tl.int32)
     is_slot = slots < KEPT
     costs = tl.full((ROWS, SLOTS), float("inf"), tl.float64)

@@ -17,7 +17,7 @@ from globular.backends.torch.grouping import Grouping, group
 from globular.backends.torch.plain import seen
 from globular.backends.torch.shard import TorchShard
 from globular.model.statistics import SoftStatistics, WithinStatistics
-from globular.seam.passes import ExpectWithin
+from globular.seam.mixture_passes import ExpectWithin
 
 PLACES = 128
 """Rows of a piece."""

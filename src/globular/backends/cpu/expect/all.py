@@ -21,7 +21,8 @@ from globular.kernels.queue import new_queue
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.seam.among import All
-from globular.seam.passes import Answer, Expect, ExpectTied
+from globular.seam.answers import Answer
+from globular.seam.mixture_passes import Expect, ExpectTied
 from globular.threads import run_all
 
 Span = tuple[int, int]
@@ -79,11 +80,7 @@ def expect_tied(shard: CpuShard, work: ExpectTied) -> SoftStatistics:
     """The same as products with the rows alone."""
     check_columns(shard, work.mixture)
     blocks = ChunkBlocks(work.mixture, work.offset, linear=True)
-    found = moments_of_rows(shard, blocks)
-    sums, counts = found.raw[:, :-1], found.raw[:, -1]
-    n_distances = shard.n_rows * len(counts)
-    sums = sums - counts[:, None] * blocks.means
-    return SoftStatistics(counts.copy(), sums, found.tight_scatter, found.bound, found.weight, n_distances)
+    return blocks.linear_statistics(moments_of_rows(shard, blocks), shard.n_rows)
 
 
 def moments_of_rows(shard: CpuShard, blocks: ChunkBlocks) -> Moments:

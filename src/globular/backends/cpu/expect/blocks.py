@@ -39,6 +39,8 @@ SPAN_SUMS = 2**24
 """Numbers in the sums of all spans together, about, down to the fewest spans."""
 SPAN_WORK, LEAST_ROWS = 2**19, 256
 """Least multiplications of a span, and least rows of a component in it: its sums shall cost less than they save."""
+PAIR_WORK = 64
+"""Multiplications that looking up a pair (row, component) is worth, where not all are looked at."""
 TINY = 2**18
 """Multiplications of a product up to which BLAS takes one thread anyway."""
 _SMALL_SUM = 2**17
@@ -163,9 +165,13 @@ class ChunkBlocks:
 
     def spans(self, n_rows: int, n_pairs: int | None = None) -> Spans:
         """Spans of about equal size, and equal blocks in them; n_pairs (row, component) are looked at, or all."""
-        n_pairs = n_rows * len(self.means) if n_pairs is None else n_pairs
-        most = min(SPANS, max(FEWEST_SPANS, SPAN_SUMS // self._cost))
-        least = max(LEAST_ROWS * len(self.means), SPAN_WORK * len(self.means) // self._cost)
+        C, cost = len(self.means), self._cost
+        most = min(SPANS, max(FEWEST_SPANS, SPAN_SUMS // cost))
+        if n_pairs is None:
+            n_pairs = n_rows * C
+        else:
+            cost += C * PAIR_WORK
+        least = max(LEAST_ROWS * C, SPAN_WORK * C // cost)
         n = max(1, min(most, n_pairs // least))
         rows = max(1, -(-n_rows // n))
         n_blocks = -(-rows // block_size(self.width))
@@ -286,6 +292,13 @@ class ChunkBlocks:
         if len(self.tight):
             sums[self.tight], scatter[self.tight] = total.tight_sums, total.tight_scatter
         return SoftStatistics(counts, sums, scatter, total.bound, total.weight, n_distances)
+
+    def linear_statistics(self, total: Moments, n_rows: int) -> SoftStatistics:
+        """The same of products with the rows alone, which say nothing about second moments."""
+        counts = total.raw[:, -1].copy()
+        sums = total.raw[:, :-1] - counts[:, None] * self.means
+        n_distances = n_rows * len(counts)
+        return SoftStatistics(counts, sums, total.tight_scatter, total.bound, total.weight, n_distances)
 
 
 def statistics_of(total: Moments, n_distances: int) -> SoftStatistics:

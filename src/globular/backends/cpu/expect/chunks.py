@@ -13,7 +13,7 @@ from globular.backends.cpu.shard import CpuShard
 from globular.model.chunks import Chunks
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, SoftStatistics
-from globular.seam.passes import ExpectChunks
+from globular.seam.mixture_passes import ExpectChunks
 
 SMALLEST_SHARE = float(np.exp(-16.0))
 """Smaller responsibilities count, but where rows are taken by differences they move nothing."""

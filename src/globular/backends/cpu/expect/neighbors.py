@@ -18,7 +18,8 @@ from globular.model.gaussian import GaussianParameters
 from globular.model.groups import group_by
 from globular.model.statistics import F64, SoftStatistics, TruncatedPosterior
 from globular.seam.among import Neighbors
-from globular.seam.passes import Answer, Expect, Truncated
+from globular.seam.answers import Answer, Truncated
+from globular.seam.mixture_passes import Expect
 from globular.threads import on_all_threads, run_all
 
 

@@ -71,9 +71,12 @@ class Pairs:
 
         def call(queue: NDArray[np.int64], x: NDArray[np.generic], scales: F64, weights: F64,
                  pairs: kernels.PairList, q: F64, sums: Tally) -> None:  # fmt: skip
+            D = mixture.n_features
+            few = D <= kernels.FEW_COLUMNS
             owners, order = np.empty((2, capacity), dtype=np.int64)
-            ends, away = np.empty(mixture.n_components + 1, dtype=np.int64), np.empty((TILE, mixture.n_features))
-            block = kernels.PairBlock(np.empty(capacity), owners, order, ends, away)
+            ends, away = np.empty(mixture.n_components + 1, dtype=np.int64), np.empty((0 if few else TILE, D))
+            lines = np.empty((D + kernels.SPARE if few else 0, TILE))
+            block = kernels.PairBlock(np.empty(capacity), owners, order, ends, away, lines)
             kernels.pair_spans(
                 queue, spans.rows, x, read_only(scales), read_only(weights), pairs, form, block, np.empty(capacity), q,
                 sums,

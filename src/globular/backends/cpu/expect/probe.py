@@ -26,7 +26,8 @@ from globular.kernels.queue import new_queue
 from globular.model.cells import CenterCells
 from globular.model.statistics import F64, SoftStatistics
 from globular.seam.among import Probe
-from globular.seam.passes import Expect, Labels
+from globular.seam.mixture_passes import Expect
+from globular.seam.passes import Labels
 from globular.threads import on_all_threads
 
 EXPONENTIAL = 8

@@ -22,7 +22,7 @@ from globular.model.gaussian import GaussianParameters
 from globular.model.observations import Moments
 from globular.model.statistics import SoftStatistics
 from globular.seam.among import Remembered
-from globular.seam.passes import Expect
+from globular.seam.mixture_passes import Expect
 
 MARGIN = 10.0
 """Nats below the best component of a row at which another no longer matters to it."""

@@ -14,7 +14,7 @@ from globular.backends.cpu.expect.remembered import Kept
 from globular.backends.cpu.shard import CpuShard
 from globular.model.groups import group_by
 from globular.model.statistics import F64, Claim
-from globular.seam.passes import RowsOf
+from globular.seam.mixture_passes import RowsOf
 from globular.threads import even_ranges, map_all
 
 ROWS_AT_ONCE = 4096

@@ -10,7 +10,7 @@ from globular.backends.cpu.shard import CpuShard
 from globular.kernels import within as kernels
 from globular.model.groups import group_by
 from globular.model.statistics import SoftStatistics, WithinStatistics
-from globular.seam.passes import ExpectWithin, LabelByDensity
+from globular.seam.mixture_passes import ExpectWithin, LabelByDensity
 from globular.seam.shard import answer
 from globular.threads import even_ranges, run_all
 

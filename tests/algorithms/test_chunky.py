@@ -18,7 +18,7 @@ from globular.datasets import separated_mixture
 from globular.model.covariances import FAMILIES, OUTER
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.statistics import F64
-from globular.seam.passes import Expect
+from globular.seam.mixture_passes import Expect
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import ExpectCells, Gap, Plant, TakeCells
 from makers import blobs, weights_for

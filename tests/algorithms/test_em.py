@@ -25,7 +25,8 @@ from globular.kernels.joint import scale_lines, softmax_block
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
 from globular.model.statistics import SoftStatistics
-from globular.seam.passes import Assign, Expect
+from globular.seam.mixture_passes import Expect
+from globular.seam.passes import Assign
 from globular.seam.shard import answer
 from reference import expect as reference
 
@@ -198,7 +199,9 @@ def test_path_is_scikit_learns(covariance_type: str) -> None:
         peer.fit(rows)
     steps = list(em(CpuShard(rows), start, EMOptions(max_iter=500, tol=1e-5)))
     assert len(steps) == peer.n_iter_
-    np.testing.assert_allclose([step.objective / 500 for step in steps], peer.lower_bounds_, atol=1e-6)
+    assert steps[-1].objective / 500 == pytest.approx(peer.lower_bound_, abs=1e-6)
+    if hasattr(peer, "lower_bounds_"):  # from scikit-learn 1.7 on
+        np.testing.assert_allclose([step.objective / 500 for step in steps], peer.lower_bounds_, atol=1e-6)
     np.testing.assert_allclose(steps[-1].model.means, peer.means_, atol=1e-6)
     np.testing.assert_allclose(steps[-1].model.covariances, peer.covariances_, atol=1e-6)
     assert steps[-1].stopped and not steps[-2].stopped

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.model.statistics import F64, I64, FarRows, HardStatistics, SpareCenters
-from globular.seam.passes import NEAREST
+from globular.seam.answers import NEAREST
 
 
 def as_seen(matrix: Any, *, unit_rows: bool = False) -> F64:

@@ -68,8 +68,8 @@ class SoftStep:
 
 
 def random_cluster(seed: int, row: int, draw: int, C: int) -> int:
-    """splitmix64 of (seed, row, draw), scaled to 0 … C − 1."""
-    z = (seed + 0x9E3779B97F4A7C15 * (row * 64 + draw + 1)) & _MASK
+    """splitmix64 of (seed, row, draw), scaled to 0 … C − 1; 64 draws of a row are of one sequence."""
+    z = (seed + 0xBF58476D1CE4E5B9 * (draw // 64) + 0x9E3779B97F4A7C15 * (row * 64 + draw % 64 + 1)) & _MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
     z = z ^ (z >> 31)

@@ -10,6 +10,7 @@ separates them best, two clusters leave a valley between two peaks, and two part
              d = (Σ_i + Σ_j)⁻¹ (μ_j − μ_i)                                                     Fisher's discriminant
              f = density of dᵀx, rows weighted by q(i) + q(j), smoothed
              where f between the means is not much lower than the lower of the peaks around, the two become one
+    clusters of fewer rows than a component is split off for are outliers of those that their rows would be of next
 
 Deviation: Hennig asks whether a dip is significant, which it is for enough rows; here its depth decides.
 """
@@ -85,17 +86,22 @@ class Part:
         )  # fmt: skip
 
 
-def clusters_of(shard: Shard, mixture: GaussianParameters) -> I64:
-    """The cluster of every component, numbered by their first components, (T,), as a sample of the rows has them."""
+def clusters_of(shard: Shard, mixture: GaussianParameters, smallest: float = 0.0) -> I64:
+    """The cluster of every component, numbered by their first components, (T,), as a sample of the rows has them.
+
+    None holds less weight than `smallest`, unless its rows could not be of another.
+    """
     T = mixture.n_components
     n = min(shard.n_rows, _MOST_ROWS, max(_FEWEST_ROWS, _MOST_SHARES // T))
     index = (np.arange(n) * (shard.n_rows / n)).astype(np.intp)
     rows = np.asarray(shard.take(index), dtype=np.float64)
-    return merged_clusters(rows, shard.take(index, "weights"), answer(shard.local(rows), mixture, "probabilities"))
+    weights = shard.take(index, "weights")
+    shares = answer(shard.local(rows), mixture, "probabilities")
+    return merged_clusters(rows, weights, shares, smallest * float(weights.sum()) / shard.total_weight)
 
 
-def merged_clusters(rows: F64, weights: F64, shares: F64) -> I64:
-    """The cluster of every component, numbered by their first components, (T,).
+def merged_clusters(rows: F64, weights: F64, shares: F64, smallest: float = 0.0) -> I64:
+    """The cluster of every component, numbered by their first components, (T,); see `clusters_of`.
 
     `shares` are the responsibilities q_n(i) of the components for the rows, (N, T). O(N T + T³), and D² for every row
     and component that holds it.
@@ -111,6 +117,7 @@ def merged_clusters(rows: F64, weights: F64, shares: F64) -> I64:
         mistaken = np.where(unseen, np.maximum(shared / counts, shared.T / counts[:, None]), 0.0)
         i, j = (int(k) for k in np.unravel_index(mistaken.argmax(), mistaken.shape))
         if mistaken[i, j] <= MISTAKEN:
+            names = _without_outliers(names, shared, smallest)
             return np.unique(names, return_inverse=True)[1].astype(np.int64)
         unseen[i, j] = False
         if mistaken[i, j] < ALIKE:
@@ -127,6 +134,18 @@ def merged_clusters(rows: F64, weights: F64, shares: F64) -> I64:
         shared[:, i] += shared[:, j]
         shared[j] = shared[:, j] = 0.0
         unseen[i, i + 1 :] = unseen[:i, i] = True  # the pairs of a cluster that is another one now
+
+
+def _without_outliers(names: I64, shared: F64, smallest: float) -> I64:
+    """The names of the components' clusters, where those of less weight than `smallest` have the name of another."""
+    counts, both = shared.sum(axis=0), shared + shared.T
+    np.fill_diagonal(both, 0.0)
+    small = {int(i) for i in np.unique(names) if counts[i] < smallest}
+    both[:, list(small)] = 0.0
+    for i in small:
+        if both[i].any():
+            names = np.where(names == i, int(both[i].argmax()), names)
+    return names
 
 
 def _moments(rows: F64, weights: F64) -> tuple[F64, F64]:

@@ -19,7 +19,7 @@ from globular.model.graph import Graph, estimated_graph
 from globular.model.search import Search
 from globular.model.statistics import F64, I64, SoftStatistics, joined
 from globular.seam.among import Neighbors, Remembered
-from globular.seam.passes import Expect, ExpectChunks, RowsOf
+from globular.seam.mixture_passes import Expect, ExpectChunks, RowsOf
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import (
     BestCut,
@@ -41,8 +41,8 @@ _WORTHWHILE = 2
 """Cells look at C′ components where the mixture has more than this many times C′."""
 _LOOK_EVERY = 8
 """Passes over the components that matter to a row from the first look at all of them to the second."""
-_SMALL = 2**20
-"""Cells times columns squared of an average share, below which threads for trials of splits do not pay."""
+_INTERPRETED = 2**15
+"""Cells times columns squared that kernels take as long for as the interpreter, which is one, takes around them."""
 _LEAST_CELLS = 16
 """Cells that a component needs to be tried, if it has the rows."""
 _START_DEPTH = 4
@@ -80,7 +80,7 @@ class Shares:
     refined: bool = False
     """Whether the data were opened for it, so that free energies before and after do not compare."""
     n_threads: int = 1
-    """How many trials of splits on these shares to run side by side."""
+    """How many trials on these shares to run side by side."""
 
 
 class RowData:
@@ -121,10 +121,10 @@ class RowData:
         return self._shares_of(rows, 0 if remembered else self.shard.n_rows * mixture.n_components)
 
     def _shares_of(self, claims: list[Chunks], n_distances: int, *, refined: bool = False) -> Shares:
-        """Trials go side by side, unless shares are so small that they are over before another thread has started."""
+        """As many trials go side by side as the interpreter can keep busy."""
         shares = [Share(self.shard.local(chunks.means[:0]), chunks) for chunks in claims]
-        large = sum(len(chunks) * chunks.means.shape[1] ** 2 for chunks in claims) > _SMALL * len(claims)
-        return Shares(shares, n_distances, refined, self.shard.n_threads if large else 1)
+        work = sum(len(chunks) * chunks.means.shape[1] ** 2 for chunks in claims) / max(1, len(claims))
+        return Shares(shares, n_distances, refined, min(self.shard.n_threads, 1 + int(work / _INTERPRETED)))
 
     def parts(self, value: NodeValue, gain: float) -> Chunks | None:
         """The partition of the data that is worth most, see `Shard.best_nodes`; None if there is no tree."""

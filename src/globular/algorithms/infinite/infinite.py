@@ -82,7 +82,7 @@ def infinite(
         state = yield from run.cycle(state, None, options.tol, refine=False)
         while not run.ended and run.look_again():
             state = yield from run.cycle(state, None, options.tol, refine=False)
-        yield from run.polish(state, GROWN)
+        yield from run.polish(state, GROWN, rng)
 
 
 def _grow(
@@ -130,22 +130,27 @@ def _sow(
 ) -> Generator[Step[Mixture], None, State | None]:
     """Deviation: another start with more components, merged until each is worth a split (see `sowing`).
 
-    Returns what it leads to, if its F is lower by enough.
+    Returns what it leads to, if its F is lower by enough. Where F is lower, but by less, the components may still be
+    too few for what is there, so that none of them has found its place: then come twice as many.
     """
-    sown = run.sown(state, rng)
-    if sown is None:
-        return None
-    sown = yield from run.cycle(sown, state, options.tol, hidden=True)
-    while not run.ended and (pairs := run.superfluous(run.without_vanished(sown), options.gain)):
-        sown = run.merged(run.without_vanished(sown), pairs)
-        sown = yield from run.cycle(sown, state, np.inf, refine=False, hidden=True)
-    sown = yield from run.cycle(run.without_vanished(sown), state, options.tol, refine=False, hidden=True)
-    state = yield from run.compared(state, sown)
-    T, more = sown.mixture.T, sown.mixture.T - state.mixture.T
-    # components that it has more have to gain what as many splits of a mean parent would have to
-    if run.ended or max(options.tol, options.gain * 2 * more / T) * run.total_weight > state.F - sown.F:
-        return None
-    return (yield from run.with_fitted_prior(sown))
+    for n_times in (options.n_sown, 2 * options.n_sown):
+        sown = run.sown(state, n_times, rng)
+        if sown is None:
+            return None
+        sown = yield from run.cycle(sown, state, options.tol, hidden=True)
+        while not run.ended and (pairs := run.superfluous(run.without_vanished(sown), options.gain)):
+            sown = run.merged(run.without_vanished(sown), pairs)
+            sown = yield from run.cycle(sown, state, np.inf, refine=False, hidden=True)
+        sown = yield from run.cycle(run.without_vanished(sown), state, options.tol, refine=False, hidden=True)
+        state = yield from run.compared(state, sown)
+        T, more = sown.mixture.T, sown.mixture.T - state.mixture.T
+        lower = (state.F - sown.F) / run.total_weight
+        if run.ended or lower < options.tol:
+            return None
+        # components that it has more have to gain what as many splits of a mean parent would have to
+        if lower >= options.gain * 2 * more / T:
+            return (yield from run.with_fitted_prior(sown))
+    return None
 
 
 def one_component(data: RowData, prior: Prior) -> Moments:

@@ -15,6 +15,7 @@ from globular.algorithms.infinite.data import Share
 from globular.algorithms.infinite.splits import LocalRun, SplitRules
 from globular.model.observations import Moments, Prior
 from globular.model.statistics import F64
+from globular.threads import map_all
 
 _NEIGHBOURS = 4
 """Closest components that each is paired with."""
@@ -23,32 +24,34 @@ Pair = tuple[int, int]
 
 
 def superfluous_pairs(
-    shares: Sequence[Share], moments: Moments, behind: F64, prior: Prior, rules: SplitRules
+    shares: Sequence[Share], moments: Moments, behind: F64, prior: Prior, rules: SplitRules, n_threads: int = 1
 ) -> list[Pair]:
     """Pairs whose split would not be worth it by the rules, those first that F rises least by; none shares a component.
 
     `shares` and `behind` are those of all components, see `try_splits`.
     """
-    found = []
     alone = prior.update(moments).log_evidences()
-    for i, j in _close_pairs(moments):
+
+    def excess(pair: Pair) -> float:
+        """By how much more F would rise per row than a split has to gain; infinite where that is plain."""
+        i, j = pair
         both = moments.take(np.array([i, j]))
         weight = float(both.counts.sum())
         apart = alone[i] + alone[j] - float(prior.update(both.merged([0], [1])).log_evidences()[0])
         labels = float((both.counts * np.log(weight / np.maximum(both.counts, 1e-300))).sum())
         if apart - labels - np.log(len(moments) * weight) > rules.gain * weight:
-            continue  # F would rise by at least that, and by what rows shared by the two add to it
+            return np.inf  # F would rise by at least that, and by what rows shared by the two add to it
         local = LocalRun(shares[i].join(shares[j]), rules.alpha, float(behind[i] - moments.counts[j]), prior)
         as_two = local.free_energy(both)
-        excess = local.free_energy(both.merged([0], [1])) - as_two - rules.gain * weight
-        if excess < 0:
-            found.append((excess / weight, i, j))
+        return (local.free_energy(both.merged([0], [1])) - as_two) / weight - rules.gain
+
+    close = _close_pairs(moments)
     pairs: list[Pair] = []
     taken: set[int] = set()
-    for _, i, j in sorted(found):
-        if not taken & {i, j}:
-            taken |= {i, j}
-            pairs.append((i, j))
+    for found, pair in sorted(zip(map_all(excess, close, n_threads), close, strict=True)):
+        if found < 0 and not taken & set(pair):
+            taken |= set(pair)
+            pairs.append(pair)
     return pairs
 
 

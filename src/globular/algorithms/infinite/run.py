@@ -17,11 +17,13 @@ import numpy as np
 
 from globular.algorithms.infinite.data import RowData, Shares
 from globular.algorithms.infinite.merges import Pair, merge, superfluous_pairs
+from globular.algorithms.infinite.polishing import best_strength, searched_mixture
 from globular.algorithms.infinite.sowing import sow
 from globular.algorithms.infinite.splits import SplitRules, Trial, try_splits
 from globular.algorithms.infinite.tree_partition import best_partition, hard_free_energy
 from globular.algorithms.steps import Step
 from globular.model.dirichlet import InfiniteMixture
+from globular.model.gaussian import GaussianParameters
 from globular.model.observations import Moments, Posterior, Prior
 from globular.model.statistics import F64, I64
 from globular.threads import single_threaded_blas
@@ -35,8 +37,6 @@ _ENOUGH = 0.03
 _MANY_MORE = 2
 """How many times the components that splits have found the tree must see to have a say: it cuts clusters of odd shape
 to pieces, and what is odd about a few of them splits see better."""
-_WEAKER = 0.3
-"""Share of the fitted S₀ that polishing keeps: what F takes for spread is partly its own looseness."""
 _MERGED_ROWS = 1000
 """Rows of a component that trials of merges look at: a rise per row that counts is seen in so many."""
 _ROWS_PER_COLUMN = 2
@@ -187,20 +187,22 @@ class VariationalRun:
         """Let the next cycle look at all components; False if the last one has."""
         return self._data.look_again()
 
-    def polish(self, state: State, reason: str) -> Generator[Step[Mixture], None, State]:
+    def polish(self, state: State, reason: str, rng: np.random.Generator) -> Generator[Step[Mixture], None, State]:
         """Steps of EM in which a row belongs to components by their predictive densities; they end the run.
 
         Deviation: F is a bound, and where components hold few rows for their parameters it is far from the evidence by
         different amounts: it prefers few wide components to many narrow ones, and a large S₀ with them. The density is
         better by what the posteriors predict. F is not looked at any more; steps show what it was before.
         """
-        self.prior = self.prior.weakened(_WEAKER)
+        if self.ended or _predictive(state) is None:
+            return state
+        fitted = self.prior
+        state, density = self._weakened(state)
+        state = self._searched(state, density, fitted, rng)
         before = -np.inf
         for left in reversed(range(self._options.n_polishing)):
-            sticks = state.mixture.sticks
-            predictive = state.mixture.posterior.predictive_mixture(sticks.weights)
-            if predictive is None or self.ended:
-                break
+            predictive = _predictive(state)
+            assert predictive is not None
             statistics = self._data.e_step(predictive, state.arrangement)
             self._n_distances += statistics.n_distances
             moments = Moments.from_pass(predictive, statistics)
@@ -216,6 +218,34 @@ class VariationalRun:
                 state = replace(self.arrange(state.moments, state.tail, state.rejected_at), F=state.F)
             n_distances, self._n_distances = self._n_distances, 0
             yield Step(self._iteration, -state.F, n_distances, None, state.mixture, stopped)
+        return state
+
+    def _weakened(self, state: State) -> tuple[State, float]:
+        """One step under the prior that rows left out speak for, and their density."""
+        predictive = _predictive(state)
+        assert predictive is not None
+        statistics = self._data.e_step(predictive, state.arrangement)
+        self._n_distances += statistics.n_distances
+        chosen = best_strength(self._data.shard, predictive, statistics, self.prior, self._options.alpha)
+        self.prior = chosen.prior
+        moments = Moments.from_pass(predictive, statistics)
+        return self._state(moments, 0.0, state.rejected_at, state.arrangement, state.F), chosen.log_density
+
+    def _searched(self, state: State, density: float, fitted: Prior, rng: np.random.Generator) -> State:
+        """The state, or one from where EM would begin with as many components, if rows left out are denser there.
+
+        They have to be denser by what a split has to gain.
+        """
+        T = state.mixture.T
+        for step in searched_mixture(self._data.shard, T, fitted.covariance_type, self._options.tol, rng):
+            self._n_arrangements += 1
+            statistics = self._data.e_step(step.model, self._n_arrangements)
+            self._n_distances += step.n_distances + statistics.n_distances
+            moments = Moments.from_pass(step.model, statistics)
+            chosen = best_strength(self._data.shard, step.model, statistics, fitted, self._options.alpha)
+            if chosen.log_density > density + self._options.gain:
+                self.prior = chosen.prior
+                return self._state(moments, 0.0, np.zeros((T, 2)), self._n_arrangements, state.F)
         return state
 
     def compared(self, state: State, attempt: State) -> Generator[Step[Mixture], None, State]:
@@ -285,13 +315,13 @@ class VariationalRun:
         self._opened |= found.refined
         return sorted(trials, key=lambda trial: -trial.gain)
 
-    def sown(self, state: State, rng: np.random.Generator) -> State | None:
-        """Another start with more components than there are (see `sowing`), or None if there is room for no more."""
+    def sown(self, state: State, n_times: int, rng: np.random.Generator) -> State | None:
+        """Another start with so many times as many components (see `sowing`); None if there is room for no more."""
         options = self._options
         # fewer rows than that, and any covariance fits them
         smallest = max(options.smallest, _ROWS_PER_COLUMN * self._data.shard.n_columns)
         room = min(options.T_max, int(self.total_weight / smallest))
-        n = min(options.n_sown * state.mixture.T, room)
+        n = min(n_times * state.mixture.T, room)
         unit = self.prior.expected_covariance()
         if self.ended or n <= state.mixture.T or unit is None:
             return None
@@ -305,7 +335,8 @@ class VariationalRun:
         found = self._all_shares(state, _MERGED_ROWS)
         counts = state.moments.counts
         behind = state.tail + counts.sum() - np.cumsum(counts)
-        return superfluous_pairs(found.shares, state.moments, behind, self.prior, replace(self._rules, gain=gain))
+        rules = replace(self._rules, gain=gain)
+        return superfluous_pairs(found.shares, state.moments, behind, self.prior, rules, found.n_threads)
 
     def _all_shares(self, state: State, most: float = np.inf) -> Shares:
         found = self._data.shares(state.mixture.local, np.arange(state.mixture.T), state.moments.counts, most)
@@ -342,3 +373,8 @@ class VariationalRun:
         stays = np.delete(state.rejected_at, np.ravel(pairs), axis=0)
         merged = np.column_stack([moments.counts[n_stay:], np.zeros(len(pairs))])
         return self.arrange(moments, state.tail, np.concatenate([stays, merged]))
+
+
+def _predictive(state: State) -> GaussianParameters | None:
+    """Gaussians in the place of the predictive densities; None where there are none."""
+    return state.mixture.posterior.predictive_mixture(state.mixture.sticks.weights)

@@ -19,7 +19,7 @@ from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.observations import Moments, Prior
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.model.sticks import Sticks
-from globular.threads import ordered_map
+from globular.threads import map_all
 
 _COLD = 1e-3
 """Share of a variance at which responsibilities are all but hard."""
@@ -70,7 +70,7 @@ def try_splits(
     rules: SplitRules,
     n_threads: int = 1,
 ) -> list[Trial]:
-    """A trial for each of the components; side by side where shares take one thread each.
+    """A trial for each of the components, so many side by side.
 
     `behind` are Σ_n q(z_n = j) of all components j behind each of them, the tail included.
     """
@@ -80,7 +80,7 @@ def try_splits(
         return _try_split(share, c, moments.take(slice(c, c + 1)), mass, prior, rules)
 
     works = list(zip(shares, components.tolist(), behind, strict=True))
-    return list(ordered_map(attempt, works, n_threads))
+    return map_all(attempt, works, n_threads)
 
 
 def _try_split(share: Share, component: int, parent: Moments, behind: float, prior: Prior, rules: SplitRules) -> Trial:

@@ -14,7 +14,7 @@ from globular.algorithms.seeding.common import evenly_spread_masses
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
 from globular.model.statistics import F64
-from globular.seam.passes import Expect
+from globular.seam.mixture_passes import Expect
 from globular.seam.shard import Shard
 
 FEWEST_ROWS = 8192

@@ -44,7 +44,8 @@ from globular.model.graph import Graph, estimated_graph
 from globular.model.search import Search
 from globular.model.statistics import F64, SoftStatistics
 from globular.seam.among import Neighbors
-from globular.seam.passes import Assign, Expect
+from globular.seam.mixture_passes import Expect
+from globular.seam.passes import Assign
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import ExpectCells, Gains, Gap, OpenGaining, OpenRows, TakeCells
 

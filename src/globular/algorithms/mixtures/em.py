@@ -9,8 +9,9 @@ them: the same bookkeeping as scikit-learn's. Starting points are made here too,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -18,7 +19,8 @@ from globular.algorithms.steps import Step
 from globular.model.covariances import RELATIVE_FLOOR, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, about_the_mean, isotropic_mixture, m_step
 from globular.model.statistics import F64, SoftStatistics
-from globular.seam.passes import Assign, Expect, ExpectTied
+from globular.seam.mixture_passes import Expect, ExpectTied
+from globular.seam.passes import Assign
 from globular.seam.shard import Shard
 
 CONVERGED = "the log-likelihood changed by less than tol"
@@ -55,10 +57,20 @@ def em(shard: Shard, start: GaussianParameters, options: EMOptions) -> Iterator[
     the last step has the mixture of before.
     """
     limits = covariance_limits(shard, options)
+    yield from em_by(partial(e_step, shard), start, options, limits)
+
+
+def em_by(
+    expect: Callable[[GaussianParameters], SoftStatistics],
+    start: GaussianParameters,
+    options: EMOptions,
+    limits: CovarianceLimits,
+) -> Iterator[Step[GaussianParameters]]:
+    """EM by an E-step of whatever kind."""
     mixture, bound = start, options.previous_bound
     best, objective = start, -np.inf
     for iteration in range(1, options.max_iter + 1):
-        statistics = e_step(shard, mixture)
+        statistics = expect(mixture)
         if not np.any(limits.reg_covar) and _has_fallen(statistics.log_likelihood, objective, statistics.total_weight):
             yield Step(iteration, objective, statistics.n_distances, None, best, ROUNDED)
             return

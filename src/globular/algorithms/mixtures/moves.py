@@ -12,7 +12,8 @@ holds what two should; no small step leads from there to anything better. So:
   if it is higher the new mixture stays, else the old one comes back and half as many moves are made the next time.
   After a few failures of a single move the search ends.
 - *Thin components*, of fewer rows than their covariance has need of, make the likelihood as high as one likes and mean
-  nothing. No move may leave one, and those that are there are the first to be spare.
+  nothing. No move may leave one, and those that are there are the first to be spare. Where all share one covariance
+  there are none: what a few rows far off have to themselves no longer widens all the others.
 
 So the likelihood never falls. This is split-and-merge EM in the way that few clusters are searched (`kmeans.trials`).
 
@@ -33,7 +34,7 @@ from globular.model.covariances import CentralMoments, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
 from globular.model.observations import Moments
 from globular.model.statistics import F64, I64
-from globular.seam.passes import Expect, ExpectWithin, LabelByDensity
+from globular.seam.mixture_passes import Expect, ExpectWithin, LabelByDensity
 from globular.seam.shard import Shard
 
 Move: TypeAlias = tuple[int, int, int]
@@ -123,6 +124,8 @@ class _Scale:
     @classmethod
     def of(cls, shard: Shard, mixture: GaussianParameters, options: EMOptions) -> _Scale:
         least = ROWS_OF_A_MEAN * (1.0 + mixture.family.n_parameters(1, mixture.n_features) / mixture.n_features)
+        if mixture.family.tied:
+            least = 0.0
         limits = covariance_limits(shard, options)
         return cls(shard.total_weight, limits, least / shard.n_rows, options.learned_weights)
 

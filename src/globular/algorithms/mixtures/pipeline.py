@@ -3,7 +3,7 @@
 An iteration of EM over all rows is dear, and what the start lacks it cannot make up for. A part of the rows that has a
 hundred or more of them for each component shows where components belong, so on it come
 
-1. seeds and a few steps of k-means                                           `seeding`, `kmeans.lloyd`
+1. k-means, of few components with a search on few of those rows              `kmeans.few_rows`, `kmeans.lloyd`
 2. EM, and moves of components that EM cannot make                            `moves`
 3. EM to its end
 
@@ -20,13 +20,18 @@ from typing import Any
 
 import numpy as np
 
+from globular.algorithms.kmeans.coreset import draw_rows
+from globular.algorithms.kmeans.few_rows import search_few_rows
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
+from globular.algorithms.kmeans.probing import ProbingOptions
+from globular.algorithms.kmeans.trials import TrialOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits, em, start_from_means
 from globular.algorithms.mixtures.moves import ROUGH_TOL, STEPS_PER_DRAW, STEPS_PER_TRIAL, search_by_moves
-from globular.algorithms.seeding.common import TAKEN_NUMBERS, Seeds, evenly_spread_masses
+from globular.algorithms.seeding.common import TAKEN_NUMBERS, DrawnRows, Seeds, evenly_spread_masses, few_rows_of
 from globular.algorithms.seeding.named import automatic, draw_seeds
-from globular.algorithms.steps import Step, result_of
+from globular.algorithms.steps import Step
 from globular.model.covariances import FAMILIES
+from globular.model.few_rows import most_few_rows
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import KMEANS, PART
 from globular.model.statistics import F64
@@ -41,12 +46,21 @@ TIMES_MORE_ROWS, MANY_TIMES_MORE_ROWS = 2, 16
 cells of rows."""
 KMEANS_STEPS, KMEANS_TOLERANCE = 6, 1e-2
 """Most steps of k-means, and the shift of the centres, relative to the variance of the columns, that ends them."""
+FEW_ROWS_PER_COMPONENT, FEW_NUMBERS = 32, 1 << 17
+"""Rows for every component with which few of them suffice for a search of k-means (`kmeans.few_rows`), and the most
+numbers in all of these rows."""
+LEAST_FAILURES, MOST_FAILURES, MOST_TRIALS = 4, 12, 200
+"""Swaps of k-means that may fail one after the other, one more for every two components; and how many are tried."""
+SEARCH = ProbingOptions(n_probes=0, max_iter=200, min_gain=1e-3)
+"""Steps of that search."""
 STEPS_OVER_ALL_ROWS = 30
 """The search takes as many steps on the part as cost so many over all rows."""
-STEPS_PER_STEP = 1.25
-"""Where all rows are searched, steps of the search for every step that EM took before it."""
-MOST_STARTS, COMPONENTS_STARTED, STEPS_PER_START = 8, 32, 30
-"""Few components are started several times, so many in all, if there are so many steps for each."""
+STEPS_PER_STEP, COMPONENTS_PER_STEP = 1.25, 5
+"""Of the time that the EM before it would take over all rows, the search takes so many times as much, or the number of
+components by this, if that is more: where EM takes few steps k-means has found everything."""
+SETTLED, SETTLED_ON_ALL_ROWS = 2, 5
+"""Numbers of components up to which k-means leaves nothing to move; and, where all rows are searched, too little to pay
+for the EM before it."""
 STEPS_OF_MOVES, STEPS_PER_COMPONENT = 8, 4
 """Most steps in moves, and more of them for every component."""
 WORK_OF_A_STEP = 5e5
@@ -62,28 +76,47 @@ def search_start(
         return start_from_means(shard, shard.column_moments()[0][None], covariance_type, options)
     part = _draw_part(shard, n_components, covariance_type, rng)
     max_steps = _affordable(shard, part, n_components, covariance_type)
-    n_starts = max(1, min(MOST_STARTS, COMPONENTS_STARTED // n_components, max_steps // STEPS_PER_START))
-    max_steps = min(max_steps, STEPS_OF_MOVES + STEPS_PER_COMPONENT * n_components) if n_components > 2 else 0
     whole, variance = part.n_rows == shard.n_rows, float(shard.column_moments()[1].mean())
+    max_steps = min(max_steps, STEPS_OF_MOVES + STEPS_PER_COMPONENT * n_components)
+    if n_components <= (SETTLED_ON_ALL_ROWS if whole else SETTLED):
+        max_steps = 0
+    centers = yield from _kmeans(part, n_components, variance, rng)
     if options.max_iter == 0 or (whole and max_steps < STEPS_PER_DRAW + STEPS_PER_TRIAL):
-        centers = yield from _kmeans(part, n_components, variance, rng)
         return start_from_means(shard, centers, covariance_type, options)
-    start = yield from _best_start(part, n_starts, n_components, covariance_type, options, variance, rng)
+    rough = replace(options, tol=max(options.tol, ROUGH_TOL))
+    start = yield from _shown(part, em(part, start_from_means(part, centers, covariance_type, options), rough))
     logger.info("searches on %d of %d rows", part.n_rows, shard.n_rows)
-    if whole:
-        max_steps = min(max_steps, int(STEPS_PER_STEP * start.iteration))
-    for found in search_by_moves(part, start.model, options, max_steps, rng):
-        yield replace(found, iteration=0, stage=PART, next_rows=part.n_rows)
+    found, per_step = start, max(STEPS_PER_STEP, n_components / COMPONENTS_PER_STEP)
+    max_steps = min(max_steps, int(per_step * start.iteration * shard.n_rows / part.n_rows))
+    if max_steps >= STEPS_PER_DRAW + STEPS_PER_TRIAL:
+        continued = replace(options, previous_bound=start.objective / part.total_weight)
+        for found in search_by_moves(part, start.model, continued, max_steps, rng):
+            yield replace(found, iteration=0, stage=PART, next_rows=part.n_rows)
     if whole:
         return found.model
     return (yield from _shown(part, em(part, found.model, options))).model
 
 
 def _kmeans(part: Shard, n_components: int, variance: float, rng: np.random.Generator) -> Seeds:
-    """Seeds and some steps of k-means, as long as they move the centres by much beside the variance of the rows."""
-    seeds = yield from draw_seeds(part, automatic(n_components), n_components, rng)
+    """Means of a search on few rows; of many components seeds and some steps, while these move the means by much."""
+    few = min(part.n_rows, most_few_rows(part.n_columns, n_components), FEW_NUMBERS // part.n_columns)
+    if few >= min(part.n_rows, FEW_ROWS_PER_COMPONENT * n_components):
+        return (yield from _search_few(part, few, n_components, rng))
+    seeds = yield from draw_seeds(part, automatic(n_components, part.n_rows), n_components, rng)
     for step in lloyd(part, seeds.centers, KMeansOptions(KMEANS_STEPS, KMEANS_TOLERANCE * variance)):
         yield replace(step, iteration=0, stopped="", stage=KMEANS, next_rows=part.n_rows)
+    return step.model
+
+
+def _search_few(part: Shard, n: int, n_components: int, rng: np.random.Generator) -> Seeds:
+    """Means of k-means on n rows of the part; those far off are among them."""
+    if n < part.n_rows:
+        part = _local(part, draw_rows(part, n, rng))
+    seeds = yield from draw_seeds(part, "k-means++", n_components, rng)
+    rows = seeds.rows or few_rows_of(part)
+    trials = TrialOptions(min(MOST_FAILURES, LEAST_FAILURES + n_components // 2), 0, MOST_TRIALS)
+    for step in search_few_rows(rows, seeds.centers, SEARCH, trials, rng):
+        yield replace(step, stage=KMEANS, next_rows=part.n_rows)
     return step.model
 
 
@@ -96,29 +129,6 @@ def _shown(
     return step
 
 
-def _best_start(
-    part: Shard,
-    n_starts: int,
-    n_components: int,
-    covariance_type: str,
-    options: EMOptions,
-    variance: float,
-    rng: np.random.Generator,
-) -> Generator[Step[Any], None, Step[GaussianParameters]]:
-    """Seeds, steps of k-means and rough EM from them, several times; returns the last step of the best."""
-    rough = replace(options, tol=max(options.tol, ROUGH_TOL))
-    best: Step[GaussianParameters] | None = None
-    for _ in range(n_starts):
-        drawn = _kmeans(part, n_components, variance, rng)
-        centers = (yield from drawn) if best is None else result_of(drawn)
-        steps = _shown(part, em(part, start_from_means(part, centers, covariance_type, options), rough))
-        found = (yield from steps) if best is None else result_of(steps)
-        if best is None or found.objective > best.objective:
-            best = found
-    assert best is not None
-    return best
-
-
 def _affordable(shard: Shard, part: Shard, n_components: int, covariance_type: str) -> int:
     """Steps on the part that cost as much as a few over all rows."""
     D = shard.n_columns
@@ -129,10 +139,11 @@ def _affordable(shard: Shard, part: Shard, n_components: int, covariance_type: s
 
 def search_is_short(shard: Shard, n_components: int, covariance_type: str) -> bool:
     """Whether the search costs little beside an algorithm that does not look at all rows."""
-    return shard.n_rows >= MANY_TIMES_MORE_ROWS * _rows_of_part(shard, n_components, covariance_type)
+    return shard.n_rows >= MANY_TIMES_MORE_ROWS * rows_of_part(shard, n_components, covariance_type)
 
 
-def _rows_of_part(shard: Shard, n_components: int, covariance_type: str) -> int:
+def rows_of_part(shard: Shard, n_components: int, covariance_type: str) -> int:
+    """Rows enough to show where so many components belong."""
     D = shard.n_columns
     parameters = D + FAMILIES[covariance_type].n_parameters(n_components, D) / n_components
     return max(FEWEST_ROWS, int(n_components * max(ROWS_PER_COMPONENT, ROWS_PER_PARAMETER * parameters)))
@@ -140,13 +151,20 @@ def _rows_of_part(shard: Shard, n_components: int, covariance_type: str) -> int:
 
 def _draw_part(shard: Shard, n_components: int, covariance_type: str, rng: np.random.Generator) -> Shard:
     """Rows enough for the components, beside the algorithm; all rows where that would be most of them."""
-    n, D = _rows_of_part(shard, n_components, covariance_type), shard.n_columns
+    n, D = rows_of_part(shard, n_components, covariance_type), shard.n_columns
     if max(n, min(shard.n_rows, TIMES_MORE_ROWS * n)) * D > TAKEN_NUMBERS:
         return shard
     if shard.n_rows < TIMES_MORE_ROWS * n:
         everyone = np.arange(shard.n_rows)
         return shard.local(shard.take(everyone), shard.take(everyone, "weights"))
+    if FAMILIES[covariance_type].tied:  # rows far off widen the covariance of all others
+        return _local(shard, draw_rows(shard, n, rng))
     masses = evenly_spread_masses(shard.total_weight, n, rng)
     chosen, counts = np.unique(shard.locate(masses), return_counts=True)
     weights: F64 = counts.astype(np.float64) * (shard.total_weight / n)
     return shard.local(shard.take(chosen), weights)
+
+
+def _local(shard: Shard, drawn: DrawnRows) -> Shard:
+    """Rows of a shard, beside the algorithm."""
+    return shard.local(shard.take(drawn.indices), drawn.weights)

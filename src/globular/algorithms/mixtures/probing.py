@@ -33,7 +33,8 @@ from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
 from globular.model.statistics import F64, SoftStatistics
 from globular.seam.among import Probe
-from globular.seam.passes import Assign, Expect
+from globular.seam.mixture_passes import Expect
+from globular.seam.passes import Assign
 from globular.seam.shard import Shard
 
 N_PROBES = 2

@@ -17,8 +17,9 @@ from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
 from globular.model.graph import Graph
 from globular.model.statistics import SoftStatistics
-from globular.seam.among import Neighbors
-from globular.seam.passes import Assign, Expect
+from globular.seam.among import Probe
+from globular.seam.mixture_passes import Expect
+from globular.seam.passes import Assign
 from globular.seam.shard import Shard
 
 
@@ -68,9 +69,12 @@ def warm_up_mixture(
     """
     neighborhoods = NeighborhoodSearch(shard, options, rng)
     graph = neighborhoods.start(mixture.means, graph)
+    among = neighborhoods.first(mixture.means, graph)
     n_distances, objective = 0, np.nan
     for step in range(max(1, options.n_warmup)):
-        found = shard.run(Assign(mixture.means, Neighbors(graph, neighborhoods.search(mixture.means)), "moves"))
+        if step > 0:
+            among = neighborhoods.among(mixture.means, graph)
+        found = shard.run(Assign(mixture.means, among, "moves"))
         n_distances += found.n_distances
         if step == 0 or not mixture.family.tied:
             objective = found.objective
@@ -131,10 +135,16 @@ class SearchByNeighborhoods:
     def __init__(self, shard: Shard, graph: Graph, options: VariationalOptions, rng: np.random.Generator) -> None:
         self._shard, self._graph, self.find_graph = shard, graph, lambda: graph
         self._neighborhoods = NeighborhoodSearch(shard, options, rng)
+        # as printed, the E-step that has given σ² is that of the first iteration, if there is no warm-up
+        self._kept = min(options.C_prime, len(graph)) if options.printed and options.n_warmup == 0 else 0
 
     def e_step(self, mixture: GaussianParameters, *, idle: bool) -> SoftStatistics:
+        if self._kept:
+            found = self._shard.run(Expect(mixture, Probe(None, 0, self._kept)))
+            self._kept = 0
+            return found
         graph = self._neighborhoods.before(mixture.means, self._graph)
-        found = self._shard.run(Expect(mixture, Neighbors(graph, self._neighborhoods.search(mixture.means))))
+        found = self._shard.run(Expect(mixture, self._neighborhoods.among(mixture.means, graph)))
         self._graph = after = self._neighborhoods.after(graph, found.pairs)
         self.find_graph = lambda: after
         return found

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from globular.estimators.variational_kmeans import VariationalKMeans
     from globular.estimators.variational_mixture import VariationalGaussianMixture
     from globular.persistence import load, save
+    from globular.regrouping import balance, cluster_tree
     from globular.selection import select
     from globular.warming import warmup
 
@@ -39,6 +40,8 @@ _HOMES = {
     "ChunkyGaussianMixture": "globular.estimators.chunky_mixture",
     "InfiniteGaussianMixture": "globular.estimators.infinite_mixture",
     "InfiniteMultinomialMixture": "globular.estimators.infinite_counts",
+    "balance": "globular.regrouping",
+    "cluster_tree": "globular.regrouping",
     "k_means": "globular.estimators.kmeans",
     "load": "globular.persistence",
     "save": "globular.persistence",
@@ -57,7 +60,9 @@ __all__ = [
     "VariationalGaussianMixture",
     "VariationalKMeans",
     "__version__",
+    "balance",
     "callbacks",
+    "cluster_tree",
     "datasets",
     "export",
     "io",

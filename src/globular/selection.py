@@ -36,7 +36,7 @@ from globular.model.covariances import FAMILIES
 from globular.model.selection import CRITERIA, Score, Scores
 from globular.model.statistics import F64
 from globular.plotting import plot_selection
-from globular.seam.passes import Expect
+from globular.seam.mixture_passes import Expect
 from globular.seam.shard import Shard
 
 if TYPE_CHECKING:

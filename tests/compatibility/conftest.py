@@ -11,7 +11,6 @@ import pytest
 PRIVATE = "asks for a private method or attribute of scikit-learn's class"
 SHOWN = "looks for scikit-learn's words on standard output; verbose=1 is a progress bar on standard error here"
 ONE_START = "n_init='auto' is one start here for every init: swaps do what further starts are for"
-SEARCHED = "the start is searched for, so EM takes other iterations from it"
 
 K_MEANS = {
     "test_kmeans_init_auto_with_initial_centroids[KMeans-random-default]": ONE_START,
@@ -37,7 +36,6 @@ MIXTURES = {
     "test_regularisation": "singular data are no error here: covariances have a floor relative to the data",
     "test_score[float32]": "log-densities are float64 here whatever the rows are",
     "test_gaussian_mixture_all_init_does_not_estimate_gaussian_parameters": PRIVATE,
-    **{f"test_gaussian_mixture_precisions_init_diag[{dtype}]": SEARCHED for dtype in ("float32", "float64")},
     **{
         f"test_gaussian_mixture_precisions_init[{dtype}-{kind}]": PRIVATE
         for dtype in ("float32", "float64")

@@ -321,7 +321,7 @@ def test_gaussian_mixture_takes_it_for_many_rows_in_few_columns(
         GaussianMixture(6, random_state=0).fit(np.hstack([X] * 6) + np.random.default_rng(0).normal(size=(6000, 12))),
     ):
         assert other.algorithm_ == "em"
-    forced = GaussianMixture(2, algorithm="chunky", weights="equal", random_state=0, warm_start=True).fit(X)
+    forced = GaussianMixture(2, algorithm="chunky", weights_init="equal", random_state=0, warm_start=True).fit(X)
     bound = forced.lower_bound_
     assert forced.algorithm_ == "chunky" and forced.fit(X).lower_bound_ >= bound - 1e-2
 

@@ -42,7 +42,8 @@ from globular.model.covariances import COLUMNS
 from globular.model.gaussian import isotropic_mixture
 from globular.model.statistics import PairStatistics
 from globular.seam.among import All, Neighbors, Probe, Remembered
-from globular.seam.passes import AddSeeds, Assign, Effect, Expect, Pass, ScatterLabels
+from globular.seam.mixture_passes import Expect
+from globular.seam.passes import AddSeeds, Assign, Effect, Pass, ScatterLabels
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import ExpectCells, Gains, OpenGaining, OpenHeld, Plant, TakeCells
 from makers import Rows, blobs, weights_for
@@ -499,10 +500,35 @@ def test_workers_forget_what_is_no_longer_needed(client: Client) -> None:
 
 
 @pytest.fixture(scope="module")
-def fragile() -> Iterator[Client]:
-    """A cluster of its own, for tests that kill its workers; its nannies start new ones."""
-    with start_cluster(3) as cluster, Client(cluster, set_as_default=False, timeout="60s") as connected:
-        yield connected
+def breakable() -> Iterator[list[Client]]:
+    """The cluster whose workers tests kill, for as long as its nannies start new ones."""
+    clients: list[Client] = []
+    yield clients
+    for connected in clients:
+        close_with_cluster(connected)
+
+
+def close_with_cluster(connected: Client) -> None:
+    cluster = connected.cluster
+    connected.close()
+    cluster.close()
+
+
+@pytest.fixture
+def fragile(breakable: list[Client]) -> Client:
+    """Two workers at least that a test may kill, of a new cluster where a nanny has given up.
+
+    A nanny does so where its worker dies, or does not answer in time, while it starts: on a machine that is busy, that
+    is where a test has killed the one before.
+    """
+    if breakable:
+        try:
+            breakable[0].wait_for_workers(2, timeout=20)
+        except TimeoutError:
+            close_with_cluster(breakable.pop())
+    if not breakable:
+        breakable.append(Client(start_cluster(3), set_as_default=False, timeout="60s"))
+    return breakable[0]
 
 
 def kill_one(client: Client) -> None:
@@ -516,14 +542,8 @@ def holder(client: Client, shard: DaskShard) -> int:
     return int(client.run(os.getpid)[shard.crew.owners[0]])
 
 
-def await_workers(client: Client) -> None:
-    """Have those that were killed before come back, most of them."""
-    client.wait_for_workers(2, timeout=180)
-
-
 def test_workers_killed_while_parts_are_loaded(fragile: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the end of its tasks and the question what it holds, and another before its parts are made."""
-    await_workers(fragile)
     ask, moments = crew_module.Crew._ask_owners, ["rows_held", "make_parts"]
 
     def kill_and_ask(crew: Any, function: Any, arguments: Any) -> Any:
@@ -548,7 +568,6 @@ def deadly(chunk: Any, mark: str) -> Any:
 
 
 def test_a_worker_that_dies_over_its_loading_task(fragile: Client, tmp_path: Path) -> None:
-    await_workers(fragile)
     rows = blobs(N, C=20, D=D)
     X = as_dask(rows).map_blocks(deadly, str(tmp_path / "dead"), dtype=rows.dtype, meta=np.empty((0, D)))
     shard = DaskShard(fragile, collection_partitions(X))
@@ -559,7 +578,6 @@ def test_a_worker_that_dies_over_its_loading_task(fragile: Client, tmp_path: Pat
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_all_workers_killed_at_once(fragile: Client) -> None:
     """Their nannies start others, at other addresses; those load all rows again."""
-    await_workers(fragile)
     rows = blobs(N, C=20, D=D)
     with fragile.as_current():
         expected, model = MODELS["lloyd"]().fit(as_dask(rows)), MODELS["lloyd"]()
@@ -573,7 +591,6 @@ def test_all_workers_killed_at_once(fragile: Client) -> None:
 
 
 def test_lazy_answers_outlive_the_worker_that_has_the_model(fragile: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    await_workers(fragile)
     monkeypatch.setattr("globular.estimators.distributed._SMALL_MODEL", 0)
     rows = blobs(N, C=5, D=D)
     model = KMeans(5, random_state=0).fit(rows)
@@ -649,7 +666,6 @@ def search_cells(shard: Any, rows: Rows) -> None:
 
 def test_cells_of_a_tree_are_made_again_from_few_changes(fragile: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the log nor the replay grows with the number of changes, and every bit is there again."""
-    await_workers(fragile)
     monkeypatch.setattr(log_module, "SNAPSHOT_EVERY", 6)
     rows = blobs(N, C=20, D=D)
     shard, split = DaskShard(fragile, collection_partitions(as_dask(rows))), as_split(rows)
@@ -690,7 +706,6 @@ def test_a_killed_worker_changes_nothing(fragile: Client) -> None:
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("init", ["k-means||", "hierarchical", "afk-mc2"])
 def test_a_worker_killed_while_seeds_are_drawn(init: str, fragile: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    await_workers(fragile)
     rows = blobs(N, C=20, D=D)
     model = KMeans(40, init=init, algorithm="probing", random_state=0, max_iter=2)
     with fragile.as_current():
@@ -759,7 +774,6 @@ def test_pages_of_the_documentation_run(client: Client, monkeypatch: pytest.Monk
 
 def test_a_worker_killed_in_the_middle_of_a_pass(fragile: Client) -> None:
     client = fragile
-    await_workers(client)
     rows = blobs(N, C=20, D=D)
     shard = DaskShard(client, collection_partitions(as_dask(rows)))
     split = as_split(rows)
@@ -778,7 +792,6 @@ def test_a_worker_killed_in_the_middle_of_a_pass(fragile: Client) -> None:
 
 def test_a_cut_log_is_made_up_for_by_one_exact_pass(fragile: Client) -> None:
     client = fragile
-    await_workers(client)
     rows = blobs(N, C=20, D=D)
     shard = DaskShard(client, collection_partitions(as_dask(rows)))
     shard.crew.log._max_bytes = 3000  # the centres of one or two passes

@@ -202,7 +202,7 @@ def test_every_seeding_on_little_data(init: str, metric: str) -> None:
     for n_clusters in (1, 3, 40):
         model = KMeans(n_clusters, init=init, metric=metric, random_state=0).fit(X)
         assert len(np.unique(model.labels_)) == n_clusters
-        assert model.init_ == (init if init != "auto" else "greedy k-means++")
+        assert model.init_ == (init if init != "auto" else "k-means++")
 
 
 @pytest.mark.parametrize("algorithm", ["lloyd", "yinyang"])
@@ -245,7 +245,7 @@ def test_rows_of_weight_zero_do_not_count() -> None:
     X = np.concatenate([blobs(n=100), 1e6 + blobs(n=5)])
     weights = np.ones(105)
     weights[100:] = 0.0
-    for init in ("greedy k-means++", "afk-mc2", "k-means||", "hierarchical", "random"):
+    for init in ("k-means++", "afk-mc2", "k-means||", "hierarchical", "random"):
         model = KMeans(4, init=init, random_state=0).fit(X, sample_weight=weights)
         assert np.abs(model.cluster_centers_).max() < 100
 
@@ -282,7 +282,7 @@ def test_scales_and_offsets(dtype: type, scale: float, offset: float, algorithm:
     np.testing.assert_allclose(nearest, own, rtol=1e-4, atol=1e-4 * scale + step)
 
 
-@pytest.mark.parametrize("init", ["greedy k-means++", "afk-mc2", "k-means||", "hierarchical", "random"])
+@pytest.mark.parametrize("init", ["k-means++", "afk-mc2", "k-means||", "hierarchical", "random"])
 @pytest.mark.parametrize("scale", [1e30, 1e-30])
 def test_seedings_at_extreme_scales(init: str, scale: float) -> None:
     X = (scale * blobs(n=200, C=6, D=3)).astype(np.float32)
@@ -403,7 +403,7 @@ def test_cosine_takes_rows_of_zeros() -> None:
 
 def test_same_seed_same_result_whatever_the_threads() -> None:
     X = blobs(n=5000, C=30, D=5).astype(np.float32)
-    for init in ("greedy k-means++", "afk-mc2", "k-means||", "hierarchical", "random"):
+    for init in ("k-means++", "afk-mc2", "k-means||", "hierarchical", "random"):
         models = [KMeans(40, init=init, random_state=7, n_threads=n, max_iter=5).fit(X) for n in (1, 2, 2)]
         assert_same_model(models[0], models[1])
         assert_same_model(models[1], models[2])

@@ -133,8 +133,8 @@ def test_equal_weights_stay_equal_and_cost_no_parameters() -> None:
     rows, _ = blobs(n=100)
     rows = np.vstack([rows, rows[::3], rows[::3]])  # the first corner is thrice as heavy
     options = {"covariance_type": "tied_spherical", "random_state": 0}
-    equal = GaussianMixture(3, weights="equal", **options).fit(rows)
-    learned = GaussianMixture(3, weights="learned", **options).fit(rows)
+    equal = GaussianMixture(3, weights_init="equal", **options).fit(rows)
+    learned = GaussianMixture(3, **options).fit(rows)
     np.testing.assert_array_equal(equal.weights_, 1 / 3)
     assert np.ptp(learned.weights_) > 0.2
     assert learned.score(rows) > equal.score(rows)
@@ -162,9 +162,25 @@ def test_given_parts_of_a_start_are_kept() -> None:
     given = same_start(rows, "diag")
     for name, attribute in [("weights_init", "weights_"), ("means_init", "means_"), ("precisions_init", "precisions_")]:
         model = GaussianMixture(3, covariance_type="diag", max_iter=0, random_state=0, **{name: given[name]})
-        np.testing.assert_allclose(getattr(model.fit(rows), attribute), given[name], rtol=1e-12)
+        found = getattr(model.fit(rows), attribute)
+        if name == "precisions_init":  # without means they go to the components most like them
+            found, given[name] = np.sort(found, axis=0), np.sort(given[name], axis=0)
+        np.testing.assert_allclose(found, given[name], rtol=1e-12)
     precision = GaussianMixture(3, covariance_type="tied_spherical", precisions_init=4.0, max_iter=0).fit(rows)
     assert float(precision.covariances_) == 0.25
+
+
+def test_precisions_without_means_go_to_the_components_like_them() -> None:
+    spreads = np.array([[0.1, 3.0], [3.0, 0.1], [1.0, 1.0]])
+    rng = np.random.default_rng(0)
+    rows = np.vstack([rng.normal(40.0 * i, spread, (200, 2)) for i, spread in enumerate(spreads)])
+    for order in ([0, 1, 2], [2, 0, 1], [1, 0, 2]):
+        parts = {"precisions_init": spreads[order] ** -2.0, "weights_init": np.array([0.2, 0.3, 0.5])[order]}
+        model = GaussianMixture(3, covariance_type="diag", max_iter=0, random_state=0, **parts).fit(rows)
+        places = np.rint(model.means_[:, 0] / 40.0).astype(int)
+        assert sorted(places) == [0, 1, 2]
+        np.testing.assert_allclose(model.precisions_, spreads[places] ** -2.0)
+        np.testing.assert_allclose(model.weights_, np.array([0.2, 0.3, 0.5])[places])
 
 
 # Running -------------------------------------------------------------------------------------------------------------
@@ -434,7 +450,7 @@ def test_rows_of_weight_zero_do_not_count() -> None:
         ({"n_components": 0}, "n_components"),
         ({"n_components": 301}, "n_samples=300 should be >= n_components=301"),
         ({"covariance_type": "round"}, "covariance_type"),
-        ({"weights": "free"}, "weights"),
+        ({"weights_init": "free"}, "weights_init"),
         ({"algorithm": "magic"}, "algorithm"),
         ({"tol": -1.0}, "tol"),
         ({"reg_covar": -1.0}, "reg_covar"),
@@ -444,7 +460,6 @@ def test_rows_of_weight_zero_do_not_count() -> None:
         ({"weights_init": [0.5, 0.5]}, r"weights_init has shape \(2,\).*shape of \(3,\)"),
         ({"weights_init": [0.5, 0.6, 0.7]}, "weights_init must be"),
         ({"weights_init": [1.5, -0.5, 0.0]}, "weights_init must be"),
-        ({"weights_init": [0.2, 0.2, 0.6], "weights": "equal"}, "weights_init"),
         ({"means_init": np.zeros((3, 2))}, "means_init has shape"),
         ({"means_init": np.full((3, 3), np.nan)}, "means_init"),
         ({"precisions_init": np.ones((3, 3))}, "precisions_init has shape"),
@@ -552,3 +567,16 @@ def test_the_likelihood_never_falls_without_reg_covar() -> None:
         bounds = np.array(model.lower_bounds_)
         assert (np.diff(bounds) >= -2e-9 * (1 + np.abs(bounds[1:]))).all()
         assert model.stopped_ == ROUNDED and model.converged_
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "diag", "spherical"])
+def test_precisions_without_means_go_to_the_components_that_they_suit(covariance_type: str) -> None:
+    """Whatever order they are in, the start is the same."""
+    random = np.random.default_rng(0)
+    rows = np.concatenate([random.normal(size=(300, 2)) + 20, 4.0 * random.normal(size=(300, 2))])
+    fitted = GaussianMixture(2, covariance_type=covariance_type, random_state=0).fit(rows)
+    for order in ([0, 1], [1, 0]):
+        precisions = fitted.precisions_[order]
+        model = GaussianMixture(2, covariance_type=covariance_type, random_state=0, precisions_init=precisions)
+        model.fit(rows)
+        assert model.lower_bounds_[0] == pytest.approx(fitted.lower_bound_, abs=1e-3)

@@ -104,5 +104,24 @@ def test_transform_writes_to_a_memory_map(tmp_path: Path, monkeypatch: pytest.Mo
     out = np.lib.format.open_memmap(tmp_path / "d.npy", "w+", np.float32, (700, 40))
     assert model.transform(X.astype("float32"), out=out) is out
     np.testing.assert_array_equal(out, model.transform(X.astype("float32")))
-    with pytest.raises(ValueError, match=r"out must have the shape \(700, 40\), got \(3, 40\)"):
+    with pytest.raises(ValueError, match=r"out must be an array of the shape \(700, 40\), got \(3, 40\)"):
         model.transform(X, out=np.empty((3, 40)))
+    with pytest.raises(ValueError, match="got list"):
+        model.transform(X, out=[[0.0]])
+
+
+def test_limits_that_are_no_numbers_are_named() -> None:
+    for wrong in ("far", float("nan"), True):
+        with pytest.raises(ValueError, match="max_distance must be a number"):
+            MODELS["euclidean", "float64"].predict(X, max_distance=wrong)
+        with pytest.raises(ValueError, match="min_log_density must be a number"):
+            globular.GaussianMixture(2, random_state=0).fit(X).predict(X, min_log_density=wrong)
+        with pytest.raises(ValueError, match="max_size must be a number"):
+            globular.balance(MODELS["euclidean", "float64"], X, max_size=wrong)
+
+
+def test_sizes_of_an_infinite_mixture_are_those_of_its_clusters() -> None:
+    model = globular.InfiniteGaussianMixture(random_state=0).fit(X)
+    assert model.cluster_sizes_.sum() == len(X) and len(model.cluster_sizes_) == model.n_clusters_
+    with pytest.raises(AttributeError, match="labels_"):
+        globular.KMeans(3).cluster_sizes_

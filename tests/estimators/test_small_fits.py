@@ -43,7 +43,7 @@ def test_the_search_is_a_stage_before_the_iterations() -> None:
     X = blobs(n=600, C=10, D=4)
     model = KMeans(10, random_state=0).fit(X)
     assert [record.stage for record in model.history_] == ["seeds", "part", "iterations"] and model.n_iter_ == 1
-    assert model.init_ == "greedy k-means++" and model.subspace_dimension_ == 4
+    assert model.init_ == "k-means++" and model.subspace_dimension_ == 4
     squared = hard.squared_distances(X, model.cluster_centers_)
     assert (model.labels_ == squared.argmin(axis=1)).all()
     assert model.inertia_ == pytest.approx(squared.min(axis=1).sum())

@@ -76,13 +76,13 @@ def test_bounds_are_lower_bounds_of_the_score() -> None:
     assert (np.array(model.lower_bounds_[1:]) <= np.array(scores[:-1]) + 1e-9).all()
 
 
-@pytest.mark.parametrize("neighborhoods", ["estimated", "exhaustive"])
+@pytest.mark.parametrize("search", ["neighbors", "exhaustive neighbors"])
 @pytest.mark.parametrize("covariance_type", TYPES)
-def test_clusters_of_a_grid_are_found(covariance_type: str, neighborhoods: str) -> None:
+def test_clusters_of_a_grid_are_found(covariance_type: str, search: str) -> None:
     X, labels = grid()
     noise = np.random.default_rng(1).normal(size=(64, 2))
     model = VariationalGaussianMixture(
-        64, init=middles() + noise, covariance_type=covariance_type, neighborhoods=neighborhoods, random_state=0
+        64, init=middles() + noise, covariance_type=covariance_type, search=search, random_state=0
     )
     found = model.fit_predict(X)
     assert adjusted_rand_score(labels, found) > 0.98
@@ -94,9 +94,9 @@ def test_clusters_of_a_grid_are_found(covariance_type: str, neighborhoods: str) 
 @pytest.mark.parametrize("covariance_type", TYPES)
 def test_whole_neighborhoods_are_exact_em(covariance_type: str, weights: str) -> None:
     X = blobs(n=300, D=3)
-    options: dict[str, Any] = {"covariance_type": covariance_type, "weights": weights, "reg_covar": 0.0, "tol": 0.0}
+    options: dict[str, Any] = {"covariance_type": covariance_type, "reg_covar": 0.0, "tol": 0.0, "max_iter": 10}
     model = VariationalGaussianMixture(
-        6, init=X[:6], n_candidates=6, n_neighbors=6, max_iter=10, random_state=0, **options
+        6, init=X[:6], n_candidates=6, n_neighbors=6, weights=weights, random_state=0, **options
     )
     with pytest.warns(ConvergenceWarning):
         begun = clone(model).set_params(max_iter=1).fit(X)  # to know the start
@@ -105,9 +105,9 @@ def test_whole_neighborhoods_are_exact_em(covariance_type: str, weights: str) ->
     start = clone(model).set_params(max_iter=0).fit(X)
     np.testing.assert_array_equal(start.means_, X[:6])
     given = {"means_init": X[:6], "precisions_init": start.precisions_}
-    given |= {} if weights == "equal" else {"weights_init": np.full(6, 1 / 6)}
+    given |= {"weights_init": "equal" if weights == "equal" else np.full(6, 1 / 6)}
     with pytest.warns(ConvergenceWarning):
-        exact = GaussianMixture(6, algorithm="em", max_iter=10, **options, **given).fit(X)
+        exact = GaussianMixture(6, algorithm="em", **options, **given).fit(X)
     np.testing.assert_allclose(model.lower_bounds_, exact.lower_bounds_, rtol=1e-9)
     np.testing.assert_allclose(model.means_, exact.means_, rtol=1e-6, atol=1e-9)
     assert begun.lower_bound_ == model.lower_bounds_[0]
@@ -186,9 +186,9 @@ def test_files_and_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert abs(difference).max() < 1e-9
 
 
-@pytest.mark.parametrize("neighborhoods", ["estimated", "exhaustive"])
+@pytest.mark.parametrize("search", ["neighbors", "exhaustive neighbors"])
 @pytest.mark.parametrize("covariance_type", TYPES)
-def test_weight_n_is_n_copies(covariance_type: str, neighborhoods: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weight_n_is_n_copies(covariance_type: str, search: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options = VariationalGaussianMixture._options
     X = blobs(n=200, C=8)
     copies = np.random.default_rng(0).integers(0, 4, size=200)
@@ -196,7 +196,7 @@ def test_weight_n_is_n_copies(covariance_type: str, neighborhoods: str, monkeypa
         VariationalGaussianMixture, "_options", lambda self: replace(options(self), n_random=0)
     )
     model = VariationalGaussianMixture(
-        12, init=X[:12], covariance_type=covariance_type, neighborhoods=neighborhoods, random_state=0, reg_covar=1e-3
+        12, init=X[:12], covariance_type=covariance_type, search=search, random_state=0, reg_covar=1e-3
     )
     weighted = clone(model).fit(X, sample_weight=copies)
     repeated = clone(model).fit(np.repeat(X, copies, axis=0))
@@ -302,7 +302,7 @@ def test_clone_pickle_save_and_load(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"n_components": 0}, {"n_candidates": 0}, {"n_neighbors": 0}, {"neighborhoods": "near"},
+        {"n_components": 0}, {"n_candidates": 0}, {"n_neighbors": 0}, {"search": "near"},
         {"covariance_type": "full"}, {"weights": "free"}, {"tol": -1.0}, {"reg_covar": -1.0}, {"init": "guess"},
         {"n_threads": 0}, {"max_time": 0.0},
     ],

@@ -28,11 +28,14 @@ from globular import datasets
 from globular.benchmarking.adapters import find_adapter
 from globular.benchmarking.fits import Task
 from globular.benchmarking.measure import quantization_error
+from globular.threads import even_ranges, run_all
 
 F32 = NDArray[np.float32]
 FEW, MANY = 2, 12
 """Iterations of the two fits whose difference is free of what happens once."""
 WARM_UP_ROWS = 8_192
+MACHINE_TASKS = 128
+"""Tasks of the problems that measure the machine itself."""
 JUDGED_ROWS = 100_000
 """Rows of which the error is taken, the same for everybody: all would take longer than the fits."""
 
@@ -156,6 +159,30 @@ def _predict(k: int, setting: Setting) -> Timed:
     return Timed(setting.best(lambda: model.predict(X))[0])
 
 
+def _machine(kind: str, setting: Setting) -> Timed:
+    """Tasks that share nothing: what more threads gain there is what they can gain elsewhere."""
+    random = np.random.default_rng(0)
+    X = random.random((setting.rows(_MILLION), 64), dtype=np.float32)
+    spans = even_ranges(len(X), -(-len(X) // MACHINE_TASKS))
+
+    def multiply(span: tuple[int, int]) -> None:
+        some = X[slice(*span)][:384]
+        for _ in range(50):
+            some @ some.T
+
+    def add(span: tuple[int, int]) -> None:
+        for _ in range(10):
+            X[slice(*span)].sum()
+
+    def gather(span: tuple[int, int]) -> None:
+        chosen = np.random.default_rng(span[0]).integers(len(X), size=span[1] - span[0])
+        for _ in range(5):
+            np.take(X, chosen, axis=0)
+
+    work = {"products": multiply, "memory": add, "gathering": gather}[kind]
+    return Timed(setting.best(lambda: run_all(work, spans, setting.threads))[0])
+
+
 _MILLION = 1_000_000
 _LLOYD = ("globular-lloyd", "sklearn-lloyd", "faiss-kmeans")
 _FITS = ("globular-fast", "globular-balanced", "globular-best", "faiss-kmeans", "superkmeans-hierarchical")
@@ -194,6 +221,9 @@ def _problems() -> list[ThreadProblem]:
     for k in (1_000, 10_000):
         programs = ("globular", "sklearn", "faiss")
         found.append(ThreadProblem(f"predict C={k}", "predict", "call", programs, partial(_predict, k), _MILLION))
+    for kind in ("products", "memory", "gathering"):
+        run = partial(_machine, kind)
+        found.append(ThreadProblem(f"the machine, {kind}", "the machine itself", "call", _OURS_ONLY, run, _MILLION))
     return found
 
 

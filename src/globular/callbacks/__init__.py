@@ -275,7 +275,7 @@ class TimeBudget(Callback):
 
     def on_iteration(self, estimator: Any, record: Record) -> bool:
         """Look at the record's clock."""
-        return bool(record.seconds >= self.seconds)
+        return bool(record.wall_seconds >= self.seconds)
 
 
 class _Adapter(Callback):

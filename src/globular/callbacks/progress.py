@@ -59,7 +59,7 @@ class Forecast:
         self._n_alike += 1
         self.n_done = record.iteration
         self._last = record
-        if self._n_alike > 1:  # the first step of a stage also prepares it and compiles: it is no measure of the others
+        if self._n_alike > 1:  # the first step of a stage also prepares it: it is no measure of the others
             self._pace = (record.seconds - self._first_seconds) / (self._n_alike - 1)
 
     @property
@@ -77,7 +77,7 @@ class Forecast:
             return None
         left = self.iterations_left
         at_pace = None if left is None or self._pace is None else left * self._pace
-        return _smallest(at_pace, None if self.max_time is None else max(self.max_time - self._last.seconds, 0.0))
+        return _smallest(at_pace, None if self.max_time is None else max(self.max_time - self._last.wall_seconds, 0.0))
 
     @property
     def share_done(self) -> float:
@@ -175,7 +175,7 @@ class Display:
             )
         elif time.perf_counter() - self._last_line >= _SECONDS_BETWEEN_LINES:
             self._last_line = time.perf_counter()
-            self._print(f"{self._line(record)}  {format_seconds(record.seconds)} {self._remaining()}".rstrip())
+            self._print(f"{self._line(record)}  {format_seconds(record.wall_seconds)} {self._remaining()}".rstrip())
 
     def finish(self, reason: str) -> None:
         """Take the bar away and leave one line that says how it ended."""

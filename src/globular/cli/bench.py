@@ -23,7 +23,9 @@ def bench(
         str | None, typer.Option("--adapters", metavar="A,B,…", help="Libraries to compare; all installed by default.")
     ] = None,
     threads: ThreadsOption = None,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs of each; the fastest counts.")] = 1,
+    repeats: Annotated[
+        int, typer.Option("--repeats", metavar="N", min=1, help="Runs of each; the fastest counts.")
+    ] = 1,
     iterations: Annotated[
         str, typer.Option("--iterations", metavar="N,…", help="Iterations; several numbers give a curve.")
     ] = "25",

@@ -26,7 +26,9 @@ def export(
     ],
     data: RowsOption = None,
     columns: ColumnsOption = None,
-    probes: Annotated[int, typer.Option("--probes", min=1, help="For .faiss: lists that a search looks at.")] = 1,
+    probes: Annotated[
+        int, typer.Option("--probes", metavar="N", min=1, help="For .faiss: lists that a search looks at.")
+    ] = 1,
     coarse: Annotated[
         str, typer.Option("--coarse", help="For .faiss: flat, or hnsw to find lists by a graph of the centres.")
     ] = "flat",

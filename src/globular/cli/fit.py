@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from globular.cli import options
 from globular.cli.cluster import SchedulerOption, WorkersOption, dask_workers, on_workers
@@ -24,7 +22,7 @@ def fit(
     data: options.DataArgument,
     folder: options.ModelFolderOption,
     n_clusters: options.ClustersOption = None,
-    model: Annotated[Model | None, typer.Option("--model", help="What to fit; kmeans by default.")] = None,
+    model: options.ModelOption = None,
     algorithm: options.AlgorithmOption = None,
     init: options.InitOption = None,
     n_init: options.RunsOption = None,
@@ -148,6 +146,7 @@ def _report(
     console = output()
     history = estimator.history_
     inertia, error = getattr(estimator, "inertia_", None), mean_squared_error(estimator, history)
+    compiling = history[-1].compile_seconds
     centers = estimator.means_ if inertia is None else estimator.cluster_centers_
     print_table(
         console,
@@ -162,6 +161,7 @@ def _report(
             ("mean squared error", None if error is None else f"{error:.6g}"),
             ("iterations", estimator.n_iter_),
             ("seconds", _seconds_by_stage(history)),
+            ("compiling", f"{compiling:.1f} s beside these, kept for the next time" if compiling else None),
             ("distances", f"{estimator.n_distances_:,}"),
             ("model", folder),
             ("labels", labels),

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from globular.cli.inputs import open_tables, split_columns, with_standard_input
-from globular.cli.options import ColumnsOption
+from globular.cli.inputs import load_model, open_for, open_tables, split_columns, with_standard_input
+from globular.cli.options import ColumnsOption, RowsOption
 from globular.cli.shared import as_options, output, print_next, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from globular.data.columns import Column
+    from globular.estimators.certificates import Certificate
     from globular.model.history import History
     from globular.persistence import ModelInfo
 
@@ -41,20 +42,27 @@ class Contents:
 
 def info(
     paths: Annotated[
-        list[str], typer.Argument(metavar="MODEL_OR_DATA...", help="A model folder, or data files.", show_default=False)
+        list[str], typer.Argument(metavar="MODEL_OR_DATA", help="A model folder, or data files.", show_default=False)
     ],
     columns: ColumnsOption = None,
+    data: RowsOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
 ) -> None:
-    """Describe a model or data files: columns, types, rows."""
+    """Describe a model or data files: columns, types, rows.
+
+    With --data a model that has looked at few clusters a row says what that misses on these rows.
+    """
     from globular.persistence import read_info
     from globular.persistence.folder import JSON_NAME
 
     console = output()
     if len(paths) == 1 and (Path(paths[0]) / JSON_NAME).is_file():
         found = read_info(paths[0])
-        print(_model_as_json(found)) if as_json else _show_model(console, paths[0], found)
+        certificate = None if data is None else _certificate(paths[0], data, columns)
+        print(_model_as_json(found, certificate)) if as_json else _show_model(console, paths[0], found, certificate)
         return
+    if data is not None:
+        raise typer.BadParameter("needs a model to be held against these rows", param_hint="--data")
     contents = describe(with_standard_input(paths), columns)
     if as_json:
         print(json.dumps(asdict(contents), indent=2))
@@ -86,16 +94,29 @@ def describe(data: Sequence[str], columns: str | None = None) -> Contents:
     )  # fmt: skip
 
 
-def _model_as_json(found: ModelInfo) -> str:
+def _certificate(folder: str, data: Sequence[str], columns: str | None) -> Certificate | None:
+    """What a truncated model misses on these rows; None if it looks at all clusters."""
+    from globular.estimators.certificates import Certificate, is_truncated
+
+    model = load_model(Path(folder), None)
+    if not is_truncated(model):
+        return None
+    found = model.certificate(open_for(model, with_standard_input(data), columns))
+    assert isinstance(found, Certificate)
+    return found
+
+
+def _model_as_json(found: ModelInfo, certificate: Certificate | None = None) -> str:
     stored = {
         "class": found.class_name, "clusters": found.n_clusters, "columns": found.n_features, "saved": found.created,
         "globular": found.library_version, "parameters": found.parameters, "fitted": found.attributes,
         "history": [asdict(record) for record in found.history],
+        **({} if certificate is None else {"certificate": asdict(certificate)}),
     }  # fmt: skip
     return json.dumps(stored, indent=2, default=str)
 
 
-def _show_model(console: Console, path: str, found: ModelInfo) -> None:
+def _show_model(console: Console, path: str, found: ModelInfo, certificate: Certificate | None = None) -> None:
     print_table(
         console,
         f"{found.class_name} in {path}",
@@ -103,6 +124,7 @@ def _show_model(console: Console, path: str, found: ModelInfo) -> None:
             ("clusters", None if found.n_clusters is None else f"{found.n_clusters:,}"),
             ("columns", found.n_features),
             ("saved", f"{found.created} by globular {found.library_version}"),
+            *([] if certificate is None else [("certificate", str(certificate))]),
         ],
     )
     stored = [(name, _short(value)) for name, value in found.parameters.items()]
@@ -119,8 +141,8 @@ def _show_model(console: Console, path: str, found: ModelInfo) -> None:
 def _show_history(console: Console, history: History) -> None:
     from rich.table import Table
 
-    n_iterations, tail = len(history), history[-5:]
-    title = f"last {len(tail)} of {n_iterations} iterations" if len(tail) < n_iterations else "iterations"
+    tail = history[-5:]
+    title = f"last {len(tail)} of {len(history)} steps" if len(tail) < len(history) else "steps"
     table = Table(title=title, title_justify="left", title_style="bold", box=None, header_style="dim")
     for name in ("iteration", "seconds", "objective", "distances", "rows moved"):
         table.add_column(name, justify="right")

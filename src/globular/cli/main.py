@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -51,7 +51,7 @@ def _options(
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command with the given arguments (default: ``sys.argv``) and return its exit code."""
-    command = typer.main.get_command(app)
+    command = _without_types(typer.main.get_command(app))
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         with warnings_as_lines(), log_level_restored():
@@ -69,6 +69,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if code == INTERRUPTED:
         say("interrupted")
     return int(code or 0)
+
+
+def _without_types(command: Any) -> Any:
+    """The same command, whose help names no types of Python: a flag has no value, another option at least a NAME."""
+    for each in (command, *command.commands.values()):
+        for parameter in each.get_params(typer.Context(each)):
+            if parameter.param_type_name == "argument":
+                parameter.display_type_rich = lambda ctx: None
+            elif parameter.metavar is None:
+                parameter.metavar = "" if parameter.is_flag else "NAME"
+    return command
 
 
 def _one_line(error: BaseException) -> str:

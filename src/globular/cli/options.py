@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from globular.cli.models import Model
+
 LABEL_SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
 CENTER_SUFFIXES = (".npy", ".csv", ".parquet")
 
@@ -31,7 +33,7 @@ def _hush(quiet: bool) -> bool:
 DataArgument = Annotated[
     list[str],
     typer.Argument(
-        metavar="DATA...",
+        metavar="DATA",
         help="Tables of numbers: .npy .npz .csv .tsv .parquet .feather .jsonl .fvecs .bvecs .ivecs .h5 .svmlight, "
         "several of them, a folder, 'part-*.npy', or - for standard input.",
         show_default=False,
@@ -53,6 +55,9 @@ ClustersOption = Annotated[
         callback=_number_of_clusters,
         help="Number of clusters, or auto (see globular select); for infinite mixtures the most, if any.",
     ),
+]
+ModelOption = Annotated[
+    Model | None, typer.Option("--model", help=f"What to fit: {', '.join(Model)}; kmeans by default.")
 ]
 AlgorithmOption = Annotated[
     str | None,
@@ -82,11 +87,18 @@ SettingsOption = Annotated[
 ]
 IterationsOption = Annotated[int | None, typer.Option("--max-iter", metavar="N", min=0, help="Most iterations.")]
 SecondsOption = Annotated[float | None, typer.Option("--max-time", metavar="SECONDS", help="Most seconds.")]
-TolOption = Annotated[float | None, typer.Option("--tol", help="Smallest change that is worth going on for.")]
-SeedOption = Annotated[
-    int | None, typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Same seed, same result.")
+TolOption = Annotated[
+    float | None, typer.Option("--tol", metavar="X", help="Smallest change that is worth going on for.")
 ]
-ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, help="Number of threads; all cores by default.")]
+SeedOption = Annotated[
+    int | None,
+    typer.Option(
+        "--seed", metavar="N", min=0, max=2**32 - 1, help="Same seed, same result, on one machine and version."
+    ),
+]
+ThreadsOption = Annotated[
+    int | None, typer.Option("--threads", metavar="N", min=1, help="Number of threads; all cores by default.")
+]
 DeviceOption = Annotated[
     str | None, typer.Option("--device", help="Where to compute: auto (default), cpu, cuda or cuda:N.")
 ]
@@ -97,7 +109,7 @@ ColumnsOption = Annotated[
     str | None, typer.Option("--columns", metavar="A,B,…", help="Use only these columns, by name.")
 ]
 LabelsOption = Annotated[
-    Path | None, typer.Option("--labels", metavar="FILE", help="Also write the labels (.npy .csv .parquet).")
+    Path | None, typer.Option("--labels", metavar="FILE", help="Also write the labels (.npy .npz .csv .parquet).")
 ]
 CheckpointOption = Annotated[
     float | None,

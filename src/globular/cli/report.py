@@ -17,7 +17,7 @@ def report(
     page: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page.")] = Path("report.html"),
     data: RowsOption = None,
     columns: ColumnsOption = None,
-    title: Annotated[str | None, typer.Option("--title", help="Headline of the page.")] = None,
+    title: Annotated[str | None, typer.Option("--title", metavar="TEXT", help="Headline of the page.")] = None,
     images: Annotated[
         str, typer.Option("--images", metavar="HxW", help="Rows as images: auto, none, or the size as 28x28.")
     ] = "auto",

@@ -42,7 +42,9 @@ def select(
     ] = "auto",
     covariance_type: Annotated[str, typer.Option("--covariance-type", help="For gmm.")] = "full",
     metric: Annotated[str, typer.Option("--metric", help="euclidean or cosine.")] = "euclidean",
-    max_iter: Annotated[int, typer.Option("--max-iter", min=1, help="Most iterations at each number.")] = 30,
+    max_iter: Annotated[
+        int, typer.Option("--max-iter", metavar="N", min=1, help="Most iterations at each number.")
+    ] = 30,
     seed: options.SeedOption = None,
     threads: options.ThreadsOption = None,
     weights: options.WeightsOption = None,

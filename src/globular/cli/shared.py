@@ -27,6 +27,7 @@ def say(message: str) -> None:
 
 def as_options(message: str) -> str:
     """The library speaks of `columns=['a', 'b']`, the command of ``--columns a,b``."""
+    message = re.sub(r"globular\.io\.open_source\(path, (columns=\[[^\]]*\])\)", r"\1", message)
     message = message.replace("columns=[...]", "--columns A,B,…")
     return re.sub(r"columns=\[('[^\]]*)\]", lambda match: f"--columns {_joined(match[1])}", message)
 

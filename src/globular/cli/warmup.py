@@ -16,7 +16,7 @@ def warmup(
         typer.Option("--model", "-m", help="Estimator to prepare; may be repeated.", show_default="all"),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Processes at once; all cores by default.")
+        int | None, typer.Option("--jobs", "-j", metavar="N", min=1, help="Processes at once; all cores by default.")
     ] = None,
 ) -> None:
     """Compile the kernels of common fits ahead of time."""

@@ -45,13 +45,13 @@ def choose_numbers(file: str, table: Sequence[Column], columns: Sequence[str] | 
     """The columns to read: those asked for, or all; they must be numbers, or one column of lists."""
     chosen = [table[i] for i in choose_columns(file, [column.name for column in table], columns)]
     if len({column.name for column in chosen}) < len(chosen):
-        raise DataError(f"{file}: several columns have the same name; rename them, or choose with columns=[...]")
+        raise DataError(f"{file}: several columns have the same name; rename them, or choose: {reading(file)}")
     numbers = [column.name for column in chosen if column.kind == "numbers"]
     lists = [column.name for column in chosen if column.kind == "lists"]
     if len(numbers) == len(chosen) or (len(lists) == 1 and len(chosen) == 1):
         return chosen
     usable = lists[:1] or numbers
-    remedy = f"read the usable ones with columns={_shortened(usable)}" if usable else "it has no numeric column"
+    remedy = f"take the usable ones: {reading(file, _shortened(usable))}" if usable else "it has no numeric column"
     other = [f"{column.name!r} ({column.type})" for column in chosen if column.kind == "other"]
     if other:
         those = f"column {other[0]} does not" if len(other) == 1 else f"columns {', '.join(other[:5])} do not"
@@ -59,6 +59,11 @@ def choose_numbers(file: str, table: Sequence[Column], columns: Sequence[str] | 
     raise DataError(
         f"{file}: column {lists[0]!r} holds lists and {len(chosen) - 1} other columns stand beside it; {remedy}"
     )
+
+
+def reading(file: str, names: str = "[...]") -> str:
+    """How to take some columns of a file, or of a data frame; the command says ``--columns``."""
+    return f"X[{names}]" if file == "X" else f"globular.io.open_source(path, columns={names})"
 
 
 def _shortened(names: list[str]) -> str:
@@ -77,10 +82,10 @@ def check_columns(source: Source, n_columns: int, names: Sequence[str] | None) -
     own = column_names(source)
     if own is not None and names is not None and own != list(names):
         listing = [str(name) for name in names] if len(names) <= _MOST_LISTED else "[...]"
-        raise DataError(
-            f"{source.name}: other columns than those of the fit, or in another order; choose columns={listing}"
-        )
+        chosen = reading(source.name, str(listing))
+        raise DataError(f"{source.name}: other columns than those of the fit, or in another order; choose {chosen}")
     if source.n_columns != n_columns:
         raise DataError(
-            f"{source.name} has {source.n_columns} columns, the model was fitted on {n_columns}; choose columns=[...]"
+            f"{source.name} has {source.n_columns} columns, the model was fitted on {n_columns}; choose "
+            f"{reading(source.name)}"
         )

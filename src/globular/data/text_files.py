@@ -13,6 +13,7 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,7 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.data.columns import Column, choose_columns
+from globular.data.columns import Column, choose_columns, reading
 from globular.data.streamed import StreamedSource
 from globular.data.text_lines import TextFile, next_line, scan
 from globular.data.versions import FileVersion
@@ -73,7 +74,7 @@ class TextSource(StreamedSource):
         if columns is None and names[0] == "":
             raise DataError(
                 f"{self._path}: the first column has no name; it looks like the row numbers that pandas and R "
-                "write. Write the file without them (index=False), or name the columns to read with columns=[...]"
+                f"write. Write the file without them (index=False), or name the columns: {reading(str(self._path))}"
             )
         return choose_columns(str(self._path), names, columns)
 
@@ -99,7 +100,8 @@ class TextSource(StreamedSource):
                 encoding="latin-1",
             )
         except ValueError as error:
-            self._find_fault(segment, text)
+            with suppress(csv.Error):
+                self._find_fault(segment, text)
             raise DataError(f"{self._path}: cannot be parsed ({error})") from error
         if len(rows) != chunk.n_rows:
             raise DataError(
@@ -139,7 +141,7 @@ class TextSource(StreamedSource):
         elif self._header.names is None:
             remedy = "remove what is not a number"
         else:
-            remedy = "read only the numeric columns with columns=[...]"
+            remedy = f"take only the numeric columns: {reading(str(self._path))}"
         raise DataError(f"{self._path}: data row {number}: {what}, which is not a number; {remedy}")
 
     def _title(self, field: int) -> str:
@@ -204,8 +206,11 @@ def read_header(source: TextFile) -> Header:
     if not line:
         raise DataError(f"{path}: has no rows; check that it was written completely")
     text = _decoded(line)
-    delimiter = _delimiter_of(text, _decoded(following), _DELIMITERS[source.suffix])
-    fields = next(csv.reader([text], delimiter=delimiter))
+    try:
+        delimiter = _delimiter_of(text, _decoded(following), _DELIMITERS[source.suffix])
+        fields = next(csv.reader([text], delimiter=delimiter))
+    except csv.Error as error:  # carriage returns within a line, or a field without end
+        raise DataError(f"{path}: cannot be parsed ({error}); end lines by line feeds") from error
     if not _are_names(fields) and not _are_counted(fields, following):
         return Header(None, len(fields), start, delimiter)
     names = tuple(name.strip().removeprefix("#").strip() for name in fields)  # "# a,b" is numpy.savetxt's

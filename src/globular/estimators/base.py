@@ -51,8 +51,10 @@ class Estimator(SharedParameters, BaseEstimator):
     @property
     def cluster_sizes_(self) -> Any:
         """The number of rows of every cluster or component, by `labels_`; rows of weight 0 count, too."""
-        n = len(self.cluster_centers_ if hasattr(self, "cluster_centers_") else self.means_)
         labels = np.asarray(self.labels_)
+        n = vars(self).get("n_clusters_")  # of an infinite mixture, which may have more components
+        if n is None:
+            n = len(self.cluster_centers_ if hasattr(self, "cluster_centers_") else self.means_)
         return np.bincount(labels[labels >= 0], minlength=n)  # nested batches leave some without a label
 
     @abstractmethod

@@ -22,17 +22,19 @@ from globular.algorithms.steps import Step, in_units
 from globular.estimators.base import Estimator
 from globular.estimators.devices import where_x_is
 from globular.estimators.distributed import lazily
-from globular.estimators.fitted import check_common, check_indices, checked_floats
+from globular.estimators.fitted import check_common, check_indices, checked_floats, checked_limit
 from globular.estimators.inputs import Input, open_input
 from globular.estimators.memory import check_allocation
 from globular.estimators.nearest import NearestCenters
 from globular.estimators.parameters import AUTO, FROM_ONE, Constraints
 from globular.estimators.running import Fit, warn_user
 from globular.estimators.starts import filled_up, of_unit_length, spare_centers
+from globular.model.clock import Clock
 from globular.model.history import History, Record
 from globular.model.statistics import F64
 from globular.seam.among import ALL, Probe
-from globular.seam.passes import Assign, Centers, Labels
+from globular.seam.answers import Centers
+from globular.seam.passes import Assign, Labels
 from globular.seam.shard import answer
 
 TIMED_ROWS = (1024, 16384)
@@ -88,7 +90,7 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
 
     def _begin(self, X: Any, sample_weight: Any, *, watched: bool) -> Iterator[Record]:
         self._validate_params()
-        started = time.perf_counter()
+        clock = Clock()
         data = self._open(X, sample_weight, reset=True)
         self._refuse_few_rows(data)
         # centres, sums, their copies for the products; labels, orders and distances of the rows
@@ -96,7 +98,7 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
         check_allocation(
             n_bytes, "the fit, beside X", "take fewer clusters or fewer columns", at_most=self._most_bytes(data)
         )
-        return self._run(data, started, watched)
+        return self._run(data, clock, watched)
 
     def _refuse_few_rows(self, data: Input) -> None:
         if data.n_rows < self.n_clusters:
@@ -133,13 +135,13 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
         """The most steps that a run can take, where that is known."""
         return self.max_iter
 
-    def _run(self, data: Input, started: float, watched: bool) -> Iterator[Record]:
+    def _run(self, data: Input, clock: Clock, watched: bool) -> Iterator[Record]:
         """All runs of a fit, the best of which is kept."""
         random_state = check_random_state(self.random_state)
         self._warn_of_one_start()
         n_steps = self._n_steps()
         fit = Fit(
-            self, data.n_rows, max_iter=n_steps, max_time=self.max_time, started=started, watched=watched,
+            self, data.n_rows, max_iter=n_steps, max_time=self.max_time, clock=clock, watched=watched,
             foretell=partial(self._labelling_seconds, data),
             first_step=WIDE_SEARCH if self._hurries and self._last_probes() else 1.0,
         )  # fmt: skip
@@ -231,7 +233,7 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
             return where_x_is(X, self._labels(X, exact))
         labels, distances = self._labels_and_distances(X, exact)
         if max_distance is not None:
-            labels = np.where(distances > max_distance, np.int32(-1), labels)
+            labels = np.where(distances > checked_limit(max_distance, "max_distance"), np.int32(-1), labels)
         return (where_x_is(X, labels), where_x_is(X, distances)) if return_distance else where_x_is(X, labels)
 
     def _labels(self, X: Any, exact: bool) -> Labels:

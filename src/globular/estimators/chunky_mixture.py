@@ -16,15 +16,16 @@ from globular.estimators.chunky_starts import (
     resolved_max_cells,
     starting_chunky,
 )
+from globular.estimators.conditional import ConditionalMixture
 from globular.estimators.inputs import Input
 from globular.estimators.mixture_starts import GivenStart, checked_shape
-from globular.estimators.mixtures import MixtureEstimator, Run, Starting
+from globular.estimators.mixtures import Run, Starting
 from globular.estimators.parameters import AUTO, FROM_ONE, NOT_NEGATIVE, Constraints
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 
 
-class ChunkyGaussianMixture(MixtureEstimator):
+class ChunkyGaussianMixture(ConditionalMixture):
     """Gaussian mixture fitted on cells of the data: EM whose iterations do not cost the number of rows.
 
     A tree is laid over the rows and holds the weight, mean and scatter of every node. All rows of a node share their
@@ -101,8 +102,9 @@ class ChunkyGaussianMixture(MixtureEstimator):
     """
 
     _parameter_constraints: ClassVar[Constraints] = {
-        **MixtureEstimator._parameter_constraints,
+        **ConditionalMixture._parameter_constraints,
         "covariance_type": [StrOptions(set(FAMILIES))],
+        "weights": [StrOptions({"learned", "equal"})],
         "refine_tol": [NOT_NEGATIVE],
         "max_cells": [None, FROM_ONE],
         "polish": ["boolean", AUTO],
@@ -151,6 +153,10 @@ class ChunkyGaussianMixture(MixtureEstimator):
         self.callbacks = callbacks
         self.n_threads = n_threads
 
+    @property
+    def _learns_weights(self) -> bool:
+        return self.weights == "learned"
+
     def _check_fit(self, data: Input) -> None:
         if self.polish is True and data.matrix is None and self._C_prime is not None:
             raise ValueError("polish=True with n_candidates needs the rows in memory, X is streamed; set polish=False")
@@ -186,7 +192,7 @@ class ChunkyGaussianMixture(MixtureEstimator):
             max_cells=resolved_max_cells(self.max_cells, data.n_rows, self.n_components),
             polish=self._polishing(data),
             C_prime=self._C_prime,
-            learned_weights=self.weights == "learned",
+            learned_weights=self._learns_weights,
             previous_bound=previous_bound,
         )
 

@@ -46,6 +46,13 @@ def check_indices(value: Any, name: str, shape: tuple[int | None, ...], n: int, 
         raise ValueError(f"{name} refers to clusters that are not there: there are {n}; fit again")
 
 
+def checked_limit(value: Any, name: str) -> float:
+    """A number that a user gave to a method as a limit."""
+    if isinstance(value, bool) or not isinstance(value, Real) or np.isnan(float(value)):
+        raise ValueError(f"{name} must be a number, got {value!r}")
+    return float(value)
+
+
 def check_common(estimator: Any, *numbers: str) -> int:
     """Check what all models have, and those attributes that are single numbers; returns the number of columns."""
     D = estimator.n_features_in_

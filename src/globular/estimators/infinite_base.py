@@ -29,7 +29,8 @@ from globular.model.history import History
 from globular.model.observations import Prior
 from globular.model.statistics import F64, I64
 from globular.model.sticks import Sticks
-from globular.seam.passes import Answer, Labels
+from globular.seam.answers import Answer
+from globular.seam.passes import Labels
 from globular.seam.shard import Shard, answer
 from globular.threads import resolve_threads
 
@@ -37,7 +38,7 @@ NESTED_COMPONENTS, FIXED_COMPONENTS = 1000, 20
 """What `max_components=None` comes to."""
 MOST_ROWS = 2.0**53
 """Beyond, one row more is no longer another number."""
-POLISHING_STEPS, TIMES_SOWN = 10, 2
+POLISHING_STEPS, TIMES_SOWN = 30, 2
 SMALLEST_LEAF, LARGEST_LEAF, MOST_LEAVES = 16, 512, 2048
 
 
@@ -71,7 +72,6 @@ class InfiniteEstimator(MixtureEstimator):
 
     _polishes = False
     """Whether a nested fit ends with steps of EM by predictive densities."""
-    weights = "learned"
     warm_start = False
     _weights_are_counts = True
 
@@ -208,14 +208,15 @@ class InfiniteEstimator(MixtureEstimator):
         return mixture.posterior.expected_mixture(mixture.sticks.log_weights)
 
     @lazily
-    def predict(self, X: Any) -> I64:
+    def predict(self, X: Any, *, min_log_density: float | None = None) -> I64:
         """The cluster of the most likely component of every row, (n_samples,).
 
-        A row that is most likely of a component not seen yet gets the closest of those that were.
+        A row that is most likely of a component not seen yet gets the closest of those that were. Rows whose
+        log-density (`score_samples`) is below `min_log_density` are noise, and get −1.
         """
         check_is_fitted(self)
         clusters: I64 = self._clusters_known()[self._answer(X, "components", self._seen())]
-        return clusters
+        return self._without_noise(X, clusters, min_log_density)
 
     @lazily
     def predict_components(self, X: Any) -> I64:

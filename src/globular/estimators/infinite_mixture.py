@@ -11,16 +11,21 @@ from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite.clusters import clusters_of
 from globular.algorithms.infinite.infinite import Mixture
+from globular.backends.registry import shard_over
+from globular.estimators.conditional import ConditionalMixture
 from globular.estimators.fitted import checked_floats
 from globular.estimators.infinite_base import InfiniteEstimator
 from globular.estimators.infinite_priors import GivenPrior, gaussian_prior, translated
 from globular.estimators.inputs import Input
 from globular.estimators.parameters import Constraints
+from globular.model.conditional import marginal_of_infinite
 from globular.model.covariances import FAMILIES
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64
 from globular.model.wishart import KINDS, GaussianPosterior, GaussianPrior
+from globular.seam.shard import answer
+from globular.threads import resolve_threads
 
 
 class _Parts(NamedTuple):
@@ -32,7 +37,7 @@ class _Parts(NamedTuple):
     S: F64
 
 
-class InfiniteGaussianMixture(InfiniteEstimator):
+class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
     """Gaussian mixture with a Dirichlet process prior: as many components as the data speak for.
 
     A variational posterior over an infinite number of components, of which the first T have parameters of their own and
@@ -62,7 +67,8 @@ class InfiniteGaussianMixture(InfiniteEstimator):
         What a split has to lower the free energy by, per row of the component: what keeps clusters whole that are not
         quite Gaussian.
     min_component_weight : float, default=10
-        Rows (or their weight) that a component must hold to be split off: what keeps outliers in their cluster.
+        Rows (or their weight) that a component must hold to be split off, and a cluster to be one: what keeps outliers
+        in their cluster.
     concentration : float or pair of float, default=1.0
         Prior Beta(1, concentration) of the stick lengths, or Beta of the two numbers; larger means more components.
     prior : dict or None, default=None
@@ -190,7 +196,7 @@ class InfiniteGaussianMixture(InfiniteEstimator):
     def _clusters(self, data: Input, seen: GaussianParameters) -> I64:
         if self.truncation == "fixed":  # of as many components as asked for, some may be empty
             return super()._clusters(data, seen)
-        return clusters_of(data.shard, seen)
+        return clusters_of(data.shard, seen, self.min_component_weight)
 
     def _publish_posterior(self, mixture: Mixture) -> None:
         posterior, sticks = mixture.posterior, mixture.sticks
@@ -255,9 +261,28 @@ class InfiniteGaussianMixture(InfiniteEstimator):
         rows = [everything.draw(c, n, random) for c, n in enumerate(counts) if n]
         return np.vstack(rows), np.repeat(np.arange(len(counts), dtype=np.int64), counts)
 
+    def _judged(self, X: Any, want: str) -> Any:
+        whole, T = self._infinite(), len(self.weights_)
+        rows, n_threads = self._incomplete(X), resolve_threads(self.n_threads)
+        densities, probabilities = np.zeros(len(rows.rows)), np.tile(self.weights_, (len(rows.rows), 1))
+        for numbers, columns, values in rows.by_kind():
+            if len(columns):  # of nothing the density is one
+                part, shard = marginal_of_infinite(whole, columns), shard_over(values, n_threads=n_threads)
+                if want == "log_densities":
+                    densities[numbers] = answer(shard, part, want)
+                else:
+                    probabilities[numbers] = answer(shard, part.local, "probabilities")[:, :T]
+        if want == "log_densities":
+            return densities
+        return probabilities if want == "probabilities" else self._clusters_known()[probabilities.argmax(axis=1)]
+
+    def _density(self) -> GaussianParameters:
+        # of the components that were seen, whose weights lack that of the others
+        weights = self.weights_ / self.weights_.sum()
+        return GaussianParameters(weights, self.means_, self.covariances_, self.covariance_type)
+
     def _n_parameters(self) -> int:
-        plain = GaussianParameters(self.weights_, self.means_, self.covariances_, self.covariance_type)
-        return plain.n_parameters(learned_weights=True)
+        return self._density().n_parameters(learned_weights=True)
 
 
 def _named(parts: GaussianPosterior | GaussianPrior) -> dict[str, Any]:

@@ -21,11 +21,12 @@ from scipy import sparse
 from sklearn.base import ClusterMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
+from globular.algorithms.mixtures.missing import IncompleteRows
 from globular.backends.dask.opening import are_on_workers, open_on_workers
 from globular.backends.registry import check_card_memory, rows_on_card, shard_on_card, shard_over
 from globular.data import memory
 from globular.data.blocks import Source, check_table, working_dtype
-from globular.data.columns import check_columns, column_names
+from globular.data.columns import check_columns, column_names, reading
 from globular.data.frames import are_not_numbers, counting_column
 from globular.data.open import Given, is_collection, tell
 from globular.data.some_rows import choose_rows
@@ -76,6 +77,8 @@ class Input:
     """What a unit of the shard's weights is in those of the user."""
     is_streamed: bool = False
     """Whether rows are read anew for every pass, here or on workers, since memory is short."""
+    incomplete: IncompleteRows | None = None
+    """The rows as they were given, where some entries are not known; the shard has these filled in."""
 
     def labels(self, centers: F64, *, exact: bool = False) -> Labels:
         """The labels of all rows that were given: those of the shard, and the closest centre of those left out."""
@@ -138,8 +141,24 @@ def open_input(
     )  # fmt: skip
 
 
+def open_incomplete(estimator: Any, X: Any, *, reset: bool) -> F64:
+    """Rows in memory in which NaN stands for a value that is not known, (N, D), validated otherwise as all are."""
+    if lies_on_card(X):
+        raise DeviceError("X: rows with missing values are not worked on by GPUs; pass X as an array of NumPy")
+    given = tell(X)
+    if given.kind == "collection":
+        raise TypeError("X: rows with missing values are fitted in memory; pass X.compute()")
+    source = given.open()
+    rows = _validate(
+        estimator, given.value if source is None else source.whole(), source, reset=reset, accept_sparse=False,
+        n_threads=estimator.n_threads, missing=True,
+    )  # fmt: skip
+    return np.asarray(rows, dtype=np.float64)
+
+
 def _warn_of_ids(estimator: Any, rows: Any) -> None:
     """A column that numbers the rows is no coordinate, and would outweigh all others."""
+    remedy = reading(rows.name if isinstance(rows, Source) else "X")
     if isinstance(rows, Source):
         rows = rows.take(np.arange(min(rows.n_rows, ROWS_LOOKED_AT)))
     first = rows[:ROWS_LOOKED_AT]
@@ -147,7 +166,7 @@ def _warn_of_ids(estimator: Any, rows: Any) -> None:
     if name is not None:
         warn_user(
             f"X: column {name!r} numbers the rows and counts as a coordinate here; leave it out unless that is meant, "
-            "by columns=[...]",
+            f"by {remedy}",
             UserWarning,
         )
 
@@ -214,7 +233,14 @@ def _open_on_workers(estimator: Any, given: Given, sample_weight: Any, unit_rows
 
 
 def _validate(
-    estimator: Any, X: Any, source: Source | None, *, reset: bool, accept_sparse: bool, n_threads: int | None
+    estimator: Any,
+    X: Any,
+    source: Source | None,
+    *,
+    reset: bool,
+    accept_sparse: bool,
+    n_threads: int | None,
+    missing: bool = False,
 ) -> Any:
     """The rows as passes take them; the estimator notes or compares the number and the names of their columns."""
     if source is None and _is_plain(X, n_threads) and _has_columns_of(estimator, X, reset=reset):
@@ -230,7 +256,7 @@ def _validate(
             if isinstance(dtype, np.dtype) and dtype.kind not in "biufcO":  # text and dates would be converted
                 check_table(X.shape, dtype, "X")
             X = checked_csr(X) if sparse.issparse(X) else X
-            return _checked_rows(estimator, X, source, reset=reset)
+            return _checked_rows(estimator, X, source, reset=reset, missing=missing)
     except DataError:
         raise
     except (ValueError, TypeError) as error:
@@ -266,16 +292,18 @@ def _has_columns_of(estimator: Any, X: NDArray[Any], *, reset: bool) -> bool:
     return own.get("n_features_in_") == X.shape[1] and "feature_names_in_" not in own
 
 
-def _checked_rows(estimator: Any, X: Any, source: Source | None, *, reset: bool) -> Any:
+def _checked_rows(estimator: Any, X: Any, source: Source | None, *, reset: bool, missing: bool) -> Any:
     """Validate as scikit-learn does.
 
     Blocks of a file whose columns have been compared come as a source without names: they are taken without a warning.
     """
+    finite = "allow-nan" if missing else True
+    options = {"accept_sparse": "csr", "dtype": REAL_DTYPES, "order": "C", "ensure_all_finite": finite}
     if source is None:
-        return validate_data(estimator, X, accept_sparse="csr", dtype=REAL_DTYPES, order="C", reset=reset)
+        return validate_data(estimator, X, reset=reset, **options)
     if not reset:
         check_columns(source, estimator.n_features_in_, getattr(estimator, "feature_names_in_", None))
-    matrix = check_array(X, accept_sparse="csr", dtype=REAL_DTYPES, order="C", estimator=estimator, input_name="X")
+    matrix = check_array(X, estimator=estimator, input_name="X", **options)
     if reset:
         estimator.n_features_in_ = source.n_columns
         vars(estimator).pop("feature_names_in_", None)
@@ -288,17 +316,18 @@ def _checked_rows(estimator: Any, X: Any, source: Source | None, *, reset: bool)
 def _told_shortly(message: str, X: Any) -> str:
     """An error of scikit-learn in one line: the place of NaN and infinity, the columns without numbers, no values."""
     if found := re.search(r"contains (?:NaN|infinity)", message):
-        return f"{message[: found.end()]}{_place_of_infinity(X)}; fill in these values or drop their rows"
+        looked_for = np.isinf if found[0].endswith("infinity") else np.isnan
+        return f"{message[: found.end()]}{_place_of(looked_for, X)}; fill in these values or drop their rows"
     values = r":\narray=.*?\n(?=Reshape)|(?<=Complex data not supported)\n.*"
     return are_not_numbers(X) or re.sub(values, ". ", message, flags=re.DOTALL).strip()
 
 
-def _place_of_infinity(X: Any) -> str:
+def _place_of(looked_for: Callable[[Any], Any], X: Any) -> str:
     values = np.asarray(X) if not sparse.issparse(X) else np.empty(0)
     if values.ndim != 2 or values.dtype.kind != "f":
         return ""
-    with np.errstate(over="ignore"):
-        row, column = np.argwhere(~np.isfinite(values.astype(np.float64)))[0]  # long doubles may be finite in X alone
+    with np.errstate(over="ignore", invalid="ignore"):  # invalid: a NaN of the signalling kind
+        row, column = np.argwhere(looked_for(values.astype(np.float64)))[0]  # long doubles may be finite in X alone
     return f", first in row {row} (the first row is 0), column {column}"
 
 

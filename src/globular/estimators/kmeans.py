@@ -27,6 +27,8 @@ logger = logging.getLogger("globular")
 
 NAMES_ELSEWHERE = ("elkan", "full")
 """Algorithms as scikit-learn calls them."""
+CARD_BYTES_PER_PROBE = 96
+"""For orders and nominees of the cells that a row searches on a card, two for each that it searches elsewhere."""
 
 
 class KMeans(CentroidEstimator):
@@ -178,6 +180,10 @@ class KMeans(CentroidEstimator):
 
     def _most_bytes(self, data: Input) -> int:
         return most_bytes(self.n_clusters, data.n_rows, data.n_columns)
+
+    @property
+    def _card_bytes_per_row(self) -> int:
+        return super()._card_bytes_per_row + CARD_BYTES_PER_PROBE * self._options().stepping.n_probes
 
     def _take_over(self, step: Step[F64], data: Input) -> None:
         self.cluster_centers_ = np.asarray(step.lifted().astype(data.dtype))

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, ClassVar
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 
-from globular.algorithms.mixtures.em import EMOptions, em
+from globular.algorithms.mixtures.em import EMOptions, em, em_by
+from globular.algorithms.mixtures.missing import TOL_SHARE, IncompleteRows, search_start
 from globular.algorithms.mixtures.pipeline import search_is_short
+from globular.algorithms.steps import Step
+from globular.data.some_rows import choose_rows
 from globular.errors import DeviceError
 from globular.estimators.chunky_mixture import ChunkyGaussianMixture
 from globular.estimators.chunky_starts import resolved_candidates
-from globular.estimators.inputs import Input
+from globular.estimators.conditional import ConditionalMixture, checked_parameters
+from globular.estimators.inputs import Input, check_weights, open_incomplete
 from globular.estimators.mixture_starts import STARTS, GivenStart, starting_mixture, variational_means
-from globular.estimators.mixtures import MixtureEstimator, Run, Starting
+from globular.estimators.mixtures import Run, Starting
 from globular.estimators.parameters import POSITIVE, Constraints
+from globular.estimators.running import exhaust
 from globular.estimators.variational_mixture import VariationalGaussianMixture, likely_components
+from globular.estimators.weights import Weights
+from globular.model.clock import Clock
 from globular.model.covariances import FAMILIES, SEPARABLE
+from globular.model.gaussian import GaussianParameters
+from globular.model.statistics import F64
 from globular.seam.passes import Labels
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import Plant
+from globular.threads import resolve_threads
 
 logger = logging.getLogger("globular")
 
@@ -31,7 +44,7 @@ CHUNKY_FROM_ROWS, CHUNKY_FROM_COMPONENTS, CHUNKY_UP_TO_COLUMNS = 100_000, 5, 10
 """Fewest rows and components, and most columns, for which "auto" takes Chunky EM instead of exact EM."""
 
 
-class GaussianMixture(MixtureEstimator):
+class GaussianMixture(ConditionalMixture):
     """Gaussian mixture model fitted by expectation maximisation.
 
     A drop-in for :class:`sklearn.mixture.GaussianMixture` that takes sample weights, never holds a table of rows by
@@ -53,8 +66,6 @@ class GaussianMixture(MixtureEstimator):
         "variational" from 500 components on where it knows the covariance type, else "chunky" for 100,000 rows or more
         in up to 10 columns with 5 components or more (not on GPUs, which have no "chunky"), else "em", and writes its
         choice to `algorithm_`.
-    weights : {"learned", "equal"}, default="learned"
-        Whether components have mixing weights of their own. "equal" with "tied_spherical" is the model behind k-means.
     tol : float, default=1e-3
         Stop when the mean log-likelihood of a row changes by less.
     reg_covar : float or "auto", default="auto"
@@ -72,8 +83,12 @@ class GaussianMixture(MixtureEstimator):
         from. The others give starting means: k-means++ seeds, near the mean of all rows, or random rows. Rows are then
         assigned to the closest of them for the starting weights and covariances. (The variational algorithm starts from
         probing k-means, equal weights and one variance.)
-    weights_init, means_init, precisions_init : array-like or None, default=None
-        Starting parameters, in the shapes of `weights_`, `means_` and `precisions_`.
+    weights_init : array-like, "equal" or None, default=None
+        Starting weights; "equal" keeps all of them equal from the start to the end, which with "tied_spherical" is the
+        model behind k-means.
+    means_init, precisions_init : array-like or None, default=None
+        Starting parameters, in the shapes of `means_` and `precisions_`. Precisions without means, and weights beside
+        them, go to the components found whose covariances are most like theirs.
     {max_time, random_state, warm_start, verbose, callbacks, n_threads, device}
 
     Attributes
@@ -115,11 +130,11 @@ class GaussianMixture(MixtureEstimator):
     """
 
     _parameter_constraints: ClassVar[Constraints] = {
-        **MixtureEstimator._parameter_constraints,
+        **ConditionalMixture._parameter_constraints,
         "covariance_type": [StrOptions(set(FAMILIES))],
         "algorithm": [StrOptions({"auto", "em", "variational", "chunky"})],
         "init_params": [StrOptions(set(STARTS))],
-        "weights_init": ["array-like", None],
+        "weights_init": [StrOptions({"equal"}), "array-like", None],
         "means_init": ["array-like", None],
         "precisions_init": ["array-like", POSITIVE, None],
         "device": [str],
@@ -131,7 +146,6 @@ class GaussianMixture(MixtureEstimator):
         *,
         covariance_type: str = "full",
         algorithm: str = "auto",
-        weights: str = "learned",
         tol: float = 1e-3,
         reg_covar: float | str = "auto",
         max_iter: int = 100,
@@ -151,7 +165,6 @@ class GaussianMixture(MixtureEstimator):
         self.n_components = n_components
         self.covariance_type = covariance_type
         self.algorithm = algorithm
-        self.weights = weights
         self.tol = tol
         self.reg_covar = reg_covar
         self.max_iter = max_iter
@@ -168,9 +181,57 @@ class GaussianMixture(MixtureEstimator):
         self.n_threads = n_threads
         self.device = device
 
+    @property
+    def _learns_weights(self) -> bool:
+        return not isinstance(self.weights_init, str)
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, missing: bool = False) -> Self:
+        """Find the components.
+
+        Parameters
+        ----------
+        X : array, data frame, source (see :mod:`globular.io`) or path, of shape (n_samples, n_features)
+            Rows of any real type. A path or source may be larger than memory.
+        y : ignored
+        sample_weight : array of shape (n_samples,), default=None
+            Weight of every row; a row of weight 2 counts as two rows, one of weight 0 as none.
+        missing : bool, default=False
+            Whether NaN is a value that is not known. Rows, which lie in memory then, count with the columns that are
+            known of them, by exact EM to a tenth of `tol`. Otherwise NaN is an error.
+
+        Returns
+        -------
+        self
+        """
+        rows = open_incomplete(self, X, reset=True) if missing else None
+        if rows is None or not np.isnan(rows).any():
+            return super().fit(X, y, sample_weight)
+        self._validate_params()
+        exhaust(self._begin_with(self._open_incomplete(rows, sample_weight), Clock(), False))
+        self.labels_ = self.predict(X, missing=True).astype(np.int32)
+        return self
+
+    @classmethod
+    def from_parameters(cls, weights: Any, means: Any, covariances: Any, covariance_type: str = "full") -> Self:
+        """A mixture made from given parameters, without a fit; all that follows a fit works.
+
+        Parameters
+        ----------
+        weights, means, covariances : array-like
+            In the shapes of `weights_`, `means_` and `covariances_`; weights are at least 0 and add up to 1.
+        covariance_type : {"full", "tied", "diag", "spherical", "tied_spherical"}, default="full"
+
+        Examples
+        --------
+        >>> from globular import GaussianMixture
+        >>> model = GaussianMixture.from_parameters([0.3, 0.7], [[0.0, 0.0], [5.0, 5.0]], [1.0, 2.0], "spherical")
+        >>> model.predict([[1.0, 0.0], [4.0, 4.0]]).tolist()
+        [0, 1]
+        """
+        mixture = checked_parameters(weights, means, covariances, covariance_type)
+        return cls(n_components=mixture.n_components, covariance_type=covariance_type)._set(mixture)
+
     def _check_fit(self, data: Input) -> None:
-        if self.weights == "equal" and self.weights_init is not None:
-            raise ValueError("weights_init has no place with weights='equal'; leave one of them out")
         if self.algorithm == "variational" and self.covariance_type not in SEPARABLE:
             raise ValueError(
                 f"algorithm='variational' needs covariances without correlations, one of {', '.join(SEPARABLE)}; "
@@ -178,7 +239,25 @@ class GaussianMixture(MixtureEstimator):
             )
         if self.algorithm == "chunky" and data.shard.why_not(Plant):
             raise DeviceError("algorithm='chunky' does not run on GPUs; take algorithm='em', or device='cpu'")
-        self.algorithm_ = self._choose_algorithm(data)
+        if data.incomplete is not None and self.algorithm not in ("auto", "em"):
+            raise ValueError(f"missing=True needs algorithm='em'; algorithm={self.algorithm!r} takes complete rows")
+        self.algorithm_ = "em" if data.incomplete is not None else self._choose_algorithm(data)
+
+    def _open_incomplete(self, rows: F64, sample_weight: Any) -> Input:
+        """Rows that count with what is known of them, and filled ones, drawn from one Gaussian, to find a start on."""
+        names = vars(self).get("feature_names_in_")
+        if np.isnan(rows).all(axis=0).any():
+            raise ValueError(f"X: of column {np.isnan(rows).all(axis=0).argmax()} no value is known; leave it out")
+        weights = Weights.of(check_weights(sample_weight, len(rows)), self.n_components)
+        counted = choose_rows(rows, weights.rows)
+        incomplete = IncompleteRows.of(counted, weights.values, resolve_threads(self.n_threads))
+        one = incomplete.one_gaussian()
+        data = self._open(
+            IncompleteRows.of(rows).drawn(one, check_random_state(self.random_state)), sample_weight, reset=True
+        )
+        if names is not None:
+            self.feature_names_in_ = names
+        return replace(data, incomplete=incomplete)
 
     def _most_bytes(self, data: Input) -> int | None:
         if self.algorithm_ == "em":
@@ -186,11 +265,12 @@ class GaussianMixture(MixtureEstimator):
         return (self._variational() if self.algorithm_ == "variational" else self._chunky(data))._most_bytes(data)
 
     def _given(self, data: Input) -> GivenStart:
-        given = self.weights_init, self.means_init, self.precisions_init
+        weights = self.weights_init if self._learns_weights else None
+        given = weights, self.means_init, self.precisions_init
         return GivenStart.check(*given, self.n_components, data.n_columns, self.covariance_type)
 
     def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:
-        learned = self.weights == "learned"
+        learned = self._learns_weights
         options = EMOptions(
             self.max_iter, self.tol, self.reg_covar, learned_weights=learned, previous_bound=given.bound
         )
@@ -205,8 +285,29 @@ class GaussianMixture(MixtureEstimator):
                 *size, self.init_params, given.means, model._options(), rng, probes=model._choose_search() == "probing"
             )
             return model._start_at(means, data, given, rng)
+        if data.incomplete is not None:
+            return (yield from self._start_incomplete(data, data.incomplete, given, options, random_state))
         start = yield from starting_mixture(*size, self.init_params, given, options, random_state)
         return Run(em(data.shard, start, options), start)
+
+    def _start_incomplete(
+        self, data: Input, rows: IncompleteRows, given: GivenStart, options: EMOptions, random: np.random.RandomState
+    ) -> Starting:
+        limits = rows.limits(self.reg_covar)
+        within = replace(options, limits=limits)
+
+        def begin(shard: Shard) -> Generator[Step[Any], None, GaussianParameters]:
+            return starting_mixture(shard, self.n_components, self.init_params, given, within, random)
+
+        if self.init_params == "kmeans" and given.is_empty and self.n_components > 1 and self.max_iter > 0:
+            start = yield from search_start(rows, data.shard, self.n_components, begin, options, limits, random)
+        else:
+            start = yield from begin(data.shard)
+        return Run(em_by(rows.expect, start, replace(options, tol=TOL_SHARE * options.tol), limits), start)
+
+    def _finish(self, data: Input) -> None:
+        if data.incomplete is None:  # else rows have their labels by what is known of them
+            super()._finish(data)
 
     def _label(self, shard: Shard) -> Labels:
         if self.algorithm_ == "variational":
@@ -223,8 +324,9 @@ class GaussianMixture(MixtureEstimator):
 
     def _common(self) -> dict[str, Any]:
         """The parameters that the other estimators have by the same names."""
-        names = ("n_components", "covariance_type", "weights", "tol", "reg_covar", "max_iter", "n_threads")
-        return {name: getattr(self, name) for name in names}
+        names = ("n_components", "covariance_type", "tol", "reg_covar", "max_iter", "n_threads")
+        common = {name: getattr(self, name) for name in names}
+        return {**common, "weights": "learned" if self._learns_weights else "equal"}
 
     def _choose_algorithm(self, data: Input) -> str:
         if self.algorithm != "auto":

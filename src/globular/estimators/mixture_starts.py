@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
+from scipy.spatial.distance import cdist
 from sklearn.utils import check_array
 
 from globular.algorithms import seeding
@@ -17,7 +19,7 @@ from globular.algorithms.mixtures.em import EMOptions, start_at_random, start_fr
 from globular.algorithms.mixtures.pipeline import search_start
 from globular.algorithms.mixtures.probing import settle_seeds
 from globular.algorithms.seeding.common import Seeds
-from globular.algorithms.seeding.named import Start, Starting, automatic, draw_seeds
+from globular.algorithms.seeding.named import SEEDINGS, Start, Starting, automatic, draw_seeds
 from globular.algorithms.steps import Step, mapped, to_the_last
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
@@ -33,7 +35,9 @@ def _seeds(
     shard: Shard, n_components: int, rng: np.random.Generator, *, n_neighbors: int = 0, rough: bool = False
 ) -> Starting:
     """Seeds by the method for this number of components: where k-means, of whatever kind, begins for a mixture."""
-    return draw_seeds(shard, automatic(n_components), n_components, rng, rough=rough, n_neighbors=n_neighbors)
+    return draw_seeds(
+        shard, automatic(n_components, shard.n_rows), n_components, rng, rough=rough, n_neighbors=n_neighbors
+    )
 
 
 def _kmeans_means(shard: Shard, n_components: int, rng: np.random.Generator) -> Seeds:
@@ -46,7 +50,7 @@ def _kmeans_means(shard: Shard, n_components: int, rng: np.random.Generator) -> 
 
 MEANS_METHODS: dict[str, Callable[[Shard, int, np.random.Generator], Seeds]] = {
     "kmeans": _kmeans_means,
-    "k-means++": seeding.plus_plus,
+    "k-means++": SEEDINGS["k-means++"],
     "random_from_data": seeding.random,
 }
 STARTS = ("random", *MEANS_METHODS)
@@ -110,12 +114,20 @@ class GivenStart:
 
     def replace(self, mixture: GaussianParameters) -> GaussianParameters:
         """The mixture with the given parts in place of its own."""
+        order = self._order_for(mixture)
         return GaussianParameters(
-            mixture.weights if self.weights is None else self.weights,
+            mixture.weights if self.weights is None else self.weights[order],
             mixture.means if self.means is None else self.means,
-            mixture.covariances if self.covariances is None else self.covariances,
+            mixture.covariances if self.covariances is None else self.covariances[order],
             mixture.covariance_type,
         )
+
+    def _order_for(self, mixture: GaussianParameters) -> Any:
+        """Which of the given parts every component gets: without means, that with the covariance most like its own."""
+        C = mixture.n_components
+        if self.means is not None or self.covariances is None or mixture.family.tied:
+            return ...
+        return linear_sum_assignment(cdist(mixture.covariances.reshape(C, -1), self.covariances.reshape(C, -1)))[1]
 
 
 def starting_mixture(
@@ -188,7 +200,7 @@ def settled(shard: Shard, seeds: Start, rng: np.random.Generator) -> Starting:
 
 def _variational_kmeans(shard: Shard, seeds: Start, options: VariationalOptions, rng: np.random.Generator) -> Starting:
     """Centres of a variational k-means clustering, and their neighbourhoods; the rows are labelled."""
-    graph = start_rows(shard, seeds.centers, seeds.graph, options.G, False, rng)
+    graph = start_rows(shard, seeds.centers, seeds.graph, options.G, rng)
     hard = replace(options, n_warmup=0, tol=_KMEANS_TOLERANCE, max_iter=_KMEANS_ITERATIONS, relocate_empty=True)
     steps = to_the_last(variational_kmeans(shard, seeds.centers, hard, rng, graph))
     found = (yield from mapped(steps, lambda step: step.holding(step.model.centers))).model

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ import numpy as np
 from sklearn.base import DensityMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite import infinite
@@ -26,18 +24,20 @@ from globular.algorithms.steps import Step, in_units, mapped, result_of
 from globular.estimators.base import Estimator
 from globular.estimators.devices import where_x_is
 from globular.estimators.distributed import lazily
-from globular.estimators.fitted import check_common, check_indices, checked_floats
+from globular.estimators.fitted import check_common, check_indices, checked_floats, checked_limit
 from globular.estimators.inputs import Input, mean_variance, open_input
 from globular.estimators.memory import check_allocation, mixture_bytes
 from globular.estimators.mixture_starts import GivenStart
 from globular.estimators.parameters import AUTO, FROM_ONE, FROM_ZERO, NOT_NEGATIVE, Constraints
 from globular.estimators.running import Fit, warn_user
 from globular.estimators.starts import continues, filled_up, spare_centers
+from globular.model.clock import Clock
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.history import KMEANS, SEEDS, History, Record
 from globular.model.statistics import F64, I64
-from globular.seam.passes import Answer, Labels
+from globular.seam.answers import Answer
+from globular.seam.passes import Labels
 from globular.seam.shard import Shard, answer
 from globular.threads import resolve_threads
 
@@ -78,7 +78,6 @@ class MixtureEstimator(DensityMixin, Estimator):
     _parameter_constraints: ClassVar[Constraints] = {
         **Estimator._parameter_constraints,
         "n_components": [FROM_ONE],
-        "weights": [StrOptions({"learned", "equal"})],
         "reg_covar": [NOT_NEGATIVE, AUTO],
         "max_iter": [FROM_ZERO],
         "n_init": [FROM_ONE],
@@ -89,7 +88,6 @@ class MixtureEstimator(DensityMixin, Estimator):
     """Whether a weight of two is two rows rather than twice as much as one."""
     n_components: int
     covariance_type: str
-    weights: str
     reg_covar: float | str
     n_init: int
     max_iter: int
@@ -100,6 +98,11 @@ class MixtureEstimator(DensityMixin, Estimator):
     means_: F64
     weights_: F64
     covariances_: F64
+
+    @property
+    def _learns_weights(self) -> bool:
+        """Whether components have mixing weights of their own."""
+        return True
 
     @property
     def _card_bytes_per_row(self) -> int:
@@ -130,8 +133,10 @@ class MixtureEstimator(DensityMixin, Estimator):
 
     def _begin(self, X: Any, sample_weight: Any, *, watched: bool) -> Iterator[Record]:
         self._validate_params()
-        started = time.perf_counter()
-        data = self._open(X, sample_weight, reset=True)
+        return self._begin_with(self._open(X, sample_weight, reset=True), Clock(), watched)
+
+    def _begin_with(self, data: Input, clock: Clock, watched: bool) -> Iterator[Record]:
+        """Check what is left, and start."""
         self._check_rows(data)
         mean_variance(data)  # for its check
         self._check_fit(data)
@@ -141,7 +146,7 @@ class MixtureEstimator(DensityMixin, Estimator):
         n_bytes = self._most_bytes(data)
         if n_bytes is not None:
             check_allocation(0, "the fit, beside X", "take fewer components", at_most=n_bytes)
-        return self._run(data, given, started, watched)
+        return self._run(data, given, clock, watched)
 
     def _last_fit(self, data: Input) -> GivenStart:
         """Where the last fit ended."""
@@ -160,11 +165,11 @@ class MixtureEstimator(DensityMixin, Estimator):
             n_threads=resolve_threads(self.n_threads),
         )  # fmt: skip
 
-    def _run(self, data: Input, given: GivenStart, started: float, watched: bool) -> Iterator[Record]:
+    def _run(self, data: Input, given: GivenStart, clock: Clock, watched: bool) -> Iterator[Record]:
         """All runs of a fit, the best of which is kept."""
         random_state = check_random_state(self.random_state)
         limits = cache(lambda: covariance_limits(data.shard, EMOptions(reg_covar=self.reg_covar)))
-        fit = Fit(self, data.n_rows, max_iter=self.max_iter, max_time=self.max_time, started=started, watched=watched)
+        fit = Fit(self, data.n_rows, max_iter=self.max_iter, max_time=self.max_time, clock=clock, watched=watched)
 
         def begin() -> Iterator[Step[Any]]:
             self.__dict__.pop("labels_", None)  # those of the last fit
@@ -265,9 +270,19 @@ class MixtureEstimator(DensityMixin, Estimator):
         return self.fit(X, sample_weight=sample_weight).predict(X)
 
     @lazily
-    def predict(self, X: Any) -> I64:
-        """The most likely component of every row, (n_samples,)."""
-        return self._answer(X, "components")
+    def predict(self, X: Any, *, min_log_density: float | None = None) -> I64:
+        """The most likely component of every row, (n_samples,).
+
+        Rows whose log-density (`score_samples`) is below `min_log_density` are noise, and get −1.
+        """
+        return self._without_noise(X, self._answer(X, "components"), min_log_density)
+
+    def _without_noise(self, X: Any, labels: I64, min_log_density: float | None, **how: bool) -> I64:
+        """The labels, −1 for rows of less density; `how` to score them."""
+        if min_log_density is None:
+            return labels
+        labels[self.score_samples(X, **how) < checked_limit(min_log_density, "min_log_density")] = -1
+        return labels
 
     @lazily
     def predict_proba(self, X: Any) -> F64:
@@ -365,7 +380,7 @@ class MixtureEstimator(DensityMixin, Estimator):
             checked_floats(getattr(self, name), name, mixture.factors.shape)
 
     def _n_parameters(self) -> int:
-        return self._mixture().n_parameters(learned_weights=self.weights == "learned")
+        return self._mixture().n_parameters(learned_weights=self._learns_weights)
 
     def _answer(self, X: Any, want: str, model: Any = None, n_results: int = 1) -> Any:
         """What a model, by default the mixture, says of every row of X: `n_results` numbers for each."""

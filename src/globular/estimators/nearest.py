@@ -11,11 +11,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.kmeans.probing import find_labels
 from globular.data.open import as_source
+from globular.estimators.certificates import Certificate, of_centers
 from globular.estimators.devices import where_x_is
 from globular.estimators.inputs import Input, open_input
 from globular.estimators.memory import check_allocation
 from globular.model.statistics import F64, I64
-from globular.seam.passes import NEAREST, Assign, Centers, Labels, Nearest, Own
+from globular.seam.answers import NEAREST, Centers, Nearest, Own
+from globular.seam.passes import Assign, Labels
 from globular.seam.shard import answer
 
 BLOCK_BYTES = 1 << 27
@@ -87,6 +89,24 @@ class NearestCenters:
         medoids[found] = order[first]
         return medoids
 
+    def certificate(self, X: Any, n_samples: int = 1000) -> Certificate:
+        """What a search among few centres misses of X, such as that of ``predict(X, exact=False)`` or of "probing".
+
+        Parameters
+        ----------
+        X : array, CSR matrix, data frame, source or path
+        n_samples : int, default=1000
+            Rows drawn at random, each of which is held against all centres.
+
+        Returns
+        -------
+        certificate : Certificate
+            `missed`, the share of rows whose closest centre is not found; `loss`, the share by which the mean squared
+            distance is larger for it; and their standard errors.
+        """
+        check_is_fitted(self)
+        return of_centers(self._open(X, None, reset=False).shard, self._centers(), n_samples)
+
     def _labels_and_distances(self, X: Any, exact: bool = True) -> tuple[Labels, F64]:
         """The closest centre of every row, and the distance to it."""
         data, centers = self._open(X, None, reset=False), self._centers()
@@ -112,8 +132,11 @@ class NearestCenters:
         """Distances of every row to all centres, written to an array block by block."""
         check_is_fitted(self)
         source, C = as_source(X), len(self.cluster_centers_)
-        if tuple(out.shape) != (source.n_rows, C):
-            raise ValueError(f"out must have the shape {(source.n_rows, C)}, got {tuple(out.shape)}")
+        shape = tuple(getattr(out, "shape", ()))
+        if shape != (source.n_rows, C):
+            raise ValueError(
+                f"out must be an array of the shape {(source.n_rows, C)}, got {shape or type(out).__name__}"
+            )
         for block in source.blocks(max(1, BLOCK_BYTES // (8 * C))):
             data = open_input(self, as_source(block.rows), reset=False, n_threads=self.n_threads)
             out[block.start : block.stop] = answer(data.shard, Centers(self.cluster_centers_, self.metric), "distances")

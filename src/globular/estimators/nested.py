@@ -14,7 +14,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from globular.algorithms.kmeans.nested import RHO_TOGETHER, NestedModel, NestedOptions, nested_kmeans, one_batch
 from globular.algorithms.kmeans.nested_choices import BOUNDS, CELLS_GAIN, N_PROBES, SEARCHES, NestedSettings, best_start
-from globular.algorithms.kmeans.probing import label_rows
+from globular.algorithms.kmeans.probing import label_probes, label_rows
 from globular.algorithms.seeding.named import Starting
 from globular.algorithms.steps import Step, mapped, result_of
 from globular.data.memory import physical_memory
@@ -53,10 +53,9 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         How a row finds its closest centre. "exact" looks at all of them. "elkan" and "yinyang" find the same ones and
         skip what bounds rule out: "elkan" keeps a lower bound (4 bytes) per row and centre, "yinyang" one per row and
         group of about ten centres. "cells" looks at the centres of a few of about √k cells, drawn anew for every batch:
-        a cost that grows with the square root of the clusters, and labels that are now and then only the second
-        closest. "auto" takes "cells" from 1,000 clusters on; below, "elkan" where its bounds fit into a quarter of the
-        memory (512 MiB for rows that are not in memory), "yinyang" where they fit and save time, else "exact"; see
-        `search_` and the log.
+        a cost that grows with the square root of the clusters, and now and then only the second closest. "auto" takes
+        "cells" from 1,000 clusters on; below, "elkan" where its bounds fit into a quarter of the memory (512 MiB for
+        rows that are not in memory), "yinyang" where they fit and save time, else "exact"; see `search_` and the log.
     {init}
     init_size : int or None, default=None
         Rows to draw the starting centres from; None is three batches, and three rows per cluster at least.
@@ -75,7 +74,8 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         Unlike scikit-learn's, the default moves none.
     compute_labels : bool, default=True
         End with the labels and the inertia of all rows. Otherwise there is no `labels_`, and `inertia_` is the last
-        batch's estimate.
+        batch's estimate. Labels are the closest centres, as `predict` finds them; above 5,000 clusters with "cells",
+        where that would take as long as the fit, the closest of those looked at (see `label_recall_`).
     {max_time, metric, warm_start, random_state, verbose, callbacks, n_threads}
 
     Attributes
@@ -334,9 +334,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         self.cluster_centers_, self.counts_, self.sums_ = taken  # all three or, after Ctrl-C, none
 
     def _last_probes(self) -> int | None:
-        if not self.compute_labels:
-            return None
-        return N_PROBES if self.search_ == "cells" else 0
+        return label_probes(self.n_clusters, exact=self.search_ != "cells") if self.compute_labels else None
 
     def _finish(self, data: Input, reason: str) -> int:
         n_probes, centers = self._last_probes(), self._centers()

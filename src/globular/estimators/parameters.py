@@ -22,11 +22,12 @@ POSITIVE = Interval(Real, 0, None, closed="neither")
 AUTO = StrOptions({"auto"})
 
 _TEXT = """
-init : {"auto", "k-means++", "greedy k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
+init : {"auto", "k-means++", "plain k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
 callable, default="auto"
     Starting centres: the name of a seeding (see :mod:`globular.seeding`), an array with a row for each of them, or a
-    function ``(X, n, random_state) -> array``. "auto" takes greedy k-means++ for up to 64, k-means++ for up to 2,000
-    and hierarchical seeds for more; before swaps (probing k-means) hierarchical ones from 500 on.
+    function ``(X, n, random_state) -> array``. "k-means++" is scikit-learn's, the best
+    of a few draws for each seed; "plain k-means++" draws one. "auto" takes the first for up to 64 clusters or few rows,
+    the second for up to 2,000 and hierarchical seeds for more; before swaps (probing k-means) those from 500 on.
 n_init : int or "auto", default="auto"
     Number of runs from different starts, of which the best is kept; "auto" is 1.
 max_time : float or None, default=None
@@ -35,7 +36,9 @@ max_time : float or None, default=None
 metric : {"euclidean", "cosine"}, default="euclidean"
     "cosine" clusters the rows' directions (spherical k-means); centres have unit length.
 exact_labels : bool, default=False
-    End with an exact assignment of all rows (N·k distances), also where the iterations look at fewer centres.
+    From 500 clusters on, `labels_`, and so `fit_predict`, hold the closest of the centres that a row has looked at,
+    now and then not the closest of all, which `predict` finds; `label_recall_` says how often they agree. True ends
+    the fit with what `predict` finds, at N·k distances more.
 warm_start : bool, default=False
     Begin where the last fit ended instead of at a new start; one that was ended among its seeds starts anew.
 random_state : int, RandomState or None, default=None

@@ -7,7 +7,6 @@ estimator's fitted attributes current and decides when to close the generator.
 from __future__ import annotations
 
 import sys
-import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -20,6 +19,7 @@ import numpy as np
 from globular.algorithms.steps import Step
 from globular.callbacks import as_callbacks
 from globular.errors import FitInterruptedWarning
+from globular.model.clock import Clock
 from globular.model.history import PART, History, Record
 
 Model = TypeVar("Model")
@@ -33,7 +33,7 @@ SAME_PRESS_SECONDS = 1.0
 
 
 class Fit:
-    """One call of `fit`, begun at `started` on the performance counter, ended by `end`."""
+    """One call of `fit`, begun when `clock` was made, ended by `end`."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Fit:
         *,
         max_iter: int | None,
         max_time: float | None,
-        started: float,
+        clock: Clock,
         watched: bool = True,
         foretell: Callable[[], float] = lambda: 0.0,
         first_step: float = 1.0,
@@ -56,7 +56,7 @@ class Fit:
         self.max_time = max_time
         self.n_distances = 0
         self._interrupted_at: float | None = None
-        self._start = started
+        self._clock = clock
         self._callbacks = as_callbacks(estimator.callbacks, estimator.verbose)
         self._watched = watched or len(self._callbacks) > 0 or max_time is not None
         self._foretell, self._first_step = cache(foretell), first_step
@@ -67,7 +67,7 @@ class Fit:
     @property
     def seconds(self) -> float:
         """Wall time since the fit began."""
-        return time.perf_counter() - self._start
+        return self._clock.wall_seconds
 
     @property
     def interrupted(self) -> bool:
@@ -187,7 +187,8 @@ class Fit:
     def _record(self, step: Step[Any], quantization_error: float | None) -> Record:
         self.n_distances += step.n_distances
         figures = step.objective, step.n_distances, step.n_changed, quantization_error
-        return Record(step.iteration, self.seconds, *figures, step.stage)
+        compiling = self._clock.compile_seconds
+        return Record(step.iteration, max(self.seconds - compiling, 0.0), *figures, step.stage, compiling)
 
     def _asked_to_stop(self, record: Record, next_rows: int | None) -> str:
         # every callback sees every record, also when an earlier one asks to stop

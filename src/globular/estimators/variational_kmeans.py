@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from globular.algorithms.kmeans.probing import ProbingOptions
+from globular.algorithms.kmeans.probing import ProbingOptions, label_probes, label_rows
 from globular.algorithms.kmeans.swaps import swapped_start
 from globular.algorithms.kmeans.variational import HardModel, VariationalOptions, start_rows, variational_kmeans
 from globular.algorithms.steps import Step
@@ -20,10 +20,7 @@ from globular.estimators.memory import variational_bytes
 from globular.estimators.parameters import FROM_ONE, Constraints
 from globular.estimators.starts import starting_centers
 from globular.model.graph import Graph
-from globular.model.search import Search
 from globular.model.statistics import F64
-from globular.seam.among import Neighbors
-from globular.seam.passes import Assign
 from globular.threads import resolve_threads
 
 SWAPS_GAIN = 2e-3
@@ -54,17 +51,18 @@ class VariationalKMeans(CentroidEstimator):
     neighborhoods : {"estimated", "exhaustive"}, default="estimated"
         Where neighbourhoods come from: estimated from distances that rows had anyway (Eq. 8), or from all distances
         between centres, which costs O(C²D) per iteration.
-    {exact_labels, init, n_init, max_time, metric, warm_start, random_state, verbose, callbacks, n_threads, device}
+    exact_labels : bool, default=False
+        End with the exactly closest centre of every row as its label, as `predict` finds it, also above 5,000 clusters
+        (N·k distances); otherwise labels are the closest centres that were looked at there, see `label_recall_`.
+    {init, n_init, max_time, metric, warm_start, random_state, verbose, callbacks, n_threads, device}
     max_iter : int, default=200
     tol : float, default=1e-4
-        Share of the objective by which an iteration must improve it.
-    patience : int, default=3
-        Stop after this number of iterations running that improve the objective by less than `tol` of it.
+        Stop after three iterations running that improve the objective by less than this share of it.
 
     Attributes
     ----------
-    cluster_centers_, labels_, inertia_, n_iter_, history_, n_distances_, init_, stopped_
-        As in :class:`KMeans`. Labels are the closest of the clusters that a row has looked at.
+    cluster_centers_, labels_, inertia_, label_recall_, n_iter_, history_, n_distances_, init_, stopped_
+        As in :class:`KMeans`.
     neighbors_ : int32 array of shape (n_clusters, n_neighbors)
         The cluster graph: every cluster itself, then its neighbours, closest first.
 
@@ -86,7 +84,6 @@ class VariationalKMeans(CentroidEstimator):
         "n_neighbors": [FROM_ONE],
         "n_random": [Interval(Integral, 0, 15, closed="both")],
         "neighborhoods": [StrOptions({"estimated", "exhaustive"})],
-        "patience": [FROM_ONE],
         "exact_labels": ["boolean"],
         "device": [str],
     }
@@ -103,7 +100,6 @@ class VariationalKMeans(CentroidEstimator):
         n_init: int | str = "auto",
         max_iter: int = 200,
         tol: float = 1e-4,
-        patience: int = 3,
         max_time: float | None = None,
         metric: str = "euclidean",
         exact_labels: bool = False,
@@ -123,7 +119,6 @@ class VariationalKMeans(CentroidEstimator):
         self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
-        self.patience = patience
         self.max_time = max_time
         self.metric = metric
         self.exact_labels = exact_labels
@@ -150,11 +145,10 @@ class VariationalKMeans(CentroidEstimator):
             neighborhoods="exhaustive" if self.neighborhoods == "exhaustive" else "estimated",
             max_iter=self.max_iter,
             tol=self.tol,
-            patience=self.patience,
             unit_centers=self.metric == "cosine",
             relocate_empty=True,
         )
-        graph = start_rows(data.shard, chosen.centers, chosen.graph, self.n_neighbors, False, rng)
+        graph = start_rows(data.shard, chosen.centers, chosen.graph, self.n_neighbors, rng)
         yield from variational_kmeans(data.shard, chosen.centers, options, rng, graph)
 
     def _most_bytes(self, data: Input) -> int:
@@ -177,19 +171,16 @@ class VariationalKMeans(CentroidEstimator):
             check_indices(self.neighbors_, "neighbors_", (self.n_clusters, None), self.n_clusters)
 
     def _last_probes(self) -> int:
-        return 0 if self.exact_labels else 1  # neighbourhoods take about as long as one cell
+        return label_probes(self.n_clusters, exact=self.exact_labels)
 
     def _finish(self, data: Input, reason: str) -> int:
-        centers = self._centers()
+        n_probes, centers = self._last_probes(), self._centers()
         if not self.history_[-1].labels_all_rows:
-            graph = start_rows(data.shard, centers, None, self.n_neighbors, False, np.random.default_rng(0))
+            graph = start_rows(data.shard, centers, None, self.n_neighbors, np.random.default_rng(0))
             assert graph is not None
             self.neighbors_ = np.asarray(graph)
-        if self.exact_labels:
-            statistics = data.shard.run(Assign(centers, want="labels"))
-        else:
-            search = Search(min(self.n_candidates, self.n_clusters), n_random=0, seed=0, estimate=False)
-            statistics = data.shard.run(Assign(centers, Neighbors(self.neighbors_, search), "moves"))
-        self.labels_ = data.labels(centers, exact=self.exact_labels).copy()
-        self.inertia_ = statistics.objective * data.unit
-        return statistics.n_distances
+        # a row that was labelled far from its cluster has no neighbourhood to find it by: cells are another way
+        found = label_rows(data.shard, centers, n_probes)
+        self.labels_ = data.labels(centers, exact=n_probes == 0).copy()
+        self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
+        return found.n_distances

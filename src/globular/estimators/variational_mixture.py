@@ -22,13 +22,15 @@ from globular.algorithms.mixtures.variational import (
 )
 from globular.algorithms.seeding.named import STARTS, Start
 from globular.algorithms.steps import Step
+from globular.estimators.certificates import Certificate, of_mixture
+from globular.estimators.conditional import ConditionalMixture
 from globular.estimators.devices import where_x_is
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_indices
 from globular.estimators.inputs import Input
 from globular.estimators.memory import mixture_bytes, variational_bytes
 from globular.estimators.mixture_starts import GivenStart, settled
-from globular.estimators.mixtures import N_CANDIDATES, MixtureEstimator, Run, Starting
+from globular.estimators.mixtures import N_CANDIDATES, Run, Starting
 from globular.estimators.parameters import FROM_ONE, Constraints
 from globular.estimators.starts import choose_centers
 from globular.estimators.weights import EXACT_BELOW
@@ -37,17 +39,19 @@ from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import Graph
 from globular.model.history import History
 from globular.model.statistics import F64, I64, TruncatedPosterior
-from globular.seam.passes import Answer, Labels, Truncated
+from globular.seam.answers import Answer, Truncated
+from globular.seam.passes import Labels
 from globular.seam.shard import Shard, answer
 from globular.threads import resolve_threads
 
+EXHAUSTIVE = "exhaustive neighbors"
 N_NEIGHBORS = 5
 """G where it is not given."""
 NEIGHBORS_UP_TO = 25
 """Number of components up to which "auto" searches by neighbourhoods: those of K(n) hold most components then."""
 
 
-class VariationalGaussianMixture(MixtureEstimator):
+class VariationalGaussianMixture(ConditionalMixture):
     """Gaussian mixture by truncated variational EM: each row looks at few components, whatever their number.
 
     Every row keeps `n_candidates` components. Posteriors are exact on the components a row keeps and zero elsewhere,
@@ -56,8 +60,8 @@ class VariationalGaussianMixture(MixtureEstimator):
     anew each time, and lets a row look at all components of its closest cells, by matrix products; iterations in which
     this would not pay do without. "neighbors" is the paper's: every component has a neighbourhood of `n_neighbors`,
     and an iteration evaluates at most ``n_candidates * n_neighbors + 1`` densities per row, one of them at random;
-    ``n_candidates = n_neighbors`` with one variance and equal weights is its var-GMM-S
-    (``neighborhoods="estimated"``) and var-GMM-X ("exhaustive"). See
+    ``n_candidates = n_neighbors`` with one variance and equal weights is its var-GMM-S (``search="neighbors"``) and
+    var-GMM-X ("exhaustive neighbors"). See
     Forster & Lücke, *Can clustering scale sublinearly with its clusters?*, AISTATS 2018.
 
     Parameters
@@ -65,15 +69,14 @@ class VariationalGaussianMixture(MixtureEstimator):
     n_components : int, default=8
     n_candidates : int, default=5
         C′, the components that each row keeps.
-    search : {"auto", "probing", "neighbors"}, default="auto"
-        Where a row finds better components. "auto" takes "probing", but "neighbors" for up to 25 components, and where
-        `n_neighbors` or `neighborhoods` is given: they are parameters of "neighbors". `search_` tells.
+    search : {"auto", "probing", "neighbors", "exhaustive neighbors"}, default="auto"
+        Where a row finds better components. "neighbors" estimates neighbourhoods from distances that rows had anyway
+        (Eq. 8); "exhaustive neighbors" takes them from all distances between means, which costs O(C²D) per iteration.
+        "auto" takes "probing", but "neighbors" for up to 25 components, and where `n_neighbors` is given, which is a
+        parameter of neighbourhoods. `search_` tells.
     n_neighbors : int or None, default=None
         G, the size of a component's neighbourhood, itself included; None is 5. (With "probing" only the width of
         `neighbors_`.)
-    neighborhoods : {"estimated", "exhaustive"} or None, default=None
-        Where neighbourhoods come from: estimated from distances that rows had anyway (Eq. 8), which is what None takes,
-        or from all distances between means, which costs O(C²D) per iteration.
     covariance_type : {"diag", "spherical", "tied_spherical"}, default="diag"
         One variance per component and column, one per component, or one for everything.
     weights : {"learned", "equal"}, default="learned"
@@ -85,7 +88,7 @@ class VariationalGaussianMixture(MixtureEstimator):
         Added to the variances; see :class:`GaussianMixture`.
     max_iter : int, default=200
         Most iterations of one run; 0 leaves the mixture where it starts.
-    init : {"auto", "k-means++", "greedy k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
+    init : {"auto", "k-means++", "plain k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
 callable, default="auto"
         Starting means: the name of a seeding (see :mod:`globular.seeding`), an array of shape (n_components,
         n_features) or a function ``(X, n_components, random_state) -> array``. With "probing" seeds are first improved
@@ -130,12 +133,12 @@ callable, default="auto"
     """
 
     _parameter_constraints: ClassVar[Constraints] = {
-        **MixtureEstimator._parameter_constraints,
+        **ConditionalMixture._parameter_constraints,
         "n_candidates": [FROM_ONE],
-        "search": [StrOptions({"auto", "probing", "neighbors"})],
+        "search": [StrOptions({"auto", "probing", "neighbors", EXHAUSTIVE})],
         "n_neighbors": [None, FROM_ONE],
-        "neighborhoods": [None, StrOptions({"estimated", "exhaustive"})],
         "covariance_type": [StrOptions(set(SEPARABLE))],
+        "weights": [StrOptions({"learned", "equal"})],
         "init": [StrOptions(set(STARTS)), "array-like", callable],
         "device": [str],
     }
@@ -147,7 +150,6 @@ callable, default="auto"
         n_candidates: int = N_CANDIDATES,
         search: str = "auto",
         n_neighbors: int | None = None,
-        neighborhoods: str | None = None,
         covariance_type: str = "diag",
         weights: str = "learned",
         tol: float = 1e-3,
@@ -167,7 +169,6 @@ callable, default="auto"
         self.n_candidates = n_candidates
         self.search = search
         self.n_neighbors = n_neighbors
-        self.neighborhoods = neighborhoods
         self.covariance_type = covariance_type
         self.weights = weights
         self.tol = tol
@@ -182,6 +183,10 @@ callable, default="auto"
         self.callbacks = callbacks
         self.n_threads = n_threads
         self.device = device
+
+    @property
+    def _learns_weights(self) -> bool:
+        return self.weights == "learned"
 
     def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:
         probes = self._choose_search() == "probing"
@@ -212,11 +217,11 @@ callable, default="auto"
             )
             search: CandidateSearch = SearchByProbing(shard, start.graph, options, rng)
         else:
-            graph = start_rows(shard, mixture.means, chosen.graph, options.G, False, rng)
+            graph = start_rows(shard, mixture.means, chosen.graph, options.G, rng)
             start = warm_up_mixture(shard, mixture, options, rng, limits=limits, graph=graph, keep_covariances=kept)
             search = SearchByNeighborhoods(shard, start.graph, options, rng)
         self.neighbors_: Graph = np.asarray(start.graph)
-        learned = self.weights == "learned"
+        learned = self._learns_weights
         steps = truncated_em(shard, start, search, options, limits=limits, learned_weights=learned)
         return Run(steps, start.mixture)
 
@@ -224,30 +229,23 @@ callable, default="auto"
         size, n_threads = (data.n_rows, data.n_columns, self.n_components), resolve_threads(self.n_threads)
         C_prime = min(self.n_candidates, self.n_components)
         most = mixture_bytes(*size, self.covariance_type, C_prime=C_prime, n_threads=n_threads)
-        if self._choose_search() == "neighbors":  # pairs of components, as in k-means
+        if self._choose_search() != "probing":  # pairs of components, as in k-means
             options = self._options()
             most += variational_bytes(
                 *size, options.G, C_prime, options.n_random, itemsize=data.dtype.itemsize, n_threads=n_threads
             )
         return most
 
-    def _check_fit(self, data: Input) -> None:
-        if self.search == "probing" and self.neighborhoods is not None:
-            raise ValueError(
-                f"neighborhoods={self.neighborhoods!r} needs search='neighbors': probing has none; leave one out"
-            )
-
     def _choose_search(self) -> str:
         if self.search != "auto":
             return self.search
-        given = self.n_neighbors is not None or self.neighborhoods is not None
-        return "neighbors" if given or self.n_components <= NEIGHBORS_UP_TO else "probing"
+        return "neighbors" if self.n_neighbors is not None or self.n_components <= NEIGHBORS_UP_TO else "probing"
 
     def _options(self) -> VariationalOptions:
         return VariationalOptions(
             C_prime=min(self.n_candidates, self.n_components),
             G=self.n_neighbors or N_NEIGHBORS,
-            neighborhoods="exhaustive" if self.neighborhoods == "exhaustive" else "estimated",
+            neighborhoods="exhaustive" if self.search == EXHAUSTIVE else "estimated",
             max_iter=self.max_iter,
             tol=self.tol,
         )
@@ -269,7 +267,9 @@ callable, default="auto"
             check_indices(self.neighbors_, "neighbors_", (self.n_components, None), self.n_components)
 
     @lazily
-    def predict(self, X: Any, exact: bool = True) -> I64:
+    def predict(
+        self, X: Any, exact: bool = True, *, min_log_density: float | None = None, missing: bool = False
+    ) -> I64:
         """The most likely component of every row, (n_samples,).
 
         Parameters
@@ -279,14 +279,19 @@ callable, default="auto"
             False looks only at the components of a few of about √C cells of means: far fewer densities, and now and
             then the second most likely component. Cells are drawn with a fixed seed, whatever `random_state`: the same
             rows get the same answer.
+        min_log_density : float, optional
+            Rows whose log-density (`score_samples`) is below are noise, and get −1.
+        missing : bool, default=False
+            With `exact`, whether NaN is a value that is not known; see :class:`GaussianMixture`.
         """
         if exact:
-            return super().predict(X)
+            return super().predict(X, min_log_density=min_log_density, missing=missing)
         posteriors = self._posterior(X, "posterior")
-        return where_x_is(X, np.concatenate([posterior.members[:, 0] for posterior in posteriors]).astype(np.int64))
+        labels = np.concatenate([posterior.members[:, 0] for posterior in posteriors]).astype(np.int64)
+        return self._without_noise(X, where_x_is(X, labels), min_log_density)
 
     @lazily
-    def predict_proba(self, X: Any, truncated: bool = False, sparse: bool = False) -> Any:
+    def predict_proba(self, X: Any, truncated: bool = False, sparse: bool = False, *, missing: bool = False) -> Any:
         """The probability of every component given the row, (n_samples, n_components).
 
         Parameters
@@ -297,17 +302,19 @@ callable, default="auto"
             renormalised to a sum of one; the others have zero.
         sparse : bool, default=False
             With `truncated`, a CSR matrix of at most `n_candidates` entries per row instead of an array.
+        missing : bool, default=False
+            Unless `truncated`, whether NaN is a value that is not known; see :class:`GaussianMixture`.
         """
         if not truncated:
             if sparse:
                 raise ValueError("sparse=True needs truncated=True: exact probabilities are nowhere zero")
-            return super().predict_proba(X)
+            return super().predict_proba(X, missing=missing)
         parts = [_as_csr(posterior, len(self.means_)) for posterior in self._posterior(X, "posterior")]
         matrix = parts[0] if len(parts) == 1 else scipy_sparse.vstack(parts, format="csr")
         return matrix if sparse else where_x_is(X, matrix.toarray())
 
     @lazily
-    def score_samples(self, X: Any, exact: bool = True) -> F64:
+    def score_samples(self, X: Any, exact: bool = True, *, missing: bool = False) -> F64:
         """The log-likelihood of every row, (n_samples,).
 
         Parameters
@@ -315,10 +322,31 @@ callable, default="auto"
         X : array, data frame, source or path
         exact : bool, default=True
             False gives the lower bound of Eq. 10 from the `n_candidates` components that are found by way of cells.
+        missing : bool, default=False
+            With `exact`, whether NaN is a value that is not known; see :class:`GaussianMixture`.
         """
         if exact:
-            return super().score_samples(X)
+            return super().score_samples(X, missing=missing)
         return where_x_is(X, np.concatenate(self._posterior(X, "log_densities")))
+
+    def certificate(self, X: Any, n_samples: int = 1000) -> Certificate:
+        """How much the truncation to `n_candidates` components hides, by a random sample of the rows of X.
+
+        Parameters
+        ----------
+        X : array, data frame, source or path
+        n_samples : int, default=1000
+            Rows drawn at random, each of which is held against all components.
+
+        Returns
+        -------
+        certificate : Certificate
+            `missed`, the share of rows whose most likely component is not among those that are found; `loss`, the mean
+            of log-likelihood minus bound in nats a row; and their standard errors.
+        """
+        check_is_fitted(self)
+        mixture, shard = self._mixture(), self._open(X, None, reset=False).shard
+        return of_mixture(shard, mixture, min(self.n_candidates, mixture.n_components), n_samples)
 
     def _posterior(self, X: Any, want: str) -> list[Any]:
         """What the components that are found by way of cells say of all rows."""

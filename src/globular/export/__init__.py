@@ -12,7 +12,8 @@ True
 """
 
 from globular.export.faiss import to_faiss_ivf, write_faiss
+from globular.export.faiss_kmeans import Kmeans
 from globular.export.onnx import to_onnx
 from globular.export.tables import centers_from, to_npy
 
-__all__ = ["centers_from", "to_faiss_ivf", "to_npy", "to_onnx", "write_faiss"]
+__all__ = ["Kmeans", "centers_from", "to_faiss_ivf", "to_npy", "to_onnx", "write_faiss"]

@@ -17,7 +17,7 @@ from globular.data.formats import SUFFIXES, open_path
 from globular.errors import DataError
 from globular.io.beside import Batches, Lines
 from globular.io.files import check_file, write_whole
-from globular.io.tables import TABLE_WRITERS, Blocks, text_lines, write_parquet_blocks
+from globular.io.tables import TABLE_WRITERS, Blocks, text_lines, write_npy_blocks, write_parquet_blocks
 
 __all__ = ["open_source", "supported_formats", "write_array"]
 
@@ -131,7 +131,8 @@ def write_array(path: str | os.PathLike[str], array: ArrayLike, *, names: Sequen
     if names is not None and len(names) != table.shape[1]:
         raise ValueError(f"names: {len(names)} names for {table.shape[1]} columns")
     if suffix == ".npy":
-        write_whole(target, lambda file: np.save(file, values, allow_pickle=False))
+        # not np.save, which writes around Python's files and overlooks a disk that is full at the end
+        write_whole(target, lambda file: write_npy_blocks(file, [{"value": values}], len(values)))
     elif names is not None:
         block = {name: table[:, column] for column, name in enumerate(names)}
         write_whole(target, lambda file: TABLE_WRITERS[suffix](file, [block], len(values), None))

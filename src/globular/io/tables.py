@@ -33,7 +33,7 @@ def write_npy_blocks(file: BinaryIO, blocks: Blocks, n_rows: int, beside: Beside
         if number == 0:
             kind = {"descr": values.dtype.str, "fortran_order": False, "shape": (n_rows, *values.shape[1:])}
             np.lib.format.write_array_header_1_0(file, kind)
-        file.write(np.ascontiguousarray(values).tobytes())
+        file.write(np.ascontiguousarray(values).data)
 
 
 def write_npz_blocks(file: BinaryIO, blocks: Blocks, n_rows: int, beside: Beside = None) -> None:

@@ -32,6 +32,7 @@ from globular.persistence.folder import (
     read_model,
     write_folder,
 )
+from globular.persistence.older import renewed
 from globular.persistence.values import decode_value, encode_fitted, encode_parameter, omitted_name
 
 __all__ = ["ModelInfo", "check_destination", "is_model", "load", "read_info", "save"]
@@ -107,7 +108,8 @@ def load(path: str | Path) -> Any:
         raise DataError(f"{folder}: globular {__version__} has no estimator {name!r}; a newer version may have")
     parameters, omitted = _split_omitted(document["parameters"])
     with _damage_reported(folder):
-        estimator = estimator_class(**{name: decode_value(v, arrays) for name, v in parameters.items()})
+        decoded = {name: decode_value(value, arrays) for name, value in parameters.items()}
+        estimator = estimator_class(**renewed(name, decoded))
         for name, value in document["attributes"].items():
             if not _is_fitted_name(name):
                 raise ValueError(f"{name!r} is not the name of a fitted attribute")

@@ -6,7 +6,7 @@ told apart by a handful of hues in turn: with thousands of clusters no colour ca
 """
 
 from globular.plotting.history import plot_curves, plot_history, plot_selection, plot_time_quality
-from globular.plotting.models import plot_clusters, plot_graph, plot_mixture, plot_sizes
+from globular.plotting.models import plot_clusters, plot_graph, plot_mixture, plot_sizes, plot_tree
 
 __all__ = [
     "plot_clusters",
@@ -17,4 +17,5 @@ __all__ = [
     "plot_selection",
     "plot_sizes",
     "plot_time_quality",
+    "plot_tree",
 ]

@@ -46,30 +46,30 @@ def plot_history(history: Any, ax: Axes | None = None) -> Axes:
     records = records[min(max(n_seeds - 1, 0), len(records) - 1) :]
     seconds, objective = records.column("seconds"), records.column("objective")
     axes.plot(seconds, objective, color=BLUE, linewidth=1.8, marker="o", markersize=3.5)
-    _mark_stages(axes, records)
-    last = records[-1]
-    axes.annotate(
+    last, falls = records[-1], records[-1].objective < records[0].objective
+    _mark_stages(axes, records, at_top=falls)
+    axes.annotate(  # on the side where the curve is not
         f"{f'iteration {last.iteration}' if last.iteration else last.stage}: {last.objective:.5g}",
         (last.seconds, last.objective),
-        xytext=(0, 10),
+        xytext=(0, -8 if falls else 8),
         textcoords="offset points",
         ha="right",
+        va="top" if falls else "bottom",
         color=INK,
     )
     axes.set(xlabel="seconds", ylabel="objective", title="Objective during the fit")
-    axes.set_xlim(left=0)
-    axes.margins(y=0.12)
+    axes.margins(x=0.04, y=0.15)
     return tidy(axes)
 
 
-def _mark_stages(axes: Axes, records: History) -> None:
-    """A line where each stage begins, with its name; none where there is only one."""
+def _mark_stages(axes: Axes, records: History, *, at_top: bool) -> None:
+    """A line where each stage begins, with its name at an end of it; none where there is only one."""
     groups = [(stage, next(group)) for stage, group in groupby(records, key=lambda record: record.stage)]
     for stage, first in groups if len(groups) > 1 else ():
         axes.axvline(first.seconds, color=GREY, linewidth=0.8, linestyle=":")
         axes.annotate(
-            stage, (first.seconds, 1.0), xycoords=("data", "axes fraction"), xytext=(3, -2), textcoords="offset points",
-            rotation=90, va="top", fontsize="small", color=INK,
+            stage, (first.seconds, float(at_top)), xycoords=("data", "axes fraction"), xytext=(3, -2 if at_top else 2),
+            textcoords="offset points", rotation=90, va="top" if at_top else "bottom", fontsize="small", color=INK,
         )  # fmt: skip
 
 

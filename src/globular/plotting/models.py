@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.cluster import hierarchy
 
 from globular.model.covariances import FAMILIES
 from globular.plotting.axes import BLUE, GREY, HUES, INK, new_axes, tidy
@@ -238,3 +239,29 @@ def plot_graph(model: Any, ax: Axes | None = None, max_clusters: int = 5000) -> 
     axes.set(xlabel=clusters.plane.axes[0], ylabel=clusters.plane.axes[1])
     axes.set_aspect("equal", adjustable="datalim")
     return tidy(axes)
+
+
+def plot_tree(linkage: NDArray[np.float64], ax: Axes | None = None, *, n_leaves: int = 30) -> Axes:
+    """Draw the top of a tree of clusters as a dendrogram.
+
+    Parameters
+    ----------
+    linkage : array of shape (n_clusters − 1, 4)
+        Joins as SciPy has them, such as ``globular.cluster_tree(model).linkage``.
+    n_leaves : int, default=30
+        How many groups to go down to; a number in brackets says how many clusters a group has.
+
+    Examples
+    --------
+    >>> import globular
+    >>> from globular.plotting import plot_tree
+    >>> plot_tree(globular.cluster_tree([[0.0], [1.0], [5.0]]).linkage).get_title()
+    '3 clusters'
+    """
+    axes = new_axes(ax)
+    hierarchy.dendrogram(
+        linkage, n_leaves, "lastp", ax=axes, color_threshold=0.0, above_threshold_color=BLUE, leaf_rotation=90.0
+    )
+    axes.set(ylabel="√(2 × rise of the error)", title=f"{len(linkage) + 1:,} clusters")
+    tidy(axes).grid(False, axis="x")
+    return axes

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from globular.estimators.certificates import Certificate
 from globular.io.files import file_size, in_units
 from globular.model.history import History
 from globular.report.clusters import Clusters
@@ -14,7 +15,7 @@ from globular.report.clusters import Clusters
 Table = list[tuple[str, str]]
 
 
-def key_figures(model: Any, clusters: Clusters, n_rows: int | None) -> Table:
+def key_figures(model: Any, clusters: Clusters, n_rows: int | None, certificate: Certificate | None = None) -> Table:
     """The line of large numbers at the head of the page."""
     history = history_of(model)
     figures: Table = [("clusters", f"{len(clusters):,}")]
@@ -28,7 +29,12 @@ def key_figures(model: Any, clusters: Clusters, n_rows: int | None) -> Table:
         figures.append(("log-likelihood per row", f"{model.lower_bound_:.5g}"))
     if history:
         figures.append(("iterations", f"{len(history.iterations):,}"))
-        figures.append(("seconds", f"{history[-1].seconds:,.3g}"))
+        compiling = history[-1].compile_seconds
+        after = f", after {compiling:,.2g} of compiling" if compiling else ""
+        figures.append((f"seconds{after}", f"{history[-1].seconds:,.3g}"))
+    if certificate is not None:
+        figures.append(("of sampled rows missed by the search", f"{certificate.missed:.1%}"))
+        figures.append((f"lost by it, {certificate.unit}", f"{certificate.loss:.2g} ± {certificate.loss_error:.1g}"))
     return figures
 
 
@@ -90,14 +96,12 @@ def outcome(model: Any) -> Table:
     return [(name, _shown_value(value)) for name, value in found if value is not None]
 
 
-def timings(model: Any, C: int, n_rows: int | None) -> Table:
+def timings(model: Any, n_rows: int | None) -> Table:
     """Where the seconds went, as far as the history tells."""
     history = history_of(model)
     if not history:
         return []
-    seconds = np.asarray(history.column("seconds"), dtype=np.float64)
     iterations = np.asarray(history.iterations.column("seconds"), dtype=np.float64)
-    n_distances = int(np.asarray(history.column("n_distances")).sum())
     stages = history.stage_seconds
     table: Table = [(stage, _seconds(spent)) for stage, spent in stages.items()] if len(stages) > 1 else []
     if len(iterations):
@@ -109,11 +113,12 @@ def timings(model: Any, C: int, n_rows: int | None) -> Table:
         if steps.sum() > 0:
             pace = in_units(evaluated / float(steps.sum()), "", " thousand", " million", " billion", " trillion")
             table.append(("distances per second", pace))
-    table.append(("in all", _seconds(seconds[-1])))
-    table.append(("distances", f"{n_distances:,}"))
+    table.append(("in all", _seconds(history[-1].seconds)))
+    if history[-1].compile_seconds:
+        table.append(("compiling kernels, beside that", _seconds(history[-1].compile_seconds)))
+    table.append(("distances", f"{model.n_distances_:,}"))
     if n_rows:
-        exhaustive = max(1, len(history.iterations)) * n_rows * C
-        table.append(("share of rows × clusters × iterations", percent(n_distances / exhaustive)))
+        table.append(("distances of a row", f"{model.n_distances_ / n_rows:,.4g}"))
     return table
 
 

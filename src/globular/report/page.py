@@ -23,6 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 from globular._version import __version__
 from globular.data.blocks import Source
 from globular.data.open import as_source
+from globular.estimators.certificates import Certificate, is_truncated
 from globular.io.files import check_file, write_whole
 from globular.model.history import Record
 from globular.report import figures
@@ -85,7 +86,9 @@ def write_report(
     source = None if data is None else as_source(data)
     found = None if source is None else scan(model, centers, source, n_exemplars_for(*centers.shape), progress)
     clusters = describe_clusters(model, found)
-    report = Report(model, clusters, picture_clusters(clusters, found, source, wanted), source, found)
+    certificate = model.certificate(source) if source is not None and is_truncated(model) else None
+    pictures = picture_clusters(clusters, found, source, wanted)
+    report = Report(model, clusters, pictures, source, found, certificate)
     page = report.html(title).encode("utf-8")
     return write_whole(target, lambda file: file.write(page))
 
@@ -99,6 +102,7 @@ class Report:
     pictures: Pictures
     source: Source | None
     scan: Scan | None
+    certificate: Certificate | None = None
 
     @property
     def n_rows(self) -> int | None:
@@ -112,7 +116,8 @@ class Report:
             "title": html.escape(heading),
             "subtitle": html.escape(self._subtitle()),
             "style": _asset("style.css"),
-            "figures": _figures(figures.key_figures(self.model, self.clusters, self.n_rows)),
+            "logo": _asset("logo.svg"),
+            "figures": _figures(figures.key_figures(self.model, self.clusters, self.n_rows, self.certificate)),
             "sizes": _figures(figures.size_figures(self.clusters)),
             "settings": self._settings(),
             "data": _as_script_text(self._data()),
@@ -140,7 +145,7 @@ class Report:
             n_bytes = self.source.n_rows * self.source.n_columns * self.source.dtype.itemsize
         sections = [
             ("Outcome", figures.outcome(self.model)),
-            ("Time", figures.timings(self.model, C, n_rows)),
+            ("Time", figures.timings(self.model, n_rows)),
             ("Memory", figures.memory(self.model, C, n_rows, n_bytes)),
             ("Chosen settings", changed),
             ("Default settings", usual),

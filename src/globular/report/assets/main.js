@@ -8,6 +8,7 @@ async function start() {
   const map = new ClusterMap(byId("canvas"), data, {
     select(id) {
       showCluster(panel, data, id, select);
+      if (id >= 0) bringIntoView(panel, byId("map"));
       history.replaceState(null, "", id < 0 ? location.pathname + location.search : `#cluster-${id}`);
     },
     hover(id) {
@@ -17,7 +18,7 @@ async function start() {
       if (data.errors) lines.push(`${data.error_name} ${digits(data.errors[id])}`);
       tip.innerHTML = lines.filter(Boolean).join("<br>");
       const x = map.screenX(id) + 14, y = map.screenY(id) + 14;
-      tip.style.left = `${x + tip.offsetWidth > map.width ? x - tip.offsetWidth - 28 : x}px`;
+      tip.style.left = `${Math.max(6, x + tip.offsetWidth > map.width ? x - tip.offsetWidth - 28 : x)}px`;
       tip.style.top = `${Math.min(y, map.height - tip.offsetHeight - 6)}px`;
     },
     hint() {
@@ -54,6 +55,13 @@ async function start() {
   await loadPictures(data);
   if (map.selected >= 0) showCluster(panel, data, map.selected, select);
 }
+
+// on narrow screens the panel lies below the map: show its beginning, and as much of the map as there is room for
+function bringIntoView(panel, map) {
+  const top = panel.getBoundingClientRect().top, most = 0.55 * innerHeight;
+  if (top > most && top >= map.getBoundingClientRect().bottom) scrollBy({ top: top - most, behavior: glide() });
+}
+function glide() { return matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth"; }
 
 function mapNote(data) {
   const parts = [];
@@ -213,7 +221,7 @@ function drawExtremes(data, select) {
       const row = event.target.closest("tr[data-id]");
       if (!row) return;
       select(Number(row.dataset.id), true);
-      document.getElementById("map-section").scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+      document.getElementById("map-section").scrollIntoView({ behavior: glide() });
     });
     plot.replaceChildren(table);
   };

@@ -1,0 +1,256 @@
+"""What a fitted Gaussian mixture says of some of its columns: their mixture, and the other columns given them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils.validation import check_array, check_is_fitted
+
+from globular.algorithms.mixtures.missing import IncompleteRows
+from globular.backends.registry import shard_over
+from globular.estimators.distributed import lazily
+from globular.estimators.inputs import naming, open_incomplete
+from globular.estimators.memory import check_allocation
+from globular.estimators.mixture_starts import checked_shape
+from globular.estimators.mixtures import MixtureEstimator
+from globular.model.conditional import Conditional, marginal
+from globular.model.covariances import FAMILIES
+from globular.model.gaussian import GaussianParameters
+from globular.model.history import History
+from globular.model.statistics import F64, I64
+from globular.seam.shard import answer
+from globular.threads import resolve_threads
+
+NUMBERS_PER_BLOCK = 1 << 20
+"""Responsibilities, or values, that regression holds at a time."""
+
+
+class ConditionalMixture(MixtureEstimator):
+    """Base of the mixtures of Gaussians, which are closed under taking columns and under knowing some of them."""
+
+    @lazily
+    def predict(self, X: Any, *, min_log_density: float | None = None, missing: bool = False) -> I64:
+        """The most likely component of every row, (n_samples,).
+
+        Parameters
+        ----------
+        X : array, data frame, source or path
+        min_log_density : float, optional
+            Rows whose log-density (`score_samples`) is below are noise, and get −1.
+        missing : bool, default=False
+            Whether NaN is a value that is not known: such rows, in memory, are judged by the columns that are known of
+            them. Otherwise NaN is an error.
+        """
+        if not missing:
+            return super().predict(X, min_log_density=min_log_density)
+        return self._without_noise(X, self._judged(X, "components"), min_log_density, missing=True)
+
+    @lazily
+    def predict_proba(self, X: Any, *, missing: bool = False) -> F64:
+        """The probability of every component given the row, (n_samples, n_components); float32 for such rows.
+
+        Parameters
+        ----------
+        X : array, data frame, source or path
+        missing : bool, default=False
+            Whether NaN is a value that is not known; see `predict`.
+        """
+        return self._judged(X, "probabilities") if missing else super().predict_proba(X)
+
+    @lazily
+    def score_samples(self, X: Any, *, missing: bool = False) -> F64:
+        """The log-likelihood of every row, (n_samples,).
+
+        Parameters
+        ----------
+        X : array, data frame, source or path
+        missing : bool, default=False
+            Whether NaN is a value that is not known; then it is the log-density of the known columns.
+        """
+        return self._judged(X, "log_densities") if missing else super().score_samples(X)
+
+    def impute(self, X: Any) -> F64:
+        """The rows with their expected values in place of NaN, (n_samples, n_features).
+
+        The expectation is that of the conditional density given the columns that are known of the row.
+
+        Examples
+        --------
+        >>> from globular import GaussianMixture
+        >>> model = GaussianMixture.from_parameters([1.0], [[0.0, 0.0]], [[[1.0, 0.5], [0.5, 1.0]]])
+        >>> model.impute([[2.0, float("nan")], [1.0, 5.0]]).tolist()
+        [[2.0, 1.0], [1.0, 5.0]]
+        """
+        return self._incomplete(X).filled(self._density())
+
+    def _judged(self, X: Any, want: str) -> Any:
+        """What the columns that are known of every row say: "components", "probabilities" or "log_densities"."""
+        rows, mixture = self._incomplete(X), self._density()
+        if want == "log_densities":
+            return np.logaddexp.reduce(rows.log_joint(mixture), axis=1)
+        probabilities = rows.probabilities(mixture)
+        return probabilities.argmax(axis=1) if want == "components" else probabilities
+
+    def _incomplete(self, X: Any) -> IncompleteRows:
+        """Rows in which NaN stands for a value that is not known."""
+        check_is_fitted(self)
+        rows = open_incomplete(self, X, reset=False)
+        n_numbers = len(self.means_) + 3 * rows.shape[1]
+        check_allocation(8 * len(rows) * n_numbers, f"{n_numbers} numbers for every row", "pass X in parts")
+        return IncompleteRows.of(rows, n_threads=resolve_threads(self.n_threads))
+
+    def marginal(self, columns: Any) -> Any:
+        """The mixture of some of the columns.
+
+        Parameters
+        ----------
+        columns : int, str or sequence of them
+            Numbers of columns, or their names where the fit has seen names. The marginal has them in this order.
+
+        Returns
+        -------
+        GaussianMixture
+            Made from `weights_`, `means_` and `covariances_`; all that follows a fit works.
+
+        Examples
+        --------
+        >>> from globular import GaussianMixture
+        >>> model = GaussianMixture.from_parameters([0.5, 0.5], [[0.0, 1, 2], [3, 4, 5]], [1.0, 2.0], "spherical")
+        >>> model.marginal([2, 0]).means_.tolist()
+        [[2.0, 0.0], [5.0, 3.0]]
+        """
+        check_is_fitted(self)
+        numbers = self._numbers(columns)
+        return self._made(marginal(self._density(), numbers), numbers)
+
+    def condition(self, columns: Any, values: Any, return_std: bool = False) -> Any:
+        """The other columns, given the values of some.
+
+        Parameters
+        ----------
+        columns : int, str or sequence of them
+            The columns that are known, by number or by name.
+        values : array of shape (n_columns,) or (n_rows, n_columns)
+            What is known of them, in the order of `columns`: one row, or many.
+        return_std : bool, default=False
+            Of many rows, whether to return the standard deviations as well.
+
+        Returns
+        -------
+        GaussianMixture
+            Given one row: the mixture of the other columns, in their order.
+        mean : array of shape (n_rows, n_others)
+            Given many rows: the expected values of the other columns, which is regression.
+        std : array of shape (n_rows, n_others)
+            Standard deviations about them, if `return_std`.
+
+        Examples
+        --------
+        >>> from globular import GaussianMixture
+        >>> model = GaussianMixture.from_parameters([1.0], [[0.0, 0.0]], [[[1.0, 0.5], [0.5, 1.0]]])
+        >>> given = model.condition([0], [2.0])
+        >>> given.means_.tolist(), given.covariances_.tolist()
+        ([[1.0]], [[[0.75]]])
+        >>> model.condition([0], [[2.0], [4.0]]).tolist()
+        [[1.0], [2.0]]
+        """
+        check_is_fitted(self)
+        numbers = self._numbers(columns)
+        if len(numbers) == self.n_features_in_:
+            raise ValueError("columns names all columns; leave at least one to be told of")
+        with naming("values"):
+            rows = check_array(np.atleast_1d(values), dtype=np.float64, order="C", ensure_2d=False, input_name="values")
+        if rows.ndim > 2 or rows.shape[-1] != len(numbers):
+            expected = f"({len(numbers)},) for one row or (n_rows, {len(numbers)})"
+            raise ValueError(f"values has shape {rows.shape}, expected {expected}: a value for each of columns")
+        given = Conditional.of(self._density(), numbers)
+        if rows.ndim == 2:
+            means, std = self._moments(given, rows, return_std=return_std)
+            return (means, std) if return_std else means
+        if return_std:
+            raise ValueError("return_std=True needs many rows of values: the answer to one row is a mixture")
+        others = np.setdiff1d(np.arange(self.n_features_in_), numbers)
+        return self._made(given.mixture(rows, self._responsibilities(given.known, rows[None])[0]), others)
+
+    def _moments(self, given: Conditional, rows: F64, *, return_std: bool) -> tuple[F64, F64]:
+        """Means and standard deviations of the other columns, block by block."""
+        n_rows, n_others = len(rows), given.others.n_features
+        check_allocation(16 * n_rows * n_others, f"{2 * n_others} numbers for every row", "pass values in parts")
+        means, std = np.empty((n_rows, n_others)), np.empty((n_rows if return_std else 0, n_others))
+        step = max(1, NUMBERS_PER_BLOCK // max(given.known.n_components, self.n_features_in_))
+        for begin in range(0, n_rows, step):
+            span = slice(begin, begin + step)
+            shares = self._responsibilities(given.known, rows[span])
+            means[span] = given.expected(rows[span], shares)
+            if return_std:
+                std[span] = np.sqrt(given.variances(rows[span], shares, means[span]))
+        return means, std
+
+    def _responsibilities(self, mixture: GaussianParameters, rows: F64) -> F64:
+        shard = shard_over(rows, n_threads=resolve_threads(self.n_threads))
+        return np.asarray(answer(shard, mixture, "probabilities"), dtype=np.float64)
+
+    def _density(self) -> GaussianParameters:
+        """The mixture that `weights_`, `means_` and `covariances_` are."""
+        return self._mixture()
+
+    def _numbers(self, columns: Any) -> I64:
+        """The numbers of columns given by number or by name, each of which may occur once."""
+        names, D = list(getattr(self, "feature_names_in_", ())), self.n_features_in_
+        given = np.atleast_1d(np.asarray(columns)).ravel()
+        if given.dtype.kind in "UO":
+            unknown = [name for name in given.tolist() if name not in names]
+            if unknown:
+                known = f"the fit has seen {', '.join(map(str, names))}" if names else "the fit has seen no names"
+                raise ValueError(f"columns: there is no column {unknown[0]!r}; {known}")
+            given = np.array([names.index(name) for name in given], dtype=np.int64)
+        if given.dtype.kind not in "iu" or not len(given):
+            raise ValueError(f"columns must be one or more numbers or names of columns, got {columns!r}")
+        if given.min() < -D or given.max() >= D:
+            raise ValueError(f"columns must be numbers from 0 to {D - 1}, got {columns!r}")
+        numbers = np.where(given < 0, given + D, given).astype(np.int64)
+        if len(np.unique(numbers)) < len(numbers):
+            raise ValueError(f"columns must differ from each other, got {columns!r}")
+        return numbers
+
+    def _made(self, mixture: GaussianParameters, columns: I64) -> Any:
+        """A mixture of some columns, with their names, as an estimator that answers as this one is set to."""
+        kind = import_module("globular").GaussianMixture  # which stands on this module
+        made = kind(
+            n_components=mixture.n_components, covariance_type=mixture.covariance_type,
+            random_state=self.random_state, n_threads=self.n_threads,
+        )._set(mixture)  # fmt: skip
+        if "feature_names_in_" in vars(self):
+            made.feature_names_in_ = self.feature_names_in_[columns]
+        return made
+
+    def _set(self, mixture: GaussianParameters) -> Self:
+        """Take parameters over as if a fit had found them, without an iteration."""
+        self.n_features_in_ = mixture.n_features
+        self._publish_mixture(mixture, np.dtype(np.float64))
+        self.history_, self.lower_bounds_, self.lower_bound_ = History(), [], -np.inf
+        self.n_iter_, self.n_distances_, self.converged_ = 0, 0, False
+        self.stopped_ = "no fit: made from given parameters"
+        return self
+
+
+def checked_parameters(weights: Any, means: Any, covariances: Any, covariance_type: str) -> GaussianParameters:
+    """Parameters that a user gave as a mixture; an error names the one that is wrong."""
+    if covariance_type not in FAMILIES:
+        raise ValueError(f"covariance_type must be one of {', '.join(FAMILIES)}, got {covariance_type!r}")
+    family, shape = FAMILIES[covariance_type], np.shape(means)
+    if len(shape) != 2 or 0 in shape:
+        raise ValueError(f"means has shape {shape}, expected (n_components, n_features)")
+    means = checked_shape(means, shape, "means")
+    weights = checked_shape(weights, shape[:1], "weights")
+    if (weights < 0).any() or abs(weights.sum() - 1.0) > 1e-6:
+        raise ValueError(
+            "weights must be at least 0 and add up to 1, "
+            f"got a smallest of {weights.min():.6g} and a sum of {weights.sum():.6g}"
+        )
+    covariances = checked_shape(covariances, family.shape(*shape), "covariances", f"{covariance_type} covariance")
+    if not family.is_positive(covariances):
+        raise ValueError(f"covariances must be {family.requirement} for covariance_type={covariance_type!r}")
+    return GaussianParameters(weights / weights.sum(), means, covariances, covariance_type)

@@ -1,0 +1,161 @@
+"""Missing values: mixtures that are told so take NaN for what is not known, all others refuse it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+
+from globular import ChunkyGaussianMixture, GaussianMixture, InfiniteGaussianMixture, VariationalGaussianMixture
+from globular.model.covariances import FAMILIES
+from globular.model.gaussian import GaussianParameters
+from globular.model.statistics import F64
+from makers import blobs, weights_for
+from reference import missing as reference
+
+GAUSSIANS = [
+    GaussianMixture(3, random_state=0),
+    VariationalGaussianMixture(3, random_state=0),
+    ChunkyGaussianMixture(3, random_state=0),
+]
+ALL = pytest.mark.parametrize(
+    "estimator", [*GAUSSIANS, InfiniteGaussianMixture(random_state=0)], ids=lambda each: type(each).__name__
+)
+
+
+def with_holes(X: F64, share: float = 0.2, seed: int = 1) -> F64:
+    """A copy of which entries are missing at random."""
+    return np.where(np.random.default_rng(seed).uniform(size=X.shape) < share, np.nan, X)
+
+
+@pytest.mark.parametrize("estimator", GAUSSIANS, ids=lambda each: type(each).__name__)
+def test_rows_are_judged_by_what_is_known_of_them(estimator: Any) -> None:
+    X = blobs(300, 3, 4)
+    model = clone(estimator).fit(X)
+    holes = with_holes(X[:40], 0.4)
+    holes[0] = np.nan
+    mixture = GaussianParameters(model.weights_, model.means_, model.covariances_, model.covariance_type)
+    shares, densities = zip(*(reference.row_posterior(mixture, row) for row in holes), strict=True)
+    np.testing.assert_allclose(model.score_samples(holes, missing=True), densities, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(model.predict_proba(holes, missing=True), shares, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(model.predict(holes, missing=True), np.argmax(shares, axis=1))
+    np.testing.assert_allclose(model.score_samples(X, missing=True), model.score_samples(X), rtol=1e-10)
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "diag"])
+def test_infinite_mixtures_judge_by_predictive_densities_of_what_is_known(covariance_type: str) -> None:
+    """The density of a row is that of what is known of it, integrated over what is not."""
+    X = blobs(60, 2, 3)
+    model = InfiniteGaussianMixture(covariance_type=covariance_type, random_state=0).fit(X)
+    row, steps = X[0], np.linspace(-400.0, 400.0, 400_001)
+    rows = np.tile(row, (len(steps), 1))
+    rows[:, 1] = steps
+    integral = np.trapezoid(np.exp(model.score_samples(rows)), steps)
+    row = np.where([False, True, False], np.nan, row)
+    found = model.score_samples([row, np.full(3, np.nan)], missing=True)
+    np.testing.assert_allclose(np.exp(found), [integral, 1.0], rtol=1e-4)
+    for method in (model.score_samples, model.predict_proba, model.predict):
+        np.testing.assert_allclose(method(X, missing=True), method(X), rtol=1e-10, atol=1e-12)
+    assert model.predict_proba(row[None], missing=True).shape == (1, model.n_components_)
+
+
+@ALL
+def test_imputed_values_are_expected_ones(estimator: Any) -> None:
+    X = blobs(300, 3, 4)
+    model = clone(estimator).fit(X)
+    holes = with_holes(X)
+    filled = model.impute(holes)
+    weights = model.weights_ / model.weights_.sum()
+    mixture = GaussianParameters(weights, model.means_, model.covariances_, model.covariance_type)
+    np.testing.assert_allclose(filled, [reference.imputed(row, mixture) for row in holes], rtol=1e-9, atol=1e-9)
+    np.testing.assert_array_equal(filled[~np.isnan(holes)], X[~np.isnan(holes)])
+    by_means = np.where(np.isnan(holes), np.nanmean(holes, axis=0), holes)
+    assert np.mean((filled - X) ** 2) < 0.5 * np.mean((by_means - X) ** 2)
+
+
+@ALL
+def test_nan_is_an_error_unless_it_is_said_to_be_missing(estimator: Any) -> None:
+    X = blobs(300, 3, 4)
+    holes = with_holes(X)
+    with pytest.raises(ValueError, match="X contains NaN"):
+        clone(estimator).fit(holes)
+    model = clone(estimator).fit(X)
+    for method in ("predict", "predict_proba", "score_samples", "score"):
+        with pytest.raises(ValueError, match="X contains NaN"):
+            getattr(model, method)(holes)
+
+
+@pytest.mark.parametrize("covariance_type", sorted(FAMILIES))
+def test_a_fit_with_holes_is_nearly_that_of_complete_rows(covariance_type: str) -> None:
+    random = np.random.default_rng(3)
+    true = GaussianMixture.from_parameters(
+        [0.5, 0.3, 0.2], 4.0 * random.normal(size=(3, 4)), FAMILIES[covariance_type].isotropic(1.0, 3, 4),
+        covariance_type,
+    ).set_params(random_state=0)  # fmt: skip
+    X, new = true.sample(2000)[0], true.set_params(random_state=1).sample(4000)[0]
+    complete = GaussianMixture(3, covariance_type=covariance_type, random_state=0).fit(X)
+    model = GaussianMixture(3, covariance_type=covariance_type, random_state=0).fit(with_holes(X), missing=True)
+    assert model.converged_ and model.algorithm_ == "em" and model.labels_.shape == (2000,)
+    assert {"part", "iterations"} <= {record.stage for record in model.history_}
+    assert model.score(new) > complete.score(new) - 0.05
+
+
+def test_a_fit_of_complete_rows_is_the_same_either_way() -> None:
+    X = blobs(300, 3, 4)
+    plain, told = GaussianMixture(3, random_state=0).fit(X), GaussianMixture(3, random_state=0).fit(X, missing=True)
+    np.testing.assert_array_equal(told.means_, plain.means_)
+    np.testing.assert_array_equal(told.labels_, plain.labels_)
+
+
+def test_threads_weights_and_names_have_their_place() -> None:
+    X = blobs(200, 3, 4)
+    weights, holes = np.round(weights_for(200)), with_holes(X)
+    frame = pd.DataFrame(holes, columns=list("abcd"))
+    one, two = (
+        GaussianMixture(2, random_state=0, n_threads=n).fit(frame, sample_weight=weights, missing=True) for n in (1, 2)
+    )
+    np.testing.assert_array_equal(one.means_, two.means_)
+    assert list(one.feature_names_in_) == list("abcd") and len(one.labels_) == 200
+    repeated = GaussianMixture(2, means_init=one.means_, tol=0, max_iter=5)
+    with pytest.warns(match="did not converge"):
+        weighted = clone(repeated).fit(holes, sample_weight=weights, missing=True)
+    copies = np.repeat(holes, weights.astype(int), axis=0)
+    assert weighted.lower_bound_ > weighted.lower_bounds_[0]
+    np.testing.assert_allclose(
+        weighted.score_samples(copies, missing=True).sum(), weights @ weighted.score_samples(holes, missing=True)
+    )
+
+
+def test_files_are_read_and_what_is_elsewhere_is_refused(tmp_path: Path) -> None:
+    X = with_holes(blobs(100, 2, 3))
+    np.save(tmp_path / "X.npy", X)
+    model = GaussianMixture(2, random_state=0).fit(tmp_path / "X.npy", missing=True)
+    np.testing.assert_array_equal(model.means_, GaussianMixture(2, random_state=0).fit(X, missing=True).means_)
+    np.testing.assert_array_equal(model.impute(tmp_path / "X.npy"), model.impute(X))
+    array = pytest.importorskip("dask.array").from_array(X, chunks=(50, 3))
+    with pytest.raises(TypeError, match="X: rows with missing values are fitted in memory"):
+        model.fit(array, missing=True)
+    lazy = model.predict_proba(array, missing=True)
+    np.testing.assert_allclose(lazy.compute(scheduler="sync"), model.predict_proba(X, missing=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({"column": np.nan}, {}, "X: of column 1 no value is known"),
+        ({"entry": np.inf}, {}, "X contains infinity, first in row 200 .*, column 2"),
+        ({}, {"algorithm": "chunky"}, "missing=True needs algorithm='em'"),
+        ({}, {"covariance_type": "diag", "algorithm": "variational"}, "missing=True needs algorithm='em'"),
+        ({}, {"n_components": 400}, "n_components=400"),
+    ],
+)
+def test_what_cannot_be_fitted_is_named(change: dict[str, float], options: dict[str, Any], message: str) -> None:
+    X = with_holes(blobs(300, 3, 4))
+    X[:, 1] = change.get("column", X[:, 1])
+    X[200, 2] = change.get("entry", 0.0)
+    with pytest.raises(ValueError, match=message):
+        GaussianMixture(**{"n_components": 2, **options}).fit(X, missing=True)

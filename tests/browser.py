@@ -55,10 +55,12 @@ class Browser:
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._send(f"{domain}.enable")
-        self._send(
-            "Emulation.setDeviceMetricsOverride",
-            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
-        )
+        self.resize(width, height)
+
+    def resize(self, width: int, height: int) -> None:
+        """Give the page another size."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self._send("Emulation.setDeviceMetricsOverride", size)
 
     def open(self, page: Path, *, seconds: float = 30.0) -> float:
         """Load a file and wait until it says it is ready; returns the seconds that took."""

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import sys
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatch
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import globular
 from attack.cases import Case
+from attack.exceptions import EXCEPTIONS
+from attack.test_files import FILES, whole
 from attack.test_fits import check_centers, check_inertia, check_mixture, fit, same_bits
 from attack.thresholds import THRESHOLDS
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-THIN = Case(900, 3, 40, "blobs", "float32", "uneven", 0)
-WIDE = Case(700, 24, 30, "blobs", "float32", "some zero", 1)
-SPARSE = Case(500, 20, 25, "blobs", "csr32", "uneven", 2)
+THIN = Case(500, 3, 25, "blobs", "float32", "uneven", 0)
+WIDE = Case(400, 24, 20, "blobs", "float32", "some zero", 1)
+SPARSE = Case(300, 20, 15, "blobs", "csr32", "uneven", 2)
 DENSE = Case(600, 3, 6, "blobs", "float64", "uneven", 3)
 FITS: dict[str, list[tuple[str, Case, dict[str, Any]]]] = {
     "centers": [
@@ -23,9 +31,15 @@ FITS: dict[str, list[tuple[str, Case, dict[str, Any]]]] = {
         ("KMeans", WIDE, {"algorithm": "probing"}),
         ("KMeans", SPARSE, {"algorithm": "yinyang"}),
     ],
+    "few": [("KMeans", THIN, {}), ("KMeans", WIDE, {}), ("KMeans", WIDE, {"metric": "cosine"})],
+    "seeds": [
+        ("KMeans", THIN, {"init": init, "algorithm": "lloyd"})
+        for init in ("random", "plain k-means++", "k-means++", "afk-mc2", "k-means||", "hierarchical")
+    ],
     "batches": [
         ("NestedMiniBatchKMeans", THIN, {"batch_size": 100}),
         ("NestedMiniBatchKMeans", SPARSE, {"batch_size": 60}),
+        ("NestedMiniBatchKMeans", WIDE, {"batch_size": 60, "search": "yinyang"}),
     ],
     "neighbors": [("VariationalKMeans", THIN, {}), ("VariationalKMeans", WIDE, {"n_candidates": 1})],
     "mixtures": [
@@ -35,8 +49,17 @@ FITS: dict[str, list[tuple[str, Case, dict[str, Any]]]] = {
     ],
     "trees": [("ChunkyGaussianMixture", DENSE, {}), ("InfiniteGaussianMixture", DENSE, {})],
 }
+SMALL: Mapping[str, Mapping[str, Any]] = {
+    "centers": {
+        "model.few_rows.MOST_ROWS": 0,
+        "algorithms.kmeans.coreset.FEWEST_ROWS": (32, 32),
+        "algorithms.kmeans.coreset.LEAST_PER_CLUSTER": 2,
+    },
+    "files": {"estimators.inputs.MEMORY_SHARE": 0.0},
+}
+"""What else is changed, so that the few rows of a test come to what many rows come to."""
 SIDES = [
-    pytest.param(name, family, value, id=f"{name}={value:g}")
+    pytest.param(name, family, value, id=f"{name}={value}")
     for name, (family, values) in THRESHOLDS.items()
     for value in values
 ]
@@ -51,9 +74,10 @@ def change(monkeypatch: pytest.MonkeyPatch, name: str, value: float) -> None:
             monkeypatch.setattr(known, constant, value)
 
 
-@pytest.mark.parametrize(("name", "family", "value"), SIDES)
-def test_either_side(name: str, family: str, value: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    change(monkeypatch, name, value)
+@pytest.mark.parametrize(("name", "family", "value"), [side for side in SIDES if side.values[1] != "files"])
+def test_either_side(name: str, family: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for constant, small in ({**SMALL.get(family, {}), name: value}).items():
+        change(monkeypatch, constant, small)
     for estimator, case, options in FITS[family]:
         model = fit(estimator, case, options)
         if family in ("mixtures", "trees"):
@@ -65,3 +89,56 @@ def test_either_side(name: str, family: str, value: float, monkeypatch: pytest.M
         if estimator == "KMeans":
             check_inertia(model, case)
         same_bits(model, fit(estimator, case, options, n_threads=3), names)
+
+
+@pytest.mark.parametrize(("name", "family", "value"), [side for side in SIDES if side.values[1] == "files"])
+def test_either_side_of_reading(
+    name: str, family: str, value: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for constant, small in ({**SMALL[family], name: value}).items():
+        change(monkeypatch, constant, small)
+    rows = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
+    np.save(tmp_path / "columns.npy", np.asfortranarray(rows))
+    globular.io.write_array(tmp_path / "written.csv", rows)
+    for file in FILES:
+        (tmp_path / file).write_bytes(whole(file))
+    wanted = globular.KMeans(3, init=rows[:3], algorithm="lloyd").fit(rows).cluster_centers_
+    for path in sorted(tmp_path.iterdir()):
+        found = globular.KMeans(3, init=rows[:3], algorithm="lloyd").fit(path).cluster_centers_
+        np.testing.assert_allclose(found, wanted, rtol=1e-6, err_msg=path.name)
+
+
+def constants() -> Iterator[str]:
+    """Every name in capitals of the package that stands for a number, or for some."""
+    package = Path(globular.__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        module = ".".join(path.relative_to(package).with_suffix("").parts).removesuffix("__init__").rstrip(".")
+        for line in ast.parse(path.read_text(encoding="utf-8")).body:
+            targets = line.targets if isinstance(line, ast.Assign) else [getattr(line, "target", None)]
+            if not isinstance(line, ast.Assign | ast.AnnAssign) or not _is_number(line.value):
+                continue
+            for name in (name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)):
+                if name.isupper():
+                    yield f"{module}.{name}"
+
+
+def _is_number(value: Any) -> bool:
+    """Whether an expression is made of numbers alone, as far as its text says."""
+    if isinstance(value, ast.Constant):
+        return isinstance(value.value, int | float) and not isinstance(value.value, bool)
+    if isinstance(value, ast.Tuple):
+        return bool(value.elts) and all(map(_is_number, value.elts))
+    if isinstance(value, ast.Dict):
+        return bool(value.values) and all(map(_is_number, value.values))
+    if isinstance(value, ast.BinOp):
+        return any(map(_is_number, (value.left, value.right)))
+    return isinstance(value, ast.UnaryOp) and _is_number(value.operand)
+
+
+def test_every_constant_has_its_two_sides_or_a_reason_why_not() -> None:
+    known = list(constants())
+    excepted = {name: [p for p in EXCEPTIONS if fnmatch(name, p)] for name in known if name not in THRESHOLDS}
+    assert [name for name, patterns in excepted.items() if not patterns] == []
+    assert [name for name in THRESHOLDS if name not in known] == []
+    used = {pattern for patterns in excepted.values() for pattern in patterns}
+    assert [pattern for pattern in EXCEPTIONS if pattern not in used] == []

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.verbeek2003 import figure1, figure2, fits, speed
+from experiments.verbeek2003 import figure1, figure2, fits, printed, speed
+from globular.algorithms.mixtures.em import EMOptions, covariance_limits
+from globular.backends.cpu import CpuShard
 from globular.errors import DataError
 
 
@@ -17,7 +19,7 @@ def test_figure_1(tmp_path: Path) -> None:
     assert found.shape == (2, 4) and found.min() >= -1e-6  # optimal is never worse
     assert found[:, -1].max() < 1e-6  # single rows: both rules are the posterior
     text = (tmp_path / "report.md").read_text()
-    assert "Never worse here: yes" in text and (tmp_path / "figure1.png").is_file()
+    assert "| yes |" in text and "**Set-up.**" in text and (tmp_path / "figure1.png").is_file()
 
 
 def test_figure_2(tmp_path: Path) -> None:
@@ -29,6 +31,31 @@ def test_figure_2(tmp_path: Path) -> None:
     assert figure2.growth(found["N"], "operations").exponent > 0.5
     text = (tmp_path / "report.md").read_text()
     assert "separation" in text and "to the power of" in text and (tmp_path / "figure2.png").is_file()
+
+
+def test_figure_2_as_printed(tmp_path: Path) -> None:
+    config = figure2.Config(fits.Problem(N=1500, n_test=300), {"N": (1000, 20_000), "c": (1, 3)})
+    found = printed.report(config, tmp_path, n_runs=1)
+    again = printed.report(config, tmp_path, n_runs=2)  # adds a run
+    assert again["N"]["1000"][:1] == found["N"]["1000"] and len(again["c"]["3"]) == 2
+    assert printed.slope(again["N"]) > 0.5  # cells do not become more with the rows
+    text = (tmp_path / "report.md").read_text()
+    assert "cells; no step on rows" in text and "Not run: sweeps over" not in text
+    assert (tmp_path / "figure2-printed.png").is_file()
+
+
+def test_the_printed_algorithm_never_lowers_its_bound_and_ends_as_em_on_rows() -> None:
+    rows = fits.draw(fits.Problem(N=40, k=2), 0).rows[:40]
+    shard = CpuShard(rows)
+    start = fits.kmeans_start(rows, 2, 0)
+    limits = covariance_limits(shard, EMOptions())
+    coarse, fine = (printed.chunky_as_printed(shard, start, limits, tol) for tol in (1e-2, 0.0))
+    assert coarse.n_cells < fine.n_cells and coarse.operations < fine.operations
+
+
+def test_operations_of_a_cell_are_those_of_a_row_and_its_scatter() -> None:
+    row, cell = (printed.operations(1, 3, cells=cells) for cells in (False, True))
+    assert cell - row == 2 * (9 + 3) and printed.operations(1, 3, cells=False, m_step=False) == 9 + 9
 
 
 def test_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +75,7 @@ def test_missing_data_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         speed.hipparcos()
 
 
-@pytest.mark.parametrize("module", [figure1, figure2, speed])
+@pytest.mark.parametrize("module", [figure1, figure2, printed, speed])
 def test_commands_explain_themselves(module: object, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         module.main(["--help"])

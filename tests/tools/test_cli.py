@@ -23,6 +23,7 @@ from globular._version import __version__
 from globular.cli.main import run
 from globular.cli.models import Model
 from globular.datasets import many_blobs, separated_mixture
+from globular.model import clock
 
 
 @pytest.fixture
@@ -78,6 +79,21 @@ def test_fit_reports_and_names_the_next_command(data: Path, tmp_path: Path, caps
     assert f"{model.n_distances_:,}" in printed.out
     assert f"globular predict '{folder}' {data} -o labels.npy" in printed.out
     assert "\x1b" not in printed.err and printed.err.count("\n") <= 3  # a log file stays readable
+
+
+def test_fit_tells_compiling_apart(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = iter([0.0])
+    monkeypatch.setattr(clock, "_compiled", lambda: next(compiled, 6.1))
+    assert command("fit", data, "-k", 20, "-o", tmp_path / "model") == 0
+    assert "6.1 s beside these" in capsys.readouterr().out
+
+
+def test_help_names_no_types_of_python(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("", "fit", "select", "predict", "info", "report", "export", "demo", "bench", "warmup"):
+        assert command(*name.split(), "--help") == 0
+        assert not re.search(r"<\w[\w ]*[>|]|list\[", capsys.readouterr().out), name
 
 
 def test_quiet_says_nothing(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -406,7 +422,7 @@ def test_predict_refuses_and_writes_nothing(
 def test_info_of_a_model(model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("info", model_folder) == 0
     printed = capsys.readouterr().out
-    for expected in ("KMeans", "random_state", __version__, "iterations", "array 20 × 3"):
+    for expected in ("KMeans", "random_state", __version__, "steps", "array 20 × 3"):
         assert expected in printed
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import types
 
 import numpy as np
 import pytest
 
-from experiments import common
+from experiments import common, verdicts
 from experiments.forster2018 import figure2, figure3, figure_c1, fits, table2, table2_rows, traces
 from globular import KMeans, datasets, seeding
 from globular.errors import DataError
@@ -62,7 +63,7 @@ def test_savings_of_mixtures_are_at_least_the_least(grid):
 def test_traced_free_energy_rises_and_stays_below_the_likelihood(grid, kind, how):
     X, seeds = grid
     variant = fits.Variant(kind, 4, neighborhoods=how, max_iter=12)
-    found = traces.trace(X, seeds, variant, 0, likelihood=True)
+    found = traces.trace(X, seeds, variant, 0)
     energies = found.free_energies[np.isfinite(found.free_energies)]
     assert (np.diff(energies) >= -1e-9 * np.abs(energies[1:])).all()
     both = np.isfinite(found.log_likelihoods) & np.isfinite(found.free_energies)
@@ -77,8 +78,8 @@ def test_table_keeps_what_was_measured_and_adds_to_it(tmp_path, capsys):
         n_clusters=36,
         load=table2_rows.birch(6, 30),
         entries=(
-            table2_rows.Entry(fits.Variant("k-means", 3, 1, 5, max_iter=15), "9×", 1.5, common.Band(-50, 50)),
-            table2_rows.Entry(fits.Variant("GMM", 2, 1, 5, max_iter=15), least_savings=1000.0),
+            table2_rows.Entry(fits.Variant("k-means", 3, 1, 5), "9×", 1.5),
+            table2_rows.Entry(fits.Variant("GMM", 2, 1, 5), "400× / 1000×", 1000.0),
         ),
         max_iter=15,
     )
@@ -86,13 +87,15 @@ def test_table_keeps_what_was_measured_and_adds_to_it(tmp_path, capsys):
     table2.report(config, tmp_path)
     first = common.read_results(tmp_path / "table2.json")
     text = (tmp_path / "report.md").read_text()
-    assert "Not run: var-GMM-S G=2 + 1" in text and "+1.5 %" in text and "| yes |" in text
+    assert "Not run: var-GMM-S G=2 + 1" in text and "+1.5 %" in text and "| yes |" in text and "| not run |" in text
+    assert all(run["n_iter"] <= 15 for run in first["birch-256"]["entries"]["var-k-means-S G=3 + 1"]["runs"])
     table2.report(dataclasses.replace(config, only=("GMM",)), tmp_path)
     second = common.read_results(tmp_path / "table2.json")
     text = (tmp_path / "report.md").read_text()
     assert second["birch-256"]["baseline"] == first["birch-256"]["baseline"]
     assert set(second["birch-256"]["entries"]) == {"var-k-means-S G=3 + 1", "var-GMM-S G=2 + 1"}
-    assert "Not run" not in text and "**no**" in text and text.count("## Table 2") == 1
+    assert "Not run" not in text and "| not run |" not in text
+    assert "**no**" in text and text.count("## Table 2") == 1 and "**Set-up.**" in text
     assert (tmp_path / "table2.png").read_bytes().startswith(b"\x89PNG")
     assert "birch-256" in capsys.readouterr().out and not list(tmp_path.rglob("*.part"))
 
@@ -104,11 +107,31 @@ def test_missing_data_is_said_and_not_fatal(tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "report.md").exists()
 
 
-def test_figure_2(tmp_path):
-    found = figure2.report(figure2.Config(side=4, sizes=(2, 5, 16), n_iter=6, n_runs=2), tmp_path)
-    assert len(found) == 12 and all(len(runs) == 2 for runs in found.values())
-    assert (tmp_path / "figure2.png").is_file()
-    assert "var-GMM-X" in (tmp_path / "report.md").read_text()
+def test_figures_2_and_c1_are_of_the_same_runs(tmp_path):
+    config = dataclasses.replace(figure_c1.BIRCH, sizes=(2, 3, 5, 25), n_iter=5, n_runs=2, every=2)
+    found = figure_c1.report([config], tmp_path)["birch"]
+    assert found["GMM G=25"].gap == pytest.approx(0.0, abs=1e-6)  # all clusters: the bound is tight
+    assert found["var-k-means-S G=3"].gap > 0
+    assert len(found) == 2 + 4 * 3 and all(len(runs) == 2 for runs in found.values())
+    again = figure2.report(config, tmp_path, report_only=True)
+    assert {name: list(runs.finals) for name, runs in again.items()} == {n: list(r.finals) for n, r in found.items()}
+    more = figure_c1.measure(dataclasses.replace(config, n_runs=3), tmp_path)
+    assert all(len(runs) == 3 and list(runs.finals[:2]) == list(found[name].finals) for name, runs in more.items())
+    text = (tmp_path / "report.md").read_text()
+    assert "var-GMM-X" in text and text.count("**Set-up.**") == 2
+    assert (tmp_path / "figure2.png").is_file() and (tmp_path / "figure-c1-birch.png").is_file()
+
+
+def test_added_up_runs_have_the_mean_and_its_error(grid):
+    X, seeds = grid
+    each = [traces.trace(X, seeds, fits.Variant("k-means", 4, max_iter=5), seed) for seed in range(3)]
+    runs = traces.Runs()
+    for one in each:
+        runs.add(one)
+    errors = np.array([one.errors for one in each])
+    np.testing.assert_allclose(runs.mean("errors"), errors.mean(axis=0), rtol=1e-7)
+    np.testing.assert_allclose(runs.error_of_mean("errors"), errors.std(axis=0) / math.sqrt(2), rtol=1e-4, atol=1e-5)
+    assert runs.first_within(float(errors.mean(axis=0)[-1]) * 1.0001) <= 5 and runs.first_within(0.0) is None
 
 
 def test_figure_3(tmp_path, capsys):
@@ -136,14 +159,6 @@ def test_slope():
     assert math.isnan(figure3.slope([10, 100], [None, 5]))
 
 
-def test_figure_c1(tmp_path):
-    config = dataclasses.replace(figure_c1.BIRCH, sizes=(3, 25), n_iter=5, n_runs=2, every=2)
-    found = figure_c1.report([config], tmp_path)["birch"]
-    assert figure_c1.gap(found["var-GMM-S G=25"]) == pytest.approx(0.0, abs=1e-6)  # all clusters: the bound is tight
-    assert figure_c1.gap(found["var-k-means-S G=3"]) > 0
-    assert (tmp_path / "figure-c1-birch.png").is_file()
-
-
 @pytest.mark.parametrize("module", [table2, figure2, figure3, figure_c1])
 def test_commands_explain_themselves(module, capsys):
     with pytest.raises(SystemExit) as stopped:
@@ -151,6 +166,30 @@ def test_commands_explain_themselves(module, capsys):
     assert stopped.value.code == 0 and "--quick" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         module.main(["--runs", "0"])
+
+
+def test_a_report_lists_what_came_out():
+    text = "# Title\n\n<!-- b -->\n## Fig. 2\n\nOf 2 claims 1 inside, 1 outside, 0 not run.\n<!-- end of b -->\n"
+    once = common.with_contents(text, "Fig. 1 is an illustration.")
+    assert "| Fig. 2 | Of 2 claims 1 inside, 1 outside, 0 not run. |" in once and "Fig. 1 is" in once
+    assert common.with_contents(once, "Fig. 1 is an illustration.") == once
+
+
+def test_claims_say_what_was_not_run():
+    asked = [
+        verdicts.near("a", -4.3, -3.0), verdicts.near("b", -4.3, 0.0), verdicts.near("c", 1.0, None),
+        verdicts.said("d", "3 of 4", None),
+    ]  # fmt: skip
+    assert [one.verdict for one in asked] == ["yes", "**no**", "not run", "–"]
+    assert verdicts.tally(asked) == "Of 4 claims 1 inside, 1 outside, 1 not run."
+    assert "| −4.3 % | −3.0 % | −6.3 % … −2.3 % | yes |" in verdicts.claims_table(asked)
+
+
+def test_one_command_makes_the_whole_report(tmp_path):
+    made = []
+    experiments = [types.SimpleNamespace(__name__="a.b", main=lambda given: made.append(given) or 0)] * 2
+    assert verdicts.whole_report("All", tmp_path, experiments, ["--quick", "--runs", "2"]) == 0
+    assert made == [["-o", str(tmp_path), "--quick", "--runs", "2"]] * 2
 
 
 def test_bands():
@@ -170,5 +209,5 @@ def test_sections_of_a_report_replace_themselves(tmp_path):
     for section, body in (("a", "one"), ("b", "two"), ("a", r"three \1")):
         common.update_report(path, "Title", section, body)
     text = path.read_text()
-    assert text.startswith("# Title\n") and "one" not in text
+    assert text.startswith("# Title\n") and "one" not in text and text.count("<!-- contents -->") == 1
     assert text.index(r"three \1") < text.index("two")

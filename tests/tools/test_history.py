@@ -23,6 +23,7 @@ records = st.builds(
     n_changed=st.none() | counts,
     quantization_error=st.none() | finite,
     stage=st.sampled_from(["seeds", "part", "swaps", "iterations"]),
+    compile_seconds=finite,
 )
 
 
@@ -104,6 +105,7 @@ def test_to_pandas_has_one_row_per_iteration() -> None:
     assert frame["iteration"].tolist() == [1, 2, 3]
     assert set(frame.columns) == {
         "iteration", "seconds", "objective", "n_distances", "n_changed", "quantization_error", "stage",
+        "compile_seconds",
     }  # fmt: skip
 
 

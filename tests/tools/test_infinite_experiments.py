@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import sparse
+from sklearn.feature_extraction.text import TfidfTransformer
 
 from experiments.kurihara2006 import figure1, figure2, figure3, fits, peers, text
 from globular.errors import DataError
@@ -15,17 +17,21 @@ from globular.errors import DataError
 
 def test_figure_1(tmp_path: Path) -> None:
     found = figure1.report(figure1.QUICK, tmp_path)
-    assert set(found) == {"300", "600"}
-    assert figure1.ratios(found["600"], "Fast-VIM", "BJ") < 1.05
+    assert set(found["forced"]) == set(found["free"]) == {"300", "600", "when"}
+    forced = found["forced"]["600"][0]
+    assert 4 <= forced["VIM"]["n_components"] <= 6 and 4 <= forced[fits.CELLS]["n_components"] <= figure1.QUICK.T
+    assert forced[fits.CELLS]["ending"].endswith("cells")
+    assert figure1.ratios(found["free"]["600"], "Fast-VIM", "BJ") < 1.05
     written = (tmp_path / "report.md").read_text()
-    assert "23 × faster" in written and (tmp_path / "figure1.png").is_file()
+    assert "Beta(1, 1)" in written and "faster than BJ" in written and (tmp_path / "figure1.png").is_file()
 
 
 def test_figure_2_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = figure2.report(figure2.QUICK, tmp_path)
-    assert set(found) == {"N", "c"} and len(found["N"]) == 2
-    assert all(figure2.ratio(runs) < 1.1 for sweep in found.values() for runs in sweep.values())
-    assert "to the power of" in (tmp_path / "report.md").read_text() and (tmp_path / "figure2.png").is_file()
+    assert set(found["cells"]) == set(found["defaults"]) == {"N", "c", "when"} and len(found["cells"]["N"]) == 2
+    assert all(figure2.ratio(runs) < 1.1 for way in found.values() for runs in way["N"].values())
+    assert all(run[fits.CELLS]["ending"] != "rows" for runs in found["cells"]["c"].values() for run in runs)
+    assert "| not run |" in (tmp_path / "report.md").read_text() and (tmp_path / "figure2.png").is_file()
     monkeypatch.setattr(figure2, "run", None)  # nothing is fitted again
     assert figure2.report(figure2.QUICK, tmp_path) == found
 
@@ -47,8 +53,15 @@ def test_projection_goes_back() -> None:
 def test_real_data_in_small(module: Any, name: str, real_data: Callable[..., Any], tmp_path: Path) -> None:
     real_data(name, "labels" if name == "newsgroups20" else None)
     found = module.report(module.QUICK, tmp_path)
-    assert found["Fast-VIM"]["n_components"] > 1
+    fits_of = found["LDA"]["fits"] if module is text else found
+    assert fits_of["Fast-VIM"]["n_components"] > 1
     assert "free-energy ratio" in (tmp_path / "report.md").read_text()
+
+
+def test_words_are_counted_again() -> None:
+    counts = np.array([[1, 3, 0, 2], [0, 1, 1, 0], [4, 0, 1, 1]])
+    weighted = TfidfTransformer(sublinear_tf=True).fit_transform(counts)
+    np.testing.assert_array_equal(text.word_counts(sparse.csr_matrix(weighted), 3).toarray(), counts)
 
 
 @pytest.mark.realdata
@@ -70,7 +83,7 @@ def test_a_peer_is_cut_off_between_iterations() -> None:
 
 def test_missing_data_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GLOBULAR_DATA", str(tmp_path))
-    for load in (lambda: peers.measure_franti("s1"), lambda: text.load(text.QUICK), peers.mnist):
+    for load in (lambda: peers.measure_franti("s1"), lambda: text.load(text.QUICK, "LDA"), peers.mnist):
         with pytest.raises(DataError, match="GLOBULAR_DATA"):
             load()
 

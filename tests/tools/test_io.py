@@ -876,6 +876,15 @@ def test_csv_lines_without_end_are_refused(text: str, tmp_path: Path, monkeypatc
         open_source(tmp_path / "x.csv")
 
 
+@pytest.mark.parametrize(
+    "text", ["1,2\r3,4\n5,6\n", "1,2\n3\r4,5\n6,7\n", "1,2\r3,4\r", "1,2\n3," + "x" * (1 << 18) + "\n"]
+)
+def test_csv_lines_that_cannot_be_cut_are_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes(text.encode())
+    with pytest.raises(DataError, match=r"x\.csv: cannot be parsed"):
+        open_source(tmp_path / "x.csv").whole()
+
+
 def test_h5_does_not_lead_to_other_files(tmp_path: Path) -> None:
     write_h5(tmp_path / "secret.h5", X, "Y")
     (tmp_path / "secret.bin").write_bytes(X.tobytes())

@@ -43,9 +43,10 @@ def test_by_start_a_run_is_compared_with_what_began_at_the_same_rows() -> None:
     assert list(figure2.seconds_by_start(curves, 0.5)["nmbatch"]) == [np.inf, 3.0]
     assert figure2.seconds_to(curves, 2.0) == {"mbatch": np.inf, "nmbatch": np.inf}  # two local minima
     curves |= {"lloyd": curves["mbatch"], "yinyang": curves["mbatch"]}
-    (_, ratio, _), *_ = figure2.claims("blobs", "nmbatch", curves, by_start=True)
-    assert ratio == 6.5 / 2.5
-    assert np.isnan(figure2.claims("blobs", "nmbatch", curves, by_start=False)[0][1])
+    assert figure2.earlier(curves, "nmbatch", "mbatch", 2.0, by_start=True)[0] == 6.5 / 2.5
+    claim, *_ = figure2.claims("blobs", "nmbatch", curves, by_start=True)
+    assert claim.ours == "2.6×" and claim.verdict == "**no**" and "2.5 s against 6.5 s" in claim.remark
+    assert figure2.claims("blobs", "nmbatch", curves, by_start=False)[0].ours == "not there by the end"
 
 
 @pytest.mark.parametrize(
@@ -69,6 +70,8 @@ def test_reports(experiment, tmp_path: Path) -> None:
     assert f"<!-- {name}-quick -->" in report and "nan" not in report.lower().replace("nan×", "")
     assert list(read_results(tmp_path / f"{name}-quick.json")) == ["blobs"]
     assert (tmp_path / f"{name}-quick.png").is_file() == (experiment is not table1)
+    assert "**Set-up.**" in report
+    assert (tmp_path / "figure4-quick.png").is_file() == (experiment is figure3)
 
 
 def test_missing_data_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,3 +84,4 @@ def test_missing_data_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_patches_need_no_data_folder() -> None:
     split = PROBLEMS["patches"].load(2000)
     assert split.train.shape == (2000, 192) and split.valid.shape == (41, 192)
+    assert not {row.tobytes() for row in split.train} & {row.tobytes() for row in split.valid}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import copy
 import gzip
 import html
 import json
 import re
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +132,14 @@ def test_the_history_is_on_the_page(model: Any, tmp_path: Path) -> None:
     assert "A <b>title</b> & {{data}}" in text
     for expected in (f"{len(X):,}", f"{model.inertia_ / len(X):.5g}", "n_clusters", "cluster_centers_", "exact"):
         assert expected in text, expected
+    assert f"{model.n_distances_:,}" in text and "compiling" not in text  # what command and info say, too
+
+
+def test_compiling_is_told_apart_from_the_fit(model: Any, tmp_path: Path) -> None:
+    slow = copy.copy(model)
+    slow.history_ = History(replace(record, compile_seconds=6.1) for record in model.history_)
+    text = visible_text(write_report(slow, tmp_path / "r.html"))
+    assert "after 6.1 of compiling" in text and f"{model.history_[-1].seconds:,.3g}" in text
 
 
 def test_positions_keep_the_order_along_the_axes(model: Any, tmp_path: Path) -> None:
@@ -194,7 +204,7 @@ def test_frames_by_name_and_models_of_others(tmp_path: Path) -> None:
     X = pd.DataFrame(many_blobs(300, 10, 3, random_state=0).X, columns=["a", "b", "c"])
     for model in (globular.KMeans(10, random_state=0), SklearnKMeans(10, n_init=1, random_state=0)):
         assert write_report(model.fit(X), tmp_path / "page.html", data=X).is_file()
-        with pytest.raises(DataError, match=r"X: other columns .* choose columns=\['a', 'b', 'c'\]"):
+        with pytest.raises(DataError, match=r"X: other columns .* choose X\[\['a', 'b', 'c'\]\]"):
             write_report(model, tmp_path / "page.html", data=X[["c", "b", "a"]])
 
 
@@ -315,7 +325,7 @@ def synthetic(C: int) -> Any:
     found.cluster_centers_ = random.normal(size=(C, 8)).astype(np.float32)
     found.labels_ = random.integers(C, size=4 * C).astype(np.int32)
     found.inertia_ = 1.0
-    found.n_features_in_ = 8
+    found.n_features_in_, found.n_distances_ = 8, 80 * C
     found.history_ = History(Record(i, 0.1 * i, 100.0 / i, 10 * C, C // i, 25.0 / (C * i)) for i in range(1, 9))
     return found
 
@@ -382,13 +392,37 @@ def test_search_neighbours_zoom_and_the_list(browser: Browser, model: Any, tmp_p
     assert browser.problems == []
 
 
-def test_charts_are_drawn_and_the_page_is_named(browser: Browser, model: Any, tmp_path: Path) -> None:
+def test_a_narrow_screen_shows_panel_and_tip(browser: Browser, tmp_path: Path) -> None:
+    """After a tap the panel below the map comes into view; a tip keeps inside the map."""
+    page = write_report(synthetic(1000), tmp_path / "report.html")
+    browser.resize(390, 700)
+    try:
+        browser.open(page)
+        browser.evaluate("document.getElementById('map-section').scrollIntoView()")
+        in_view = "panel.getBoundingClientRect().top < 0.6 * innerHeight && scrollX === 0"
+        assert not browser.evaluate(in_view)
+        for cluster in range(0, 1000, 50):  # hover some, all over the map
+            browser.move(*place_of(browser, cluster))
+            box = "(() => { const box = document.getElementById('tip').getBoundingClientRect(); return box.width ?"
+            left, right = browser.evaluate(f"{box} [box.left, box.right] : [0, 0]; }})()")
+            assert left >= 0 and right <= 390, cluster
+        browser.click(*place_of(browser, 0))
+        browser.wait_for(in_view)
+        assert shown_cluster(browser).startswith("Cluster ")
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    finally:
+        browser.resize(1240, 900)
+    assert not browser.problems
+
+
+def test_charts_are_drawn_and_the_page_is_named(browser: Browser, tmp_path: Path) -> None:
     browser.problems.clear()
+    model = globular.KMeans(12, algorithm="lloyd", tol=0, random_state=0).fit(X)  # of several iterations
     browser.open(write_report(model, tmp_path / "report.html", data=X))
     for chart in ("convergence", "distances", "sizes", "moved"):
         assert browser.evaluate(f"Boolean(document.querySelector('#{chart} svg[aria-label]'))"), chart
     bars = browser.evaluate("document.querySelectorAll('#distances .bar').length")
-    assert bars == len(model.history_)
+    assert bars == np.count_nonzero(model.history_.column("n_distances"))
     unnamed = browser.evaluate(
         "[...document.querySelectorAll('button, input, select')].filter((e) => !(e.ariaLabel || e.textContent.trim()"
         " || e.labels?.length)).length"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ import globular
 from globular import warming
 from globular.cli.main import run
 from globular.kernels import cache
+from globular.kernels.target import Target, levels
 
 FIT = """
 import numpy as np
@@ -32,7 +35,7 @@ def test_the_command_prepares_what_it_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     jobs: list[tuple[str, str]] = []
-    monkeypatch.setattr(warming, "_in_a_process", lambda job: jobs.append(job) or ", ".join(job))
+    monkeypatch.setattr(warming, "_in_a_process", lambda job, _: jobs.append(job) or ", ".join(job))
     assert run(["warmup", "--model", "KMeans", "--model", "GaussianMixture", "--jobs", "1"]) == 0
     assert jobs == [(name, dtype) for dtype in warming.DTYPES for name in ("KMeans", "GaussianMixture")]
     printed = capsys.readouterr().out
@@ -57,3 +60,14 @@ def test_a_model_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]
 def test_a_fit_that_fails_says_why() -> None:
     with pytest.raises(RuntimeError, match=r"kernels of KMeans in float128x did not compile: TypeError: .*float128x"):
         warming._in_a_process(("KMeans", "float128x"))
+
+
+def test_kernels_for_a_wheel_are_compiled_for_every_level(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    jobs: list[Any] = []
+    monkeypatch.setattr(warming, "_in_a_process", lambda job, variables: jobs.append((job, variables)) or job[0])
+    assert list(warming.compile_levels(tmp_path, ["KMeans"])) == [
+        f"{name}: KMeans" for name in levels() for _ in warming.DTYPES
+    ]
+    for (name, _), variables in jobs:
+        assert name == "KMeans" and variables["NUMBA_CACHE_DIR"] == str(tmp_path)
+        assert Target(variables["NUMBA_CPU_NAME"], variables["NUMBA_CPU_FEATURES"]) in levels().values()

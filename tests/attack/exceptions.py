@@ -1,0 +1,142 @@
+"""Constants without a line in `thresholds`: the modules with their names, under the reason why nothing begins there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+_REASONS = {
+    "compiled into kernels, which `tests/passes` hold to their oracles": """
+        kernels.*
+    """,
+    "of the backend for cards, which `tests/gpu` try": """
+        backends.torch.*
+    """,
+    "what people look at and run": """
+        cli.* report.* plotting.* benchmarking.* datasets.* export.* callbacks.* warming.* data.columns.*
+        model.history: _REPR_EDGE
+    """,
+    "about the seconds of something: whether several threads are woken, which `threads.WAKING` tries": """
+        *.SECONDS_PER_* *._SECONDS_PER_*
+        backends.cpu.expect.probe: EXPONENTIAL
+    """,
+    "how many bytes something takes, for a message": """
+        estimators.memory.*
+        algorithms.kmeans.nested_choices: FIXED_BYTES
+        algorithms.kmeans.pipeline: FIXED_BYTES
+        backends.limits: NODES_PER_LEAF_SIZE
+        estimators.kmeans: CARD_BYTES_PER_PROBE
+    """,
+    "whether time is left, which tests of `max_time` try": """
+        estimators.centroids: TIMED_ROWS WIDE_SEARCH
+        estimators.running: GRACE SAME_PRESS_SECONDS
+    """,
+    "workers that come late, die or are full, which `tests/estimators/test_dask.py` kills": """
+        backends.dask.*
+        estimators.distributed: _SMALL_MODEL
+    """,
+    "where input is refused, which `test_bad_input.py`, `test_io.py` and `test_persistence.py` try": """
+        persistence.*
+        data.hdf5_files: _MOST_SLABS _MOST_LINKS
+        data.streamed: _MOST_ROWS
+        data.text_lines: _LONGEST_LINE
+        data.vecs_files: _MAX_COLUMNS
+        estimators.infinite_base: MOST_ROWS
+        estimators.inputs: SMALLEST_VARIANCE ROWS_LOOKED_AT
+        estimators.weights: TOTALS
+    """,
+    "rounding, overflow and underflow, which tests of tiny, huge and far rows and weights try": """
+        algorithms.kmeans.balance: ROOM
+        algorithms.kmeans.swaps: _ROUNDING
+        algorithms.ward: EMPTY
+        algorithms.mixtures.em: _FALL
+        backends.cpu.expect.blocks: ABSENT
+        backends.cpu.expect.pairs: ROUNDING
+        backends.cpu.expect.remembered: MARGIN
+        backends.cpu.expect.rows_of: SMALLEST_SHARE
+        estimators.weights: ORDINARY
+        model.covariances.family: REG_COVAR RELATIVE_FLOOR LEAST_VARIANCE _ROUNDED
+        model.covariances.matrices: _MOST_LIFTS
+        model.few_rows: NOBODY
+        model.gaussian: _WEIGHT_FLOOR
+        model.subspace: INDEPENDENT
+        model.wishart: _MOST_LIFTS
+    """,
+    "a size of memory that is filled as often as it takes, tried by tests of their own": """
+        algorithms.kmeans.balance: ROWS_AT_ONCE
+        algorithms.mixtures.missing: NUMBERS_PER_BLOCK
+        algorithms.ward: NUMBERS_AT_ONCE
+        backends.cpu.nearest: SPARE
+        backends.cpu.settled: CACHE_LINE
+        estimators.conditional: NUMBERS_PER_BLOCK
+    """,
+    "what a parameter is where it is not given": """
+        algorithms.kmeans.nested_choices: BATCH_ROWS BATCH_ROWS_PER_CLUSTER
+        estimators.chunky_starts: LEAF_SIZE CELLS_PER_COMPONENT GROWTH_CELLS_PER_COMPONENT ROWS_PER_CELL
+            MOST_CELLS_PER_COMPONENT MOST_STARTS TRIAL_STEPS DENSITIES_PER_ROW N_CANDIDATES
+        estimators.devices: _CUDA
+        estimators.infinite_base: NESTED_COMPONENTS FIXED_COMPONENTS POLISHING_STEPS TIMES_SOWN SMALLEST_LEAF
+            LARGEST_LEAF
+        estimators.infinite_priors: LEAST_SCALE
+        estimators.mixture_starts: _KMEANS_ITERATIONS _KMEANS_TOLERANCE
+        estimators.mixtures: N_CANDIDATES
+        estimators.variational_mixture: N_NEIGHBORS
+    """,
+    "how far a search goes and what it must gain: any value is right, some are better": """
+        algorithms.infinite.clusters: DEEPEST MISTAKEN ALIKE _ODD _SURELY _ROWS_PER_COLUMN _COUNTED _GRID
+        algorithms.infinite.data: _MOST _START_DEPTH
+        algorithms.infinite.infinite: _STALE _COLD _PRIOR_UPDATES
+        algorithms.infinite.merges: _NEIGHBOURS
+        algorithms.infinite.run: VANISHED _ENOUGH _MANY_MORE _ROWS_PER_COLUMN _REFINE_EVERY
+        algorithms.infinite.sowing: _ROWS_PER_MEAN _STEPS _STEADY
+        algorithms.infinite.splits: _COLD _STEADY _CAUTION
+        algorithms.infinite.tree_partition: _PRIOR_UPDATES
+        algorithms.kmeans.balance: REMEMBERED ROUNDS INCREMENT GROWTH LEAST_GAIN
+        algorithms.kmeans.cells: STEPS
+        algorithms.kmeans.coreset: ROWS_PER_COLUMN GROWTH
+        algorithms.kmeans.few_rows: CANDIDATES LEAST_RATIO FEWER_FAILURES STEPS_PER_FAILURE SOME_STEPS
+        algorithms.kmeans.momentum: DECAY REACH LEAD
+        algorithms.kmeans.nested: RHO_TOGETHER ROWS_PER_REASSIGNMENT
+        algorithms.kmeans.nested_choices: N_PROBES SWAPS_GAIN CELLS_GAIN
+        algorithms.kmeans.pipeline: STEPS_PER_START MOST_STARTS STARTS_PER_CLUSTER FADING PART_GAIN PART_STEPS
+            ON_ALL_ROWS MORE_PROBES_ON_A_CARD LESS_GAIN_ON_A_CARD
+        algorithms.kmeans.probing: LEAST_STAKE LABEL_PROBES
+        algorithms.kmeans.subspace: FEWEST_DIRECTIONS DIRECTIONS_PER_CLUSTER POWER_STEPS
+        algorithms.kmeans.swaps: MAX_ROUNDS SAFETY DRAWN FIRST_TRUST WORTH_ANOTHER_ROUND SETTLED_GAIN
+        algorithms.kmeans.trials: LOSS_KEPT LEAST_RATIO CUTS ROUGH_GAIN STEPS_PER_TRIAL FAILURES_PER_DRAW
+            WORTH_KEEPING
+        algorithms.infinite.polishing: _STRENGTHS _LEFT_OUT _USUAL
+        algorithms.mixtures.ahead: _ROWS_PER_PARAMETER _SHARE _MOST_STEPS _NEAR _CAUTION
+        algorithms.mixtures.chunky: _LAST _WORTH_GOING
+        algorithms.mixtures.em: _COLD
+        algorithms.mixtures.greedy: N_TRIED PARTIAL_STEPS SETTLING_STEPS N_DIRECTIONS
+        algorithms.mixtures.missing: N_DRAWN ENOUGH_ROWS TOL_SHARE _ITERATIONS_OF_ONE
+        algorithms.mixtures.moves: LEAST_RATIO CUTS COLD N_POWERS N_CLOSE ROUGH_TOL STEPS_PER_TRIAL STEPS_PER_DRAW
+            MAX_FAILURES FAILURES_PER_DRAW ROWS_OF_A_MEAN WORTH_KEEPING
+        algorithms.mixtures.pipeline: ROWS_PER_COMPONENT ROWS_PER_PARAMETER KMEANS_STEPS KMEANS_TOLERANCE
+            LEAST_FAILURES MOST_FAILURES MOST_TRIALS STEPS_OVER_ALL_ROWS STEPS_PER_STEP STEPS_OF_MOVES
+            STEPS_PER_COMPONENT
+        algorithms.mixtures.probing: N_PROBES SETTLED_GAIN FINDING_ROUNDS FINDING_PROBES
+        algorithms.seeding.hierarchical: UPPER_STEPS LAST_STEPS
+        algorithms.seeding.named: NEIGHBORS
+        algorithms.ward: SOON
+        backends.tree.expect: SAMPLED_ROWS
+        backends.tree.growth: SAMPLED
+        estimators.variational_kmeans: SWAPS_GAIN
+        model.cells: VISITS_ABOVE SMALL_CELLS
+        model.subspace: MARGIN FEWEST_LEADING LEADING_PER_CLUSTER
+        model.wishart: BETA_RANGE
+    """,
+}
+
+
+def _patterns(text: str) -> Iterator[str]:
+    module = ""
+    for word in text.split():
+        if word.endswith(":"):
+            module = word[:-1]
+        else:
+            yield word if "*" in word else f"{module}.{word}"
+
+
+EXCEPTIONS = {pattern: reason for reason, text in _REASONS.items() for pattern in _patterns(text)}
+"""Name, or pattern of names: why."""

@@ -183,6 +183,18 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
+ABSENT = {
+    "Forster & Lücke 2018, measured again": "Figs. 1, B.1 and B.2 are illustrations. Table 1 lists complexities; ours "
+    "are in `docs/variational.md`. SONG (nine rows of Table 2) is not to be had here: not run, stand-ins beside it.",
+    "Verbeek, Vlassis & Nunnink 2003, measured again": "The paper has no other figures or tables.",
+    "Kurihara, Welling & Vlassis 2006, measured again": "The paper has no other figures or tables. Its Citeseer "
+    "documents are not to be had here: not run, 20 Newsgroups in their place.",
+    "Newling & Fleuret 2016, measured again": "Fig. 1 is an illustration. None of the paper's data are to be had here: "
+    "all sections are of stand-ins.",
+}
+"""What of a paper has no section, by the title of its report."""
+
+
 def update_report(path: Path, heading: str, section: str, body: str) -> None:
     """Put a section into the report in place of its former self; the others stay as they are."""
     begin, end = f"<!-- {section} -->\n", f"<!-- end of {section} -->\n"
@@ -193,7 +205,22 @@ def update_report(path: Path, heading: str, section: str, body: str) -> None:
         text = pattern.sub(lambda _: block, text)
     else:
         text = f"{text.rstrip()}\n\n{block}"
-    write_text(path, text)
+    write_text(path, with_contents(text, ABSENT.get(heading, "")))
+
+
+def with_contents(text: str, absent: str) -> str:
+    """The report with a table of what is in it under its title: every section, and what its claims came to."""
+    title, _, rest = re.sub(r"<!-- contents -->.*?<!-- end of contents -->\n+", "", text, flags=re.DOTALL).partition(
+        "\n"
+    )
+    rows = []
+    for body in re.findall(r"<!-- (?!end of).*? -->\n(.*?)<!-- end of", rest, re.DOTALL):
+        heading = re.search(r"^## (.*)$", body, re.MULTILINE)
+        tallies = re.findall(r"^Of \d+ claims .*$", body, re.MULTILINE)
+        if heading:
+            rows.append([heading[1], " ".join(tallies) or ("not run" if "Not run." in body else "beyond the paper")])
+    table = markdown_table(("section", "what came out"), sorted(rows))
+    return f"{title}\n\n<!-- contents -->\n{table}\n{absent}\n<!-- end of contents -->\n\n{rest.lstrip()}"
 
 
 def percent(value: float) -> str:
@@ -213,6 +240,12 @@ def parser(description: str, output: Path) -> argparse.ArgumentParser:
         "--runs", type=_positive, default=None, metavar="N", help="independent runs, instead of the paper's"
     )
     return made
+
+
+def quick_folder(chosen: argparse.Namespace) -> Path:
+    """Where a report goes: a small version apart from the full one."""
+    output: Path = chosen.output
+    return output / "quick" if chosen.quick else output
 
 
 def _positive(text: str) -> int:

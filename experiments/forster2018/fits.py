@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from experiments.common import Centers, Rows
-from globular.algorithms.kmeans.variational import VariationalOptions, start_rows, variational_kmeans
+from experiments.verdicts import Setup
+from globular.algorithms.kmeans.variational import VariationalOptions, variational_kmeans
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.mixtures.variational import SearchByNeighborhoods, truncated_em, warm_up_mixture
 from globular.backends.cpu import CpuShard
@@ -20,6 +21,21 @@ from globular.model.gaussian import isotropic_mixture
 from globular.threads import resolve_threads
 
 Kind = Literal["k-means", "GMM"]
+SETUP = Setup(
+    command="",
+    data="",
+    stopping="",
+    runs="",
+    start="means by AFK-MC² (chains of 200, which the paper leaves open), the same for all algorithms of a run number; "
+    "as printed, K(n) of Alg. 1 (X) and G(n) of Alg. 2 (S) drawn at random for every row, |G(n)| = C′G, and the random "
+    "candidates; σ² of mixtures that of the closest clusters in the first E-step, which the paper leaves open; weights "
+    "1/C and one σ², as the paper's",
+    deviations="places of G_c that Eq. 8 knows nothing of keep their former clusters (open in the paper); with C′ = 1 "
+    "and a random candidate, Eq. 8 hears of it only within 1.5 times the farthest neighbour, and where it wins, of the "
+    "former closest cluster only. A plain NumPy transcription of Algs. 1 and 2, `tests/reference/variational.py`, "
+    "gives the same runs otherwise, step by step, which a test holds",
+)
+"""What all tables and figures have in common."""
 CHAIN_LENGTH = 200
 """Of the AFK-MC² chains that draw the seeds."""
 
@@ -114,17 +130,17 @@ def _options(variant: Variant, n_seeds: int) -> VariationalOptions:
         G=variant.G,
         n_random=variant.n_random,
         neighborhoods="estimated" if variant.neighborhoods == "S" else "exhaustive",
+        n_warmup=variant.n_warmup,
         max_iter=variant.max_iter,
         tol=variant.tol,
+        printed=True,
     )
 
 
 def _of_kmeans(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> Iterator[Moment]:
     shard, rng = CpuShard(X, n_threads=resolve_threads(None)), np.random.default_rng(seed)
-    options = replace(_options(variant, len(seeds)), n_warmup=variant.n_warmup)
     centers = np.ascontiguousarray(seeds, dtype=np.float64)
-    graph = start_rows(shard, centers, None, variant.G, True, rng)
-    for step in variational_kmeans(shard, centers, options, rng, graph):
+    for step in variational_kmeans(shard, centers, _options(variant, len(seeds)), rng):
         yield Moment(step.iteration, step.objective, step.n_distances, step.model.centers, np.nan)
 
 
@@ -135,10 +151,7 @@ def _of_mixture(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> It
     means = np.ascontiguousarray(seeds, dtype=np.float64)
     mixture = isotropic_mixture(means, 1.0, "tied_spherical")  # the warm-up sets σ²
     limits = covariance_limits(shard, EMOptions(reg_covar=0.0))
-    graph = start_rows(shard, means, None, variant.G, True, rng)
-    start = warm_up_mixture(
-        shard, mixture, replace(options, n_warmup=variant.n_warmup), rng, limits=limits, graph=graph
-    )
+    start = warm_up_mixture(shard, mixture, options, rng, limits=limits)
     search = SearchByNeighborhoods(shard, start.graph, options, rng)
     for step in truncated_em(shard, start, search, options, limits=limits):
         found = step.model.mixture

@@ -1,20 +1,21 @@
-"""How a fit goes on, iteration by iteration: what Figs. 2 and C.1 draw."""
+"""How fits go on, iteration by iteration: what Figs. 2 and C.1 draw, added up over runs and kept."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.common import Rows, exact_error
+from experiments.common import Rows, exact_error, provenance, read_results, write_results
 from experiments.forster2018.fits import CHAIN_LENGTH, Variant, moments
 from globular import seeding
 from globular.backends.cpu import CpuShard
 from globular.model.gaussian import isotropic_mixture
-from globular.seam.passes import Expect
+from globular.seam.mixture_passes import Expect
 from globular.threads import resolve_threads
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 Curve = NDArray[np.float64]
 COLORS = ("#c9632b", "#c9a227", "#2563a8", "#4b9e73", "#222222")
 """From the smallest G to the exact algorithm."""
+CURVES = ("errors", "free_energies", "log_likelihoods")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +40,7 @@ class Trace:
     """Per row and exact: what the free energy bounds from below."""
 
 
-def trace(
-    X: Rows, seeds: NDArray[Any], variant: Variant, seed: int, *, likelihood: bool = False, every: int = 1
-) -> Trace:
+def trace(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int, *, every: int = 1) -> Trace:
     """Follow a run for `max_iter` iterations, measuring every so many; a run that stops sooner stays where it is."""
     n = variant.max_iter
     errors, energies, likelihoods = (np.full(n + 1, np.nan) for _ in range(3))
@@ -56,7 +56,7 @@ def trace(
             energies[t] = -np.log(len(seeds)) - 0.5 * X.shape[1] * (1 + np.log(2 * np.pi * variance))
         else:
             energies[t] = moment.objective / len(X)
-        if likelihood and measured and np.isfinite(variance):
+        if measured and np.isfinite(variance):
             mixture = isotropic_mixture(centers, variance, "tied_spherical")
             likelihoods[t] = shard.run(Expect(mixture)).log_likelihood / len(X)
         centers, variance = moment.centers, moment.variance
@@ -70,46 +70,112 @@ def trace(
     return Trace(errors, energies, likelihoods)
 
 
-def traces(
-    X: Rows, n_clusters: int, variants: Sequence[Variant], n_runs: int, *, likelihood: bool = False, every: int = 1
-) -> dict[str, list[Trace]]:
-    """All runs of all variants, each run number from the same AFK-MC² seeds; by `label`."""
-    found: dict[str, list[Trace]] = {label(variant): [] for variant in variants}
-    for number in range(n_runs):
+class Runs:
+    """Traces of one variant, added up: what is kept of them."""
+
+    def __init__(self, kept: Mapping[str, Any] | None = None) -> None:
+        self._kept: dict[str, Any] = dict(kept) if kept else {"finals": [], "gaps": [], "when": []}
+
+    def __len__(self) -> int:
+        return len(self._kept["finals"])
+
+    def add(self, run: Trace) -> None:
+        """One run more."""
+        for name in CURVES:
+            curve = getattr(run, name)
+            for key, value in ((name, curve), (f"{name}²", curve**2)):
+                self._kept[key] = _plain(self._array(key, len(curve)) + value)
+        final = float(run.errors[np.isfinite(run.errors)][-1])
+        if not len(self) or final < min(self._kept["finals"]):
+            self._kept["best"] = _plain(run.errors)
+        known = np.flatnonzero(np.isfinite(run.log_likelihoods) & np.isfinite(run.free_energies))[-1]
+        self._kept["finals"].append(final)
+        self._kept["gaps"].append(float(run.log_likelihoods[known] - run.free_energies[known]))
+        self._kept["when"] = sorted({*self._kept["when"], provenance()})
+
+    def _array(self, key: str, length: int) -> Curve:
+        return np.array(self._kept.get(key, np.zeros(length)), dtype=np.float64)
+
+    def mean(self, name: str) -> Curve:
+        """The mean over the runs of one of `CURVES`; NaN where it was not measured."""
+        return self._array(name, 0) / len(self)
+
+    def error_of_mean(self, name: str) -> Curve:
+        """The standard error of that mean."""
+        variance = self._array(f"{name}²", 0) / len(self) - self.mean(name) ** 2
+        return np.sqrt(np.maximum(variance, 0.0) / max(1, len(self) - 1))
+
+    @property
+    def finals(self) -> Curve:
+        """The last error of every run."""
+        return np.array(self._kept["finals"])
+
+    @property
+    def best(self) -> Curve:
+        """Errors of the run that ends lowest."""
+        return self._array("best", 0)
+
+    @property
+    def gap(self) -> float:
+        """Mean of log-likelihood minus free energy at the end, per row."""
+        return float(np.mean(self._kept["gaps"]))
+
+    @property
+    def when(self) -> list[str]:
+        """The machines."""
+        return list(self._kept["when"])
+
+    def as_dict(self) -> dict[str, Any]:
+        """To be kept as JSON."""
+        return self._kept
+
+    def first_within(self, error: float) -> int | None:
+        """Iterations until the mean error is at most this for good; None if it never is."""
+        mean = self.mean("errors")
+        t = np.flatnonzero(np.isfinite(mean))
+        above = np.flatnonzero(mean[t] > error)
+        last = int(above[-1]) + 1 if len(above) else 0
+        return int(t[last]) if last < len(t) else None
+
+
+def _plain(curve: Curve) -> list[float | None]:
+    return [None if np.isnan(value) else float(f"{value:.13g}") for value in curve]
+
+
+def add_runs(
+    load: Callable[[], Rows], n_clusters: int, variants: Mapping[str, tuple[Variant, int]], path: Path, *, every: int
+) -> dict[str, Runs]:
+    """As many runs of every variant as are wanted, each run number from the same AFK-MC² seeds; what is kept stays."""
+    kept = read_results(path)
+    found = {name: Runs(kept.get(name)) for name in variants}
+    X: Rows | None = None
+    for number in range(max(n for _, n in variants.values())):
+        wanted = [name for name, (_, n) in variants.items() if len(found[name]) <= number < n]
+        if not wanted:
+            continue
+        X = load() if X is None else X
         seeds = seeding.afk_mc2(X, n_clusters, chain_length=CHAIN_LENGTH, random_state=number)
-        for variant in variants:
-            found[label(variant)].append(trace(X, seeds, variant, number, likelihood=likelihood, every=every))
+        for name in wanted:
+            found[name].add(trace(X, seeds, variants[name][0], number, every=every))
+            write_results(path, {name: runs.as_dict() for name, runs in found.items() if len(runs)})
     return found
 
 
-def label(variant: Variant) -> str:
-    """The name of a curve."""
-    return f"{variant.algorithm} G={variant.size}"
-
-
-def final_errors(runs: Sequence[Trace]) -> Curve:
-    """The last measured error of every run."""
-    return np.array([run.errors[np.isfinite(run.errors)][-1] for run in runs])
-
-
-def draw_errors(panel: Axes, variants: Sequence[Variant], found: Mapping[str, Sequence[Trace]]) -> None:
+def draw_errors(panel: Axes, found: Mapping[str, Runs]) -> None:
     """Mean error with its standard error, and the run that ends lowest dotted."""
-    for color, variant in zip(_colors(len(variants)), variants, strict=True):
-        runs = found[label(variant)]
-        best = runs[int(np.argmin(final_errors(runs)))]
-        _band(panel, [run.errors for run in runs], color, f"G = {variant.size}")
-        t = np.flatnonzero(np.isfinite(best.errors))
-        panel.plot(t, best.errors[t], ":", color=color, linewidth=1)
+    for color, (name, runs) in zip(_colors(len(found)), found.items(), strict=True):
+        _band(panel, runs, "errors", color, name)
+        t = np.flatnonzero(np.isfinite(runs.best))
+        panel.plot(t, runs.best[t], ":", color=color, linewidth=1)
     panel.set_xlabel("iteration")
     panel.grid(alpha=0.25)
 
 
-def draw_bounds(panel: Axes, variants: Sequence[Variant], found: Mapping[str, Sequence[Trace]]) -> None:
+def draw_bounds(panel: Axes, found: Mapping[str, Runs]) -> None:
     """Mean log-likelihood solid, mean free energy dashed, both per row."""
-    for color, variant in zip(_colors(len(variants)), variants, strict=True):
-        runs = found[label(variant)]
-        _band(panel, [run.log_likelihoods for run in runs], color, f"G = {variant.size}")
-        _band(panel, [run.free_energies for run in runs], color, "", style="--")
+    for color, (name, runs) in zip(_colors(len(found)), found.items(), strict=True):
+        _band(panel, runs, "log_likelihoods", color, name)
+        _band(panel, runs, "free_energies", color, "", style="--")
     panel.set_xlabel("iteration")
     panel.grid(alpha=0.25)
 
@@ -123,13 +189,11 @@ def plain_ticks(axis: Axis) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def _band(panel: Axes, curves: Sequence[Curve], color: str, name: str, style: str = "-") -> None:
-    stacked = np.stack(curves)
-    t = np.flatnonzero(np.isfinite(stacked).all(axis=0))
-    mean = stacked[:, t].mean(axis=0)
-    spread = stacked[:, t].std(axis=0) / np.sqrt(max(1, len(curves) - 1))
-    panel.plot(t, mean, style, color=color, linewidth=1.4, label=name or None)
-    panel.fill_between(t, mean - spread, mean + spread, color=color, alpha=0.15, linewidth=0)
+def _band(panel: Axes, runs: Runs, what: str, color: str, name: str, style: str = "-") -> None:
+    mean, spread = runs.mean(what), runs.error_of_mean(what)
+    t = np.flatnonzero(np.isfinite(mean))
+    panel.plot(t, mean[t], style, color=color, linewidth=1.4, label=name or None)
+    panel.fill_between(t, (mean - spread)[t], (mean + spread)[t], color=color, alpha=0.15, linewidth=0)
 
 
 def _colors(n: int) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from experiments.common import Band, markdown_table, provenance, read_results, update_report, write_results
 from experiments.newling2016 import HEADING, REPORT
 from experiments.newling2016.curves import (
+    SETUP,
     Curve,
     Floats,
     Setup,
@@ -31,7 +33,8 @@ from experiments.newling2016.curves import (
     warm_up,
 )
 from experiments.newling2016.drawing import chosen_problems, chosen_setup, curve_parser, draw_panels
-from experiments.newling2016.problems import PROBLEMS
+from experiments.newling2016.problems import PAPERS, PROBLEMS
+from experiments.verdicts import Claim, claims_table, in_band, tally
 from globular.algorithms.kmeans.nested import RHO_TOGETHER
 
 NESTED = ("nmbatch", "nmbatch.mean")
@@ -70,38 +73,49 @@ def seconds_by_start(curves: Mapping[str, Sequence[Curve]], percent: float) -> d
     return {name: first_within(runs, limits) for name, runs in curves.items()}
 
 
-def claims(
-    name: str, own: str, curves: Mapping[str, Sequence[Curve]], *, by_start: bool
-) -> list[tuple[str, float, Band]]:
-    """What the paper says about nmbatch on this data set, each with what we measured of our own algorithm."""
+def earlier(
+    curves: Mapping[str, Sequence[Curve]], own: str, other: str, percent: float, *, by_start: bool
+) -> tuple[float, str]:
+    """How many times earlier `own` is there, NaN if it is not; and the seconds of both."""
+    # one that is not there by the end needs that long at least: the ratio is a lower bound then
+    ends = np.array([run.seconds[-1] for run in curves[other]])
+    if by_start:
+        found = seconds_by_start(curves, percent)
+        seconds, others = float(np.median(found[own])), float(np.median(np.minimum(found[other], ends)))
+        there = np.isfinite(np.median(found[other]))
+    else:
+        means = seconds_to(curves, percent)
+        there = np.isfinite(means[other])
+        seconds, others = means[own], means[other] if there else float(ends.min())
+    text = f"{_seconds(seconds)} against {'' if there else 'more than '}{_seconds(others)}"
+    return (float("nan") if np.isinf(seconds) else others / seconds), text
 
-    def earlier(percent: float, other: str) -> float:
-        # one that is not there by the end needs that long at least: the ratio is a lower bound then
-        ends = np.array([run.seconds[-1] for run in curves[other]])
-        if by_start:
-            found = seconds_by_start(curves, percent)
-            seconds, others = np.median(found[own]), np.median(np.minimum(found[other], ends))
+
+def claims(name: str, own: str, curves: Mapping[str, Sequence[Curve]], *, by_start: bool) -> list[Claim]:
+    """What the paper says about nmbatch on this kind of data, each with what we measured of our own algorithm."""
+    asked = []
+    how = ", by start" if by_start else ""
+    wanted = [(2.0, "mbatch", EARLIER_THAN_MBATCH, "10 to 100"), (1.0, "lloyd", LEVEL, "ahead"),
+              (1.0, "yinyang", LEVEL, "ahead")]  # fmt: skip
+    for percent, other, band, paper in wanted if PROBLEMS[name].dense else [(0.5, "mbatch", LEVEL, "ahead")]:
+        ratio, seconds = earlier(curves, own, other, percent, by_start=by_start)
+        what = f"{PROBLEMS[name].title}{how}: {own} within {percent:g} % earlier than {other}"
+        if np.isnan(ratio):
+            asked.append(Claim(what, paper, "not there by the end", band.text("{:g}×"), False, FINDINGS.get(name, "")))
         else:
-            means = seconds_to(curves, percent)
-            seconds, others = means[own], means[other] if np.isfinite(means[other]) else ends.min()
-        return float("nan") if np.isinf(seconds) else float(others / seconds)
-
-    if not PROBLEMS[name].dense:
-        return [("0.5 %: earlier than mbatch", earlier(0.5, "mbatch"), LEVEL)]
-    return [
-        ("2 %: earlier than mbatch", earlier(2.0, "mbatch"), EARLIER_THAN_MBATCH),
-        ("1 %: earlier than lloyd", earlier(1.0, "lloyd"), LEVEL),
-        ("1 %: earlier than yinyang", earlier(1.0, "yinyang"), LEVEL),
-    ]
+            asked.append(
+                in_band(what, paper, ratio, band, "{:.1f}×", "; ".join(filter(None, [seconds, FINDINGS.get(name, "")])))
+            )
+    return asked
 
 
-def verdicts(name: str, own: str, curves: Mapping[str, Sequence[Curve]], *, by_start: bool) -> str:
-    """The claims in words."""
-    return "; ".join(
-        f"{text}: " + ("it is not there" if np.isnan(value) else f"{value:.1f}×")
-        + f" (expected {band.text('{:g}×')}: {band.verdict(value)})"
-        for text, value, band in claims(name, own, curves, by_start=by_start)
-    )  # fmt: skip
+FINDINGS = {
+    "infmnist": "mbatch itself is within 2 % after some 17 batches here, before any batch can double: no algorithm can "
+    "be ten times earlier. From 1 % on mbatch never arrives",
+    "kddbio": "starts end in local minima 18 % apart, so that no mean comes near E*: by start tells more",
+    "newsgroups": "16,000 rows for the 781,265 of RCV1: a batch has doubled to all of them after three times",
+}
+"""Why a stand-in comes out otherwise."""
 
 
 def section(kept: Mapping[str, Any], picture: str) -> str:
@@ -117,8 +131,13 @@ def section(kept: Mapping[str, Any], picture: str) -> str:
         "that any algorithm reached from the same rows (in brackets: how many runs did). nmbatch doubles its batch by "
         "the paper's rule (no centre moves further than a hundredth of its standard error), nmbatch.mean by ours, the "
         f"package's default (all centres together move less than their standard error over {RHO_TOGETHER:g}).",
+        replace(
+            SETUP, command="newling2016.figure2", data="stand-ins, as headed below",
+            runs="20 in the paper; those made are below",
+        ).text(f"{entry['provenance']} ({name})" for name, entry in kept.items()),
         f"![validation energy against seconds]({picture})",
-    ]
+    ]  # fmt: skip
+    asked = []
     for name, entry in kept.items():
         curves = from_json(entry["curves"])
         rows = [[algorithm, *_row(curves, algorithm)] for algorithm in curves]
@@ -131,15 +150,14 @@ def section(kept: Mapping[str, Any], picture: str) -> str:
             f"{entry['n_rows']:,} rows, {entry['runs']} runs, k = {entry['k']}, b₀ = {entry['b0']:,}, at most "
             f"{entry['seconds']:g} s a run.",
             markdown_table(head, rows).rstrip(),
-            *(
-                f"{own} {how}: {verdicts(name, own, curves, by_start=by_start)}."
-                for own in NESTED
-                if own in curves
-                for how, by_start in (("against the others", False), ("by start", True))
-            ),
-            f"*{entry['provenance']}*",
         ]
-    return "\n\n".join(parts)
+        asked += [
+            claim for own in NESTED if own in curves for by_start in (False, True)
+            for claim in claims(name, own, curves, by_start=by_start)
+        ]  # fmt: skip
+    missing = [PROBLEMS[name].title for name in PAPERS if name not in kept]
+    parts += [f"Not run: {', '.join(missing)}."] if missing else []
+    return "\n\n".join([*parts, "### Verdicts", claims_table(asked), tally(asked)])
 
 
 def _row(curves: Mapping[str, Sequence[Curve]], algorithm: str) -> list[str]:

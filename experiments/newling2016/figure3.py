@@ -1,15 +1,16 @@
-"""Fig. 3: how much the doubling threshold ρ matters, with bounds and without, and where all centres are asked together.
+"""Figs. 3, 4 and 5: how much the doubling threshold ρ matters, with bounds, without, and asking all centres together.
 
     python -m experiments.newling2016.figure3 [--quick] [--problems NAME …] [--runs N] [--rows N] [--seconds S] [-o DIR]
 
-Energy above the lowest at two times, an early and a late one (the paper's are 2 s and 10 s; `--seconds` is the late
-one, a fifth of it the early one).
+Figs. 4 and 5 are the curves of the same runs, with bounds and without. Energy above the lowest at two times, an early
+and a late one (the paper's are 2 s and 10 s; `--seconds` is the late one, a fifth of it the early one).
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ import numpy as np
 
 from experiments.common import markdown_table, provenance, read_results, save_figure, update_report, write_results
 from experiments.newling2016 import HEADING, REPORT
-from experiments.newling2016.curves import Curve, Setup, best_energy, from_json, to_json, trace, warm_up
-from experiments.newling2016.drawing import chosen_problems, chosen_setup, curve_parser
-from experiments.newling2016.problems import PROBLEMS
+from experiments.newling2016.curves import SETUP, Curve, Setup, best_energy, from_json, to_json, trace, warm_up
+from experiments.newling2016.drawing import chosen_problems, chosen_setup, curve_parser, draw_panels
+from experiments.newling2016.problems import PAPERS, PROBLEMS
+from experiments.verdicts import Claim, claims_table, said, tally
 
 COLORS = {"nmbatch": "tab:blue", "nmbatch.deact": "tab:cyan", "nmbatch.mean": "tab:red"}
 THRESHOLDS = (0.1, 1.0, 5.0, 10.0, 100.0, 1000.0)
@@ -85,24 +87,66 @@ def section(kept: Mapping[str, Any], picture: str) -> str:
             for seconds in (EARLY * late, late):
                 shown = ["–" if np.isnan(value) else f"{value:.2f} %" for value in excesses(curves, algorithm, seconds)]
                 rows.append([f"{name}: {algorithm}, {seconds:g} s", *shown])
-    entry = next(iter(kept.values()))
+    runs = "; ".join(f"{name}: {entry['runs']}, up to {entry['seconds']:g} s each" for name, entry in kept.items())
+    asked = [claim for name, entry in kept.items() for claim in claims(name, entry)]
+    missing = [PROBLEMS[name].title for name in PAPERS if name not in kept]
     return "\n\n".join(
         [
-            "## Fig. 3: the doubling threshold",
-            "Mean validation energy above the lowest of all runs. The paper: with bounds large ρ work well and 10, 100 "
-            "and 1,000 differ little; without bounds ρ = 10 is better in general than larger ones. nmbatch.mean "
-            "compares all centres together with ρ instead of each.",
+            "## Figs. 3, 4 and 5: the doubling threshold",
+            "Mean validation energy above the lowest of all runs. nmbatch.mean compares all centres together with ρ "
+            "instead of each, which the paper has not.",
+            replace(
+                SETUP, command="newling2016.figure3", data="stand-ins; k = 50, b₀ = 5,000",
+                runs=f"20 in the paper, at 2 s and 10 s; here {runs}",
+            ).text(f"{entry['provenance']} ({name})" for name, entry in kept.items()),
             f"![excess energy against ρ]({picture})",
             markdown_table(("", *(f"ρ = {rho:g}" for rho in THRESHOLDS)), rows).rstrip(),
-            f"{entry['runs']} runs, k = {entry['k']}, b₀ = {entry['b0']:,}.",
-            f"*{entry['provenance']}*",
+            "Fig. 4, the curves of nmbatch, and Fig. 5, those without bounds:",
+            f"![curves with bounds]({picture.replace('figure3', 'figure4')})",
+            f"![curves without bounds]({picture.replace('figure3', 'figure5')})",
+            *([f"Not run: {', '.join(missing)}."] if missing else []),
+            claims_table(asked),
+            tally(asked),
         ]
-    )
+    )  # fmt: skip
+
+
+def claims(name: str, entry: Mapping[str, Any]) -> list[Claim]:
+    """What the captions say, at the late time."""
+    curves = from_json(entry["curves"])
+    with_bounds = dict(zip(THRESHOLDS, excesses(curves, "nmbatch", entry["seconds"]), strict=True))
+    without = dict(zip(THRESHOLDS, excesses(curves, "nmbatch.deact", entry["seconds"]), strict=True))
+    title = PROBLEMS[name].title
+
+    def points(values: Mapping[float, float], *chosen: float) -> str:
+        return ", ".join(f"ρ = {rho:g}: {values[rho]:.2f} %" for rho in chosen)
+
+    best, best_without = (min(found, key=lambda rho: found[rho]) for found in (with_bounds, without))
+    return [
+        said(f"{title}, Fig. 4: large ρ works best",
+             f"best: {points(with_bounds, best)}; {points(with_bounds, 100, 1000)}", best >= 100),
+        said(f"{title}, Fig. 4: ρ = 100 and 1,000 differ little", points(with_bounds, 100, 1000),
+             abs(with_bounds[100] - with_bounds[1000]) <= 0.2),
+        said(f"{title}, Fig. 5: without bounds ρ = 10 is better than 100 and 1,000",
+             f"{points(without, 10, 100, 1000)}; best: {points(without, best_without)}",
+             without[10] < min(without[100], without[1000])),
+    ]  # fmt: skip
+
+
+def draw_curves_by_rho(kept: Mapping[str, Any], algorithm: str, path: Path) -> None:
+    """Figs. 4 and 5: energy against seconds, one curve for each ρ, one panel per data set."""
+    found = {
+        name: {f"ρ = {rho:g}": curves[label(algorithm, rho)] for rho in THRESHOLDS if label(algorithm, rho) in curves}
+        for name, curves in ((name, from_json(entry["curves"])) for name, entry in kept.items())
+    }
+    draw_panels(found, path)
 
 
 def write_report(kept: Mapping[str, Any], folder: Path, name: str) -> None:
     """The picture, and the section of the report about it."""
     draw(kept, folder / f"{name}.png")
+    draw_curves_by_rho(kept, "nmbatch", folder / f"{name.replace('figure3', 'figure4')}.png")
+    draw_curves_by_rho(kept, "nmbatch.deact", folder / f"{name.replace('figure3', 'figure5')}.png")
     update_report(folder / "report.md", HEADING, name, section(kept, f"{name}.png"))
 
 

@@ -18,7 +18,7 @@ from globular.backends.cpu import CpuShard
 from globular.estimators.chunky_starts import CELLS_PER_COMPONENT, LEAF_SIZE, resolved_max_cells
 from globular.model.covariances import OUTER
 from globular.model.gaussian import GaussianParameters
-from globular.seam.passes import Expect
+from globular.seam.mixture_passes import Expect
 from globular.seam.tree_passes import Plant
 
 Rows = NDArray[np.float64]

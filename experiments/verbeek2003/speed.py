@@ -49,7 +49,7 @@ from globular.estimators.memory import chunky_bytes
 from globular.estimators.mixture_starts import GivenStart
 from globular.model.covariances import OUTER
 from globular.model.gaussian import GaussianParameters
-from globular.seam.passes import Expect
+from globular.seam.mixture_passes import Expect
 from globular.threads import resolve_threads
 
 Rows = NDArray[np.float32]

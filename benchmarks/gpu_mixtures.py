@@ -26,7 +26,7 @@ from globular.backends.registry import shard_on_card, shard_over
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
 from globular.seam.among import Probe
-from globular.seam.passes import Expect
+from globular.seam.mixture_passes import Expect
 from globular.threads import resolve_threads
 from gpu import median_ms, times_ms
 

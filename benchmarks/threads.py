@@ -10,8 +10,9 @@ Every problem, program and number of threads has a process of its own, whose thr
 on that many cores only, physical cores before the second threads of them. What is timed is in
 `globular.benchmarking.threaded`. Results go to a JSON file after every run; runs that it has are not repeated.
 
-With `--minutes`, kernels are compiled first, in processes side by side; then fits come before other estimators, those
-before predict and Lloyd, ours run with one, half and all of the threads, peers and our other settings with all.
+With `--minutes`, kernels are compiled first, in processes side by side; then the machine itself (products, memory,
+gathering: what tasks that share nothing gain is what anything can gain), fits, other estimators, predict and Lloyd;
+ours run with one, half and all of the threads, peers and our other settings with all.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ from globular.plotting.axes import GREY, HUES, pyplot, tidy
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "threads.png"
 THREADS = (1, 2, 4, 8, 16)
-FIRST_FAMILIES = ("KMeans, many clusters", "other estimators", "predict")
+FIRST_FAMILIES = ("the machine itself", "KMeans, many clusters", "other estimators", "predict")
+LINE_PER_PROBLEM = ("the machine itself", "other estimators")
+"""Families of which the picture has a line for every problem."""
 OURS = ("globular", "globular-balanced", "globular-lloyd")
 """Programs that a short measurement runs with several numbers of threads."""
 COMPILED = 0.1
@@ -220,7 +223,7 @@ def draw(runs: Sequence[ThreadRun], path: Path, source: str) -> None:
         lines: dict[str, list[dict[int, float]]] = {}
         for (problem, program), there in seconds.items():
             if PROBLEMS[problem].family == family:
-                name = program if family != "other estimators" else f"{problem}, {program}"
+                name = f"{problem}, {program}" if family in LINE_PER_PROBLEM else program
                 lines.setdefault(title(name), []).append({n: there[1] / there[n] for n in there})
         most = max(max(gains) for some in lines.values() for gains in some)
         tidy(panel).plot([1, most], [1, most], "--", color=GREY, linewidth=1)

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = "project"
 TAKEN = (
     "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "LICENSE",
-    "benchmarks/README.md", "benchmarks/results/*.csv", "recipes/[!_]*.py",
+    "benchmarks/README.md", "benchmarks/results/*.csv", "recipes/[!_]*.py", "recipes/migration/[!_]*.py",
     "experiments/*/report/*.md", "experiments/*/report/*.png",
 )  # fmt: skip
 LINK = re.compile(r"""(\]\(|<img[^>]*\ssrc=")(?![a-z]+:|#|/)([^)\s"#]+)""")
@@ -35,7 +35,11 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the files from outside docs/."""
+    """Add the files from outside docs/, and the logo of the report page: white, and blue for the tab of a browser."""
+    logo = (ROOT / "src/globular/report/assets/logo.svg").read_text(encoding="utf-8")
+    for name, color in (("logo", "#ffffff"), ("favicon", "#1f5fa8")):
+        drawn = logo.replace("currentColor", color)
+        files.append(File.generated(config, f"images/{name}.svg", content=drawn))
     for pattern in TAKEN:
         for path in sorted(ROOT.glob(pattern)):
             relative = path.relative_to(ROOT).as_posix()

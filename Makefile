@@ -8,7 +8,7 @@ BASE   ?= HEAD
 MINUTES ?= 60
 JOBS   ?= 2
 
-.PHONY: demo test test-all test-gpu test-oldest attack lint bench speed docs dist clean
+.PHONY: demo test test-all test-bounds test-gpu test-oldest attack lint bench speed docs dist test-dist wheel-with-kernels clean
 
 demo: $(VENV)/.user
 	$(BIN)/globular demo
@@ -23,12 +23,17 @@ test-gpu: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet -e ".[gpu]"
 	$(BIN)/python -m pytest tests/gpu
 
+# Compiled code with its indices checked, in a cache of its own (the key of the cache knows of it).
+test-bounds: $(VENV)/.dev
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(abspath $(VENV))/bounds $(BIN)/python -m pytest -n $(JOBS) --dist loadfile \
+	tests/passes tests/contract tests/attack
+
 # The oldest versions of everything that are supported, in an environment of their own; PYTHON is a Python 3.11 then.
 test-oldest: $(OLDEST)/.test
 	NUMBA_CACHE_DIR=$(abspath $(OLDEST))/kernels $(OLDEST)/bin/python -m pytest -m "not slow"
 
 attack: $(VENV)/.dev
-	$(BIN)/python tests/attack/run.py --minutes $(MINUTES)
+	$(BIN)/python tests/attack/run.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -38,6 +43,7 @@ lint: $(VENV)/.dev
 
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict
+	@echo "Open site/index.html in a browser; or, with what you write shown as you save it: $(BIN)/mkdocs serve"
 
 # What is checked out here against BASE (a tag, a branch, a commit): fails where a problem has become 15 % slower.
 speed: $(VENV)/.dev
@@ -53,6 +59,24 @@ dist: $(VENV)/.dev
 	cd build/empty && bin/python -c "import numpy, globular; \
 	print(globular.__version__, globular.KMeans(3, random_state=0).fit(numpy.eye(9)).inertia_)"
 	cd build/empty && bin/globular --help > /dev/null
+
+# A wheel for this kind of machine and Python that brings its kernels, compiled here for each level of CPUs that this
+# one reaches; and a fit with it in an environment where there is nothing else: not a word of compiling.
+wheel-with-kernels: $(VENV)/.dev
+	rm -rf build/brought build/empty
+	$(BIN)/python -m globular.warming build/brought
+	$(BIN)/python -m pip install --quiet build
+	GLOBULAR_BROUGHT=$(abspath build/brought) $(BIN)/python -m build --wheel --outdir dist
+	$(BIN)/python -m venv build/empty
+	build/empty/bin/python -m pip install --quiet dist/*-cp*.whl
+	cd build/empty && bin/python -c "import numpy, globular; \
+	globular.KMeans(8, random_state=0).fit(numpy.random.default_rng(0).random((20000, 8)))" 2> said && ! grep compiling said
+
+# The tests of the source archive with the wheel, without the sources beside them.
+test-dist: dist
+	build/empty/bin/python -m pip install --quiet "$$(ls dist/*.whl)[test]"
+	tar xzf dist/*.tar.gz -C build/empty --strip-components=1 --exclude='*/src'
+	cd build/empty && bin/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile
 
 bench: $(VENV)/.bench
 	$(BIN)/globular bench --quick

@@ -8,8 +8,8 @@ wherever the parts lie, are merged into one of all.
 
 >>> import numpy as np
 >>> from globular import KMeans, coresets
->>> X = np.random.default_rng(0).normal(size=(20_000, 4))
->>> part = coresets.coreset(X, 2000, random_state=0)
+>>> X = np.random.default_rng(0).normal(size=(50_000, 2))
+>>> part = coresets.coreset(X, 5000, random_state=0)
 >>> model = KMeans(n_clusters=20, random_state=0).fit(part.rows, sample_weight=part.weights)
 >>> bool(-model.score(X) < 1.03 * KMeans(n_clusters=20, random_state=0).fit(X).inertia_)
 True

@@ -45,19 +45,19 @@ def test_one_batch_of_all_rows_is_em(kind: str) -> None:
     np.testing.assert_array_equal(found[-1].model.covariances, wanted[-1].model.covariances)
 
 
-def test_batches_double_and_their_likelihood_does_not_fall(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_grow_and_their_likelihood_does_not_fall(monkeypatch: pytest.MonkeyPatch) -> None:
     X, seen = rows_of(), []
     exact = nested.e_step
     monkeypatch.setattr(nested, "e_step", lambda part, mixture: seen.append(part) or exact(part, mixture))
     options = replace(OPTIONS, tol=1e-5, max_iter=200, reg_covar=0.0)
     steps = list(nested_em(CpuShard(X), start(X), options, BatchOptions(1000), random()))
     sizes = [part.n_rows for part in seen]
-    assert sorted(set(sizes)) == [1000, 2000, 4000, 8000, 20_000] and sizes == sorted(sizes)
+    assert sorted(set(sizes)) == [1250, 5000, 20_000] and sizes == sorted(sizes)
     for size in set(sizes):
         objectives = [step.objective for step, n in zip(steps, sizes, strict=True) if n == size]
         assert (np.diff(objectives) >= -1e-9 * abs(objectives[0])).all()
     parts = {part.n_rows: part for part in seen}
-    smaller, larger = (set(map(tuple, parts[n].take(np.arange(n)).tolist())) for n in (1000, 2000))
+    smaller, larger = (set(map(tuple, parts[n].take(np.arange(n)).tolist())) for n in (1250, 5000))
     assert smaller < larger
     assert [step.iteration for step in steps] == list(range(1, len(steps) + 1))
     assert not any(step.stopped for step in steps[:-1]) and steps[-1].stopped
@@ -67,7 +67,8 @@ def test_it_ends_where_em_does_for_less() -> None:
     X = rows_of(40_000)
     whole = list(em(CpuShard(X), start(X), OPTIONS))
     found = list(nested_em(CpuShard(X), start(X), OPTIONS, BatchOptions(1000), random()))
-    assert found[-1].objective / len(X) > whole[-1].objective / len(X) - 0.01
+    reached = GaussianMixture.from_parameters(*_parameters(found[-1].model), "diag").score(X)
+    assert reached > whole[-1].objective / len(X) - 0.03
     assert sum(s.n_distances for s in found) < 0.5 * sum(s.n_distances for s in whole)
 
 
@@ -77,7 +78,7 @@ def test_a_batch_is_enough_where_more_rows_would_change_less_than_tol() -> None:
     options = replace(OPTIONS, tol=0.002)
     steps = list(nested_em(CpuShard(X), first, options, BatchOptions(500), random()))
     assert steps[-1].stopped == ENOUGH
-    assert first.n_parameters(learned_weights=True) == 41 and steps[-1].n_distances == 6 * 2000  # 41 / 4000 < 10 tol
+    assert first.n_parameters(learned_weights=True) == 41 and steps[-1].n_distances == 6 * 1025  # 10 tol = 41 / 2050
     full = list(em(CpuShard(X), first, replace(OPTIONS, tol=1e-4)))[-1]
     reached = GaussianMixture.from_parameters(*_parameters(steps[-1].model), "diag").score(X)
     assert reached > full.objective / len(X) - 0.06

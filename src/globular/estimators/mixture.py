@@ -62,7 +62,7 @@ class GaussianMixture(StepwiseMixture):
         A covariance matrix per component, one for all, variances per component and column, a variance per component,
         or one variance for everything.
     algorithm : {"auto", "em", "nested", "variational", "chunky"}, default="auto"
-        "em" is exact. "nested" is EM on batches of rows that double when they have no more to say, and ends when the
+        "em" is exact. "nested" is EM on batches of rows that grow when they have no more to say, and ends when the
         rows of a batch are enough: when the mean log-likelihood is expected to lie less than ten times `tol` below that
         of all rows, about what EM itself leaves. From 500 components without correlations on it looks at few of them
         per row. "variational" looks at few

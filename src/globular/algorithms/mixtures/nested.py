@@ -1,15 +1,14 @@
-"""Nested EM: iterations on a batch of the rows that doubles, each batch holding the one before.
+"""Nested EM: iterations on batches of growing size, each batch holding the one before.
 
 A mixture of P free parameters that is fitted to b rows ends about P/2b nats a row below the best for all rows, however
 many its iterations (Akaike 1974): that is what the sample costs. Iterations of EM that gain g each have about 10 g to
 come, as they mostly shrink by a tenth. So on b rows those that gain less than a tenth of P/2b are at rest within the
 error of the sample, and more rows are worth more than more iterations:
 
-    b ← first
-    repeat:  EM on the first b rows of a random order, until an iteration gains less than max(tol, ⅒ · P/2b)
-             stop if these are all rows, or if tol was the larger: the sample costs less than EM leaves at this tol
-             b ← 2 b
+    for b in …, B/16, B/4, B:
+        EM on the first b rows of a random order, until an iteration gains less than max(tol, ⅒ · P/2b)
 
+where B is so large that the sample costs less than EM itself leaves when it ends by `tol`, ⅒ · P/2B = tol; or all rows.
 Early iterations, which move components far, cost little, and late ones are few. Since batches are nested nothing is
 counted twice: the statistics of a row are those of its last E-step.
 
@@ -39,7 +38,7 @@ from globular.model.statistics import SoftStatistics
 from globular.seam.shard import Shard
 
 ENOUGH = "more rows would change the log-likelihood by less than EM leaves at this tol"
-GROWTH = 2
+GROWTH = 4
 """How many times the rows of a batch the next one has."""
 AT_REST = 0.1
 """Iterations on a batch end when one gains less than this share of what the batch costs; about the share by which
@@ -69,24 +68,32 @@ def nested_em(
     """
     limits, N = covariance_limits(shard, options), shard.n_rows
     n_parameters = start.n_parameters(learned_weights=options.learned_weights)
-    seed, size, n_before = int(rng.integers(2**31)), batches.first, 0
-    mixture, stopped = start, "" if options.max_iter > 0 else "max_iter"
-    while not stopped:
+    seed, mixture, n_before = int(rng.integers(2**31)), start, 0
+    sizes = batch_sizes(N, batches.first, n_parameters, options.tol)
+    for size in sizes if options.max_iter > 0 else ():
         part = _rows_of(shard, Batch(seed, size, N, batches.run))
-        whole, cost = part is shard, 0.5 * n_parameters / part.n_rows
-        tol = options.tol if whole else max(options.tol, AT_REST * cost)
+        tol = max(options.tol, AT_REST * 0.5 * n_parameters / part.n_rows) if size < sizes[-1] else options.tol
         share = shard.total_weight / part.total_weight
         own = replace(options, max_iter=options.max_iter - n_before, tol=tol)
         for step in em_by(_expects(part, mixture, batches, rng), mixture, own, limits):
-            stopped = step.stopped
-            if stopped in (CONVERGED, ROUNDED) and not whole:
-                last = n_before + step.iteration == options.max_iter
-                stopped = ENOUGH if AT_REST * cost < options.tol else "max_iter" if last else ""
-            yield replace(
-                step, iteration=n_before + step.iteration, objective=step.objective * share, stopped=stopped,
-                next_rows=None if whole else part.n_rows,
-            )  # fmt: skip
-        mixture, n_before, size = step.model, n_before + step.iteration, GROWTH * size
+            stopped, iteration = step.stopped, n_before + step.iteration
+            if stopped in (CONVERGED, ROUNDED) and part is not shard:
+                last = "max_iter" if iteration == options.max_iter else ""
+                stopped = ENOUGH if size == sizes[-1] else last
+            rows = None if part is shard else part.n_rows
+            yield replace(step, iteration=iteration, objective=step.objective * share, stopped=stopped, next_rows=rows)
+        if stopped:
+            return
+        mixture, n_before = step.model, iteration
+
+
+def batch_sizes(n_rows: int, first: int, n_parameters: int, tol: float) -> list[int]:
+    """Rows of all batches, ascending: the last is enough for `tol`, and the first has at least `first` of them."""
+    enough = AT_REST * 0.5 * n_parameters / tol if tol > 0 else np.inf
+    sizes = [int(min(n_rows, max(first, np.ceil(enough))))]
+    while sizes[0] >= GROWTH * first:
+        sizes.insert(0, sizes[0] // GROWTH)
+    return sizes
 
 
 def _rows_of(shard: Shard, batch: Batch) -> Shard:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from globular._version import __version__
 
 if TYPE_CHECKING:
-    from globular import callbacks, datasets, export, io, plotting, report, seeding
+    from globular import callbacks, coresets, datasets, export, io, plotting, report, seeding
     from globular.estimators.chunky_mixture import ChunkyGaussianMixture
     from globular.estimators.infinite_counts import InfiniteMultinomialMixture
     from globular.estimators.infinite_mixture import InfiniteGaussianMixture
@@ -48,7 +48,7 @@ _HOMES = {
     "select": "globular.selection",
     "warmup": "globular.warming",
 }
-_MODULES = ("callbacks", "datasets", "export", "io", "plotting", "report", "seeding")
+_MODULES = ("callbacks", "coresets", "datasets", "export", "io", "plotting", "report", "seeding")
 
 __all__ = [
     "ChunkyGaussianMixture",
@@ -63,6 +63,7 @@ __all__ = [
     "balance",
     "callbacks",
     "cluster_tree",
+    "coresets",
     "datasets",
     "export",
     "io",

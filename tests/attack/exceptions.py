@@ -107,20 +107,24 @@ _REASONS = {
         algorithms.infinite.polishing: _STRENGTHS _LEFT_OUT _USUAL
         algorithms.mixtures.ahead: _ROWS_PER_PARAMETER _SHARE _MOST_STEPS _NEAR _CAUTION
         algorithms.mixtures.chunky: _LAST _WORTH_GOING
+        algorithms.mixtures.coreset: ROWS_PER_GROUP MOST_GROUPS ROWS_PER_SEED
         algorithms.mixtures.em: _COLD
         algorithms.mixtures.greedy: N_TRIED PARTIAL_STEPS SETTLING_STEPS N_DIRECTIONS
         algorithms.mixtures.missing: N_DRAWN ENOUGH_ROWS TOL_SHARE _ITERATIONS_OF_ONE
         algorithms.mixtures.moves: LEAST_RATIO CUTS COLD N_POWERS N_CLOSE ROUGH_TOL STEPS_PER_TRIAL STEPS_PER_DRAW
             MAX_FAILURES FAILURES_PER_DRAW ROWS_OF_A_MEAN WORTH_KEEPING
+        algorithms.mixtures.nested: GROWTH AT_REST
         algorithms.mixtures.pipeline: ROWS_PER_COMPONENT ROWS_PER_PARAMETER KMEANS_STEPS KMEANS_TOLERANCE
             LEAST_FAILURES MOST_FAILURES MOST_TRIALS STEPS_OVER_ALL_ROWS STEPS_PER_STEP STEPS_OF_MOVES
             STEPS_PER_COMPONENT
         algorithms.mixtures.probing: N_PROBES SETTLED_GAIN FINDING_ROUNDS FINDING_PROBES
+        algorithms.mixtures.stepwise: KAPPA
         algorithms.seeding.hierarchical: UPPER_STEPS LAST_STEPS
         algorithms.seeding.named: NEIGHBORS
         algorithms.ward: SOON
         backends.tree.expect: SAMPLED_ROWS
         backends.tree.growth: SAMPLED
+        estimators.nested_mixture: PARTS
         estimators.variational_kmeans: SWAPS_GAIN
         model.cells: VISITS_ABOVE SMALL_CELLS
         model.subspace: MARGIN FEWEST_LEADING LEADING_PER_CLUSTER

@@ -37,9 +37,9 @@ from reference import probe as probed
 from reference import seeds as d2
 
 from globular.seam.passes import (  # isort: skip
-    AddSeeds, AllLabels, Assign, AssignBatch, CellNeighbors, CellSeeds, Farthest, Halve, LabelBySeeds, Locate,
-    Moments, Pass, PowerStep, Project, Relabel, RoughCells, ScatterLabels, Smallest, Spare, SumByLabel, Take, Total,
-    TrySeeds,
+    AddSeeds, AllLabels, Assign, AssignBatch, BlendErrors, CellNeighbors, CellSeeds, Farthest, Halve, LabelBySeeds,
+    Locate, Moments, Pass, PowerStep, Project, Relabel, RoughCells, ScatterLabels, Smallest, Spare, SumByLabel, Take,
+    Total, TrySeeds,
 )  # fmt: skip
 from globular.seam.tree_passes import (  # isort: skip
     BestCut, CellsOf, ExpectCells, ForgetMembers, Gains, Gap, OpenCut, OpenGaining, OpenHeld, OpenRows, Plant,
@@ -450,6 +450,9 @@ CASES = [
     Case("label by seeds", lambda p: LabelBySeeds(),
          leaves("labels", lambda p, b: hard.closest_centers(p.rows, p.centers)),
          lambda p: [Assign(p.former), AddSeeds(p.centers)]),
+    Case("blend errors", lambda p: BlendErrors(np.arange(1.0, C + 1), 0.25), lambda p, s, b, a, found: alike(
+        s.take(p.everyone, "errors"), p.w * d2.blended(p.rows, p.w, p.former, np.arange(1.0, C + 1), 0.25)),
+        lambda p: [AddSeeds(p.former)]),
     Case("relabel", lambda p: Relabel(np.arange(C, dtype=np.int32)[::-1].copy()),
          leaves("labels", lambda p, b: C - 1 - b["labels"])),
     Case("cell seeds", lambda p: CellSeeds(np.array([0, 70, N]), np.array([2, 3]), np.full(5, 0.6)), cell_seeds),

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite import infinite
 from globular.algorithms.kmeans import variational
-from globular.algorithms.mixtures import chunky, em
+from globular.algorithms.mixtures import chunky, em, nested
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.steps import Step, in_units, mapped, result_of
 from globular.estimators.base import Estimator
@@ -43,7 +43,7 @@ from globular.threads import resolve_threads
 
 CONVERGED = frozenset(
     {em.CONVERGED, em.ROUNDED, variational.CONVERGED, *chunky.ENDINGS, infinite.GROWN, infinite.CONVERGED}
-)
+) | {nested.ENOUGH}
 """Reasons to stop that make `converged_` true."""
 N_CANDIDATES = 5
 """C′ where it is not given."""

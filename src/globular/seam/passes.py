@@ -286,6 +286,15 @@ class LabelBySeeds(Change):
 
 
 @dataclass(frozen=True, eq=False)
+class BlendErrors(Change):
+    """Put of_seeds[s] + share · d² in the place of d², s the row's closest seed: coresets are drawn by that."""
+
+    effect = Effect({"d2"}, reads={"seeds"})
+    of_seeds: F64
+    share: float
+
+
+@dataclass(frozen=True, eq=False)
 class Relabel(Change):
     """Rename the clusters: a row of label c gets the label names[c]."""
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from globular.estimators.infinite_counts import InfiniteMultinomialMixture
     from globular.estimators.infinite_mixture import InfiniteGaussianMixture
     from globular.estimators.kmeans import KMeans, k_means
+    from globular.estimators.low_rank_mixture import LowRankGaussianMixture
     from globular.estimators.mixture import GaussianMixture
     from globular.estimators.nested import NestedMiniBatchKMeans
     from globular.estimators.variational_kmeans import VariationalKMeans
@@ -38,6 +39,7 @@ _HOMES = {
     "GaussianMixture": "globular.estimators.mixture",
     "VariationalGaussianMixture": "globular.estimators.variational_mixture",
     "ChunkyGaussianMixture": "globular.estimators.chunky_mixture",
+    "LowRankGaussianMixture": "globular.estimators.low_rank_mixture",
     "InfiniteGaussianMixture": "globular.estimators.infinite_mixture",
     "InfiniteMultinomialMixture": "globular.estimators.infinite_counts",
     "balance": "globular.regrouping",
@@ -56,6 +58,7 @@ __all__ = [
     "InfiniteGaussianMixture",
     "InfiniteMultinomialMixture",
     "KMeans",
+    "LowRankGaussianMixture",
     "NestedMiniBatchKMeans",
     "VariationalGaussianMixture",
     "VariationalKMeans",

@@ -25,6 +25,7 @@ from globular.errors import DataError
 from globular.estimators.chunky_mixture import ChunkyGaussianMixture
 from globular.estimators.infinite_mixture import InfiniteGaussianMixture
 from globular.estimators.kmeans import KMeans
+from globular.estimators.low_rank_mixture import LowRankGaussianMixture
 from globular.estimators.mixture import GaussianMixture
 from globular.estimators.nested import NestedMiniBatchKMeans
 from globular.estimators.variational_kmeans import VariationalKMeans
@@ -44,6 +45,7 @@ FITS: list[Any] = [
     GaussianMixture(8, covariance_type="diag", max_iter=5),
     VariationalGaussianMixture(600, max_iter=5),
     ChunkyGaussianMixture(8, max_iter=5),
+    LowRankGaussianMixture(100, 2, max_iter=5),
     InfiniteGaussianMixture(max_iter=5),
 ]
 """The fits that make the kernels of the models."""

@@ -50,6 +50,7 @@ _REASONS = {
         algorithms.ward: EMPTY
         algorithms.mixtures.em: _FALL
         backends.cpu.expect.blocks: ABSENT
+        backends.cpu.expect.nominated: NEGLIGIBLE
         backends.cpu.expect.pairs: ROUNDING
         backends.cpu.expect.remembered: MARGIN
         backends.cpu.expect.rows_of: SMALLEST_SHARE
@@ -58,6 +59,7 @@ _REASONS = {
         model.covariances.matrices: _MOST_LIFTS
         model.few_rows: NOBODY
         model.gaussian: _WEIGHT_FLOOR
+        model.low_rank: ABSENT
         model.subspace: INDEPENDENT
         model.wishart: _MOST_LIFTS
     """,
@@ -110,6 +112,7 @@ _REASONS = {
         algorithms.mixtures.coreset: ROWS_PER_GROUP MOST_GROUPS ROWS_PER_SEED
         algorithms.mixtures.em: _COLD
         algorithms.mixtures.greedy: N_TRIED PARTIAL_STEPS SETTLING_STEPS N_DIRECTIONS
+        algorithms.mixtures.low_rank: POWER_STEPS
         algorithms.mixtures.missing: N_DRAWN ENOUGH_ROWS TOL_SHARE _ITERATIONS_OF_ONE
         algorithms.mixtures.moves: LEAST_RATIO CUTS COLD N_POWERS N_CLOSE ROUGH_TOL STEPS_PER_TRIAL STEPS_PER_DRAW
             MAX_FAILURES FAILURES_PER_DRAW ROWS_OF_A_MEAN WORTH_KEEPING
@@ -122,11 +125,13 @@ _REASONS = {
         algorithms.seeding.hierarchical: UPPER_STEPS LAST_STEPS
         algorithms.seeding.named: NEIGHBORS
         algorithms.ward: SOON
+        backends.limits: NOMINEES
         backends.tree.expect: SAMPLED_ROWS
         backends.tree.growth: SAMPLED
         estimators.nested_mixture: PARTS
         estimators.variational_kmeans: SWAPS_GAIN
         model.cells: VISITS_ABOVE SMALL_CELLS
+        model.low_rank: FAINT
         model.subspace: MARGIN FEWEST_LEADING LEADING_PER_CLUSTER
         model.wishart: BETA_RANGE
     """,

@@ -17,7 +17,7 @@ import globular
 from attack.cases import Case
 from attack.exceptions import EXCEPTIONS
 from attack.test_files import FILES, whole
-from attack.test_fits import check_centers, check_inertia, check_mixture, fit, same_bits
+from attack.test_fits import LOW_RANK, check_centers, check_inertia, check_low_rank, check_mixture, fit, same_bits
 from attack.thresholds import THRESHOLDS
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -46,6 +46,11 @@ FITS: dict[str, list[tuple[str, Case, dict[str, Any]]]] = {
         ("GaussianMixture", DENSE, {}),
         ("GaussianMixture", DENSE, {"covariance_type": "diag"}),
         ("VariationalGaussianMixture", DENSE, {}),
+    ],
+    "correlated": [
+        ("LowRankGaussianMixture", DENSE, {"n_factors": 2, "n_candidates": 2}),
+        ("LowRankGaussianMixture", DENSE, {"n_factors": 2, "n_candidates": 6}),
+        ("VariationalGaussianMixture", DENSE, {"covariance_type": "full", "n_candidates": 2}),
     ],
     "trees": [("ChunkyGaussianMixture", DENSE, {}), ("InfiniteGaussianMixture", DENSE, {})],
 }
@@ -80,9 +85,12 @@ def test_either_side(name: str, family: str, value: Any, monkeypatch: pytest.Mon
         change(monkeypatch, constant, small)
     for estimator, case, options in FITS[family]:
         model = fit(estimator, case, options)
-        if family in ("mixtures", "trees"):
+        names: tuple[str, ...] = ("means_", "weights_", "covariances_")
+        if estimator.startswith("LowRank"):
+            check_low_rank(model, case)
+            names = LOW_RANK
+        elif family in ("mixtures", "correlated", "trees"):
             check_mixture(model, case)
-            names: tuple[str, ...] = ("means_", "weights_", "covariances_")
         else:
             check_centers(model, case)
             names = ("cluster_centers_", "labels_")

@@ -192,6 +192,12 @@ _MIXTURES: Mapping[str, Values] = {
     "estimators.mixture.CHUNKY_UP_TO_COLUMNS": (1, NEVER),
     "estimators.variational_mixture.NEIGHBORS_UP_TO": (1, NEVER),
 }
+_CORRELATED: Mapping[str, Values] = {
+    "backends.cpu.expect.full.ROWS_AT_ONCE": (1, NEVER),
+    "backends.cpu.expect.low_rank.PAIRS_PER_TASK": (1, NEVER),
+    "backends.cpu.expect.low_rank.COSTS_AT_ONCE": (1, NEVER),
+    "backends.cpu.expect.low_rank.ROWS_AT_ONCE": (1, NEVER),
+}
 _TREES: Mapping[str, Values] = {
     "backends.tree.expect_neighbors.CELLS_PER_TASK": (4, NEVER),
     "backends.tree.partition.NODES_AT_ONCE": (4, NEVER),
@@ -244,7 +250,7 @@ THRESHOLDS: Mapping[str, tuple[str, Values]] = {
     name: (family, values)
     for family, table in {
         "centers": _CENTERS, "few": _FEW, "seeds": _SEEDS, "batches": _BATCHES, "neighbors": _NEIGHBORS,
-        "mixtures": _MIXTURES, "trees": _TREES, "files": _FILES,
+        "mixtures": _MIXTURES, "correlated": _CORRELATED, "trees": _TREES, "files": _FILES,
     }.items()
     for name, values in table.items()
 }  # fmt: skip

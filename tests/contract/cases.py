@@ -12,6 +12,7 @@ from scipy.special import logsumexp
 
 from globular.backends.cpu import CpuShard
 from globular.backends.host import HostShard
+from globular.backends.limits import NOMINEES
 from globular.model.cells import CenterCells
 from globular.model.chunks import Chunks
 from globular.model.covariances import COLUMNS
@@ -19,6 +20,7 @@ from globular.model.dirichlet import InfiniteMixture
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import random_graph
 from globular.model.groups import CenterGroups, group_by
+from globular.model.low_rank import LowRankParameters
 from globular.model.nested import Batch, Bounds, NestedSearch
 from globular.model.observations import Moments as Observed
 from globular.model.search import Search
@@ -27,15 +29,18 @@ from globular.model.subspace import Subspace
 from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
 from globular.seam.among import Bounded, Down, Neighbors, Probe, Remembered
-from globular.seam.answers import NEAREST, Answer, Centers, Nearest, Own, Truncated
-from globular.seam.mixture_passes import Expect, ExpectChunks, ExpectTied, ExpectWithin, LabelByDensity, RowsOf
+from globular.seam.answers import NEAREST, Answer, Centers, LowRank, Nearest, Own, Truncated
 from reference import assign as hard
 from reference import chunks
 from reference import expect as soft
+from reference import low_rank as factors
 from reference import neighbors as truncated
 from reference import probe as probed
 from reference import seeds as d2
 
+from globular.seam.mixture_passes import (  # isort: skip
+    Expect, ExpectChunks, ExpectLowRank, ExpectTied, ExpectWithin, LabelByDensity, RowsOf,
+)  # fmt: skip
 from globular.seam.passes import (  # isort: skip
     AddSeeds, AllLabels, Assign, AssignBatch, BlendErrors, CellNeighbors, CellSeeds, Farthest, Halve, LabelBySeeds,
     Locate, Moments, Pass, PowerStep, Project, Relabel, RoughCells, ScatterLabels, Smallest, Spare, SumByLabel, Take,
@@ -71,6 +76,11 @@ class Problem:
         spread = np.linspace(1.0, 2.0, 3 * C).reshape(C, 3)
         shapes = {"diag": spread, "full": spread[:, :, None] * np.eye(3), "tied": np.eye(3) + 0.2}
         return GaussianParameters(np.arange(1.0, C + 1) / 45, self.centers, shapes[kind], kind)
+
+    @cached_property
+    def low_rank(self) -> LowRankParameters:
+        loadings = np.random.default_rng(2).normal(size=(C, 2, 3))
+        return LowRankParameters(self.mixture().weights, self.centers, loadings, self.mixture().covariances)
 
     @cached_property
     def infinite(self) -> InfiniteMixture[Any]:
@@ -235,6 +245,37 @@ def soft_probe(p: Problem, shard: Any, before: State, after: State, found: Any) 
     alike(found, expected(p, kept, wanted.n_distances))
 
 
+def full_probe(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    members, mixture = np.full((N, 3), -1, dtype=np.int32), p.mixture("full")
+    members[:, 0] = before["labels"]
+    joint = soft.log_joint(p.rows, mixture)
+    kept, n = probed.nominated_members(p.rows, joint, joint, p.cells, 2, NOMINEES, members)  # matrices are diagonal
+    _, wanted = truncated.kept_statistics(p.rows, p.w, mixture, kept, n)
+    np.testing.assert_array_equal(after["labels"], kept[:, 0])
+    alike(found, some(wanted, "counts", "sums", "scatter", "log_likelihood", "n_distances"))
+
+
+def low_rank_probe(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    members = np.full((N, 3), -1, dtype=np.int32)
+    members[:, 0] = before["labels"]
+    kept, wanted = factors.probing_pass(p.rows, p.w, p.low_rank, p.cells, 2, NOMINEES, members)
+    np.testing.assert_array_equal(after["labels"], kept[:, 0])
+    alike(found, some(wanted, "counts", "sums", "scatter", "cross", "log_likelihood", "n_distances"))
+
+
+def reconstructed(p: Problem) -> list[Any]:
+    q, _ = soft.posterior(p.rows, factors.as_full(p.low_rank))
+    return [factors.reconstruction(p.rows, p.low_rank, p.low_rank.noise, q)]
+
+
+def low_rank_kept(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    members = np.full((N, 3), -1, dtype=np.int32)
+    members[:, 0] = hard.closest_centers(p.rows, p.former)
+    kept, _ = factors.probing_pass(p.rows, p.w, p.low_rank, p.cells, 2, NOMINEES, members)
+    joint = soft.log_joint(p.rows, factors.as_full(p.low_rank))
+    alike(found, [np.array([logsumexp(joint[i, c[c >= 0]]) for i, c in enumerate(kept)])])
+
+
 def claims(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
     q, _ = soft.posterior(p.rows, p.mixture())
     for component, claim in zip((4, 0), found, strict=True):
@@ -397,8 +438,20 @@ CASES = [
            says(lambda p, k=kind: soft.soft_pass(p.rows, p.w, p.mixture(k)))) for kind in ("diag", "full")),
     Case("expect tied", lambda p: ExpectTied(p.mixture("tied"), p.centers[0]),
          says(lambda p: soft.tied_pass(p.rows, p.w, p.mixture("tied"), p.centers[0]))),
+    Case("expect low rank", lambda p: ExpectLowRank(p.low_rank),
+         says(lambda p: factors.exact_pass(p.rows, p.w, p.low_rank))),
+    Case("expect low rank, probe", lambda p: ExpectLowRank(p.low_rank, Probe(p.cells, 2, 3)), low_rank_probe),
+    *(Case(f"answer low rank, {want}", lambda p, x=want: Answer(p.low_rank, x), says(lambda p, x=want: [
+        soft.posterior(p.rows, factors.as_full(p.low_rank))[0 if x == "probabilities" else 1]]), dense=True)
+      for want in ("log_densities", "probabilities")),
+    Case("answer low rank, reconstruction",
+         lambda p: Answer(LowRank(p.low_rank, None, p.low_rank.noise), "reconstruction"), says(reconstructed),
+         dense=True),
+    Case("answer low rank, kept", lambda p: Answer(LowRank(p.low_rank, 3), "log_densities"), low_rank_kept,
+         lambda p: [Assign(p.former), ExpectLowRank(p.low_rank, Probe(p.cells, 2, 3))], dense=True),
     Case("expect neighbors", lambda p: Expect(p.mixture(), Neighbors(p.graph, Search(3, 1, 3, True))), soft_neighbors),
     Case("expect probe", lambda p: Expect(p.mixture(), Probe(p.cells, 2, 3)), soft_probe),
+    Case("expect probe, full", lambda p: Expect(p.mixture("full"), Probe(p.cells, 2, 3)), full_probe),
     *(Case(f"expect remembered, renew={renew}", lambda p, r=renew: Expect(p.mixture("full"), Remembered(r)),
            says(lambda p: some(soft.soft_pass(p.rows, p.w, p.mixture("full")), "counts", "sums", "scatter"), 1e-3),
            lambda p: [Expect(p.mixture("full"), Remembered(True))]) for renew in (True, False)),

@@ -56,7 +56,7 @@ class Run:
     """One run of an algorithm."""
 
     steps: Iterator[Step[Any]]
-    start: GaussianParameters | None = None
+    start: Any = None
     """The mixture it starts with, for a fit that may end before the first step."""
 
 
@@ -116,6 +116,10 @@ class MixtureEstimator(DensityMixin, Estimator):
     def _take_over(self, model: Any) -> GaussianParameters:
         """The mixture of a step's model; may set attributes that are not part of it."""
         return model if isinstance(model, GaussianParameters) else cast(GaussianParameters, model.mixture)
+
+    def _isotropic(self, means: F64, variance: float) -> Any:
+        """The mixture that a start stands for while it is found: equal weights and one variance."""
+        return isotropic_mixture(means, variance, self.covariance_type)
 
     def _check_fit(self, data: Input) -> None:
         """Refuse parameters that do not go with the data or with each other."""
@@ -238,7 +242,7 @@ class MixtureEstimator(DensityMixin, Estimator):
     def _publish(self, data: Input, spare: Callable[[], F64], step: Step[Any], history: History) -> None:
         if isinstance(step.model, Preparation):
             means = filled_up(step.model.means, self.n_components, spare)
-            mixture = isotropic_mixture(means, step.model.variance, self.covariance_type)
+            mixture: Any = self._isotropic(means, step.model.variance)
         else:
             mixture = self._take_over(step.model)
         self._publish_mixture(mixture, data.dtype)

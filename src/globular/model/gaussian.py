@@ -144,9 +144,11 @@ def m_step(
     counts, filled, shifts = statistics.counts, statistics.filled, statistics.shifts
     moments = CentralMoments(counts, shifts, statistics.scatter, filled)
     covariances = mixture.family.estimate(moments, mixture.covariances, limits)
-    weights = np.full(len(counts), 1.0 / len(counts))
-    if learned_weights:
-        # As in scikit-learn a weight never reaches zero, so that its logarithm exists.
-        weights = counts + _WEIGHT_FLOOR * min(1.0, statistics.total_weight)
-        weights = weights / weights.sum()
+    weights = mixing_weights(statistics) if learned_weights else np.full(len(counts), 1.0 / len(counts))
     return GaussianParameters(weights, mixture.means + shifts, covariances, mixture.covariance_type)
+
+
+def mixing_weights(statistics: SoftStatistics) -> F64:
+    """Shares of the components; as in scikit-learn a weight never reaches zero, so that its logarithm exists."""
+    weights = statistics.counts + _WEIGHT_FLOOR * min(1.0, statistics.total_weight)
+    return weights / weights.sum()

@@ -112,6 +112,10 @@ class ScatterKind:
         """Second moments from the squares of every column, (C, D), where these are enough."""
         return squares
 
+    def seen_as(self, wanted: ScatterKind, scatter: F64) -> F64:
+        """Second moments, in the shape of statistics, as another kind that can be had from this one."""
+        return scatter if wanted is self else wanted.from_squares(self.diagonals(scatter))
+
     def outer(self, counts: F64, shifts: F64) -> F64:
         """Second moments of weights at some distance, Σ w y yᵀ."""
         return counts[:, None] * self.from_squares(shifts**2)

@@ -14,6 +14,8 @@ _REASONS = {
     "what people look at and run": """
         cli.* report.* plotting.* benchmarking.* datasets.* export.* callbacks.* warming.* data.columns.*
         model.history: _REPR_EDGE
+        model.selection: FAINT CLOSE_SILHOUETTES CLOSE_CRITERIA FACTOR_APART
+        selection: REFERENCE_ROWS ROWS_PER_CLUSTER REFERENCE_WORK
     """,
     "about the seconds of something: whether several threads are woken, which `threads.WAKING` tries": """
         *.SECONDS_PER_* *._SECONDS_PER_*
@@ -60,6 +62,7 @@ _REASONS = {
         model.few_rows: NOBODY
         model.gaussian: _WEIGHT_FLOOR
         model.low_rank: ABSENT
+        model.noise: _VARIANCES_OF_WIDTH
         model.subspace: INDEPENDENT
         model.wishart: _MOST_LIFTS
     """,
@@ -117,6 +120,8 @@ _REASONS = {
         algorithms.mixtures.moves: LEAST_RATIO CUTS COLD N_POWERS N_CLOSE ROUGH_TOL STEPS_PER_TRIAL STEPS_PER_DRAW
             MAX_FAILURES FAILURES_PER_DRAW ROWS_OF_A_MEAN WORTH_KEEPING
         algorithms.mixtures.nested: GROWTH AT_REST
+        algorithms.mixtures.noise: N_NEIGHBORS LEAST_SHARE MOST_SHARE
+        algorithms.mixtures.path: COMPARED STEPS_AHEAD PATIENCE HOPE N_SEARCHED
         algorithms.mixtures.pipeline: ROWS_PER_COMPONENT ROWS_PER_PARAMETER KMEANS_STEPS KMEANS_TOLERANCE
             LEAST_FAILURES MOST_FAILURES MOST_TRIALS STEPS_OVER_ALL_ROWS STEPS_PER_STEP STEPS_OF_MOVES
             STEPS_PER_COMPONENT

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +22,7 @@ from globular.model.graph import random_graph
 from globular.model.groups import CenterGroups, group_by
 from globular.model.low_rank import LowRankParameters
 from globular.model.nested import Batch, Bounds, NestedSearch
+from globular.model.noise import Noise
 from globular.model.observations import Moments as Observed
 from globular.model.search import Search
 from globular.model.statistics import ColumnMoments, PairStatistics
@@ -42,9 +43,9 @@ from globular.seam.mixture_passes import (  # isort: skip
     Expect, ExpectChunks, ExpectLowRank, ExpectTied, ExpectWithin, LabelByDensity, RowsOf,
 )  # fmt: skip
 from globular.seam.passes import (  # isort: skip
-    AddSeeds, AllLabels, Assign, AssignBatch, BlendErrors, CellNeighbors, CellSeeds, Farthest, Halve, LabelBySeeds,
-    Locate, Moments, Pass, PowerStep, Project, Relabel, RoughCells, ScatterLabels, Smallest, Spare, SumByLabel, Take,
-    Total, TrySeeds,
+    AddSeeds, AllLabels, Assign, AssignBatch, BlendErrors, CellNeighbors, CellSeeds, Extremes, Farthest, Halve,
+    LabelBySeeds, Locate, Moments, Pass, PowerStep, Project, Relabel, RoughCells, ScatterLabels, Spare, SumByLabel,
+    Take, Total, TrySeeds,
 )  # fmt: skip
 from globular.seam.tree_passes import (  # isort: skip
     BestCut, CellsOf, ExpectCells, ForgetMembers, Gains, Gap, OpenCut, OpenGaining, OpenHeld, OpenRows, Plant,
@@ -76,6 +77,11 @@ class Problem:
         spread = np.linspace(1.0, 2.0, 3 * C).reshape(C, 3)
         shapes = {"diag": spread, "full": spread[:, :, None] * np.eye(3), "tied": np.eye(3) + 0.2}
         return GaussianParameters(np.arange(1.0, C + 1) / 45, self.centers, shapes[kind], kind)
+
+    def noisy(self, kind: str = "full") -> GaussianParameters:
+        mixture = self.mixture(kind)
+        noise = Noise(0.3, self.rows.min(axis=0) - 1.0, self.rows.max(axis=0) + 1.0)
+        return replace(mixture, weights=0.7 * mixture.weights, noise=noise)
 
     @cached_property
     def low_rank(self) -> LowRankParameters:
@@ -436,6 +442,7 @@ CASES = [
         p.rows, p.w, d2.seed_distances(p.rows, p.w, p.former).d2, p.centers[:4])), lambda p: [AddSeeds(p.former)]),
     *(Case(f"expect {kind}", lambda p, k=kind: Expect(p.mixture(k)),
            says(lambda p, k=kind: soft.soft_pass(p.rows, p.w, p.mixture(k)))) for kind in ("diag", "full")),
+    Case("expect with noise", lambda p: Expect(p.noisy()), says(lambda p: soft.soft_pass(p.rows, p.w, p.noisy()))),
     Case("expect tied", lambda p: ExpectTied(p.mixture("tied"), p.centers[0]),
          says(lambda p: soft.tied_pass(p.rows, p.w, p.mixture("tied"), p.centers[0]))),
     Case("expect low rank", lambda p: ExpectLowRank(p.low_rank),
@@ -468,6 +475,9 @@ CASES = [
          says(lambda p: [soft.posterior(p.rows, p.mixture())[0]]), dense=True),
     Case("answer components", lambda p: Answer(p.mixture(), "components"),
          says(lambda p: [soft.posterior(p.rows, p.mixture())[0].argmax(axis=1)]), dense=True),
+    *(Case(f"answer {want} with noise", lambda p, w=want: Answer(p.noisy(), w),
+           says(lambda p, w=want: [soft.answers(p.rows, p.noisy())[w]]), dense=True)
+      for want in ("log_densities", "probabilities", "components")),
     Case("answer truncated", lambda p: Answer(Truncated(p.mixture(), 3), "log_densities"), posterior,
          lambda p: [Assign(p.former), Expect(p.mixture(), Neighbors(p.graph, Search(3, 1, 3, True)))], dense=True),
     Case("answer distances", lambda p: Answer(Centers(p.centers), "distances"), says(
@@ -482,7 +492,7 @@ CASES = [
          says(lambda p: [p.infinite.log_predictive(p.rows)]), dense=True),
     Case("moments", lambda p: Moments(), lambda p, s, b, a, found: alike(
         [found.mean, found.variance], list(hard.column_moments(p.rows, p.w)))),
-    Case("smallest", lambda p: Smallest(), says(lambda p: float(p.rows.min()))),
+    Case("extremes", lambda p: Extremes(), says(lambda p: np.stack([p.rows.min(axis=0), p.rows.max(axis=0)]))),
     Case("project", lambda p: Project(Subspace(p.rows[0], np.eye(3)[:, :2])), lambda p, s, b, a, found: alike(
         found.take(p.everyone), (p.rows - p.rows[0])[:, :2], 1e-6)),
     Case("power step", lambda p: PowerStep(Subspace(p.rows[0], np.eye(3)[:, :2])), says(lambda p: (

@@ -179,3 +179,8 @@ def test_few_rows_at_a_time_and_one() -> None:
         model.partial_fit(row[None])
     assert np.isfinite(model.means_).all() and model.score(X) > before - 0.1
     assert 0.5 < algorithm.KAPPA <= 1.0
+
+
+def test_noise_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"partial_fit does not go with noise=True; set noise=False"):
+        GaussianMixture(2, noise=True).partial_fit(np.eye(8))

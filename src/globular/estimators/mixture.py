@@ -11,9 +11,10 @@ import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 
-from globular.algorithms.mixtures.em import EMOptions, em, em_by
+from globular.algorithms.mixtures.em import CONVERGED, EMOptions, covariance_limits, em, em_by
 from globular.algorithms.mixtures.missing import TOL_SHARE, IncompleteRows, search_start
 from globular.algorithms.mixtures.nested import nested_em
+from globular.algorithms.mixtures.noise import LEAST_SHARE, start_with_noise, with_noise
 from globular.algorithms.mixtures.pipeline import search_is_short
 from globular.algorithms.steps import Step
 from globular.data.some_rows import choose_rows
@@ -21,6 +22,7 @@ from globular.errors import DeviceError
 from globular.estimators.chunky_mixture import ChunkyGaussianMixture
 from globular.estimators.chunky_starts import resolved_candidates
 from globular.estimators.conditional import checked_parameters
+from globular.estimators.fitted import checked_floats
 from globular.estimators.inputs import Input, check_weights, open_incomplete
 from globular.estimators.mixture_starts import STARTS, GivenStart, starting_mixture, variational_means
 from globular.estimators.mixtures import Run, Starting
@@ -33,8 +35,9 @@ from globular.estimators.weights import Weights
 from globular.model.clock import Clock
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters
-from globular.model.statistics import F64
-from globular.seam.passes import Labels
+from globular.model.noise import Noise
+from globular.model.statistics import F64, I64
+from globular.seam.passes import Extremes, Labels
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import Plant
 from globular.threads import resolve_threads
@@ -96,18 +99,28 @@ class GaussianMixture(StepwiseMixture):
     means_init, precisions_init : array-like or None, default=None
         Starting parameters, in the shapes of `means_` and `precisions_`. Precisions without means, and weights beside
         them, go to the components found whose covariances are most like theirs.
+    noise : bool, default=False
+        Whether there is one more component, for rows that belong to no other: a constant density, that of rows spread
+        evenly over the box which holds all rows, with a weight that is learned. Rows that are most likely noise have
+        the label −1, and outliers no longer draw means and covariances to themselves. By exact EM (`algorithm` "auto"
+        or "em").
     {max_time, random_state, warm_start, verbose, callbacks, n_threads, device}
 
     Attributes
     ----------
     weights_ : array of shape (n_components,)
+        They add up to one, together with `noise_weight_` where there is noise.
     means_ : array of shape (n_components, n_features)
     covariances_, precisions_, precisions_cholesky_ : array
         (n_components, n_features, n_features) for "full", (n_features, n_features) for "tied", (n_components,
         n_features) for "diag", (n_components,) for "spherical" and () for "tied_spherical".
+    noise_weight_ : float
+        The share of all rows that is noise; with ``noise=True``.
+    noise_bounds_ : array of shape (2, n_features)
+        The box of the noise: the smallest and largest values of every column; with ``noise=True``.
     labels_ : int32 array of shape (n_samples,)
-        The most likely component of every row that the fit has seen. (The variational algorithm looks for it among the
-        components of a few cells, from 500 components on.)
+        The most likely component of every row that the fit has seen, −1 for noise. (The variational algorithm looks for
+        it among the components of a few cells, from 500 components on.)
     converged_ : bool
         Whether the best run ended because of `tol`.
     n_iter_ : int
@@ -147,6 +160,7 @@ class GaussianMixture(StepwiseMixture):
         "weights_init": [StrOptions({"equal"}), "array-like", None],
         "means_init": ["array-like", None],
         "precisions_init": ["array-like", POSITIVE, None],
+        "noise": ["boolean"],
         "device": [str],
     }
 
@@ -165,6 +179,7 @@ class GaussianMixture(StepwiseMixture):
         weights_init: Any = None,
         means_init: Any = None,
         precisions_init: Any = None,
+        noise: bool = False,
         random_state: Any = None,
         warm_start: bool = False,
         verbose: int = 0,
@@ -184,6 +199,7 @@ class GaussianMixture(StepwiseMixture):
         self.weights_init = weights_init
         self.means_init = means_init
         self.precisions_init = precisions_init
+        self.noise = noise
         self.random_state = random_state
         self.warm_start = warm_start
         self.verbose = verbose
@@ -221,6 +237,10 @@ class GaussianMixture(StepwiseMixture):
         self.labels_ = self.predict(X, missing=True).astype(np.int32)
         return self
 
+    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None, *, missing: bool = False) -> I64:
+        """Fit, and return the most likely component of every row; `missing` as in `fit`."""
+        return self.fit(X, sample_weight=sample_weight, missing=missing).predict(X, missing=missing)
+
     @classmethod
     def from_parameters(cls, weights: Any, means: Any, covariances: Any, covariance_type: str = "full") -> Self:
         """A mixture made from given parameters, without a fit; all that follows a fit works.
@@ -241,6 +261,13 @@ class GaussianMixture(StepwiseMixture):
         mixture = checked_parameters(weights, means, covariances, covariance_type)
         return cls(n_components=mixture.n_components, covariance_type=covariance_type)._set(mixture)
 
+    def _take_found(self, mixture: GaussianParameters, bound: float, data: Input) -> None:
+        """Take over a mixture that EM has found elsewhere, and label all rows."""
+        self._set(mixture)
+        self._publish_mixture(mixture, data.dtype)
+        self.algorithm_, self.lower_bound_, self.converged_, self.stopped_ = "em", bound, True, CONVERGED
+        self._finish(data)
+
     def _check_fit(self, data: Input) -> None:
         if self.algorithm == "variational" and self.covariance_type not in SEPARABLE:
             raise ValueError(
@@ -251,8 +278,12 @@ class GaussianMixture(StepwiseMixture):
             raise DeviceError("algorithm='chunky' does not run on GPUs; take algorithm='em', or device='cpu'")
         if data.incomplete is not None and self.algorithm not in ("auto", "em"):
             raise ValueError(f"missing=True needs algorithm='em'; algorithm={self.algorithm!r} takes complete rows")
+        if self.noise and self.algorithm not in ("auto", "em"):
+            raise ValueError(f"noise=True needs algorithm='em'; algorithm={self.algorithm!r} knows no noise")
+        if self.noise and data.incomplete is not None:
+            raise ValueError("missing=True does not go with noise=True; set noise=False, or leave out rows with NaN")
         self.__dict__.pop("counts_", None)  # those of the last fit
-        self.algorithm_ = "em" if data.incomplete is not None else self._choose_algorithm(data)
+        self.algorithm_ = "em" if data.incomplete is not None or self.noise else self._choose_algorithm(data)
 
     def _open_incomplete(self, rows: F64, sample_weight: Any) -> Input:
         """Rows that count with what is known of them, and filled ones, drawn from one Gaussian, to find a start on."""
@@ -302,7 +333,10 @@ class GaussianMixture(StepwiseMixture):
             return (yield from self._start_nested(data, given, options, random_state))
         if data.incomplete is not None:
             return (yield from self._start_incomplete(data, data.incomplete, given, options, random_state))
-        start = yield from starting_mixture(*size, self.init_params, given, options, random_state)
+        if self.noise:
+            start = yield from self._start_with_noise(data, given, options, random_state)
+        else:
+            start = yield from starting_mixture(*size, self.init_params, given, options, random_state)
         return Run(em(data.shard, start, options), start)
 
     def _start_nested(
@@ -323,6 +357,43 @@ class GaussianMixture(StepwiseMixture):
     @property
     def _truncates(self) -> bool:
         return self.n_components >= VARIATIONAL_FROM and self.covariance_type in SEPARABLE
+
+    def _start_with_noise(
+        self, data: Input, given: GivenStart, options: EMOptions, random: np.random.RandomState
+    ) -> Generator[Step[Any], None, GaussianParameters]:
+        limits = covariance_limits(data.shard, options)
+        noise = Noise.around(data.shard.run(Extremes()), limits, LEAST_SHARE)
+        within = replace(options, limits=limits)
+
+        def begin(shard: Shard) -> Generator[Step[Any], None, GaussianParameters]:
+            return starting_mixture(shard, self.n_components, self.init_params, given, within, random)
+
+        if given.continues and "noise_weight_" in vars(self):
+            return with_noise((yield from begin(data.shard)), noise.of_weight(float(self.noise_weight_)))
+        if given.means is not None or self.init_params == "random":
+            return with_noise((yield from begin(data.shard)), noise)
+        rng = np.random.default_rng(random.randint(2**31, size=4))
+        size = self.n_components, self.covariance_type
+        return (yield from start_with_noise(data.shard, noise, *size, begin, rng))
+
+    def _publish_mixture(self, mixture: GaussianParameters, dtype: np.dtype[Any]) -> None:
+        super()._publish_mixture(mixture, dtype)
+        for name in ("noise_weight_", "noise_bounds_"):
+            self.__dict__.pop(name, None)  # those of the last fit
+        if mixture.noise is not None:
+            self.noise_weight_ = mixture.noise.weight
+            self.noise_bounds_ = np.stack([mixture.noise.low, mixture.noise.high])
+
+    @property
+    def _noise(self) -> Noise | None:
+        if "noise_weight_" not in vars(self):
+            return None
+        bounds = checked_floats(self.noise_bounds_, "noise_bounds_", (2, self.n_features_in_))
+        if not (bounds[0] < bounds[1]).all():
+            raise ValueError("noise_bounds_ must have smaller values in its first row; fit again")
+        if not 0.0 <= self.noise_weight_ <= 1.0:
+            raise ValueError(f"noise_weight_ must be between 0 and 1, got {self.noise_weight_!r}; fit again")
+        return Noise(float(self.noise_weight_), *bounds)
 
     def _start_incomplete(
         self, data: Input, rows: IncompleteRows, given: GivenStart, options: EMOptions, random: np.random.RandomState

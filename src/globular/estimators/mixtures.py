@@ -35,6 +35,7 @@ from globular.model.clock import Clock
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.history import KMEANS, SEEDS, History, Record
+from globular.model.noise import Noise
 from globular.model.statistics import F64, I64
 from globular.seam.answers import Answer
 from globular.seam.passes import Labels
@@ -292,7 +293,7 @@ class MixtureEstimator(DensityMixin, Estimator):
     def predict_proba(self, X: Any) -> F64:
         """The probability of every component given the row, (n_samples, n_components); float32 for such rows."""
         check_is_fitted(self)
-        return self._answer(X, "probabilities", n_results=len(self.means_))
+        return self._answer(X, "probabilities", n_results=len(self.means_) + 1)
 
     @lazily
     def score_samples(self, X: Any) -> F64:
@@ -343,9 +344,14 @@ class MixtureEstimator(DensityMixin, Estimator):
         """The fitted mixture; the last one, with its factors, as long as nobody has changed an attribute."""
         given = self.weights_, self.means_, self.covariances_
         last: GaussianParameters | None = self.__dict__.get("_last_mixture")
-        if last is None or last.family is not FAMILIES[self.covariance_type] or not last.holds(*given):
+        if last is None or last.family is not FAMILIES[self.covariance_type] or not last.holds(*given, self._noise):
             last = self._last_mixture = self._checked_mixture()
         return last
+
+    @property
+    def _noise(self) -> Noise | None:
+        """The component for rows that belong to no other, where the estimator has one."""
+        return None
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
@@ -358,6 +364,7 @@ class MixtureEstimator(DensityMixin, Estimator):
             means,
             checked_floats(self.covariances_, "covariances_", FAMILIES[self.covariance_type].shape(*means.shape)),
             self.covariance_type,
+            noise=self._noise,
         ).copy()
 
     def _check_state(self) -> None:
@@ -368,11 +375,13 @@ class MixtureEstimator(DensityMixin, Estimator):
             raise ValueError(
                 f"means_ holds {mixture.n_components} components, n_components={self.n_components}; fit again"
             )
-        if mixture.weights.min() < 0 or abs(mixture.weights.sum() - 1.0) > 1e-6:
+        total = mixture.weights.sum() + (0.0 if mixture.noise is None else mixture.noise.weight)
+        if mixture.weights.min() < 0 or abs(total - 1.0) > 1e-6:
             raise ValueError("weights_ must be at least 0 and sum to one; fit again")
         self._check_covariances(mixture)
         if hasattr(self, "labels_"):
-            check_indices(self.labels_, "labels_", (None,), self.n_components)
+            least = 0 if mixture.noise is None else -1
+            check_indices(self.labels_, "labels_", (None,), self.n_components, least=least)
 
     def _check_covariances(self, mixture: GaussianParameters) -> None:
         """Refuse covariances that are not positive (definite), and what does not follow from them."""

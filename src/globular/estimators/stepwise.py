@@ -21,6 +21,7 @@ from globular.model.statistics import F64
 class StepwiseMixture(ConditionalMixture):
     """A mixture that can go on with further rows."""
 
+    noise: bool
     counts_: F64
 
     @property
@@ -56,6 +57,8 @@ class StepwiseMixture(ConditionalMixture):
         ([0.0, 9.0], 20000.0)
         """
         self._validate_params()
+        if self.noise:
+            raise ValueError("partial_fit does not go with noise=True; set noise=False, or call fit with all rows")
         first = not hasattr(self, "means_")
         data = self._open(X, sample_weight, reset=first)
         if first:

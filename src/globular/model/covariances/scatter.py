@@ -116,6 +116,10 @@ class ScatterKind:
         """Second moments of weights with these covariances, (C, 1), (C, D) or (C, D, D)."""
         return counts[:, None] * covariances
 
+    def seen_as(self, wanted: ScatterKind, scatter: F64) -> F64:
+        """Second moments, in the shape of statistics, as another kind that can be had from this one."""
+        return scatter if wanted is self else wanted.from_squares(self.diagonals(scatter))
+
     def outer(self, counts: F64, shifts: F64) -> F64:
         """Second moments of weights at some distance, Σ w y yᵀ."""
         return counts[:, None] * self.from_squares(shifts**2)

@@ -146,7 +146,7 @@ class ChunkBlocks:
         means, constants = _fixed(self.means[some]), _fixed(self.constants[some])
         return Form(
             _fixed(self.offset), _fixed(self.coefficients), _fixed(self.tight), means, _fixed(factors),
-            _fixed(self.precisions[some]), constants, TRIANGULAR, SYMMETRIC,
+            _fixed(self.precisions[some]), constants, self._mixture.background, TRIANGULAR, SYMMETRIC,
         )  # fmt: skip
 
     @cached_property

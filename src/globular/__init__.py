@@ -19,6 +19,7 @@ from globular._version import __version__
 if TYPE_CHECKING:
     from globular import callbacks, datasets, export, io, plotting, report, seeding
     from globular.estimators.chunky_mixture import ChunkyGaussianMixture
+    from globular.estimators.family_mixtures import BernoulliMixture, PoissonMixture, VonMisesFisherMixture
     from globular.estimators.infinite_counts import InfiniteMultinomialMixture
     from globular.estimators.infinite_mixture import InfiniteGaussianMixture
     from globular.estimators.kmeans import KMeans, k_means
@@ -40,6 +41,9 @@ _HOMES = {
     "ChunkyGaussianMixture": "globular.estimators.chunky_mixture",
     "InfiniteGaussianMixture": "globular.estimators.infinite_mixture",
     "InfiniteMultinomialMixture": "globular.estimators.infinite_counts",
+    "VonMisesFisherMixture": "globular.estimators.family_mixtures",
+    "PoissonMixture": "globular.estimators.family_mixtures",
+    "BernoulliMixture": "globular.estimators.family_mixtures",
     "balance": "globular.regrouping",
     "cluster_tree": "globular.regrouping",
     "k_means": "globular.estimators.kmeans",
@@ -51,14 +55,17 @@ _HOMES = {
 _MODULES = ("callbacks", "datasets", "export", "io", "plotting", "report", "seeding")
 
 __all__ = [
+    "BernoulliMixture",
     "ChunkyGaussianMixture",
     "GaussianMixture",
     "InfiniteGaussianMixture",
     "InfiniteMultinomialMixture",
     "KMeans",
     "NestedMiniBatchKMeans",
+    "PoissonMixture",
     "VariationalGaussianMixture",
     "VariationalKMeans",
+    "VonMisesFisherMixture",
     "__version__",
     "balance",
     "callbacks",

@@ -16,6 +16,7 @@ from globular.model.cells import CenterCells
 from globular.model.chunks import Chunks
 from globular.model.covariances import COLUMNS
 from globular.model.dirichlet import InfiniteMixture
+from globular.model.exponential import Bernoulli, Directions, LinearMixture, Poisson, Surveyed
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import random_graph
 from globular.model.groups import CenterGroups, group_by
@@ -28,18 +29,20 @@ from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
 from globular.seam.among import Bounded, Down, Neighbors, Probe, Remembered
 from globular.seam.answers import NEAREST, Answer, Centers, Nearest, Own, Truncated
-from globular.seam.mixture_passes import Expect, ExpectChunks, ExpectTied, ExpectWithin, LabelByDensity, RowsOf
 from reference import assign as hard
-from reference import chunks
+from reference import chunks, linear
 from reference import expect as soft
 from reference import neighbors as truncated
 from reference import probe as probed
 from reference import seeds as d2
 
+from globular.seam.mixture_passes import (  # isort: skip
+    Expect, ExpectChunks, ExpectLinear, ExpectTied, ExpectWithin, LabelByDensity, RowsOf, Survey,
+)  # fmt: skip
 from globular.seam.passes import (  # isort: skip
     AddSeeds, AllLabels, Assign, AssignBatch, CellNeighbors, CellSeeds, Farthest, Halve, LabelBySeeds, Locate,
-    Moments, Pass, PowerStep, Project, Relabel, RoughCells, ScatterLabels, Smallest, Spare, SumByLabel, Take, Total,
-    TrySeeds,
+    Moments, Pass, PowerStep, Project, Relabel, Roots, RoughCells, ScatterLabels, Smallest, Spare, SumByLabel, Take,
+    Total, TrySeeds,
 )  # fmt: skip
 from globular.seam.tree_passes import (  # isort: skip
     BestCut, CellsOf, ExpectCells, ForgetMembers, Gains, Gap, OpenCut, OpenGaining, OpenHeld, OpenRows, Plant,
@@ -71,6 +74,14 @@ class Problem:
         spread = np.linspace(1.0, 2.0, 3 * C).reshape(C, 3)
         shapes = {"diag": spread, "full": spread[:, :, None] * np.eye(3), "tied": np.eye(3) + 0.2}
         return GaussianParameters(np.arange(1.0, C + 1) / 45, self.centers, shapes[kind], kind)
+
+    @property
+    def linear(self) -> LinearMixture:
+        return LinearMixture(0.3 * self.centers, np.linspace(-2.0, 1.0, C))
+
+    @property
+    def directions(self) -> Directions:
+        return Directions.of_means(np.arange(1.0, C + 1) / 45, 0.05 * self.centers)
 
     @cached_property
     def infinite(self) -> InfiniteMixture[Any]:
@@ -397,6 +408,16 @@ CASES = [
            says(lambda p, k=kind: soft.soft_pass(p.rows, p.w, p.mixture(k)))) for kind in ("diag", "full")),
     Case("expect tied", lambda p: ExpectTied(p.mixture("tied"), p.centers[0]),
          says(lambda p: soft.tied_pass(p.rows, p.w, p.mixture("tied"), p.centers[0]))),
+    Case("expect linear", lambda p: ExpectLinear(p.linear), says(lambda p: linear.linear_pass(p.rows, p.w, p.linear))),
+    Case("survey counts", lambda p: Survey(Poisson), says(lambda p: Surveyed(int((p.rows < 0).sum()), 0.0))),
+    Case("survey zeros and ones", lambda p: Survey(Bernoulli), says(lambda p: Surveyed(int(
+        ((p.rows != 0) & (p.rows != 1)).sum()), 0.0))),
+    Case("answer directions", lambda p: Answer(p.directions, "log_densities"),
+         says(lambda p: [linear.posterior(p.rows, p.directions.linear)[1]])),
+    Case("answer probabilities of directions", lambda p: Answer(p.directions, "probabilities"),
+         says(lambda p: [linear.posterior(p.rows, p.directions.linear)[0]])),
+    Case("answer components of directions", lambda p: Answer(p.directions, "components"),
+         says(lambda p: [linear.posterior(p.rows, p.directions.linear)[0].argmax(axis=1)])),
     Case("expect neighbors", lambda p: Expect(p.mixture(), Neighbors(p.graph, Search(3, 1, 3, True))), soft_neighbors),
     Case("expect probe", lambda p: Expect(p.mixture(), Probe(p.cells, 2, 3)), soft_probe),
     *(Case(f"expect remembered, renew={renew}", lambda p, r=renew: Expect(p.mixture("full"), Remembered(r)),
@@ -432,6 +453,8 @@ CASES = [
     Case("smallest", lambda p: Smallest(), says(lambda p: float(p.rows.min()))),
     Case("project", lambda p: Project(Subspace(p.rows[0], np.eye(3)[:, :2])), lambda p, s, b, a, found: alike(
         found.take(p.everyone), (p.rows - p.rows[0])[:, :2], 1e-6)),
+    Case("roots", lambda p: Roots(), lambda p, s, b, a, found: alike(
+        found.take(p.everyone), np.sign(p.rows) * np.sqrt(np.abs(p.rows)), 1e-6)),
     Case("power step", lambda p: PowerStep(Subspace(p.rows[0], np.eye(3)[:, :2])), says(lambda p: (
         (p.w[:, None] * (p.rows - p.rows[0])).T @ (p.rows - p.rows[0])[:, :2]), 1e-5)),
     *(Case(f"take {what}", lambda p, x=what: Take(np.array([170, 3, 60, 3]), x), says(

@@ -144,9 +144,14 @@ def m_step(
     counts, filled, shifts = statistics.counts, statistics.filled, statistics.shifts
     moments = CentralMoments(counts, shifts, statistics.scatter, filled)
     covariances = mixture.family.estimate(moments, mixture.covariances, limits)
-    weights = np.full(len(counts), 1.0 / len(counts))
-    if learned_weights:
-        # As in scikit-learn a weight never reaches zero, so that its logarithm exists.
-        weights = counts + _WEIGHT_FLOOR * min(1.0, statistics.total_weight)
-        weights = weights / weights.sum()
+    weights = mixing_weights(counts, statistics.total_weight, learned=learned_weights)
     return GaussianParameters(weights, mixture.means + shifts, covariances, mixture.covariance_type)
+
+
+def mixing_weights(counts: F64, total_weight: float, *, learned: bool) -> F64:
+    """π from the weight of the rows of every component, or equal ones."""
+    if not learned:
+        return np.full(len(counts), 1.0 / len(counts))
+    # As in scikit-learn a weight never reaches zero, so that its logarithm exists.
+    weights = counts + _WEIGHT_FLOOR * min(1.0, total_weight)
+    return weights / weights.sum()

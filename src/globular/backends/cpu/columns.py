@@ -1,16 +1,19 @@
-"""What is to be known of columns before a fit: moments, and the smallest value."""
+"""What is to be known of columns before a fit: moments, and the smallest value; and entries seen through a root."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from globular.backends.cpu.rows import CSRRows, KernelRows, on_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import RUN, runs_of, threads_for_runs
 from globular.kernels.moments import moments_of_runs
 from globular.model.statistics import F64, ColumnMoments
-from globular.seam.passes import Moments, Smallest
+from globular.seam.passes import Moments, Roots, Smallest
 
 
 @CpuShard.implements(Moments)
@@ -65,3 +68,20 @@ def _csr_moments(shard: CpuShard, rows: CSRRows) -> tuple[F64, F64]:
 @CpuShard.implements(Smallest)
 def smallest(shard: CpuShard, work: Smallest) -> float:
     return float(shard.dense_rows.array.min())
+
+
+@CpuShard.implements(Roots)
+def roots(shard: CpuShard, work: Roots) -> CpuShard:
+    """A copy."""
+    rows: NDArray[Any] | sparse.csr_array
+    if isinstance(shard.rows, CSRRows):
+        rows = shard.rows.block(0, shard.n_rows)
+        rows.data = np.copysign(np.sqrt(np.abs(rows.data)), rows.data)
+    else:
+        rows = shard.rows.block(0, shard.n_rows)
+        rows = np.copysign(np.sqrt(np.abs(rows)), rows)
+    weights = shard.weights if len(shard.weights) else None
+    return CpuShard(
+        rows, weights, scales=np.sqrt(shard.scales), n_threads=shard.n_threads, state=shard.state,
+        first_row=shard.first_row,
+    )  # fmt: skip

@@ -105,10 +105,18 @@ def answer(shard: CpuShard, work: Answer) -> list[Any]:
     one of largest p(c | x), lowest index on ties, (N,).
     """
     blocks, n = blocks_for(shard, work.model), shard.n_rows
-    form = blocks.form
     components: I64 = np.empty(n if work.want == "components" else 0, dtype=np.int64)
     densities: F64 = np.empty(0 if work.want == "components" else n)
     table: F64 = np.empty((n, work.model.n_components) if work.want == "probabilities" else (0, 0))
+    write_answers(shard, blocks, components, densities, table)
+    if work.want == "total":
+        return [weighted_total(shard, densities)]
+    return [{"components": components, "probabilities": table}.get(work.want, densities)]
+
+
+def write_answers(shard: CpuShard, blocks: ChunkBlocks, components: I64, densities: F64, table: F64) -> None:
+    """Write what a mixture says of every row; see `kernels.expect.answer_spans`."""
+    form = blocks.form
 
     def write(queue: NDArray[np.int64], rows: Observed, cut: Cut) -> None:
         answer_spans(
@@ -117,9 +125,6 @@ def answer(shard: CpuShard, work: Answer) -> list[Any]:
         )  # fmt: skip
 
     on_rows(shard, blocks, write)
-    if work.want == "total":
-        return [weighted_total(shard, densities)]
-    return [{"components": components, "probabilities": table}.get(work.want, densities)]
 
 
 def weighted_total(shard: CpuShard, values: F64) -> float:

@@ -23,6 +23,7 @@ import numpy as np
 from globular.cores import usable_cores
 from globular.errors import DataError
 from globular.estimators.chunky_mixture import ChunkyGaussianMixture
+from globular.estimators.family_mixtures import VonMisesFisherMixture
 from globular.estimators.infinite_mixture import InfiniteGaussianMixture
 from globular.estimators.kmeans import KMeans
 from globular.estimators.low_rank_mixture import LowRankGaussianMixture
@@ -47,6 +48,7 @@ FITS: list[Any] = [
     ChunkyGaussianMixture(8, max_iter=5),
     LowRankGaussianMixture(100, 2, max_iter=5),
     InfiniteGaussianMixture(max_iter=5),
+    VonMisesFisherMixture(8, max_iter=5),
 ]
 """The fits that make the kernels of the models."""
 MODELS = list(dict.fromkeys(type(fit).__name__ for fit in FITS))

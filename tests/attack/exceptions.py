@@ -59,10 +59,16 @@ _REASONS = {
         estimators.weights: ORDINARY
         model.covariances.family: REG_COVAR RELATIVE_FLOOR LEAST_VARIANCE _ROUNDED
         model.covariances.matrices: _MOST_LIFTS
+        model.exponential.bernoulli: SMALLEST_PROBABILITY LARGEST_PROBABILITY
+        model.exponential.bessel: _TERMS _UNDERFLOW _NEWTON_STEPS _NEWTON_TOLERANCE
+        model.exponential.directions: LARGEST_CONCENTRATION UNIFORM_UP_TO
+        model.exponential.family: LEAST
+        model.exponential.poisson: SMALLEST_RATE
         model.few_rows: NOBODY
         model.gaussian: _WEIGHT_FLOOR
         model.low_rank: ABSENT
         model.noise: _VARIANCES_OF_WIDTH
+        model.sticks: _TAIL_TERMS _GAMMA_TURNS _GAMMA_TOLERANCE
         model.subspace: INDEPENDENT
         model.wishart: _MOST_LIFTS
     """,
@@ -114,6 +120,8 @@ _REASONS = {
         algorithms.mixtures.chunky: _LAST _WORTH_GOING
         algorithms.mixtures.coreset: ROWS_PER_GROUP MOST_GROUPS ROWS_PER_SEED
         algorithms.mixtures.em: _COLD
+        algorithms.mixtures.exponential: KMEANS_STEPS KMEANS_TOLERANCE STEPS_ON_PART STEPS_OF_A_SWAP
+        algorithms.mixtures.exponential_swaps: MOST_SWAPS MOST_FAILURES LEAST_RATIO
         algorithms.mixtures.greedy: N_TRIED PARTIAL_STEPS SETTLING_STEPS N_DIRECTIONS
         algorithms.mixtures.low_rank: POWER_STEPS
         algorithms.mixtures.missing: N_DRAWN ENOUGH_ROWS TOL_SHARE _ITERATIONS_OF_ONE

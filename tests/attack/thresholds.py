@@ -198,6 +198,16 @@ _CORRELATED: Mapping[str, Values] = {
     "backends.cpu.expect.low_rank.COSTS_AT_ONCE": (1, NEVER),
     "backends.cpu.expect.low_rank.ROWS_AT_ONCE": (1, NEVER),
 }
+_FAMILIES: Mapping[str, Values] = {
+    "backends.cpu.expect.linear.ROWS_PER_BLOCK": (1, NEVER),
+    "backends.cpu.expect.linear.NONZEROS_PER_SUM": (1, NEVER),
+    "algorithms.mixtures.exponential.FEWEST_ROWS": (64, NEVER),
+    "algorithms.mixtures.exponential.ROWS_PER_COMPONENT": (1, NEVER),
+    "algorithms.mixtures.exponential.TIMES_MORE_ROWS": (1, NEVER),
+    "algorithms.mixtures.exponential.SWAPS_FROM": (3, NEVER),
+    "algorithms.mixtures.exponential.SWAPS_UP_TO": (1, NEVER),
+    "algorithms.mixtures.exponential_swaps.FEWEST_ROWS": (1, NEVER),
+}
 _TREES: Mapping[str, Values] = {
     "backends.tree.expect_neighbors.CELLS_PER_TASK": (4, NEVER),
     "backends.tree.partition.NODES_AT_ONCE": (4, NEVER),
@@ -250,7 +260,7 @@ THRESHOLDS: Mapping[str, tuple[str, Values]] = {
     name: (family, values)
     for family, table in {
         "centers": _CENTERS, "few": _FEW, "seeds": _SEEDS, "batches": _BATCHES, "neighbors": _NEIGHBORS,
-        "mixtures": _MIXTURES, "correlated": _CORRELATED, "trees": _TREES, "files": _FILES,
+        "mixtures": _MIXTURES, "correlated": _CORRELATED, "families": _FAMILIES, "trees": _TREES, "files": _FILES,
     }.items()
     for name, values in table.items()
 }  # fmt: skip

@@ -17,6 +17,7 @@ from globular.model.cells import CenterCells
 from globular.model.chunks import Chunks
 from globular.model.covariances import COLUMNS
 from globular.model.dirichlet import InfiniteMixture
+from globular.model.exponential import Bernoulli, Directions, LinearMixture, Poisson, Surveyed
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import random_graph
 from globular.model.groups import CenterGroups, group_by
@@ -32,7 +33,7 @@ from globular.model.wishart import GaussianPrior
 from globular.seam.among import Bounded, Down, Neighbors, Probe, Remembered
 from globular.seam.answers import NEAREST, Answer, Centers, LowRank, Nearest, Own, Truncated
 from reference import assign as hard
-from reference import chunks
+from reference import chunks, linear
 from reference import expect as soft
 from reference import low_rank as factors
 from reference import neighbors as truncated
@@ -40,12 +41,12 @@ from reference import probe as probed
 from reference import seeds as d2
 
 from globular.seam.mixture_passes import (  # isort: skip
-    Expect, ExpectChunks, ExpectLowRank, ExpectTied, ExpectWithin, LabelByDensity, RowsOf,
+    Expect, ExpectChunks, ExpectLinear, ExpectLowRank, ExpectTied, ExpectWithin, LabelByDensity, RowsOf, Survey,
 )  # fmt: skip
 from globular.seam.passes import (  # isort: skip
     AddSeeds, AllLabels, Assign, AssignBatch, BlendErrors, CellNeighbors, CellSeeds, Extremes, Farthest, Halve,
-    LabelBySeeds, Locate, Moments, Pass, PowerStep, Project, Relabel, RoughCells, ScatterLabels, Spare, SumByLabel,
-    Take, Total, TrySeeds,
+    LabelBySeeds, Locate, Moments, Pass, PowerStep, Project, Relabel, Roots, RoughCells, ScatterLabels, Spare,
+    SumByLabel, Take, Total, TrySeeds,
 )  # fmt: skip
 from globular.seam.tree_passes import (  # isort: skip
     BestCut, CellsOf, ExpectCells, ForgetMembers, Gains, Gap, OpenCut, OpenGaining, OpenHeld, OpenRows, Plant,
@@ -87,6 +88,14 @@ class Problem:
     def low_rank(self) -> LowRankParameters:
         loadings = np.random.default_rng(2).normal(size=(C, 2, 3))
         return LowRankParameters(self.mixture().weights, self.centers, loadings, self.mixture().covariances)
+
+    @property
+    def linear(self) -> LinearMixture:
+        return LinearMixture(0.3 * self.centers, np.linspace(-2.0, 1.0, C))
+
+    @property
+    def directions(self) -> Directions:
+        return Directions.of_means(np.arange(1.0, C + 1) / 45, 0.05 * self.centers)
 
     @cached_property
     def infinite(self) -> InfiniteMixture[Any]:
@@ -456,6 +465,16 @@ CASES = [
          dense=True),
     Case("answer low rank, kept", lambda p: Answer(LowRank(p.low_rank, 3), "log_densities"), low_rank_kept,
          lambda p: [Assign(p.former), ExpectLowRank(p.low_rank, Probe(p.cells, 2, 3))], dense=True),
+    Case("expect linear", lambda p: ExpectLinear(p.linear), says(lambda p: linear.linear_pass(p.rows, p.w, p.linear))),
+    Case("survey counts", lambda p: Survey(Poisson), says(lambda p: Surveyed(int((p.rows < 0).sum()), 0.0))),
+    Case("survey zeros and ones", lambda p: Survey(Bernoulli), says(lambda p: Surveyed(int(
+        ((p.rows != 0) & (p.rows != 1)).sum()), 0.0))),
+    Case("answer directions", lambda p: Answer(p.directions, "log_densities"),
+         says(lambda p: [linear.posterior(p.rows, p.directions.linear)[1]])),
+    Case("answer probabilities of directions", lambda p: Answer(p.directions, "probabilities"),
+         says(lambda p: [linear.posterior(p.rows, p.directions.linear)[0]])),
+    Case("answer components of directions", lambda p: Answer(p.directions, "components"),
+         says(lambda p: [linear.posterior(p.rows, p.directions.linear)[0].argmax(axis=1)])),
     Case("expect neighbors", lambda p: Expect(p.mixture(), Neighbors(p.graph, Search(3, 1, 3, True))), soft_neighbors),
     Case("expect probe", lambda p: Expect(p.mixture(), Probe(p.cells, 2, 3)), soft_probe),
     Case("expect probe, full", lambda p: Expect(p.mixture("full"), Probe(p.cells, 2, 3)), full_probe),
@@ -495,6 +514,8 @@ CASES = [
     Case("extremes", lambda p: Extremes(), says(lambda p: np.stack([p.rows.min(axis=0), p.rows.max(axis=0)]))),
     Case("project", lambda p: Project(Subspace(p.rows[0], np.eye(3)[:, :2])), lambda p, s, b, a, found: alike(
         found.take(p.everyone), (p.rows - p.rows[0])[:, :2], 1e-6)),
+    Case("roots", lambda p: Roots(), lambda p, s, b, a, found: alike(
+        found.take(p.everyone), np.sign(p.rows) * np.sqrt(np.abs(p.rows)), 1e-6)),
     Case("power step", lambda p: PowerStep(Subspace(p.rows[0], np.eye(3)[:, :2])), says(lambda p: (
         (p.w[:, None] * (p.rows - p.rows[0])).T @ (p.rows - p.rows[0])[:, :2]), 1e-5)),
     *(Case(f"take {what}", lambda p, x=what: Take(np.array([170, 3, 60, 3]), x), says(

@@ -22,6 +22,9 @@ FITS: dict[str, tuple[Any, Any]] = {
     "ChunkyGaussianMixture": (globular.ChunkyGaussianMixture(4), X),
     "InfiniteGaussianMixture": (globular.InfiniteGaussianMixture(), X),
     "InfiniteMultinomialMixture": (globular.InfiniteMultinomialMixture(), COUNTS),
+    "VonMisesFisherMixture": (globular.VonMisesFisherMixture(4), X),
+    "PoissonMixture": (globular.PoissonMixture(4), COUNTS),
+    "BernoulliMixture": (globular.BernoulliMixture(4), COUNTS > 3),
 }
 
 

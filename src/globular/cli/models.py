@@ -26,6 +26,9 @@ class Model(StrEnum):
     LowRankGaussianMixture = "low-rank-gmm"
     InfiniteGaussianMixture = "infinite-gmm"
     InfiniteMultinomialMixture = "infinite-multinomial"
+    VonMisesFisherMixture = "von-mises-fisher"
+    PoissonMixture = "poisson"
+    BernoulliMixture = "bernoulli"
 
 
 def model_there(folder: Path, *, resume: bool, force: bool, quiet: bool) -> Any | None:

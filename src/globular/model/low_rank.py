@@ -161,7 +161,9 @@ def low_rank_m_step(
     filled = found.filled
     loadings = np.where(filled[:, None, None], mixture.triangles @ X, mixture.loadings)
     noise = _pooled(residuals, mixture.noise, found, limits, noise_type)
-    return LowRankParameters(mixing_weights(found), mixture.means + found.shifts, loadings, noise)
+    return LowRankParameters(
+        mixing_weights(found.counts, found.total_weight, learned=True), mixture.means + found.shifts, loadings, noise
+    )
 
 
 def _about_new_means(mixture: LowRankParameters, found: LowRankStatistics) -> tuple[F64, F64]:
@@ -228,4 +230,6 @@ def principal_start(
     loadings = axes * np.sqrt(np.maximum(values - rest, FAINT * rest))[:, :, None]
     residuals = variances - np.einsum("cqd,cqd->cd", loadings, loadings)
     noise = _pooled(residuals, np.broadcast_to(rest, (C, D)), found, limits, noise_type)
-    return LowRankParameters(mixing_weights(found), mixture.means + found.shifts, loadings, noise)
+    return LowRankParameters(
+        mixing_weights(found.counts, found.total_weight, learned=True), mixture.means + found.shifts, loadings, noise
+    )

@@ -18,8 +18,8 @@ from globular.seam.passes import Pass
 class Answer(Pass[list[Any]]):
     """What a fitted model says of every row: arrays for consecutive rows, to be joined (see `answer`).
 
-    `model` is a mixture, an infinite mixture, `Truncated`, `LowRank`, `Centers`, `Nearest` or `Own`; who carries the
-    pass out is chosen by its type, and knows what can be wanted of it.
+    `model` is a mixture of any family, an infinite one, `Truncated`, `LowRank`, `Centers`, `Nearest` or `Own`; who
+    carries the pass out is chosen by its type, and knows what can be wanted of it.
     """
 
     model: Any

@@ -1,10 +1,11 @@
-"""Passes over the rows that weigh components of a Gaussian mixture: E-steps, and what follows from responsibilities."""
+"""Passes over the rows that weigh components of a mixture: E-steps, and what follows from responsibilities."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from globular.model.chunks import Chunks
+from globular.model.exponential import ExponentialMixture, LinearMixture, LinearStatistics, Surveyed
 from globular.model.gaussian import GaussianParameters
 from globular.model.low_rank import LowRankParameters, LowRankStatistics
 from globular.model.statistics import F64, Claim, SoftStatistics, WithinStatistics
@@ -69,6 +70,22 @@ class ExpectLowRank(Pass[LowRankStatistics]):
     @property
     def variant(self) -> type:
         return type(self.among)
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectLinear(Pass[LinearStatistics]):
+    """E-step of components whose log-densities are linear in the row, dense or sparse; N·C distances."""
+
+    needs = frozenset({"rows on a CPU"})
+    mixture: LinearMixture
+
+
+@dataclass(frozen=True)
+class Survey(Pass[Surveyed]):
+    """How many rows or entries a family does not take, and Σ w log h(x), which no parameter changes."""
+
+    needs = frozenset({"rows on a CPU"})
+    family: type[ExponentialMixture]
 
 
 @dataclass(frozen=True, eq=False)

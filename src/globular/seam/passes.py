@@ -225,6 +225,13 @@ class Project(Pass[Any]):
     subspace: Subspace
 
 
+@dataclass(frozen=True)
+class Roots(Pass[Any]):
+    """A shard of the square roots of the rows, signs kept, in memory; all per-row state is shared with this one."""
+
+    needs = frozenset({"rows in one place", "rows that stay", "rows on a CPU"})
+
+
 @dataclass(frozen=True, eq=False)
 class PowerStep(Pass[F64]):
     """Σ w (x − origin) zᵀ, z the coordinates of x: the scatter matrix times the basis, (D, d)."""

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 from globular._version import __version__
 
 if TYPE_CHECKING:
-    from globular import callbacks, datasets, export, io, plotting, report, seeding
+    from globular import callbacks, coresets, datasets, export, io, plotting, report, seeding
     from globular.estimators.chunky_mixture import ChunkyGaussianMixture
     from globular.estimators.family_mixtures import BernoulliMixture, PoissonMixture, VonMisesFisherMixture
     from globular.estimators.infinite_counts import InfiniteMultinomialMixture
     from globular.estimators.infinite_mixture import InfiniteGaussianMixture
     from globular.estimators.kmeans import KMeans, k_means
+    from globular.estimators.low_rank_mixture import LowRankGaussianMixture
     from globular.estimators.mixture import GaussianMixture
     from globular.estimators.nested import NestedMiniBatchKMeans
     from globular.estimators.variational_kmeans import VariationalKMeans
@@ -39,6 +40,7 @@ _HOMES = {
     "GaussianMixture": "globular.estimators.mixture",
     "VariationalGaussianMixture": "globular.estimators.variational_mixture",
     "ChunkyGaussianMixture": "globular.estimators.chunky_mixture",
+    "LowRankGaussianMixture": "globular.estimators.low_rank_mixture",
     "InfiniteGaussianMixture": "globular.estimators.infinite_mixture",
     "InfiniteMultinomialMixture": "globular.estimators.infinite_counts",
     "VonMisesFisherMixture": "globular.estimators.family_mixtures",
@@ -52,7 +54,7 @@ _HOMES = {
     "select": "globular.selection",
     "warmup": "globular.warming",
 }
-_MODULES = ("callbacks", "datasets", "export", "io", "plotting", "report", "seeding")
+_MODULES = ("callbacks", "coresets", "datasets", "export", "io", "plotting", "report", "seeding")
 
 __all__ = [
     "BernoulliMixture",
@@ -61,6 +63,7 @@ __all__ = [
     "InfiniteGaussianMixture",
     "InfiniteMultinomialMixture",
     "KMeans",
+    "LowRankGaussianMixture",
     "NestedMiniBatchKMeans",
     "PoissonMixture",
     "VariationalGaussianMixture",
@@ -70,6 +73,7 @@ __all__ = [
     "balance",
     "callbacks",
     "cluster_tree",
+    "coresets",
     "datasets",
     "export",
     "io",

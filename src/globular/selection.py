@@ -2,24 +2,26 @@
 
 Each number of clusters starts from the centres of the one before and adds some where the error is
 (:mod:`globular.algorithms.kmeans.path`); up to 64 clusters new seeds compete with them. The error falls along the range
-by construction. Three criteria are read off, each with its own idea of a good number:
+by construction. Criteria are read off, each with its own idea of a good number:
 
 - *elbow*: on logarithmic axes the error of data without clusters falls along a straight line, with slope −2 / D for D
   intrinsic dimensions. The elbow of a number is how much steeper the curve is before it than after it.
 - *silhouette*: for rows of a sample, (b − a) / max(a, b) with a and b the distances to the closest and the second
   closest centre, averaged. (The original takes mean distances to all rows of a cluster, which costs N² and needs many
   rows per cluster; with centres it is the same question at N k.)
-- *bic*: for a Gaussian mixture fitted from those centres, p log N − 2 log L with p free parameters. The mixture has to
-  be right: with clusters that are not Gaussian it asks for more components than there are clusters.
+- *bic* and *icl*: for Gaussian mixtures of one or several covariance types, of which the path shares what it can
+  (:mod:`globular.algorithms.mixtures.path`). The mixture has to be right: with clusters that are not Gaussian BIC asks
+  for more components than there are clusters, and ICL for fewer where they overlap.
 
 No criterion knows what the clusters are for. An index or a codebook has no true number; take what speed allows.
+`Selection.doubts` says when the answer is not to be trusted.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
-from math import log
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,20 +31,26 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
 from globular.algorithms.kmeans.path import GrowingOptions, grow
-from globular.algorithms.mixtures.em import EMOptions, em, start_from_means
+from globular.algorithms.mixtures.path import Candidate, PathOptions, finest_first, fit_path
+from globular.algorithms.mixtures.pipeline import draw_part
 from globular.algorithms.seeding.common import evenly_spread_masses
-from globular.estimators.inputs import mean_variance, open_input
+from globular.estimators.inputs import Input, mean_variance, open_input
+from globular.estimators.kmeans import KMeans
+from globular.estimators.mixture import GaussianMixture
 from globular.model.covariances import FAMILIES
-from globular.model.selection import CRITERIA, Score, Scores
+from globular.model.selection import CRITERIA, LOWER_IS_BETTER, Score, Scores
 from globular.model.statistics import F64
 from globular.plotting import plot_selection
-from globular.seam.mixture_passes import Expect
 from globular.seam.shard import Shard
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["Score", "Selection", "select"]
+
+REFERENCE_ROWS, ROWS_PER_CLUSTER, REFERENCE_WORK = 1000, 20, 1 << 30
+"""Rows without clusters that a silhouette is compared with, as many of them as a cluster needs, and the most
+multiplications that they may take."""
 
 
 class Selection(Scores):
@@ -60,8 +68,8 @@ def select(
     n_clusters: Iterable[int] = range(1, 21),
     *,
     model: Literal["kmeans", "gmm"] = "kmeans",
-    criterion: Literal["auto", "elbow", "silhouette", "bic"] = "auto",
-    covariance_type: str = "full",
+    criterion: Literal["auto", "elbow", "silhouette", "bic", "icl"] = "auto",
+    covariance_type: str | Iterable[str] = "full",
     metric: Literal["euclidean", "cosine"] = "euclidean",
     sample_weight: Any = None,
     max_iter: int = 30,
@@ -69,7 +77,7 @@ def select(
     random_state: Any = None,
     n_threads: int | None = None,
 ) -> Selection:
-    """Score a range of numbers of clusters in one run from few to many.
+    """Score a range of numbers of clusters in one run from few to many, and hand back the best model.
 
     Parameters
     ----------
@@ -77,11 +85,13 @@ def select(
     n_clusters : iterable of int, default=range(1, 21)
         The numbers to try. For thousands take steps of a constant factor: ``np.geomspace(10, 10_000, 20).astype(int)``.
     model : {"kmeans", "gmm"}, default="kmeans"
-        "gmm" also fits a Gaussian mixture at each number, by exact EM, for its BIC.
-    criterion : {"auto", "elbow", "silhouette", "bic"}, default="auto"
+        "gmm" fits Gaussian mixtures, for their BIC and ICL.
+    criterion : {"auto", "elbow", "silhouette", "bic", "icl"}, default="auto"
         What `best` goes by; "auto" is "bic" for mixtures and "silhouette" otherwise. The others are there as well.
-    covariance_type : str, default="full"
-        For "gmm", as in :class:`globular.GaussianMixture`.
+        ICL is BIC and twice the entropy of the responsibilities: it counts clusters where BIC counts Gaussians.
+    covariance_type : str, "all" or iterable of str, default="full"
+        For "gmm", one or several of those of :class:`globular.GaussianMixture`. A type whose score has been rising for
+        five numbers is left; of larger numbers it has no scores.
     metric : {"euclidean", "cosine"}, default="euclidean"
         For "kmeans"; with the cosine, distances are those of rows scaled to unit length.
     sample_weight : array of shape (n_samples,), optional
@@ -96,7 +106,9 @@ def select(
     Returns
     -------
     Selection
-        With ``best``, ``scores``, ``centers_for(k)``, ``to_pandas()`` and ``plot()``.
+        With ``best``, ``best_covariance_type``, ``best_model_``, ``doubts``, ``scores``, ``centers_for(k)``,
+        ``to_pandas()`` and ``plot()``. Mixtures that are far from the best are fitted to a part of the rows where these
+        are many, and errors and silhouettes are those of that part then.
 
     Examples
     --------
@@ -104,46 +116,135 @@ def select(
     >>> from globular.datasets import separated_mixture
     >>> X = separated_mixture(1000, 7, 3, separation=5.0, eccentricity=1.0, random_state=0).X
     >>> selection = globular.select(X, range(2, 13), random_state=0)
-    >>> selection.best, selection.best_by("elbow")
-    (7, 7)
-    >>> model = globular.KMeans(selection.best, init=selection.centers_for(selection.best)).fit(X)
+    >>> selection.best, selection.best_by("elbow"), selection.doubts
+    (7, 7, ())
+    >>> selection.best_model_.predict(X).shape
+    (1000,)
+    >>> mixtures = globular.select(X, range(2, 13), model="gmm", covariance_type="all", random_state=0)
+    >>> mixtures.best, mixtures.best_covariance_type
+    (7, 'tied_spherical')
     """
-    sizes = _check(n_clusters, model, criterion, covariance_type, metric, max_iter, sample_size)
+    sizes, types = _check(n_clusters, model, criterion, metric, max_iter, sample_size), _types(covariance_type)
+    names: Any = BaseEstimator()
     data = open_input(
-        BaseEstimator(), X, sample_weight, reset=True, unit_rows=metric == "cosine", accept_sparse=model == "kmeans",
+        names, X, sample_weight, reset=True, unit_rows=metric == "cosine", accept_sparse=model == "kmeans",
         n_threads=n_threads, at_least=sizes[-1],
     )  # fmt: skip
     if sizes[-1] > data.n_rows:
         raise ValueError(f"n_clusters: {sizes[-1]} is more than the {data.n_rows} rows of X; leave it out")
-    random = check_random_state(random_state)
-    rng = np.random.default_rng(random.randint(2**31, size=4))
-    shard = data.shard
+    rng = np.random.default_rng(check_random_state(random_state).randint(2**31, size=4))
     options = GrowingOptions(max_iter, 1e-4 * mean_variance(data), unit_centers=metric == "cosine")
-    masses = evenly_spread_masses(shard.total_weight, sample_size, rng)
-    drawn = np.unique(shard.locate(masses, "weights"))
-    sample, weights = shard.take(drawn), shard.take(drawn, "weights")
-    centers: list[NDArray[np.floating[Any]]] = []
-    errors, silhouettes, bics = list[float](), list[float](), list[float]()
-    for growth in grow(shard, sizes, options, rng):
-        centers.append(growth.centers.astype(data.dtype))
-        errors.append(growth.error)
-        silhouettes.append(silhouette(sample, weights, growth.centers))
-        if model == "gmm":
-            bics.append(mixture_bic(shard, growth.centers, covariance_type, data.unit))
-        else:
-            bics.append(np.nan)
-    if len(errors) < len(sizes):
+    chosen: Any = ("bic" if model == "gmm" else "silhouette") if criterion == "auto" else criterion
+    if model == "gmm":
+        part = draw_part(data.shard, sizes[-1], finest_first(types)[0], rng)
+        path = _Path(part, sizes, options, sample_size, rng)
+        scores, centers, mixtures = _along_mixtures(path, data, types, chosen)
+    else:
+        path = _Path(data.shard, sizes, options, sample_size, rng)
+        scores, centers = _along_centers(path, data.dtype)
+    if len(path.errors) < len(sizes):
         warnings.warn(
-            f"X has fewer distinct rows than {sizes[len(errors)]}: larger numbers of clusters are left out",
+            f"X has fewer distinct rows than {sizes[len(path.errors)]}: larger numbers of clusters are left out",
             UserWarning,
             stacklevel=2,
         )
-    elbows = elbow(np.array(sizes[: len(errors)]), np.array(errors))
-    scores = zip(sizes[: len(errors)], errors, elbows.tolist(), silhouettes, bics, strict=True)
-    chosen: Any = ("bic" if model == "gmm" else "silhouette") if criterion == "auto" else criterion
-    selection = Selection(tuple(Score(*numbers) for numbers in scores), chosen, tuple(centers))
-    selection.best_by(chosen)  # so that a criterion without a value is an error here and not later
-    return selection
+    best = Selection(scores, chosen, centers).best_score(chosen)  # an error if the criterion has no value
+    common: dict[str, Any] = {"random_state": random_state, "n_threads": n_threads}
+    if model == "gmm":
+        kind = best.covariance_type
+        fitted: Any = GaussianMixture(best.n_clusters, covariance_type=kind, **common)
+        winner = mixtures[best.n_clusters, kind]
+        fitted._take_found(winner.mixture, winner.found.log_likelihood / data.shard.total_weight, data)
+    else:
+        fitted = KMeans(best.n_clusters, metric=metric, **common)
+        fitted._take_found(centers[[score.n_clusters for score in scores].index(best.n_clusters)], data)
+    if hasattr(names, "feature_names_in_"):
+        fitted.feature_names_in_ = names.feature_names_in_
+    reference = path.reference(best.n_clusters) if chosen == "silhouette" else np.nan
+    return Selection(scores, chosen, centers, fitted, reference)
+
+
+@dataclass(eq=False)
+class _Path:
+    """K-means centres of ascending numbers, and what they score."""
+
+    shard: Shard
+    sizes: list[int]
+    options: GrowingOptions
+    sample_size: int
+    rng: np.random.Generator
+    centers: list[F64] = field(default_factory=list)
+    errors: list[float] = field(default_factory=list)
+    silhouettes: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        masses = evenly_spread_masses(self.shard.total_weight, self.sample_size, self.rng)
+        drawn = np.unique(self.shard.locate(masses, "weights"))
+        self.sample, self.weights = self.shard.take(drawn), self.shard.take(drawn, "weights")
+
+    def __iter__(self) -> Iterator[F64]:
+        for growth in grow(self.shard, self.sizes, self.options, self.rng):
+            self.centers.append(growth.centers)
+            self.errors.append(growth.error)
+            self.silhouettes.append(silhouette(self.sample, self.weights, growth.centers))
+            yield growth.centers
+
+    def scores(self) -> list[Score]:
+        """Of every number, without mixtures."""
+        sizes = self.sizes[: len(self.errors)]
+        elbows = elbow(np.array(sizes), np.array(self.errors)).tolist()
+        columns = zip(sizes, self.errors, elbows, self.silhouettes, strict=True)
+        return [Score(*numbers, np.nan) for numbers in columns]
+
+    def reference(self, size: int) -> float:
+        """The silhouette of so many clusters in rows that have none, with the covariance of the sample.
+
+        Random sums of the rows of a sample about its mean are draws from a Gaussian of that covariance. NaN where the
+        rows are too few for so many clusters, or too wide to be drawn in a moment.
+        """
+        n, D = self.sample.shape
+        n_drawn = min(n, REFERENCE_ROWS)
+        if n_drawn < ROWS_PER_CLUSTER * size or n_drawn * n * D > REFERENCE_WORK:
+            return np.nan
+        shares = self.weights / self.weights.sum()
+        mean = shares @ self.sample
+        draws = self.rng.standard_normal((n_drawn, n))
+        rows: F64 = mean + (draws * np.sqrt(shares)) @ (self.sample - mean)
+        if self.options.unit_centers:
+            rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float64).tiny)
+        found = list(grow(self.shard.local(rows), [size], self.options, self.rng))
+        return silhouette(rows, np.ones(n_drawn), found[0].centers) if found else np.nan
+
+
+def _along_centers(path: _Path, dtype: np.dtype[Any]) -> tuple[tuple[Score, ...], tuple[NDArray[Any], ...]]:
+    """Scores and centres of k-means."""
+    for _ in path:
+        pass
+    return tuple(path.scores()), tuple(centers.astype(dtype) for centers in path.centers)
+
+
+def _along_mixtures(
+    path: _Path, data: Input, types: tuple[str, ...], criterion: str
+) -> tuple[tuple[Score, ...], tuple[NDArray[Any], ...], dict[tuple[int, str], Candidate]]:
+    """Scores, k-means centres and mixtures, of every number and type."""
+    part, unit = path.shard, data.unit
+    shard = part if part.n_rows == data.n_rows else data.shard
+    options = PathOptions(tuple(path.sizes), types, unit=unit)
+    if criterion in LOWER_IS_BETTER:
+        options = replace(options, criterion=criterion)
+    else:
+        options = replace(options, may_leave=False)
+    found = {candidate.key: candidate for candidate in fit_path(shard, part, path, options, path.rng)}
+    scores, centers, n_rows = list[Score](), list[NDArray[Any]](), unit * data.shard.total_weight
+    for score, means in zip(path.scores(), path.centers, strict=True):
+        for kind in types:
+            candidate = found.get((score.n_clusters, kind))
+            bic, icl = np.nan, np.nan
+            if candidate is not None:
+                bic, icl = candidate.bic(n_rows, unit), candidate.icl(n_rows, unit)
+            scores.append(replace(score, covariance_type=kind, bic=bic, icl=icl))
+            centers.append(means.astype(data.dtype))
+    return tuple(scores), tuple(centers), found
 
 
 def elbow(sizes: NDArray[Any], errors: F64) -> F64:
@@ -175,41 +276,21 @@ def silhouette(rows: F64, weights: F64, centers: F64) -> float:
     return total / float(weights.sum())
 
 
-def mixture_bic(shard: Shard, centers: F64, covariance_type: str, unit: float = 1.0) -> float:
-    """BIC of the mixture that EM reaches from `centers`, with the total weight as the number of rows.
-
-    `unit` is what a unit of the shard's weights counts for.
-    """
-    options = EMOptions()
-    mixture = start_from_means(shard, centers, covariance_type, options)
-    for step in em(shard, mixture, options):
-        mixture = step.model
-    likelihood = unit * shard.run(Expect(mixture)).log_likelihood
-    return mixture.n_parameters(learned_weights=True) * log(unit * shard.total_weight) - 2.0 * likelihood
-
-
 def _check(
-    n_clusters: Iterable[int],
-    model: str,
-    criterion: str,
-    covariance_type: str,
-    metric: str,
-    max_iter: int,
-    sample_size: int,
+    n_clusters: Iterable[int], model: str, criterion: str, metric: str, max_iter: int, sample_size: int
 ) -> list[int]:
     """Refuse arguments that do not go together; the numbers to try, ascending."""
     for name, value, allowed in (
         ("model", model, ("kmeans", "gmm")),
         ("criterion", criterion, ("auto", *CRITERIA)),
-        ("covariance_type", covariance_type, tuple(FAMILIES)),
         ("metric", metric, ("euclidean", "cosine")),
     ):
         if value not in allowed:
             raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
     if model == "gmm" and metric == "cosine":
         raise ValueError("metric='cosine' goes with model='kmeans'; a Gaussian mixture has its own distances")
-    if criterion == "bic" and model != "gmm":
-        raise ValueError("criterion='bic' needs model='gmm'")
+    if criterion in LOWER_IS_BETTER and model != "gmm":
+        raise ValueError(f"criterion={criterion!r} needs model='gmm'")
     for name, number in (("max_iter", max_iter), ("sample_size", sample_size)):
         if number < 1:
             raise ValueError(f"{name} must be at least 1, got {number}")
@@ -217,3 +298,15 @@ def _check(
     if not given or not all(isinstance(k, Integral) and int(k) >= 1 for k in given):
         raise ValueError("n_clusters must be whole numbers of at least 1, such as range(2, 21)")
     return sorted({int(k) for k in given})
+
+
+def _types(covariance_type: str | Iterable[str]) -> tuple[str, ...]:
+    """The covariance types to try."""
+    if isinstance(covariance_type, str):
+        covariance_type = FAMILIES if covariance_type == "all" else [covariance_type]
+    types = tuple(dict.fromkeys(covariance_type))
+    unknown = [name for name in types if name not in FAMILIES]
+    if unknown or not types:
+        allowed = ", ".join(("all", *FAMILIES))
+        raise ValueError(f"covariance_type must be one or several of {allowed}; got {covariance_type!r}")
+    return types

@@ -74,8 +74,8 @@ def test_gains_and_losses_are_those_of_the_rows(covariance_type: str) -> None:
     shard = CpuShard(X)
     means = np.vstack([MIDDLES[:4], [[12.0, 6, 6]]])  # the last holds two clusters
     *_, step = em(shard, start_from_means(shard, means, covariance_type, options), options)
-    measure = moves._Scale.of(shard, step.model, options)
-    prospects = moves._Prospects(shard, step.model, measure, np.random.default_rng(0))
+    measure = moves.Scale.of(shard, step.model, options)
+    prospects = moves.Prospects(shard, step.model, measure, np.random.default_rng(0))
     assert prospects.log_likelihood == pytest.approx(shard.run(Expect(step.model)).log_likelihood)
     assert prospects._gains.argmax() == 4 and prospects._gains[4] > 20 * np.abs(prospects._gains[:4]).max()
     halves = prospects._halves.means[8:]
@@ -122,7 +122,7 @@ def test_threads_and_parts_do_not_matter() -> None:
 @pytest.mark.parametrize("n", [2 * pipeline.FEWEST_ROWS - 1, 2 * pipeline.FEWEST_ROWS])
 def test_a_part_is_drawn_from_twice_its_rows_on(n: int) -> None:
     shard = CpuShard(rows(n))
-    part = pipeline._draw_part(shard, 6, "full", np.random.default_rng(0))
+    part = pipeline.draw_part(shard, 6, "full", np.random.default_rng(0))
     assert (part.n_rows == n) == (n < 2 * pipeline.FEWEST_ROWS)
     assert part.total_weight == pytest.approx(n) and part.n_columns == 3
 

@@ -18,7 +18,7 @@ from attack.cases import Case, exactly
 from attack.exceptions import EXCEPTIONS
 from attack.oracle import directions
 from attack.test_files import FILES, whole
-from attack.test_fits import check_centers, check_inertia, check_mixture, fit, same_bits
+from attack.test_fits import LOW_RANK, check_centers, check_inertia, check_low_rank, check_mixture, fit, same_bits
 from attack.thresholds import THRESHOLDS
 from reference import linear
 
@@ -54,6 +54,11 @@ FITS: dict[str, list[tuple[str, Case, dict[str, Any]]]] = {
         ("VonMisesFisherMixture", SPARSE, {}),
         ("VonMisesFisherMixture", WIDE, {"init_params": "k-means++"}),
     ],
+    "correlated": [
+        ("LowRankGaussianMixture", DENSE, {"n_factors": 2, "n_candidates": 2}),
+        ("LowRankGaussianMixture", DENSE, {"n_factors": 2, "n_candidates": 6}),
+        ("VariationalGaussianMixture", DENSE, {"covariance_type": "full", "n_candidates": 2}),
+    ],
     "trees": [("ChunkyGaussianMixture", DENSE, {}), ("InfiniteGaussianMixture", DENSE, {})],
 }
 SMALL: Mapping[str, Mapping[str, Any]] = {
@@ -87,12 +92,15 @@ def test_either_side(name: str, family: str, value: Any, monkeypatch: pytest.Mon
         change(monkeypatch, constant, small)
     for estimator, case, options in FITS[family]:
         model = fit(estimator, case, options)
+        names: tuple[str, ...] = ("means_", "weights_", "covariances_")
         if family == "families":
             check_family(model, case)
-            names: tuple[str, ...] = ("means_", "weights_", "concentrations_")
-        elif family in ("mixtures", "trees"):
+            names = ("means_", "weights_", "concentrations_")
+        elif estimator.startswith("LowRank"):
+            check_low_rank(model, case)
+            names = LOW_RANK
+        elif family in ("mixtures", "correlated", "trees"):
             check_mixture(model, case)
-            names = ("means_", "weights_", "covariances_")
         else:
             check_centers(model, case)
             names = ("cluster_centers_", "labels_")

@@ -202,6 +202,12 @@ _FAMILIES: Mapping[str, Values] = {
     "algorithms.mixtures.exponential.SWAPS_UP_TO": (1, NEVER),
     "algorithms.mixtures.exponential_swaps.FEWEST_ROWS": (1, NEVER),
 }
+_CORRELATED: Mapping[str, Values] = {
+    "backends.cpu.expect.full.ROWS_AT_ONCE": (1, NEVER),
+    "backends.cpu.expect.low_rank.PAIRS_PER_TASK": (1, NEVER),
+    "backends.cpu.expect.low_rank.COSTS_AT_ONCE": (1, NEVER),
+    "backends.cpu.expect.low_rank.ROWS_AT_ONCE": (1, NEVER),
+}
 _TREES: Mapping[str, Values] = {
     "backends.tree.expect_neighbors.CELLS_PER_TASK": (4, NEVER),
     "backends.tree.partition.NODES_AT_ONCE": (4, NEVER),
@@ -254,7 +260,7 @@ THRESHOLDS: Mapping[str, tuple[str, Values]] = {
     name: (family, values)
     for family, table in {
         "centers": _CENTERS, "few": _FEW, "seeds": _SEEDS, "batches": _BATCHES, "neighbors": _NEIGHBORS,
-        "mixtures": _MIXTURES, "families": _FAMILIES, "trees": _TREES, "files": _FILES,
+        "mixtures": _MIXTURES, "families": _FAMILIES, "correlated": _CORRELATED, "trees": _TREES, "files": _FILES,
     }.items()
     for name, values in table.items()
 }  # fmt: skip

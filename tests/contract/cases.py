@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ from scipy.special import logsumexp
 
 from globular.backends.cpu import CpuShard
 from globular.backends.host import HostShard
+from globular.backends.limits import NOMINEES
 from globular.model.cells import CenterCells
 from globular.model.chunks import Chunks
 from globular.model.covariances import COLUMNS
@@ -20,7 +21,9 @@ from globular.model.exponential import Bernoulli, Directions, LinearMixture, Poi
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import random_graph
 from globular.model.groups import CenterGroups, group_by
+from globular.model.low_rank import LowRankParameters
 from globular.model.nested import Batch, Bounds, NestedSearch
+from globular.model.noise import Noise
 from globular.model.observations import Moments as Observed
 from globular.model.search import Search
 from globular.model.statistics import ColumnMoments, PairStatistics
@@ -28,21 +31,22 @@ from globular.model.subspace import Subspace
 from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
 from globular.seam.among import Bounded, Down, Neighbors, Probe, Remembered
-from globular.seam.answers import NEAREST, Answer, Centers, Nearest, Own, Truncated
+from globular.seam.answers import NEAREST, Answer, Centers, LowRank, Nearest, Own, Truncated
 from reference import assign as hard
 from reference import chunks, linear
 from reference import expect as soft
+from reference import low_rank as factors
 from reference import neighbors as truncated
 from reference import probe as probed
 from reference import seeds as d2
 
 from globular.seam.mixture_passes import (  # isort: skip
-    Expect, ExpectChunks, ExpectLinear, ExpectTied, ExpectWithin, LabelByDensity, RowsOf, Survey,
+    Expect, ExpectChunks, ExpectLinear, ExpectLowRank, ExpectTied, ExpectWithin, LabelByDensity, RowsOf, Survey,
 )  # fmt: skip
 from globular.seam.passes import (  # isort: skip
-    AddSeeds, AllLabels, Assign, AssignBatch, CellNeighbors, CellSeeds, Farthest, Halve, LabelBySeeds, Locate,
-    Moments, Pass, PowerStep, Project, Relabel, Roots, RoughCells, ScatterLabels, Smallest, Spare, SumByLabel, Take,
-    Total, TrySeeds,
+    AddSeeds, AllLabels, Assign, AssignBatch, BlendErrors, CellNeighbors, CellSeeds, Extremes, Farthest, Halve,
+    LabelBySeeds, Locate, Moments, Pass, PowerStep, Project, Relabel, Roots, RoughCells, ScatterLabels, Spare,
+    SumByLabel, Take, Total, TrySeeds,
 )  # fmt: skip
 from globular.seam.tree_passes import (  # isort: skip
     BestCut, CellsOf, ExpectCells, ForgetMembers, Gains, Gap, OpenCut, OpenGaining, OpenHeld, OpenRows, Plant,
@@ -82,6 +86,16 @@ class Problem:
     @property
     def directions(self) -> Directions:
         return Directions.of_means(np.arange(1.0, C + 1) / 45, 0.05 * self.centers)
+
+    def noisy(self, kind: str = "full") -> GaussianParameters:
+        mixture = self.mixture(kind)
+        noise = Noise(0.3, self.rows.min(axis=0) - 1.0, self.rows.max(axis=0) + 1.0)
+        return replace(mixture, weights=0.7 * mixture.weights, noise=noise)
+
+    @cached_property
+    def low_rank(self) -> LowRankParameters:
+        loadings = np.random.default_rng(2).normal(size=(C, 2, 3))
+        return LowRankParameters(self.mixture().weights, self.centers, loadings, self.mixture().covariances)
 
     @cached_property
     def infinite(self) -> InfiniteMixture[Any]:
@@ -246,6 +260,37 @@ def soft_probe(p: Problem, shard: Any, before: State, after: State, found: Any) 
     alike(found, expected(p, kept, wanted.n_distances))
 
 
+def full_probe(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    members, mixture = np.full((N, 3), -1, dtype=np.int32), p.mixture("full")
+    members[:, 0] = before["labels"]
+    joint = soft.log_joint(p.rows, mixture)
+    kept, n = probed.nominated_members(p.rows, joint, joint, p.cells, 2, NOMINEES, members)  # matrices are diagonal
+    _, wanted = truncated.kept_statistics(p.rows, p.w, mixture, kept, n)
+    np.testing.assert_array_equal(after["labels"], kept[:, 0])
+    alike(found, some(wanted, "counts", "sums", "scatter", "log_likelihood", "n_distances"))
+
+
+def low_rank_probe(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    members = np.full((N, 3), -1, dtype=np.int32)
+    members[:, 0] = before["labels"]
+    kept, wanted = factors.probing_pass(p.rows, p.w, p.low_rank, p.cells, 2, NOMINEES, members)
+    np.testing.assert_array_equal(after["labels"], kept[:, 0])
+    alike(found, some(wanted, "counts", "sums", "scatter", "cross", "log_likelihood", "n_distances"))
+
+
+def reconstructed(p: Problem) -> list[Any]:
+    q, _ = soft.posterior(p.rows, factors.as_full(p.low_rank))
+    return [factors.reconstruction(p.rows, p.low_rank, p.low_rank.noise, q)]
+
+
+def low_rank_kept(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    members = np.full((N, 3), -1, dtype=np.int32)
+    members[:, 0] = hard.closest_centers(p.rows, p.former)
+    kept, _ = factors.probing_pass(p.rows, p.w, p.low_rank, p.cells, 2, NOMINEES, members)
+    joint = soft.log_joint(p.rows, factors.as_full(p.low_rank))
+    alike(found, [np.array([logsumexp(joint[i, c[c >= 0]]) for i, c in enumerate(kept)])])
+
+
 def claims(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
     q, _ = soft.posterior(p.rows, p.mixture())
     for component, claim in zip((4, 0), found, strict=True):
@@ -406,6 +451,7 @@ CASES = [
         p.rows, p.w, d2.seed_distances(p.rows, p.w, p.former).d2, p.centers[:4])), lambda p: [AddSeeds(p.former)]),
     *(Case(f"expect {kind}", lambda p, k=kind: Expect(p.mixture(k)),
            says(lambda p, k=kind: soft.soft_pass(p.rows, p.w, p.mixture(k)))) for kind in ("diag", "full")),
+    Case("expect with noise", lambda p: Expect(p.noisy()), says(lambda p: soft.soft_pass(p.rows, p.w, p.noisy()))),
     Case("expect tied", lambda p: ExpectTied(p.mixture("tied"), p.centers[0]),
          says(lambda p: soft.tied_pass(p.rows, p.w, p.mixture("tied"), p.centers[0]))),
     Case("expect linear", lambda p: ExpectLinear(p.linear), says(lambda p: linear.linear_pass(p.rows, p.w, p.linear))),
@@ -418,8 +464,20 @@ CASES = [
          says(lambda p: [linear.posterior(p.rows, p.directions.linear)[0]])),
     Case("answer components of directions", lambda p: Answer(p.directions, "components"),
          says(lambda p: [linear.posterior(p.rows, p.directions.linear)[0].argmax(axis=1)])),
+    Case("expect low rank", lambda p: ExpectLowRank(p.low_rank),
+         says(lambda p: factors.exact_pass(p.rows, p.w, p.low_rank))),
+    Case("expect low rank, probe", lambda p: ExpectLowRank(p.low_rank, Probe(p.cells, 2, 3)), low_rank_probe),
+    *(Case(f"answer low rank, {want}", lambda p, x=want: Answer(p.low_rank, x), says(lambda p, x=want: [
+        soft.posterior(p.rows, factors.as_full(p.low_rank))[0 if x == "probabilities" else 1]]), dense=True)
+      for want in ("log_densities", "probabilities")),
+    Case("answer low rank, reconstruction",
+         lambda p: Answer(LowRank(p.low_rank, None, p.low_rank.noise), "reconstruction"), says(reconstructed),
+         dense=True),
+    Case("answer low rank, kept", lambda p: Answer(LowRank(p.low_rank, 3), "log_densities"), low_rank_kept,
+         lambda p: [Assign(p.former), ExpectLowRank(p.low_rank, Probe(p.cells, 2, 3))], dense=True),
     Case("expect neighbors", lambda p: Expect(p.mixture(), Neighbors(p.graph, Search(3, 1, 3, True))), soft_neighbors),
     Case("expect probe", lambda p: Expect(p.mixture(), Probe(p.cells, 2, 3)), soft_probe),
+    Case("expect probe, full", lambda p: Expect(p.mixture("full"), Probe(p.cells, 2, 3)), full_probe),
     *(Case(f"expect remembered, renew={renew}", lambda p, r=renew: Expect(p.mixture("full"), Remembered(r)),
            says(lambda p: some(soft.soft_pass(p.rows, p.w, p.mixture("full")), "counts", "sums", "scatter"), 1e-3),
            lambda p: [Expect(p.mixture("full"), Remembered(True))]) for renew in (True, False)),
@@ -436,6 +494,9 @@ CASES = [
          says(lambda p: [soft.posterior(p.rows, p.mixture())[0]]), dense=True),
     Case("answer components", lambda p: Answer(p.mixture(), "components"),
          says(lambda p: [soft.posterior(p.rows, p.mixture())[0].argmax(axis=1)]), dense=True),
+    *(Case(f"answer {want} with noise", lambda p, w=want: Answer(p.noisy(), w),
+           says(lambda p, w=want: [soft.answers(p.rows, p.noisy())[w]]), dense=True)
+      for want in ("log_densities", "probabilities", "components")),
     Case("answer truncated", lambda p: Answer(Truncated(p.mixture(), 3), "log_densities"), posterior,
          lambda p: [Assign(p.former), Expect(p.mixture(), Neighbors(p.graph, Search(3, 1, 3, True)))], dense=True),
     Case("answer distances", lambda p: Answer(Centers(p.centers), "distances"), says(
@@ -450,7 +511,7 @@ CASES = [
          says(lambda p: [p.infinite.log_predictive(p.rows)]), dense=True),
     Case("moments", lambda p: Moments(), lambda p, s, b, a, found: alike(
         [found.mean, found.variance], list(hard.column_moments(p.rows, p.w)))),
-    Case("smallest", lambda p: Smallest(), says(lambda p: float(p.rows.min()))),
+    Case("extremes", lambda p: Extremes(), says(lambda p: np.stack([p.rows.min(axis=0), p.rows.max(axis=0)]))),
     Case("project", lambda p: Project(Subspace(p.rows[0], np.eye(3)[:, :2])), lambda p, s, b, a, found: alike(
         found.take(p.everyone), (p.rows - p.rows[0])[:, :2], 1e-6)),
     Case("roots", lambda p: Roots(), lambda p, s, b, a, found: alike(
@@ -473,6 +534,9 @@ CASES = [
     Case("label by seeds", lambda p: LabelBySeeds(),
          leaves("labels", lambda p, b: hard.closest_centers(p.rows, p.centers)),
          lambda p: [Assign(p.former), AddSeeds(p.centers)]),
+    Case("blend errors", lambda p: BlendErrors(np.arange(1.0, C + 1), 0.25), lambda p, s, b, a, found: alike(
+        s.take(p.everyone, "errors"), p.w * d2.blended(p.rows, p.w, p.former, np.arange(1.0, C + 1), 0.25)),
+        lambda p: [AddSeeds(p.former)]),
     Case("relabel", lambda p: Relabel(np.arange(C, dtype=np.int32)[::-1].copy()),
          leaves("labels", lambda p, b: C - 1 - b["labels"])),
     Case("cell seeds", lambda p: CellSeeds(np.array([0, 70, N]), np.array([2, 3]), np.full(5, 0.6)), cell_seeds),

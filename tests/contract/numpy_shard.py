@@ -171,9 +171,13 @@ def answer(shard: NumpyShard, work: answers.Answer) -> list[Any]:
         q = np.exp(joint - found[:, None])
         return [found if work.want == "log_densities" else statistics.TruncatedPosterior(members, q, found)]
     joint = None if isinstance(work.model, InfiniteMixture) else log_joint(shard, work.model)
+    if getattr(work.model, "noise", None) is not None:
+        joint = np.column_stack([joint, np.full(shard.n_rows, work.model.noise.log_joint)])
     found = work.model.log_predictive(shard.x) if joint is None else np.logaddexp.reduce(joint, axis=1)
     if joint is not None and work.want in ("components", "probabilities"):
-        return [joint.argmax(axis=1) if work.want == "components" else np.exp(joint - found[:, None])]
+        best = joint.argmax(axis=1)
+        best = np.where(best < work.model.n_components, best, -1)  # noise comes last
+        return [best if work.want == "components" else np.exp(joint - found[:, None])]
     return [float(shard.w @ found) if work.want == "total" else found]
 
 
@@ -187,5 +191,5 @@ simple(passes.Halve, lambda x, w, s, p: hard.halve(x, w, s.labels, p.firsts, p.s
 simple(mixture_passes.ExpectWithin, lambda x, w, s, p: soft.within_pass(x, w, p.mixture, s.labels, p.n_parts))
 simple(passes.TrySeeds, lambda x, w, s, p: d2.trial_potentials(x, w, s.squared_distances, p.seeds))
 simple(passes.Moments, lambda x, w, s, p: statistics.ColumnMoments(((s.total_weight, *hard.column_moments(x, w)),)))
-simple(passes.Smallest, lambda x, w, s, p: float(x.min()))
+simple(passes.Extremes, lambda x, w, s, p: np.stack([x.min(axis=0), x.max(axis=0)]))
 simple(mixture_passes.ExpectLinear, lambda x, w, s, p: linear.linear_pass(x, w, p.mixture))

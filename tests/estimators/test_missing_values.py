@@ -159,3 +159,32 @@ def test_what_cannot_be_fitted_is_named(change: dict[str, float], options: dict[
     X[200, 2] = change.get("entry", 0.0)
     with pytest.raises(ValueError, match=message):
         GaussianMixture(**{"n_components": 2, **options}).fit(X, missing=True)
+
+
+@ALL
+def test_scores_of_rows_with_missing_values_are_those_of_what_is_known(estimator: Any) -> None:
+    X, weights = blobs(300, 3, 4), weights_for(300)
+    model = clone(estimator).fit(X)
+    holes = with_holes(X)
+    densities = model.score_samples(holes, missing=True)
+    assert model.score(holes, missing=True) == pytest.approx(densities.mean())
+    assert model.score(holes, sample_weight=weights, missing=True) == pytest.approx(
+        np.average(densities, weights=weights)
+    )
+    n_parameters = model._n_parameters()
+    assert model.aic(holes, missing=True) == pytest.approx(2 * n_parameters - 2 * densities.sum())
+    assert model.bic(holes, missing=True) == pytest.approx(n_parameters * np.log(300) - 2 * densities.sum())
+    q = model.predict_proba(holes, missing=True)
+    q = q / q.sum(axis=1, keepdims=True)
+    entropy = -(q * np.log(np.maximum(q, 1e-300))).sum()
+    assert model.icl(holes, missing=True) == pytest.approx(model.bic(holes, missing=True) + 2 * entropy, rel=1e-6)
+    for name in ("score", "aic", "bic", "icl"):
+        assert getattr(model, name)(X, missing=True) == pytest.approx(getattr(model, name)(X), rel=1e-6)
+        with pytest.raises(ValueError, match="NaN"):
+            getattr(model, name)(holes)
+
+
+def test_fit_predict_takes_missing_values() -> None:
+    holes = with_holes(blobs(200, 3, 4))
+    model = GaussianMixture(3, random_state=0)
+    np.testing.assert_array_equal(model.fit_predict(holes, missing=True), model.labels_)

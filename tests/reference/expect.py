@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,20 @@ def posterior(rows: F64, mixture: GaussianParameters) -> tuple[F64, F64]:
     """p(c | x), (N, C), and log p(x), (N,)."""
     joint = log_joint(rows, mixture)
     log_density = np.logaddexp.reduce(joint, axis=1)
+    if mixture.noise is not None:
+        volume = np.prod(mixture.noise.high - mixture.noise.low)
+        log_density = np.logaddexp(log_density, np.log(mixture.noise.weight / volume))
     return np.exp(joint - log_density[:, None]), log_density
+
+
+def answers(rows: F64, mixture: GaussianParameters) -> dict[str, Any]:
+    """What a mixture says of every row; noise is the last of the probabilities, and the component −1."""
+    q, log_density = posterior(rows, mixture)
+    if mixture.noise is not None:
+        q = np.column_stack([q, 1.0 - q.sum(axis=1)])
+    best = q.argmax(axis=1)
+    components = np.where(best < mixture.n_components, best, -1)
+    return {"probabilities": q, "log_densities": log_density, "components": components}
 
 
 def scatter_of(matrices: F64, kind: ScatterKind) -> F64:

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn.base import clone
 from sklearn.metrics import silhouette_score
 
 import globular
 from globular.algorithms.kmeans.path import GrowingOptions, grow
 from globular.backends.cpu import CpuShard
 from globular.datasets import birch_grid, separated_mixture
-from globular.selection import Selection, elbow, select, silhouette
+from globular.selection import Score, Selection, elbow, select, silhouette
 from tests.makers import blobs, weights_for
 
 
@@ -99,7 +101,103 @@ def test_bic_is_that_of_the_estimator() -> None:
     X = round_clusters(3)
     found = select(X, [3], model="gmm", random_state=0)
     model = globular.GaussianMixture(3, means_init=found.centers_for(3)).fit(X)
-    assert found.scores[0].bic == pytest.approx(model.bic(X), rel=1e-6)
+    assert found.scores[0].bic == pytest.approx(model.bic(X), rel=1e-4)
+    assert found.scores[0].bic == pytest.approx(found.best_model_.bic(X), rel=1e-9)
+    assert found.scores[0].icl == pytest.approx(found.best_model_.icl(X), rel=1e-9)
+
+
+TYPES = ("full", "tied", "diag", "spherical")
+
+
+def drawn(covariance_type: str, k: int, D: int, n: int, seed: int = 0) -> Any:
+    """Rows of a mixture of a known number and type."""
+    random = np.random.default_rng(seed)
+    means = 6.0 * np.stack([np.roll(np.arange(D), i) + i for i in range(k)]) / np.sqrt(D)
+    roots = random.normal(size=(k, D, D)) / np.sqrt(D) + 0.5 * np.eye(D)
+    full = roots @ roots.transpose(0, 2, 1) + 0.05 * np.eye(D)
+    variances = random.uniform(0.2, 3.0, (k, D))
+    shapes = {"full": full, "tied": full[0], "diag": variances, "spherical": variances[:, 0]}
+    true = globular.GaussianMixture.from_parameters(np.full(k, 1 / k), means, shapes[covariance_type], covariance_type)
+    return true.set_params(random_state=seed).sample(n)[0]
+
+
+@pytest.mark.parametrize("covariance_type", TYPES)
+@pytest.mark.parametrize("criterion", ["bic", "icl"])
+def test_the_number_and_the_type_are_found_together(covariance_type: str, criterion: Any) -> None:
+    X = drawn(covariance_type, 4, 3, 3000)
+    found = select(X, range(1, 9), model="gmm", covariance_type=TYPES, criterion=criterion, random_state=0)
+    assert (found.best, found.best_covariance_type) == (4, covariance_type)
+    assert len(found.scores) == 8 * 4
+    model = found.best_model_
+    assert (model.n_components, model.covariance_type) == (4, covariance_type)
+    assert found.best_score(criterion).bic == pytest.approx(model.bic(X), rel=1e-9)
+    assert model.converged_ and model.labels_.shape == (3000,)
+    assert model.lower_bound_ == pytest.approx(model.score(X))
+    again = clone(model).fit(X)
+    assert model.bic(X) < again.bic(X) + 2e-3 * len(X)
+
+
+def test_scores_of_a_part_are_refined_on_all_rows() -> None:
+    """Where rows are many, the path takes some of them, and the best mixture is one of all of them."""
+    X = drawn("diag", 5, 3, 20_000)
+    found = select(X, range(1, 9), model="gmm", covariance_type=["diag", "spherical"], random_state=0)
+    assert (found.best, found.best_covariance_type) == (5, "diag")
+    loop = globular.GaussianMixture(5, covariance_type="diag", random_state=0).fit(X)
+    assert found.best_model_.bic(X) < loop.bic(X) + 1e-4 * abs(loop.bic(X))
+
+
+def test_a_type_that_rises_for_long_is_left() -> None:
+    X = drawn("spherical", 2, 2, 1500)
+    found = select(X, range(1, 16), model="gmm", covariance_type="all", random_state=0)
+    assert found.best == 2
+    assert np.isnan(found.column("bic")).any() and not np.isnan(found.column("error")).any()
+    by_silhouette = select(X, range(1, 16), model="gmm", criterion="silhouette", random_state=0)
+    assert not np.isnan(by_silhouette.column("bic")).any()
+    assert by_silhouette.best_model_.n_components == by_silhouette.best == 2
+
+
+def test_icl_counts_clusters_where_bic_counts_gaussians() -> None:
+    random = np.random.default_rng(0)
+    t = random.standard_t(3, size=(3000, 2))  # heavier tails than one Gaussian has
+    X = np.concatenate([t[:1500], t[1500:] + [40.0, 0.0]])
+    found = select(X, range(1, 9), model="gmm", random_state=0)
+    assert found.best_by("icl") < found.best_by("bic")
+    assert (found.column("icl") >= found.column("bic") - 1e-6)[~np.isnan(found.column("bic"))].all()
+
+
+def test_the_best_model_is_ready() -> None:
+    X = pd.DataFrame(round_clusters(4).astype(np.float32), columns=["a", "b", "c"])
+    found = select(X, range(2, 8), random_state=0)
+    model = found.best_model_
+    assert isinstance(model, globular.KMeans) and model.n_clusters == 4
+    np.testing.assert_array_equal(model.labels_, model.predict(X))
+    assert model.inertia_ == pytest.approx(len(X) * found.scores[2].error, rel=1e-5)
+    assert model.feature_names_in_.tolist() == ["a", "b", "c"] and model.cluster_centers_.dtype == np.float32
+    mixture = select(X, range(2, 8), model="gmm", random_state=0).best_model_
+    assert mixture.means_.dtype == np.float32 and mixture.feature_names_in_.tolist() == ["a", "b", "c"]
+    np.testing.assert_array_equal(mixture.labels_, mixture.predict(X))
+
+
+def test_best_models_are_kept(tmp_path: Path) -> None:
+    X = round_clusters(3)
+    for arguments in ({}, {"metric": "cosine"}, {"model": "gmm", "covariance_type": "all"}):
+        model = select(X, range(2, 6), random_state=0, **arguments).best_model_  # type: ignore[arg-type]
+        restored = globular.load(globular.save(model, tmp_path / "model"))
+        np.testing.assert_array_equal(restored.predict(X), model.labels_)
+
+
+def test_doubts_have_reasons() -> None:
+    assert select(round_clusters(6), range(2, 12), random_state=0).doubts == ()
+    none = np.random.default_rng(0).normal(size=(1000, 5))
+    doubts = " ".join(select(none, range(2, 12), random_state=0).doubts)
+    assert "rows without clusters" in doubts
+    short = select(round_clusters(9), range(2, 6), random_state=0)
+    assert any("largest number tried" in reason for reason in short.doubts)
+    assert "Beware: " in repr(short)
+    few = Selection(tuple(Score(k, 1.0, np.nan, 0.5, np.nan) for k in range(2, 9)), "silhouette", ())
+    assert any("score as well" in reason for reason in few.doubts)
+    apart = Selection(tuple(Score(k, 1.0, -k, k / 10, np.nan) for k in range(2, 9)), "silhouette", ())
+    assert any("by elbow" in reason for reason in apart.doubts)
 
 
 def test_silhouette_resembles_the_original() -> None:
@@ -155,6 +253,9 @@ def test_large_offsets_do_not_matter() -> None:
         ({"criterion": "bic"}, "needs model='gmm'"),
         ({"model": "gmm", "metric": "cosine"}, "cosine"),
         ({"model": "gmm", "covariance_type": "oblong"}, "covariance_type must be"),
+        ({"model": "gmm", "covariance_type": ["full", "oblong"]}, "covariance_type must be"),
+        ({"model": "gmm", "covariance_type": []}, "covariance_type must be"),
+        ({"criterion": "icl"}, "needs model='gmm'"),
         ({"max_iter": 0}, "max_iter"),
         ({"sample_size": 0}, "sample_size"),
         ({"n_clusters": [1]}, "silhouette.*two clusters"),
@@ -171,7 +272,7 @@ def test_the_record_speaks(tmp_path: Path) -> None:
     frame = found.to_pandas()
     assert frame["n_clusters"].tolist() == list(range(1, 8)) and np.isnan(frame["bic"]).all()
     text = repr(found)
-    assert text.startswith("Selection(best=4 by silhouette)") and text.count("\n") == 8
+    assert text.startswith("Selection(best=4 by silhouette)") and text.count("\n") == 8 + len(found.doubts)
     with pytest.raises(ValueError, match=r"bic.*was not computed"):
         found.best_by("bic")
     pyplot = pytest.importorskip("matplotlib.pyplot")

@@ -23,6 +23,7 @@ class Model(StrEnum):
     GaussianMixture = "gmm"
     VariationalGaussianMixture = "variational-gmm"
     ChunkyGaussianMixture = "chunky-gmm"
+    LowRankGaussianMixture = "low-rank-gmm"
     InfiniteGaussianMixture = "infinite-gmm"
     InfiniteMultinomialMixture = "infinite-multinomial"
     VonMisesFisherMixture = "von-mises-fisher"

@@ -34,13 +34,13 @@ def select(
     numbers: Annotated[
         str, typer.Option("-k", "--clusters", metavar="RANGE", help="2:20, or 10:10000:15 (15 numbers), or 4,8,16.")
     ] = "2:20",
-    model: Annotated[
-        Kind, typer.Option("--model", help="gmm also fits a Gaussian mixture, for its BIC.")
-    ] = Kind.KMEANS,
+    model: Annotated[Kind, typer.Option("--model", help="gmm fits Gaussian mixtures, for BIC and ICL.")] = Kind.KMEANS,
     criterion: Annotated[
-        str, typer.Option("--criterion", help="What the best goes by: auto, elbow, silhouette or bic.")
+        str, typer.Option("--criterion", help="What the best goes by: auto, elbow, silhouette, bic or icl.")
     ] = "auto",
-    covariance_type: Annotated[str, typer.Option("--covariance-type", help="For gmm.")] = "full",
+    covariance_type: Annotated[
+        str, typer.Option("--covariance-type", metavar="TYPES", help="For gmm: full, or full,diag or all.")
+    ] = "full",
     metric: Annotated[str, typer.Option("--metric", help="euclidean or cosine.")] = "euclidean",
     max_iter: Annotated[
         int, typer.Option("--max-iter", metavar="N", min=1, help="Most iterations at each number.")
@@ -62,8 +62,9 @@ def select(
         check_file(scores, (".csv", ".parquet"), "a table of scores")
     sizes, paths = _sizes(numbers), with_standard_input(data)
     source, sample_weight = open_weighted(paths, split_columns(columns), weights)
+    types = covariance_type if "," not in covariance_type else covariance_type.split(",")
     found = score(
-        source, sizes, model=model.value, criterion=criterion, covariance_type=covariance_type, metric=metric,  # type: ignore[arg-type]
+        source, sizes, model=model.value, criterion=criterion, covariance_type=types, metric=metric,  # type: ignore[arg-type]
         sample_weight=sample_weight, max_iter=max_iter, random_state=seed, n_threads=threads,
     )  # fmt: skip
     if scores is not None:
@@ -74,7 +75,10 @@ def select(
         return
     _print_scores(found, source.name)
     if "-" not in data:
-        kind = () if model is Kind.KMEANS else ("--model", "gmm")
+        kind: tuple[str, ...] = ()
+        if model is Kind.GMM:
+            kind = ("--model", "gmm")
+            kind += () if found.best_covariance_type == "full" else ("--covariance-type", found.best_covariance_type)
         chosen = () if columns is None else ("--columns", columns)
         print_next(console, "globular", "fit", *data, "-k", str(found.best), *kind, *chosen, "-o", "model")
 
@@ -100,18 +104,22 @@ def _print_scores(found: Selection, name: str) -> None:
     from rich.table import Table
 
     table = Table(title=f"numbers of clusters for {name}", title_justify="left", title_style="bold", box=None)
-    digits = {"error": ".6g", "elbow": ".3f", "silhouette": ".3f", "bic": ".8g"}
+    digits = {"error": ".6g", "elbow": ".3f", "silhouette": ".3f", "bic": ".8g", "icl": ".8g"}
     known = [name for name in digits if not all(isnan(value) for value in found.column(name))]
-    for heading in ("clusters", *known):
+    several = len({score.covariance_type for score in found.scores}) > 1
+    for heading in ("clusters", *(["type"] if several else []), *known):
         table.add_column(heading, justify="right", header_style="dim")
+    best = found.best_score(found.criterion)
     for score in found.scores:
         values = {name: getattr(score, name) for name in known}
         shown = ["" if isnan(value) else format(value, digits[name]) for name, value in values.items()]
-        best = score.n_clusters == found.best
-        table.add_row(f"{score.n_clusters:,}", *shown, style="bold" if best else "")
+        kind = [score.covariance_type] if several else []
+        table.add_row(f"{score.n_clusters:,}", *kind, *shown, style="bold" if score is best else "")
     console = output()
     console.print(table)
-    console.print(f"Best by {found.criterion}: {found.best:,}")
+    console.print(f"Best by {found.criterion}: {found.best:,}{f', {best.covariance_type}' if several else ''}")
+    for reason in found.doubts:
+        console.print(f"Beware: {reason}.")
 
 
 def _write_scores(path: Path, found: Selection) -> None:
@@ -119,9 +127,11 @@ def _write_scores(path: Path, found: Selection) -> None:
 
     from globular.io import write_table
 
-    columns = {name: found.column(name) for name in ("n_clusters", "error", "elbow", "silhouette", "bic")}
-    table = {name: values for name, values in columns.items() if not np.isnan(values).all()}
+    columns = {name: found.column(name) for name in ("n_clusters", "error", "elbow", "silhouette", "bic", "icl")}
+    table: dict[str, Any] = {name: values for name, values in columns.items() if not np.isnan(values).all()}
     table["n_clusters"] = table["n_clusters"].astype(np.int64)
+    if found.best_covariance_type:
+        table["covariance_type"] = found.column("covariance_type")
     write_table(path, [table], len(found.scores))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib import import_module
 from typing import Any, Self
 
@@ -11,15 +12,16 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from globular.algorithms.mixtures.missing import IncompleteRows
 from globular.backends.registry import shard_over
 from globular.estimators.distributed import lazily
-from globular.estimators.inputs import naming, open_incomplete
+from globular.estimators.inputs import check_weights, naming, open_incomplete
 from globular.estimators.memory import check_allocation
 from globular.estimators.mixture_starts import checked_shape
 from globular.estimators.mixtures import MixtureEstimator
 from globular.model.conditional import Conditional, marginal
 from globular.model.covariances import FAMILIES
-from globular.model.gaussian import GaussianParameters
+from globular.model.gaussian import GaussianParameters, entropy_of
 from globular.model.history import History
 from globular.model.statistics import F64, I64
+from globular.seam.mixture_passes import Expect
 from globular.seam.shard import answer
 from globular.threads import resolve_threads
 
@@ -71,8 +73,69 @@ class ConditionalMixture(MixtureEstimator):
         """
         return self._judged(X, "log_densities") if missing else super().score_samples(X)
 
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None, *, missing: bool = False) -> float:
+        """The mean log-likelihood of a row, weighted if there are weights.
+
+        Parameters
+        ----------
+        X : array, data frame, source or path
+        y : ignored
+        sample_weight : array of shape (n_samples,), optional
+        missing : bool, default=False
+            Whether NaN is a value that is not known; then it is the log-density of the known columns.
+        """
+        if not missing:
+            return super().score(X, y, sample_weight)
+        densities = self.score_samples(X, missing=True)
+        return float(np.average(densities, weights=check_weights(sample_weight, len(densities))))
+
+    def aic(self, X: Any, *, missing: bool = False) -> float:
+        """Akaike's information criterion on X, where NaN may be `missing` (see `score`); the lower the better."""
+        return 2 * self._n_parameters() - 2 * self._total(X, missing)[0]
+
+    def bic(self, X: Any, *, missing: bool = False) -> float:
+        """The Bayesian information criterion on X, where NaN may be `missing` (see `score`); the lower the better."""
+        log_likelihood, n_rows = self._total(X, missing)
+        return self._n_parameters() * math.log(n_rows) - 2 * log_likelihood
+
+    def icl(self, X: Any, *, missing: bool = False) -> float:
+        """The integrated completed likelihood on X; the lower the better.
+
+        It is BIC + 2 Σ_n H_n, H the entropy −Σ_c q log q of a row's responsibilities: components that share their rows
+        are dear, so that it counts clusters where BIC counts Gaussians.
+
+        Parameters
+        ----------
+        X : array, data frame, source or path
+        missing : bool, default=False
+            Whether NaN is a value that is not known; see `score`.
+
+        Examples
+        --------
+        >>> from globular import GaussianMixture
+        >>> model = GaussianMixture.from_parameters([0.5, 0.5], [[0.0], [9.0]], [1.0, 1.0], "spherical")
+        >>> X = [[-1.0], [1.0], [8.0], [9.0]]
+        >>> bool(model.icl(X) - model.bic(X) < 1e-3)
+        True
+        """
+        if missing:
+            q = self._judged(X, "probabilities")
+            entropy = -float(np.sum(q * np.log(np.maximum(q, np.finfo(np.float64).tiny))))
+        else:
+            mixture = self._density() if self._noise is None else self._mixture()
+            entropy = entropy_of(mixture, self._open(X, None, reset=False).shard.run(Expect(mixture)))
+        return self.bic(X, missing=missing) + 2 * entropy
+
+    def _total(self, X: Any, missing: bool) -> tuple[float, int]:
+        """The log-likelihood of all rows, and their number."""
+        if missing:
+            densities = self.score_samples(X, missing=True)
+            return float(densities.sum()), len(densities)
+        data = self._open(X, None, reset=False)
+        return self._log_likelihood(data), data.n_rows
+
     def impute(self, X: Any) -> F64:
-        """The rows with their expected values in place of NaN, (n_samples, n_features).
+        """The rows with their expected values in place of NaN, (n_samples, n_features); not with noise.
 
         The expectation is that of the conditional density given the columns that are known of the row.
 
@@ -96,10 +159,15 @@ class ConditionalMixture(MixtureEstimator):
     def _incomplete(self, X: Any) -> IncompleteRows:
         """Rows in which NaN stands for a value that is not known."""
         check_is_fitted(self)
+        self._refuse_noise("missing=True")
         rows = open_incomplete(self, X, reset=False)
         n_numbers = len(self.means_) + 3 * rows.shape[1]
         check_allocation(8 * len(rows) * n_numbers, f"{n_numbers} numbers for every row", "pass X in parts")
         return IncompleteRows.of(rows, n_threads=resolve_threads(self.n_threads))
+
+    def _refuse_noise(self, what: str) -> None:
+        if self._noise is not None:
+            raise ValueError(f"{what} does not go with noise=True: pass rows without NaN, or fit with noise=False")
 
     def marginal(self, columns: Any) -> Any:
         """The mixture of some of the columns.
@@ -193,8 +261,8 @@ class ConditionalMixture(MixtureEstimator):
         return np.asarray(answer(shard, mixture, "probabilities"), dtype=np.float64)
 
     def _density(self) -> GaussianParameters:
-        """The mixture that `weights_`, `means_` and `covariances_` are."""
-        return self._mixture()
+        """The mixture that `weights_`, `means_` and `covariances_` are, without noise."""
+        return self._mixture().without_noise()
 
     def _numbers(self, columns: Any) -> I64:
         """The numbers of columns given by number or by name, each of which may occur once."""

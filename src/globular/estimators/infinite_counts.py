@@ -18,7 +18,7 @@ from globular.estimators.parameters import POSITIVE, Constraints
 from globular.model.counts import CountsPosterior, CountsPrior
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.statistics import F64, I64
-from globular.seam.passes import Smallest
+from globular.seam.passes import Extremes
 
 
 class InfiniteMultinomialMixture(InfiniteEstimator):
@@ -117,7 +117,7 @@ n_distances_
     def _open(self, X: Any, sample_weight: Any, *, reset: bool) -> Input:
         data = super()._open(X, sample_weight, reset=reset)
         in_memory = data.matrix is not None  # a file is read for this once, before the fit
-        if (reset or in_memory) and data.shard.run(Smallest()) < 0:
+        if (reset or in_memory) and data.shard.run(Extremes())[0].min() < 0:
             raise ValueError(
                 f"Negative values in data passed to {type(self).__name__}: X holds counts, which are at least 0"
             )

@@ -19,8 +19,9 @@ from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.parameters import Constraints
 from globular.estimators.running import warn_user
 from globular.estimators.starts import continues, starting_centers
-from globular.model.history import ITERATIONS
+from globular.model.history import ITERATIONS, History
 from globular.model.statistics import F64
+from globular.seam.passes import Assign
 from globular.seam.shard import Shard
 
 logger = logging.getLogger("globular")
@@ -201,6 +202,17 @@ class KMeans(CentroidEstimator):
             n_distances = found.n_distances
         self.labels_ = data.labels(centers, exact=n_probes == 0).copy()
         return n_distances
+
+    def _take_found(self, centers: F64, data: Input) -> None:
+        """Take over centres that were found elsewhere, and label all rows."""
+        self.n_features_in_ = data.n_columns
+        self.cluster_centers_ = np.asarray(centers.astype(data.dtype))
+        found = data.shard.run(Assign(self._centers(), want="labels"))
+        self.labels_ = data.labels(self._centers(), exact=True).copy()
+        self.inertia_, self.n_distances_ = found.objective * data.unit, found.n_distances
+        self.history_, self.n_iter_, self.label_recall_ = History(), 0, 1.0
+        self.algorithm_, self.init_, self.subspace_dimension_ = self._options().chosen, "array", data.n_columns
+        self.stopped_ = "no fit: made from given centres"
 
 
 def k_means(

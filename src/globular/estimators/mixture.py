@@ -11,27 +11,33 @@ import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 
-from globular.algorithms.mixtures.em import EMOptions, em, em_by
+from globular.algorithms.mixtures.em import CONVERGED, EMOptions, covariance_limits, em, em_by
 from globular.algorithms.mixtures.missing import TOL_SHARE, IncompleteRows, search_start
+from globular.algorithms.mixtures.nested import nested_em
+from globular.algorithms.mixtures.noise import LEAST_SHARE, start_with_noise, with_noise
 from globular.algorithms.mixtures.pipeline import search_is_short
 from globular.algorithms.steps import Step
 from globular.data.some_rows import choose_rows
 from globular.errors import DeviceError
 from globular.estimators.chunky_mixture import ChunkyGaussianMixture
 from globular.estimators.chunky_starts import resolved_candidates
-from globular.estimators.conditional import ConditionalMixture, checked_parameters
+from globular.estimators.conditional import checked_parameters
+from globular.estimators.fitted import checked_floats
 from globular.estimators.inputs import Input, check_weights, open_incomplete
 from globular.estimators.mixture_starts import STARTS, GivenStart, starting_mixture, variational_means
 from globular.estimators.mixtures import Run, Starting
+from globular.estimators.nested_mixture import first_batch, truncated_start
 from globular.estimators.parameters import POSITIVE, Constraints
 from globular.estimators.running import exhaust
+from globular.estimators.stepwise import StepwiseMixture
 from globular.estimators.variational_mixture import VariationalGaussianMixture, likely_components
 from globular.estimators.weights import Weights
 from globular.model.clock import Clock
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters
-from globular.model.statistics import F64
-from globular.seam.passes import Labels
+from globular.model.noise import Noise
+from globular.model.statistics import F64, I64
+from globular.seam.passes import Extremes, Labels
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import Plant
 from globular.threads import resolve_threads
@@ -44,7 +50,7 @@ CHUNKY_FROM_ROWS, CHUNKY_FROM_COMPONENTS, CHUNKY_UP_TO_COLUMNS = 100_000, 5, 10
 """Fewest rows and components, and most columns, for which "auto" takes Chunky EM instead of exact EM."""
 
 
-class GaussianMixture(ConditionalMixture):
+class GaussianMixture(StepwiseMixture):
     """Gaussian mixture model fitted by expectation maximisation.
 
     A drop-in for :class:`sklearn.mixture.GaussianMixture` that takes sample weights, never holds a table of rows by
@@ -58,14 +64,18 @@ class GaussianMixture(ConditionalMixture):
     covariance_type : {"full", "tied", "diag", "spherical", "tied_spherical"}, default="full"
         A covariance matrix per component, one for all, variances per component and column, a variance per component,
         or one variance for everything.
-    algorithm : {"auto", "em", "variational", "chunky"}, default="auto"
-        "em" is exact; "variational" looks at few components per row, found by probing or (up to 25 components) by
-        neighbourhoods, see :class:`VariationalGaussianMixture`, and knows "diag", "spherical" and "tied_spherical";
-        "chunky" works on cells of rows, at a cost that hardly grows with their number, and on the rows themselves only
-        at the end, to finish where EM would (see :class:`ChunkyGaussianMixture` and its `polish`). "auto" takes
-        "variational" from 500 components on where it knows the covariance type, else "chunky" for 100,000 rows or more
-        in up to 10 columns with 5 components or more (not on GPUs, which have no "chunky"), else "em", and writes its
-        choice to `algorithm_`.
+    algorithm : {"auto", "em", "nested", "variational", "chunky"}, default="auto"
+        "em" is exact. "nested" is EM on batches of rows that grow when they have no more to say, and ends when the
+        rows of a batch are enough: when the mean log-likelihood is expected to lie less than ten times `tol` below that
+        of all rows, about what EM itself leaves. From 500 components without correlations on it looks at few of them
+        per row. "variational" looks at few
+        components per row, found by probing or (up to 25 components) by neighbourhoods, see
+        :class:`VariationalGaussianMixture`, and knows "diag", "spherical" and "tied_spherical". "chunky" works on cells
+        of rows, at a cost that hardly grows with their number, and on the rows themselves only at the end, to finish
+        where EM would (see :class:`ChunkyGaussianMixture` and its `polish`). "auto" takes "variational" from 500
+        components on where it knows the covariance type, else "chunky" for 100,000 rows or more in up to 10 columns
+        with 5 components or more (not on GPUs, which have no "chunky"), else "em", and writes its choice to
+        `algorithm_`.
     tol : float, default=1e-3
         Stop when the mean log-likelihood of a row changes by less.
     reg_covar : float or "auto", default="auto"
@@ -89,18 +99,28 @@ class GaussianMixture(ConditionalMixture):
     means_init, precisions_init : array-like or None, default=None
         Starting parameters, in the shapes of `means_` and `precisions_`. Precisions without means, and weights beside
         them, go to the components found whose covariances are most like theirs.
+    noise : bool, default=False
+        Whether there is one more component, for rows that belong to no other: a constant density, that of rows spread
+        evenly over the box which holds all rows, with a weight that is learned. Rows that are most likely noise have
+        the label −1, and outliers no longer draw means and covariances to themselves. By exact EM (`algorithm` "auto"
+        or "em").
     {max_time, random_state, warm_start, verbose, callbacks, n_threads, device}
 
     Attributes
     ----------
     weights_ : array of shape (n_components,)
+        They add up to one, together with `noise_weight_` where there is noise.
     means_ : array of shape (n_components, n_features)
     covariances_, precisions_, precisions_cholesky_ : array
         (n_components, n_features, n_features) for "full", (n_features, n_features) for "tied", (n_components,
         n_features) for "diag", (n_components,) for "spherical" and () for "tied_spherical".
+    noise_weight_ : float
+        The share of all rows that is noise; with ``noise=True``.
+    noise_bounds_ : array of shape (2, n_features)
+        The box of the noise: the smallest and largest values of every column; with ``noise=True``.
     labels_ : int32 array of shape (n_samples,)
-        The most likely component of every row that the fit has seen. (The variational algorithm looks for it among the
-        components of a few cells, from 500 components on.)
+        The most likely component of every row that the fit has seen, −1 for noise. (The variational algorithm looks for
+        it among the components of a few cells, from 500 components on.)
     converged_ : bool
         Whether the best run ended because of `tol`.
     n_iter_ : int
@@ -109,8 +129,11 @@ class GaussianMixture(ConditionalMixture):
         last iteration began with.
     lower_bounds_ : list of float
         The same for every iteration of the best run.
+    counts_ : float64 array of shape (n_components,)
+        What the rows of every component weigh, over all that were seen; what :meth:`partial_fit` goes on from.
     history_ : :class:`globular.model.history.History`
-        One record per iteration of the best run; objectives are log-likelihoods (or bounds) of all rows.
+        One record per iteration of the best run; objectives are log-likelihoods (or bounds) of all rows, with "nested"
+        what each batch says of them.
     n_distances_ : int
         Densities of a row under a component that EM evaluated in the whole fit, the search for a start included.
     algorithm_ : str
@@ -130,13 +153,14 @@ class GaussianMixture(ConditionalMixture):
     """
 
     _parameter_constraints: ClassVar[Constraints] = {
-        **ConditionalMixture._parameter_constraints,
+        **StepwiseMixture._parameter_constraints,
         "covariance_type": [StrOptions(set(FAMILIES))],
-        "algorithm": [StrOptions({"auto", "em", "variational", "chunky"})],
+        "algorithm": [StrOptions({"auto", "em", "nested", "variational", "chunky"})],
         "init_params": [StrOptions(set(STARTS))],
         "weights_init": [StrOptions({"equal"}), "array-like", None],
         "means_init": ["array-like", None],
         "precisions_init": ["array-like", POSITIVE, None],
+        "noise": ["boolean"],
         "device": [str],
     }
 
@@ -155,6 +179,7 @@ class GaussianMixture(ConditionalMixture):
         weights_init: Any = None,
         means_init: Any = None,
         precisions_init: Any = None,
+        noise: bool = False,
         random_state: Any = None,
         warm_start: bool = False,
         verbose: int = 0,
@@ -174,6 +199,7 @@ class GaussianMixture(ConditionalMixture):
         self.weights_init = weights_init
         self.means_init = means_init
         self.precisions_init = precisions_init
+        self.noise = noise
         self.random_state = random_state
         self.warm_start = warm_start
         self.verbose = verbose
@@ -211,6 +237,10 @@ class GaussianMixture(ConditionalMixture):
         self.labels_ = self.predict(X, missing=True).astype(np.int32)
         return self
 
+    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None, *, missing: bool = False) -> I64:
+        """Fit, and return the most likely component of every row; `missing` as in `fit`."""
+        return self.fit(X, sample_weight=sample_weight, missing=missing).predict(X, missing=missing)
+
     @classmethod
     def from_parameters(cls, weights: Any, means: Any, covariances: Any, covariance_type: str = "full") -> Self:
         """A mixture made from given parameters, without a fit; all that follows a fit works.
@@ -231,6 +261,13 @@ class GaussianMixture(ConditionalMixture):
         mixture = checked_parameters(weights, means, covariances, covariance_type)
         return cls(n_components=mixture.n_components, covariance_type=covariance_type)._set(mixture)
 
+    def _take_found(self, mixture: GaussianParameters, bound: float, data: Input) -> None:
+        """Take over a mixture that EM has found elsewhere, and label all rows."""
+        self._set(mixture)
+        self._publish_mixture(mixture, data.dtype)
+        self.algorithm_, self.lower_bound_, self.converged_, self.stopped_ = "em", bound, True, CONVERGED
+        self._finish(data)
+
     def _check_fit(self, data: Input) -> None:
         if self.algorithm == "variational" and self.covariance_type not in SEPARABLE:
             raise ValueError(
@@ -241,7 +278,12 @@ class GaussianMixture(ConditionalMixture):
             raise DeviceError("algorithm='chunky' does not run on GPUs; take algorithm='em', or device='cpu'")
         if data.incomplete is not None and self.algorithm not in ("auto", "em"):
             raise ValueError(f"missing=True needs algorithm='em'; algorithm={self.algorithm!r} takes complete rows")
-        self.algorithm_ = "em" if data.incomplete is not None else self._choose_algorithm(data)
+        if self.noise and self.algorithm not in ("auto", "em"):
+            raise ValueError(f"noise=True needs algorithm='em'; algorithm={self.algorithm!r} knows no noise")
+        if self.noise and data.incomplete is not None:
+            raise ValueError("missing=True does not go with noise=True; set noise=False, or leave out rows with NaN")
+        self.__dict__.pop("counts_", None)  # those of the last fit
+        self.algorithm_ = "em" if data.incomplete is not None or self.noise else self._choose_algorithm(data)
 
     def _open_incomplete(self, rows: F64, sample_weight: Any) -> Input:
         """Rows that count with what is known of them, and filled ones, drawn from one Gaussian, to find a start on."""
@@ -260,8 +302,10 @@ class GaussianMixture(ConditionalMixture):
         return replace(data, incomplete=incomplete)
 
     def _most_bytes(self, data: Input) -> int | None:
-        if self.algorithm_ == "em":
+        if self.algorithm_ == "em" or (self.algorithm_ == "nested" and not self._truncates):
             return super()._most_bytes(data)
+        if self.algorithm_ == "nested":
+            return self._variational()._most_bytes(data)
         return (self._variational() if self.algorithm_ == "variational" else self._chunky(data))._most_bytes(data)
 
     def _given(self, data: Input) -> GivenStart:
@@ -285,10 +329,71 @@ class GaussianMixture(ConditionalMixture):
                 *size, self.init_params, given.means, model._options(), rng, probes=model._choose_search() == "probing"
             )
             return model._start_at(means, data, given, rng)
+        if self.algorithm_ == "nested":
+            return (yield from self._start_nested(data, given, options, random_state))
         if data.incomplete is not None:
             return (yield from self._start_incomplete(data, data.incomplete, given, options, random_state))
-        start = yield from starting_mixture(*size, self.init_params, given, options, random_state)
+        if self.noise:
+            start = yield from self._start_with_noise(data, given, options, random_state)
+        else:
+            start = yield from starting_mixture(*size, self.init_params, given, options, random_state)
         return Run(em(data.shard, start, options), start)
+
+    def _start_nested(
+        self, data: Input, given: GivenStart, options: EMOptions, random_state: np.random.RandomState
+    ) -> Starting:
+        batches = first_batch(data, self.n_components, self.covariance_type, truncates=self._truncates)
+        if given.continues:  # batches would lead away from where all rows have led
+            batches = replace(batches, first=data.n_rows)
+        size = data.shard, self.n_components
+        if self._truncates and given.complete() is None:
+            rng = np.random.default_rng(random_state.randint(2**31, size=4))
+            start = yield from truncated_start(*size, self.init_params, given, options, batches, rng)
+        else:
+            start = yield from starting_mixture(*size, self.init_params, given, options, random_state)
+        rng = np.random.default_rng(random_state.randint(2**31, size=4))
+        return Run(nested_em(data.shard, start, options, batches, rng), start)
+
+    @property
+    def _truncates(self) -> bool:
+        return self.n_components >= VARIATIONAL_FROM and self.covariance_type in SEPARABLE
+
+    def _start_with_noise(
+        self, data: Input, given: GivenStart, options: EMOptions, random: np.random.RandomState
+    ) -> Generator[Step[Any], None, GaussianParameters]:
+        limits = covariance_limits(data.shard, options)
+        noise = Noise.around(data.shard.run(Extremes()), limits, LEAST_SHARE)
+        within = replace(options, limits=limits)
+
+        def begin(shard: Shard) -> Generator[Step[Any], None, GaussianParameters]:
+            return starting_mixture(shard, self.n_components, self.init_params, given, within, random)
+
+        if given.continues and "noise_weight_" in vars(self):
+            return with_noise((yield from begin(data.shard)), noise.of_weight(float(self.noise_weight_)))
+        if given.means is not None or self.init_params == "random":
+            return with_noise((yield from begin(data.shard)), noise)
+        rng = np.random.default_rng(random.randint(2**31, size=4))
+        size = self.n_components, self.covariance_type
+        return (yield from start_with_noise(data.shard, noise, *size, begin, rng))
+
+    def _publish_mixture(self, mixture: GaussianParameters, dtype: np.dtype[Any]) -> None:
+        super()._publish_mixture(mixture, dtype)
+        for name in ("noise_weight_", "noise_bounds_"):
+            self.__dict__.pop(name, None)  # those of the last fit
+        if mixture.noise is not None:
+            self.noise_weight_ = mixture.noise.weight
+            self.noise_bounds_ = np.stack([mixture.noise.low, mixture.noise.high])
+
+    @property
+    def _noise(self) -> Noise | None:
+        if "noise_weight_" not in vars(self):
+            return None
+        bounds = checked_floats(self.noise_bounds_, "noise_bounds_", (2, self.n_features_in_))
+        if not (bounds[0] < bounds[1]).all():
+            raise ValueError("noise_bounds_ must have smaller values in its first row; fit again")
+        if not 0.0 <= self.noise_weight_ <= 1.0:
+            raise ValueError(f"noise_weight_ must be between 0 and 1, got {self.noise_weight_!r}; fit again")
+        return Noise(float(self.noise_weight_), *bounds)
 
     def _start_incomplete(
         self, data: Input, rows: IncompleteRows, given: GivenStart, options: EMOptions, random: np.random.RandomState
@@ -306,11 +411,12 @@ class GaussianMixture(ConditionalMixture):
         return Run(em_by(rows.expect, start, replace(options, tol=TOL_SHARE * options.tol), limits), start)
 
     def _finish(self, data: Input) -> None:
+        self._count(data)
         if data.incomplete is None:  # else rows have their labels by what is known of them
             super()._finish(data)
 
     def _label(self, shard: Shard) -> Labels:
-        if self.algorithm_ == "variational":
+        if self.algorithm_ == "variational" or (self.algorithm_ == "nested" and self._truncates):
             return likely_components(shard, self._mixture(), self._variational().n_candidates)
         return super()._label(shard)
 
@@ -332,7 +438,7 @@ class GaussianMixture(ConditionalMixture):
         if self.algorithm != "auto":
             return self.algorithm
         chosen = "em"
-        if self.n_components >= VARIATIONAL_FROM and self.covariance_type in SEPARABLE:
+        if self._truncates:
             chosen = "variational"
         elif (
             data.n_rows >= CHUNKY_FROM_ROWS

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite import infinite
 from globular.algorithms.kmeans import variational
-from globular.algorithms.mixtures import chunky, em
+from globular.algorithms.mixtures import chunky, em, nested
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.steps import Step, in_units, mapped, result_of
 from globular.estimators.base import Estimator
@@ -35,6 +35,7 @@ from globular.model.clock import Clock
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.history import KMEANS, SEEDS, History, Record
+from globular.model.noise import Noise
 from globular.model.statistics import F64, I64
 from globular.seam.answers import Answer
 from globular.seam.passes import Labels
@@ -43,7 +44,7 @@ from globular.threads import resolve_threads
 
 CONVERGED = frozenset(
     {em.CONVERGED, em.ROUNDED, variational.CONVERGED, *chunky.ENDINGS, infinite.GROWN, infinite.CONVERGED}
-)
+) | {nested.ENOUGH}
 """Reasons to stop that make `converged_` true."""
 N_CANDIDATES = 5
 """C′ where it is not given."""
@@ -56,7 +57,7 @@ class Run:
     """One run of an algorithm."""
 
     steps: Iterator[Step[Any]]
-    start: GaussianParameters | None = None
+    start: Any = None
     """The mixture it starts with, for a fit that may end before the first step."""
 
 
@@ -116,6 +117,10 @@ class MixtureEstimator(DensityMixin, Estimator):
     def _take_over(self, model: Any) -> GaussianParameters:
         """The mixture of a step's model; may set attributes that are not part of it."""
         return model if isinstance(model, GaussianParameters) else cast(GaussianParameters, model.mixture)
+
+    def _isotropic(self, means: F64, variance: float) -> Any:
+        """The mixture that a start stands for while it is found: equal weights and one variance."""
+        return isotropic_mixture(means, variance, self.covariance_type)
 
     def _check_fit(self, data: Input) -> None:
         """Refuse parameters that do not go with the data or with each other."""
@@ -238,7 +243,7 @@ class MixtureEstimator(DensityMixin, Estimator):
     def _publish(self, data: Input, spare: Callable[[], F64], step: Step[Any], history: History) -> None:
         if isinstance(step.model, Preparation):
             means = filled_up(step.model.means, self.n_components, spare)
-            mixture = isotropic_mixture(means, step.model.variance, self.covariance_type)
+            mixture: Any = self._isotropic(means, step.model.variance)
         else:
             mixture = self._take_over(step.model)
         self._publish_mixture(mixture, data.dtype)
@@ -288,7 +293,7 @@ class MixtureEstimator(DensityMixin, Estimator):
     def predict_proba(self, X: Any) -> F64:
         """The probability of every component given the row, (n_samples, n_components); float32 for such rows."""
         check_is_fitted(self)
-        return self._answer(X, "probabilities", n_results=len(self.means_))
+        return self._answer(X, "probabilities", n_results=len(self.means_) + 1)
 
     @lazily
     def score_samples(self, X: Any) -> F64:
@@ -339,9 +344,14 @@ class MixtureEstimator(DensityMixin, Estimator):
         """The fitted mixture; the last one, with its factors, as long as nobody has changed an attribute."""
         given = self.weights_, self.means_, self.covariances_
         last: GaussianParameters | None = self.__dict__.get("_last_mixture")
-        if last is None or last.family is not FAMILIES[self.covariance_type] or not last.holds(*given):
+        if last is None or last.family is not FAMILIES[self.covariance_type] or not last.holds(*given, self._noise):
             last = self._last_mixture = self._checked_mixture()
         return last
+
+    @property
+    def _noise(self) -> Noise | None:
+        """The component for rows that belong to no other, where the estimator has one."""
+        return None
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
@@ -354,6 +364,7 @@ class MixtureEstimator(DensityMixin, Estimator):
             means,
             checked_floats(self.covariances_, "covariances_", FAMILIES[self.covariance_type].shape(*means.shape)),
             self.covariance_type,
+            noise=self._noise,
         ).copy()
 
     def _check_state(self) -> None:
@@ -364,11 +375,13 @@ class MixtureEstimator(DensityMixin, Estimator):
             raise ValueError(
                 f"means_ holds {mixture.n_components} components, n_components={self.n_components}; fit again"
             )
-        if mixture.weights.min() < 0 or abs(mixture.weights.sum() - 1.0) > 1e-6:
+        total = mixture.weights.sum() + (0.0 if mixture.noise is None else mixture.noise.weight)
+        if mixture.weights.min() < 0 or abs(total - 1.0) > 1e-6:
             raise ValueError("weights_ must be at least 0 and sum to one; fit again")
         self._check_covariances(mixture)
         if hasattr(self, "labels_"):
-            check_indices(self.labels_, "labels_", (None,), self.n_components)
+            least = 0 if mixture.noise is None else -1
+            check_indices(self.labels_, "labels_", (None,), self.n_components, least=least)
 
     def _check_covariances(self, mixture: GaussianParameters) -> None:
         """Refuse covariances that are not positive (definite), and what does not follow from them."""

@@ -63,8 +63,11 @@ def to_onnx(model: Any, path: str | os.PathLike[str], *, dtype: Literal["float32
             "GaussianMixture from its means (means_init=model.means_) and export that"
         )
     if isinstance(model, MixtureEstimator):
+        model = model.to_full() if hasattr(model, "to_full") else model
         model._check_state()
         parameters = model._mixture()
+        if parameters.noise is not None:
+            raise TypeError("model: a mixture with noise has no ONNX form here; fit it with noise=False")
         _check_onnx_size(parameters.covariances.nbytes + 3 * parameters.means.nbytes)
         graph = mixture_graph(parameters, dtype)
     elif hasattr(model, "cluster_centers_"):

@@ -53,12 +53,12 @@ def share_block(
         joint_block(observed, first, n, form, False, block, block.bare)
     joint_block(observed, first, n, form, True, block, block.joint)
     if not by_means:
-        softmax_block(block.joint, n, block.largest, block.totals, block.densities)
+        softmax_block(block.joint, n, form.background, block.largest, block.totals, block.densities)
     else:
         for c in range(block.joint.shape[0]):
             for i in range(n):
                 block.joint[c, i] -= block.bare[c, i]
-        softmax_block(block.bare, n, block.largest, block.totals, block.densities)
+        softmax_block(block.bare, n, form.background, block.largest, block.totals, block.densities)
         for c in range(block.joint.shape[0]):
             for i in range(n):
                 block.densities[i] += block.bare[c, i] / block.totals[i] * block.joint[c, i]
@@ -179,9 +179,9 @@ def answer_spans(
     observed: Any,  # IN
     form: Any,  # IN
     block: Any,  # scratch of this thread
-    components: Any,  # OUT (N,) the one of largest p(c | x), the lowest on ties; or empty
+    components: Any,  # OUT (N,) the one of largest p(c | x), the lowest on ties, −1 for noise; or empty
     densities: Any,  # OUT (N,) log p(x), or empty
-    table: Any,  # OUT (N, C), or empty: p(c | x) where densities are wanted too, else log p(c, x)
+    table: Any,  # OUT (N, ≥ C), or empty: p(c | x) where densities are wanted too, else log p(c, x)
 ) -> None:
     """What a mixture says of every row. O(N·C·S)."""
     N, B = observed.x.shape[0], block.features.shape[0]
@@ -193,9 +193,10 @@ def answer_spans(
             n = min(B, end - first)
             joint_block(observed, first, n, form, True, block, block.joint)
             if components.shape[0]:
-                find_largest(block.joint, n, block.largest, components[first : first + n])
+                find_largest(block.joint, n, form.background, block.largest, components[first : first + n])
             if densities.shape[0]:
-                softmax_block(block.joint, n, block.largest, block.totals, densities[first : first + n])
+                densities_here = densities[first : first + n]
+                softmax_block(block.joint, n, form.background, block.largest, block.totals, densities_here)
                 if table.shape[0]:
                     for i in range(n):
                         block.totals[i] = 1.0 / block.totals[i]
@@ -208,8 +209,8 @@ def answer_spans(
 
 
 @inline
-def find_largest(joint: Any, n: int, largest: Any, found: Any) -> None:
-    """The component of largest joint, the lowest on ties. O(n·C)."""
+def find_largest(joint: Any, n: int, background: float, largest: Any, found: Any) -> None:
+    """The component of largest joint, the lowest on ties; −1 where the background is larger. O(n·C)."""
     for begin in range(0, n, TILE):
         end = n if n - begin < TILE else begin + TILE
         top, best = largest[begin:end], found[begin:end]
@@ -221,6 +222,8 @@ def find_largest(joint: Any, n: int, largest: Any, found: Any) -> None:
             for i in range(end - begin):
                 best[i] = c if line[i] > top[i] else best[i]
                 top[i] = line[i] if line[i] > top[i] else top[i]
+        for i in range(end - begin):
+            best[i] = -1 if background > top[i] else best[i]
 
 
 @kernel

@@ -48,6 +48,7 @@ class Form(NamedTuple):
     factors: Any  # (T, D²) upper triangles U, U Uᵀ = Σ⁻¹; or (T, 0) where precisions are of columns
     precisions: Any  # (T, S) packed
     constants: Any  # (T,)
+    background: float  # log p(noise, x), or −∞
     triangular: int  # address of BLAS's product with a triangle
     symmetric: int  # address of its symmetric product
 
@@ -204,6 +205,7 @@ def exponential(x: float) -> float:
 def softmax_block(
     joint: Any,  # IN log p(c, x), OUT p(c | x) · totals; (C, ≥ n)
     n: int,  # IN
+    background: float,  # IN  log p(noise, x), or −∞
     largest: Any,  # scratch (≥ n,)
     totals: Any,  # OUT (≥ n,) what a line of exponentials adds up to
     densities: Any,  # OUT (≥ n,) log p(x)
@@ -216,12 +218,15 @@ def softmax_block(
         top, total = largest[begin:end], totals[begin:end]
         line = joint[0, begin:end]
         for i in range(m):
-            top[i] = line[i]
+            top[i] = line[i] if line[i] > background else background
             total[i] = 0.0
         for c in range(1, C):
             line = joint[c, begin:end]
             for i in range(m):
                 top[i] = line[i] if line[i] > top[i] else top[i]
+        if background > -np.inf:
+            for i in range(m):
+                total[i] = exponential(background - top[i])
         for c in range(C):
             line = joint[c, begin:end]
             for i in range(m):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from globular.model.covariances import FAMILIES, CentralMoments, CovarianceFamily, CovarianceLimits
+from globular.model.noise import Noise
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.threads import cached_property
 
@@ -18,15 +19,17 @@ _WEIGHT_FLOOR = 10 * float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True, eq=False)
 class GaussianParameters:
-    """p(x) = Σ_c π_c N(x; μ_c, Σ_c). Arrays are float64 and not to be written to."""
+    """p(x) = Σ_c π_c N(x; μ_c, Σ_c), and a constant where there is noise. Arrays are float64, not to be written to."""
 
     weights: F64
-    """π, (C,); sums to one."""
+    """π, (C,); sums to one, together with the weight of the noise."""
     means: F64
     """μ, (C, D)."""
     covariances: F64
     """Σ, in the shape of the family."""
     covariance_type: str
+    noise: Noise | None = field(default=None, kw_only=True)
+    """A component for rows that belong to no other."""
 
     def __post_init__(self) -> None:
         C, D = self.means.shape
@@ -71,8 +74,13 @@ class GaussianParameters:
 
     @cached_property
     def offset(self) -> F64:
-        """Mean of the mixture, (D,): what passes subtract from rows so that large offsets do not cancel."""
-        return self.weights @ self.means
+        """Mean of the components, (D,): what passes subtract from rows so that large offsets do not cancel."""
+        return self.weights @ self.means if self.noise is None else self.weights @ self.means / self.weights.sum()
+
+    @property
+    def background(self) -> float:
+        """log p(noise, x), the same for all rows; −∞ where there is no noise."""
+        return -np.inf if self.noise is None else self.noise.log_joint
 
     def each(self, values: F64) -> F64:
         """Covariances, precisions or factors of every component, (C, 1), (C, D) or (C, D, D)."""
@@ -84,12 +92,14 @@ class GaussianParameters:
 
     def copy(self) -> GaussianParameters:
         """The same in arrays of its own."""
-        return GaussianParameters(self.weights.copy(), self.means.copy(), self.covariances.copy(), self.covariance_type)
+        arrays = self.weights.copy(), self.means.copy(), self.covariances.copy()
+        return GaussianParameters(*arrays, self.covariance_type, noise=self.noise)
 
-    def holds(self, weights: Any, means: Any, covariances: Any) -> bool:
+    def holds(self, weights: Any, means: Any, covariances: Any, noise: Noise | None) -> bool:
         """Whether its arrays are these, number by number."""
         return (
-            np.array_equal(self.weights, weights)
+            self.background == (-np.inf if noise is None else noise.log_joint)
+            and np.array_equal(self.weights, weights)
             and np.array_equal(self.means, means)
             and np.array_equal(self.covariances, covariances)
         )
@@ -99,27 +109,37 @@ class GaussianParameters:
         if all(isinstance(each, np.ndarray) for each in (self.weights, self.means, self.covariances)):
             return self
         weights, means, covariances = map(np.asarray, (self.weights, self.means, self.covariances))
-        return GaussianParameters(weights, means, covariances, self.covariance_type)
+        return GaussianParameters(weights, means, covariances, self.covariance_type, noise=self.noise)
+
+    def without_noise(self) -> GaussianParameters:
+        """The components alone, as of rows that are known to be no noise."""
+        return self if self.noise is None else replace(self, weights=self.weights / self.weights.sum(), noise=None)
 
     def pick(self, components: slice | list[int]) -> GaussianParameters:
-        """Some of the components, their weights as they are."""
+        """Some of the components, their weights as they are, without noise."""
         covariances = self.family.pick(self.covariances, components)
         return GaussianParameters(self.weights[components], self.means[components], covariances, self.covariance_type)
 
     def n_parameters(self, *, learned_weights: bool) -> int:
         """Free parameters, for information criteria."""
         C, D = self.means.shape
-        return self.family.n_parameters(C, D) + C * D + (C - 1 if learned_weights else 0)
+        n_weights = C - 1 if learned_weights else 0
+        return self.family.n_parameters(C, D) + C * D + n_weights + (self.noise is not None)
 
     def sample(self, n_samples: int, random: np.random.RandomState) -> tuple[F64, I64]:
-        """Draw rows, grouped by component, and their components."""
-        counts = random.multinomial(n_samples, self.weights)
+        """Draw rows, grouped by component, and their components; noise comes last, as component −1."""
+        shares = self.weights if self.noise is None else np.append(self.weights, self.noise.weight)
+        counts = random.multinomial(n_samples, shares)
+        components = np.arange(len(counts), dtype=np.int64)
         rows = [
             self.means[c] + self.family.spread(self.covariances, c, random.standard_normal((count, self.n_features)))
-            for c, count in enumerate(counts)
+            for c, count in enumerate(counts[: self.n_components])
             if count
         ]
-        return np.vstack(rows), np.repeat(np.arange(self.n_components, dtype=np.int64), counts)
+        if self.noise is not None:
+            rows.append(self.noise.sample(counts[-1], random))
+            components[-1] = -1
+        return np.vstack(rows), np.repeat(components, counts)
 
 
 def isotropic_mixture(means: F64, variance: float, covariance_type: str) -> GaussianParameters:
@@ -139,19 +159,36 @@ def m_step(
 ) -> GaussianParameters:
     """Parameters of largest expected log-likelihood, from the sums taken about the means of `mixture`.
 
-    A component without weight keeps its mean and covariance.
+    A component without weight keeps its mean and covariance. What no component holds is noise, where there is any.
     """
     counts, filled, shifts = statistics.counts, statistics.filled, statistics.shifts
     moments = CentralMoments(counts, shifts, statistics.scatter, filled)
     covariances = mixture.family.estimate(moments, mixture.covariances, limits)
-    weights = mixing_weights(counts, statistics.total_weight, learned=learned_weights)
-    return GaussianParameters(weights, mixture.means + shifts, covariances, mixture.covariance_type)
+    equal = np.full(len(counts), 1.0 / len(counts))
+    weights = mixing_weights(counts, statistics.total_weight) if learned_weights else equal
+    noise = mixture.noise
+    if noise is not None:
+        least = _WEIGHT_FLOOR * min(1.0, statistics.total_weight)
+        noise = noise.of_weight(float(max(statistics.total_weight - counts.sum(), least) / statistics.total_weight))
+        weights = weights * (1.0 - noise.weight)
+    return GaussianParameters(weights, mixture.means + shifts, covariances, mixture.covariance_type, noise=noise)
 
 
-def mixing_weights(counts: F64, total_weight: float, *, learned: bool) -> F64:
-    """π from the weight of the rows of every component, or equal ones."""
-    if not learned:
-        return np.full(len(counts), 1.0 / len(counts))
-    # As in scikit-learn a weight never reaches zero, so that its logarithm exists.
+def mixing_weights(counts: F64, total_weight: float) -> F64:
+    """Shares of the components; as in scikit-learn a weight never reaches zero, so that its logarithm exists."""
     weights = counts + _WEIGHT_FLOOR * min(1.0, total_weight)
     return weights / weights.sum()
+
+
+def entropy_of(mixture: GaussianParameters, statistics: SoftStatistics) -> float:
+    """−Σ w Σ_c q log q of the responsibilities of an E-step, from what it adds up.
+
+    It is Σ w log p(x) − Σ w q log p(c, x), and the second sum is linear in the counts and second moments.
+    """
+    squares = (mixture.family.scatter.stacked(mixture.precisions, mixture.n_features) * statistics.scatter).sum()
+    present = statistics.counts > 0
+    joint = statistics.counts[present] @ mixture.log_constants[present] - 0.5 * float(squares)
+    held = statistics.total_weight - float(statistics.counts.sum())
+    if mixture.noise is not None and held > 0:
+        joint += held * mixture.background
+    return max(0.0, statistics.log_likelihood - float(joint))

@@ -10,13 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.model.history import SEEDS, History
-from globular.model.selection import Scores
+from globular.model.selection import LOWER_IS_BETTER, Scores
 from globular.plotting.axes import BLUE, GREY, HUES, INK, new_axes, pyplot, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_NAMES = {"elbow": "elbow (change of slope)", "silhouette": "silhouette", "bic": "BIC (lower is better)"}
+_NAMES = {
+    "elbow": "elbow (change of slope)", "silhouette": "silhouette", "bic": "BIC (lower is better)",
+    "icl": "ICL (lower is better)",
+}  # fmt: skip
 
 
 def plot_history(history: Any, ax: Axes | None = None) -> Axes:
@@ -176,12 +179,19 @@ def plot_selection(selection: Scores, axes: Sequence[Axes] | None = None) -> Seq
     from matplotlib.ticker import MaxNLocator
 
     left, right = axes
-    sizes = selection.column("n_clusters")
-    for panel, values, label in (
-        (left, selection.column("error"), "mean squared error"),
-        (right, selection.column(selection.criterion), _NAMES[selection.criterion]),
+    sizes, kinds = selection.column("n_clusters"), selection.column("covariance_type")
+    lines = list(dict.fromkeys(kinds.tolist()))
+    for panel, name, label in (
+        (left, "error", "mean squared error"),
+        (right, selection.criterion, _NAMES[selection.criterion]),
     ):
-        panel.plot(sizes, values, color=BLUE, linewidth=1.8, marker="o", markersize=3.5)
+        values, own = selection.column(name), name in LOWER_IS_BETTER  # k-means says the same for every type
+        for number, kind in enumerate(lines if own else lines[:1]):
+            color = BLUE if len(lines) == 1 or not own else HUES[number % len(HUES)]
+            of = kinds == kind
+            panel.plot(sizes[of], values[of], color=color, linewidth=1.8, marker="o", markersize=3.5, label=kind)
+        if own and len(lines) > 1:
+            panel.legend(frameon=False)
         panel.axvline(selection.best, color=INK, linewidth=1, linestyle="--")
         panel.set(xlabel="clusters", ylabel=label)
         if sizes[-1] > 30 * sizes[0]:
@@ -193,5 +203,6 @@ def plot_selection(selection: Scores, axes: Sequence[Axes] | None = None) -> Seq
     if errors.min() > 0 and errors.max() > 30 * errors.min():
         left.set_yscale("log")
     left.set_title("Error")
-    right.set_title(f"{selection.criterion}: {selection.best:,} clusters")
+    kind = f", {selection.best_covariance_type}" if len(lines) > 1 else ""
+    right.set_title(f"{selection.criterion}: {selection.best:,} clusters{kind}")
     return axes

@@ -208,13 +208,13 @@ class Moments(Pass[ColumnMoments]):
 
 
 @dataclass(frozen=True)
-class Smallest(Pass[float]):
-    """The smallest value of all rows and columns."""
+class Extremes(Pass[F64]):
+    """The smallest and the largest value of every column, (2, D)."""
 
     needs = frozenset({"dense rows"})
 
-    def merge(self, one: float, other: float) -> float:
-        return min(one, other)
+    def merge(self, one: F64, other: F64) -> F64:
+        return np.stack([np.minimum(one[0], other[0]), np.maximum(one[1], other[1])])
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,6 +290,15 @@ class LabelBySeeds(Change):
     """Give every row the number of its closest seed for a label."""
 
     effect = Effect({"labels"}, afresh=True, reads={"seeds"})
+
+
+@dataclass(frozen=True, eq=False)
+class BlendErrors(Change):
+    """Put of_seeds[s] + share · d² in the place of d², s the row's closest seed: coresets are drawn by that."""
+
+    effect = Effect({"d2"}, reads={"seeds"})
+    of_seeds: F64
+    share: float
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,7 +33,7 @@ from globular.algorithms.steps import Step
 from globular.model.covariances import CentralMoments, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
 from globular.model.observations import Moments
-from globular.model.statistics import F64, I64
+from globular.model.statistics import F64, I64, SoftStatistics
 from globular.seam.mixture_passes import Expect, ExpectWithin, LabelByDensity
 from globular.seam.shard import Shard
 
@@ -71,7 +71,7 @@ def search_by_moves(
 
     Its objective is the log-likelihood of the rows under that mixture, or a little less: that of one EM step before.
     """
-    scale = _Scale.of(shard, start, options)
+    scale = Scale.of(shard, start, options)
     for step in em(shard, start, replace(options, tol=max(options.tol, ROUGH_TOL))):
         best = replace(step, stopped="")
         yield best
@@ -84,7 +84,7 @@ def search_by_moves(
             n_steps += STEPS_PER_DRAW
             if n_steps + STEPS_PER_TRIAL > max_steps:
                 return
-            prospects = _Prospects(shard, best.model, scale, rng)
+            prospects = Prospects(shard, best.model, scale, rng)
             best, n_distances = replace(best, objective=prospects.log_likelihood), prospects.n_distances
         moves = prospects.best_moves(at_once, in_vain)
         if not moves:
@@ -112,7 +112,7 @@ def search_by_moves(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Scale:
+class Scale:
     """What moves are measured by."""
 
     total_weight: float
@@ -122,7 +122,7 @@ class _Scale:
     learned_weights: bool
 
     @classmethod
-    def of(cls, shard: Shard, mixture: GaussianParameters, options: EMOptions) -> _Scale:
+    def of(cls, shard: Shard, mixture: GaussianParameters, options: EMOptions) -> Scale:
         least = ROWS_OF_A_MEAN * (1.0 + mixture.family.n_parameters(1, mixture.n_features) / mixture.n_features)
         if mixture.family.tied:
             least = 0.0
@@ -146,11 +146,20 @@ class _Scale:
         return GaussianParameters(weights, moments.means, covariances, mixture.covariance_type)
 
 
-class _Prospects:
+class Prospects:
     """What two halves in the place of each component would gain, and what close pairs would lose as one."""
 
-    def __init__(self, shard: Shard, mixture: GaussianParameters, scale: _Scale, rng: np.random.Generator) -> None:
-        found = shard.run(Expect(mixture))
+    def __init__(
+        self,
+        shard: Shard,
+        mixture: GaussianParameters,
+        scale: Scale,
+        rng: np.random.Generator,
+        found: SoftStatistics | None = None,
+    ) -> None:
+        """With an E-step of the mixture, where somebody has it."""
+        if found is None or len(found.scatter) < mixture.n_components:  # those of a tied covariance come together
+            found = shard.run(Expect(mixture))
         self._mixture, self._scale = mixture, scale
         self._moments = Moments.from_pass(mixture, found)
         self.log_likelihood = found.log_likelihood
@@ -186,6 +195,9 @@ class _Prospects:
         mixture, scale, moments = self._mixture, self._scale, self._moments
         self._a, self._b = _close_pairs(mixture)
         self._merged = moments.merged(self._a, self._b)
+        self._losses = np.empty(0)
+        if not len(self._a):
+            return  # one component has no other
         own = _log_likelihoods(scale.fitted(moments, mixture), moments)
         together = _log_likelihoods(scale.fitted(self._merged, mixture), self._merged)
         thin = moments.counts < scale.least_share * scale.total_weight
@@ -208,6 +220,35 @@ class _Prospects:
             if len(moves) == at_most:
                 break
         return moves
+
+    def grown(self, n: int) -> GaussianParameters | None:
+        """The mixture with halves in the place of the `n` components that gain most; None if fewer gain anything."""
+        mixture, split = self._mixture, np.argsort(-self._gains, kind="stable")[:n]
+        if len(split) < n or self._gains[split[-1]] <= 0.0:
+            return None
+        others, halves = np.delete(np.arange(len(self._gains)), split), self._halves
+        both = np.concatenate([2 * split, 2 * split + 1])
+        return self._joined(mixture.pick(others.tolist()), halves.pick(both.tolist()))
+
+    def reduced(self) -> GaussianParameters | None:
+        """The mixture with one component in the place of the two that lose least; None if there is but one."""
+        if not len(self._losses):
+            return None
+        pair = int(np.argmin(self._losses))
+        merged = self._scale.fitted(self._merged.take([pair]), self._mixture)
+        others = np.delete(np.arange(len(self._gains)), [self._a[pair], self._b[pair]])
+        return self._joined(self._mixture.pick(others.tolist()), merged)
+
+    def _joined(self, some: GaussianParameters, more: GaussianParameters) -> GaussianParameters:
+        """The components of both."""
+        covariances = some.covariances
+        if not some.family.tied:
+            covariances = np.concatenate([some.covariances, more.covariances])
+        weights = np.concatenate([some.weights, more.weights])
+        if not self._scale.learned_weights:
+            weights = np.ones(len(weights))
+        means = np.concatenate([some.means, more.means])
+        return GaussianParameters(weights / weights.sum(), means, covariances, some.covariance_type)
 
     def after(self, moves: list[Move]) -> GaussianParameters:
         """The mixture after some moves: of those merged the first stays, the other is the second half."""

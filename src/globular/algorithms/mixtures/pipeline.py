@@ -74,7 +74,7 @@ def search_start(
     options = replace(options, limits=covariance_limits(shard, options))
     if n_components == 1:
         return start_from_means(shard, shard.column_moments()[0][None], covariance_type, options)
-    part = _draw_part(shard, n_components, covariance_type, rng)
+    part = draw_part(shard, n_components, covariance_type, rng)
     max_steps = _affordable(shard, part, n_components, covariance_type)
     whole, variance = part.n_rows == shard.n_rows, float(shard.column_moments()[1].mean())
     max_steps = min(max_steps, STEPS_OF_MOVES + STEPS_PER_COMPONENT * n_components)
@@ -149,7 +149,7 @@ def rows_of_part(shard: Shard, n_components: int, covariance_type: str) -> int:
     return max(FEWEST_ROWS, int(n_components * max(ROWS_PER_COMPONENT, ROWS_PER_PARAMETER * parameters)))
 
 
-def _draw_part(shard: Shard, n_components: int, covariance_type: str, rng: np.random.Generator) -> Shard:
+def draw_part(shard: Shard, n_components: int, covariance_type: str, rng: np.random.Generator) -> Shard:
     """Rows enough for the components, beside the algorithm; all rows where that would be most of them."""
     n, D = rows_of_part(shard, n_components, covariance_type), shard.n_columns
     if max(n, min(shard.n_rows, TIMES_MORE_ROWS * n)) * D > TAKEN_NUMBERS:

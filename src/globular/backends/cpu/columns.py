@@ -1,4 +1,4 @@
-"""What is to be known of columns before a fit: moments, and the smallest value; and entries seen through a root."""
+"""What is to be known of columns before a fit: moments, and the extremes; and entries seen through a root."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import RUN, runs_of, threads_for_runs
 from globular.kernels.moments import moments_of_runs
 from globular.model.statistics import F64, ColumnMoments
-from globular.seam.passes import Moments, Roots, Smallest
+from globular.seam.passes import Extremes, Moments, Roots
 
 
 @CpuShard.implements(Moments)
@@ -65,9 +65,10 @@ def _csr_moments(shard: CpuShard, rows: CSRRows) -> tuple[F64, F64]:
         return mean, share(np.square(values, out=values)) + zeros * mean**2
 
 
-@CpuShard.implements(Smallest)
-def smallest(shard: CpuShard, work: Smallest) -> float:
-    return float(shard.dense_rows.array.min())
+@CpuShard.implements(Extremes)
+def extremes(shard: CpuShard, work: Extremes) -> F64:
+    rows = shard.dense_rows.array
+    return np.stack([rows.min(axis=0), rows.max(axis=0)]).astype(np.float64)
 
 
 @CpuShard.implements(Roots)

@@ -11,9 +11,9 @@ import torch
 from globular.backends.torch.card import CardShard
 from globular.backends.torch.plain import blocks, seen
 from globular.backends.torch.shard import TorchShard
-from globular.model.statistics import ColumnMoments
+from globular.model.statistics import F64, ColumnMoments
 from globular.seam.answers import NEAREST, Answer, Centers, Nearest, Own
-from globular.seam.passes import Moments, Project, Smallest
+from globular.seam.passes import Extremes, Moments, Project
 
 
 @TorchShard.implements(Moments)
@@ -35,9 +35,10 @@ def moments(shard: TorchShard, work: Moments) -> ColumnMoments:
     return ColumnMoments(((weight, mean.cpu().numpy(), variance.cpu().numpy()),))
 
 
-@TorchShard.implements(Smallest)
-def smallest(shard: TorchShard, work: Smallest) -> float:
-    return float(shard.x.min())
+@TorchShard.implements(Extremes)
+def extremes(shard: TorchShard, work: Extremes) -> F64:
+    found: F64 = torch.stack([shard.x.amin(dim=0), shard.x.amax(dim=0)]).to(torch.float64).cpu().numpy()
+    return found
 
 
 @CardShard.implements(Project)

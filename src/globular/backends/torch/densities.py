@@ -35,13 +35,20 @@ class Block:
     """(T, n, D): x − μ of the components that are evaluated by differences."""
     joint: Any
     """(n, C): log p(c, x)."""
+    background: float
+    """log p(noise, x), or −∞."""
 
     def shares(self) -> tuple[Any, Any]:
         """p(c | x), (n, C), in the place of the densities, and log p(x), (n,)."""
-        largest = self.joint.amax(dim=1, keepdim=True)
+        largest = self.joint.amax(dim=1, keepdim=True).clamp_min_(self.background)
         shares = self.joint.sub_(largest).exp_()
-        totals = shares.sum(dim=1, keepdim=True)
+        totals = shares.sum(dim=1, keepdim=True) + (self.background - largest).exp_()
         return shares.div_(totals), (largest + torch.log(totals))[:, 0]
+
+    def components(self) -> Any:
+        """The component of largest p(c | x), −1 for noise, (n,)."""
+        best = self.joint.max(dim=1)
+        return torch.where(best.values < self.background, -1, best.indices)
 
 
 class Densities:
@@ -82,7 +89,7 @@ class Densities:
         away = x - self._means
         if len(away):
             joint[:, self._tight] = (self._constants - 0.5 * self._squares(away)).T
-        return Block(rows, features, away, joint)
+        return Block(rows, features, away, joint, self.blocks.form.background)
 
     def _features(self, x: Any) -> Any:
         """x, packed xxᵀ, 1 of some rows: as many second moments as the coefficients are for."""

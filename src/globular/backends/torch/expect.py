@@ -40,15 +40,21 @@ def label_by_density(shard: TorchShard, work: LabelByDensity) -> None:
 def answer(shard: TorchShard, work: Answer) -> list[Any]:
     """What a mixture says of every row; see `backends.cpu.expect.all.answer`."""
     densities = Densities(shard, work.model)
-    shape = (shard.n_rows, densities.n_components) if work.want == "probabilities" else (shard.n_rows,)
+    n_shares = densities.n_components + (work.model.noise is not None)
+    shape = (shard.n_rows, n_shares) if work.want == "probabilities" else (shard.n_rows,)
     is_whole = work.want == "components"
     found = torch.empty(shape, dtype=torch.int64 if is_whole else torch.float64, device=shard.device)
     for block in densities:
         if is_whole:
-            found[block.rows] = block.joint.argmax(dim=1)
+            found[block.rows] = block.components()
+            continue
+        shares, log_densities = block.shares()
+        if work.want != "probabilities":
+            found[block.rows] = log_densities
         else:
-            shares, log_densities = block.shares()
-            found[block.rows] = shares if work.want == "probabilities" else log_densities
+            found[block.rows, : densities.n_components] = shares
+            if n_shares > densities.n_components:
+                found[block.rows, -1] = (work.model.background - log_densities).exp_()
     if work.want == "total":
         return [float((found if shard.w is None else found * shard.w).sum())]
     return [shard.give(found)]

@@ -101,14 +101,17 @@ def moments_of_rows(shard: CpuShard, blocks: ChunkBlocks) -> Moments:
 def answer(shard: CpuShard, work: Answer) -> list[Any]:
     """What a mixture says of every row.
 
-    "log_densities": log p(x), (N,); "total": their weighted sum; "probabilities": p(c | x), (N, C); "components": the
-    one of largest p(c | x), lowest index on ties, (N,).
+    "log_densities": log p(x), (N,); "total": their weighted sum; "probabilities": p(c | x), (N, C), or (N, C + 1) with
+    noise; "components": the one of largest p(c | x), lowest index on ties, −1 for noise, (N,).
     """
     blocks, n = blocks_for(shard, work.model), shard.n_rows
     components: I64 = np.empty(n if work.want == "components" else 0, dtype=np.int64)
     densities: F64 = np.empty(0 if work.want == "components" else n)
-    table: F64 = np.empty((n, work.model.n_components) if work.want == "probabilities" else (0, 0))
+    C, noisy = work.model.n_components, work.model.noise is not None
+    table: F64 = np.empty((n, C + noisy) if work.want == "probabilities" else (0, 0))
     write_answers(shard, blocks, components, densities, table)
+    if noisy and len(table):
+        table[:, C] = np.exp(work.model.background - densities)
     if work.want == "total":
         return [weighted_total(shard, densities)]
     return [{"components": components, "probabilities": table}.get(work.want, densities)]

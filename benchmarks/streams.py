@@ -1,0 +1,127 @@
+"""Nested EM beside EM, and fits of coresets beside fits of all rows: python benchmarks/streams.py [--rows 5000000]
+
+Rows of a random mixture of 200 components in 16 columns. Printed are seconds and the mean log-likelihood of rows that
+no fit has seen, or the error of all rows; what the figures must be stands beside them. Kernels are compiled before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular import GaussianMixture, KMeans, coresets
+
+Rows = NDArray[np.float32]
+
+
+def mixture_rows(n: int, C: int, D: int, apart: float, seed: int) -> Rows:
+    """Rows of C Gaussians of uneven weights and shapes, which overlap."""
+    random = np.random.default_rng(seed)
+    means = apart * random.normal(size=(C, D))
+    roots = random.normal(size=(C, D, D)) / np.sqrt(D) + 0.5 * np.eye(D)
+    weights = random.dirichlet(np.full(C, 2.0))
+    counts = random.multinomial(n, weights)
+    rows = np.empty((n, D), dtype=np.float32)
+    begin = 0
+    for c, count in enumerate(counts):
+        rows[begin : begin + count] = means[c] + random.standard_normal((count, D)) @ roots[c].T
+        begin += count
+    random.shuffle(rows)
+    return rows
+
+
+def timed(fit: Callable[[], Any]) -> tuple[float, Any]:
+    begin = time.perf_counter()
+    found = fit()
+    return time.perf_counter() - begin, found
+
+
+def compare_em(X: Rows, new: Rows, C: int, covariance_type: str, seed: int) -> None:
+    """EM, nested EM, and a stream in one reading."""
+    options: dict[str, Any] = {"covariance_type": covariance_type, "random_state": seed}
+    ways: dict[str, Callable[[], GaussianMixture]] = {
+        "em": lambda: GaussianMixture(C, algorithm="em", **options).fit(X),
+        "nested": lambda: GaussianMixture(C, algorithm="nested", **options).fit(X),
+        "nested, tol=1e-4": lambda: GaussianMixture(C, algorithm="nested", tol=1e-4, **options).fit(X),
+        "partial_fit": lambda: streamed(X, GaussianMixture(C, **options)),
+    }
+    full: tuple[float, float] | None = None
+    for name, way in ways.items():
+        seconds, model = timed(way)
+        score = model.score(new)
+        full = full or (seconds, score)
+        stages = model.history_.stage_seconds if len(model.history_) else {}
+        print(
+            f"{covariance_type} {C} components {X.shape}: {name:16} {seconds:7.1f} s ({seconds / full[0]:.3f} of EM's) "
+            f"{score:.4f} nats ({score - full[1]:+.4f}) {model.n_iter_} iterations "
+            f"{ {stage: round(value, 1) for stage, value in stages.items()} }",
+            flush=True,
+        )
+
+
+def streamed(X: Rows, model: GaussianMixture) -> GaussianMixture:
+    """Batches of a fiftieth of the rows."""
+    for batch in np.array_split(X, 50):
+        model.partial_fit(batch)
+    return model
+
+
+def drawn(X: Rows, kind: Any, n_parts: int, seed: int) -> coresets.Coreset:
+    """A coreset of one per cent, or one merged over parts that have as many each."""
+    n = len(X) // 100
+    if n_parts == 1:
+        return coresets.coreset(X, n, kind=kind, random_state=seed)
+    parts = [
+        coresets.coreset(part, n, kind=kind, random_state=seed + i) for i, part in enumerate(np.array_split(X, n_parts))
+    ]
+    return coresets.merge(parts, n, kind=kind, random_state=seed)
+
+
+def compare_coresets(X: Rows, new: Rows, C: int, covariance_type: str, seed: int) -> None:
+    """Fits of one per cent of the rows; any sample of n rows costs a mixture of P parameters about P/2n nats."""
+    mixture: dict[str, Any] = {"covariance_type": covariance_type, "algorithm": "em", "random_state": seed}
+    fits: dict[str, Callable[..., Any]] = {
+        "k-means": lambda rows, w=None: KMeans(C, random_state=seed).fit(rows, sample_weight=w),
+        "mixture": lambda rows, w=None: GaussianMixture(C, **mixture).fit(rows, sample_weight=w),
+    }
+    for kind, fit in fits.items():
+        seconds, whole = timed(partial(fit, X))
+        print(f"{kind} of {C}: all {len(X)} rows {seconds:.1f} s", flush=True)
+        for n_parts in (1, 8):
+            drawing, part = timed(partial(drawn, X, kind, n_parts, seed))
+            fitting, model = timed(partial(fit, part.rows, part.weights))
+            if kind == "k-means":
+                figure = f"error {model.score(X) / whole.score(X) - 1:+.3%} (at most 1 %)"
+            else:
+                cost = model._n_parameters() / (2 * len(part))
+                figure = f"{model.score(new) - whole.score(new):+.4f} nats (at least -0.02; P/2n is {cost:.4f})"
+            print(f"  {n_parts} parts, {len(part)} rows: {drawing:.1f} s + {fitting:.1f} s, {figure}", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=["all", "em", "coresets"], default="all")
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--components", type=int, default=200)
+    parser.add_argument("--covariance-type", default="diag")
+    parser.add_argument("--apart", type=float, default=1.5)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    every = mixture_rows(given.rows + 100_000, given.components, 16, given.apart, given.seed)
+    X, new = every[:-100_000], every[-100_000:]
+    for algorithm in ("em", "nested"):  # kernels
+        GaussianMixture(8, algorithm=algorithm, covariance_type=given.covariance_type, max_iter=3, tol=1.0).fit(
+            new[:20_000]
+        )
+    KMeans(given.components, max_iter=2).fit(new)
+    if given.what != "coresets":
+        compare_em(X, new, given.components, given.covariance_type, given.seed)
+    if given.what != "em":
+        for C in (given.components, given.components // 4):
+            compare_coresets(X, new, C, given.covariance_type, given.seed)

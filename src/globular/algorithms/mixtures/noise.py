@@ -1,0 +1,69 @@
+"""Where a mixture with noise starts: at what is found on rows that lie closer together than noise does.
+
+K-means gives centres to outliers, and a component that has settled on a few of them does not leave again. Noise is
+spread over the box of all rows, so wherever rows lie closer together than N rows in that box would, there is more than
+noise. The density at a row follows from the distance to its K-th neighbour, as in the cleaning of Byers and Raftery
+(1998), who compare two rates where we know one. A start is searched for on the rows that are left, and those that
+were taken away say how much noise there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from math import lgamma, log, pi
+from typing import Any
+
+import numpy as np
+
+from globular.algorithms.mixtures.pipeline import draw_part
+from globular.algorithms.steps import Step
+from globular.model.gaussian import GaussianParameters
+from globular.model.noise import Noise
+from globular.seam.answers import Nearest
+from globular.seam.passes import Index
+from globular.seam.shard import Shard, answer
+
+N_NEIGHBORS = 10
+"""K: the neighbour whose distance tells the density."""
+LEAST_SHARE, MOST_SHARE = 0.01, 0.5
+"""Of all rows that start as noise; EM finds the right one."""
+
+Starting = Generator[Step[Any], None, GaussianParameters]
+
+
+def start_with_noise(
+    shard: Shard,
+    noise: Noise,
+    n_components: int,
+    covariance_type: str,
+    begin: Callable[[Shard], Starting],
+    rng: np.random.Generator,
+) -> Starting:
+    """A mixture with noise; `begin` finds one without on the rows that are no noise."""
+    part = draw_part(shard, n_components, covariance_type, rng)
+    dense = dense_rows(part, noise)
+    share = 1.0 - len(dense) / part.n_rows
+    if len(dense) < max(n_components, (1.0 - MOST_SHARE) * part.n_rows):
+        dense, share = np.arange(part.n_rows), LEAST_SHARE  # most rows would be noise: nothing can be told from that
+    found = yield from begin(part.local(part.take(dense), part.take(dense, "weights")))
+    return with_noise(found, noise.of_weight(min(max(share, LEAST_SHARE), MOST_SHARE)))
+
+
+def dense_rows(part: Shard, noise: Noise) -> Index:
+    """Rows about which others are closer than all rows, spread evenly over the box, would be."""
+    n, D = part.n_rows, part.n_columns
+    if n <= N_NEIGHBORS:
+        return np.arange(n)
+    rows = part.take(np.arange(n))
+    squares = answer(part, Nearest(rows, N_NEIGHBORS + 1), "nearest")["square"][:, -1]  # the closest is the row itself
+    log_ball = 0.5 * D * log(pi) - lgamma(0.5 * D + 1.0)
+    with np.errstate(divide="ignore"):
+        log_densities = log(N_NEIGHBORS) - log_ball - 0.5 * D * np.log(squares)
+    return np.flatnonzero(log_densities > log(n) + noise.log_density)
+
+
+def with_noise(mixture: GaussianParameters, noise: Noise) -> GaussianParameters:
+    """The mixture with a component for noise, which takes its share from all others."""
+    weights = mixture.weights / mixture.weights.sum() * (1.0 - noise.weight)
+    return replace(mixture, weights=weights, noise=noise)

@@ -79,6 +79,14 @@ class Problem:
         shapes = {"diag": spread, "full": spread[:, :, None] * np.eye(3), "tied": np.eye(3) + 0.2}
         return GaussianParameters(np.arange(1.0, C + 1) / 45, self.centers, shapes[kind], kind)
 
+    @property
+    def linear(self) -> LinearMixture:
+        return LinearMixture(0.3 * self.centers, np.linspace(-2.0, 1.0, C))
+
+    @property
+    def directions(self) -> Directions:
+        return Directions.of_means(np.arange(1.0, C + 1) / 45, 0.05 * self.centers)
+
     def noisy(self, kind: str = "full") -> GaussianParameters:
         mixture = self.mixture(kind)
         noise = Noise(0.3, self.rows.min(axis=0) - 1.0, self.rows.max(axis=0) + 1.0)
@@ -88,14 +96,6 @@ class Problem:
     def low_rank(self) -> LowRankParameters:
         loadings = np.random.default_rng(2).normal(size=(C, 2, 3))
         return LowRankParameters(self.mixture().weights, self.centers, loadings, self.mixture().covariances)
-
-    @property
-    def linear(self) -> LinearMixture:
-        return LinearMixture(0.3 * self.centers, np.linspace(-2.0, 1.0, C))
-
-    @property
-    def directions(self) -> Directions:
-        return Directions.of_means(np.arange(1.0, C + 1) / 45, 0.05 * self.centers)
 
     @cached_property
     def infinite(self) -> InfiniteMixture[Any]:
@@ -454,6 +454,16 @@ CASES = [
     Case("expect with noise", lambda p: Expect(p.noisy()), says(lambda p: soft.soft_pass(p.rows, p.w, p.noisy()))),
     Case("expect tied", lambda p: ExpectTied(p.mixture("tied"), p.centers[0]),
          says(lambda p: soft.tied_pass(p.rows, p.w, p.mixture("tied"), p.centers[0]))),
+    Case("expect linear", lambda p: ExpectLinear(p.linear), says(lambda p: linear.linear_pass(p.rows, p.w, p.linear))),
+    Case("survey counts", lambda p: Survey(Poisson), says(lambda p: Surveyed(int((p.rows < 0).sum()), 0.0))),
+    Case("survey zeros and ones", lambda p: Survey(Bernoulli), says(lambda p: Surveyed(int(
+        ((p.rows != 0) & (p.rows != 1)).sum()), 0.0))),
+    Case("answer directions", lambda p: Answer(p.directions, "log_densities"),
+         says(lambda p: [linear.posterior(p.rows, p.directions.linear)[1]])),
+    Case("answer probabilities of directions", lambda p: Answer(p.directions, "probabilities"),
+         says(lambda p: [linear.posterior(p.rows, p.directions.linear)[0]])),
+    Case("answer components of directions", lambda p: Answer(p.directions, "components"),
+         says(lambda p: [linear.posterior(p.rows, p.directions.linear)[0].argmax(axis=1)])),
     Case("expect low rank", lambda p: ExpectLowRank(p.low_rank),
          says(lambda p: factors.exact_pass(p.rows, p.w, p.low_rank))),
     Case("expect low rank, probe", lambda p: ExpectLowRank(p.low_rank, Probe(p.cells, 2, 3)), low_rank_probe),
@@ -465,16 +475,6 @@ CASES = [
          dense=True),
     Case("answer low rank, kept", lambda p: Answer(LowRank(p.low_rank, 3), "log_densities"), low_rank_kept,
          lambda p: [Assign(p.former), ExpectLowRank(p.low_rank, Probe(p.cells, 2, 3))], dense=True),
-    Case("expect linear", lambda p: ExpectLinear(p.linear), says(lambda p: linear.linear_pass(p.rows, p.w, p.linear))),
-    Case("survey counts", lambda p: Survey(Poisson), says(lambda p: Surveyed(int((p.rows < 0).sum()), 0.0))),
-    Case("survey zeros and ones", lambda p: Survey(Bernoulli), says(lambda p: Surveyed(int(
-        ((p.rows != 0) & (p.rows != 1)).sum()), 0.0))),
-    Case("answer directions", lambda p: Answer(p.directions, "log_densities"),
-         says(lambda p: [linear.posterior(p.rows, p.directions.linear)[1]])),
-    Case("answer probabilities of directions", lambda p: Answer(p.directions, "probabilities"),
-         says(lambda p: [linear.posterior(p.rows, p.directions.linear)[0]])),
-    Case("answer components of directions", lambda p: Answer(p.directions, "components"),
-         says(lambda p: [linear.posterior(p.rows, p.directions.linear)[0].argmax(axis=1)])),
     Case("expect neighbors", lambda p: Expect(p.mixture(), Neighbors(p.graph, Search(3, 1, 3, True))), soft_neighbors),
     Case("expect probe", lambda p: Expect(p.mixture(), Probe(p.cells, 2, 3)), soft_probe),
     Case("expect probe, full", lambda p: Expect(p.mixture("full"), Probe(p.cells, 2, 3)), full_probe),

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from globular.kernels.compile import inline, kernel
 from globular.kernels.expect import NOTHING, find_largest, weight_of
 from globular.kernels.joint import scale_lines, softmax_block
 from globular.kernels.queue import take_number
 from globular.kernels.rows import multiply_csr_row
+
+NO_BACKGROUND = -np.inf
+"""There is no noise."""
 
 
 class SparseForm(NamedTuple):
@@ -100,7 +105,7 @@ def expect_csr(
         for first in range(span * rows_per_span, end, B):
             n = min(B, end - first)
             joint_of_csr(rows, scales, first, n, form, block)
-            softmax_block(block.joint, n, block.largest, block.totals, block.densities)
+            softmax_block(block.joint, n, NO_BACKGROUND, block.largest, block.totals, block.densities)
             for i in range(n):
                 weight = weight_of(counted, first + i)
                 totals[0] += weight * block.densities[i]
@@ -138,9 +143,9 @@ def answer_csr(
             n = min(B, end - first)
             joint_of_csr(rows, scales, first, n, form, block)
             if components.shape[0]:
-                find_largest(block.joint, n, block.largest, components[first : first + n])
+                find_largest(block.joint, n, NO_BACKGROUND, block.largest, components[first : first + n])
             if densities.shape[0]:
-                softmax_block(block.joint, n, block.largest, block.totals, densities[first : first + n])
+                softmax_block(block.joint, n, NO_BACKGROUND, block.largest, block.totals, densities[first : first + n])
                 if table.shape[0]:
                     for i in range(n):
                         for c in range(C):

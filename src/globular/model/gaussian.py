@@ -164,7 +164,9 @@ def m_step(
     counts, filled, shifts = statistics.counts, statistics.filled, statistics.shifts
     moments = CentralMoments(counts, shifts, statistics.scatter, filled)
     covariances = mixture.family.estimate(moments, mixture.covariances, limits)
-    weights, noise = mixing_weights(counts, statistics.total_weight, learned=learned_weights), mixture.noise
+    equal = np.full(len(counts), 1.0 / len(counts))
+    weights = mixing_weights(counts, statistics.total_weight) if learned_weights else equal
+    noise = mixture.noise
     if noise is not None:
         least = _WEIGHT_FLOOR * min(1.0, statistics.total_weight)
         noise = noise.of_weight(float(max(statistics.total_weight - counts.sum(), least) / statistics.total_weight))
@@ -172,11 +174,8 @@ def m_step(
     return GaussianParameters(weights, mixture.means + shifts, covariances, mixture.covariance_type, noise=noise)
 
 
-def mixing_weights(counts: F64, total_weight: float, *, learned: bool) -> F64:
-    """π from the weight of the rows of every component, or equal ones."""
-    if not learned:
-        return np.full(len(counts), 1.0 / len(counts))
-    # As in scikit-learn a weight never reaches zero, so that its logarithm exists.
+def mixing_weights(counts: F64, total_weight: float) -> F64:
+    """Shares of the components; as in scikit-learn a weight never reaches zero, so that its logarithm exists."""
     weights = counts + _WEIGHT_FLOOR * min(1.0, total_weight)
     return weights / weights.sum()
 

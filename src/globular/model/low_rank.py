@@ -162,7 +162,7 @@ def low_rank_m_step(
     loadings = np.where(filled[:, None, None], mixture.triangles @ X, mixture.loadings)
     noise = _pooled(residuals, mixture.noise, found, limits, noise_type)
     return LowRankParameters(
-        mixing_weights(found.counts, found.total_weight, learned=True), mixture.means + found.shifts, loadings, noise
+        mixing_weights(found.counts, found.total_weight), mixture.means + found.shifts, loadings, noise
     )
 
 
@@ -231,5 +231,5 @@ def principal_start(
     residuals = variances - np.einsum("cqd,cqd->cd", loadings, loadings)
     noise = _pooled(residuals, np.broadcast_to(rest, (C, D)), found, limits, noise_type)
     return LowRankParameters(
-        mixing_weights(found.counts, found.total_weight, learned=True), mixture.means + found.shifts, loadings, noise
+        mixing_weights(found.counts, found.total_weight), mixture.means + found.shifts, loadings, noise
     )

@@ -52,6 +52,22 @@ class ExpectTied(Pass[SoftStatistics]):
 
 
 @dataclass(frozen=True, eq=False)
+class ExpectLinear(Pass[LinearStatistics]):
+    """E-step of components whose log-densities are linear in the row, dense or sparse; N·C distances."""
+
+    needs = frozenset({"rows on a CPU"})
+    mixture: LinearMixture
+
+
+@dataclass(frozen=True)
+class Survey(Pass[Surveyed]):
+    """How many rows or entries a family does not take, and Σ w log h(x), which no parameter changes."""
+
+    needs = frozenset({"rows on a CPU"})
+    family: type[ExponentialMixture]
+
+
+@dataclass(frozen=True, eq=False)
 class ExpectLowRank(Pass[LowRankStatistics]):
     """E-step of a mixture of factor analysers.
 
@@ -70,22 +86,6 @@ class ExpectLowRank(Pass[LowRankStatistics]):
     @property
     def variant(self) -> type:
         return type(self.among)
-
-
-@dataclass(frozen=True, eq=False)
-class ExpectLinear(Pass[LinearStatistics]):
-    """E-step of components whose log-densities are linear in the row, dense or sparse; N·C distances."""
-
-    needs = frozenset({"rows on a CPU"})
-    mixture: LinearMixture
-
-
-@dataclass(frozen=True)
-class Survey(Pass[Surveyed]):
-    """How many rows or entries a family does not take, and Σ w log h(x), which no parameter changes."""
-
-    needs = frozenset({"rows on a CPU"})
-    family: type[ExponentialMixture]
 
 
 @dataclass(frozen=True, eq=False)

@@ -155,5 +155,6 @@ class PseudoRows:
     ) -> ExponentialMixture:
         """The parameters of largest posterior density, from Σ q and Σ q x."""
         means = (sums + self.weight * self.mean) / (counts + self.weight)[:, None]
-        weights = mixing_weights(counts, float(counts.sum()), learned=learned_weights)
+        equal = np.full(len(counts), 1.0 / len(counts))
+        weights = mixing_weights(counts, float(counts.sum())) if learned_weights else equal
         return kind.of_means(weights, means)

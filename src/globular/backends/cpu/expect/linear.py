@@ -38,7 +38,7 @@ class LinearBlocks(ChunkBlocks):
     def __init__(self, mixture: LinearMixture) -> None:
         C, D = mixture.slopes.shape
         self.kind, self.offset, self.means = FAMILIES["tied_spherical"].scatter, np.zeros(D), np.zeros((C, D))
-        self.constants = np.maximum(mixture.constants, ABSENT)
+        self.constants, self.background = np.maximum(mixture.constants, ABSENT), -np.inf
         self.precisions, self.tight = np.empty((C, 0)), np.empty(0, dtype=np.int64)
         self.coefficients = np.hstack([mixture.slopes, self.constants[:, None]])
         self.width = max(self.coefficients.shape)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.datasets import load_digits
 from sklearn.decomposition import FactorAnalysis
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import globular
 from globular import GaussianMixture, LowRankGaussianMixture
@@ -167,8 +169,6 @@ def test_a_fit_goes_on_where_the_last_one_ended() -> None:
 
 def test_what_is_refused() -> None:
     X = rows(100)
-    with pytest.raises(ValueError, match="n_factors=16 exceeds the 15 columns"):
-        LowRankGaussianMixture(2, 16).fit(X)
     with pytest.raises(ValueError, match="noise"):
         LowRankGaussianMixture(2, 2, noise="full").fit(X)
     model = LowRankGaussianMixture(2, 2, random_state=0).fit(X)
@@ -178,11 +178,12 @@ def test_what_is_refused() -> None:
         model.fit(csr_array(X))
 
 
-@pytest.mark.parametrize("n", [1, 15])
-def test_as_many_factors_as_columns(n: int) -> None:
+@pytest.mark.parametrize("n", [1, 15, 20])
+def test_as_many_factors_as_columns(n: int, tmp_path: Path) -> None:
     X = rows(300)
     model = LowRankGaussianMixture(3, n, random_state=0, max_iter=10).fit(X)
-    assert np.isfinite(model.score(X)) and model.transform(X).shape == (300, n)
+    assert np.isfinite(model.score(X)) and model.transform(X).shape == (300, min(n, 15))
+    assert globular.load(globular.save(model, tmp_path / "model")).n_factors == n
 
 
 def test_rows_that_are_all_the_same_or_few() -> None:
@@ -202,3 +203,13 @@ def test_digits_are_told_better_than_without_correlations() -> None:
     model = LowRankGaussianMixture(20, 4, reg_covar=0.1, random_state=0).fit(train)
     diagonal = GaussianMixture(30, covariance_type="diag", reg_covar=0.1, random_state=0).fit(train)
     assert model.score(test) > diagonal.score(test)
+
+
+@parametrize_with_checks(
+    [LowRankGaussianMixture(2, 1, n_candidates=2, init="k-means++")],
+    expected_failed_checks=lambda estimator: {
+        "check_sample_weight_equivalence_on_dense_data": "repeated rows in another order draw other seeds"
+    },
+)
+def test_scikit_learn_conventions(estimator: BaseEstimator, check: Callable[[Any], None]) -> None:
+    check(estimator)

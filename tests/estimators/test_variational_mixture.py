@@ -303,7 +303,7 @@ def test_clone_pickle_save_and_load(tmp_path: Path) -> None:
     "options",
     [
         {"n_components": 0}, {"n_candidates": 0}, {"n_neighbors": 0}, {"search": "near"},
-        {"covariance_type": "full"}, {"weights": "free"}, {"tol": -1.0}, {"reg_covar": -1.0}, {"init": "guess"},
+        {"covariance_type": "whole"}, {"weights": "free"}, {"tol": -1.0}, {"reg_covar": -1.0}, {"init": "guess"},
         {"n_threads": 0}, {"max_time": 0.0},
     ],
     ids=str,

@@ -45,11 +45,10 @@ class LowRankGaussianMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     ----------
     n_components : int, default=8
     n_factors : int, default=8
-        Directions of each component; at most the number of columns.
+        Directions of each component; in fewer columns, as many as these.
     noise : {"diag", "spherical", "tied_diag", "tied_spherical"}, default="diag"
         Variances beside the factors: of every component and column; of every component ("spherical", a mixture of
-        probabilistic PCA); of every column for all components ("tied_diag", the original); or one. Where components
-        have few rows, tied noise generalises best.
+        probabilistic PCA); of every column for all components ("tied_diag", the original); or one.
     n_candidates : int, default=5
         C′, the components that each row keeps.
     tol : float, default=1e-3
@@ -148,17 +147,15 @@ callable, default="auto"
         self.callbacks = callbacks
         self.n_threads = n_threads
 
-    def _check_fit(self, data: Input) -> None:
-        if self.n_factors > data.n_columns:
-            raise ValueError(
-                f"n_factors={self.n_factors} exceeds the {data.n_columns} columns of X; ask for fewer factors"
-            )
+    def _q(self, n_columns: int) -> int:
+        """Factors of a component; as many as columns can make any covariance."""
+        return min(self.n_factors, n_columns)
 
     def _given(self, data: Input) -> GivenStart:
         return GivenStart("diag")
 
     def _last_fit(self, data: Input) -> GivenStart:
-        mixture, shape = self._mixture(), (self.n_components, self.n_factors, data.n_columns)
+        mixture, shape = self._mixture(), (self.n_components, self._q(data.n_columns), data.n_columns)
         if mixture.loadings.shape != shape:
             raise ValueError(
                 f"warm_start: the last fit had loadings of shape {mixture.loadings.shape}, this one needs {shape}; set "
@@ -182,7 +179,7 @@ callable, default="auto"
                 chosen = yield from settled(shard, chosen, rng)
             self.init_ = chosen.name
             start = start_low_rank(
-                shard, chosen.centers, self.n_factors, self.noise, rng, limits=limits, labelled=chosen.labelled
+                shard, chosen.centers, self._q(data.n_columns), self.noise, rng, limits=limits, labelled=chosen.labelled
             )
         return Run(low_rank_em(shard, start, self.noise, options, rng, limits=limits), start)
 
@@ -191,14 +188,14 @@ callable, default="auto"
         return min(self.n_candidates, self.n_components)
 
     def _isotropic(self, means: F64, variance: float) -> LowRankParameters:
-        return isotropic_factors(means, variance, self.n_factors)
+        return isotropic_factors(means, variance, self._q(means.shape[1]))
 
     def _take_over(self, model: Any) -> Any:
         return model
 
     def _most_bytes(self, data: Input) -> int:
         return low_rank_bytes(
-            data.n_rows, data.n_columns, self.n_components, self.n_factors, C_prime=self._C_prime,
+            data.n_rows, data.n_columns, self.n_components, self._q(data.n_columns), C_prime=self._C_prime,
             n_threads=resolve_threads(self.n_threads),
         )  # fmt: skip
 
@@ -224,7 +221,7 @@ callable, default="auto"
         return last
 
     def _check_covariances(self, mixture: Any) -> None:
-        if mixture.n_factors != self.n_factors:
+        if mixture.n_factors != self._q(mixture.n_features):
             raise ValueError(f"loadings_ holds {mixture.n_factors} factors, n_factors={self.n_factors}; fit again")
 
     def _check_finite(self) -> None:

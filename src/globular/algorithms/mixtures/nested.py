@@ -78,7 +78,7 @@ def nested_em(
     for size in sizes if options.max_iter > 0 else ():
         part = _rows_of(shard, Batch(seed, size, N, batches.run))
         whole, share = part is shard, shard.total_weight / part.total_weight
-        tol = options.tol if whole else max(options.tol, AT_REST * 0.5 * n_parameters / part.n_rows)
+        tol = options.tol if whole else max(options.tol, resting(n_parameters, part.n_rows))
         own = replace(options, max_iter=options.max_iter - n_before, tol=tol)
         rises = Rises()
         for step in em_by(_expects(part, mixture, batches, rng), mixture, own, limits):
@@ -94,6 +94,11 @@ def nested_em(
         if stopped:
             return
         mixture, n_before = step.model, iteration
+
+
+def resting(n_parameters: int, n_rows: int) -> float:
+    """What an iteration on so many rows has to gain to be worth more than further rows."""
+    return AT_REST * 0.5 * n_parameters / n_rows
 
 
 class Rises:
@@ -114,7 +119,7 @@ class Rises:
 
 def batch_sizes(n_rows: int, first: int, n_parameters: int, tol: float) -> list[int]:
     """Rows of all batches, ascending: the last is enough for `tol`, and the first has at least `first` of them."""
-    enough = AT_REST * 0.5 * n_parameters / tol if tol > 0 else np.inf
+    enough = resting(n_parameters, 1) / tol if tol > 0 else np.inf
     sizes = [int(min(n_rows, max(first, np.ceil(enough))))]
     while sizes[0] >= GROWTH * first:
         sizes.insert(0, sizes[0] // GROWTH)

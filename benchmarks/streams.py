@@ -1,7 +1,8 @@
 """Nested EM beside EM, and fits of coresets beside fits of all rows: python benchmarks/streams.py [--rows 5000000]
 
-Rows of a random mixture of 200 components in 16 columns. Printed are seconds and the mean log-likelihood of rows that
-no fit has seen, or the error of all rows; what the figures must be stands beside them. Kernels are compiled before.
+Rows of random mixtures in 16 columns, of 200 components for EM and of 50 for coresets. Printed are seconds, and the mean
+log-likelihood of rows that no fit has seen or the error of all rows; what the figures shall be stands beside them.
+Kernels are compiled before.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import clone
 
 from globular import GaussianMixture, KMeans, coresets
 
@@ -32,8 +34,7 @@ def mixture_rows(n: int, C: int, D: int, apart: float, seed: int) -> Rows:
     for c, count in enumerate(counts):
         rows[begin : begin + count] = means[c] + random.standard_normal((count, D)) @ roots[c].T
         begin += count
-    random.shuffle(rows)
-    return rows
+    return rows[random.permutation(n)]
 
 
 def timed(fit: Callable[[], Any]) -> tuple[float, Any]:
@@ -48,7 +49,6 @@ def compare_em(X: Rows, new: Rows, C: int, covariance_type: str, seed: int) -> N
     ways: dict[str, Callable[[], GaussianMixture]] = {
         "em": lambda: GaussianMixture(C, algorithm="em", **options).fit(X),
         "nested": lambda: GaussianMixture(C, algorithm="nested", **options).fit(X),
-        "nested, tol=1e-4": lambda: GaussianMixture(C, algorithm="nested", tol=1e-4, **options).fit(X),
         "partial_fit": lambda: streamed(X, GaussianMixture(C, **options)),
     }
     full: tuple[float, float] | None = None
@@ -59,7 +59,7 @@ def compare_em(X: Rows, new: Rows, C: int, covariance_type: str, seed: int) -> N
         stages = model.history_.stage_seconds if len(model.history_) else {}
         print(
             f"{covariance_type} {C} components {X.shape}: {name:16} {seconds:7.1f} s ({seconds / full[0]:.3f} of EM's) "
-            f"{score:.4f} nats ({score - full[1]:+.4f}) {model.n_iter_} iterations "
+            f"{score:.4f} nats ({score - full[1]:+.4f}) {model.n_iter_} iterations {model.n_distances_:.3g} densities "
             f"{ {stage: round(value, 1) for stage, value in stages.items()} }",
             flush=True,
         )
@@ -84,23 +84,24 @@ def drawn(X: Rows, kind: Any, n_parts: int, seed: int) -> coresets.Coreset:
 
 
 def compare_coresets(X: Rows, new: Rows, C: int, covariance_type: str, seed: int) -> None:
-    """Fits of one per cent of the rows; any sample of n rows costs a mixture of P parameters about P/2n nats."""
-    mixture: dict[str, Any] = {"covariance_type": covariance_type, "algorithm": "em", "random_state": seed}
-    fits: dict[str, Callable[..., Any]] = {
-        "k-means": lambda rows, w=None: KMeans(C, random_state=seed).fit(rows, sample_weight=w),
-        "mixture": lambda rows, w=None: GaussianMixture(C, **mixture).fit(rows, sample_weight=w),
-    }
-    for kind, fit in fits.items():
-        seconds, whole = timed(partial(fit, X))
-        print(f"{kind} of {C}: all {len(X)} rows {seconds:.1f} s", flush=True)
+    """Mixtures of C components, and k-means of C, 2 C and 4 C clusters, fitted to one per cent of the rows.
+
+    Any sample of n rows costs a mixture of P parameters about P/2n nats, and k clusters some k/n of the error.
+    """
+    options: dict[str, Any] = {"covariance_type": covariance_type, "algorithm": "em", "random_state": seed}
+    models = [GaussianMixture(C, **options), *(KMeans(n * C, random_state=seed) for n in (1, 2, 4))]
+    for model in models:
+        kind = "mixture" if isinstance(model, GaussianMixture) else "k-means"
+        seconds, whole = timed(partial(clone(model).fit, X))
+        print(f"{model}: all {len(X)} rows {seconds:.1f} s", flush=True)
         for n_parts in (1, 8):
             drawing, part = timed(partial(drawn, X, kind, n_parts, seed))
-            fitting, model = timed(partial(fit, part.rows, part.weights))
+            fitting, fitted = timed(partial(clone(model).fit, part.rows, sample_weight=part.weights))
             if kind == "k-means":
-                figure = f"error {model.score(X) / whole.score(X) - 1:+.3%} (at most 1 %)"
+                figure = f"error {fitted.score(X) / whole.score(X) - 1:+.3%} (at most 1 %)"
             else:
-                cost = model._n_parameters() / (2 * len(part))
-                figure = f"{model.score(new) - whole.score(new):+.4f} nats (at least -0.02; P/2n is {cost:.4f})"
+                cost = fitted._n_parameters() / (2 * len(part))
+                figure = f"{fitted.score(new) - whole.score(new):+.4f} nats (at least -0.02; P/2n is {cost:.4f})"
             print(f"  {n_parts} parts, {len(part)} rows: {drawing:.1f} s + {fitting:.1f} s, {figure}", flush=True)
 
 
@@ -113,15 +114,15 @@ if __name__ == "__main__":
     parser.add_argument("--apart", type=float, default=1.5)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    every = mixture_rows(given.rows + 100_000, given.components, 16, given.apart, given.seed)
-    X, new = every[:-100_000], every[-100_000:]
-    for algorithm in ("em", "nested"):  # kernels
-        GaussianMixture(8, algorithm=algorithm, covariance_type=given.covariance_type, max_iter=3, tol=1.0).fit(
-            new[:20_000]
-        )
-    KMeans(given.components, max_iter=2).fit(new)
-    if given.what != "coresets":
-        compare_em(X, new, given.components, given.covariance_type, given.seed)
-    if given.what != "em":
-        for C in (given.components, given.components // 4):
-            compare_coresets(X, new, C, given.covariance_type, given.seed)
+    for what, C, compare in (
+        ("em", given.components, compare_em),
+        ("coresets", given.components // 4, compare_coresets),
+    ):
+        if given.what not in ("all", what):
+            continue
+        every = mixture_rows(given.rows + 100_000, C, 16, given.apart, given.seed)
+        X, new = every[:-100_000], every[-100_000:]
+        for algorithm in ("em", "nested"):  # kernels
+            options = {"covariance_type": given.covariance_type, "algorithm": algorithm, "max_iter": 3, "tol": 1.0}
+            GaussianMixture(8, **options).fit(new[:20_000])
+        compare(X, new, C, given.covariance_type, given.seed)

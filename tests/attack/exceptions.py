@@ -127,7 +127,7 @@ _REASONS = {
         algorithms.mixtures.missing: N_DRAWN ENOUGH_ROWS TOL_SHARE _ITERATIONS_OF_ONE
         algorithms.mixtures.moves: LEAST_RATIO CUTS COLD N_POWERS N_CLOSE ROUGH_TOL STEPS_PER_TRIAL STEPS_PER_DRAW
             MAX_FAILURES FAILURES_PER_DRAW ROWS_OF_A_MEAN WORTH_KEEPING
-        algorithms.mixtures.nested: GROWTH AT_REST
+        algorithms.mixtures.nested: GROWTH AT_REST CAUTION
         algorithms.mixtures.noise: N_NEIGHBORS LEAST_SHARE MOST_SHARE
         algorithms.mixtures.path: COMPARED STEPS_AHEAD PATIENCE HOPE N_SEARCHED
         algorithms.mixtures.pipeline: ROWS_PER_COMPONENT ROWS_PER_PARAMETER KMEANS_STEPS KMEANS_TOLERANCE

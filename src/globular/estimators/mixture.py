@@ -26,7 +26,7 @@ from globular.estimators.fitted import checked_floats
 from globular.estimators.inputs import Input, check_weights, open_incomplete
 from globular.estimators.mixture_starts import STARTS, GivenStart, starting_mixture, variational_means
 from globular.estimators.mixtures import Run, Starting
-from globular.estimators.nested_mixture import first_batch, truncated_start
+from globular.estimators.nested_mixture import batch_bytes, first_batch, rough_options, truncated_start
 from globular.estimators.parameters import POSITIVE, Constraints
 from globular.estimators.running import exhaust
 from globular.estimators.stepwise import StepwiseMixture
@@ -302,11 +302,15 @@ class GaussianMixture(StepwiseMixture):
         return replace(data, incomplete=incomplete)
 
     def _most_bytes(self, data: Input) -> int | None:
-        if self.algorithm_ == "em" or (self.algorithm_ == "nested" and not self._truncates):
-            return super()._most_bytes(data)
-        if self.algorithm_ == "nested":
-            return self._variational()._most_bytes(data)
-        return (self._variational() if self.algorithm_ == "variational" else self._chunky(data))._most_bytes(data)
+        nested = self.algorithm_ == "nested"
+        most: int | None
+        if self.algorithm_ == "variational" or (nested and self._truncates):
+            most = self._variational()._most_bytes(data)
+        elif self.algorithm_ == "chunky":  # says it later
+            return None
+        else:
+            most = super()._most_bytes(data)
+        return most + batch_bytes(data) if nested and most is not None else most
 
     def _given(self, data: Input) -> GivenStart:
         weights = self.weights_init if self._learns_weights else None
@@ -350,13 +354,15 @@ class GaussianMixture(StepwiseMixture):
             rng = np.random.default_rng(random_state.randint(2**31, size=4))
             start = yield from truncated_start(*size, self.init_params, given, options, batches, rng)
         else:
-            start = yield from starting_mixture(*size, self.init_params, given, options, random_state)
+            rough = rough_options(data, self.n_components, options, batches, self.covariance_type)
+            start = yield from starting_mixture(*size, self.init_params, given, rough, random_state)
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         return Run(nested_em(data.shard, start, options, batches, rng), start)
 
     @property
     def _truncates(self) -> bool:
-        return self.n_components >= VARIATIONAL_FROM and self.covariance_type in SEPARABLE
+        many = self.n_components >= VARIATIONAL_FROM and self.covariance_type in SEPARABLE
+        return many and self.algorithm != "em"
 
     def _start_with_noise(
         self, data: Input, given: GivenStart, options: EMOptions, random: np.random.RandomState

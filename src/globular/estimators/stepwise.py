@@ -35,7 +35,8 @@ class StepwiseMixture(ConditionalMixture):
         The first call is a fit to its rows, so they should be many: a hundred for each component, and several for each
         of its parameters. Each further call makes one E-step on its rows, and an M-step from these and all rows before,
         which count for less as time goes by (stepwise EM). Components do not appear or move across gaps after the
-        first call. After `fit` it goes on from there; after :meth:`from_parameters` that mixture is a start without
+        first call. From 500 components without correlations on a row looks at five of them, unless `algorithm` is "em".
+        After `fit` it goes on from there; after :meth:`from_parameters` that mixture is a start without
         weight. There are no `labels_`; `lower_bound_` is the mean log-likelihood of the rows of the last call under the
         mixture before it, so that it tells of rows that are new to the mixture.
 

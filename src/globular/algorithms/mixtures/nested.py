@@ -1,14 +1,16 @@
 """Nested EM: iterations on batches of growing size, each batch holding the one before.
 
 A mixture of P free parameters that is fitted to b rows ends about P/2b nats a row below the best for all rows, however
-many its iterations (Akaike 1974): that is what the sample costs. Iterations of EM that gain g each have about 10 g to
-come, as they mostly shrink by a tenth. So on b rows those that gain less than a tenth of P/2b are at rest within the
-error of the sample, and more rows are worth more than more iterations:
+many its iterations (Akaike 1974): that is what the sample costs. EM that ends when an iteration gains less than tol has
+often ten times that to come. So on b rows iterations that gain less than a tenth of P/2b are at rest within the error
+of the sample, and more rows are worth more than more iterations:
 
     for b in …, B/16, B/4, B:
-        EM on the first b rows of a random order, until an iteration gains less than max(tol, ⅒ · P/2b)
+        EM on the first b rows of a random order, until an iteration gains, or all to come will gain, less than
+        max(tol, ⅒ · P/2b); what is to come by a geometric series, twice over
 
-where B is so large that the sample costs less than EM itself leaves when it ends by `tol`, ⅒ · P/2B = tol; or all rows.
+where B is so large that the sample costs less than EM itself leaves when it ends by tol, ⅒ · P/2B = tol; or all rows,
+where EM ends as ever.
 Early iterations, which move components far, cost little, and late ones are few. Since batches are nested nothing is
 counted twice: the statistics of a row are those of its last E-step.
 
@@ -44,6 +46,9 @@ AT_REST = 0.1
 """Iterations on a batch end when one gains less than this share of what the batch costs; about the share by which
 iterations of EM shrink."""
 
+CAUTION = 2.0
+"""How many times more than a geometric series promises the log-likelihood may still rise."""
+
 EStep: TypeAlias = Callable[[GaussianParameters], SoftStatistics]
 
 
@@ -72,24 +77,49 @@ def nested_em(
     sizes = batch_sizes(N, batches.first, n_parameters, options.tol)
     for size in sizes if options.max_iter > 0 else ():
         part = _rows_of(shard, Batch(seed, size, N, batches.run))
-        tol = max(options.tol, AT_REST * 0.5 * n_parameters / part.n_rows) if size < sizes[-1] else options.tol
-        share = shard.total_weight / part.total_weight
+        whole, share = part is shard, shard.total_weight / part.total_weight
+        tol = options.tol if whole else max(options.tol, resting(n_parameters, part.n_rows))
         own = replace(options, max_iter=options.max_iter - n_before, tol=tol)
+        rises = Rises()
         for step in em_by(_expects(part, mixture, batches, rng), mixture, own, limits):
             stopped, iteration = step.stopped, n_before + step.iteration
-            if stopped in (CONVERGED, ROUNDED) and part is not shard:
+            at_rest = not whole and (stopped in (CONVERGED, ROUNDED) or rises.after(step.objective, part) < tol)
+            if at_rest:
                 last = "max_iter" if iteration == options.max_iter else ""
                 stopped = ENOUGH if size == sizes[-1] else last
-            rows = None if part is shard else part.n_rows
+            rows = None if whole else part.n_rows
             yield replace(step, iteration=iteration, objective=step.objective * share, stopped=stopped, next_rows=rows)
+            if at_rest:
+                break
         if stopped:
             return
         mixture, n_before = step.model, iteration
 
 
+def resting(n_parameters: int, n_rows: int) -> float:
+    """What an iteration on so many rows has to gain to be worth more than further rows."""
+    return AT_REST * 0.5 * n_parameters / n_rows
+
+
+class Rises:
+    """How much the mean log-likelihood of a row is about to rise, by the last two rises."""
+
+    def __init__(self) -> None:
+        self._bound, self._rise = -np.inf, np.inf
+
+    def after(self, log_likelihood: float, part: Shard) -> float:
+        """All that is to come if rises go on to shrink as they did, twice over; infinity where they do not shrink."""
+        bound = log_likelihood / part.total_weight
+        rise, steeper = bound - self._bound, self._rise
+        self._bound, self._rise = bound, rise
+        if not 0.0 <= rise < steeper < np.inf:
+            return np.inf
+        return CAUTION * rise * rise / (steeper - rise)
+
+
 def batch_sizes(n_rows: int, first: int, n_parameters: int, tol: float) -> list[int]:
     """Rows of all batches, ascending: the last is enough for `tol`, and the first has at least `first` of them."""
-    enough = AT_REST * 0.5 * n_parameters / tol if tol > 0 else np.inf
+    enough = resting(n_parameters, 1) / tol if tol > 0 else np.inf
     sizes = [int(min(n_rows, max(first, np.ceil(enough))))]
     while sizes[0] >= GROWTH * first:
         sizes.insert(0, sizes[0] // GROWTH)

@@ -195,8 +195,13 @@ class _Path:
         """Of every number, without mixtures."""
         sizes, errors = np.array(self.sizes[: len(self.errors)]), np.array(self.errors)
         ratios = variance_ratio(sizes, errors, float(self.shard.column_moments()[1].sum()), self.shard.n_rows)
-        columns = sizes.tolist(), self.errors, elbow(sizes, errors).tolist(), self.silhouettes, ratios.tolist()
-        return [Score(*numbers, np.nan, variance_ratio=ratio) for *numbers, ratio in zip(*columns, strict=True)]
+        columns = zip(
+            sizes.tolist(), self.errors, elbow(sizes, errors).tolist(), self.silhouettes, ratios.tolist(), strict=True
+        )
+        return [
+            Score(size, error, kink, breadth, np.nan, variance_ratio=ratio)
+            for size, error, kink, breadth, ratio in columns
+        ]
 
     def reference(self, size: int) -> float:
         """The silhouette of so many clusters in rows that have none, with the covariance of the sample.

@@ -9,6 +9,8 @@ by construction. Criteria are read off, each with its own idea of a good number:
 - *silhouette*: for rows of a sample, (b − a) / max(a, b) with a and b the distances to the closest and the second
   closest centre, averaged. (The original takes mean distances to all rows of a cluster, which costs N² and needs many
   rows per cluster; with centres it is the same question at N k.)
+- *variance ratio*: the variance between clusters by that within them, each by its degrees of freedom [Caliński and
+  Harabasz 1974].
 - *bic* and *icl*: for Gaussian mixtures of one or several covariance types, of which the path shares what it can
   (:mod:`globular.algorithms.mixtures.path`). The mixture has to be right: with clusters that are not Gaussian BIC asks
   for more components than there are clusters, and ICL for fewer where they overlap.
@@ -68,7 +70,7 @@ def select(
     n_clusters: Iterable[int] = range(1, 21),
     *,
     model: Literal["kmeans", "gmm"] = "kmeans",
-    criterion: Literal["auto", "elbow", "silhouette", "bic", "icl"] = "auto",
+    criterion: Literal["auto", "elbow", "silhouette", "variance_ratio", "bic", "icl"] = "auto",
     covariance_type: str | Iterable[str] = "full",
     metric: Literal["euclidean", "cosine"] = "euclidean",
     sample_weight: Any = None,
@@ -86,7 +88,7 @@ def select(
         The numbers to try. For thousands take steps of a constant factor: ``np.geomspace(10, 10_000, 20).astype(int)``.
     model : {"kmeans", "gmm"}, default="kmeans"
         "gmm" fits Gaussian mixtures, for their BIC and ICL.
-    criterion : {"auto", "elbow", "silhouette", "bic", "icl"}, default="auto"
+    criterion : {"auto", "elbow", "silhouette", "variance_ratio", "bic", "icl"}, default="auto"
         What `best` goes by; "auto" is "bic" for mixtures and "silhouette" otherwise. The others are there as well.
         ICL is BIC and twice the entropy of the responsibilities: it counts clusters where BIC counts Gaussians.
     covariance_type : str, "all" or iterable of str, default="full"
@@ -191,10 +193,15 @@ class _Path:
 
     def scores(self) -> list[Score]:
         """Of every number, without mixtures."""
-        sizes = self.sizes[: len(self.errors)]
-        elbows = elbow(np.array(sizes), np.array(self.errors)).tolist()
-        columns = zip(sizes, self.errors, elbows, self.silhouettes, strict=True)
-        return [Score(*numbers, np.nan) for numbers in columns]
+        sizes, errors = np.array(self.sizes[: len(self.errors)]), np.array(self.errors)
+        ratios = variance_ratio(sizes, errors, float(self.shard.column_moments()[1].sum()), self.shard.n_rows)
+        columns = zip(
+            sizes.tolist(), self.errors, elbow(sizes, errors).tolist(), self.silhouettes, ratios.tolist(), strict=True
+        )
+        return [
+            Score(size, error, kink, breadth, np.nan, variance_ratio=ratio)
+            for size, error, kink, breadth, ratio in columns
+        ]
 
     def reference(self, size: int) -> float:
         """The silhouette of so many clusters in rows that have none, with the covariance of the sample.
@@ -229,7 +236,7 @@ def _along_mixtures(
     """Scores, k-means centres and mixtures, of every number and type."""
     part, unit = path.shard, data.unit
     shard = part if part.n_rows == data.n_rows else data.shard
-    options = PathOptions(tuple(path.sizes), types, unit=unit)
+    options = PathOptions(types, unit=unit)
     if criterion in LOWER_IS_BETTER:
         options = replace(options, criterion=criterion)
     else:
@@ -256,6 +263,14 @@ def elbow(sizes: NDArray[Any], errors: F64) -> F64:
         falls = -np.diff(heights) / np.diff(np.log(sizes))
         result[1:-1] = falls[:-1] - falls[1:]
     return result
+
+
+def variance_ratio(sizes: NDArray[Any], errors: F64, spread: float, n_rows: int) -> F64:
+    """(spread − error) / (k − 1) by error / (N − k), `spread` the error of one cluster; NaN for one."""
+    within = np.maximum(errors, max(spread * 1e-12, np.finfo(np.float64).tiny))  # as good as rounding allows
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.maximum(spread - errors, 0.0) / (sizes - 1) * np.maximum(n_rows - sizes, 1) / within
+    return np.where(sizes > 1, ratios, np.nan)
 
 
 def silhouette(rows: F64, weights: F64, centers: F64) -> float:
@@ -302,9 +317,9 @@ def _check(
 
 def _types(covariance_type: str | Iterable[str]) -> tuple[str, ...]:
     """The covariance types to try."""
-    if isinstance(covariance_type, str):
-        covariance_type = FAMILIES if covariance_type == "all" else [covariance_type]
-    types = tuple(dict.fromkeys(covariance_type))
+    named = {"all": tuple(FAMILIES)}
+    given = named.get(covariance_type, (covariance_type,)) if isinstance(covariance_type, str) else covariance_type
+    types = tuple(dict.fromkeys(given))
     unknown = [name for name in types if name not in FAMILIES]
     if unknown or not types:
         allowed = ", ".join(("all", *FAMILIES))

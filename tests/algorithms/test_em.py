@@ -164,13 +164,16 @@ def test_soft_pass_refuses_sparse_rows() -> None:
 
 
 @settings(deadline=None, max_examples=50)
-@given(arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(1, 19)), elements=st.floats(-2e3, 2e3)))
-def test_softmax_is_exact(joint: Rows) -> None:
+@given(
+    arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(1, 19)), elements=st.floats(-2e3, 2e3)),
+    st.sampled_from([-np.inf, -2e3, 0.0, 2e3]),
+)
+def test_softmax_is_exact(joint: Rows, background: float) -> None:
     n = len(joint)
     q, totals, log_density = joint.T.copy(), np.empty(n), np.empty(n)
-    softmax_block(q, n, np.empty(n), totals, log_density)
+    softmax_block(q, n, background, np.empty(n), totals, log_density)
     scale_lines(q, n, 1.0 / totals)
-    expected = logsumexp(joint, axis=1)
+    expected = logsumexp(np.column_stack([joint, np.full(n, background)]), axis=1)
     np.testing.assert_allclose(log_density, expected, rtol=1e-13, atol=1e-13)
     np.testing.assert_allclose(q.T, np.exp(joint - expected[:, None]), rtol=1e-12, atol=1e-300)
 

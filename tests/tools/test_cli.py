@@ -615,6 +615,14 @@ def test_select_prints_and_writes_scores(tmp_path: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().out == "8\n"
     assert command(*select, "-k", "6,7,8", "--model", "gmm", "-q") == 0
     assert capsys.readouterr().out == "7\n"
+    types = ["--model", "gmm", "--covariance-type", "full,tied_spherical", "--criterion", "icl"]
+    assert command(*select, "-k", "2:8", *types, "-o", tmp_path / "t.csv") == 0
+    printed = capsys.readouterr().out
+    assert "Best by icl: 7, tied_spherical" in printed and "--covariance-type tied_spherical" in printed
+    lines = (tmp_path / "t.csv").read_text().splitlines()
+    assert lines[0].endswith("bic,icl,covariance_type") and len(lines) == 1 + 7 * 2
+    assert command(*select, "-k", "2:5") == 0
+    assert "Beware: 5 is the largest number tried" in capsys.readouterr().out
     for wrong in ("many", "5:2", "1:2:3:4", "0:3"):
         assert_refused(capsys, *select, "-k", wrong, says=f"-k {wrong}: write 2:20")
 

@@ -36,7 +36,7 @@ def select(
     ] = "2:20",
     model: Annotated[Kind, typer.Option("--model", help="gmm fits Gaussian mixtures, for BIC and ICL.")] = Kind.KMEANS,
     criterion: Annotated[
-        str, typer.Option("--criterion", help="What the best goes by: auto, elbow, silhouette, bic or icl.")
+        str, typer.Option("--criterion", help="auto, elbow, silhouette, variance_ratio, bic or icl.")
     ] = "auto",
     covariance_type: Annotated[
         str, typer.Option("--covariance-type", metavar="TYPES", help="For gmm: full, or full,diag or all.")
@@ -77,8 +77,7 @@ def select(
     if "-" not in data:
         kind: tuple[str, ...] = ()
         if model is Kind.GMM:
-            kind = ("--model", "gmm")
-            kind += () if found.best_covariance_type == "full" else ("--covariance-type", found.best_covariance_type)
+            kind = ("--model", "gmm", "--covariance-type", found.best_covariance_type)
         chosen = () if columns is None else ("--columns", columns)
         print_next(console, "globular", "fit", *data, "-k", str(found.best), *kind, *chosen, "-o", "model")
 
@@ -105,6 +104,8 @@ def _print_scores(found: Selection, name: str) -> None:
 
     table = Table(title=f"numbers of clusters for {name}", title_justify="left", title_style="bold", box=None)
     digits = {"error": ".6g", "elbow": ".3f", "silhouette": ".3f", "bic": ".8g", "icl": ".8g"}
+    if found.criterion == "variance_ratio":
+        digits["variance_ratio"] = ".6g"
     known = [name for name in digits if not all(isnan(value) for value in found.column(name))]
     several = len({score.covariance_type for score in found.scores}) > 1
     for heading in ("clusters", *(["type"] if several else []), *known):

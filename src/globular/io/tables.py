@@ -62,13 +62,16 @@ def text_lines(block: Block, delimiter: str = ",") -> Iterator[str]:
     words = delimiter.join(word_for(table.dtype) for table in tables for _ in range(table.shape[1])) + "\n"
     for start in range(0, len(tables[0]), _ROWS_OF_TEXT):
         some = [table[start : start + _ROWS_OF_TEXT] for table in tables]
-        exact = [table.astype(np.float64) if table.dtype.itemsize > 8 else table for table in some]
+        wide = [table.dtype.kind == "f" and table.dtype.itemsize > 8 for table in some]
+        exact = [table.astype(np.float64) if is_wide else table for table, is_wide in zip(some, wide, strict=True)]
         for rows in zip(*(table.tolist() for table in exact), strict=True):
             yield words % tuple(value for row in rows for value in row)
 
 
 def word_for(dtype: np.dtype[Any]) -> str:
-    """The format of a number."""
+    """The format of a number, or of a word."""
+    if dtype.kind == "U":
+        return "%s"
     if dtype.kind in "biu":
         return "%d"  # also for bool: True would not read back as a number
     # always with a point or an exponent: a first row 0,1,2 could be taken for names of columns

@@ -193,7 +193,10 @@ def answer_spans(
             n = min(B, end - first)
             joint_block(observed, first, n, form, True, block, block.joint)
             if components.shape[0]:
-                find_largest(block.joint, n, form.background, block.largest, components[first : first + n])
+                find_largest(block.joint, n, block.largest, components[first : first + n])
+                for i in range(n):
+                    if form.background > block.largest[i]:
+                        components[first + i] = -1
             if densities.shape[0]:
                 densities_here = densities[first : first + n]
                 softmax_block(block.joint, n, form.background, block.largest, block.totals, densities_here)
@@ -209,8 +212,8 @@ def answer_spans(
 
 
 @inline
-def find_largest(joint: Any, n: int, background: float, largest: Any, found: Any) -> None:
-    """The component of largest joint, the lowest on ties; −1 where the background is larger. O(n·C)."""
+def find_largest(joint: Any, n: int, largest: Any, found: Any) -> None:
+    """The component of largest joint, the lowest on ties. O(n·C)."""
     for begin in range(0, n, TILE):
         end = n if n - begin < TILE else begin + TILE
         top, best = largest[begin:end], found[begin:end]
@@ -222,8 +225,6 @@ def find_largest(joint: Any, n: int, background: float, largest: Any, found: Any
             for i in range(end - begin):
                 best[i] = c if line[i] > top[i] else best[i]
                 top[i] = line[i] if line[i] > top[i] else top[i]
-        for i in range(end - begin):
-            best[i] = -1 if background > top[i] else best[i]
 
 
 @kernel

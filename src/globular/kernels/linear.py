@@ -143,7 +143,7 @@ def answer_csr(
             n = min(B, end - first)
             joint_of_csr(rows, scales, first, n, form, block)
             if components.shape[0]:
-                find_largest(block.joint, n, NO_BACKGROUND, block.largest, components[first : first + n])
+                find_largest(block.joint, n, block.largest, components[first : first + n])
             if densities.shape[0]:
                 softmax_block(block.joint, n, NO_BACKGROUND, block.largest, block.totals, densities[first : first + n])
                 if table.shape[0]:

@@ -13,12 +13,13 @@ from globular.model.statistics import F64
 if TYPE_CHECKING:
     import pandas as pd
 
-Criterion = Literal["elbow", "silhouette", "bic", "icl"]
-CRITERIA = ("elbow", "silhouette", "bic", "icl")
+Criterion = Literal["elbow", "silhouette", "variance_ratio", "bic", "icl"]
+CRITERIA = ("elbow", "silhouette", "variance_ratio", "bic", "icl")
 LOWER_IS_BETTER = ("bic", "icl")
 _WHY_ABSENT = {
     "elbow": "it needs at least three numbers of clusters",
     "silhouette": "it needs at least two clusters",
+    "variance_ratio": "it needs at least two clusters",
     "bic": "it needs model='gmm'",
     "icl": "it needs model='gmm'",
 }
@@ -29,7 +30,8 @@ CLOSE_SILHOUETTES = 0.01
 CLOSE_CRITERIA = 10.0
 """Values of BIC or ICL that differ by less leave both numbers open; more is very strong evidence [Kass and Raftery]."""
 FACTOR_APART = 1.5
-"""Numbers that two criteria prefer, one of them more than this times the other, disagree."""
+"""Numbers of components that BIC and ICL prefer, one of them more than this times the other, disagree. (Criteria of
+k-means do so whenever they differ: each of them is wrong about as often as the others.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Score:
     """BIC and twice the entropy of the responsibilities; the lower the better."""
     covariance_type: str = ""
     """Of the mixture; empty for k-means."""
+    variance_ratio: float = np.nan
+    """The variance between clusters by that within, each by its degrees of freedom [Caliński and Harabasz]."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -109,16 +113,18 @@ class Scores:
         rivals = [f"{size:,}" for size in self._rivals(best)]
         if rivals:
             reasons.append(f"{', '.join(rivals[:3])} clusters score as well as {best.n_clusters:,}")
+        of_mixtures = self.criterion in LOWER_IS_BETTER
         for other in CRITERIA:
-            known = other != self.criterion and not np.isnan(self.column(other)).all()
+            known = not np.isnan(self.column(other)).all() and (other in LOWER_IS_BETTER) == of_mixtures
             number = self.best_by(other) if known else best.n_clusters  # type: ignore[arg-type]
-            if max(number, best.n_clusters) > FACTOR_APART * min(number, best.n_clusters):
-                reasons.append(f"by {other} it would be {number:,}")
+            apart = max(number, best.n_clusters) / min(number, best.n_clusters)
+            if apart > (FACTOR_APART if of_mixtures else 1.0):
+                reasons.append(f"by {other.replace('_', ' ')} it would be {number:,}")
         return tuple(reasons)
 
     def _rivals(self, best: Score) -> list[int]:
         """Other numbers, not next to the best one, that score nearly as well."""
-        if self.criterion == "elbow":
+        if self.criterion in ("elbow", "variance_ratio"):
             return []
         values, sizes = self.column(self.criterion), self.column("n_clusters").astype(int)
         close = CLOSE_CRITERIA if self.criterion in LOWER_IS_BETTER else CLOSE_SILHOUETTES

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "elbow": "elbow (change of slope)", "silhouette": "silhouette", "bic": "BIC (lower is better)",
-    "icl": "ICL (lower is better)",
+    "icl": "ICL (lower is better)", "variance_ratio": "variance ratio",
 }  # fmt: skip
 
 

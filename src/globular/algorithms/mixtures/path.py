@@ -3,10 +3,11 @@
 On a part of the rows that is enough for the largest number,
 
     for k in sizes:  hard assignment to k-means centres: one E-step, whose moments are a start for every type
-                     for every type:  other starts are the mixture of the number before with its best components in
-                                      halves, and what the responsibilities of the finest type make of this one;
+                     for every type:  another start is what the responsibilities of the finest type make of this one;
+                                      for that type, and for the one whose score is lowest so far, the mixture of the
+                                      number before with its best components in halves;
                                       a few EM steps each, and the best goes on until steps gain little
-                     a type whose score has been above its lowest for long, or that is too far behind, is left
+                     a type whose score has been above its lowest for long is left
 
 and then, over all rows, a *race*: all that were found are scored, and EM goes on with those that may still come out
 lowest, which are few. The lowest are searched for moves of components (`moves`), and for a pair that is better one.
@@ -50,8 +51,6 @@ STEPS_AHEAD = 10
 """A mixture may still come out lowest if so many steps that gain as much as its last would make it so."""
 PATIENCE = 5
 """Numbers in a row at which a type may score higher than at its best before it is left."""
-HOPE = 3
-"""A type that is behind another may still catch up if all numbers to come gain as much as the best of so many last."""
 N_SEARCHED = 3
 """Mixtures of lowest score that are searched in vain before the search ends."""
 
@@ -100,7 +99,6 @@ class Candidate:
 class PathOptions:
     """Which mixtures, and how to score them."""
 
-    sizes: tuple[int, ...]
     covariance_types: tuple[str, ...]
     criterion: str = "bic"
     unit: float = 1.0
@@ -163,14 +161,16 @@ def _walk(
     limits = covariance_limits(shard, options.em)
     optimism = shard.n_rows / part.n_rows - 1.0  # a parameter that was fitted to the part promises that much too much
     score, walks = options.score(part), [_Walk(name, options) for name in finest_first(options.covariance_types)]
-    for number, means in enumerate(centers):
-        lowest = min(walk.lowest for walk in walks)
-        going = [walk for walk in walks if not walk.leaves(lowest, len(options.sizes) - number)]
+    for means in centers:
+        going = [walk for walk in walks if not walk.has_left]
+        ahead = min(walk.last_score for walk in walks)
         hard = _hard_start(part, means, going[0].covariance_type, limits) if going else None
         finest: Candidate | None = None
         for walk in going:
             assert hard is not None
-            starts = [recast(hard, walk.covariance_type, limits), *walk.grown(part, len(means), rng)]
+            starts = [recast(hard, walk.covariance_type, limits)]
+            if walk.last_score == ahead or finest is None:
+                starts += walk.grown(part, len(means), rng)
             if finest is not None:
                 starts.append(recast(finest, walk.covariance_type, limits))
             candidate = _best_of(part, starts, limits)
@@ -189,17 +189,15 @@ class _Walk:
         self._scores: list[float] = []
 
     @property
-    def lowest(self) -> float:
-        """The lowest score so far."""
-        return min(self._scores, default=np.inf)
+    def last_score(self) -> float:
+        """That of the number before."""
+        return self._scores[-1] if self._scores else np.inf
 
-    def leaves(self, lowest: float, n_left: int) -> bool:
-        """Whether scores have been above their lowest for long, or will hardly come down to another's `lowest`."""
-        if not self._options.may_leave or len(self._scores) <= HOPE:
-            return False
-        since = len(self._scores) - 1 - int(np.argmin(self._scores))
-        gain = max(0.0, -float(np.diff(self._scores[-HOPE - 1 :]).min()))
-        return since >= PATIENCE or self._scores[-1] - n_left * gain > lowest
+    @property
+    def has_left(self) -> bool:
+        """Whether scores have been above their lowest for long."""
+        since = len(self._scores) - 1 - int(np.argmin(self._scores)) if self._scores else 0
+        return self._options.may_leave and since >= PATIENCE
 
     def take(self, candidate: Candidate, score: float) -> None:
         """The mixture of the next number."""

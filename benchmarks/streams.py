@@ -1,7 +1,7 @@
 """Nested EM beside EM, and fits of coresets beside fits of all rows: python benchmarks/streams.py [--rows 5000000]
 
-Rows of random mixtures in 16 columns, of 200 components for EM and of 50 for coresets. Printed are seconds, and the mean
-log-likelihood of rows that no fit has seen or the error of all rows; what the figures shall be stands beside them.
+Rows of random mixtures in 16 columns, of 200 components for EM and of 50 for coresets. Printed are seconds, and the
+mean log-likelihood of rows that no fit has seen or the error of all rows; what the figures shall be stands beside them.
 Kernels are compiled before.
 """
 

@@ -1,16 +1,19 @@
-"""Nested EM beside EM, and fits of coresets beside fits of all rows: python benchmarks/streams.py [--rows 5000000]
+"""Nested EM beside EM, fits of coresets beside those of all rows: python benchmarks/streams.py [em | coresets | file]
 
 Rows of random mixtures in 16 columns, of 200 components for EM and of 50 for coresets. Printed are seconds, and the
 mean log-likelihood of rows that no fit has seen or the error of all rows; what the figures shall be stands beside them.
-Kernels are compiled before.
+Kernels are compiled before. `file --rows 100000000` makes a density of a file of 8 columns in one reading.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from globular import GaussianMixture, KMeans, coresets
+from globular.io import open_source
 
 Rows = NDArray[np.float32]
 
@@ -105,9 +109,35 @@ def compare_coresets(X: Rows, new: Rows, C: int, covariance_type: str, seed: int
             print(f"  {n_parts} parts, {len(part)} rows: {drawing:.1f} s + {fitting:.1f} s, {figure}", flush=True)
 
 
+def read_once(n_rows: int, C: int, covariance_type: str, seed: int) -> None:
+    """A density of a file of 8 columns in one reading, block by block, beside EM on some of its rows."""
+    some = mixture_rows(1_100_000, C, 8, 1.5, seed)
+    block, n = some[:1_000_000], 1_000_000
+    random = np.random.default_rng(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "rows.npy")
+        file = np.lib.format.open_memmap(path, "w+", np.float32, (n_rows, 8))
+        for begin in range(0, n_rows, n):  # new rows of about the same density: neighbours mixed with noise
+            rows = block[random.permutation(n)[: min(n, n_rows - begin)]]
+            file[begin : begin + n] = rows + 0.05 * random.standard_normal(rows.shape, dtype=np.float32)
+        file.flush()
+        del file
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        model = GaussianMixture(C, covariance_type=covariance_type, random_state=seed)
+        seconds, _ = timed(lambda: [model.partial_fit(part.rows) for part in open_source(path).blocks(max_rows=n)])
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    whole = GaussianMixture(C, covariance_type=covariance_type, algorithm="em", random_state=seed).fit(block)
+    difference = model.score(some[n:]) - whole.score(some[n:])
+    print(
+        f"{n_rows} rows of a file, {C} components: {seconds:.1f} s, {difference:+.4f} nats beside EM "
+        f"on 1,000,000 rows, peak memory {before / 2**20:.2f} GiB before, {peak / 2**20:.2f} GiB after",
+        flush=True,
+    )
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=["all", "em", "coresets"], default="all")
+    parser.add_argument("what", nargs="?", choices=["all", "em", "coresets", "file"], default="all")
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--components", type=int, default=200)
     parser.add_argument("--covariance-type", default="diag")

@@ -26,7 +26,7 @@ from globular.estimators.fitted import checked_floats
 from globular.estimators.inputs import Input, check_weights, open_incomplete
 from globular.estimators.mixture_starts import STARTS, GivenStart, starting_mixture, variational_means
 from globular.estimators.mixtures import Run, Starting
-from globular.estimators.nested_mixture import batch_bytes, first_batch, rough_options, truncated_start
+from globular.estimators.nested_mixture import batch_bytes, first_batch, truncated_start
 from globular.estimators.parameters import POSITIVE, Constraints
 from globular.estimators.running import exhaust
 from globular.estimators.stepwise import StepwiseMixture
@@ -354,8 +354,7 @@ class GaussianMixture(StepwiseMixture):
             rng = np.random.default_rng(random_state.randint(2**31, size=4))
             start = yield from truncated_start(*size, self.init_params, given, options, batches, rng)
         else:
-            rough = rough_options(data, self.n_components, options, batches, self.covariance_type)
-            start = yield from starting_mixture(*size, self.init_params, given, rough, random_state)
+            start = yield from starting_mixture(*size, self.init_params, given, options, random_state)
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         return Run(nested_em(data.shard, start, options, batches, rng), start)
 

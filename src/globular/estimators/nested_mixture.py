@@ -11,7 +11,7 @@ import numpy as np
 from globular.algorithms.kmeans.nested_choices import NestedSettings
 from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
-from globular.algorithms.mixtures.nested import BatchOptions, resting
+from globular.algorithms.mixtures.nested import BatchOptions
 from globular.algorithms.mixtures.pipeline import rows_of_part
 from globular.algorithms.mixtures.probing import start_probing
 from globular.algorithms.seeding.common import TAKEN_NUMBERS
@@ -19,7 +19,6 @@ from globular.algorithms.steps import Step, mapped
 from globular.estimators.inputs import Input
 from globular.estimators.mixture_starts import GivenStart, variational_means
 from globular.estimators.mixtures import N_CANDIDATES
-from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.nested import Batch
 from globular.seam.shard import Shard
@@ -35,15 +34,6 @@ def first_batch(data: Input, n_components: int, covariance_type: str, *, truncat
         n_components, data.n_rows, data.n_columns, data.dtype.itemsize, data.matrix is not None, data.is_streamed, first
     )
     return BatchOptions(first, settings.run, min(N_CANDIDATES, n_components) if truncates else None)
-
-
-def rough_options(data: Input, n_components: int, options: EMOptions, batches: BatchOptions, kind: str) -> EMOptions:
-    """Options for the search of a start, whose part of the rows ends as batches do; as they are where it is no part."""
-    if batches.first >= data.n_rows:
-        return options
-    C, D = n_components, data.n_columns
-    n_parameters = FAMILIES[kind].n_parameters(C, D) + C * D + (C - 1 if options.learned_weights else 0)
-    return replace(options, tol=max(options.tol, resting(n_parameters, batches.first // PARTS)))
 
 
 def batch_bytes(data: Input) -> int:

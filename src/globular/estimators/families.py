@@ -51,7 +51,7 @@ class FamilyMixture(MixtureEstimator):
         self,
         n_components: int = 1,
         *,
-        smoothing: float = 1e-4,
+        smoothing: float = 1e-3,
         weights: str = "learned",
         tol: float = 1e-3,
         max_iter: int = 100,

@@ -188,3 +188,17 @@ def test_a_truncated_fit_on_a_card_is_that_of_the_cpu(kind: str, weighted: bool)
 def test_many_components_are_truncated_on_a_card_too() -> None:
     model = GaussianMixture(500, covariance_type="diag", tol=0.1, random_state=0, device=ON_TORCH).fit(MANY)
     assert model.algorithm_ == "variational" and model.labels_.shape == (len(MANY),)
+
+
+@pytest.mark.parametrize("kind", ["full", "tied", "spherical"])
+def test_a_fit_with_noise_on_a_card_is_that_of_the_cpu(kind: str) -> None:
+    X = rows_of(3)
+    X[::11] = np.random.default_rng(0).uniform(-20.0, 20.0, size=X[::11].shape)
+    options: dict[str, Any] = {"covariance_type": kind, "noise": True, "random_state": 0, "means_init": X[1 : 1 + C]}
+    here, there = (GaussianMixture(C, device=device, **options).fit(X) for device in ("cpu", ON_TORCH))
+    np.testing.assert_allclose(there.means_, here.means_, rtol=1e-6, atol=1e-8)
+    assert there.noise_weight_ == pytest.approx(here.noise_weight_, rel=1e-6)
+    np.testing.assert_array_equal(there.labels_, here.labels_)
+    np.testing.assert_allclose(there.predict_proba(X), here.predict_proba(X), atol=1e-7)
+    searched = GaussianMixture(C, covariance_type=kind, noise=True, random_state=0, device=ON_TORCH).fit(X)
+    assert 0.0 < searched.noise_weight_ < 0.5

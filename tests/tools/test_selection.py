@@ -228,6 +228,23 @@ def test_same_seed_same_scores_whatever_the_threads(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one.column("silhouette"), again.column("silhouette"))
 
 
+def test_mixtures_are_the_same_whatever_the_threads_and_wherever_rows_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = drawn("diag", 4, 3, 9000)
+    np.save(tmp_path / "x.npy", X)
+    arguments: dict[str, Any] = {"model": "gmm", "covariance_type": ["full", "tied", "diag"], "random_state": 3}
+    one, two = (select(X, range(1, 7), n_threads=n, **arguments) for n in (1, 2))
+    np.testing.assert_array_equal(one.column("bic"), two.column("bic"))
+    np.testing.assert_array_equal(one.best_model_.means_, two.best_model_.means_)
+    monkeypatch.setattr("globular.estimators.inputs.MEMORY_SHARE", 0.0)
+    streamed = select(tmp_path / "x.npy", range(1, 7), **arguments)
+    assert (streamed.best, streamed.best_covariance_type) == (one.best, one.best_covariance_type) == (4, "diag")
+    np.testing.assert_allclose(streamed.column("bic"), one.column("bic"), rtol=1e-6)
+    noisy = globular.GaussianMixture(4, noise=True, random_state=0)
+    np.testing.assert_allclose(clone(noisy).fit(tmp_path / "x.npy").means_, noisy.fit(X).means_, rtol=1e-6)
+
+
 def test_duplicates_end_the_path_with_a_warning() -> None:
     X = np.repeat([[0.0, 0.0], [1.0, 0.0], [5.0, 5.0]], 10, axis=0)
     with pytest.warns(UserWarning, match="fewer distinct rows than 4"):

@@ -91,7 +91,8 @@ class ConditionalMixture(MixtureEstimator):
 
     def aic(self, X: Any, *, missing: bool = False) -> float:
         """Akaike's information criterion on X, where NaN may be `missing` (see `score`); the lower the better."""
-        return 2 * self._n_parameters() - 2 * self._total(X, missing)[0]
+        log_likelihood, _ = self._total(X, missing)
+        return 2 * self._n_parameters() - 2 * log_likelihood
 
     def bic(self, X: Any, *, missing: bool = False) -> float:
         """The Bayesian information criterion on X, where NaN may be `missing` (see `score`); the lower the better."""
@@ -118,6 +119,7 @@ class ConditionalMixture(MixtureEstimator):
         >>> bool(model.icl(X) - model.bic(X) < 1e-3)
         True
         """
+        check_is_fitted(self)
         if missing:
             q = self._judged(X, "probabilities")
             entropy = -float(np.sum(q * np.log(np.maximum(q, np.finfo(np.float64).tiny))))

@@ -375,12 +375,13 @@ class MixtureEstimator(DensityMixin, Estimator):
             raise ValueError(
                 f"means_ holds {mixture.n_components} components, n_components={self.n_components}; fit again"
             )
-        total = mixture.weights.sum() + (0.0 if mixture.noise is None else mixture.noise.weight)
+        noise = self._noise  # that of factor analysers has the name for variances
+        total = mixture.weights.sum() + (0.0 if noise is None else noise.weight)
         if mixture.weights.min() < 0 or abs(total - 1.0) > 1e-6:
             raise ValueError("weights_ must be at least 0 and sum to one; fit again")
         self._check_covariances(mixture)
         if hasattr(self, "labels_"):
-            least = 0 if mixture.noise is None else -1
+            least = 0 if noise is None else -1
             check_indices(self.labels_, "labels_", (None,), self.n_components, least=least)
 
     def _check_covariances(self, mixture: GaussianParameters) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 
@@ -36,7 +37,7 @@ from globular.model.clock import Clock
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters
 from globular.model.noise import Noise
-from globular.model.statistics import F64, I64
+from globular.model.statistics import I64
 from globular.seam.passes import Extremes, Labels
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import Plant
@@ -285,7 +286,7 @@ class GaussianMixture(StepwiseMixture):
         self.__dict__.pop("counts_", None)  # those of the last fit
         self.algorithm_ = "em" if data.incomplete is not None or self.noise else self._choose_algorithm(data)
 
-    def _open_incomplete(self, rows: F64, sample_weight: Any) -> Input:
+    def _open_incomplete(self, rows: NDArray[Any], sample_weight: Any) -> Input:
         """Rows that count with what is known of them, and filled ones, drawn from one Gaussian, to find a start on."""
         names = vars(self).get("feature_names_in_")
         if np.isnan(rows).all(axis=0).any():
@@ -294,9 +295,8 @@ class GaussianMixture(StepwiseMixture):
         counted = choose_rows(rows, weights.rows)
         incomplete = IncompleteRows.of(counted, weights.values, resolve_threads(self.n_threads))
         one = incomplete.one_gaussian()
-        data = self._open(
-            IncompleteRows.of(rows).drawn(one, check_random_state(self.random_state)), sample_weight, reset=True
-        )
+        drawn = IncompleteRows.of(rows).drawn(one, check_random_state(self.random_state)).astype(rows.dtype, copy=False)
+        data = self._open(drawn, sample_weight, reset=True)
         if names is not None:
             self.feature_names_in_ = names
         return replace(data, incomplete=incomplete)

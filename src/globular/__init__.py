@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 from globular._version import __version__
 
 if TYPE_CHECKING:
-    from globular import callbacks, datasets, export, io, plotting, report, seeding
+    from globular import callbacks, coresets, datasets, export, io, plotting, report, seeding
     from globular.estimators.chunky_mixture import ChunkyGaussianMixture
+    from globular.estimators.family_mixtures import BernoulliMixture, PoissonMixture, VonMisesFisherMixture
     from globular.estimators.infinite_counts import InfiniteMultinomialMixture
     from globular.estimators.infinite_mixture import InfiniteGaussianMixture
     from globular.estimators.kmeans import KMeans, k_means
+    from globular.estimators.low_rank_mixture import LowRankGaussianMixture
     from globular.estimators.mixture import GaussianMixture
     from globular.estimators.nested import NestedMiniBatchKMeans
     from globular.estimators.variational_kmeans import VariationalKMeans
@@ -38,8 +40,12 @@ _HOMES = {
     "GaussianMixture": "globular.estimators.mixture",
     "VariationalGaussianMixture": "globular.estimators.variational_mixture",
     "ChunkyGaussianMixture": "globular.estimators.chunky_mixture",
+    "LowRankGaussianMixture": "globular.estimators.low_rank_mixture",
     "InfiniteGaussianMixture": "globular.estimators.infinite_mixture",
     "InfiniteMultinomialMixture": "globular.estimators.infinite_counts",
+    "VonMisesFisherMixture": "globular.estimators.family_mixtures",
+    "PoissonMixture": "globular.estimators.family_mixtures",
+    "BernoulliMixture": "globular.estimators.family_mixtures",
     "balance": "globular.regrouping",
     "cluster_tree": "globular.regrouping",
     "k_means": "globular.estimators.kmeans",
@@ -48,21 +54,26 @@ _HOMES = {
     "select": "globular.selection",
     "warmup": "globular.warming",
 }
-_MODULES = ("callbacks", "datasets", "export", "io", "plotting", "report", "seeding")
+_MODULES = ("callbacks", "coresets", "datasets", "export", "io", "plotting", "report", "seeding")
 
 __all__ = [
+    "BernoulliMixture",
     "ChunkyGaussianMixture",
     "GaussianMixture",
     "InfiniteGaussianMixture",
     "InfiniteMultinomialMixture",
     "KMeans",
+    "LowRankGaussianMixture",
     "NestedMiniBatchKMeans",
+    "PoissonMixture",
     "VariationalGaussianMixture",
     "VariationalKMeans",
+    "VonMisesFisherMixture",
     "__version__",
     "balance",
     "callbacks",
     "cluster_tree",
+    "coresets",
     "datasets",
     "export",
     "io",

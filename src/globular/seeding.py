@@ -80,7 +80,7 @@ def random(
     (3, 2)
     """
     data = _open(X, n_clusters, sample_weight, n_threads, metric)
-    return _cast(result_of(methods.random(data.shard, n_clusters, _generator(random_state))), data)
+    return _cast(result_of(methods.random(data.shard, n_clusters, generator(random_state))), data)
 
 
 def kmeans_plus_plus(
@@ -122,8 +122,8 @@ def kmeans_plus_plus(
     elif n_local_trials == "greedy":
         n_trials = 2 + int(np.log(n_clusters))
     else:
-        n_trials = _whole("n_local_trials", n_local_trials, 'None, "greedy" or a whole number of at least 1')
-    return _cast(result_of(methods.plus_plus(data.shard, n_clusters, _generator(random_state), n_trials)), data)
+        n_trials = whole_number("n_local_trials", n_local_trials, 'None, "greedy" or a whole number of at least 1')
+    return _cast(result_of(methods.plus_plus(data.shard, n_clusters, generator(random_state), n_trials)), data)
 
 
 def afk_mc2(
@@ -158,8 +158,8 @@ def afk_mc2(
     (20, 3)
     """
     data = _open(X, n_clusters, sample_weight, n_threads, metric)
-    length = _whole("chain_length", chain_length, "a whole number of at least 1")
-    return _cast(result_of(methods.afk_mc2(data.shard, n_clusters, _generator(random_state), length)), data)
+    length = whole_number("chain_length", chain_length, "a whole number of at least 1")
+    return _cast(result_of(methods.afk_mc2(data.shard, n_clusters, generator(random_state), length)), data)
 
 
 def kmeans_parallel(
@@ -197,9 +197,9 @@ def kmeans_parallel(
     (20, 3)
     """
     data = _open(X, n_clusters, sample_weight, n_threads, metric)
-    rounds = _whole("n_rounds", n_rounds, "a whole number of at least 1")
+    rounds = whole_number("n_rounds", n_rounds, "a whole number of at least 1")
     factor = _positive("oversampling", oversampling)
-    seeds = result_of(methods.parallel(data.shard, n_clusters, _generator(random_state), rounds, factor))
+    seeds = result_of(methods.parallel(data.shard, n_clusters, generator(random_state), rounds, factor))
     return _cast(seeds, data)
 
 
@@ -240,9 +240,9 @@ def hierarchical(
     ((100, 3), (2000,), (100, 8))
     """
     data = _open(X, n_clusters, sample_weight, n_threads, metric)
-    wanted = _whole("n_neighbors", n_neighbors, "a whole number of at least 1")
+    wanted = whole_number("n_neighbors", n_neighbors, "a whole number of at least 1")
     steps = methods.hierarchical(
-        data.shard, n_clusters, _generator(random_state), wanted, unit_centers=metric == "cosine"
+        data.shard, n_clusters, generator(random_state), wanted, unit_centers=metric == "cosine"
     )
     seeds = result_of(steps)
     labels = np.asarray(data.labels(seeds.centers))  # they may still be on workers
@@ -256,7 +256,7 @@ class Seeding(BaseEstimator):
 def _open(X: Any, n_clusters: int, sample_weight: Any, n_threads: int | None, metric: str) -> Input:
     if metric not in ("euclidean", "cosine"):
         raise ValueError(f'metric={metric!r} must be "euclidean" or "cosine"')
-    _whole("n_clusters", n_clusters, "a whole number of at least 1")
+    whole_number("n_clusters", n_clusters, "a whole number of at least 1")
     data = open_input(
         Seeding(), X, sample_weight, reset=True, unit_rows=metric == "cosine", n_threads=n_threads, at_least=n_clusters
     )
@@ -265,7 +265,8 @@ def _open(X: Any, n_clusters: int, sample_weight: Any, n_threads: int | None, me
     return data
 
 
-def _whole(name: str, value: Any, what: str) -> int:
+def whole_number(name: str, value: Any, what: str) -> int:
+    """A number that a user gave, or an error that says what it must be."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ValueError(f"{name}={value!r} must be {what}")
     return int(value)
@@ -277,7 +278,8 @@ def _positive(name: str, value: Any) -> float:
     return float(value)
 
 
-def _generator(random_state: RandomState) -> np.random.Generator:
+def generator(random_state: RandomState) -> np.random.Generator:
+    """The source of all draws of one call."""
     if isinstance(random_state, np.random.Generator):
         return random_state
     return np.random.default_rng(check_random_state(random_state).randint(2**31, size=4))

@@ -23,8 +23,10 @@ import numpy as np
 from globular.cores import usable_cores
 from globular.errors import DataError
 from globular.estimators.chunky_mixture import ChunkyGaussianMixture
+from globular.estimators.family_mixtures import VonMisesFisherMixture
 from globular.estimators.infinite_mixture import InfiniteGaussianMixture
 from globular.estimators.kmeans import KMeans
+from globular.estimators.low_rank_mixture import LowRankGaussianMixture
 from globular.estimators.mixture import GaussianMixture
 from globular.estimators.nested import NestedMiniBatchKMeans
 from globular.estimators.variational_kmeans import VariationalKMeans
@@ -44,7 +46,9 @@ FITS: list[Any] = [
     GaussianMixture(8, covariance_type="diag", max_iter=5),
     VariationalGaussianMixture(600, max_iter=5),
     ChunkyGaussianMixture(8, max_iter=5),
+    LowRankGaussianMixture(100, 2, max_iter=5),
     InfiniteGaussianMixture(max_iter=5),
+    VonMisesFisherMixture(8, max_iter=5),
 ]
 """The fits that make the kernels of the models."""
 MODELS = list(dict.fromkeys(type(fit).__name__ for fit in FITS))

@@ -41,6 +41,7 @@ from globular.model.dirichlet import InfiniteMixture
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.observations import Moments
 from globular.model.search import Search
+from globular.model.sticks import StickPrior
 from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
 from globular.seam.among import Neighbors, Remembered
@@ -502,7 +503,7 @@ def test_the_gain_of_a_trial_is_what_the_free_energy_falls_by(make: Callable[...
     moments = moments.take(order)
     before = InfiniteMixture.update(prior, (1.0, 1.0), moments)
     shares = data.shares(before.local, np.array([0]), moments.counts[:1]).shares
-    rules = splits.SplitRules((1.0, 1.0), 0.0, 0.0, 10.0)
+    rules = splits.SplitRules(StickPrior(1.0, 1.0), 0.0, 0.0, 10.0)
     (trial,) = splits.try_splits(shares, np.array([0]), moments, [float(moments.counts[1])], prior, rules)
     assert trial.gain > 50 and len(trial.children) == 2
     after = InfiniteMixture.update(prior, (1.0, 1.0), trial.children.join(moments.take(slice(1, 2))))

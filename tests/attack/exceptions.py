@@ -52,15 +52,23 @@ _REASONS = {
         algorithms.ward: EMPTY
         algorithms.mixtures.em: _FALL
         backends.cpu.expect.blocks: ABSENT
+        backends.cpu.expect.nominated: NEGLIGIBLE
         backends.cpu.expect.pairs: ROUNDING
         backends.cpu.expect.remembered: MARGIN
         backends.cpu.expect.rows_of: SMALLEST_SHARE
         estimators.weights: ORDINARY
         model.covariances.family: REG_COVAR RELATIVE_FLOOR LEAST_VARIANCE _ROUNDED
         model.covariances.matrices: _MOST_LIFTS
+        model.exponential.bernoulli: SMALLEST_PROBABILITY LARGEST_PROBABILITY
+        model.exponential.bessel: _TERMS _UNDERFLOW _NEWTON_STEPS _NEWTON_TOLERANCE
+        model.exponential.directions: LARGEST_CONCENTRATION UNIFORM_UP_TO
+        model.exponential.family: LEAST
+        model.exponential.poisson: SMALLEST_RATE
         model.few_rows: NOBODY
         model.gaussian: _WEIGHT_FLOOR
+        model.low_rank: ABSENT
         model.noise: _VARIANCES_OF_WIDTH
+        model.sticks: _TAIL_TERMS _GAMMA_TURNS _GAMMA_TOLERANCE
         model.subspace: INDEPENDENT
         model.wishart: _MOST_LIFTS
     """,
@@ -110,24 +118,33 @@ _REASONS = {
         algorithms.infinite.polishing: _STRENGTHS _LEFT_OUT _USUAL
         algorithms.mixtures.ahead: _ROWS_PER_PARAMETER _SHARE _MOST_STEPS _NEAR _CAUTION
         algorithms.mixtures.chunky: _LAST _WORTH_GOING
+        algorithms.mixtures.coreset: ROWS_PER_GROUP MOST_GROUPS ROWS_PER_SEED
         algorithms.mixtures.em: _COLD
+        algorithms.mixtures.exponential: KMEANS_STEPS KMEANS_TOLERANCE STEPS_ON_PART STEPS_OF_A_SWAP
+        algorithms.mixtures.exponential_swaps: MOST_SWAPS MOST_FAILURES LEAST_RATIO
         algorithms.mixtures.greedy: N_TRIED PARTIAL_STEPS SETTLING_STEPS N_DIRECTIONS
+        algorithms.mixtures.low_rank: POWER_STEPS
         algorithms.mixtures.missing: N_DRAWN ENOUGH_ROWS TOL_SHARE _ITERATIONS_OF_ONE
         algorithms.mixtures.moves: LEAST_RATIO CUTS COLD N_POWERS N_CLOSE ROUGH_TOL STEPS_PER_TRIAL STEPS_PER_DRAW
             MAX_FAILURES FAILURES_PER_DRAW ROWS_OF_A_MEAN WORTH_KEEPING
+        algorithms.mixtures.nested: GROWTH AT_REST CAUTION
         algorithms.mixtures.noise: N_NEIGHBORS LEAST_SHARE MOST_SHARE
         algorithms.mixtures.path: COMPARED STEPS_AHEAD PATIENCE N_SEARCHED
         algorithms.mixtures.pipeline: ROWS_PER_COMPONENT ROWS_PER_PARAMETER KMEANS_STEPS KMEANS_TOLERANCE
             LEAST_FAILURES MOST_FAILURES MOST_TRIALS STEPS_OVER_ALL_ROWS STEPS_PER_STEP STEPS_OF_MOVES
             STEPS_PER_COMPONENT
         algorithms.mixtures.probing: N_PROBES SETTLED_GAIN FINDING_ROUNDS FINDING_PROBES
+        algorithms.mixtures.stepwise: KAPPA
         algorithms.seeding.hierarchical: UPPER_STEPS LAST_STEPS
         algorithms.seeding.named: NEIGHBORS
         algorithms.ward: SOON
+        backends.limits: NOMINEES
         backends.tree.expect: SAMPLED_ROWS
         backends.tree.growth: SAMPLED
+        estimators.nested_mixture: PARTS
         estimators.variational_kmeans: SWAPS_GAIN
         model.cells: VISITS_ABOVE SMALL_CELLS
+        model.low_rank: FAINT
         model.subspace: MARGIN FEWEST_LEADING LEADING_PER_CLUSTER
         model.wishart: BETA_RANGE
     """,

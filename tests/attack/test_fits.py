@@ -35,12 +35,14 @@ MIXTURES = tuple(
     (name, {"covariance_type": kind})
     for name, kinds in {
         "GaussianMixture": ("full", "tied", "diag", "spherical", "tied_spherical"),
-        "VariationalGaussianMixture": ("diag", "spherical", "tied_spherical"),
+        "VariationalGaussianMixture": ("diag", "spherical", "tied_spherical", "full", "tied"),
         "ChunkyGaussianMixture": ("full", "diag"),
         "InfiniteGaussianMixture": ("full", "diag"),
     }.items()
     for kind in kinds
 )
+
+LOW_RANK = ("means_", "weights_", "loadings_", "noise_variances_")
 
 
 def fit(name: str, case: Case, options: dict[str, Any], n_threads: int = 1) -> Any:
@@ -166,3 +168,25 @@ def test_mixtures(name: str, options: dict[str, Any], case: Case) -> None:
     model = fit(name, case, options)
     check_mixture(model, case)
     same_bits(model, fit(name, case, options, n_threads=3), ("means_", "weights_", "covariances_"))
+
+
+def check_low_rank(model: Any, case: Case) -> None:
+    """The mixture of whole matrices is sound, and says the same."""
+    full = model.to_full()
+    check_mixture(full, case)
+    shares = model.predict_proba(case.rows())
+    assert np.all(shares[np.arange(case.n), model.predict(case.rows())] >= shares.max(axis=1) - 1e-4)
+    assert np.isfinite(model.reconstruct(case.rows())).all() and np.isfinite(model.transform(case.rows())).all()
+    if worst_condition(full, case.n_clusters, case.D) < 1e6:
+        wanted = full.score_samples(case.rows())
+        np.testing.assert_allclose(model.score_samples(case.rows()), wanted, rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("noise", ["diag", "tied_spherical"])
+@attack
+@given(case=cases(DENSE, max_rows=200, max_clusters=8), n_candidates=st.integers(1, 8))
+def test_low_rank(noise: str, case: Case, n_candidates: int) -> None:
+    options = {"n_factors": min(2, case.D), "noise": noise, "n_candidates": n_candidates}
+    model = fit("LowRankGaussianMixture", case, options)
+    check_low_rank(model, case)
+    same_bits(model, fit("LowRankGaussianMixture", case, options, n_threads=3), LOW_RANK)

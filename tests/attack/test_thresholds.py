@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 
 import globular
-from attack.cases import Case
+from attack.cases import Case, exactly
 from attack.exceptions import EXCEPTIONS
+from attack.oracle import directions
 from attack.test_files import FILES, whole
-from attack.test_fits import check_centers, check_inertia, check_mixture, fit, same_bits
+from attack.test_fits import LOW_RANK, check_centers, check_inertia, check_low_rank, check_mixture, fit, same_bits
 from attack.thresholds import THRESHOLDS
+from reference import linear
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 THIN = Case(500, 3, 25, "blobs", "float32", "uneven", 0)
@@ -46,6 +48,16 @@ FITS: dict[str, list[tuple[str, Case, dict[str, Any]]]] = {
         ("GaussianMixture", DENSE, {}),
         ("GaussianMixture", DENSE, {"covariance_type": "diag"}),
         ("VariationalGaussianMixture", DENSE, {}),
+    ],
+    "families": [
+        ("VonMisesFisherMixture", DENSE, {}),
+        ("VonMisesFisherMixture", SPARSE, {}),
+        ("VonMisesFisherMixture", WIDE, {"init_params": "k-means++"}),
+    ],
+    "correlated": [
+        ("LowRankGaussianMixture", DENSE, {"n_factors": 2, "n_candidates": 2}),
+        ("LowRankGaussianMixture", DENSE, {"n_factors": 2, "n_candidates": 6}),
+        ("VariationalGaussianMixture", DENSE, {"covariance_type": "full", "n_candidates": 2}),
     ],
     "trees": [("ChunkyGaussianMixture", DENSE, {}), ("InfiniteGaussianMixture", DENSE, {})],
 }
@@ -80,15 +92,30 @@ def test_either_side(name: str, family: str, value: Any, monkeypatch: pytest.Mon
         change(monkeypatch, constant, small)
     for estimator, case, options in FITS[family]:
         model = fit(estimator, case, options)
-        if family in ("mixtures", "trees"):
+        names: tuple[str, ...] = ("means_", "weights_", "covariances_")
+        if family == "families":
+            check_family(model, case)
+            names = ("means_", "weights_", "concentrations_")
+        elif estimator.startswith("LowRank"):
+            check_low_rank(model, case)
+            names = LOW_RANK
+        elif family in ("mixtures", "correlated", "trees"):
             check_mixture(model, case)
-            names: tuple[str, ...] = ("means_", "weights_", "covariances_")
         else:
             check_centers(model, case)
             names = ("cluster_centers_", "labels_")
         if estimator == "KMeans":
             check_inertia(model, case)
         same_bits(model, fit(estimator, case, options, n_threads=3), names)
+
+
+def check_family(model: Any, case: Case) -> None:
+    """Answers as brute force has them."""
+    X = case.rows()
+    q, densities = linear.posterior(directions(exactly(X)), model._mixture().linear)
+    np.testing.assert_allclose(model.score_samples(X), densities, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(model.predict_proba(X), q, atol=1e-5)
+    assert (q[np.arange(len(q)), model.labels_] >= q.max(axis=1) - 1e-9).all()
 
 
 @pytest.mark.parametrize(("name", "family", "value"), [side for side in SIDES if side.values[1] == "files"])

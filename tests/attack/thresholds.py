@@ -192,6 +192,22 @@ _MIXTURES: Mapping[str, Values] = {
     "estimators.mixture.CHUNKY_UP_TO_COLUMNS": (1, NEVER),
     "estimators.variational_mixture.NEIGHBORS_UP_TO": (1, NEVER),
 }
+_FAMILIES: Mapping[str, Values] = {
+    "backends.cpu.expect.linear.ROWS_PER_BLOCK": (1, NEVER),
+    "backends.cpu.expect.linear.NONZEROS_PER_SUM": (1, NEVER),
+    "algorithms.mixtures.exponential.FEWEST_ROWS": (64, NEVER),
+    "algorithms.mixtures.exponential.ROWS_PER_COMPONENT": (1, NEVER),
+    "algorithms.mixtures.exponential.TIMES_MORE_ROWS": (1, NEVER),
+    "algorithms.mixtures.exponential.SWAPS_FROM": (3, NEVER),
+    "algorithms.mixtures.exponential.SWAPS_UP_TO": (1, NEVER),
+    "algorithms.mixtures.exponential_swaps.FEWEST_ROWS": (1, NEVER),
+}
+_CORRELATED: Mapping[str, Values] = {
+    "backends.cpu.expect.full.ROWS_AT_ONCE": (1, NEVER),
+    "backends.cpu.expect.low_rank.PAIRS_PER_TASK": (1, NEVER),
+    "backends.cpu.expect.low_rank.COSTS_AT_ONCE": (1, NEVER),
+    "backends.cpu.expect.low_rank.ROWS_AT_ONCE": (1, NEVER),
+}
 _TREES: Mapping[str, Values] = {
     "backends.tree.expect_neighbors.CELLS_PER_TASK": (4, NEVER),
     "backends.tree.partition.NODES_AT_ONCE": (4, NEVER),
@@ -244,7 +260,7 @@ THRESHOLDS: Mapping[str, tuple[str, Values]] = {
     name: (family, values)
     for family, table in {
         "centers": _CENTERS, "few": _FEW, "seeds": _SEEDS, "batches": _BATCHES, "neighbors": _NEIGHBORS,
-        "mixtures": _MIXTURES, "trees": _TREES, "files": _FILES,
+        "mixtures": _MIXTURES, "families": _FAMILIES, "correlated": _CORRELATED, "trees": _TREES, "files": _FILES,
     }.items()
     for name, values in table.items()
 }  # fmt: skip

@@ -12,13 +12,16 @@ from scipy.special import logsumexp
 
 from globular.backends.cpu import CpuShard
 from globular.backends.host import HostShard
+from globular.backends.limits import NOMINEES
 from globular.model.cells import CenterCells
 from globular.model.chunks import Chunks
 from globular.model.covariances import COLUMNS
 from globular.model.dirichlet import InfiniteMixture
+from globular.model.exponential import Bernoulli, Directions, LinearMixture, Poisson, Surveyed
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import random_graph
 from globular.model.groups import CenterGroups, group_by
+from globular.model.low_rank import LowRankParameters
 from globular.model.nested import Batch, Bounds, NestedSearch
 from globular.model.noise import Noise
 from globular.model.observations import Moments as Observed
@@ -28,19 +31,22 @@ from globular.model.subspace import Subspace
 from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
 from globular.seam.among import Bounded, Down, Neighbors, Probe, Remembered
-from globular.seam.answers import NEAREST, Answer, Centers, Nearest, Own, Truncated
-from globular.seam.mixture_passes import Expect, ExpectChunks, ExpectTied, ExpectWithin, LabelByDensity, RowsOf
+from globular.seam.answers import NEAREST, Answer, Centers, LowRank, Nearest, Own, Truncated
 from reference import assign as hard
-from reference import chunks
+from reference import chunks, linear
 from reference import expect as soft
+from reference import low_rank as factors
 from reference import neighbors as truncated
 from reference import probe as probed
 from reference import seeds as d2
 
+from globular.seam.mixture_passes import (  # isort: skip
+    Expect, ExpectChunks, ExpectLinear, ExpectLowRank, ExpectTied, ExpectWithin, LabelByDensity, RowsOf, Survey,
+)  # fmt: skip
 from globular.seam.passes import (  # isort: skip
-    AddSeeds, AllLabels, Assign, AssignBatch, CellNeighbors, CellSeeds, Extremes, Farthest, Halve, LabelBySeeds, Locate,
-    Moments, Pass, PowerStep, Project, Relabel, RoughCells, ScatterLabels, Spare, SumByLabel, Take, Total,
-    TrySeeds,
+    AddSeeds, AllLabels, Assign, AssignBatch, BlendErrors, CellNeighbors, CellSeeds, Extremes, Farthest, Halve,
+    LabelBySeeds, Locate, Moments, Pass, PowerStep, Project, Relabel, Roots, RoughCells, ScatterLabels, Spare,
+    SumByLabel, Take, Total, TrySeeds,
 )  # fmt: skip
 from globular.seam.tree_passes import (  # isort: skip
     BestCut, CellsOf, ExpectCells, ForgetMembers, Gains, Gap, OpenCut, OpenGaining, OpenHeld, OpenRows, Plant,
@@ -73,10 +79,23 @@ class Problem:
         shapes = {"diag": spread, "full": spread[:, :, None] * np.eye(3), "tied": np.eye(3) + 0.2}
         return GaussianParameters(np.arange(1.0, C + 1) / 45, self.centers, shapes[kind], kind)
 
+    @property
+    def linear(self) -> LinearMixture:
+        return LinearMixture(0.3 * self.centers, np.linspace(-2.0, 1.0, C))
+
+    @property
+    def directions(self) -> Directions:
+        return Directions.of_means(np.arange(1.0, C + 1) / 45, 0.05 * self.centers)
+
     def noisy(self, kind: str = "full") -> GaussianParameters:
         mixture = self.mixture(kind)
         noise = Noise(0.3, self.rows.min(axis=0) - 1.0, self.rows.max(axis=0) + 1.0)
         return replace(mixture, weights=0.7 * mixture.weights, noise=noise)
+
+    @cached_property
+    def low_rank(self) -> LowRankParameters:
+        loadings = np.random.default_rng(2).normal(size=(C, 2, 3))
+        return LowRankParameters(self.mixture().weights, self.centers, loadings, self.mixture().covariances)
 
     @cached_property
     def infinite(self) -> InfiniteMixture[Any]:
@@ -239,6 +258,37 @@ def soft_probe(p: Problem, shard: Any, before: State, after: State, found: Any) 
     kept, wanted, _ = probed.probing_soft_pass(p.rows, p.w, p.mixture(), p.cells, 2, members)
     np.testing.assert_array_equal(after["labels"], kept[:, 0])
     alike(found, expected(p, kept, wanted.n_distances))
+
+
+def full_probe(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    members, mixture = np.full((N, 3), -1, dtype=np.int32), p.mixture("full")
+    members[:, 0] = before["labels"]
+    joint = soft.log_joint(p.rows, mixture)
+    kept, n = probed.nominated_members(p.rows, joint, joint, p.cells, 2, NOMINEES, members)  # matrices are diagonal
+    _, wanted = truncated.kept_statistics(p.rows, p.w, mixture, kept, n)
+    np.testing.assert_array_equal(after["labels"], kept[:, 0])
+    alike(found, some(wanted, "counts", "sums", "scatter", "log_likelihood", "n_distances"))
+
+
+def low_rank_probe(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    members = np.full((N, 3), -1, dtype=np.int32)
+    members[:, 0] = before["labels"]
+    kept, wanted = factors.probing_pass(p.rows, p.w, p.low_rank, p.cells, 2, NOMINEES, members)
+    np.testing.assert_array_equal(after["labels"], kept[:, 0])
+    alike(found, some(wanted, "counts", "sums", "scatter", "cross", "log_likelihood", "n_distances"))
+
+
+def reconstructed(p: Problem) -> list[Any]:
+    q, _ = soft.posterior(p.rows, factors.as_full(p.low_rank))
+    return [factors.reconstruction(p.rows, p.low_rank, p.low_rank.noise, q)]
+
+
+def low_rank_kept(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    members = np.full((N, 3), -1, dtype=np.int32)
+    members[:, 0] = hard.closest_centers(p.rows, p.former)
+    kept, _ = factors.probing_pass(p.rows, p.w, p.low_rank, p.cells, 2, NOMINEES, members)
+    joint = soft.log_joint(p.rows, factors.as_full(p.low_rank))
+    alike(found, [np.array([logsumexp(joint[i, c[c >= 0]]) for i, c in enumerate(kept)])])
 
 
 def claims(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
@@ -404,8 +454,30 @@ CASES = [
     Case("expect with noise", lambda p: Expect(p.noisy()), says(lambda p: soft.soft_pass(p.rows, p.w, p.noisy()))),
     Case("expect tied", lambda p: ExpectTied(p.mixture("tied"), p.centers[0]),
          says(lambda p: soft.tied_pass(p.rows, p.w, p.mixture("tied"), p.centers[0]))),
+    Case("expect linear", lambda p: ExpectLinear(p.linear), says(lambda p: linear.linear_pass(p.rows, p.w, p.linear))),
+    Case("survey counts", lambda p: Survey(Poisson), says(lambda p: Surveyed(int((p.rows < 0).sum()), 0.0))),
+    Case("survey zeros and ones", lambda p: Survey(Bernoulli), says(lambda p: Surveyed(int(
+        ((p.rows != 0) & (p.rows != 1)).sum()), 0.0))),
+    Case("answer directions", lambda p: Answer(p.directions, "log_densities"),
+         says(lambda p: [linear.posterior(p.rows, p.directions.linear)[1]])),
+    Case("answer probabilities of directions", lambda p: Answer(p.directions, "probabilities"),
+         says(lambda p: [linear.posterior(p.rows, p.directions.linear)[0]])),
+    Case("answer components of directions", lambda p: Answer(p.directions, "components"),
+         says(lambda p: [linear.posterior(p.rows, p.directions.linear)[0].argmax(axis=1)])),
+    Case("expect low rank", lambda p: ExpectLowRank(p.low_rank),
+         says(lambda p: factors.exact_pass(p.rows, p.w, p.low_rank))),
+    Case("expect low rank, probe", lambda p: ExpectLowRank(p.low_rank, Probe(p.cells, 2, 3)), low_rank_probe),
+    *(Case(f"answer low rank, {want}", lambda p, x=want: Answer(p.low_rank, x), says(lambda p, x=want: [
+        soft.posterior(p.rows, factors.as_full(p.low_rank))[0 if x == "probabilities" else 1]]), dense=True)
+      for want in ("log_densities", "probabilities")),
+    Case("answer low rank, reconstruction",
+         lambda p: Answer(LowRank(p.low_rank, None, p.low_rank.noise), "reconstruction"), says(reconstructed),
+         dense=True),
+    Case("answer low rank, kept", lambda p: Answer(LowRank(p.low_rank, 3), "log_densities"), low_rank_kept,
+         lambda p: [Assign(p.former), ExpectLowRank(p.low_rank, Probe(p.cells, 2, 3))], dense=True),
     Case("expect neighbors", lambda p: Expect(p.mixture(), Neighbors(p.graph, Search(3, 1, 3, True))), soft_neighbors),
     Case("expect probe", lambda p: Expect(p.mixture(), Probe(p.cells, 2, 3)), soft_probe),
+    Case("expect probe, full", lambda p: Expect(p.mixture("full"), Probe(p.cells, 2, 3)), full_probe),
     *(Case(f"expect remembered, renew={renew}", lambda p, r=renew: Expect(p.mixture("full"), Remembered(r)),
            says(lambda p: some(soft.soft_pass(p.rows, p.w, p.mixture("full")), "counts", "sums", "scatter"), 1e-3),
            lambda p: [Expect(p.mixture("full"), Remembered(True))]) for renew in (True, False)),
@@ -442,6 +514,8 @@ CASES = [
     Case("extremes", lambda p: Extremes(), says(lambda p: np.stack([p.rows.min(axis=0), p.rows.max(axis=0)]))),
     Case("project", lambda p: Project(Subspace(p.rows[0], np.eye(3)[:, :2])), lambda p, s, b, a, found: alike(
         found.take(p.everyone), (p.rows - p.rows[0])[:, :2], 1e-6)),
+    Case("roots", lambda p: Roots(), lambda p, s, b, a, found: alike(
+        found.take(p.everyone), np.sign(p.rows) * np.sqrt(np.abs(p.rows)), 1e-6)),
     Case("power step", lambda p: PowerStep(Subspace(p.rows[0], np.eye(3)[:, :2])), says(lambda p: (
         (p.w[:, None] * (p.rows - p.rows[0])).T @ (p.rows - p.rows[0])[:, :2]), 1e-5)),
     *(Case(f"take {what}", lambda p, x=what: Take(np.array([170, 3, 60, 3]), x), says(
@@ -460,6 +534,9 @@ CASES = [
     Case("label by seeds", lambda p: LabelBySeeds(),
          leaves("labels", lambda p, b: hard.closest_centers(p.rows, p.centers)),
          lambda p: [Assign(p.former), AddSeeds(p.centers)]),
+    Case("blend errors", lambda p: BlendErrors(np.arange(1.0, C + 1), 0.25), lambda p, s, b, a, found: alike(
+        s.take(p.everyone, "errors"), p.w * d2.blended(p.rows, p.w, p.former, np.arange(1.0, C + 1), 0.25)),
+        lambda p: [AddSeeds(p.former)]),
     Case("relabel", lambda p: Relabel(np.arange(C, dtype=np.int32)[::-1].copy()),
          leaves("labels", lambda p, b: C - 1 - b["labels"])),
     Case("cell seeds", lambda p: CellSeeds(np.array([0, 70, N]), np.array([2, 3]), np.full(5, 0.6)), cell_seeds),

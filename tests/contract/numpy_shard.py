@@ -9,11 +9,13 @@ import numpy as np
 from globular.backends.blocks import BlockShard
 from globular.model import statistics
 from globular.model.dirichlet import InfiniteMixture
+from globular.model.exponential import ExponentialMixture, Surveyed
 from globular.model.nested import NestedStatistics
 from globular.seam import answers, mixture_passes, passes
 from globular.seam.among import Down, Neighbors, Probe
 from reference import assign as hard
 from reference import expect as soft
+from reference import linear
 from reference import neighbors as truncated
 from reference import seeds as d2
 
@@ -135,6 +137,23 @@ def label_by_density(shard: NumpyShard, work: mixture_passes.LabelByDensity) -> 
     shard.labels[:] = log_joint(shard, work.mixture).argmax(axis=1)
 
 
+@NumpyShard.implements(mixture_passes.Survey)
+def survey(shard: NumpyShard, work: mixture_passes.Survey) -> Surveyed:
+    if work.family.unit_rows:
+        return Surveyed(int((shard.x == 0).all(axis=1).sum()), 0.0)
+    base = work.family.log_base(shard.x)
+    return Surveyed(int(work.family.are_invalid(shard.x).sum()), 0.0 if base is None else float(shard.w @ base.sum(1)))
+
+
+@NumpyShard.implements(answers.Answer, ExponentialMixture)
+def answer_linear(shard: NumpyShard, work: answers.Answer) -> list[Any]:
+    q, densities = linear.posterior(shard.x, work.model.linear)
+    base = work.model.log_base(shard.x)
+    densities = densities if base is None else densities + base.sum(axis=1)
+    found = {"probabilities": q, "components": q.argmax(axis=1), "total": float(shard.w @ densities)}
+    return [found.get(work.want, densities)]
+
+
 @NumpyShard.implements(answers.Answer)
 def answer(shard: NumpyShard, work: answers.Answer) -> list[Any]:
     if isinstance(work.model, answers.Centers):
@@ -173,3 +192,4 @@ simple(mixture_passes.ExpectWithin, lambda x, w, s, p: soft.within_pass(x, w, p.
 simple(passes.TrySeeds, lambda x, w, s, p: d2.trial_potentials(x, w, s.squared_distances, p.seeds))
 simple(passes.Moments, lambda x, w, s, p: statistics.ColumnMoments(((s.total_weight, *hard.column_moments(x, w)),)))
 simple(passes.Extremes, lambda x, w, s, p: np.stack([x.min(axis=0), x.max(axis=0)]))
+simple(mixture_passes.ExpectLinear, lambda x, w, s, p: linear.linear_pass(x, w, p.mixture))

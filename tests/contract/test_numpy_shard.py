@@ -10,14 +10,17 @@ import pytest
 from numpy_shard import NumpyShard
 
 from globular import (
+    BernoulliMixture,
     ChunkyGaussianMixture,
     GaussianMixture,
     InfiniteGaussianMixture,
     InfiniteMultinomialMixture,
     KMeans,
     NestedMiniBatchKMeans,
+    PoissonMixture,
     VariationalGaussianMixture,
     VariationalKMeans,
+    VonMisesFisherMixture,
 )  # fmt: skip
 from globular.backends.cpu import CpuShard
 from makers import blobs, weights_for
@@ -35,6 +38,9 @@ EXACT = {
     "em": lambda: GaussianMixture(6, random_state=0),
     "em, diag": lambda: GaussianMixture(6, covariance_type="diag", random_state=0),
     "chunky": lambda: ChunkyGaussianMixture(6, random_state=0),
+    "von Mises-Fisher": lambda: VonMisesFisherMixture(6, means_init=ROWS[:6]),
+    "Poisson": lambda: PoissonMixture(4, means_init=COUNTS[::100]),
+    "Bernoulli": lambda: BernoulliMixture(4, means_init=ROWS[:4] > 0),
     "infinite": lambda: InfiniteGaussianMixture(random_state=0),
     "infinite counts": lambda: InfiniteMultinomialMixture(random_state=0),
 }
@@ -48,7 +54,8 @@ BY_ALL = {
 
 def fitted(make: Callable[[], Any], shard: type, weighted: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list]:
     """A model fitted on shards of a kind, and all that it says of the rows."""
-    rows = COUNTS if isinstance(make(), InfiniteMultinomialMixture) else ROWS
+    rows = COUNTS if isinstance(make(), InfiniteMultinomialMixture | PoissonMixture) else ROWS
+    rows = ROWS > 0 if isinstance(make(), BernoulliMixture) else rows
     with monkeypatch.context() as patch:
         patch.setattr("globular.backends.registry.CpuShard", shard)
         model = make().fit(rows, sample_weight=weights_for(len(rows)) if weighted else None)

@@ -427,3 +427,67 @@ def test_streamed_rows(accelerate: bool, tmp_path: Path, monkeypatch: pytest.Mon
     assert streamed.n_components_ == expected.n_components_ == 4
     assert streamed.free_energy_ == pytest.approx(expected.free_energy_, rel=1e-6)
     assert adjusted_rand_score(labels, streamed.predict(tmp_path / "rows.npy")) > 0.99
+
+
+# Other sticks --------------------------------------------------------------------------------------------------------
+
+
+def power_law(seed: int = 0) -> Any:
+    """Clusters whose sizes fall off like a power of their rank, the small ones of a few rows."""
+    rng = np.random.default_rng(seed)
+    sizes = np.maximum(600 * np.arange(1, 41) ** -1.5, 2).astype(int)
+    X = np.repeat(rng.normal(size=(40, 2)) * 15, sizes, axis=0) + rng.normal(size=(sizes.sum(), 2))
+    return X[rng.permutation(len(X))]
+
+
+@pytest.mark.parametrize("how", [{"discount": 0.4}, {"concentration": "gamma"}])
+@pytest.mark.parametrize("truncation", ["nested", "fixed"])
+def test_the_bound_rises_with_other_sticks(how: dict[str, Any], truncation: str) -> None:
+    model = InfiniteGaussianMixture(truncation=truncation, accelerate=False, random_state=0, tol=1e-6, **how)
+    model.fit(power_law())
+    bounds = np.array(model.lower_bounds_[: -1 if truncation == "nested" else None])
+    steps = np.diff(bounds)
+    assert (steps >= -1e-9 * np.abs(bounds[1:])).all()
+    assert model.weights_.sum() + model.remaining_weight_ == pytest.approx(1.0)
+
+
+def test_no_discount_is_the_same_fit() -> None:
+    X = power_law()
+    plain, zero = (InfiniteGaussianMixture(random_state=0, **how).fit(X) for how in ({}, {"discount": 0.0}))
+    np.testing.assert_array_equal(plain.means_, zero.means_)
+    assert plain.free_energy_ == zero.free_energy_ and plain.prior_.keys() == zero.prior_.keys()
+
+
+def test_a_discount_finds_more_of_sizes_that_follow_a_power() -> None:
+    how = {"min_split_gain": 0.0, "min_component_weight": 1.0, "prior": {"covariance": 4 * np.eye(2)}}
+    found = []
+    for discount in (0.0, 0.6):
+        model = InfiniteGaussianMixture(discount=discount, accelerate=False, random_state=0, **how)
+        found.append(sum(model.fit(power_law(seed)).n_components_ for seed in range(4)))
+    assert found[1] > found[0]
+
+
+@pytest.mark.parametrize("model", [InfiniteGaussianMixture, InfiniteMultinomialMixture])
+@pytest.mark.parametrize("how", [{"discount": 0.4}, {"concentration": {"shape": 2.0, "rate": 3.0}}])
+def test_other_sticks_are_saved(model: Any, how: dict[str, Any], tmp_path: Path) -> None:
+    X = np.random.default_rng(0).poisson(4.0, size=(200, 3)).astype(float)
+    fitted = model(random_state=0, **how).fit(X)
+    restored = globular.load(globular.save(fitted, tmp_path / "model"))
+    np.testing.assert_array_equal(restored.predict_proba(X), fitted.predict_proba(X))
+    np.testing.assert_array_equal(restored.score_samples(X), fitted.score_samples(X))
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"discount": 1.0}, "discount"),
+        ({"discount": 0.5, "concentration": (0.4, 1.0)}, "discount=0.5 must be less than the first number"),
+        ({"discount": 0.5, "concentration": "gamma"}, "discount=0.5 needs a number for concentration"),
+        ({"concentration": {"shape": -1.0}}, "a Gamma prior has a positive 'shape'"),
+        ({"concentration": {"scale": 1.0}}, "a Gamma prior has a positive 'shape'"),
+        ({"concentration": "beta"}, "concentration"),
+    ],
+)
+def test_sticks_that_cannot_be_are_refused(how: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        InfiniteGaussianMixture(**how).fit(np.eye(9))

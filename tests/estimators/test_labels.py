@@ -19,9 +19,13 @@ FITS: dict[str, tuple[Any, Any]] = {
     **{f"{cls.__name__}, cosine": (cls(30, metric="cosine"), X) for cls in KMEANS},
     "GaussianMixture": (globular.GaussianMixture(4), X),
     "VariationalGaussianMixture": (globular.VariationalGaussianMixture(20), X),
+    "LowRankGaussianMixture": (globular.LowRankGaussianMixture(20, 2), X),
     "ChunkyGaussianMixture": (globular.ChunkyGaussianMixture(4), X),
     "InfiniteGaussianMixture": (globular.InfiniteGaussianMixture(), X),
     "InfiniteMultinomialMixture": (globular.InfiniteMultinomialMixture(), COUNTS),
+    "VonMisesFisherMixture": (globular.VonMisesFisherMixture(4), X),
+    "PoissonMixture": (globular.PoissonMixture(4), COUNTS),
+    "BernoulliMixture": (globular.BernoulliMixture(4), COUNTS > 3),
 }
 
 

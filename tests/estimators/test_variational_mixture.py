@@ -303,7 +303,7 @@ def test_clone_pickle_save_and_load(tmp_path: Path) -> None:
     "options",
     [
         {"n_components": 0}, {"n_candidates": 0}, {"n_neighbors": 0}, {"search": "near"},
-        {"covariance_type": "full"}, {"weights": "free"}, {"tol": -1.0}, {"reg_covar": -1.0}, {"init": "guess"},
+        {"covariance_type": "whole"}, {"weights": "free"}, {"tol": -1.0}, {"reg_covar": -1.0}, {"init": "guess"},
         {"n_threads": 0}, {"max_time": 0.0},
     ],
     ids=str,
@@ -404,3 +404,40 @@ def test_labels_of_many_components_come_by_cells(n: int) -> None:
     np.testing.assert_array_equal(model.labels_, model.predict(X, exact=n < 500))
     facade = GaussianMixture(n, algorithm="variational", covariance_type="diag", random_state=0, tol=0.5)
     assert (facade.fit(X).labels_ == facade.predict(X)).mean() > 0.97
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied"])
+def test_matrices_are_probed(covariance_type: str) -> None:
+    random = np.random.default_rng(0)
+    roots, means = random.normal(size=(30, 4, 4)), 6.0 * random.normal(size=(30, 4))
+    labels = random.integers(30, size=4000)
+    X = means[labels] + np.einsum("nde,ne->nd", roots[labels if covariance_type == "full" else 0 * labels],
+                                  random.normal(size=(4000, 4)))  # fmt: skip
+    given = {"covariance_type": covariance_type, "init": means + 0.3, "random_state": 0, "reg_covar": 0.0}
+    model = VariationalGaussianMixture(30, **given).fit(X)
+    assert model.search_ == "probing" and (np.diff(model.lower_bounds_) >= -1e-9).all()
+    exact = GaussianMixture(30, covariance_type=covariance_type, means_init=means + 0.3, reg_covar=0.0).fit(X)
+    assert model.score(X) > exact.score(X) - 0.05
+    assert model.lower_bound_ <= model.score(X) + 1e-9
+    assert np.abs(model.score_samples(X, exact=False) - model.score_samples(X)).mean() < 0.05
+    assert (model.predict(X, exact=False) == model.predict(X)).mean() > 0.99
+    again = VariationalGaussianMixture(30, n_threads=1, **given).fit(X)
+    np.testing.assert_array_equal(again.covariances_, model.covariances_)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_all_matrices_for_candidates_are_exact_em() -> None:
+    X = np.random.default_rng(0).normal(size=(300, 3)) @ np.diag([1.0, 2.0, 3.0])
+    given: dict[str, Any] = {"covariance_type": "full", "tol": 0.0, "reg_covar": 0.0, "random_state": 0}
+    model = VariationalGaussianMixture(4, n_candidates=4, init=X[:4], max_iter=6, **given)
+    start = clone(model).set_params(max_iter=0).fit(X)
+    exact = GaussianMixture(
+        4, weights_init=start.weights_, means_init=start.means_, precisions_init=start.precisions_, max_iter=6, **given
+    ).fit(X)
+    np.testing.assert_allclose(model.fit(X).lower_bounds_, exact.lower_bounds_, rtol=1e-10)
+    np.testing.assert_allclose(model.covariances_, exact.covariances_, rtol=1e-8, atol=1e-8)
+
+
+def test_matrices_are_not_searched_by_neighborhoods() -> None:
+    with pytest.raises(ValueError, match="covariance_type='full' takes search='probing'"):
+        VariationalGaussianMixture(4, covariance_type="full", search="neighbors").fit(np.eye(8))

@@ -19,8 +19,10 @@ from globular import (
     InfiniteMultinomialMixture,
     KMeans,
     NestedMiniBatchKMeans,
+    PoissonMixture,
     VariationalGaussianMixture,
     VariationalKMeans,
+    VonMisesFisherMixture,
     seeding,
 )
 from globular.estimators import inputs
@@ -49,6 +51,8 @@ MIXTURES = [
     VariationalGaussianMixture(30, search="neighbors", covariance_type="diag"),
     ChunkyGaussianMixture(5),
     ChunkyGaussianMixture(5, init="greedy", covariance_type="diag"),
+    VonMisesFisherMixture(3),
+    PoissonMixture(5),
 ]
 INFINITE = [
     InfiniteGaussianMixture(),
@@ -160,7 +164,8 @@ def test_all_weight_on_one_row(estimator):
         assert np.isfinite(model.means_).all() and model.n_components_ >= 1
         return
     found = model.cluster_centers_ if hasattr(model, "cluster_centers_") else model.means_
-    expected = X[17] / (np.linalg.norm(X[17]) if getattr(model, "metric", "") == "cosine" else 1)
+    of_directions = getattr(model, "metric", "") == "cosine" or isinstance(model, VonMisesFisherMixture)
+    expected = X[17] / (np.linalg.norm(X[17]) if of_directions else 1)
     assert np.allclose(found, expected, rtol=1e-6)
     for value in parameters(model).values():
         assert np.isfinite(value).all()

@@ -35,6 +35,7 @@ MODELS = {
     "mixture-tied": globular.GaussianMixture(6, covariance_type="tied", random_state=0),
     "variational-mixture": globular.VariationalGaussianMixture(6, random_state=0),
     "chunky": globular.ChunkyGaussianMixture(6, random_state=0),
+    "low-rank": globular.LowRankGaussianMixture(6, 2, random_state=0),
     "infinite": globular.InfiniteGaussianMixture(random_state=0),
     "infinite-counts": globular.InfiniteMultinomialMixture(random_state=0),
 }

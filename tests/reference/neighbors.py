@@ -16,7 +16,7 @@ from globular.model.graph import Graph
 from globular.model.search import Search
 from globular.model.statistics import F64, HardStatistics, SoftStatistics
 from reference.assign import squared_distances
-from reference.expect import log_joint
+from reference.expect import log_joint, scatter_of
 
 HORIZON = 2.25
 """Squared: a random candidate half as far again as the farthest neighbour is none."""
@@ -181,11 +181,11 @@ def kept_statistics(
     q = np.where(inside, np.exp(joint - log_terms[:, None]), 0.0)
     votes = weights[:, None] * q
     differences = rows[:, None, :] - mixture.means
-    squares = np.einsum("nc,ncd,ncd->cd", votes, differences, differences)
+    matrices = np.einsum("nc,ncd,nce->cde", votes, differences, differences)
     statistics = SoftStatistics(
         counts=votes.sum(axis=0),
         sums=np.einsum("nc,ncd->cd", votes, differences),
-        scatter=mixture.family.scatter.from_squares(squares),
+        scatter=scatter_of(matrices, mixture.family.scatter),
         log_likelihood=float(weights @ log_terms),
         total_weight=float(weights.sum()),
         n_distances=n_distances,

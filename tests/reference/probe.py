@@ -50,6 +50,29 @@ def probing_pass(
     return new_labels, best
 
 
+def nominated_members(
+    rows: F64, joint: F64, by_columns: F64, cells: CenterCells | None, n_probes: int, n_nominees: int,
+    members: NDArray[np.int32],
+) -> tuple[NDArray[np.int32], int]:  # fmt: skip
+    """New K(n), best first by log p(c, x), `joint`, and the number of distances.
+
+    The components of the visited cells that are best by `by_columns` are candidates beside those of K(n).
+    """
+    visits, n_distances = (None, 0) if cells is None else visited_cells(rows, cells, n_probes)
+    kept = np.full_like(members, -1)
+    for i, known in enumerate(members):
+        own, visited = [int(c) for c in known if c >= 0], list[int]()
+        if cells is not None and visits is not None:
+            visited = [int(c) for cell in visits[i] for c in cells.order[cells.starts[cell] : cells.starts[cell + 1]]]
+        seen = np.unique(visited).astype(int)
+        nominees = seen[np.argsort(-by_columns[i, seen], kind="stable")][:n_nominees].tolist()
+        space = own + [c for c in nominees if c not in own]
+        n_distances += len(visited) + len(space)
+        best = [space[k] for k in np.argsort(-joint[i, space], kind="stable")][: len(known)]
+        kept[i, : len(best)] = best
+    return kept, n_distances
+
+
 def probing_soft_pass(
     rows: F64, weights: F64, mixture: GaussianParameters, cells: CenterCells, n_probes: int, members: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], SoftStatistics, float]:

@@ -35,6 +35,12 @@ def seed_distances(rows: F64, weights: F64, seeds: F64) -> SeedDistances:
     return SeedDistances(d2, distances.argmin(axis=1), float(weights @ d2))
 
 
+def blended(rows: F64, weights: F64, seeds: F64, of_seeds: F64, share: float) -> F64:
+    """What the d² of `BlendErrors` must be after these seeds."""
+    found = seed_distances(rows, weights, seeds)
+    return of_seeds[found.seeds] + share * found.d2
+
+
 def trial_potentials(rows: F64, weights: F64, d2: F64, centers: F64) -> F64:
     """Σ w min(d², ‖x − m‖²) for each trial."""
     return weights @ np.minimum(d2[:, None], pairwise(rows, centers))

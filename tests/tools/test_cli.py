@@ -91,7 +91,7 @@ def test_fit_tells_compiling_apart(
 
 
 def test_help_names_no_types_of_python(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("", "fit", "select", "predict", "info", "report", "export", "demo", "bench", "warmup"):
+    for name in ("", "fit", "select", "predict", "info", "report", "export", "coreset", "demo", "bench", "warmup"):
         assert command(*name.split(), "--help") == 0
         assert not re.search(r"<\w[\w ]*[>|]|list\[", capsys.readouterr().out), name
 
@@ -112,14 +112,14 @@ def test_fit_a_mixture(data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", Model)
 def test_every_estimator_can_be_fitted_and_used(kind: Model, data: Path, tmp_path: Path) -> None:
-    if kind is Model.InfiniteMultinomialMixture:
+    if kind in (Model.InfiniteMultinomialMixture, Model.PoissonMixture, Model.BernoulliMixture):
         rows = np.random.default_rng(0).poisson([[8, 1, 1], [1, 1, 8]], size=(60, 2, 3)).reshape(-1, 3)
-        np.save(data, rows.astype(np.float32))
+        np.save(data, (rows > 3 if kind is Model.BernoulliMixture else rows).astype(np.float32))
     folder, labels, later = (tmp_path / name for name in ("model", "labels.npy", "later.npy"))
     infinite = kind.name.startswith("Infinite")
     options = [] if infinite else ["-k", 5]
     assert command("fit", data, "--model", kind, "-o", folder, "--labels", labels, "--seed", 0, *options) == 0
-    size = {} if infinite else {"n_components" if "gmm" in kind else "n_clusters": 5}
+    size = {} if infinite else {"n_clusters" if "kmeans" in kind else "n_components": 5}
     expected = getattr(globular, kind.name)(**size, random_state=0).fit(np.load(data))
     model, centers = globular.load(folder), "cluster_centers_" if "kmeans" in kind else "means_"
     assert type(model) is type(expected)

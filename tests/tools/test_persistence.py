@@ -623,6 +623,8 @@ MODELS: dict[str, Any] = {
     "soft": lambda: globular.VariationalGaussianMixture(4, random_state=0),
     "infinite": lambda: globular.InfiniteGaussianMixture(random_state=0),
     "counts": lambda: globular.InfiniteMultinomialMixture(random_state=0),
+    "directions": lambda: globular.VonMisesFisherMixture(2, random_state=0),
+    "poisson": lambda: globular.PoissonMixture(2, random_state=0),
 }
 
 
@@ -694,6 +696,12 @@ def one(value: float) -> Any:
         ("counts", "posterior_.counts", one(0)),
         ("counts", "prior_.counts", lambda a: a[:2]),
         ("counts", "prior_.sticks", lambda a: np.append(a, 1)),
+        ("directions", "concentrations_", lambda a: -a),
+        ("directions", "concentrations_", lambda a: a[:1]),
+        ("directions", "weights_", lambda a: 2 * a),
+        ("poisson", "means_", one(0)),
+        ("poisson", "means_", one(-1)),
+        ("poisson", "means_", lambda a: a[:, :2]),
     ],
 )
 def test_arrays_that_do_not_go_together_are_refused(copied: Any, model: str, array: str, change: Any) -> None:

@@ -22,6 +22,7 @@ from globular.kernels.state import locate_in_runs, rename, settle_runs, sum_by_k
 from globular.model.statistics import F64
 from globular.seam.passes import (
     AllLabels,
+    BlendErrors,
     Index,
     LabelBySeeds,
     Labels,
@@ -276,6 +277,13 @@ def scatter_labels(shard: HostShard, work: ScatterLabels) -> None:
 @HostShard.implements(LabelBySeeds)
 def label_by_seeds(shard: HostShard, work: LabelBySeeds) -> None:
     shard.labels[:] = shard.closest_seeds
+
+
+@HostShard.implements(BlendErrors)
+def blend_errors(shard: HostShard, work: BlendErrors) -> None:
+    d2 = shard.squared_distances
+    d2 *= work.share
+    d2 += np.asarray(work.of_seeds)[shard.closest_seeds]
 
 
 @HostShard.implements(Relabel)

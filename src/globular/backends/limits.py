@@ -8,6 +8,8 @@ SORT_UP_TO = 1 << 30
 """Largest copy of the rows, in bytes. A fixed limit: the same fit takes the same steps on any machine."""
 HASH_SIZE = 1 << 15
 """Least number of places in a thread's table of pairs of clusters."""
+NOMINEES = 8
+"""Components of low rank that a search nominates for every row."""
 NODES_PER_LEAF_SIZE = 2.8
 """Nodes are about this number times N / leaf_size (measured on Gaussian data; most leaves are half full or more)."""
 

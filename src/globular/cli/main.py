@@ -15,6 +15,7 @@ import typer
 
 from globular._version import __version__
 from globular.cli.bench import bench
+from globular.cli.coreset import coreset
 from globular.cli.demo import demo
 from globular.cli.export import export
 from globular.cli.fit import fit
@@ -27,7 +28,7 @@ from globular.cli.warmup import warmup
 from globular.errors import GlobularError
 
 app = typer.Typer(name="globular", epilog="New here? Run: globular demo", add_completion=False, rich_markup_mode="rich")
-for command in (fit, select, predict, info, report, export, demo, bench, warmup):
+for command in (fit, select, predict, info, report, export, coreset, demo, bench, warmup):
     app.command()(command)
 
 # Typer carries its own copy of click in some versions and imports the package in others: ask it for the class.

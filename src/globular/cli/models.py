@@ -23,8 +23,12 @@ class Model(StrEnum):
     GaussianMixture = "gmm"
     VariationalGaussianMixture = "variational-gmm"
     ChunkyGaussianMixture = "chunky-gmm"
+    LowRankGaussianMixture = "low-rank-gmm"
     InfiniteGaussianMixture = "infinite-gmm"
     InfiniteMultinomialMixture = "infinite-multinomial"
+    VonMisesFisherMixture = "von-mises-fisher"
+    PoissonMixture = "poisson"
+    BernoulliMixture = "bernoulli"
 
 
 def model_there(folder: Path, *, resume: bool, force: bool, quiet: bool) -> Any | None:

@@ -62,7 +62,8 @@ ModelOption = Annotated[
 AlgorithmOption = Annotated[
     str | None,
     typer.Option(
-        "--algorithm", help="auto (default); lloyd, yinyang or probing for kmeans, em, variational or chunky for gmm."
+        "--algorithm",
+        help="auto (default); lloyd, yinyang or probing for kmeans, em, nested, variational or chunky for gmm.",
     ),
 ]
 InitOption = Annotated[

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from numbers import Real
 from operator import index
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils._param_validation import StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite.data import CellData, CellOptions, RowData
@@ -28,7 +29,7 @@ from globular.model.gaussian import GaussianParameters
 from globular.model.history import History
 from globular.model.observations import Prior
 from globular.model.statistics import F64, I64
-from globular.model.sticks import Sticks
+from globular.model.sticks import StickPrior, Sticks
 from globular.seam.answers import Answer
 from globular.seam.passes import Labels
 from globular.seam.shard import Shard, answer
@@ -53,7 +54,8 @@ class InfiniteEstimator(MixtureEstimator):
         "n_candidates": [None, FROM_ONE],
         "min_split_gain": [NOT_NEGATIVE],
         "min_component_weight": [NOT_NEGATIVE],
-        "concentration": [POSITIVE, tuple, list],
+        "concentration": [POSITIVE, tuple, list, StrOptions({"gamma"}), dict],
+        "discount": [Interval(Real, 0, 1, closed="left")],
         "tol": [POSITIVE],
         "n_init": [FROM_ONE],
         "init_params": [StrOptions(set(MEANS_METHODS)), "array-like"],
@@ -65,6 +67,7 @@ class InfiniteEstimator(MixtureEstimator):
     min_split_gain: float
     min_component_weight: float
     concentration: Any
+    discount: float
     tol: float
     init_params: Any
     posterior_: dict[str, F64]
@@ -81,7 +84,7 @@ class InfiniteEstimator(MixtureEstimator):
 
     @abstractmethod
     def _publish_posterior(self, mixture: Mixture) -> None:
-        """Set the attributes of the components and the sticks."""
+        """Set the attributes of the components."""
 
     @abstractmethod
     def _infinite(self) -> Mixture:
@@ -89,7 +92,7 @@ class InfiniteEstimator(MixtureEstimator):
 
     def _given_prior(self) -> GivenPrior:
         """What the parameters say of the components and of their number, checked."""
-        return GivenPrior({}, stick_prior(self.concentration), self.max_components)
+        return GivenPrior({}, stick_prior(self.concentration, self.discount), self.max_components)
 
     def _check_rows(self, data: Input) -> None:
         """Refuse weights that cannot be numbers of rows, which a Dirichlet process takes them for."""
@@ -175,10 +178,10 @@ class InfiniteEstimator(MixtureEstimator):
     def _publish(self, data: Input, spare: Callable[[], F64], step: Step[Mixture], history: History) -> None:
         self._publish_posterior(step.model)
         sticks = step.model.sticks
+        self._publish_sticks(sticks)
         self.weights_ = sticks.weights
         self.remaining_weight_ = sticks.remainder
-        held = sticks.first - sticks.alpha[0]
-        self.n_components_ = int((held >= 1.0).sum()) if sticks.closed else step.model.T
+        self.n_components_ = int((sticks.held >= 1.0).sum()) if sticks.closed else step.model.T
         self.clusters_ = np.arange(step.model.T)  # until the fit has ended
         self.n_clusters_ = step.model.T
         self._publish_course(data, history, step.stopped)
@@ -269,11 +272,26 @@ class InfiniteEstimator(MixtureEstimator):
         self.n_clusters_ = vars(self).get("n_clusters_", mixture.T)
         check_indices(self.clusters_, "clusters_", (mixture.T,), self.n_clusters_)
 
+    def _publish_sticks(self, sticks: Sticks) -> None:
+        """Add the sticks and their prior to what is known of the components."""
+        prior = sticks.alpha
+        self.posterior_ = {"sticks": np.column_stack([sticks.first, sticks.second]), **self.posterior_}
+        self.prior_ = {"sticks": np.array([prior.first, prior.second]), **self.prior_}
+        if prior.discount:
+            self.prior_["discount"] = prior.discount
+        if sticks.concentration is not None:
+            self.posterior_["concentration"] = np.array(sticks.concentration)
+            self.prior_["concentration"] = np.array(prior.gamma)
+
     def _sticks(self) -> Sticks:
         """The sticks that the attributes hold."""
         alpha = checked_floats(self.prior_["sticks"], "prior_['sticks']", (2,), positive=True)
         both = checked_floats(self.posterior_["sticks"], "posterior_['sticks']", (None, 2), positive=True)
-        return Sticks((float(alpha[0]), float(alpha[1])), both[:, 0], both[:, 1], closed=self.truncation == "fixed")
+        discount = checked_floats(self.prior_.get("discount", 0.0), "prior_['discount']", ())
+        if not 0 <= discount < alpha[0]:
+            raise ValueError("prior_['discount'] must be at least 0 and less than prior_['sticks'][0]; fit again")
+        prior = StickPrior(float(alpha[0]), float(alpha[1]), float(discount))
+        return Sticks(prior, both[:, 0], both[:, 1], closed=self.truncation == "fixed")
 
     def _mixture(self) -> GaussianParameters:
         return self._infinite().local

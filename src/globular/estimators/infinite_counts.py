@@ -36,8 +36,8 @@ class InfiniteMultinomialMixture(InfiniteEstimator):
     ----------
     smoothing : float or array of shape (n_features,), default=1.0
         Dirichlet prior of the shares: counts that every component begins with.
-    accelerate, truncation, max_components, n_candidates, min_split_gain, min_component_weight, concentration, tol, \
-max_iter, n_init, init_params
+    accelerate, truncation, max_components, n_candidates, min_split_gain, min_component_weight, concentration, \
+discount, tol, max_iter, n_init, init_params
         As in :class:`InfiniteGaussianMixture`.
     {max_time, random_state, verbose, callbacks, n_threads}
 
@@ -84,6 +84,7 @@ n_distances_
         min_split_gain: float = 0.02,
         min_component_weight: float = 10.0,
         concentration: Any = 1.0,
+        discount: float = 0.0,
         tol: float = 1e-3,
         max_iter: int = 1000,
         max_time: float | None = None,
@@ -102,6 +103,7 @@ n_distances_
         self.min_split_gain = min_split_gain
         self.min_component_weight = min_component_weight
         self.concentration = concentration
+        self.discount = discount
         self.tol = tol
         self.max_iter = max_iter
         self.max_time = max_time
@@ -130,12 +132,11 @@ n_distances_
         return counts_prior(data.shard, self.smoothing)
 
     def _publish_posterior(self, mixture: Mixture) -> None:
-        posterior, sticks = mixture.posterior, mixture.sticks
+        posterior = mixture.posterior
         assert isinstance(posterior, CountsPosterior)
         self.means_ = posterior.means
-        self.posterior_ = {"sticks": np.column_stack([sticks.first, sticks.second]), "counts": posterior.a}
-        prior = posterior.prior
-        self.prior_ = {"sticks": np.array(sticks.alpha), "counts": prior.a, "variance": prior.variance}
+        self.posterior_ = {"counts": posterior.a}
+        self.prior_ = {"counts": posterior.prior.a, "variance": posterior.prior.variance}
 
     def _infinite(self) -> Mixture:
         sticks, D = self._sticks(), self.n_features_in_

@@ -69,8 +69,13 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
     min_component_weight : float, default=10
         Rows (or their weight) that a component must hold to be split off, and a cluster to be one: what keeps outliers
         in their cluster.
-    concentration : float or pair of float, default=1.0
+    concentration : float, pair of float, "gamma" or dict, default=1.0
         Prior Beta(1, concentration) of the stick lengths, or Beta of the two numbers; larger means more components.
+        "gamma" gives it a Gamma prior of shape and rate 1, ``{"shape": 2.0, "rate": 0.5}`` one of your own: the
+        concentration then follows from the data.
+    discount : float, default=0.0
+        Of a Pitman–Yor process, less than 1: sizes of components fall off like the power −1 / discount of their rank,
+        so that there are more small ones. 0 is the Dirichlet process, whose sizes fall off exponentially.
     prior : dict or None, default=None
         What is known of a component beforehand, any of: "mean", its expected mean (else the mean of X);
         "mean_precision", how many rows the knowledge of that mean is worth (else 0.01); "degrees_of_freedom", how many
@@ -111,7 +116,8 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
     covariances_, precisions_, precisions_cholesky_ : array
         Inverse of the expected precision, (T, n_features, n_features) for "full", (T, n_features) for "diag".
     posterior_ : dict of array
-        Its parameters: "sticks" (T, 2), "mean_precision" (T,), "means", "degrees_of_freedom" (T,) and "scale".
+        Its parameters: "sticks" (T, 2), "mean_precision" (T,), "means", "degrees_of_freedom" (T,) and "scale";
+        "concentration", shape and rate of its Gamma posterior, where it has a Gamma prior.
     prior_ : dict
         Parameters of the prior, by the same names, as the fit ended with.
     free_energy_ : float
@@ -157,6 +163,7 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
         min_split_gain: float = 0.02,
         min_component_weight: float = 10.0,
         concentration: Any = 1.0,
+        discount: float = 0.0,
         prior: dict[str, Any] | None = None,
         tol: float = 1e-3,
         max_iter: int = 1000,
@@ -176,6 +183,7 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
         self.min_split_gain = min_split_gain
         self.min_component_weight = min_component_weight
         self.concentration = concentration
+        self.discount = discount
         self.prior = prior
         self.tol = tol
         self.max_iter = max_iter
@@ -191,7 +199,7 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
         return gaussian_prior(data.shard, self.covariance_type, self._given_prior().parts)
 
     def _given_prior(self) -> GivenPrior:
-        return translated(self.prior or {}, self.concentration, self.max_components)
+        return translated(self.prior or {}, self.concentration, self.discount, self.max_components)
 
     def _clusters(self, data: Input, seen: GaussianParameters) -> I64:
         if self.truncation == "fixed":  # of as many components as asked for, some may be empty
@@ -199,15 +207,15 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
         return clusters_of(data.shard, seen, self.min_component_weight)
 
     def _publish_posterior(self, mixture: Mixture) -> None:
-        posterior, sticks = mixture.posterior, mixture.sticks
+        posterior = mixture.posterior
         assert isinstance(posterior, GaussianPosterior)
         self.means_ = posterior.m
         self.covariances_ = posterior.covariances
-        seen = posterior.expected_mixture(sticks.log_weights)
+        seen = posterior.expected_mixture(mixture.sticks.log_weights)
         self.precisions_cholesky_ = seen.factors
         self.precisions_ = seen.precisions
-        self.posterior_ = {"sticks": np.column_stack([sticks.first, sticks.second]), **_named(posterior)}
-        self.prior_ = {"sticks": np.array(sticks.alpha), **_named(posterior.prior)}
+        self.posterior_ = _named(posterior)
+        self.prior_ = _named(posterior.prior)
 
     def _infinite(self) -> Mixture:
         sticks, D = self._sticks(), self.n_features_in_

@@ -11,6 +11,7 @@ import numpy as np
 from globular.estimators.mixture_starts import checked_shape
 from globular.model.counts import CountsPrior
 from globular.model.covariances import FAMILIES, CovarianceLimits
+from globular.model.sticks import StickPrior
 from globular.model.wishart import KINDS, GaussianPrior
 from globular.seam.shard import Shard
 
@@ -27,20 +28,35 @@ class GivenPrior(NamedTuple):
 
     parts: dict[str, Any]
     """Of the prior of a component, by our names."""
-    alpha: tuple[float, float]
-    """Beta(α₁, α₂) of the sticks."""
+    alpha: StickPrior
     max_components: int | None
 
 
-def stick_prior(concentration: Any) -> tuple[float, float]:
-    """Beta(α₁, α₂) from one number or two."""
+def stick_prior(concentration: Any, discount: float) -> StickPrior:
+    """The prior of the sticks from one number or two, or a Gamma prior, and a discount."""
+    if isinstance(concentration, str | Mapping):
+        if discount:
+            raise ValueError(f"discount={discount} needs a number for concentration, not a Gamma prior of it")
+        shape, rate = _gamma_prior({} if isinstance(concentration, str) else concentration)
+        return StickPrior(1.0, shape / rate, gamma=(shape, rate))
     pair = (1.0, concentration) if isinstance(concentration, Real) else tuple(concentration)
     if len(pair) != 2 or not all(isinstance(value, Real) and 0 < float(value) < np.inf for value in pair):
         raise ValueError(f"concentration={concentration!r} must be a positive number, or two of them")
-    return float(pair[0]), float(pair[1])
+    if not discount < pair[0]:
+        raise ValueError(f"discount={discount} must be less than the first number of concentration, {pair[0]}")
+    return StickPrior(float(pair[0]), float(pair[1]), float(discount))
 
 
-def translated(given: Mapping[str, Any], concentration: Any, max_components: int | None) -> GivenPrior:
+def _gamma_prior(given: Mapping[str, Any]) -> tuple[float, float]:
+    """Shape and rate; 1 where they are not given."""
+    unknown = sorted(set(given) - {"shape", "rate"})
+    values = [given.get(name, 1.0) for name in ("shape", "rate")]
+    if unknown or not all(isinstance(value, Real) and 0 < float(value) < np.inf for value in values):
+        raise ValueError(f"concentration={dict(given)!r}: a Gamma prior has a positive 'shape' and a positive 'rate'")
+    return float(values[0]), float(values[1])
+
+
+def translated(given: Mapping[str, Any], concentration: Any, discount: float, max_components: int | None) -> GivenPrior:
     """The parts of a prior by our names, and what is given with them by the names of `BayesianGaussianMixture`."""
     unknown = sorted(set(given) - {*_PARTS, *THEIRS})
     if unknown:
@@ -55,9 +71,9 @@ def translated(given: Mapping[str, Any], concentration: Any, max_components: int
         raise ValueError(f"prior[{_MOST!r}]={most!r} must be a whole number of at least 1")
     # None stands for a default there
     parts = {name.removesuffix("_prior"): value for name, value in given.items() if value is not None}
-    alpha = stick_prior(concentration)
     if "weight_concentration" in parts:
-        alpha = 1.0, _positive(parts["weight_concentration"], _WEIGHTS)
+        concentration = _positive(parts["weight_concentration"], _WEIGHTS)
+    alpha = stick_prior(concentration, discount)
     return GivenPrior(
         {name: parts[name] for name in _PARTS if name in parts}, alpha, max_components if most is None else int(most)
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 
-from globular.backends.limits import HASH_SIZE, SORT_UP_TO, tree_bytes
+from globular.backends.limits import HASH_SIZE, NOMINEES, SORT_UP_TO, tree_bytes
 from globular.data.memory import check_fits
 from globular.model.covariances import FAMILIES, ScatterKind
 
@@ -73,6 +73,19 @@ def mixture_bytes(
     # the start: distances, labels and orders, and rows in float64; members, shares and their order in an iteration
     per_row = max(60 * n_rows + min(rows, TAKEN_AT_ONCE) * (5 if C_prime else 2) // 2, (20 + 36 * C_prime) * n_rows)
     return (12 + n_threads) * parameters + per_row + SMALL_THINGS + n_threads * THREAD_BYTES
+
+
+def low_rank_bytes(
+    n_rows: int, n_columns: int, n_components: int, n_factors: int, *, C_prime: int, n_threads: int
+) -> int:
+    """For a mixture of factor analysers: parameters, directions and statistics in eight copies, a dozen of the means.
+
+    A row has candidates with their densities and the order of these, and the start works as for other mixtures.
+    """
+    parameters = 8 * n_components * n_columns * (12 + 8 * n_factors)
+    start = 60 * n_rows + min(8 * n_rows * n_columns, TAKEN_AT_ONCE) * 5 // 2
+    per_row = max(start, (20 + 36 * (C_prime + NOMINEES)) * n_rows)
+    return parameters + per_row + SMALL_THINGS + n_threads * THREAD_BYTES
 
 
 def chunky_bytes(n_rows: int, n_columns: int, leaf_size: int, kind: ScatterKind) -> int:

@@ -13,6 +13,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from globular.algorithms.mixtures.em import CONVERGED, EMOptions, em, em_by
 from globular.algorithms.mixtures.missing import TOL_SHARE, IncompleteRows, search_start
+from globular.algorithms.mixtures.nested import nested_em
 from globular.algorithms.mixtures.pipeline import search_is_short
 from globular.algorithms.steps import Step
 from globular.data.some_rows import choose_rows
@@ -23,9 +24,11 @@ from globular.estimators.conditional import checked_parameters
 from globular.estimators.inputs import Input, check_weights, open_incomplete
 from globular.estimators.mixture_starts import STARTS, GivenStart, starting_mixture, variational_means
 from globular.estimators.mixtures import Run, Starting
+from globular.estimators.nested_mixture import batch_bytes, first_batch, truncated_start
 from globular.estimators.noisy_mixture import NoisyMixture
 from globular.estimators.parameters import POSITIVE, Constraints
 from globular.estimators.running import exhaust
+from globular.estimators.stepwise import StepwiseMixture
 from globular.estimators.variational_mixture import VariationalGaussianMixture, likely_components
 from globular.estimators.weights import Weights
 from globular.model.clock import Clock
@@ -45,7 +48,7 @@ CHUNKY_FROM_ROWS, CHUNKY_FROM_COMPONENTS, CHUNKY_UP_TO_COLUMNS = 100_000, 5, 10
 """Fewest rows and components, and most columns, for which "auto" takes Chunky EM instead of exact EM."""
 
 
-class GaussianMixture(NoisyMixture):
+class GaussianMixture(NoisyMixture, StepwiseMixture):
     """Gaussian mixture model fitted by expectation maximisation.
 
     A drop-in for :class:`sklearn.mixture.GaussianMixture` that takes sample weights, never holds a table of rows by
@@ -59,14 +62,18 @@ class GaussianMixture(NoisyMixture):
     covariance_type : {"full", "tied", "diag", "spherical", "tied_spherical"}, default="full"
         A covariance matrix per component, one for all, variances per component and column, a variance per component,
         or one variance for everything.
-    algorithm : {"auto", "em", "variational", "chunky"}, default="auto"
-        "em" is exact; "variational" looks at few components per row, found by probing or (up to 25 components) by
-        neighbourhoods, see :class:`VariationalGaussianMixture`, and knows "diag", "spherical" and "tied_spherical";
-        "chunky" works on cells of rows, at a cost that hardly grows with their number, and on the rows themselves only
-        at the end, to finish where EM would (see :class:`ChunkyGaussianMixture` and its `polish`). "auto" takes
-        "variational" from 500 components on where it knows the covariance type, else "chunky" for 100,000 rows or more
-        in up to 10 columns with 5 components or more (not on GPUs, which have no "chunky"), else "em", and writes its
-        choice to `algorithm_`.
+    algorithm : {"auto", "em", "nested", "variational", "chunky"}, default="auto"
+        "em" is exact. "nested" is EM on batches of rows that grow when they have no more to say, and ends when the
+        rows of a batch are enough: when the mean log-likelihood is expected to lie less than ten times `tol` below that
+        of all rows, about what EM itself leaves. From 500 components without correlations on it looks at few of them
+        per row. "variational" looks at few
+        components per row, found by probing or (up to 25 components) by neighbourhoods, see
+        :class:`VariationalGaussianMixture`, and knows "diag", "spherical" and "tied_spherical". "chunky" works on cells
+        of rows, at a cost that hardly grows with their number, and on the rows themselves only at the end, to finish
+        where EM would (see :class:`ChunkyGaussianMixture` and its `polish`). "auto" takes "variational" from 500
+        components on where it knows the covariance type, else "chunky" for 100,000 rows or more in up to 10 columns
+        with 5 components or more (not on GPUs, which have no "chunky"), else "em", and writes its choice to
+        `algorithm_`.
     tol : float, default=1e-3
         Stop when the mean log-likelihood of a row changes by less.
     reg_covar : float or "auto", default="auto"
@@ -120,8 +127,11 @@ class GaussianMixture(NoisyMixture):
         last iteration began with.
     lower_bounds_ : list of float
         The same for every iteration of the best run.
+    counts_ : float64 array of shape (n_components,)
+        What the rows of every component weigh, over all that were seen; what :meth:`partial_fit` goes on from.
     history_ : :class:`globular.model.history.History`
-        One record per iteration of the best run; objectives are log-likelihoods (or bounds) of all rows.
+        One record per iteration of the best run; objectives are log-likelihoods (or bounds) of all rows, with "nested"
+        what each batch says of them.
     n_distances_ : int
         Densities of a row under a component that EM evaluated in the whole fit, the search for a start included.
     algorithm_ : str
@@ -142,8 +152,9 @@ class GaussianMixture(NoisyMixture):
 
     _parameter_constraints: ClassVar[Constraints] = {
         **NoisyMixture._parameter_constraints,
+        **StepwiseMixture._parameter_constraints,
         "covariance_type": [StrOptions(set(FAMILIES))],
-        "algorithm": [StrOptions({"auto", "em", "variational", "chunky"})],
+        "algorithm": [StrOptions({"auto", "em", "nested", "variational", "chunky"})],
         "init_params": [StrOptions(set(STARTS))],
         "weights_init": [StrOptions({"equal"}), "array-like", None],
         "means_init": ["array-like", None],
@@ -269,6 +280,7 @@ class GaussianMixture(NoisyMixture):
             raise ValueError(f"noise=True needs algorithm='em'; algorithm={self.algorithm!r} knows no noise")
         if self.noise and data.incomplete is not None:
             raise ValueError("missing=True does not go with noise=True; set noise=False, or leave out rows with NaN")
+        self.__dict__.pop("counts_", None)  # those of the last fit
         self.algorithm_ = "em" if data.incomplete is not None or self.noise else self._choose_algorithm(data)
 
     def _open_incomplete(self, rows: F64, sample_weight: Any) -> Input:
@@ -288,9 +300,15 @@ class GaussianMixture(NoisyMixture):
         return replace(data, incomplete=incomplete)
 
     def _most_bytes(self, data: Input) -> int | None:
-        if self.algorithm_ == "em":
-            return super()._most_bytes(data)
-        return (self._variational() if self.algorithm_ == "variational" else self._chunky(data))._most_bytes(data)
+        nested = self.algorithm_ == "nested"
+        most: int | None
+        if self.algorithm_ == "variational" or (nested and self._truncates):
+            most = self._variational()._most_bytes(data)
+        elif self.algorithm_ == "chunky":  # says it later
+            return None
+        else:
+            most = super()._most_bytes(data)
+        return most + batch_bytes(data) if nested and most is not None else most
 
     def _given(self, data: Input) -> GivenStart:
         weights = self.weights_init if self._learns_weights else None
@@ -313,6 +331,8 @@ class GaussianMixture(NoisyMixture):
                 *size, self.init_params, given.means, model._options(), rng, probes=model._choose_search() == "probing"
             )
             return model._start_at(means, data, given, rng)
+        if self.algorithm_ == "nested":
+            return (yield from self._start_nested(data, given, options, random_state))
         if data.incomplete is not None:
             return (yield from self._start_incomplete(data, data.incomplete, given, options, random_state))
         if self.noise:
@@ -320,6 +340,26 @@ class GaussianMixture(NoisyMixture):
         else:
             start = yield from starting_mixture(*size, self.init_params, given, options, random_state)
         return Run(em(data.shard, start, options), start)
+
+    def _start_nested(
+        self, data: Input, given: GivenStart, options: EMOptions, random_state: np.random.RandomState
+    ) -> Starting:
+        batches = first_batch(data, self.n_components, self.covariance_type, truncates=self._truncates)
+        if given.continues:  # batches would lead away from where all rows have led
+            batches = replace(batches, first=data.n_rows)
+        size = data.shard, self.n_components
+        if self._truncates and given.complete() is None:
+            rng = np.random.default_rng(random_state.randint(2**31, size=4))
+            start = yield from truncated_start(*size, self.init_params, given, options, batches, rng)
+        else:
+            start = yield from starting_mixture(*size, self.init_params, given, options, random_state)
+        rng = np.random.default_rng(random_state.randint(2**31, size=4))
+        return Run(nested_em(data.shard, start, options, batches, rng), start)
+
+    @property
+    def _truncates(self) -> bool:
+        many = self.n_components >= VARIATIONAL_FROM and self.covariance_type in SEPARABLE
+        return many and self.algorithm != "em"
 
     def _start_incomplete(
         self, data: Input, rows: IncompleteRows, given: GivenStart, options: EMOptions, random: np.random.RandomState
@@ -337,11 +377,12 @@ class GaussianMixture(NoisyMixture):
         return Run(em_by(rows.expect, start, replace(options, tol=TOL_SHARE * options.tol), limits), start)
 
     def _finish(self, data: Input) -> None:
+        self._count(data)
         if data.incomplete is None:  # else rows have their labels by what is known of them
             super()._finish(data)
 
     def _label(self, shard: Shard) -> Labels:
-        if self.algorithm_ == "variational":
+        if self.algorithm_ == "variational" or (self.algorithm_ == "nested" and self._truncates):
             return likely_components(shard, self._mixture(), self._variational().n_candidates)
         return super()._label(shard)
 
@@ -363,7 +404,7 @@ class GaussianMixture(NoisyMixture):
         if self.algorithm != "auto":
             return self.algorithm
         chosen = "em"
-        if self.n_components >= VARIATIONAL_FROM and self.covariance_type in SEPARABLE:
+        if self._truncates:
             chosen = "variational"
         elif (
             data.n_rows >= CHUNKY_FROM_ROWS

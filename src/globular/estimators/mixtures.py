@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite import infinite
 from globular.algorithms.kmeans import variational
-from globular.algorithms.mixtures import chunky, em
+from globular.algorithms.mixtures import chunky, em, nested
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.steps import Step, in_units, mapped, result_of
 from globular.estimators.base import Estimator
@@ -44,7 +44,7 @@ from globular.threads import resolve_threads
 
 CONVERGED = frozenset(
     {em.CONVERGED, em.ROUNDED, variational.CONVERGED, *chunky.ENDINGS, infinite.GROWN, infinite.CONVERGED}
-)
+) | {nested.ENOUGH}
 """Reasons to stop that make `converged_` true."""
 N_CANDIDATES = 5
 """C′ where it is not given."""
@@ -57,7 +57,7 @@ class Run:
     """One run of an algorithm."""
 
     steps: Iterator[Step[Any]]
-    start: GaussianParameters | None = None
+    start: Any = None
     """The mixture it starts with, for a fit that may end before the first step."""
 
 
@@ -117,6 +117,10 @@ class MixtureEstimator(DensityMixin, Estimator):
     def _take_over(self, model: Any) -> GaussianParameters:
         """The mixture of a step's model; may set attributes that are not part of it."""
         return model if isinstance(model, GaussianParameters) else cast(GaussianParameters, model.mixture)
+
+    def _isotropic(self, means: F64, variance: float) -> Any:
+        """The mixture that a start stands for while it is found: equal weights and one variance."""
+        return isotropic_mixture(means, variance, self.covariance_type)
 
     def _check_fit(self, data: Input) -> None:
         """Refuse parameters that do not go with the data or with each other."""
@@ -239,7 +243,7 @@ class MixtureEstimator(DensityMixin, Estimator):
     def _publish(self, data: Input, spare: Callable[[], F64], step: Step[Any], history: History) -> None:
         if isinstance(step.model, Preparation):
             means = filled_up(step.model.means, self.n_components, spare)
-            mixture = isotropic_mixture(means, step.model.variance, self.covariance_type)
+            mixture: Any = self._isotropic(means, step.model.variance)
         else:
             mixture = self._take_over(step.model)
         self._publish_mixture(mixture, data.dtype)

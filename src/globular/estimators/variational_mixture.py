@@ -22,6 +22,7 @@ from globular.algorithms.mixtures.variational import (
 )
 from globular.algorithms.seeding.named import STARTS, Start
 from globular.algorithms.steps import Step
+from globular.errors import DeviceError
 from globular.estimators.certificates import Certificate, of_mixture
 from globular.estimators.conditional import ConditionalMixture
 from globular.estimators.devices import where_x_is
@@ -34,7 +35,7 @@ from globular.estimators.mixtures import N_CANDIDATES, Run, Starting
 from globular.estimators.parameters import FROM_ONE, Constraints
 from globular.estimators.starts import choose_centers
 from globular.estimators.weights import EXACT_BELOW
-from globular.model.covariances import SEPARABLE
+from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import Graph
 from globular.model.history import History
@@ -73,12 +74,14 @@ class VariationalGaussianMixture(ConditionalMixture):
         Where a row finds better components. "neighbors" estimates neighbourhoods from distances that rows had anyway
         (Eq. 8); "exhaustive neighbors" takes them from all distances between means, which costs O(C²D) per iteration.
         "auto" takes "probing", but "neighbors" for up to 25 components, and where `n_neighbors` is given, which is a
-        parameter of neighbourhoods. `search_` tells.
+        parameter of neighbourhoods. Covariances with correlations are probed. `search_` tells.
     n_neighbors : int or None, default=None
         G, the size of a component's neighbourhood, itself included; None is 5. (With "probing" only the width of
         `neighbors_`.)
-    covariance_type : {"diag", "spherical", "tied_spherical"}, default="diag"
-        One variance per component and column, one per component, or one for everything.
+    covariance_type : {"diag", "spherical", "tied_spherical", "full", "tied"}, default="diag"
+        One variance per component and column, one per component, or one for everything; a covariance matrix per
+        component, or one for all, by probing on CPUs alone. (In hundreds of columns matrices are many numbers:
+        :class:`LowRankGaussianMixture`.)
     weights : {"learned", "equal"}, default="learned"
         Whether components have mixing weights of their own. (The paper's model, which is little more than k-means as a
         density, is ``covariance_type="tied_spherical", weights="equal"``.)
@@ -137,7 +140,7 @@ callable, default="auto"
         "n_candidates": [FROM_ONE],
         "search": [StrOptions({"auto", "probing", "neighbors", EXHAUSTIVE})],
         "n_neighbors": [None, FROM_ONE],
-        "covariance_type": [StrOptions(set(SEPARABLE))],
+        "covariance_type": [StrOptions(set(FAMILIES))],
         "weights": [StrOptions({"learned", "equal"})],
         "init": [StrOptions(set(STARTS)), "array-like", callable],
         "device": [str],
@@ -187,6 +190,20 @@ callable, default="auto"
     @property
     def _learns_weights(self) -> bool:
         return self.weights == "learned"
+
+    def _check_fit(self, data: Input) -> None:
+        if self.covariance_type in SEPARABLE:
+            return
+        if self._choose_search() != "probing":
+            raise ValueError(
+                f"search={self.search!r} compares variances of columns; covariance_type={self.covariance_type!r} takes "
+                "search='probing'"
+            )
+        if "rows on a CPU" in data.shard.lacks:
+            raise DeviceError(
+                f"covariance_type={self.covariance_type!r} does not run on GPUs here; take device='cpu', or "
+                "GaussianMixture(algorithm='em')"
+            )
 
     def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:
         probes = self._choose_search() == "probing"
@@ -239,6 +256,8 @@ callable, default="auto"
     def _choose_search(self) -> str:
         if self.search != "auto":
             return self.search
+        if self.covariance_type not in SEPARABLE:
+            return "probing"
         return "neighbors" if self.n_neighbors is not None or self.n_components <= NEIGHBORS_UP_TO else "probing"
 
     def _options(self) -> VariationalOptions:

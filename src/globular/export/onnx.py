@@ -63,6 +63,7 @@ def to_onnx(model: Any, path: str | os.PathLike[str], *, dtype: Literal["float32
             "GaussianMixture from its means (means_init=model.means_) and export that"
         )
     if isinstance(model, MixtureEstimator):
+        model = model.to_full() if hasattr(model, "to_full") else model
         model._check_state()
         parameters = model._mixture()
         if parameters.noise is not None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior
 from globular.model.statistics import F64
-from globular.model.sticks import Sticks
+from globular.model.sticks import StickPrior, Sticks
 from globular.threads import cached_property
 
 P = TypeVar("P", bound=Posterior)
@@ -28,7 +28,7 @@ class InfiniteMixture(Generic[P]):
     def update(
         cls,
         prior: Prior,
-        alpha: tuple[float, float],
+        alpha: StickPrior | tuple[float, float],
         moments: Moments,
         tail_count: float = 0.0,
         *,
@@ -53,7 +53,8 @@ class InfiniteMixture(Generic[P]):
     @cached_property
     def divergence(self) -> float:
         """The first two terms of Eq. 8: how far the parameters have moved from their priors."""
-        return float(self.sticks.divergences().sum() + self.posterior.divergences().sum())
+        own = float(self.sticks.divergences().sum() + self.posterior.divergences().sum())
+        return own + self.sticks.shared_divergence
 
     def free_energy(self, log_normalisers: float) -> float:
         """Eqs. 8 and 22, given Σ_n log Σ_i exp S_{n,i}."""

@@ -164,17 +164,20 @@ def m_step(
     counts, filled, shifts = statistics.counts, statistics.filled, statistics.shifts
     moments = CentralMoments(counts, shifts, statistics.scatter, filled)
     covariances = mixture.family.estimate(moments, mixture.covariances, limits)
-    # As in scikit-learn a weight never reaches zero, so that its logarithm exists.
-    least = _WEIGHT_FLOOR * min(1.0, statistics.total_weight)
-    noise, shared = mixture.noise, 1.0
+    equal = np.full(len(counts), 1.0 / len(counts))
+    weights = mixing_weights(counts, statistics.total_weight) if learned_weights else equal
+    noise = mixture.noise
     if noise is not None:
+        least = _WEIGHT_FLOOR * min(1.0, statistics.total_weight)
         noise = noise.of_weight(float(max(statistics.total_weight - counts.sum(), least) / statistics.total_weight))
-        shared = 1.0 - noise.weight
-    weights = np.full(len(counts), shared / len(counts))
-    if learned_weights:
-        weights = counts + least
-        weights = weights / weights.sum() * shared
+        weights = weights * (1.0 - noise.weight)
     return GaussianParameters(weights, mixture.means + shifts, covariances, mixture.covariance_type, noise=noise)
+
+
+def mixing_weights(counts: F64, total_weight: float) -> F64:
+    """Shares of the components; as in scikit-learn a weight never reaches zero, so that its logarithm exists."""
+    weights = counts + _WEIGHT_FLOOR * min(1.0, total_weight)
+    return weights / weights.sum()
 
 
 def entropy_of(mixture: GaussianParameters, statistics: SoftStatistics) -> float:

@@ -161,6 +161,7 @@ def plot_mixture(model: Any, X: ArrayLike | None = None, ax: Axes | None = None,
     means = np.asarray(getattr(model, "means_", np.empty((0, 0))))
     if means.ndim != 2 or means.shape[1] != 2:
         raise ValueError("model must be a fitted mixture on two columns; project the data before fitting")
+    model = model.to_full() if hasattr(model, "to_full") else model
     axes = new_axes(ax)
     from matplotlib.collections import EllipseCollection
 

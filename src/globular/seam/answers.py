@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.model.gaussian import GaussianParameters
+from globular.model.low_rank import LowRankParameters
 from globular.model.statistics import F64
 from globular.seam.passes import Pass
 
@@ -17,8 +18,8 @@ from globular.seam.passes import Pass
 class Answer(Pass[list[Any]]):
     """What a fitted model says of every row: arrays for consecutive rows, to be joined (see `answer`).
 
-    `model` is a mixture, an infinite mixture, `Truncated`, `Centers`, `Nearest` or `Own`; who carries the pass out is
-    chosen by its type, and knows what can be wanted of it.
+    `model` is a mixture of any family, an infinite one, `Truncated`, `LowRank`, `Centers`, `Nearest` or `Own`; who
+    carries the pass out is chosen by its type, and knows what can be wanted of it.
     """
 
     model: Any
@@ -62,3 +63,14 @@ class Truncated:
 
     mixture: GaussianParameters
     n_candidates: int
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank:
+    """A mixture of factor analysers to be asked, with the K(n) that the last pass has left or with all components."""
+
+    mixture: LowRankParameters
+    n_candidates: int | None = None
+    """Components of K(n); None for all."""
+    noise: F64 | None = None
+    """What a "reconstruction" takes for noise: variances of components and columns, (C, D) or (1, 1)."""

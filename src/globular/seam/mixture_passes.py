@@ -1,13 +1,15 @@
-"""Passes over the rows that weigh components of a Gaussian mixture: E-steps, and what follows from responsibilities."""
+"""Passes over the rows that weigh components of a mixture: E-steps, and what follows from responsibilities."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from globular.model.chunks import Chunks
+from globular.model.exponential import ExponentialMixture, LinearMixture, LinearStatistics, Surveyed
 from globular.model.gaussian import GaussianParameters
+from globular.model.low_rank import LowRankParameters, LowRankStatistics
 from globular.model.statistics import F64, Claim, SoftStatistics, WithinStatistics
-from globular.seam.among import ALL, Neighbors, Probe, Remembered, SoftAmong
+from globular.seam.among import ALL, All, Neighbors, Probe, Remembered, SoftAmong
 from globular.seam.passes import HERE, NO_EFFECT, Change, Effect, Index, Pass
 
 
@@ -47,6 +49,43 @@ class ExpectTied(Pass[SoftStatistics]):
     needs = frozenset({"dense rows"})
     mixture: GaussianParameters
     offset: F64
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectLinear(Pass[LinearStatistics]):
+    """E-step of components whose log-densities are linear in the row, dense or sparse; N·C distances."""
+
+    needs = frozenset({"rows on a CPU"})
+    mixture: LinearMixture
+
+
+@dataclass(frozen=True)
+class Survey(Pass[Surveyed]):
+    """How many rows or entries a family does not take, and Σ w log h(x), which no parameter changes."""
+
+    needs = frozenset({"rows on a CPU"})
+    family: type[ExponentialMixture]
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectLowRank(Pass[LowRankStatistics]):
+    """E-step of a mixture of factor analysers.
+
+    Among `Probe` the columns without their correlations nominate components of the closest cells, and the densities of
+    these and of K(n) decide; without cells K(n) stays, in the order of its densities.
+    """
+
+    needs = frozenset({"dense rows"})
+    mixture: LowRankParameters
+    among: All | Probe = ALL
+
+    @property
+    def effect(self) -> Effect:
+        return Effect({"labels", "members"}) if isinstance(self.among, Probe) else NO_EFFECT
+
+    @property
+    def variant(self) -> type:
+        return type(self.among)
 
 
 @dataclass(frozen=True, eq=False)

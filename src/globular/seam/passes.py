@@ -225,6 +225,13 @@ class Project(Pass[Any]):
     subspace: Subspace
 
 
+@dataclass(frozen=True)
+class Roots(Pass[Any]):
+    """A shard of the square roots of the rows, signs kept, in memory; all per-row state is shared with this one."""
+
+    needs = frozenset({"rows in one place", "rows that stay", "rows on a CPU"})
+
+
 @dataclass(frozen=True, eq=False)
 class PowerStep(Pass[F64]):
     """Σ w (x − origin) zᵀ, z the coordinates of x: the scatter matrix times the basis, (D, d)."""
@@ -283,6 +290,15 @@ class LabelBySeeds(Change):
     """Give every row the number of its closest seed for a label."""
 
     effect = Effect({"labels"}, afresh=True, reads={"seeds"})
+
+
+@dataclass(frozen=True, eq=False)
+class BlendErrors(Change):
+    """Put of_seeds[s] + share · d² in the place of d², s the row's closest seed: coresets are drawn by that."""
+
+    effect = Effect({"d2"}, reads={"seeds"})
+    of_seeds: F64
+    share: float
 
 
 @dataclass(frozen=True, eq=False)

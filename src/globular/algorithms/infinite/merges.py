@@ -41,7 +41,8 @@ def superfluous_pairs(
         labels = float((both.counts * np.log(weight / np.maximum(both.counts, 1e-300))).sum())
         if apart - labels - np.log(len(moments) * weight) > rules.gain * weight:
             return np.inf  # F would rise by at least that, and by what rows shared by the two add to it
-        local = LocalRun(shares[i].join(shares[j]), rules.alpha, float(behind[i] - moments.counts[j]), prior)
+        alpha, mass = rules.alpha.behind(i), float(behind[i] - moments.counts[j])
+        local = LocalRun(shares[i].join(shares[j]), alpha, mass, prior)
         as_two = local.free_energy(both)
         return (local.free_energy(both.merged([0], [1])) - as_two) / weight - rules.gain
 

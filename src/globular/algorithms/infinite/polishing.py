@@ -19,6 +19,7 @@ from globular.model.dirichlet import InfiniteMixture
 from globular.model.gaussian import GaussianParameters
 from globular.model.observations import Moments, Prior
 from globular.model.statistics import SoftStatistics
+from globular.model.sticks import StickPrior
 from globular.seam.answers import Answer
 from globular.seam.mixture_passes import Expect
 from globular.seam.shard import Shard
@@ -59,7 +60,7 @@ def searched_mixture(
 
 
 def best_strength(
-    shard: Shard, mixture: GaussianParameters, found: SoftStatistics, prior: Prior, alpha: tuple[float, float]
+    shard: Shard, mixture: GaussianParameters, found: SoftStatistics, prior: Prior, alpha: StickPrior
 ) -> Strength:
     """The prior with that share of its scale under which rows are most likely that had no part in the posteriors.
 

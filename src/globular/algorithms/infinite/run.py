@@ -26,6 +26,7 @@ from globular.model.dirichlet import InfiniteMixture
 from globular.model.gaussian import GaussianParameters
 from globular.model.observations import Moments, Posterior, Prior
 from globular.model.statistics import F64, I64
+from globular.model.sticks import ONE_EACH, StickPrior
 from globular.threads import single_threaded_blas
 
 Mixture = InfiniteMixture[Posterior]
@@ -49,8 +50,8 @@ _REFINE_EVERY = 3
 class InfiniteOptions:
     """How to run an infinite mixture."""
 
-    alpha: tuple[float, float] = (1.0, 1.0)
-    """Beta(α₁, α₂), the prior of the sticks."""
+    alpha: StickPrior = ONE_EACH
+    """The prior of the sticks."""
     T_max: int = 1000
     n_candidates: int = 10
     """Components that one round tries to split; a round that may keep all splits tries half of the components, if that
@@ -108,7 +109,8 @@ class VariationalRun:
         self._n_distances = 0
         self._n_arrangements = 0
         self.epsilon = 0.1 * options.tol * self.total_weight
-        self._rules = SplitRules(options.alpha, self.epsilon, options.gain, options.smallest, options.n_updates)
+        self._alpha = StickPrior(*options.alpha)
+        self._rules = SplitRules(self._alpha, self.epsilon, options.gain, options.smallest, options.n_updates)
         self.ended = options.max_iter == 0
         self._opened = False
         self._asked_tree = False
@@ -123,7 +125,7 @@ class VariationalRun:
 
     def _state(self, moments: Moments, tail: float, rejected_at: F64, arrangement: int, F: float = np.inf) -> State:
         """The parameters that belong to these responsibilities (Eqs. 17 and 18)."""
-        mixture = InfiniteMixture.update(self.prior, self._options.alpha, moments, tail, closed=self._options.closed)
+        mixture = InfiniteMixture.update(self.prior, self._alpha, moments, tail, closed=self._options.closed)
         return State(mixture, moments, tail, rejected_at, arrangement, F)
 
     def cycle(
@@ -226,7 +228,7 @@ class VariationalRun:
         assert predictive is not None
         statistics = self._data.e_step(predictive, state.arrangement)
         self._n_distances += statistics.n_distances
-        chosen = best_strength(self._data.shard, predictive, statistics, self.prior, self._options.alpha)
+        chosen = best_strength(self._data.shard, predictive, statistics, self.prior, self._alpha)
         self.prior = chosen.prior
         moments = Moments.from_pass(predictive, statistics)
         return self._state(moments, 0.0, state.rejected_at, state.arrangement, state.F), chosen.log_density
@@ -242,7 +244,7 @@ class VariationalRun:
             statistics = self._data.e_step(step.model, self._n_arrangements)
             self._n_distances += step.n_distances + statistics.n_distances
             moments = Moments.from_pass(step.model, statistics)
-            chosen = best_strength(self._data.shard, step.model, statistics, fitted, self._options.alpha)
+            chosen = best_strength(self._data.shard, step.model, statistics, fitted, self._alpha)
             if chosen.log_density > density + self._options.gain:
                 self.prior = chosen.prior
                 return self._state(moments, 0.0, np.zeros((T, 2)), self._n_arrangements, state.F)
@@ -296,7 +298,7 @@ class VariationalRun:
         found = best_partition(self._data, self.prior, self._options.smallest, self._options.gain, least)
         if found is None or len(found.moments) > self._options.T_max:
             return None
-        if hard_free_energy(found.moments, found.prior, self._options.alpha) > state.F - self.epsilon:
+        if hard_free_energy(found.moments, found.prior, self._alpha) > state.F - self.epsilon:
             return None
         self._data.open_parts()
         self._opened, self.prior = True, found.prior
@@ -307,10 +309,10 @@ class VariationalRun:
         counts = state.moments.counts
         behind = state.tail + counts.sum() - np.cumsum(counts)
         found = self._data.shares(state.mixture.local, candidates, counts[candidates])
+        rules = replace(self._rules, alpha=state.mixture.sticks.alpha)
         trials = try_splits(
-            found.shares, candidates, state.moments, behind[candidates].tolist(), self.prior, self._rules,
-            found.n_threads,
-        )  # fmt: skip
+            found.shares, candidates, state.moments, behind[candidates].tolist(), self.prior, rules, found.n_threads
+        )
         self._n_distances += found.n_distances + sum(trial.n_distances for trial in trials)
         self._opened |= found.refined
         return sorted(trials, key=lambda trial: -trial.gain)
@@ -335,7 +337,7 @@ class VariationalRun:
         found = self._all_shares(state, _MERGED_ROWS)
         counts = state.moments.counts
         behind = state.tail + counts.sum() - np.cumsum(counts)
-        rules = replace(self._rules, gain=gain)
+        rules = replace(self._rules, gain=gain, alpha=state.mixture.sticks.alpha)
         return superfluous_pairs(found.shares, state.moments, behind, self.prior, rules, found.n_threads)
 
     def _all_shares(self, state: State, most: float = np.inf) -> Shares:

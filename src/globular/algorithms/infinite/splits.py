@@ -18,7 +18,7 @@ from globular.model.covariances import FAMILIES, one_for_all
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.observations import Moments, Prior
 from globular.model.statistics import F64, I64, SoftStatistics
-from globular.model.sticks import Sticks
+from globular.model.sticks import StickPrior, Sticks
 from globular.threads import map_all
 
 _COLD = 1e-3
@@ -47,8 +47,8 @@ class Trial:
 class SplitRules:
     """When a split is worth it, and how hard to look."""
 
-    alpha: tuple[float, float]
-    """Beta(α₁, α₂), the prior of the sticks."""
+    alpha: StickPrior
+    """The prior of the sticks."""
     epsilon: float
     """F has to fall by more than this."""
     gain: float
@@ -89,7 +89,7 @@ def _try_split(share: Share, component: int, parent: Moments, behind: float, pri
     Deviation: where two halves do not pay, the halves are halved again. A ring of clusters is worth its parts, but not
     two half rings.
     """
-    local = LocalRun(share, rules.alpha, behind, prior)
+    local = LocalRun(share, rules.alpha.behind(component), behind, prior)
     needed = max(rules.epsilon, rules.gain * float(parent.counts[0]))
     before = local.free_energy(parent)
     children = local.updated
@@ -134,7 +134,7 @@ def _fall_to_come(steeper: float, fall: float, n_left: int) -> float:
 class LocalRun:
     """Updates of a few components on a share."""
 
-    def __init__(self, share: Share, alpha: tuple[float, float], behind: float, prior: Prior) -> None:
+    def __init__(self, share: Share, alpha: StickPrior, behind: float, prior: Prior) -> None:
         self._share, self._alpha, self._behind, self._prior = share, alpha, behind, prior
         self.n_distances = 0
         self.updated: Moments

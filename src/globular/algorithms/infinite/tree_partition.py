@@ -18,7 +18,7 @@ from globular.model.chunks import Chunks
 from globular.model.covariances import FAMILIES
 from globular.model.observations import Moments, Prior
 from globular.model.statistics import F64
-from globular.model.sticks import Sticks
+from globular.model.sticks import StickPrior, Sticks
 
 _PRIOR_UPDATES = 5
 _FITTED = 256
@@ -83,7 +83,7 @@ def _moments(nodes: Chunks, prior: Prior) -> Moments:
     return Moments(nodes.weights, nodes.means, nodes.moments(kind), kind)
 
 
-def hard_free_energy(moments: Moments, prior: Prior, alpha: tuple[float, float]) -> float:
+def hard_free_energy(moments: Moments, prior: Prior, alpha: StickPrior) -> float:
     """F of components that share no row."""
     sticks = Sticks.from_counts(alpha, -np.sort(-moments.counts))
-    return float(-prior.update(moments).log_evidences().sum() - sticks.log_evidence())
+    return float(-prior.update(moments).log_evidences().sum() - sticks.log_evidence() + sticks.shared_divergence)

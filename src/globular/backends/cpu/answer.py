@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from globular.backends.cpu.expect.all import weighted_total
 from globular.backends.cpu.rows import CSRRows
@@ -31,20 +30,11 @@ def distances(shard: CpuShard, work: Answer) -> list[Any]:
     euclidean = _Euclidean(centers.astype(np.float64), sparse=isinstance(shard.rows, CSRRows))
 
     def write(span: tuple[int, int]) -> None:
-        rows = _block(shard, span)
+        rows = shard.rows.block(*span)
         found[slice(*span)] = _cosine(rows, centers) if by_angle else euclidean.distances(rows)
 
     run_all(write, even_ranges(shard.n_rows, ROWS_PER_BLOCK), shard.n_threads)
     return [found]
-
-
-def _block(shard: CpuShard, span: tuple[int, int]) -> Any:
-    rows = shard.rows
-    if not isinstance(rows, CSRRows):
-        return rows.block(*span)
-    begin, end = rows.indptr[span[0]], rows.indptr[span[1]]
-    indptr = rows.indptr[span[0] : span[1] + 1] - begin
-    return sparse.csr_array((rows.data[begin:end], rows.indices[begin:end], indptr), (len(indptr) - 1, rows.shape[1]))
 
 
 def _cosine(rows: Any, centers: NDArray[Any]) -> NDArray[Any]:

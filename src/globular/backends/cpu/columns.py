@@ -1,16 +1,19 @@
-"""What is to be known of columns before a fit: moments, and the extremes."""
+"""What is to be known of columns before a fit: moments, and the extremes; and entries seen through a root."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from globular.backends.cpu.rows import CSRRows, KernelRows, on_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import RUN, runs_of, threads_for_runs
 from globular.kernels.moments import moments_of_runs
 from globular.model.statistics import F64, ColumnMoments
-from globular.seam.passes import Extremes, Moments
+from globular.seam.passes import Extremes, Moments, Roots
 
 
 @CpuShard.implements(Moments)
@@ -66,3 +69,20 @@ def _csr_moments(shard: CpuShard, rows: CSRRows) -> tuple[F64, F64]:
 def extremes(shard: CpuShard, work: Extremes) -> F64:
     rows = shard.dense_rows.array
     return np.stack([rows.min(axis=0), rows.max(axis=0)]).astype(np.float64)
+
+
+@CpuShard.implements(Roots)
+def roots(shard: CpuShard, work: Roots) -> CpuShard:
+    """A copy."""
+    rows: NDArray[Any] | sparse.csr_array
+    if isinstance(shard.rows, CSRRows):
+        rows = shard.rows.block(0, shard.n_rows)
+        rows.data = np.copysign(np.sqrt(np.abs(rows.data)), rows.data)
+    else:
+        rows = shard.rows.block(0, shard.n_rows)
+        rows = np.copysign(np.sqrt(np.abs(rows)), rows)
+    weights = shard.weights if len(shard.weights) else None
+    return CpuShard(
+        rows, weights, scales=np.sqrt(shard.scales), n_threads=shard.n_threads, state=shard.state,
+        first_row=shard.first_row,
+    )  # fmt: skip

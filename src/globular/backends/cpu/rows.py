@@ -146,6 +146,12 @@ class CSRRows:
     def dtype(self) -> np.dtype:
         return self.data.dtype
 
+    def block(self, start: int, stop: int) -> sparse.csr_array:
+        """Rows start..stop as a matrix, without a copy of their entries."""
+        span = slice(self.indptr[start], self.indptr[stop])
+        indptr = self.indptr[start : stop + 1] - span.start
+        return sparse.csr_array((self.data[span], self.indices[span], indptr), (stop - start, self.shape[1]))
+
     def kernel_rows(self, start: int, stop: int) -> KernelRows:
         """Rows start..stop as kernels take them, without a copy (row pointers are not rebased)."""
         return self.data, self.indices, self.indptr[start : stop + 1]

@@ -21,7 +21,17 @@ from globular.backends.torch.recording import Recordings
 from globular.errors import MemoryBudgetError
 from globular.kernels.random import random_labels
 from globular.model.statistics import F64
-from globular.seam.passes import Index, LabelBySeeds, Labels, Pass, Relabel, Result, RowValue, ScatterLabels
+from globular.seam.passes import (
+    BlendErrors,
+    Index,
+    LabelBySeeds,
+    Labels,
+    Pass,
+    Relabel,
+    Result,
+    RowValue,
+    ScatterLabels,
+)
 from globular.seam.state import PointState
 from globular.threads import cached_property
 
@@ -213,6 +223,12 @@ def scatter_labels(shard: CardShard, work: ScatterLabels) -> None:
 @CardShard.implements(LabelBySeeds)
 def label_by_seeds(shard: CardShard, work: LabelBySeeds) -> None:
     shard.label_tensor.copy_(shard.seed_tensor)
+
+
+@CardShard.implements(BlendErrors)
+def blend_errors(shard: CardShard, work: BlendErrors) -> None:
+    of_seeds = shard.tensor(work.of_seeds)[shard.seed_tensor.long()]
+    shard.d2_tensor.copy_(of_seeds + work.share * shard.d2_tensor.to(torch.float64))
 
 
 @CardShard.implements(Relabel)

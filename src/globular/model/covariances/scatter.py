@@ -112,6 +112,10 @@ class ScatterKind:
         """Second moments from the squares of every column, (C, D), where these are enough."""
         return squares
 
+    def moments(self, covariances: F64, counts: F64, D: int) -> F64:
+        """Second moments of weights with these covariances, (C, 1), (C, D) or (C, D, D)."""
+        return counts[:, None] * covariances
+
     def seen_as(self, wanted: ScatterKind, scatter: F64) -> F64:
         """Second moments, in the shape of statistics, as another kind that can be had from this one."""
         return scatter if wanted is self else wanted.from_squares(self.diagonals(scatter))
@@ -183,6 +187,9 @@ class _Norm(ScatterKind):
     def from_squares(self, squares: F64) -> F64:
         return squares.sum(axis=1, keepdims=True)
 
+    def moments(self, covariances: F64, counts: F64, D: int) -> F64:
+        return D * counts[:, None] * covariances
+
     @property
     def coarser(self) -> None:
         return None
@@ -233,6 +240,9 @@ class _Outer(ScatterKind):
 
     def from_squares(self, squares: F64) -> F64:
         raise TypeError("the squares of columns do not say how they are correlated")
+
+    def moments(self, covariances: F64, counts: F64, D: int) -> F64:
+        return counts[:, None, None] * covariances
 
     def outer(self, counts: F64, shifts: F64) -> F64:
         return counts[:, None, None] * (shifts[:, :, None] * shifts[:, None, :])

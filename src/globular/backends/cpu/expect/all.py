@@ -105,11 +105,21 @@ def answer(shard: CpuShard, work: Answer) -> list[Any]:
     noise; "components": the one of largest p(c | x), lowest index on ties, −1 for noise, (N,).
     """
     blocks, n = blocks_for(shard, work.model), shard.n_rows
-    form = blocks.form
     components: I64 = np.empty(n if work.want == "components" else 0, dtype=np.int64)
     densities: F64 = np.empty(0 if work.want == "components" else n)
     C, noisy = work.model.n_components, work.model.noise is not None
     table: F64 = np.empty((n, C + noisy) if work.want == "probabilities" else (0, 0))
+    write_answers(shard, blocks, components, densities, table)
+    if noisy and len(table):
+        table[:, C] = np.exp(work.model.background - densities)
+    if work.want == "total":
+        return [weighted_total(shard, densities)]
+    return [{"components": components, "probabilities": table}.get(work.want, densities)]
+
+
+def write_answers(shard: CpuShard, blocks: ChunkBlocks, components: I64, densities: F64, table: F64) -> None:
+    """Write what a mixture says of every row; see `kernels.expect.answer_spans`."""
+    form = blocks.form
 
     def write(queue: NDArray[np.int64], rows: Observed, cut: Cut) -> None:
         answer_spans(
@@ -118,11 +128,6 @@ def answer(shard: CpuShard, work: Answer) -> list[Any]:
         )  # fmt: skip
 
     on_rows(shard, blocks, write)
-    if noisy and len(table):
-        table[:, C] = np.exp(work.model.background - densities)
-    if work.want == "total":
-        return [weighted_total(shard, densities)]
-    return [{"components": components, "probabilities": table}.get(work.want, densities)]
 
 
 def weighted_total(shard: CpuShard, values: F64) -> float:

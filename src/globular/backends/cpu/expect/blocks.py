@@ -111,7 +111,7 @@ class ChunkBlocks:
         linear: bool = False,
     ) -> None:
         self.kind, self.offset, self._mixture = mixture.family.scatter, offset, mixture
-        self.means = mixture.means - offset
+        self.means, self.background = mixture.means - offset, mixture.background
         self.constants = np.maximum(mixture.log_constants, ABSENT)
         if by_differences:
             C, D = self.means.shape
@@ -146,7 +146,7 @@ class ChunkBlocks:
         means, constants = _fixed(self.means[some]), _fixed(self.constants[some])
         return Form(
             _fixed(self.offset), _fixed(self.coefficients), _fixed(self.tight), means, _fixed(factors),
-            _fixed(self.precisions[some]), constants, self._mixture.background, TRIANGULAR, SYMMETRIC,
+            _fixed(self.precisions[some]), constants, self.background, TRIANGULAR, SYMMETRIC,
         )  # fmt: skip
 
     @cached_property

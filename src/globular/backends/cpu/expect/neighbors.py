@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,9 +14,8 @@ from globular.kernels import members as kernels
 from globular.kernels.queue import new_queue
 from globular.model.gaussian import GaussianParameters
 from globular.model.groups import group_by
-from globular.model.statistics import F64, SoftStatistics, TruncatedPosterior
+from globular.model.statistics import F64, SoftStatistics
 from globular.seam.among import Neighbors
-from globular.seam.answers import Answer, Truncated
 from globular.seam.mixture_passes import Expect
 from globular.threads import on_all_threads, run_all
 
@@ -32,23 +29,12 @@ def expect_neighbors(shard: CpuShard, work: Expect) -> SoftStatistics:
     costs = Costs(mixture)
     n_distances, pairs = search_candidates_of(shard, mixture.means, costs, graph, search, members)
     shard.labels[:] = members[:, 0]
-    shares, _, bound = _settle_soft(shard, mixture, costs, members, shard.weights)
+    shares, _, bound = settle_soft(shard, mixture, costs, members, shard.weights)
     counts, sums, scatter = soft_sums(shard, mixture, members, shares)
     return SoftStatistics(counts, sums, scatter, bound, shard.total_weight, n_distances, pairs)
 
 
-@CpuShard.implements(Answer, Truncated)
-def truncated_posterior(shard: CpuShard, work: Answer) -> list[Any]:
-    """The "posterior" of the K(n) that the last pass has left, or its "log_densities" alone. O(N · C′ · D)."""
-    mixture, n_candidates = work.model.mixture, work.model.n_candidates
-    members = cast(NDArray[np.int32], shard.state.get("members", np.int32, -1, width=n_candidates))
-    probabilities, log_densities, _ = _settle_soft(shard, mixture, Costs(mixture), members, np.empty(0))
-    return [
-        log_densities if work.want == "log_densities" else TruncatedPosterior(members, probabilities, log_densities)
-    ]
-
-
-def _settle_soft(
+def settle_soft(
     shard: CpuShard, mixture: GaussianParameters, costs: Costs, members: NDArray[np.int32], weights: F64
 ) -> tuple[F64, F64, float]:
     """w q(c) of the members, (N, C′), the terms of Eq. 10, (N,), and their sum."""

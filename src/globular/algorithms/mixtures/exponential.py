@@ -1,0 +1,165 @@
+"""Expectation maximisation for mixtures of exponential families: directions, counts, zeros and ones.
+
+    repeat:  E-step  q(c | x) ∝ π_c exp(θ_c · x − A_c)                         one linear pass, dense or sparse rows
+             M-step  π_c and E[x | c] from Σ q and Σ q x, and pseudo-rows       `model.exponential`
+
+The objective of a step is the log-likelihood of all rows and the log density of the prior, at the parameters its E-step
+used; it never falls. A start comes from k-means on a part of the rows: by cosines for directions, of the square roots
+of counts. EM on the part follows, with swaps of components (`exponential_swaps`), and EM on all rows goes on from
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from globular.algorithms.kmeans.pipeline import PipelineOptions, kmeans
+from globular.algorithms.mixtures.em import CONVERGED
+from globular.algorithms.mixtures.exponential_swaps import search_by_swaps
+from globular.algorithms.seeding.named import draw_seeds
+from globular.algorithms.steps import Step, last_step, mapped, result_of
+from globular.model.exponential import ExponentialMixture, PseudoRows
+from globular.model.history import PART
+from globular.model.statistics import F64
+from globular.seam.mixture_passes import ExpectLinear
+from globular.seam.passes import Assign, Roots, SumByLabel
+from globular.seam.shard import Shard
+
+FEWEST_ROWS, ROWS_PER_COMPONENT, TIMES_MORE_ROWS = 4096, 256, 2
+"""Rows of the part, in all and for every component; and how many times as many there have to be for it to save time."""
+KMEANS_STEPS, KMEANS_TOLERANCE = 100, 1e-4
+"""Most steps of k-means, and the shift of the centres, relative to the variance of the columns, that ends them."""
+STEPS_ON_PART, STEPS_OF_A_SWAP = 50, 10
+"""Most steps of EM on the part, and those after which a swap is judged."""
+SWAPS_FROM, SWAPS_UP_TO = 3, 64
+"""Numbers of components between which swaps are tried: fewer leave nothing to swap, and of many each start lacks as
+many as swaps one by one would mend."""
+SEEDINGS = {"kmeans": "auto", "k-means++": "k-means++", "random_from_data": "random"}
+"""Ways to start, and the seeding of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExponentialOptions:
+    """How to run EM, and on what."""
+
+    prior: PseudoRows
+    max_iter: int = 100
+    tol: float = 1e-3
+    """Stop when the mean objective of a row changes by less."""
+    learned_weights: bool = True
+    """Whether mixing weights are learned; otherwise they are equal."""
+    log_base: float = 0.0
+    """Σ w log h(x) of all rows."""
+    previous_bound: float = -np.inf
+    """Mean objective of a row at the end of the fit that this one continues."""
+
+
+def em_exponential(
+    shard: Shard, start: ExponentialMixture, options: ExponentialOptions
+) -> Iterator[Step[ExponentialMixture]]:
+    """Run EM from `start`; one step per iteration."""
+    mixture, bound = start, options.previous_bound
+    for iteration in range(1, options.max_iter + 1):
+        found = shard.run(ExpectLinear(mixture.linear))
+        objective = found.log_likelihood + options.log_base + options.prior.log_density(mixture)
+        mixture = options.prior.m_step(type(mixture), found.counts, found.sums, learned_weights=options.learned_weights)
+        before, bound = bound, objective / found.total_weight
+        stopped = ""
+        if abs(bound - before) < options.tol:
+            stopped = CONVERGED
+        elif iteration == options.max_iter:
+            stopped = "max_iter"
+        yield Step(iteration, objective, found.n_distances, None, mixture, stopped)
+        if stopped:
+            return
+
+
+def search_start(
+    shard: Shard,
+    family: type[ExponentialMixture],
+    n_components: int,
+    method: str,
+    options: ExponentialOptions,
+    rng: np.random.Generator,
+) -> Generator[Step[ExponentialMixture], None, ExponentialMixture]:
+    """A mixture to begin EM over all rows with; steps show the best one so far."""
+    part = _draw_part(shard, n_components, rng)
+    prior = replace(options.prior, weight=options.prior.weight * part.total_weight / shard.total_weight)
+    options = replace(options, prior=prior, previous_bound=-np.inf, log_base=0.0)
+    start = start_from_seeds(part, family, n_components, method, options, rng)
+    swaps = method == "kmeans" and SWAPS_FROM <= n_components <= SWAPS_UP_TO and options.max_iter > 0
+    if options.max_iter == 0 or (part is shard and not swaps):
+        return start
+    best: Step[ExponentialMixture] | None = None
+    for best in em_exponential(part, start, replace(options, max_iter=STEPS_ON_PART)):
+        yield _shown(best, part)
+    assert best is not None
+    if not swaps:
+        return best.model
+
+    def fit(rows: Shard, begin: ExponentialMixture | int) -> Step[ExponentialMixture]:
+        if isinstance(begin, int):
+            begin = start_from_seeds(rows, family, begin, "k-means++", options, rng)
+        return last_step(em_exponential(rows, begin, replace(options, max_iter=STEPS_OF_A_SWAP)))
+
+    search = search_by_swaps(part, best, options.prior, fit)
+    best = yield from mapped(search, lambda step: _shown(step, part))
+    return best.model
+
+
+def _shown(step: Step[ExponentialMixture], part: Shard) -> Step[ExponentialMixture]:
+    """A step on the part as one of the search."""
+    return replace(step, iteration=0, stopped="", stage=PART, next_rows=part.n_rows)
+
+
+def start_from_seeds(
+    part: Shard,
+    family: type[ExponentialMixture],
+    n_components: int,
+    method: str,
+    options: ExponentialOptions,
+    rng: np.random.Generator,
+) -> ExponentialMixture:
+    """Every row to its closest seed, or to its cluster of k-means, then an M-step."""
+    seen: Shard = part.run(Roots()) if family.by_roots and not part.why_not(Roots) else part
+    seed = partial(draw_seeds, name=SEEDINGS[method], n_clusters=n_components, rng=rng, unit_centers=family.unit_rows)
+    if method == "kmeans":
+        tol = KMEANS_TOLERANCE * float(seen.column_moments()[1].mean())
+        how = PipelineOptions(n_components, max_iter=KMEANS_STEPS, tol=tol, unit_centers=family.unit_rows)
+        centers = last_step(kmeans(seen, seed, how, np.random.RandomState(int(rng.integers(2**31))))).lifted()
+    else:
+        centers = result_of(seed(seen)).centers
+    seen.run(Assign(centers, want="labels"))
+    found = part.run(SumByLabel(n_components))
+    return options.prior.m_step(family, found.counts, found.sums, learned_weights=options.learned_weights)
+
+
+def start_from_means(
+    shard: Shard, family: type[ExponentialMixture], means: F64, options: ExponentialOptions
+) -> ExponentialMixture:
+    """Components at given means, of equal weight; directions have the spread of the rows that are closest to them."""
+    if not family.unit_rows:
+        counts = np.full(len(means), shard.total_weight / len(means))
+        return options.prior.m_step(family, counts, counts[:, None] * means, learned_weights=options.learned_weights)
+    shard.run(Assign(means, want="labels"))
+    found = shard.run(SumByLabel(len(means)))
+    return options.prior.m_step(family, found.counts, found.sums, learned_weights=options.learned_weights)
+
+
+def pseudo_rows(shard: Shard, family: type[ExponentialMixture], smoothing: float, n_components: int) -> PseudoRows:
+    """The prior of every component: at about the mean of all rows, the share `smoothing` of a component's rows."""
+    return PseudoRows(smoothing * shard.total_weight / n_components, family.prior_mean(shard.column_moments()[0]))
+
+
+def _draw_part(shard: Shard, n_components: int, rng: np.random.Generator) -> Any:
+    """Rows enough for the components, in memory; all rows where that would be most of them."""
+    n = max(FEWEST_ROWS, ROWS_PER_COMPONENT * n_components)
+    if shard.n_rows < TIMES_MORE_ROWS * n and not shard.why_not(Roots):
+        return shard
+    n = min(n, shard.n_rows)
+    return shard.subset(np.sort(rng.choice(shard.n_rows, n, replace=False)))

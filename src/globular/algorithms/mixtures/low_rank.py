@@ -1,0 +1,118 @@
+"""Mixtures of factor analysers (Ghahramani & Hinton 1996) by truncated variational EM.
+
+    repeat:  E-step  q(c | x) among the C′ components that a row keeps, K(n)        one pass; cells nominate new ones
+             M-step  π, μ, then a step of EM for the loadings and noise of each     `model.low_rank`
+
+Each part raises the free energy F = Σ w log Σ_{c ∈ K(n)} p(c, x), or leaves it: a better component takes the place of a
+worse one in K(n), never the other way round (Prop. 1 of Forster & Lücke 2018); the M-step is one of generalised EM.
+With C′ = C every row looks at all components, and this is exact EM.
+
+*The start.* K-means labels the rows; then every cell gets the principal components of its rows, by the E-step itself:
+with one component a row and orthonormal directions its statistics are S V, a step of orthogonal iteration for all cells
+at once. Cells with fewer rows than factors have faint ones beyond those that their rows span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from globular.algorithms.kmeans.cells import draw_cells, label_by_cells
+from globular.algorithms.kmeans.variational import Patience, VariationalOptions
+from globular.algorithms.mixtures.probing import FINDING_PROBES, FINDING_ROUNDS, N_PROBES, Schedule
+from globular.algorithms.steps import Step
+from globular.model.covariances import CovarianceLimits
+from globular.model.low_rank import (
+    LowRankParameters,
+    LowRankStatistics,
+    low_rank_m_step,
+    power_step,
+    principal_start,
+    probing_directions,
+)
+from globular.model.statistics import F64
+from globular.seam.among import Probe
+from globular.seam.mixture_passes import ExpectLowRank
+from globular.seam.shard import Shard
+
+POWER_STEPS = 2
+"""Steps of orthogonal iteration before the principal components of a cell are taken."""
+
+
+def start_low_rank(
+    shard: Shard,
+    means: F64,
+    n_factors: int,
+    noise_type: str,
+    rng: np.random.Generator,
+    *,
+    limits: CovarianceLimits,
+    labelled: bool,
+) -> LowRankParameters:
+    """Local PCA of the cells of `means`; `labelled` says that `shard.labels` belong to them already."""
+    if not labelled:
+        label_by_cells(shard, means, draw_cells(shard, means, rng))
+    C, D = means.shape
+    drawn, _ = np.linalg.qr(rng.normal(size=(D, n_factors)))  # the same for all cells, which turn them their own way
+    own_cell = Probe(None, 0, 1)
+    mixture = probing_directions(means, np.repeat(np.ascontiguousarray(drawn.T)[None], C, axis=0))
+    for _ in range(POWER_STEPS):
+        bases = power_step(mixture, shard.run(ExpectLowRank(mixture, own_cell)))
+        mixture = probing_directions(means, bases)
+    return principal_start(mixture, shard.run(ExpectLowRank(mixture, own_cell)), limits, noise_type)
+
+
+def low_rank_em(
+    shard: Shard,
+    start: LowRankParameters,
+    noise_type: str,
+    options: VariationalOptions,
+    rng: np.random.Generator,
+    *,
+    limits: CovarianceLimits,
+) -> Iterator[Step[LowRankParameters]]:
+    """EM from `start`; rows begin at `shard.labels` unless they look at all components.
+
+    The objective of a step is F at the parameters before its M-step. Without `reg_covar` it never falls.
+    """
+    mixture, search = start, LowRankSearch(shard, options.C_prime, rng)
+    patience = Patience(options, shard.total_weight)
+    for iteration in range(1, options.max_iter + 1):
+        found = search.e_step(mixture, idle=patience.is_idle)
+        mixture = low_rank_m_step(mixture, found, limits, noise_type)
+        stopped = patience.reason(iteration, found.log_likelihood, settled=False)
+        yield Step(iteration, found.log_likelihood, found.n_distances, None, mixture, stopped)
+        if stopped:
+            return
+
+
+class LowRankSearch:
+    """E-steps among all components, or among K(n) and, when it is due (`probing.Schedule`), what cells nominate."""
+
+    def __init__(self, shard: Shard, C_prime: int, rng: np.random.Generator) -> None:
+        self._shard, self._C_prime, self._rng = shard, C_prime, rng
+        self._schedule, self._before = Schedule(C_prime), -np.inf
+
+    def e_step(self, mixture: LowRankParameters, *, idle: bool) -> LowRankStatistics:
+        """What an M-step needs; `idle` follows an iteration that has improved next to nothing."""
+        if self._C_prime >= mixture.n_components:
+            return self._shard.run(ExpectLowRank(mixture))
+        if self._schedule.is_due(idle=idle):
+            cells = draw_cells(self._shard, mixture.means, self._rng)
+            found = self._shard.run(ExpectLowRank(mixture, Probe(cells, N_PROBES, self._C_prime)))
+            self._schedule.learn(found, self._before, self._shard.n_rows)
+        else:
+            found = self._shard.run(ExpectLowRank(mixture, Probe(None, 0, self._C_prime)))
+        self._before = found.log_likelihood
+        return found
+
+
+def find_low_rank_members(
+    shard: Shard, mixture: LowRankParameters, n_candidates: int, rng: np.random.Generator
+) -> None:
+    """Find K(n) of every row without looking at all components; it stays with the shard."""
+    label_by_cells(shard, mixture.means, draw_cells(shard, mixture.means, rng))
+    for _ in range(FINDING_ROUNDS):
+        cells = draw_cells(shard, mixture.means, rng)
+        shard.run(ExpectLowRank(mixture, Probe(cells, FINDING_PROBES, n_candidates)))

@@ -1,0 +1,108 @@
+"""Stepwise EM: batches of rows come one by one and are not kept; what they have said is kept as sufficient statistics.
+
+    S ← (1 − η) S + η s        s the statistics of a batch of weight w under the mixture before it, per unit of weight
+    M-step from S              η = (w / W)^κ, W the weight of all rows so far, this batch included
+
+With κ = 1 every row counts the same, also those of the first batches, whose responsibilities come from a mixture that
+knew little. With a smaller κ they are forgotten in time: of batches of equal size the t-th has η = t^−κ, which for
+½ < κ ≤ 1 still goes to zero slowly enough to converge. A batch that holds all the weight there is makes an EM step.
+
+Statistics need no memory of their own: a mixture and the weight of its components are statistics about their own means,
+up to `reg_covar`, which is taken off the covariances before and added again by the M-step.
+
+[Cappé and Moulines 2009; Liang and Klein 2009]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from globular.algorithms.mixtures.em import EMOptions
+from globular.algorithms.mixtures.probing import find_members
+from globular.model.covariances import CovarianceLimits
+from globular.model.gaussian import GaussianParameters, m_step
+from globular.model.statistics import F64, ColumnMoments, SoftStatistics
+from globular.seam.among import Probe
+from globular.seam.mixture_passes import Expect
+from globular.seam.shard import Shard
+
+KAPPA = 0.7
+"""κ, how slowly the past is forgotten."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Learned:
+    """A mixture, and the rows that it has learned from."""
+
+    mixture: GaussianParameters
+    counts: F64
+    """Σ w q of every component, (C,), over all rows so far; all 0 of a mixture that no rows stand behind."""
+
+    @property
+    def total_weight(self) -> float:
+        """The weight of the rows."""
+        return float(self.counts.sum())
+
+    def column_moments(self) -> ColumnMoments:
+        """Those of the rows, as far as the mixture knows them."""
+        shares = self.counts / self.total_weight
+        means = self.mixture.means
+        mean = shares @ means
+        variance = shares @ (self.mixture.variances() + np.square(means - mean))
+        return ColumnMoments(((self.total_weight, mean, variance),))
+
+    def scatter(self, limits: CovarianceLimits) -> F64:
+        """Second moments about the means, as in `SoftStatistics`."""
+        kind, D = self.mixture.family.scatter, self.mixture.n_features
+        reg_covar = limits.reg_covar if kind.entry(D) else np.mean(limits.reg_covar)
+        added = kind.diagonal(np.broadcast_to(reg_covar, D))
+        return kind.moments(self.mixture.each(self.mixture.covariances) - added, self.counts, D)
+
+
+@dataclass(frozen=True, slots=True)
+class StepwiseResult:
+    """After a batch."""
+
+    learned: Learned
+    log_likelihood: float
+    """Mean of the batch's rows, under the mixture before."""
+    n_distances: int
+
+
+def one_batch(
+    shard: Shard, before: Learned, options: EMOptions, n_candidates: int | None = None, kappa: float = KAPPA
+) -> StepwiseResult:
+    """An E-step on the batch, exact or among `n_candidates` components of each row, and an M-step from all so far."""
+    found = _expect(shard, before.mixture, n_candidates)
+    total = before.total_weight
+    moments = shard.column_moments()
+    here = ColumnMoments(((found.total_weight, *moments),))
+    together = here if total == 0 else before.column_moments() + here
+    limits = CovarianceLimits.for_data(options.reg_covar, together.mean, together.variance, options.relative_floor)
+    statistics, keep = found, 0.0
+    if total > 0:
+        rate = (found.total_weight / (total + found.total_weight)) ** kappa
+        keep = found.total_weight * (1.0 - rate) / (rate * total)
+        statistics = SoftStatistics(
+            keep * before.counts + found.counts, found.sums, keep * before.scatter(limits) + found.scatter,
+            found.log_likelihood, keep * total + found.total_weight, found.n_distances,
+        )  # fmt: skip
+    mixture = m_step(before.mixture, statistics, limits, learned_weights=options.learned_weights)
+    unit = (total + found.total_weight) / float(statistics.counts.sum())
+    bound = found.log_likelihood / found.total_weight
+    return StepwiseResult(Learned(mixture, statistics.counts * unit), bound, found.n_distances)
+
+
+def _expect(shard: Shard, mixture: GaussianParameters, n_candidates: int | None) -> SoftStatistics:
+    """Sums about the means of the mixture, as arrays of NumPy wherever the rows lie."""
+    n_distances = 0
+    if n_candidates is None:
+        found = shard.run(Expect(mixture))
+    else:
+        n_distances = find_members(shard, mixture, n_candidates, np.random.default_rng(0))
+        found = shard.run(Expect(mixture, Probe(None, 0, n_candidates)))
+    counts, sums, scatter = map(np.asarray, (found.counts, found.sums, found.scatter))
+    n_distances += found.n_distances
+    return SoftStatistics(counts, sums, scatter, found.log_likelihood, found.total_weight, n_distances)

@@ -1,0 +1,361 @@
+"""`LowRankGaussianMixture`: thousands of components with correlations, in hundreds of columns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from globular.algorithms.kmeans.variational import VariationalOptions
+from globular.algorithms.mixtures.em import EMOptions, covariance_limits
+from globular.algorithms.mixtures.low_rank import find_low_rank_members, low_rank_em, start_low_rank
+from globular.algorithms.seeding.named import STARTS
+from globular.estimators.distributed import lazily
+from globular.estimators.fitted import checked_floats, checked_limit
+from globular.estimators.inputs import Input
+from globular.estimators.memory import check_allocation, low_rank_bytes
+from globular.estimators.mixture import GaussianMixture
+from globular.estimators.mixture_starts import GivenStart, settled
+from globular.estimators.mixtures import N_CANDIDATES, MixtureEstimator, Run, Starting
+from globular.estimators.parameters import FROM_ONE, Constraints
+from globular.estimators.starts import choose_centers
+from globular.estimators.weights import EXACT_BELOW
+from globular.model.low_rank import NOISES, LowRankParameters, isotropic_factors
+from globular.model.statistics import F64, I64
+from globular.seam.answers import LowRank
+from globular.seam.passes import Labels
+from globular.seam.shard import Shard, answer
+from globular.threads import resolve_threads
+
+
+class LowRankGaussianMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MixtureEstimator):
+    """Mixture of factor analysers: Gaussians with a few directions of their own beside the noise of the columns.
+
+    The covariance of a component is ``loadings.T @ loadings + diag(noise)``, of `n_factors` times as many numbers as a
+    mean, so that thousands of components with correlations fit into hundreds of columns. As in
+    :class:`VariationalGaussianMixture` every row keeps `n_candidates` components, and finds better ones by way of
+    cells; with as many as there are components this is exact EM. See Ghahramani & Hinton, *The EM algorithm for
+    mixtures of factor analyzers*, 1996.
+
+    Parameters
+    ----------
+    n_components : int, default=8
+    n_factors : int, default=8
+        Directions of each component; in fewer columns, as many as these.
+    noise : {"diag", "spherical", "tied_diag", "tied_spherical"}, default="diag"
+        Variances beside the factors: of every component and column; of every component ("spherical", a mixture of
+        probabilistic PCA); of every column for all components ("tied_diag", the original); or one.
+    n_candidates : int, default=5
+        C′, the components that each row keeps.
+    tol : float, default=1e-3
+        Stop when the mean lower bound of a row has changed by less than this in three iterations running.
+    reg_covar : float or "auto", default="auto"
+        Added to the variances of the noise; see :class:`GaussianMixture`.
+    max_iter : int, default=100
+        Most iterations of one run; 0 leaves the mixture where it starts.
+    init : {"auto", "k-means++", "plain k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
+callable, default="auto"
+        Starting means: the name of a seeding, improved by swaps and k-means steps; an array of shape (n_components,
+        n_features), which stays as it is; or a function ``(X, n_components, random_state) -> array``. Factors begin as
+        the principal components of their cells.
+    n_init : int, default=1
+        Number of runs from different starts, of which the best is kept.
+    {max_time, random_state, warm_start, verbose, callbacks, n_threads}
+
+    Attributes
+    ----------
+    weights_ : array of shape (n_components,)
+    means_ : array of shape (n_components, n_features)
+    loadings_ : array of shape (n_components, n_factors, n_features)
+    noise_variances_ : array of shape (n_components, n_features)
+        Whatever `noise` is.
+    labels_ : int32 array of shape (n_samples,)
+        The most likely component of every row; from 500 components on, of those found by way of cells.
+    lower_bound_ : float
+        Mean free energy of a row, a lower bound of its log-likelihood, at the parameters the last iteration began with.
+    lower_bounds_ : list of float
+        The same for every iteration of the best run. With ``reg_covar=0`` it never falls.
+    history_ : :class:`globular.model.history.History`
+        One record per iteration of the best run; objectives are free energies of all rows.
+    n_distances_ : int
+        Densities (or distances) of a row and a component evaluated in the whole fit, its start apart.
+    converged_, n_iter_, stopped_
+        As in :class:`GaussianMixture`.
+    init_ : str
+        What "auto" came to.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from globular import LowRankGaussianMixture
+    >>> random = np.random.default_rng(0)
+    >>> X = random.normal(size=(1000, 2)) @ random.normal(size=(2, 30)) + 0.1 * random.normal(size=(1000, 30))
+    >>> model = LowRankGaussianMixture(n_components=3, n_factors=2, random_state=0).fit(X)
+    >>> model.loadings_.shape, model.transform(X).shape
+    ((3, 2, 30), (1000, 2))
+    >>> noisy = X + 0.5 * random.normal(size=X.shape)
+    >>> bool(np.square(model.reconstruct(noisy, noise_std=0.5) - X).mean() < 0.1 * np.square(noisy - X).mean())
+    True
+    """
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        **MixtureEstimator._parameter_constraints,
+        "n_factors": [FROM_ONE],
+        "noise": [StrOptions(set(NOISES))],
+        "n_candidates": [FROM_ONE],
+        "init": [StrOptions(set(STARTS)), "array-like", callable],
+    }
+    loadings_: F64
+    noise_variances_: F64
+
+    def __init__(
+        self,
+        n_components: int = 8,
+        n_factors: int = 8,
+        *,
+        noise: str = "diag",
+        n_candidates: int = N_CANDIDATES,
+        tol: float = 1e-3,
+        reg_covar: float | str = "auto",
+        max_iter: int = 100,
+        max_time: float | None = None,
+        n_init: int = 1,
+        init: Any = "auto",
+        random_state: Any = None,
+        warm_start: bool = False,
+        verbose: int = 0,
+        callbacks: Any = None,
+        n_threads: int | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.n_factors = n_factors
+        self.noise = noise
+        self.n_candidates = n_candidates
+        self.tol = tol
+        self.reg_covar = reg_covar
+        self.max_iter = max_iter
+        self.max_time = max_time
+        self.n_init = n_init
+        self.init = init
+        self.random_state = random_state
+        self.warm_start = warm_start
+        self.verbose = verbose
+        self.callbacks = callbacks
+        self.n_threads = n_threads
+
+    def _q(self, n_columns: int) -> int:
+        """Factors of a component; as many as columns can make any covariance."""
+        return min(self.n_factors, n_columns)
+
+    def _given(self, data: Input) -> GivenStart:
+        return GivenStart("diag")
+
+    def _last_fit(self, data: Input) -> GivenStart:
+        mixture, shape = self._mixture(), (self.n_components, self._q(data.n_columns), data.n_columns)
+        if mixture.loadings.shape != shape:
+            raise ValueError(
+                f"warm_start: the last fit had loadings of shape {mixture.loadings.shape}, this one needs {shape}; set "
+                "warm_start=False to begin anew"
+            )
+        return GivenStart("diag", continues=True)
+
+    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:
+        options = VariationalOptions(C_prime=self._C_prime, max_iter=self.max_iter, tol=self.tol)
+        shard, limits = data.shard, covariance_limits(data.shard, EMOptions(reg_covar=self.reg_covar))
+        if given.continues:
+            start: LowRankParameters = self._mixture()
+            rng = np.random.default_rng(random_state.randint(2**31, size=4))
+            find_low_rank_members(shard, start, self._C_prime, rng)
+        else:
+            chosen = yield from choose_centers(
+                self.init, self.n_components, data, random_state, rough=True, size_name="n_components"
+            )
+            rng = np.random.default_rng(random_state.randint(2**31, size=4))
+            if chosen.is_seeding:  # a start that the user has chosen stays as it is
+                chosen = yield from settled(shard, chosen, rng)
+            self.init_ = chosen.name
+            start = start_low_rank(
+                shard, chosen.centers, self._q(data.n_columns), self.noise, rng, limits=limits, labelled=chosen.labelled
+            )
+        return Run(low_rank_em(shard, start, self.noise, options, rng, limits=limits), start)
+
+    @property
+    def _C_prime(self) -> int:
+        return min(self.n_candidates, self.n_components)
+
+    def _isotropic(self, means: F64, variance: float) -> LowRankParameters:
+        return isotropic_factors(means, variance, self._q(means.shape[1]))
+
+    def _take_over(self, model: Any) -> Any:
+        return model
+
+    def _most_bytes(self, data: Input) -> int:
+        return low_rank_bytes(
+            data.n_rows, data.n_columns, self.n_components, self._q(data.n_columns), C_prime=self._C_prime,
+            n_threads=resolve_threads(self.n_threads),
+        )  # fmt: skip
+
+    def _publish_mixture(self, mixture: Any, dtype: np.dtype[Any]) -> None:
+        self.weights_, self.means_ = mixture.weights.astype(dtype), mixture.means.astype(dtype)
+        self.loadings_, self.noise_variances_ = mixture.loadings.astype(dtype), mixture.noise.astype(dtype)
+        if not (self.noise_variances_ > 0).all():  # too small for float32
+            self.noise_variances_ = mixture.noise
+        self._last_mixture: Any = mixture
+
+    def _mixture(self) -> Any:
+        """The fitted mixture; the last one as long as nobody has changed an attribute."""
+        last = self.__dict__.get("_last_mixture")
+        if last is None or not last.holds(self.weights_, self.means_, self.loadings_, self.noise_variances_):
+            means = checked_floats(self.means_, "means_", (None, self.n_features_in_))
+            C, D = means.shape
+            last = self._last_mixture = LowRankParameters(
+                checked_floats(self.weights_, "weights_", (C,)).copy(),
+                means.copy(),
+                checked_floats(self.loadings_, "loadings_", (C, None, D)).copy(),
+                checked_floats(self.noise_variances_, "noise_variances_", (C, D), positive=True).copy(),
+            )
+        return last
+
+    def _check_covariances(self, mixture: Any) -> None:
+        if mixture.n_factors != self._q(mixture.n_features):
+            raise ValueError(f"loadings_ holds {mixture.n_factors} factors, n_factors={self.n_factors}; fit again")
+
+    def _check_finite(self) -> None:
+        super()._check_finite()
+        if not (np.isfinite(self.loadings_).all() and np.isfinite(self.noise_variances_).all()):
+            raise ValueError("X: loadings overflow float64; scale the columns of X to similar sizes, about 1")
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.loadings_.shape[1])
+
+    def _n_parameters(self) -> int:
+        return int(self._mixture().n_parameters(self.noise))
+
+    def _label(self, shard: Shard) -> Labels:
+        mixture = self._mixture()
+        asked = self._asked(shard, mixture, exact=mixture.n_components < EXACT_BELOW)
+        return np.asarray(answer(shard, asked, "components"), dtype=np.int32)
+
+    def _asked(self, shard: Shard, mixture: LowRankParameters, *, exact: bool) -> LowRank:
+        """A mixture to be asked with all components, or with the K(n) that cells lead to."""
+        if exact or self._C_prime >= mixture.n_components:
+            return LowRank(mixture)
+        find_low_rank_members(shard, mixture, self._C_prime, np.random.default_rng(0))
+        return LowRank(mixture, self._C_prime)
+
+    @lazily
+    def predict(self, X: Any, exact: bool = True, *, min_log_density: float | None = None) -> I64:
+        """The most likely component of every row, (n_samples,).
+
+        Parameters
+        ----------
+        X : array, data frame, source or path
+        exact : bool, default=True
+            False looks only at the components of a few of about √C cells of means.
+        min_log_density : float, optional
+            Rows whose log-density (`score_samples`) is below are noise, and get −1.
+        """
+        return self._without_noise(X, self._say(X, "components", 1, exact=exact), min_log_density, exact=exact)
+
+    @lazily
+    def score_samples(self, X: Any, exact: bool = True) -> F64:
+        """The log-likelihood of every row, (n_samples,).
+
+        Parameters
+        ----------
+        X : array, data frame, source or path
+        exact : bool, default=True
+            False gives a lower bound from the `n_candidates` components that are found by way of cells.
+        """
+        return self._say(X, "log_densities", 1, exact=exact)
+
+    @lazily
+    def transform(self, X: Any, exact: bool = True) -> F64:
+        """The factors of every row under its most likely component, (n_samples, n_factors).
+
+        They are the expectation of the factors given the row. Those of different components have nothing to do with
+        each other: `predict` says whose they are.
+
+        Parameters
+        ----------
+        X : array, data frame, source or path
+        exact : bool, default=True
+            See `predict`.
+        """
+        check_is_fitted(self)
+        return self._say(X, "factors", self.loadings_.shape[1], exact=exact)
+
+    @lazily
+    def reconstruct(self, X: Any, noise_std: float | None = None, *, exact: bool = True) -> F64:
+        """The expected rows without their noise, (n_samples, n_features).
+
+        Parameters
+        ----------
+        X : array, data frame, source or path
+        noise_std : float, optional
+            Standard deviation of noise that has been added to rows like those of the fit; what is expected is the row
+            before. By default the noise of the model itself is taken off: what factors say of the row remains.
+        exact : bool, default=True
+            False takes the mean over the `n_candidates` components that are found by way of cells.
+        """
+        check_is_fitted(self)
+        mixture = self._mixture()
+        if noise_std is None:
+            return self._say(X, "reconstruction", self.n_features_in_, exact=exact, noise=mixture.noise)
+        if checked_limit(noise_std, "noise_std") <= 0:
+            raise ValueError(f"noise_std must be positive, got {noise_std!r}; leave it out for the noise of the model")
+        variance = float(noise_std) ** 2
+        return self._say(
+            X, "reconstruction", self.n_features_in_, exact=exact, mixture=mixture.noisier(variance),
+            noise=np.full((1, 1), variance),
+        )  # fmt: skip
+
+    def to_full(self) -> GaussianMixture:
+        """The same mixture with its covariance matrices written out: for marginals, conditions, plots and exports.
+
+        Returns
+        -------
+        GaussianMixture
+            Its covariances are n_components matrices of n_features² numbers.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from globular import LowRankGaussianMixture
+        >>> X = np.random.default_rng(0).normal(size=(200, 5))
+        >>> LowRankGaussianMixture(2, 1, random_state=0).fit(X).to_full().marginal([3, 0]).means_.shape
+        (2, 2)
+        """
+        check_is_fitted(self)
+        mixture = self._mixture()
+        C, D = mixture.means.shape
+        check_allocation(4 * 8 * C * D * D, f"{C} matrices of {D} columns", "ask this mixture itself")
+        covariances = mixture.loadings.transpose(0, 2, 1) @ mixture.loadings + mixture.noise[:, :, None] * np.eye(D)
+        made = GaussianMixture.from_parameters(mixture.weights, mixture.means, covariances)
+        made.set_params(random_state=self.random_state, n_threads=self.n_threads)
+        if "feature_names_in_" in vars(self):
+            made.feature_names_in_ = self.feature_names_in_
+        return made
+
+    def _say(
+        self,
+        X: Any,
+        want: str,
+        n_results: int,
+        *,
+        exact: bool,
+        mixture: LowRankParameters | None = None,
+        noise: F64 | None = None,
+    ) -> Any:
+        """What the mixture, or another, says of every row of X: `n_results` numbers for each."""
+        check_is_fitted(self)
+        data = self._open(X, None, reset=False)
+        check_allocation(8 * data.n_rows * n_results, f"{n_results} numbers for every row", "pass X in parts")
+        asked = self._asked(data.shard, self._mixture() if mixture is None else mixture, exact=exact)
+        found = answer(data.shard, replace(asked, noise=noise), want)
+        return found.astype(data.dtype, copy=False) if want in ("factors", "reconstruction") else found

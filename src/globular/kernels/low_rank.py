@@ -1,0 +1,185 @@
+"""Pairs (row, component) of mixtures of factor analysers, brought together by component.
+
+All rows that look at a component are its *pairs*, one after the other in `order`: they share its parameters, and their
+products with its directions are products of matrices. A pair is a number n · width + a, the a-th component that row n
+looks at; results go where the pair says, and sums are those of a component, which one thread takes from its first row
+to its last: the same bits for any number of threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from globular.kernels.blas import add_product, multiply_rows
+from globular.kernels.compile import inline, kernel
+from globular.kernels.queue import take_number
+
+TILE = 32  # rows that are brought together: with 784 columns a fifth of a megabyte
+CANCELLED = 1e-5  # squared distances below this share of the squares that they come from are computed again
+
+
+class Shape(NamedTuple):
+    """A mixture as kernels take it."""
+
+    means: Any  # (C, D)
+    precisions: Any  # (C, D) of the noise
+    directions: Any  # (C·q, D)
+    biases: Any  # (C,)
+    loadings: Any  # (C·q, D)
+    triangles: Any  # (C·q, q)
+
+
+class Pairs(NamedTuple):
+    """Which rows look at which components."""
+
+    order: Any  # (P,) pairs, those of a component together
+    starts: Any  # (C + 1,) or more; component c has order[starts[c]] … order[starts[c + 1] − 1]
+    width: Any  # components that a row looks at
+
+
+class Tile(NamedTuple):
+    """Scratch of a thread."""
+
+    away: Any  # (TILE, D) x − μ
+    inner: Any  # (TILE, q) u = V (x − μ)
+    turned: Any  # (q, TILE) the same, weighted
+    squares: Any  # (TILE,) Σ (x − μ)² / ψ
+    factors: Any  # (q,)
+
+
+@inline
+def bring_together(
+    x: Any, gathered: bool, base: int, pairs: Any, begin: int, m: int, c: int, shape: Any, tile: Any
+) -> None:
+    """Differences from the mean of a component and products with its directions, of m of its pairs. O(m · D · q)."""
+    q = tile.inner.shape[1]
+    for k in range(m):
+        r = begin + k - base if gathered else pairs.order[begin + k] // pairs.width
+        total = 0.0
+        for d in range(x.shape[1]):
+            y = x[r, d] - shape.means[c, d]
+            tile.away[k, d] = y
+            total += y * y * shape.precisions[c, d]
+        tile.squares[k] = total
+    multiply_rows(tile.away, 0, m, shape.directions, c * q, q, tile.inner)
+
+
+@inline
+def squared_length(k: int, c: int, shape: Any, tile: Any) -> float:
+    """(x − μ)ᵀ Σ⁻¹ (x − μ) = y·(y/ψ) − u·u of a pair; where that cancels, ‖z‖² + r·(r/ψ) with r = y − Λᵀ z. O(q)."""
+    q, total = tile.inner.shape[1], tile.squares[k]
+    for j in range(q):
+        total -= tile.inner[k, j] * tile.inner[k, j]
+    if total >= CANCELLED * tile.squares[k]:
+        return total
+    total = 0.0
+    for j in range(q - 1, -1, -1):  # z = L⁻ᵀ u
+        value = tile.inner[k, j]
+        for i in range(j + 1, q):
+            value -= shape.triangles[c * q + i, j] * tile.factors[i]
+        tile.factors[j] = value / shape.triangles[c * q + j, j]
+        total += tile.factors[j] * tile.factors[j]
+    for d in range(tile.away.shape[1]):
+        rest = tile.away[k, d]
+        for j in range(q):
+            rest -= shape.loadings[c * q + j, d] * tile.factors[j]
+        total += rest * rest * shape.precisions[c, d]
+    return total
+
+
+@kernel
+def pair_costs(
+    queue: Any,  # IN/OUT tasks
+    tasks: Any,  # IN  (T + 1,) task t has the components tasks[t] … tasks[t + 1] − 1
+    x: Any,  # IN  (N, D): all rows, or (gathered) those of the pairs of the only task
+    gathered: bool,  # IN
+    pairs: Any,  # IN  `Pairs`
+    shape: Any,  # IN  `Shape`
+    tile: Any,  # scratch `Tile`
+    costs: Any,  # OUT (N·width,) −2 log p(c, x)
+    inner: Any,  # OUT (N·width, q) u, or (0, q)
+) -> None:
+    """Densities of the pairs. O(P · D · q)."""
+    task = take_number(queue)
+    while task < tasks.shape[0] - 1:
+        base = pairs.starts[tasks[task]]
+        for c in range(tasks[task], tasks[task + 1]):
+            for begin in range(pairs.starts[c], pairs.starts[c + 1], TILE):
+                m = min(TILE, pairs.starts[c + 1] - begin)
+                bring_together(x, gathered, base, pairs, begin, m, c, shape, tile)
+                for k in range(m):
+                    pair = pairs.order[begin + k]
+                    costs[pair] = shape.biases[c] + squared_length(k, c, shape, tile)
+                    if inner.shape[0]:
+                        for j in range(tile.inner.shape[1]):
+                            inner[pair, j] = tile.inner[k, j]
+        task = take_number(queue)
+
+
+@kernel
+def pair_sums(
+    queue: Any,  # IN/OUT tasks
+    tasks: Any,  # IN  (T + 1,)
+    x: Any,  # IN  (N, D)
+    gathered: bool,  # IN
+    pairs: Any,  # IN  `Pairs`
+    shape: Any,  # IN  `Shape`
+    tile: Any,  # scratch `Tile`
+    shares: Any,  # IN  (N·width,) w q(c)
+    counts: Any,  # IN/OUT (C,) += Σ w q
+    sums: Any,  # IN/OUT (C, D) += Σ w q (x − μ)
+    squares: Any,  # IN/OUT (C, D) += Σ w q (x − μ)²
+    cross: Any,  # IN/OUT (C, q, D) += Σ w q u (x − μ)ᵀ
+) -> None:
+    """Statistics of the M-step, about the old means. O(P · D · q)."""
+    task = take_number(queue)
+    while task < tasks.shape[0] - 1:
+        base = pairs.starts[tasks[task]]
+        for c in range(tasks[task], tasks[task + 1]):
+            for begin in range(pairs.starts[c], pairs.starts[c + 1], TILE):
+                m = min(TILE, pairs.starts[c + 1] - begin)
+                bring_together(x, gathered, base, pairs, begin, m, c, shape, tile)
+                for k in range(m):
+                    share = shares[pairs.order[begin + k]]
+                    counts[c] += share
+                    for j in range(tile.inner.shape[1]):
+                        tile.turned[j, k] = share * tile.inner[k, j]
+                    for d in range(x.shape[1]):
+                        y = tile.away[k, d]
+                        sums[c, d] += share * y
+                        squares[c, d] += share * y * y
+                add_product(tile.turned, tile.away, 0, m, cross[c])
+        task = take_number(queue)
+
+
+@kernel
+def pair_reconstructions(
+    queue: Any,  # IN/OUT tasks
+    tasks: Any,  # IN  (T + 1,)
+    x: Any,  # IN  (N, D)
+    pairs: Any,  # IN  `Pairs`
+    shape: Any,  # IN  `Shape`
+    tile: Any,  # scratch `Tile`
+    shares: Any,  # IN  (N·width,) q(c)
+    noise: Any,  # IN  (C, D) what of the variances is noise
+    out: Any,  # IN/OUT (N, D) += q(c) (x − noise Σ⁻¹ (x − μ)); one thread at a time
+) -> None:
+    """Expected rows without noise. O(P · D · q)."""
+    q = tile.inner.shape[1]
+    task = take_number(queue)
+    while task < tasks.shape[0] - 1:
+        for c in range(tasks[task], tasks[task + 1]):
+            for begin in range(pairs.starts[c], pairs.starts[c + 1], TILE):
+                m = min(TILE, pairs.starts[c + 1] - begin)
+                bring_together(x, False, 0, pairs, begin, m, c, shape, tile)
+                for k in range(m):
+                    pair = pairs.order[begin + k]
+                    r, share = pair // pairs.width, shares[pair]
+                    for d in range(x.shape[1]):
+                        tile.away[k, d] *= shape.precisions[c, d]
+                    for j in range(q):
+                        for d in range(x.shape[1]):
+                            tile.away[k, d] -= tile.inner[k, j] * shape.directions[c * q + j, d]
+                    for d in range(x.shape[1]):
+                        out[r, d] += share * (x[r, d] - noise[c, d] * tile.away[k, d])
+        task = take_number(queue)

@@ -1,0 +1,160 @@
+"""Mixtures whose log-densities are linear in the row: all but a factor that components share.
+
+    log p(x | c) = θ_c · x − A_c + log h(x)       θ the natural parameters, A their log-normaliser, h the base measure
+
+One product of the rows with all θ is an E-step, and the M-step is the mean of the rows: E[x | c] = Σ q x / Σ q, from
+which a family makes its parameters. The prior is conjugate: `PseudoRows` count in every component like so many rows at
+their mean, which keeps logarithms of zero, and components that shrink to a point, away.
+
+A family is one file with a class that says what its parameters are, which rows it takes, and how they are drawn.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.model.gaussian import mixing_weights
+from globular.model.statistics import F64, I64, Additive
+
+LEAST = 1e-3
+"""How close the mean of pseudo-rows may be to the limit of a column, by its scale."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearMixture:
+    """log p(c, x) = x · slopes_c + constants_c, up to log h(x)."""
+
+    slopes: F64
+    """(C, D)."""
+    constants: F64
+    """(C,); −∞ for a component of weight zero."""
+
+
+@dataclass(slots=True)
+class LinearStatistics(Additive):
+    """What an M-step needs of an E-step by linear functions of the rows."""
+
+    counts: F64
+    """Σ w q(c), (C,)."""
+    sums: F64
+    """Σ w q(c) x, (C, D)."""
+    log_likelihood: float
+    """Σ w log p(x), without the base measure."""
+    total_weight: float
+    n_distances: int
+
+
+@dataclass(slots=True)
+class Surveyed(Additive):
+    """What a family has to know of all rows before a fit."""
+
+    n_invalid: int
+    """Entries, or rows, that it does not take."""
+    log_base: float
+    """Σ w log h(x)."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExponentialMixture(ABC):
+    """p(x) = Σ_c π_c p(x | c). Arrays are float64 and not to be written to."""
+
+    weights: F64
+    """π, (C,); sums to one."""
+    means: F64
+    """(C, D): E[x | c], or its direction."""
+
+    unit_rows: ClassVar[bool] = False
+    """Whether rows count as scaled to unit length."""
+    by_roots: ClassVar[bool] = False
+    """Whether square roots of the rows are what distances mean something for."""
+    invalid: ClassVar[str]
+    """What rows are that the family does not take, and what they shall be."""
+
+    @classmethod
+    @abstractmethod
+    def of_means(cls, weights: F64, means: F64) -> Self:
+        """The components of largest likelihood whose rows have these means, (C, D)."""
+
+    @property
+    @abstractmethod
+    def slopes(self) -> F64:
+        """θ, (C, D)."""
+
+    @property
+    @abstractmethod
+    def log_normalisers(self) -> F64:
+        """A, (C,)."""
+
+    @classmethod
+    def are_invalid(cls, values: NDArray[Any]) -> NDArray[np.bool_] | None:
+        """Which entries, other than zeros, the family does not take; None where it takes all."""
+        return None
+
+    @classmethod
+    def log_base(cls, values: F64) -> F64 | None:
+        """What every entry adds to log h(x); zeros add nothing. None where h = 1."""
+        return None
+
+    @classmethod
+    @abstractmethod
+    def prior_mean(cls, mean: F64) -> F64:
+        """The mean of the pseudo-rows for data with this mean, (D,): inside of what means of rows can be."""
+
+    @abstractmethod
+    def draw(self, c: int, n: int, random: np.random.RandomState) -> F64:
+        """n rows of a component."""
+
+    @property
+    def arrays(self) -> dict[str, F64]:
+        """The parameters by the names that users know them by, without the underscore."""
+        return {"weights": self.weights, "means": self.means}
+
+    @property
+    def n_components(self) -> int:
+        return int(self.means.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        return int(self.means.shape[1])
+
+    @property
+    def linear(self) -> LinearMixture:
+        """As passes take it."""
+        with np.errstate(divide="ignore"):
+            return LinearMixture(self.slopes, np.log(self.weights) - self.log_normalisers)
+
+    def n_parameters(self, *, learned_weights: bool) -> int:
+        """Free parameters, for information criteria."""
+        return int(self.means.size) + (self.n_components - 1 if learned_weights else 0)
+
+    def sample(self, n_samples: int, random: np.random.RandomState) -> tuple[F64, I64]:
+        """Draw rows, grouped by component, and their components."""
+        counts = random.multinomial(n_samples, self.weights / self.weights.sum())
+        rows = [self.draw(c, count, random) for c, count in enumerate(counts) if count]
+        return np.vstack(rows), np.repeat(np.arange(self.n_components, dtype=np.int64), counts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PseudoRows:
+    """The conjugate prior: every component has seen `weight` rows at `mean` already."""
+
+    weight: float
+    mean: F64
+
+    def log_density(self, mixture: ExponentialMixture) -> float:
+        """weight · Σ_c (θ_c · mean − A_c): the log prior, but for what no parameter changes."""
+        return self.weight * float((mixture.slopes @ self.mean - mixture.log_normalisers).sum())
+
+    def m_step(
+        self, kind: type[ExponentialMixture], counts: F64, sums: F64, *, learned_weights: bool
+    ) -> ExponentialMixture:
+        """The parameters of largest posterior density, from Σ q and Σ q x."""
+        means = (sums + self.weight * self.mean) / (counts + self.weight)[:, None]
+        equal = np.full(len(counts), 1.0 / len(counts))
+        weights = mixing_weights(counts, float(counts.sum())) if learned_weights else equal
+        return kind.of_means(weights, means)

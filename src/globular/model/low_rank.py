@@ -1,0 +1,235 @@
+"""Mixtures of factor analysers: Gaussians whose covariances are of low rank beside noise of the columns.
+
+Of a component x = μ + Λᵀ z + ε, z ~ N(0, I) with q factors and ε ~ N(0, diag ψ), so Σ = Λᵀ Λ + diag ψ; Λ is (q, D).
+With M = I + Λ diag(1/ψ) Λᵀ = L Lᵀ and the *directions* V = L⁻¹ Λ diag(1/ψ), (q, D), the Woodbury identity reads
+
+    Σ⁻¹ = diag(1/ψ) − Vᵀ V,    log |Σ| = Σ log ψ + 2 Σ log L_jj,    E[z | x] = L⁻ᵀ V (x − μ)
+
+so with y = x − μ and u = V y a density costs D q multiplications, −2 log N = y·(y/ψ) − u·u + …, and nothing is D × D.
+
+*M-step* (Ghahramani & Hinton 1996, Tipping & Bishop 1999). Given responsibilities r the mean is Σ r x / Σ r, whatever
+the covariance. Let S be the covariance of the rows about it, under r. One step of EM for the factors of each component
+needs of S the diagonal and A = V S, (q, D), alone:
+
+    Λ ← L (I + A Vᵀ)⁻¹ A,    ψ ← diag S − Σ_j ((I + A Vᵀ)⁻¹ A)_j A_j
+
+Both raise Σ r log p(c, x), so the log-likelihood, or its bound from few components a row, does not fall. Passes return
+Σ r u yᵀ about the old means, from which A follows: u is linear in y.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from globular.model.covariances import CovarianceLimits
+from globular.model.gaussian import GaussianParameters, mixing_weights
+from globular.model.statistics import F64, I64, SoftStatistics
+from globular.threads import cached_property, single_threaded_blas
+
+ABSENT = 1e300
+"""Stands for −2 log of a weight of zero: with infinity differences would be no numbers."""
+FAINT = 1e-3
+"""Variance along a factor that a cell has no rows for, relative to the noise: EM cannot bring back one that is zero."""
+Pooling = Callable[[F64, F64], F64]
+NOISES: dict[str, Pooling] = {
+    "diag": lambda noise, shares: noise,
+    "spherical": lambda noise, shares: noise.mean(axis=1, keepdims=True),
+    "tied_diag": lambda noise, shares: shares[None, :] @ noise,
+    "tied_spherical": lambda noise, shares: (shares[None, :] @ noise).mean(axis=1, keepdims=True),
+}
+"""What components and columns have one variance of the noise, given that of each and the weights of the components."""
+
+
+@dataclass(slots=True)
+class LowRankStatistics(SoftStatistics):
+    """Sums of an E-step; `scatter` has Σ w q (x − μ)², (C, D)."""
+
+    cross: F64 = field(default_factory=lambda: np.empty((0, 0, 0)))
+    """Σ w q u (x − μ)ᵀ with u = V (x − μ), (C, q, D)."""
+
+
+@dataclass(frozen=True, eq=False)
+class LowRankParameters:
+    """p(x) = Σ_c π_c N(x; μ_c, Λ_cᵀ Λ_c + diag ψ_c). Arrays are float64 and not to be written to."""
+
+    weights: F64
+    """π, (C,); sums to one."""
+    means: F64
+    """μ, (C, D)."""
+    loadings: F64
+    """Λ, (C, q, D)."""
+    noise: F64
+    """ψ, (C, D); positive."""
+
+    @property
+    def n_components(self) -> int:
+        return int(self.means.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        return int(self.means.shape[1])
+
+    @property
+    def n_factors(self) -> int:
+        return int(self.loadings.shape[1])
+
+    @cached_property
+    def precisions(self) -> F64:
+        """1/ψ, (C, D)."""
+        return 1.0 / self.noise
+
+    @cached_property
+    def triangles(self) -> F64:
+        """L, (C, q, q)."""
+        scaled = self.loadings * np.sqrt(self.precisions)[:, None, :]
+        return np.asarray(np.linalg.cholesky(np.eye(self.n_factors) + scaled @ scaled.transpose(0, 2, 1)))
+
+    @cached_property
+    def directions(self) -> F64:
+        """V, (C, q, D)."""
+        return np.ascontiguousarray(np.linalg.inv(self.triangles) @ (self.loadings * self.precisions[:, None, :]))
+
+    @cached_property
+    def biases(self) -> F64:
+        """−2 log π_c + log |2π Σ_c|, (C,): −2 log p(c, x) is this plus y·(y/ψ) − u·u."""
+        diagonals = np.diagonal(self.triangles, axis1=1, axis2=2)
+        determinants = np.log(self.noise).sum(axis=1) + 2.0 * np.log(diagonals).sum(axis=1)
+        with np.errstate(divide="ignore"):
+            log_weights = np.log(self.weights)
+        return np.minimum(determinants + self.n_features * math.log(2 * math.pi) - 2.0 * log_weights, ABSENT)
+
+    @cached_property
+    def columns(self) -> GaussianParameters:
+        """The same columns without their correlations: what nominates components."""
+        variances = self.noise + np.einsum("cqd,cqd->cd", self.loadings, self.loadings)
+        return GaussianParameters(self.weights, self.means, variances, "diag")
+
+    def noisier(self, variance: float) -> LowRankParameters:
+        """The mixture of rows to which noise of that variance has been added."""
+        return replace(self, noise=self.noise + variance)
+
+    def holds(self, *arrays: F64) -> bool:
+        """Whether its arrays are these, number by number."""
+        own = self.weights, self.means, self.loadings, self.noise
+        return all(np.array_equal(one, other) for one, other in zip(own, arrays, strict=True))
+
+    def n_parameters(self, noise_type: str) -> int:
+        """Free parameters, for information criteria: loadings count up to rotations."""
+        C, q, D = self.loadings.shape
+        noise = NOISES[noise_type](np.ones((C, D)), np.full(C, 1.0 / C)).size
+        return C * (D + D * q - q * (q - 1) // 2) + noise + C - 1
+
+    def factors(self, inner: F64, components: I64) -> F64:
+        """E[z | x] from u = V (x − μ) of rows and the component of each, (n, q)."""
+        turned = self.triangles.transpose(0, 2, 1)[components]
+        return np.asarray(np.linalg.solve(turned, inner[:, :, None])[:, :, 0])
+
+    def sample(self, n_samples: int, random: np.random.RandomState) -> tuple[F64, I64]:
+        """Draw rows, grouped by component, and their components."""
+        counts = random.multinomial(n_samples, self.weights)
+        rows = [
+            self.means[c]
+            + random.standard_normal((count, self.n_factors)) @ self.loadings[c]
+            + random.standard_normal((count, self.n_features)) * np.sqrt(self.noise[c])
+            for c, count in enumerate(counts)
+            if count
+        ]
+        return np.vstack(rows), np.repeat(np.arange(self.n_components, dtype=np.int64), counts)
+
+
+def isotropic_factors(means: F64, variance: float, n_factors: int) -> LowRankParameters:
+    """Equal weights and σ² I around the given means: factors without loadings."""
+    C, D = means.shape
+    return LowRankParameters(np.full(C, 1.0 / C), means, np.zeros((C, n_factors, D)), np.full((C, D), variance))
+
+
+@single_threaded_blas  # on matrices this small threads only wait for each other; and the same bits for any number
+def low_rank_m_step(
+    mixture: LowRankParameters, found: LowRankStatistics, limits: CovarianceLimits, noise_type: str
+) -> LowRankParameters:
+    """Weights and means of largest expected log-likelihood, and loadings and noise that do not lower it.
+
+    A component without weight keeps its mean and loadings.
+    """
+    variances, A = _about_new_means(mixture, found)
+    X = np.linalg.solve(np.eye(mixture.n_factors) + _symmetric(A @ mixture.directions.transpose(0, 2, 1)), A)
+    residuals = variances - np.einsum("cqd,cqd->cd", X, A)
+    filled = found.filled
+    loadings = np.where(filled[:, None, None], mixture.triangles @ X, mixture.loadings)
+    noise = _pooled(residuals, mixture.noise, found, limits, noise_type)
+    return LowRankParameters(
+        mixing_weights(found.counts, found.total_weight), mixture.means + found.shifts, loadings, noise
+    )
+
+
+def _about_new_means(mixture: LowRankParameters, found: LowRankStatistics) -> tuple[F64, F64]:
+    """diag S, (C, D), and A = V S, (C, q, D), of the rows about their means; 0 without weight."""
+    filled, shifts = found.filled, found.shifts
+    counts = np.where(filled, found.counts, 1.0)
+    variances = np.maximum(found.scatter / counts[:, None] - shifts**2, 0.0)
+    moved = np.einsum("cqd,cd->cq", mixture.directions, shifts)
+    A = found.cross / counts[:, None, None] - moved[:, :, None] * shifts[:, None, :]
+    return np.where(filled[:, None], variances, 0.0), np.where(filled[:, None, None], A, 0.0)
+
+
+def _symmetric(matrices: F64) -> F64:
+    """The matrices without what rounding has made different on both sides of the diagonal."""
+    return (matrices + matrices.transpose(0, 2, 1)) / 2
+
+
+def _pooled(residuals: F64, previous: F64, found: LowRankStatistics, limits: CovarianceLimits, noise_type: str) -> F64:
+    """The noise of all components and columns within the limits, (C, D)."""
+    filled, pooling = found.filled, NOISES[noise_type]
+    shares = np.where(filled, found.counts, 0.0)
+    pooled = pooling(np.maximum(residuals, 0.0), shares / shares.sum())
+    reg_covar, smallest = np.broadcast_to(limits.reg_covar, limits.smallest.shape), limits.smallest
+    if pooled.shape[1] == 1:
+        reg_covar, smallest = reg_covar.mean(keepdims=True), smallest.mean(keepdims=True)
+    limited = np.maximum(pooled + reg_covar, smallest)
+    if len(limited) > 1:  # where all components share it, so do those without weight
+        limited = np.where(filled[:, None], limited, previous)
+    return np.broadcast_to(limited, previous.shape).copy()
+
+
+# --- the start: principal components of cells, by the same pass ------------------------------------------------------
+
+
+@single_threaded_blas
+def probing_directions(means: F64, bases: F64) -> LowRankParameters:
+    """A mixture whose directions V are orthonormal bases, (C, q, D), but for a factor: its E-step gives S V."""
+    return replace(isotropic_factors(means, 1.0, bases.shape[1]), loadings=bases)
+
+
+@single_threaded_blas
+def power_step(mixture: LowRankParameters, found: LowRankStatistics) -> F64:
+    """Orthonormal bases of S V, (C, q, D), closer to the principal directions of each component than V."""
+    _, A = _about_new_means(mixture, found)
+    # a cell of few rows has fewer directions than are asked for: the others stay what they are
+    faint = 1e-12 * np.sqrt(np.einsum("cqd,cqd->c", A, A))[:, None, None] + 1e-300
+    bases, _ = np.linalg.qr((A + faint * mixture.directions).transpose(0, 2, 1))
+    return np.ascontiguousarray(bases.transpose(0, 2, 1))
+
+
+@single_threaded_blas
+def principal_start(
+    mixture: LowRankParameters, found: LowRankStatistics, limits: CovarianceLimits, noise_type: str
+) -> LowRankParameters:
+    """Probabilistic PCA of every cell within the span of the directions that its E-step had (`probing_directions`)."""
+    variances, A = _about_new_means(mixture, found)
+    C, q, D = A.shape
+    lengths = np.sqrt(np.einsum("cqd,cqd->cq", mixture.directions, mixture.directions))
+    bases = mixture.directions / lengths[:, :, None]
+    values, vectors = np.linalg.eigh(_symmetric((A / lengths[:, :, None]) @ bases.transpose(0, 2, 1)))
+    axes = vectors.transpose(0, 2, 1) @ bases  # of the variances `values`, (C, q, D)
+    floor = float(np.mean(limits.reg_covar) + np.mean(limits.smallest))
+    rest = np.maximum((variances.sum(axis=1) - values.sum(axis=1)) / max(1, D - q), floor)[:, None]
+    loadings = axes * np.sqrt(np.maximum(values - rest, FAINT * rest))[:, :, None]
+    residuals = variances - np.einsum("cqd,cqd->cd", loadings, loadings)
+    noise = _pooled(residuals, np.broadcast_to(rest, (C, D)), found, limits, noise_type)
+    return LowRankParameters(
+        mixing_weights(found.counts, found.total_weight), mixture.means + found.shifts, loadings, noise
+    )

@@ -1,0 +1,168 @@
+"""Mixtures of factor analysers: the M-step, exact and truncated EM, and the start."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from globular.algorithms.kmeans.variational import VariationalOptions
+from globular.algorithms.mixtures.low_rank import low_rank_em, start_low_rank
+from globular.backends.cpu import CpuShard
+from globular.backends.many.split import SplitShard
+from globular.backends.many.stream import StreamShard
+from globular.data.open import as_source
+from globular.model.covariances import CovarianceLimits
+from globular.model.low_rank import NOISES, LowRankParameters, low_rank_m_step
+from globular.model.statistics import F64
+from globular.seam.among import Probe
+from globular.seam.mixture_passes import ExpectLowRank
+from globular.seam.passes import Assign
+from globular.seam.shard import Shard
+from reference import expect as soft
+from reference import low_rank as oracle
+
+D, Q = 12, 2
+
+
+def true_mixture(C: int, seed: int = 0) -> LowRankParameters:
+    random = np.random.default_rng(seed)
+    return LowRankParameters(
+        random.dirichlet(np.full(C, 5.0)), 4.0 * random.normal(size=(C, D)), random.normal(size=(C, Q, D)),
+        random.uniform(0.2, 1.0, (C, D)),
+    )  # fmt: skip
+
+
+def rows_of(C: int, n: int = 600, seed: int = 0) -> F64:
+    return true_mixture(C, seed).sample(n, np.random.RandomState(seed))[0]
+
+
+def limits_for(X: F64, reg_covar: float = 0.0) -> CovarianceLimits:
+    return CovarianceLimits.for_data(reg_covar, X.mean(axis=0), X.var(axis=0))
+
+
+def start_for(shard: Shard, X: F64, C: int, noise: str = "diag", reg_covar: float = 0.0) -> LowRankParameters:
+    means = X[np.linspace(0, len(X) - 1, C).astype(int)]
+    shard.run(Assign(means, want="labels"))
+    rng = np.random.default_rng(0)
+    return start_low_rank(shard, means, Q, noise, rng, limits=limits_for(X, reg_covar), labelled=True)
+
+
+def fitted(
+    shard: Shard, X: F64, C: int, C_prime: int, noise: str = "diag", max_iter: int = 12
+) -> tuple[list[float], LowRankParameters]:
+    options = VariationalOptions(C_prime=C_prime, max_iter=max_iter, tol=0.0)
+    start, rng = start_for(shard, X, C, noise), np.random.default_rng(1)
+    steps = list(low_rank_em(shard, start, noise, options, rng, limits=limits_for(X)))
+    return [step.objective for step in steps], steps[-1].model
+
+
+def alike(one: LowRankParameters, other: LowRankParameters, rtol: float) -> None:
+    for name in ("weights", "means", "noise"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=rtol, atol=rtol, err_msg=name)
+    np.testing.assert_allclose(oracle.covariance_matrices(one), oracle.covariance_matrices(other), rtol=rtol, atol=rtol)
+
+
+def test_the_woodbury_identity_is_that_of_whole_matrices() -> None:
+    mixture, X = true_mixture(3), rows_of(3, 50)
+    for c, matrix in enumerate(oracle.covariance_matrices(mixture)):
+        inverse = np.diag(mixture.precisions[c]) - mixture.directions[c].T @ mixture.directions[c]
+        np.testing.assert_allclose(inverse, np.linalg.inv(matrix), atol=1e-12)
+        inner = (X - mixture.means[c]) @ mixture.directions[c].T
+        found = mixture.factors(inner, np.full(len(X), c))
+        np.testing.assert_allclose(found, oracle.factor_means(X, mixture, c), atol=1e-10)
+
+
+def test_an_m_step_is_that_of_the_textbook() -> None:
+    X, mixture = rows_of(4), true_mixture(4, seed=3)
+    weights = np.random.default_rng(0).uniform(0.5, 2.0, len(X))
+    limits = limits_for(X, 1e-3)
+    found = low_rank_m_step(mixture, CpuShard(X, weights).run(ExpectLowRank(mixture)), limits, "diag")
+    q, _ = soft.posterior(X, oracle.as_full(mixture))
+    alike(found, oracle.m_step(X, weights, q, mixture, limits), 1e-9)
+
+
+def test_all_components_are_exact_em() -> None:
+    X, C = rows_of(4), 4
+    shard, limits, weights = CpuShard(X), limits_for(X), np.ones(len(X))
+    mixture, options = start_for(shard, X, C), VariationalOptions(C, max_iter=8, tol=0.0)
+    for step in low_rank_em(shard, mixture, "diag", options, np.random.default_rng(0), limits=limits):
+        q, densities = soft.posterior(X, oracle.as_full(mixture))
+        assert step.objective == pytest.approx(densities.sum(), rel=1e-10)
+        mixture = oracle.m_step(X, weights, q, mixture, limits)
+        alike(step.model, mixture, 1e-8)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("C_prime", [1, 3, 20])
+def test_the_bound_never_falls(noise: str, C_prime: int) -> None:
+    X = rows_of(20, 2000)
+    objectives, mixture = fitted(CpuShard(X), X, 20, C_prime, noise, 25)
+    assert (np.diff(objectives) >= -1e-9 * np.abs(objectives[:-1])).all()
+    assert objectives[-1] > objectives[0]
+    assert (
+        len(np.unique(mixture.noise)) == {"diag": 20 * D, "spherical": 20, "tied_diag": D, "tied_spherical": 1}[noise]
+    )
+
+
+def test_few_components_a_row_end_where_all_of_them_do() -> None:
+    X = rows_of(20, 4000)
+    exact, truncated = (fitted(CpuShard(X), X, 20, C_prime, max_iter=40)[0][-1] for C_prime in (20, 4))
+    assert truncated == pytest.approx(exact, rel=2e-3) and truncated <= exact + 1e-3 * abs(exact)
+
+
+@pytest.mark.parametrize("C_prime", [3, 8])
+def test_threads_and_splits_change_nothing(C_prime: int) -> None:
+    X = rows_of(8, 900)
+    one, two = (fitted(CpuShard(X, n_threads=n), X, 8, C_prime) for n in (1, 2))
+    assert one[0] == two[0] and one[1].holds(two[1].weights, two[1].means, two[1].loadings, two[1].noise)
+    split = SplitShard([CpuShard(X[:250]), CpuShard(X[250:])])
+    stream = StreamShard(as_source(X), rows_per_part=300)
+    for parts in (split, stream):
+        objectives, mixture = fitted(parts, X, 8, C_prime)
+        np.testing.assert_allclose(objectives, one[0], rtol=1e-9)
+        alike(mixture, one[1], 1e-6)
+
+
+def test_weights_are_repetitions() -> None:
+    X = rows_of(5, 300)
+    copies = np.random.default_rng(0).integers(1, 4, len(X))
+    mixture = true_mixture(5)
+    weighted = CpuShard(X, copies.astype(float)).run(ExpectLowRank(mixture))
+    repeated = CpuShard(np.repeat(X, copies, axis=0)).run(ExpectLowRank(mixture))
+    for name in ("counts", "sums", "scatter", "cross", "log_likelihood", "total_weight"):
+        np.testing.assert_allclose(getattr(weighted, name), getattr(repeated, name), rtol=1e-10, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float16])
+def test_rows_of_other_types(dtype: type) -> None:
+    X = np.round(rows_of(5, 200) + 20).astype(dtype)
+    mixture = true_mixture(5)
+    for among in (Probe(None, 0, 2), None):
+        found = []
+        for rows in (X, X.astype(np.float64)):
+            shard = CpuShard(rows)
+            shard.run(Assign(mixture.means, want="labels"))
+            found.append(shard.run(ExpectLowRank(mixture) if among is None else ExpectLowRank(mixture, among)))
+        np.testing.assert_allclose(found[0].cross, found[1].cross, rtol=1e-12, atol=1e-9)
+
+
+def test_the_start_has_the_principal_components_of_cells() -> None:
+    X = rows_of(3, 900)
+    shard = CpuShard(X)
+    start = start_for(shard, X, 3)
+    for c in range(3):
+        own = X[shard.labels == c]
+        values = np.linalg.eigvalsh(np.cov(own.T, bias=True))[::-1]
+        found = np.linalg.eigvalsh(oracle.covariance_matrices(start)[c])[::-1]
+        np.testing.assert_allclose(found[:Q], values[:Q], rtol=0.15)
+        np.testing.assert_allclose(np.trace(oracle.covariance_matrices(start)[c]), values.sum(), rtol=1e-2)
+
+
+def test_cells_of_few_rows_have_fewer_factors() -> None:
+    X = rows_of(3, 30)
+    shard = CpuShard(X)
+    start = start_for(shard, X, 25, reg_covar=1e-3)
+    assert np.isfinite(start.loadings).all() and (start.noise > 0).all()
+    options = VariationalOptions(C_prime=3, max_iter=5, tol=0.0)
+    last = list(low_rank_em(shard, start, "diag", options, np.random.default_rng(0), limits=limits_for(X, 1e-3)))[-1]
+    assert np.isfinite(last.objective) and np.isfinite(last.model.loadings).all()

@@ -1,0 +1,333 @@
+"""Mixtures of directions, counts, and zeros and ones: the truth found again, oracles, invariants, refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.metrics import adjusted_rand_score
+from sklearn.utils.estimator_checks import (
+    check_sample_weight_equivalence_on_dense_data,
+    check_sample_weight_equivalence_on_sparse_data,
+    parametrize_with_checks,
+)
+
+import globular
+from globular import BernoulliMixture, PoissonMixture, VonMisesFisherMixture
+from globular.algorithms.mixtures import exponential
+from globular.estimators import inputs
+from globular.model.exponential import Bernoulli, Directions, Poisson
+from reference import linear
+
+KINDS: dict[str, tuple[type, type]] = {
+    "von Mises-Fisher": (VonMisesFisherMixture, Directions),
+    "Poisson": (PoissonMixture, Poisson),
+    "Bernoulli": (BernoulliMixture, Bernoulli),
+}
+ESTIMATORS = [estimator for estimator, _ in KINDS.values()]
+
+
+def truth(kind: str, C: int, D: int, rng: np.random.Generator) -> Any:
+    """A mixture whose components can be told from each other."""
+    weights = rng.dirichlet(np.full(C, 5.0))
+    if kind == "von Mises-Fisher":
+        means = rng.normal(size=(C, D))
+        means /= np.linalg.norm(means, axis=1, keepdims=True)
+        return Directions(weights, means, rng.uniform(1.0, 3.0, C) * D)
+    if kind == "Poisson":
+        return Poisson(weights, rng.gamma(1.0, 4.0, size=(C, D)) + 0.05)
+    return Bernoulli(weights, rng.beta(0.7, 0.7, size=(C, D)).clip(0.02, 0.98))
+
+
+def generated(kind: str, n: int = 3000, C: int = 6, D: int = 20, seed: int = 0) -> tuple[Any, Any, Any]:
+    """A true mixture, rows of it in a random order, and their components; a column of zeros and ones says little."""
+    mixture = truth(kind, C, 3 * D if kind == "Bernoulli" else D, np.random.default_rng(seed))
+    rows, labels = mixture.sample(n, np.random.RandomState(seed))
+    order = np.random.default_rng(seed).permutation(n)
+    return mixture, rows[order], labels[order]
+
+
+# The truth -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("C", "D"), [(3, 10), (10, 30), (20, 60)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_truth_is_found_again(kind: str, C: int, D: int, seed: int) -> None:
+    mixture, rows, labels = generated(kind, 200 * C, C, D, seed)
+    bayes = linear.posterior(rows, mixture.linear)[0].argmax(axis=1)
+    assert adjusted_rand_score(labels, bayes) >= 0.95  # else the data are no test
+    model = KINDS[kind][0](C, random_state=seed).fit(rows)
+    assert adjusted_rand_score(labels, model.labels_) >= 0.95
+    own = linear.log_joint(rows, kind, mixture.weights, mixture.arrays)
+    assert model.score(rows) >= np.logaddexp.reduce(own, axis=1).mean() - 1e-3  # no worse than the truth
+    assert model.converged_
+
+
+def test_directions_in_many_columns() -> None:
+    mixture, rows, labels = generated("von Mises-Fisher", 1500, 8, 784, 1)
+    model = VonMisesFisherMixture(8, random_state=0).fit(3.0 * rows)  # lengths do not count
+    assert adjusted_rand_score(labels, model.labels_) == 1.0
+    order = np.argmax(model.means_ @ mixture.means.T, axis=1)
+    np.testing.assert_allclose(model.concentrations_, mixture.concentrations[order], rtol=0.05)
+
+
+# Oracles -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["Poisson", "Bernoulli"])
+def test_steps_of_em_are_those_of_the_reference(kind: str) -> None:
+    _, rows, _ = generated(kind, 400, 4, 6)
+    w = np.random.default_rng(1).uniform(0.5, 2.0, len(rows))
+    start = np.clip(rows[:4] * 0.5 + 0.25, 0.1, None)
+    model = KINDS[kind][0](4, means_init=start, tol=0.0, max_iter=7, smoothing=1e-2)
+    with pytest.warns(UserWarning, match="did not converge"):
+        model.fit(rows, sample_weight=w)
+    mean = w @ rows / w.sum()
+    prior = np.clip(mean, 1e-3, 1 - 1e-3) if kind == "Bernoulli" else np.maximum(mean, 1e-3 * mean.mean())
+    means, weights = (start + 1e-2 * prior) / 1.01, np.full(4, 0.25)
+    for record in model.history_:
+        weights, means, objective = linear.em_step(rows, w, kind, weights, means, 1e-2)
+        assert record.objective == pytest.approx(objective, rel=1e-10)
+    np.testing.assert_allclose(model.means_, means, rtol=1e-8)
+    np.testing.assert_allclose(model.weights_, weights, rtol=1e-8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_are_those_of_the_densities(kind: str) -> None:
+    _, rows, _ = generated(kind, 300, 4, 6)
+    model = KINDS[kind][0](4, random_state=0).fit(rows)
+    arrays = {"means": model.means_, "concentrations": getattr(model, "concentrations_", None)}
+    joint = linear.log_joint(rows, kind, model.weights_, arrays)
+    density = np.logaddexp.reduce(joint, axis=1)
+    np.testing.assert_allclose(model.score_samples(rows), density, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(model.predict_proba(rows), np.exp(joint - density[:, None]), atol=1e-8)
+    np.testing.assert_array_equal(model.predict(rows), joint.argmax(axis=1))
+    assert model.score(rows) == pytest.approx(density.mean(), rel=1e-9)
+    n_parameters = 4 * rows.shape[1] + 3  # directions have one degree of freedom less, and a concentration
+    assert model.bic(rows) == pytest.approx(n_parameters * np.log(300) - 2 * density.sum(), rel=1e-9)
+    assert model.aic(rows) == pytest.approx(2 * n_parameters - 2 * density.sum(), rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_come_from_the_mixture(kind: str) -> None:
+    mixture, rows, labels = generated(kind, 40_000, 3, 5)
+    for c in range(3):
+        own = rows[labels == c]
+        expected = mixture.means[c]
+        if kind == "von Mises-Fisher":
+            np.testing.assert_allclose(np.linalg.norm(own, axis=1), 1.0)
+            expected = expected * linear.mean_cosine(5, float(mixture.concentrations[c]))
+        deviations = own.std(axis=0) / np.sqrt(len(own))
+        assert (np.abs(own.mean(axis=0) - expected) < 5 * deviations + 1e-12).all()
+    model = KINDS[kind][0](3, random_state=0).fit(rows[:2000])
+    drawn, components = model.sample(500)
+    assert drawn.shape == (500, rows.shape[1]) and len(np.unique(components)) == 3
+    assert np.mean(model.predict(drawn) == components) > 0.8
+
+
+@pytest.mark.parametrize("D", [1, 2])
+def test_directions_in_few_columns(D: int) -> None:
+    mixture = Directions(np.array([0.5, 0.5]), np.eye(2) if D == 2 else np.array([[1.0], [-1.0]]), np.full(2, 80.0))
+    rows, labels = mixture.sample(2000, np.random.RandomState(0))
+    model = VonMisesFisherMixture(2, random_state=0).fit(rows)
+    assert adjusted_rand_score(labels, model.labels_) > 0.95
+    assert np.isfinite(model.score(rows))
+
+
+# Invariants ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_objective_never_falls(kind: str, weighted: bool, dtype: str) -> None:
+    _, rows, _ = generated(kind, 500, 3, 8, seed=3)
+    weights = np.random.default_rng(0).uniform(0.1, 2.0, len(rows)) if weighted else None
+    model = KINDS[kind][0](9, random_state=0, tol=1e-9, max_iter=300).fit(rows.astype(dtype), sample_weight=weights)
+    bounds = np.array(model.lower_bounds_)
+    assert (np.diff(bounds) >= -1e-11 * np.abs(bounds[1:])).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sparse_rows_are_dense_rows(kind: str) -> None:
+    _, rows, _ = generated(kind, 600, 4, 12)
+    rows = np.where(np.random.default_rng(0).random(rows.shape) < 0.4, rows, 0.0)
+    rows = rows[rows.any(axis=1)]
+    weights = np.random.default_rng(1).uniform(0.1, 2.0, len(rows))
+    dense, thin = (
+        KINDS[kind][0](4, means_init=rows[:4]).fit(each, sample_weight=weights)
+        for each in (rows, sparse.csr_array(rows))
+    )
+    np.testing.assert_allclose(thin.means_, dense.means_, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(thin.lower_bounds_, dense.lower_bounds_, rtol=1e-9)
+    np.testing.assert_array_equal(thin.labels_, dense.labels_)
+    for ask in ("predict", "predict_proba", "score_samples"):
+        np.testing.assert_allclose(
+            getattr(dense, ask)(sparse.csr_matrix(rows)), getattr(dense, ask)(rows), rtol=1e-9, atol=1e-9
+        )
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_change_nothing(kind: str, form: Any) -> None:
+    _, rows, _ = generated(kind, 4000, 4, 12)
+    one, two = (KINDS[kind][0](4, random_state=0, n_threads=n).fit(form(rows)) for n in (1, 3))
+    np.testing.assert_array_equal(one.means_, two.means_)
+    np.testing.assert_array_equal(one.score_samples(form(rows)), two.score_samples(form(rows)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_are_rows(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, rows, labels = generated(kind, 2000, 4, 12)
+    np.save(tmp_path / "rows.npy", rows)
+    here = KINDS[kind][0](4, random_state=0).fit(rows)
+    monkeypatch.setattr(inputs, "MEMORY_SHARE", 0.0)
+    streamed = KINDS[kind][0](4, random_state=0).fit(tmp_path / "rows.npy")
+    assert adjusted_rand_score(labels, streamed.labels_) >= 0.95
+    assert streamed.score(rows) == pytest.approx(here.score(rows), abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_of_the_rows_is_a_start(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exponential, "FEWEST_ROWS", 300)
+    monkeypatch.setattr(exponential, "ROWS_PER_COMPONENT", 50)
+    _, rows, labels = generated(kind, 3000, 4, 12)
+    model = KINDS[kind][0](4, random_state=0).fit(sparse.csr_array(rows))
+    assert {record.stage for record in model.history_} == {"part", "iterations"}
+    assert adjusted_rand_score(labels, model.labels_) >= 0.95
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_runs_repeat_go_on_and_are_watched(kind: str, tmp_path: Path) -> None:
+    _, rows, _ = generated(kind, 800, 4, 12)
+    make = lambda **more: KINDS[kind][0](4, random_state=0, **more)  # noqa: E731
+    one, again = make().fit(rows), make().fit(rows)
+    np.testing.assert_array_equal(one.means_, again.means_)
+    watched = make()
+    for record in watched.fit_iter(rows):
+        assert watched.means_.shape == (4, rows.shape[1]) and np.isfinite(record.objective)
+        if record.iteration == 2:
+            break
+    assert watched.n_iter_ == 2
+    further = watched.set_params(warm_start=True, tol=1e-8, max_iter=500).fit(rows)
+    assert further.lower_bound_ >= one.lower_bound_ - 1e-6
+    best = make(n_init=3).fit(rows)
+    assert best.lower_bound_ >= one.lower_bound_ - 1e-12
+    equal = make(weights="equal").fit(rows)
+    np.testing.assert_array_equal(equal.weights_, np.full(4, 0.25))
+    restored = globular.load(globular.save(one, tmp_path / "model"))
+    np.testing.assert_array_equal(restored.predict_proba(rows), one.predict_proba(rows))
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_float32_rows_give_float32(estimator: Any) -> None:
+    rows = (np.random.default_rng(0).random((300, 5)) < 0.4).astype(np.float32)
+    rows[:, 0] = 1.0
+    model = estimator(3, random_state=0).fit(rows)
+    assert model.weights_.dtype == model.predict_proba(rows).dtype == np.float32
+    same = estimator(3, random_state=0).fit(rows.astype(np.float64))
+    np.testing.assert_allclose(model.score_samples(rows), same.score_samples(rows), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_edge_cases_have_an_answer(estimator: Any) -> None:
+    same = np.ones((7, 3))
+    for rows, C in ((same, 1), (same, 3), (np.eye(4), 4), (same[:1], 1), (np.eye(3)[[0, 0, 0, 1]], 2)):
+        model = estimator(C, random_state=0).fit(rows)
+        assert np.isfinite(model.score_samples(rows)).all() and model.labels_.shape == (len(rows),)
+        np.testing.assert_allclose(model.predict_proba(rows).sum(axis=1), 1.0)
+    constant = np.column_stack([same, np.zeros(7)])
+    assert np.isfinite(estimator(2, random_state=0).fit(constant).score_samples(1.0 - constant)).all()
+
+
+# Refusals ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize(
+    ("estimator", "value", "message"),
+    [
+        (PoissonMixture, -1.0, "Negative values in data passed to PoissonMixture: X holds counts"),
+        (BernoulliMixture, 2.0, "1 values of X are neither 0 nor 1.*say what counts as one"),
+        (BernoulliMixture, 0.5, "1 values of X are neither 0 nor 1"),
+    ],
+)
+def test_values_that_a_family_does_not_take_are_refused(estimator: Any, value: float, message: str, form: Any) -> None:
+    rows = (np.random.default_rng(0).random((50, 4)) < 0.5).astype(float)
+    model = estimator(2, random_state=0).fit(form(rows))
+    rows[7, 2] = value
+    for ask in (estimator(2).fit, model.predict, model.score_samples):
+        with pytest.raises(ValueError, match=message):
+            ask(form(rows))
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_rows_without_a_direction_are_refused(form: Any) -> None:
+    rows = np.random.default_rng(0).normal(size=(50, 4))
+    rows[[3, 9]] = 0.0
+    with pytest.raises(ValueError, match="2 of the rows of X are zero and have no direction; leave them out"):
+        VonMisesFisherMixture(2).fit(form(rows))
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_parameters_are_checked(estimator: Any) -> None:
+    rows = np.eye(5)
+    for wrong, name in (
+        ({"smoothing": 0}, "smoothing"),
+        ({"weights": "some"}, "weights"),
+        ({"n_components": 0}, "n_c"),
+    ):
+        with pytest.raises(ValueError, match=name):
+            estimator(**{"n_components": 2, **wrong}).fit(rows)
+    with pytest.raises(ValueError, match="means_init has shape"):
+        estimator(2, means_init=np.ones((3, 5))).fit(rows)
+    with pytest.raises(ValueError, match="n_components=9"):
+        estimator(9).fit(rows)
+
+
+# Conventions ---------------------------------------------------------------------------------------------------------
+
+OTHER_SEEDS = "repeated rows in another order draw other seeds; from given means the check passes, see below"
+CLASSIFIER = "the check takes whatever has predict_proba and sparse rows for a classifier"
+NO_DIRECTION = "the check has rows of zeros, which have no direction and are refused"
+
+
+def expected_failures(estimator: Any) -> dict[str, str]:
+    forms = ["dense", "sparse"] if estimator.n_components > 1 else []
+    checks = [f"check_estimator_sparse_{form}" for form in ("array", "matrix")]
+    expected = {f"check_sample_weight_equivalence_on_{form}_data": OTHER_SEEDS for form in forms}
+    if isinstance(estimator, PoissonMixture):
+        return expected | dict.fromkeys(checks, CLASSIFIER)
+    return expected | dict.fromkeys([*checks, "check_estimator_sparse_tag", "check_estimators_dtypes"], NO_DIRECTION)
+
+
+@parametrize_with_checks(
+    [VonMisesFisherMixture(), VonMisesFisherMixture(3), PoissonMixture(), PoissonMixture(3)],
+    expected_failed_checks=expected_failures,
+)
+def test_scikit_learn_conventions(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.parametrize(
+    "check", [check_sample_weight_equivalence_on_dense_data, check_sample_weight_equivalence_on_sparse_data]
+)
+@pytest.mark.parametrize("estimator", [VonMisesFisherMixture, PoissonMixture])
+def test_weights_equal_repetitions_from_given_means(check: Any, estimator: Any) -> None:
+    check(estimator.__name__, estimator(3, means_init=np.random.RandomState(0).rand(3, 30)))
+
+
+# Real data -----------------------------------------------------------------------------------------------------------
+
+
+def test_binary_digits(real_data: Any) -> None:
+    data = real_data("mnist")
+    rows, digits = data["X"][:6000] > 127, data["y"][:6000]
+    model = BernoulliMixture(30, random_state=0).fit(rows)
+    found = np.array([np.bincount(digits[model.labels_ == c], minlength=10).max() for c in range(30)]).sum()
+    assert found / len(rows) > 0.6  # rows whose component is mostly of their digit

@@ -24,6 +24,11 @@ def rows() -> np.ndarray:
     return np.round(np.repeat(places, 30, axis=0) + random.normal(size=(180, 3))).astype(np.float32)
 
 
+def rows_for(name: str) -> np.ndarray:
+    """The rows of a model: the same for all, but as zeros and ones where it takes nothing else."""
+    return rows() > 25 if name == "bernoulli" else rows()
+
+
 MODELS = {
     "kmeans": globular.KMeans(6, random_state=0),
     "kmeans-cosine": globular.KMeans(6, metric="cosine", random_state=0),
@@ -36,6 +41,9 @@ MODELS = {
     "variational-mixture": globular.VariationalGaussianMixture(6, random_state=0),
     "chunky": globular.ChunkyGaussianMixture(6, random_state=0),
     "low-rank": globular.LowRankGaussianMixture(6, 2, random_state=0),
+    "von-mises-fisher": globular.VonMisesFisherMixture(6, random_state=0),
+    "poisson": globular.PoissonMixture(6, random_state=0),
+    "bernoulli": globular.BernoulliMixture(3, random_state=0),
     "infinite": globular.InfiniteGaussianMixture(random_state=0),
     "infinite-counts": globular.InfiniteMultinomialMixture(random_state=0),
 }
@@ -43,8 +51,8 @@ MODELS = {
 
 def main(version: str) -> None:
     """Fit, save, and keep what the saved model says to the rows."""
-    X = rows()
     for name, model in MODELS.items():
+        X = rows_for(name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that few iterations suffice, or do not
             model.fit(X)

@@ -152,18 +152,20 @@ def select(
         )
     best = Selection(scores, chosen, centers).best_score(chosen)  # an error if the criterion has no value
     common: dict[str, Any] = {"random_state": random_state, "n_threads": n_threads}
+    is_singular = False
     if model == "gmm":
         kind = best.covariance_type
         fitted: Any = GaussianMixture(best.n_clusters, covariance_type=kind, **common)
         winner = mixtures[best.n_clusters, kind]
         fitted._take_found(winner.mixture, winner.found.log_likelihood / data.shard.total_weight, data)
+        is_singular = winner.is_singular(data.n_rows)
     else:
         fitted = KMeans(best.n_clusters, metric=metric, **common)
         fitted._take_found(centers[[score.n_clusters for score in scores].index(best.n_clusters)], data)
     if hasattr(names, "feature_names_in_"):
         fitted.feature_names_in_ = names.feature_names_in_
     reference = path.reference(best.n_clusters) if chosen == "silhouette" else np.nan
-    return Selection(scores, chosen, centers, fitted, reference)
+    return Selection(scores, chosen, centers, fitted, reference, is_singular)
 
 
 @dataclass(eq=False)

@@ -205,7 +205,7 @@ _FAMILIES: Mapping[str, Values] = {
 _CORRELATED: Mapping[str, Values] = {
     "backends.cpu.expect.full.ROWS_AT_ONCE": (1, NEVER),
     "backends.cpu.expect.low_rank.PAIRS_PER_TASK": (1, NEVER),
-    "backends.cpu.expect.low_rank.COSTS_AT_ONCE": (1, NEVER),
+    "backends.limits.COSTS_AT_ONCE": (1, NEVER),
     "backends.cpu.expect.low_rank.ROWS_AT_ONCE": (1, NEVER),
 }
 _TREES: Mapping[str, Values] = {

@@ -10,12 +10,13 @@ from globular.backends.blocks import BlockShard
 from globular.model import statistics
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.exponential import ExponentialMixture, Surveyed
+from globular.model.low_rank import LowRankParameters
 from globular.model.nested import NestedStatistics
 from globular.seam import answers, mixture_passes, passes
 from globular.seam.among import Down, Neighbors, Probe
 from reference import assign as hard
 from reference import expect as soft
-from reference import linear
+from reference import linear, low_rank
 from reference import neighbors as truncated
 from reference import seeds as d2
 
@@ -122,6 +123,18 @@ def expect_few(shard: NumpyShard, mixture: Any, n_candidates: int) -> statistics
     return truncated.kept_statistics(shard.x, shard.w, mixture, members, shard.n_rows * mixture.n_components)[1]
 
 
+@NumpyShard.implements(mixture_passes.ExpectLowRank)
+def expect_low_rank(shard: NumpyShard, work: mixture_passes.ExpectLowRank) -> Any:
+    joint = log_joint(shard, low_rank.as_full(work.mixture))
+    members = np.argsort(-joint, axis=1, kind="stable").astype(np.int32)
+    if isinstance(work.among, Probe):
+        kept = shard.state.get("members", np.int32, -1, work.among.n_candidates)
+        kept[:] = members = members[:, : work.among.n_candidates]
+        shard.labels[:] = members[:, 0]
+    q = low_rank.responsibilities(joint, members)
+    return low_rank.statistics(shard.x, shard.w, work.mixture, q, joint.size)
+
+
 @NumpyShard.implements(mixture_passes.RowsOf)
 def rows_of(shard: NumpyShard, work: mixture_passes.RowsOf) -> list[statistics.Claim]:
     joint = log_joint(shard, work.mixture)
@@ -164,6 +177,14 @@ def answer(shard: NumpyShard, work: answers.Answer) -> list[Any]:
         squares = hard.squared_distances(shard.x, work.model.centers)
         own = squares[np.arange(shard.n_rows), shard.labels]
         return [own if work.want == "squares" else hard.nearest(squares, work.model.n)]
+    if isinstance(work.model, answers.LowRank):
+        mixture = work.model.mixture
+        if work.want != "factors":
+            return answer(shard, answers.Answer(low_rank.as_full(mixture), work.want))
+        labels = log_joint(shard, low_rank.as_full(mixture)).argmax(axis=1)
+        return [np.stack([low_rank.factor_means(shard.x[[i]], mixture, c)[0] for i, c in enumerate(labels)])]
+    if isinstance(work.model, LowRankParameters):
+        return answer(shard, answers.Answer(low_rank.as_full(work.model), work.want))
     if isinstance(work.model, answers.Truncated):
         members = shard.state.get("members", np.int32, -1, work.model.n_candidates)
         joint = np.take_along_axis(log_joint(shard, work.model.mixture), members.astype(np.intp), axis=1)

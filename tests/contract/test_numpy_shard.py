@@ -16,6 +16,7 @@ from globular import (
     InfiniteGaussianMixture,
     InfiniteMultinomialMixture,
     KMeans,
+    LowRankGaussianMixture,
     NestedMiniBatchKMeans,
     PoissonMixture,
     VariationalGaussianMixture,
@@ -49,6 +50,7 @@ BY_ALL = {
     "probing": lambda: KMeans(40, algorithm="probing", random_state=0),
     "variational k-means": lambda: VariationalKMeans(30, random_state=0),
     "variational mixture": lambda: VariationalGaussianMixture(20, random_state=0),
+    "low rank": lambda: LowRankGaussianMixture(20, 2, random_state=0),
 }
 
 

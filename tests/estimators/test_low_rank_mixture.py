@@ -172,8 +172,11 @@ def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match="noise"):
         LowRankGaussianMixture(2, 2, noise="full").fit(X)
     model = LowRankGaussianMixture(2, 2, random_state=0).fit(X)
-    with pytest.raises(ValueError, match="noise_std must be positive"):
-        model.reconstruct(X, noise_std=0.0)
+    for wrong in (0.0, -1.0, float("nan"), [1.0, 2.0]):
+        with pytest.raises(ValueError, match="noise_std must be a positive number, or 15"):
+            model.reconstruct(X, noise_std=wrong)
+    each = model.reconstruct(X, noise_std=np.full(15, 0.5))
+    np.testing.assert_array_equal(each, model.reconstruct(X, noise_std=0.5))
     with pytest.raises(TypeError, match="dense"):
         model.fit(csr_array(X))
 

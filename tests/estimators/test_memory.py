@@ -18,6 +18,7 @@ from globular import (
     GaussianMixture,
     InfiniteGaussianMixture,
     KMeans,
+    LowRankGaussianMixture,
     NestedMiniBatchKMeans,
     VariationalGaussianMixture,
     VariationalKMeans,
@@ -37,6 +38,7 @@ MODELS = [
     GaussianMixture(5, algorithm="chunky", **SHORT),
     VariationalGaussianMixture(200, **SHORT),
     VariationalGaussianMixture(200, search="neighbors", **SHORT),
+    LowRankGaussianMixture(200, 4, **SHORT),
     ChunkyGaussianMixture(5, **SHORT),
     InfiniteGaussianMixture(**SHORT),
 ]

@@ -188,3 +188,13 @@ def test_fit_predict_takes_missing_values() -> None:
     holes = with_holes(blobs(200, 3, 4))
     model = GaussianMixture(3, random_state=0)
     np.testing.assert_array_equal(model.fit_predict(holes, missing=True), model.labels_)
+
+
+def test_float32_rows_stay_float32() -> None:
+    rows = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
+    rows[::5, 1] = np.nan
+    model = GaussianMixture(2, random_state=0).fit(rows, missing=True)
+    answers = model.means_, model.impute(rows), model.predict_proba(rows, missing=True)
+    assert {answer.dtype for answer in answers} == {np.dtype(np.float32)}
+    double = GaussianMixture(2, random_state=0).fit(rows.astype(np.float64), missing=True)
+    np.testing.assert_allclose(model.means_, double.means_, atol=1e-3)

@@ -194,6 +194,8 @@ def test_doubts_have_reasons() -> None:
     short = select(round_clusters(9), range(2, 6), random_state=0)
     assert any("largest number tried" in reason for reason in short.doubts)
     assert "Beware: " in repr(short)
+    wide = select(np.random.default_rng(0).normal(size=(60, 45)), range(1, 4), model="gmm", random_state=0)
+    assert wide.best > 1 and any("too few rows" in reason for reason in wide.doubts)
     few = Selection(tuple(Score(k, 1.0, np.nan, 0.5, np.nan) for k in range(2, 9)), "silhouette", ())
     assert any("score as well" in reason for reason in few.doubts)
     apart = Selection(tuple(Score(k, 1.0, -k, k / 10, np.nan) for k in range(2, 9)), "silhouette", ())

@@ -10,6 +10,8 @@ HASH_SIZE = 1 << 15
 """Least number of places in a thread's table of pairs of clusters."""
 NOMINEES = 8
 """Components of low rank that a search nominates for every row."""
+COSTS_AT_ONCE = 1 << 18
+"""Densities of low rank that a thread has before it where all components are looked at."""
 NODES_PER_LEAF_SIZE = 2.8
 """Nodes are about this number times N / leaf_size (measured on Gaussian data; most leaves are half full or more)."""
 

@@ -137,7 +137,7 @@ class ConditionalMixture(MixtureEstimator):
         return self._log_likelihood(data), data.n_rows
 
     def impute(self, X: Any) -> F64:
-        """The rows with their expected values in place of NaN, (n_samples, n_features); not with noise.
+        """The rows with their expected values in place of NaN, (n_samples, n_features), in their type; not with noise.
 
         The expectation is that of the conditional density given the columns that are known of the row.
 
@@ -148,14 +148,15 @@ class ConditionalMixture(MixtureEstimator):
         >>> model.impute([[2.0, float("nan")], [1.0, 5.0]]).tolist()
         [[2.0, 1.0], [1.0, 5.0]]
         """
-        return self._incomplete(X).filled(self._density())
+        rows = self._incomplete(X)
+        return rows.filled(self._density()).astype(rows.dtype, copy=False)
 
     def _judged(self, X: Any, want: str) -> Any:
         """What the columns that are known of every row say: "components", "probabilities" or "log_densities"."""
         rows, mixture = self._incomplete(X), self._density()
         if want == "log_densities":
             return np.logaddexp.reduce(rows.log_joint(mixture), axis=1)
-        probabilities = rows.probabilities(mixture)
+        probabilities = rows.probabilities(mixture).astype(rows.dtype, copy=False)
         return probabilities.argmax(axis=1) if want == "components" else probabilities
 
     def _incomplete(self, X: Any) -> IncompleteRows:

@@ -141,8 +141,11 @@ def open_input(
     )  # fmt: skip
 
 
-def open_incomplete(estimator: Any, X: Any, *, reset: bool) -> F64:
-    """Rows in memory in which NaN stands for a value that is not known, (N, D), validated otherwise as all are."""
+def open_incomplete(estimator: Any, X: Any, *, reset: bool) -> NDArray[Any]:
+    """Rows in memory in which NaN stands for a value that is not known, (N, D), validated otherwise as all are.
+
+    They are float32 where they are given so.
+    """
     if lies_on_card(X):
         raise DeviceError("X: rows with missing values are not worked on by GPUs; pass X as an array of NumPy")
     given = tell(X)
@@ -153,7 +156,7 @@ def open_incomplete(estimator: Any, X: Any, *, reset: bool) -> F64:
         estimator, given.value if source is None else source.whole(), source, reset=reset, accept_sparse=False,
         n_threads=estimator.n_threads, missing=True,
     )  # fmt: skip
-    return np.asarray(rows, dtype=np.float64)
+    return np.asarray(rows, dtype=np.float32 if rows.dtype == np.float32 else np.float64)
 
 
 def _warn_of_ids(estimator: Any, rows: Any) -> None:

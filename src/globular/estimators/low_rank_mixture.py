@@ -15,7 +15,7 @@ from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.mixtures.low_rank import find_low_rank_members, low_rank_em, start_low_rank
 from globular.algorithms.seeding.named import STARTS
 from globular.estimators.distributed import lazily
-from globular.estimators.fitted import checked_floats, checked_limit
+from globular.estimators.fitted import checked_floats
 from globular.estimators.inputs import Input
 from globular.estimators.memory import check_allocation, low_rank_bytes
 from globular.estimators.mixture import GaussianMixture
@@ -291,15 +291,16 @@ callable, default="auto"
         return self._say(X, "factors", self.loadings_.shape[1], exact=exact)
 
     @lazily
-    def reconstruct(self, X: Any, noise_std: float | None = None, *, exact: bool = True) -> F64:
+    def reconstruct(self, X: Any, noise_std: Any = None, *, exact: bool = True) -> F64:
         """The expected rows without their noise, (n_samples, n_features).
 
         Parameters
         ----------
         X : array, data frame, source or path
-        noise_std : float, optional
-            Standard deviation of noise that has been added to rows like those of the fit; what is expected is the row
-            before. By default the noise of the model itself is taken off: what factors say of the row remains.
+        noise_std : float or array of shape (n_features,), optional
+            Standard deviation of noise that has been added to rows like those of the fit, the same for all columns or
+            of each; what is expected is the row before. By default the noise of the model itself is taken off: what
+            factors say of the row remains.
         exact : bool, default=True
             False takes the mean over the `n_candidates` components that are found by way of cells.
         """
@@ -307,12 +308,15 @@ callable, default="auto"
         mixture = self._mixture()
         if noise_std is None:
             return self._say(X, "reconstruction", self.n_features_in_, exact=exact, noise=mixture.noise)
-        if checked_limit(noise_std, "noise_std") <= 0:
-            raise ValueError(f"noise_std must be positive, got {noise_std!r}; leave it out for the noise of the model")
-        variance = float(noise_std) ** 2
+        std = np.atleast_1d(np.asarray(noise_std, dtype=np.float64))
+        if std.shape not in ((1,), (self.n_features_in_,)) or not (np.isfinite(std) & (std > 0)).all():
+            raise ValueError(
+                f"noise_std must be a positive number, or {self.n_features_in_} of them, got {noise_std!r}; leave it "
+                "out for the noise of the model"
+            )
         return self._say(
-            X, "reconstruction", self.n_features_in_, exact=exact, mixture=mixture.noisier(variance),
-            noise=np.full((1, 1), variance),
+            X, "reconstruction", self.n_features_in_, exact=exact, mixture=mixture.noisier(std**2),
+            noise=np.square(std)[None, :],
         )  # fmt: skip
 
     def to_full(self) -> GaussianMixture:

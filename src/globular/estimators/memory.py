@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 
-from globular.backends.limits import HASH_SIZE, NOMINEES, SORT_UP_TO, tree_bytes
+from globular.backends.limits import COSTS_AT_ONCE, HASH_SIZE, NOMINEES, SORT_UP_TO, tree_bytes
 from globular.data.memory import check_fits
 from globular.model.covariances import FAMILIES, ScatterKind
 
@@ -84,8 +84,8 @@ def low_rank_bytes(
     """
     parameters = 8 * n_components * n_columns * (12 + 8 * n_factors)
     start = 60 * n_rows + min(8 * n_rows * n_columns, TAKEN_AT_ONCE) * 5 // 2
-    per_row = max(start, (20 + 36 * (C_prime + NOMINEES)) * n_rows)
-    return parameters + per_row + SMALL_THINGS + n_threads * THREAD_BYTES
+    per_row = max(start, (60 + 44 * (C_prime + NOMINEES)) * n_rows)
+    return parameters + per_row + SMALL_THINGS + n_threads * (THREAD_BYTES + 32 * COSTS_AT_ONCE)
 
 
 def chunky_bytes(n_rows: int, n_columns: int, leaf_size: int, kind: ScatterKind) -> int:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 
-from globular.algorithms.mixtures.em import CONVERGED, EMOptions, covariance_limits, em, em_by
+from globular.algorithms.mixtures.em import CONVERGED, EMOptions, em, em_by
 from globular.algorithms.mixtures.missing import TOL_SHARE, IncompleteRows, search_start
 from globular.algorithms.mixtures.nested import nested_em
-from globular.algorithms.mixtures.noise import LEAST_SHARE, start_with_noise, with_noise
 from globular.algorithms.mixtures.pipeline import search_is_short
 from globular.algorithms.steps import Step
 from globular.data.some_rows import choose_rows
@@ -22,11 +22,11 @@ from globular.errors import DeviceError
 from globular.estimators.chunky_mixture import ChunkyGaussianMixture
 from globular.estimators.chunky_starts import resolved_candidates
 from globular.estimators.conditional import checked_parameters
-from globular.estimators.fitted import checked_floats
 from globular.estimators.inputs import Input, check_weights, open_incomplete
 from globular.estimators.mixture_starts import STARTS, GivenStart, starting_mixture, variational_means
 from globular.estimators.mixtures import Run, Starting
 from globular.estimators.nested_mixture import batch_bytes, first_batch, truncated_start
+from globular.estimators.noisy_mixture import NoisyMixture
 from globular.estimators.parameters import POSITIVE, Constraints
 from globular.estimators.running import exhaust
 from globular.estimators.stepwise import StepwiseMixture
@@ -35,9 +35,8 @@ from globular.estimators.weights import Weights
 from globular.model.clock import Clock
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters
-from globular.model.noise import Noise
-from globular.model.statistics import F64, I64
-from globular.seam.passes import Extremes, Labels
+from globular.model.statistics import I64
+from globular.seam.passes import Labels
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import Plant
 from globular.threads import resolve_threads
@@ -50,7 +49,7 @@ CHUNKY_FROM_ROWS, CHUNKY_FROM_COMPONENTS, CHUNKY_UP_TO_COLUMNS = 100_000, 5, 10
 """Fewest rows and components, and most columns, for which "auto" takes Chunky EM instead of exact EM."""
 
 
-class GaussianMixture(StepwiseMixture):
+class GaussianMixture(NoisyMixture, StepwiseMixture):
     """Gaussian mixture model fitted by expectation maximisation.
 
     A drop-in for :class:`sklearn.mixture.GaussianMixture` that takes sample weights, never holds a table of rows by
@@ -153,6 +152,7 @@ class GaussianMixture(StepwiseMixture):
     """
 
     _parameter_constraints: ClassVar[Constraints] = {
+        **NoisyMixture._parameter_constraints,
         **StepwiseMixture._parameter_constraints,
         "covariance_type": [StrOptions(set(FAMILIES))],
         "algorithm": [StrOptions({"auto", "em", "nested", "variational", "chunky"})],
@@ -160,7 +160,6 @@ class GaussianMixture(StepwiseMixture):
         "weights_init": [StrOptions({"equal"}), "array-like", None],
         "means_init": ["array-like", None],
         "precisions_init": ["array-like", POSITIVE, None],
-        "noise": ["boolean"],
         "device": [str],
     }
 
@@ -285,7 +284,7 @@ class GaussianMixture(StepwiseMixture):
         self.__dict__.pop("counts_", None)  # those of the last fit
         self.algorithm_ = "em" if data.incomplete is not None or self.noise else self._choose_algorithm(data)
 
-    def _open_incomplete(self, rows: F64, sample_weight: Any) -> Input:
+    def _open_incomplete(self, rows: NDArray[Any], sample_weight: Any) -> Input:
         """Rows that count with what is known of them, and filled ones, drawn from one Gaussian, to find a start on."""
         names = vars(self).get("feature_names_in_")
         if np.isnan(rows).all(axis=0).any():
@@ -294,9 +293,8 @@ class GaussianMixture(StepwiseMixture):
         counted = choose_rows(rows, weights.rows)
         incomplete = IncompleteRows.of(counted, weights.values, resolve_threads(self.n_threads))
         one = incomplete.one_gaussian()
-        data = self._open(
-            IncompleteRows.of(rows).drawn(one, check_random_state(self.random_state)), sample_weight, reset=True
-        )
+        drawn = IncompleteRows.of(rows).drawn(one, check_random_state(self.random_state)).astype(rows.dtype, copy=False)
+        data = self._open(drawn, sample_weight, reset=True)
         if names is not None:
             self.feature_names_in_ = names
         return replace(data, incomplete=incomplete)
@@ -362,43 +360,6 @@ class GaussianMixture(StepwiseMixture):
     def _truncates(self) -> bool:
         many = self.n_components >= VARIATIONAL_FROM and self.covariance_type in SEPARABLE
         return many and self.algorithm != "em"
-
-    def _start_with_noise(
-        self, data: Input, given: GivenStart, options: EMOptions, random: np.random.RandomState
-    ) -> Generator[Step[Any], None, GaussianParameters]:
-        limits = covariance_limits(data.shard, options)
-        noise = Noise.around(data.shard.run(Extremes()), limits, LEAST_SHARE)
-        within = replace(options, limits=limits)
-
-        def begin(shard: Shard) -> Generator[Step[Any], None, GaussianParameters]:
-            return starting_mixture(shard, self.n_components, self.init_params, given, within, random)
-
-        if given.continues and "noise_weight_" in vars(self):
-            return with_noise((yield from begin(data.shard)), noise.of_weight(float(self.noise_weight_)))
-        if given.means is not None or self.init_params == "random":
-            return with_noise((yield from begin(data.shard)), noise)
-        rng = np.random.default_rng(random.randint(2**31, size=4))
-        size = self.n_components, self.covariance_type
-        return (yield from start_with_noise(data.shard, noise, *size, begin, rng))
-
-    def _publish_mixture(self, mixture: GaussianParameters, dtype: np.dtype[Any]) -> None:
-        super()._publish_mixture(mixture, dtype)
-        for name in ("noise_weight_", "noise_bounds_"):
-            self.__dict__.pop(name, None)  # those of the last fit
-        if mixture.noise is not None:
-            self.noise_weight_ = mixture.noise.weight
-            self.noise_bounds_ = np.stack([mixture.noise.low, mixture.noise.high])
-
-    @property
-    def _noise(self) -> Noise | None:
-        if "noise_weight_" not in vars(self):
-            return None
-        bounds = checked_floats(self.noise_bounds_, "noise_bounds_", (2, self.n_features_in_))
-        if not (bounds[0] < bounds[1]).all():
-            raise ValueError("noise_bounds_ must have smaller values in its first row; fit again")
-        if not 0.0 <= self.noise_weight_ <= 1.0:
-            raise ValueError(f"noise_weight_ must be between 0 and 1, got {self.noise_weight_!r}; fit again")
-        return Noise(float(self.noise_weight_), *bounds)
 
     def _start_incomplete(
         self, data: Input, rows: IncompleteRows, given: GivenStart, options: EMOptions, random: np.random.RandomState

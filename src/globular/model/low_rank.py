@@ -108,8 +108,8 @@ class LowRankParameters:
         variances = self.noise + np.einsum("cqd,cqd->cd", self.loadings, self.loadings)
         return GaussianParameters(self.weights, self.means, variances, "diag")
 
-    def noisier(self, variance: float) -> LowRankParameters:
-        """The mixture of rows to which noise of that variance has been added."""
+    def noisier(self, variance: F64) -> LowRankParameters:
+        """The mixture of rows to which noise of that variance, or of those of the columns, has been added."""
         return replace(self, noise=self.noise + variance)
 
     def holds(self, *arrays: F64) -> bool:

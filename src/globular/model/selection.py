@@ -69,6 +69,8 @@ class Scores:
     reference: float = np.nan
     """The silhouette of `best` clusters in rows that have none, a Gaussian with the covariance of a sample; NaN where
     another criterion is gone by."""
+    is_singular: bool = False
+    """Whether a component of the best mixture holds no more rows than its covariance needs to be one."""
 
     @property
     def best(self) -> int:
@@ -110,6 +112,8 @@ class Scores:
                 f"the silhouette, {best.silhouette:.2f}, is hardly above the {self.reference:.2f} "
                 "of rows without clusters"
             )
+        if self.is_singular:
+            reasons.append("a component has too few rows for its covariance, so likelihoods are as high as one likes")
         rivals = [f"{size:,}" for size in self._rivals(best)]
         if rivals:
             reasons.append(f"{', '.join(rivals[:3])} clusters score as well as {best.n_clusters:,}")

@@ -73,4 +73,4 @@ class LowRank:
     n_candidates: int | None = None
     """Components of K(n); None for all."""
     noise: F64 | None = None
-    """What a "reconstruction" takes for noise: variances of components and columns, (C, D) or (1, 1)."""
+    """What a "reconstruction" takes for noise: variances of components and columns, (C, D), (1, D) or (1, 1)."""

@@ -70,17 +70,20 @@ class IncompleteRows:
     """The kind of every row, (N,), ascending."""
     order: I64
     """The numbers that the rows had before they were sorted, (N,)."""
+    dtype: np.dtype[Any]
+    """The type that the rows had."""
     n_threads: int = 1
 
     @classmethod
-    def of(cls, X: F64, weights: F64 | None = None, n_threads: int = 1) -> IncompleteRows:
+    def of(cls, X: NDArray[Any], weights: F64 | None = None, n_threads: int = 1) -> IncompleteRows:
         """From rows with NaN where an entry is not known."""
+        X, dtype = np.asarray(X, dtype=np.float64), X.dtype
         known = ~np.isnan(X)
         packed, kinds = np.unique(np.packbits(known, axis=1), axis=0, return_inverse=True)
         order = np.argsort(kinds.ravel(), kind="stable")
         weights = np.ones(len(X)) if weights is None else weights
         masks = np.unpackbits(packed, axis=1, count=X.shape[1]).astype(bool)
-        return cls(np.where(known, X, 0.0)[order], weights[order], masks, kinds.ravel()[order], order, n_threads)
+        return cls(np.where(known, X, 0.0)[order], weights[order], masks, kinds.ravel()[order], order, dtype, n_threads)
 
     def limits(self, reg_covar: float | F64 | str) -> CovarianceLimits:
         """What keeps covariances invertible, from the moments of the known entries of every column."""

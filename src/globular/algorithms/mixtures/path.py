@@ -86,6 +86,12 @@ class Candidate:
     def n_parameters(self) -> int:
         return self.mixture.n_parameters(learned_weights=True)
 
+    def is_singular(self, n_rows: int) -> bool:
+        """Whether a component with a covariance of its own holds no more rows than it takes for one."""
+        family, D = self.mixture.family, self.mixture.n_features
+        needed = 1 if family.scatter.separable else D
+        return not family.tied and bool(self.mixture.weights.min() * n_rows <= needed)
+
     def bic(self, n_rows: float, unit: float = 1.0) -> float:
         """p log N − 2 log L, where a unit of weight counts for `unit` of N rows."""
         return self.n_parameters * log(n_rows) - 2.0 * unit * self.found.log_likelihood

@@ -17,6 +17,7 @@ from globular.backends.cpu.grouped import cut_groups
 from globular.backends.cpu.rows import DenseRows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import NONE
+from globular.backends.limits import COSTS_AT_ONCE
 from globular.kernels import low_rank as kernels
 from globular.kernels.queue import new_queue
 from globular.model.low_rank import LowRankParameters, LowRankStatistics
@@ -28,8 +29,8 @@ from globular.threads import even_ranges, on_all_threads, run_all
 
 PAIRS_PER_TASK = 1 << 10
 """Pairs of the components that a thread takes at once, about."""
-COSTS_AT_ONCE, ROWS_AT_ONCE = 1 << 20, 1 << 12
-"""Densities, and rows, of a block where all components are looked at."""
+ROWS_AT_ONCE = 1 << 12
+"""Rows of a block where all components are looked at, at most."""
 _NO_INNER = np.empty((0, 0))
 
 

@@ -10,8 +10,8 @@ group, and G is the number of groups. The first half is a plain sample; of the o
 however few rows it has. A row counts with the inverse of its chance. So for any mixture the log-likelihood of the part
 is that of all rows up to the noise of sampling, and a component that holds few rows has enough of them.
 
-Deviation: the sensitivities of the paper have constants that grow with the number of components; equal shares were as
-good wherever they were compared, and no row counts for more than twice what it would in a plain sample.
+Deviation: the sensitivities of the paper have constants that grow with the number of components, which is not known
+here. With equal shares beside a half by weight no row counts for more than twice what it would in a plain sample.
 
 [Lucic, Faulkner, Krause and Feldman 2018]
 """

@@ -10,9 +10,8 @@ of the sample, and more rows are worth more than more iterations:
         max(tol, ⅒ · P/2b); what is to come by a geometric series, twice over
 
 where B is so large that the sample costs less than EM itself leaves when it ends by tol, ⅒ · P/2B = tol; or all rows,
-where EM ends as ever.
-Early iterations, which move components far, cost little, and late ones are few. Since batches are nested nothing is
-counted twice: the statistics of a row are those of its last E-step.
+where EM ends as ever. Early iterations, which move components far, cost little, and late ones are few. Since batches
+are nested nothing is counted twice: the statistics of a row are those of its last E-step.
 
 The E-step is an argument: exact, or truncated to the K(n) that probing finds (`mixtures.probing`), which are found anew
 for every batch.
@@ -43,9 +42,7 @@ ENOUGH = "more rows would change the log-likelihood by less than EM leaves at th
 GROWTH = 4
 """How many times the rows of a batch the next one has."""
 AT_REST = 0.1
-"""Iterations on a batch end when one gains less than this share of what the batch costs; about the share by which
-iterations of EM shrink."""
-
+"""Iterations on a batch end when one gains less than this share of what the batch costs."""
 CAUTION = 2.0
 """How many times more than a geometric series promises the log-likelihood may still rise."""
 

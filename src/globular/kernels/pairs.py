@@ -322,7 +322,7 @@ def settle_bounds(
     """
     C = form.means.shape[0]
     load_features(observed, first, n, form.offset, False, block.features)
-    find_largest(block.joint, n, -np.inf, block.largest, best)
+    find_largest(block.joint, n, block.largest, best)
     for c in range(C):
         m = 0
         for i in range(n):
@@ -365,7 +365,7 @@ def look_spans(
             joint_block(observed, first, n, leading, True, leading_block, leading_block.joint)
             if leading.offset.shape[0] < observed.x.shape[1]:
                 settle_bounds(observed, first, n, form, margin, block, best, chosen)
-            find_largest(leading_block.joint, n, -np.inf, leading_block.largest, best)
+            find_largest(leading_block.joint, n, leading_block.largest, best)
             for i in range(n):
                 counts[first + i] = 0
                 for word in range(masks.shape[1]):

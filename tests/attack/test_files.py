@@ -24,7 +24,7 @@ import globular
 from attack.counting import attack
 from globular.errors import DataError
 from globular.io import open_source
-from models.make import FOLDER, rows
+from models.make import FOLDER, rows_for
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # fewer distinct rows are left
 damages = st.tuples(st.sampled_from(["cut", "flip", "zeros", "repeat"]), st.floats(0.0, 1.0), st.integers(0, 7))
@@ -61,7 +61,8 @@ def test_a_damaged_model_loads_as_it_was_or_is_refused(model: Path, changes: lis
             loaded = globular.load(copy)
         except DataError as error:
             refusal = str(error)
-        assert str(copy) in refusal if loaded is None else len(loaded.predict(rows())) == len(rows())
+        X = rows_for(model.name)
+        assert str(copy) in refusal if loaded is None else len(loaded.predict(X)) == len(X)
 
 
 @cache
@@ -138,7 +139,8 @@ def test_a_full_disk_keeps_the_model_before(is_there: bool, model: Path, n_bytes
             shutil.copytree(model, place)
         loaded = globular.load(model)
         if written_or_refused(lambda: globular.save(loaded, place), place, n_bytes) or is_there:
-            np.testing.assert_array_equal(globular.load(place).predict(rows()), loaded.predict(rows()))
+            X = rows_for(model.name)
+            np.testing.assert_array_equal(globular.load(place).predict(X), loaded.predict(X))
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".csv", ".parquet"])

@@ -98,7 +98,7 @@ callable, default="auto"
     >>> model.loadings_.shape, model.transform(X).shape
     ((3, 2, 30), (1000, 2))
     >>> noisy = X + 0.5 * random.normal(size=X.shape)
-    >>> bool(np.square(model.reconstruct(noisy, noise_std=0.5) - X).mean() < 0.1 * np.square(noisy - X).mean())
+    >>> bool(np.square(model.reconstruct(noisy, noise_std=0.5) - X).mean() < 0.2 * np.square(noisy - X).mean())
     True
     """
 

@@ -260,7 +260,8 @@ def section(found: dict[str, Any]) -> str:
             "Full covariances, the same starting mixture (k-means on a sample) for both, all threads, defaults; the "
             "tree is included in our time, the median of two runs before and one after the peer's. The last columns: "
             "how much higher the loss of held-out rows is. scikit-learn takes no weights: places are compared twice, "
-            "weighted by population with exact EM of this library, and drawn in proportion to it with scikit-learn."
+            "weighted by population with exact EM of this library, and drawn in proportion to it with scikit-learn. "
+            "An earlier version was 10 times as fast on weighted places, with 1,509 cells and a loss of −0.3 %."
         )
         parts.append(markdown_table(head, rows).rstrip())
     if "tree" in found:
@@ -276,7 +277,10 @@ def section(found: dict[str, Any]) -> str:
             f"cells; {memory['taken'] / 2**30:.2f} GiB beyond the rows, foretold {memory['foretold'] / 2**30:.2f} GiB "
             f"(kept: {Band(high=memory['foretold']).verdict(memory['taken'])})."
         )
-    return "\n\n".join([*parts, f"*{provenance()}*"])
+    measured: dict[str, list[str]] = {}
+    for name, entry in found.items():
+        measured.setdefault(entry["provenance"], []).append(name)
+    return "\n\n".join([*parts, *(f"*{'; '.join(names)}: {where}*" for where, names in measured.items())])
 
 
 def _cells(entry: dict[str, Any]) -> str:
@@ -290,12 +294,12 @@ def report(names: Sequence[str], folder: Path, *, quick: bool = False) -> dict[s
     found = read_results(results)
     for problem in QUICK if quick else PROBLEMS:
         if not names or problem.name in names:
-            found[problem.name] = measure(problem)
+            found[problem.name] = measure(problem) | {"provenance": provenance()}
             write_results(results, found)
     if not names or "tree" in names:
-        found["tree"] = measure_tree(TREE_ROWS // (50 if quick else 1))
+        found["tree"] = measure_tree(TREE_ROWS // (50 if quick else 1)) | {"provenance": provenance()}
     if not names or "memory" in names:
-        found["memory"] = measure_memory(MANY_ROWS // (200 if quick else 1))
+        found["memory"] = measure_memory(MANY_ROWS // (200 if quick else 1)) | {"provenance": provenance()}
     write_results(results, found)
     update_report(folder / "report.md", HEADING, name, section(found))
     return found

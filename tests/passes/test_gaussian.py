@@ -238,3 +238,10 @@ def test_nobody_else_asks_which_family_it_is() -> None:
     for path in elsewhere:
         found = [line for line in path.read_text(encoding="utf-8").splitlines() if asks.search(line)]
         assert not found, (path, found)
+
+
+def test_rows_are_drawn_where_rounded_weights_exceed_one() -> None:
+    """Those of a float32 fit add up to one to seven digits, and the last component may be empty."""
+    weights = np.array([0.1] * 9 + [0.1 + 4e-8, 0.0])
+    mixture = GaussianParameters(weights, np.zeros((11, 1)), np.ones((11, 1)), "diag")
+    assert mixture.sample(20, np.random.RandomState(0))[0].shape == (20, 1)

@@ -17,7 +17,7 @@ from globular.algorithms.mixtures.exponential import (
     start_from_means,
 )
 from globular.algorithms.steps import Step
-from globular.estimators.fitted import check_common, check_indices, checked_floats
+from globular.estimators.fitted import check_common, check_components, check_indices, checked_floats
 from globular.estimators.inputs import Input, open_input
 from globular.estimators.memory import mixture_bytes
 from globular.estimators.mixture_starts import GivenStart, checked_shape
@@ -169,12 +169,7 @@ class FamilyMixture(MixtureEstimator):
         """Refuse fitted attributes that do not go together; what has been read from a file may be anything."""
         check_common(self, "lower_bound_")
         mixture = self._mixture()
-        if mixture.n_components != self.n_components:
-            raise ValueError(
-                f"means_ holds {mixture.n_components} components, n_components={self.n_components}; fit again"
-            )
-        if mixture.weights.min() < 0 or abs(mixture.weights.sum() - 1.0) > 1e-6:
-            raise ValueError("weights_ must be at least 0 and sum to one; fit again")
+        check_components(self.n_components, mixture.weights)
         with np.errstate(all="ignore"):
             linear = mixture.linear
         if not (np.isfinite(linear.slopes).all() and np.isfinite(mixture.log_normalisers).all()):

@@ -53,6 +53,14 @@ def checked_limit(value: Any, name: str) -> float:
     return float(value)
 
 
+def check_components(n_components: int, weights: F64, noise_weight: float = 0.0) -> None:
+    """Check that a mixture has as many components as its parameter says, and weights that are shares."""
+    if len(weights) != n_components:
+        raise ValueError(f"means_ holds {len(weights)} components, n_components={n_components}; fit again")
+    if weights.min() < 0 or abs(weights.sum() + noise_weight - 1.0) > 1e-6:
+        raise ValueError("weights_ must be at least 0 and sum to one; fit again")
+
+
 def check_common(estimator: Any, *numbers: str) -> int:
     """Check what all models have, and those attributes that are single numbers; returns the number of columns."""
     D = estimator.n_features_in_

@@ -67,14 +67,13 @@ class GaussianMixture(NoisyMixture, StepwiseMixture):
         "em" is exact. "nested" is EM on batches of rows that grow when they have no more to say, and ends when the
         rows of a batch are enough: when the mean log-likelihood is expected to lie less than ten times `tol` below that
         of all rows, about what EM itself leaves. From 500 components without correlations on it looks at few of them
-        per row. "variational" looks at few
-        components per row, found by probing or (up to 25 components) by neighbourhoods, see
-        :class:`VariationalGaussianMixture`, and knows "diag", "spherical" and "tied_spherical". "chunky" works on cells
-        of rows, at a cost that hardly grows with their number, and on the rows themselves only at the end, to finish
-        where EM would (see :class:`ChunkyGaussianMixture` and its `polish`). "auto" takes "variational" from 500
-        components on where it knows the covariance type, else "chunky" for 100,000 rows or more in up to 10 columns
-        with 5 components or more (not on GPUs, which have no "chunky"), else "em", and writes its choice to
-        `algorithm_`.
+        per row. "variational" looks at few components per row, found by probing or (up to 25 components) by
+        neighbourhoods, see :class:`VariationalGaussianMixture`, and knows "diag", "spherical" and "tied_spherical".
+        "chunky" works on cells of rows, at a cost that hardly grows with their number, and on the rows themselves only
+        at the end, to finish where EM would (see :class:`ChunkyGaussianMixture` and its `polish`). "auto" takes
+        "variational" from 500 components on where it knows the covariance type, else "chunky" for 100,000 rows or more
+        in up to 10 columns with 5 components or more (not on GPUs, which have no "chunky"), else "em", and writes its
+        choice to `algorithm_`.
     tol : float, default=1e-3
         Stop when the mean log-likelihood of a row changes by less.
     reg_covar : float or "auto", default="auto"

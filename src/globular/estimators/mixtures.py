@@ -24,7 +24,7 @@ from globular.algorithms.steps import Step, in_units, mapped, result_of
 from globular.estimators.base import Estimator
 from globular.estimators.devices import where_x_is
 from globular.estimators.distributed import lazily
-from globular.estimators.fitted import check_common, check_indices, checked_floats, checked_limit
+from globular.estimators.fitted import check_common, check_components, check_indices, checked_floats, checked_limit
 from globular.estimators.inputs import Input, mean_variance, open_input
 from globular.estimators.memory import check_allocation, mixture_bytes
 from globular.estimators.mixture_starts import GivenStart
@@ -371,14 +371,8 @@ class MixtureEstimator(DensityMixin, Estimator):
         """Refuse fitted attributes that do not go together; what has been read from a file may be anything."""
         check_common(self, "lower_bound_")
         mixture = self._mixture()
-        if mixture.n_components != self.n_components:
-            raise ValueError(
-                f"means_ holds {mixture.n_components} components, n_components={self.n_components}; fit again"
-            )
         noise = self._noise  # that of factor analysers has the name for variances
-        total = mixture.weights.sum() + (0.0 if noise is None else noise.weight)
-        if mixture.weights.min() < 0 or abs(total - 1.0) > 1e-6:
-            raise ValueError("weights_ must be at least 0 and sum to one; fit again")
+        check_components(self.n_components, mixture.weights, 0.0 if noise is None else noise.weight)
         self._check_covariances(mixture)
         if hasattr(self, "labels_"):
             least = 0 if noise is None else -1

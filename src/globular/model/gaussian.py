@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from globular.model.covariances import FAMILIES, CentralMoments, CovarianceFamily, CovarianceLimits
+from globular.model.mixing import draw_by_component
 from globular.model.noise import Noise
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.threads import cached_property
@@ -128,18 +129,16 @@ class GaussianParameters:
 
     def sample(self, n_samples: int, random: np.random.RandomState) -> tuple[F64, I64]:
         """Draw rows, grouped by component, and their components; noise comes last, as component −1."""
-        shares = self.weights if self.noise is None else np.append(self.weights, self.noise.weight)
-        counts = random.multinomial(n_samples, shares)
-        components = np.arange(len(counts), dtype=np.int64)
-        rows = [
-            self.means[c] + self.family.spread(self.covariances, c, random.standard_normal((count, self.n_features)))
-            for c, count in enumerate(counts[: self.n_components])
-            if count
-        ]
-        if self.noise is not None:
-            rows.append(self.noise.sample(counts[-1], random))
-            components[-1] = -1
-        return np.vstack(rows), np.repeat(components, counts)
+        noise = self.noise
+
+        def draw(c: int, n: int) -> F64:
+            if noise is not None and c == self.n_components:
+                return noise.sample(n, random)
+            return self.means[c] + self.family.spread(self.covariances, c, random.standard_normal((n, self.n_features)))
+
+        shares = self.weights if noise is None else np.append(self.weights, noise.weight)
+        rows, components = draw_by_component(shares, n_samples, random, draw)
+        return rows, np.where(components < self.n_components, components, -1)
 
 
 def isotropic_mixture(means: F64, variance: float, covariance_type: str) -> GaussianParameters:

@@ -27,6 +27,7 @@ import numpy as np
 
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters, mixing_weights
+from globular.model.mixing import draw_by_component
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.threads import cached_property, single_threaded_blas
 
@@ -130,15 +131,12 @@ class LowRankParameters:
 
     def sample(self, n_samples: int, random: np.random.RandomState) -> tuple[F64, I64]:
         """Draw rows, grouped by component, and their components."""
-        counts = random.multinomial(n_samples, self.weights)
-        rows = [
-            self.means[c]
-            + random.standard_normal((count, self.n_factors)) @ self.loadings[c]
-            + random.standard_normal((count, self.n_features)) * np.sqrt(self.noise[c])
-            for c, count in enumerate(counts)
-            if count
-        ]
-        return np.vstack(rows), np.repeat(np.arange(self.n_components, dtype=np.int64), counts)
+
+        def draw(c: int, n: int) -> F64:
+            along = random.standard_normal((n, self.n_factors)) @ self.loadings[c]
+            return self.means[c] + along + random.standard_normal((n, self.n_features)) * np.sqrt(self.noise[c])
+
+        return draw_by_component(self.weights, n_samples, random, draw)
 
 
 def isotropic_factors(means: F64, variance: float, n_factors: int) -> LowRankParameters:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.model.gaussian import mixing_weights
+from globular.model.mixing import draw_by_component
 from globular.model.statistics import F64, I64, Additive
 
 LEAST = 1e-3
@@ -134,9 +135,7 @@ class ExponentialMixture(ABC):
 
     def sample(self, n_samples: int, random: np.random.RandomState) -> tuple[F64, I64]:
         """Draw rows, grouped by component, and their components."""
-        counts = random.multinomial(n_samples, self.weights / self.weights.sum())
-        rows = [self.draw(c, count, random) for c, count in enumerate(counts) if count]
-        return np.vstack(rows), np.repeat(np.arange(self.n_components, dtype=np.int64), counts)
+        return draw_by_component(self.weights, n_samples, random, lambda c, n: self.draw(c, n, random))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,6 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import BayesianGaussianMixture
 from threadpoolctl import threadpool_limits
 
+from globular import InfiniteGaussianMixture
 from globular.algorithms.graphs import nearest_graph
 from globular.algorithms.infinite import data as fields
 from globular.algorithms.infinite import splits
@@ -677,3 +678,12 @@ def test_a_row_without_a_density_is_an_error() -> None:
     rows = np.array([[0.0, 0.0], [np.nan, 0.0]])
     with pytest.raises(np.linalg.LinAlgError, match="no density"):
         CpuShard(rows).run(Expect(isotropic_mixture(rows[:1], 1.0, "full"), Remembered(renew=True)))
+
+
+@pytest.mark.parametrize("seed", [3, 4, 8, 9])
+def test_rows_on_a_line_that_weigh_much_have_covariances_with_factors(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    rows = np.outer(random.normal(size=5), random.normal(size=10))
+    weights = 1e9 * np.random.default_rng(seed + 1).uniform(0.1, 3.0, size=5)
+    model = InfiniteGaussianMixture(random_state=seed).fit(rows, sample_weight=weights)
+    assert np.isfinite(np.linalg.cholesky(model.covariances_)).all()

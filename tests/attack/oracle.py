@@ -26,11 +26,16 @@ def rounding_of_distances(X: Rows, centers: Rows) -> float:
     return 64.0 * X.shape[1] * float(np.finfo(np.float32).eps * size) ** 2
 
 
-def are_nearest(X: Rows, centers: Rows, labels: Any, relative: float = 1e-5) -> bool:
-    """Whether no other centre is nearer than the one that a label names, but for rounding."""
+def which_are_nearest(X: Rows, centers: Rows, labels: Any) -> Any:
+    """Of every row, whether no other centre is nearer than the one that its label names, but for rounding."""
     distances = squared_distances(X, centers)
     chosen = distances[np.arange(len(X)), labels]
-    return bool(np.all(chosen <= (1.0 + relative) * distances.min(axis=1) + rounding_of_distances(X, centers)))
+    return chosen <= (1.0 + 1e-5) * distances.min(axis=1) + rounding_of_distances(X, centers)
+
+
+def are_nearest(X: Rows, centers: Rows, labels: Any) -> bool:
+    """Whether that is so of all rows."""
+    return bool(np.all(which_are_nearest(X, centers, labels)))
 
 
 def log_densities(X: Rows, model: Any) -> Rows:

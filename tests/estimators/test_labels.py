@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
 import globular
 from globular.algorithms.kmeans import probing
@@ -81,3 +82,12 @@ def test_the_docs_of_a_parameter_say_where_labels_differ() -> None:
     for cls, parameter in zip(KMEANS, ("exact_labels", "exact_labels", "compute_labels"), strict=True):
         description = cls.__doc__.split(f"    {parameter} : bool")[1].split(" : ")[0]
         assert "`predict`" in description and "`label_recall_`" in description, cls
+
+
+def test_labels_of_rows_between_equal_centers_are_right() -> None:
+    """Means of equal rows differ by rounding; either of two such centres is a closest one."""
+    rows = np.repeat([[0.12573022], [-0.13210486]], [7, 13], axis=0)
+    model = globular.KMeans(3, algorithm="probing", random_state=0)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(rows)
+    assert model.label_recall_ == 1.0

@@ -349,13 +349,17 @@ def _with_factors(matrices: F64, least: F64) -> tuple[F64, F64]:
 
     `least` is what a diagonal is at least, but for rounding, (D,).
     """
-    lifted, share = matrices, _EPS * matrices.shape[1]
+    rounding = _EPS * matrices.shape[1]
+    lifted, share = matrices, 10.0 * rounding
     for _ in range(_MOST_LIFTS):
+        diagonals = np.maximum(np.diagonal(lifted, axis1=1, axis2=2), least)
         try:
             # on matrices this small threads only wait for each other
-            return lifted, np.asarray(single_threaded_blas(np.linalg.cholesky)(lifted), dtype=np.float64)
+            lower = np.asarray(single_threaded_blas(np.linalg.cholesky)(lifted), dtype=np.float64)
+            if np.all(np.diagonal(lower, axis1=1, axis2=2) ** 2 >= rounding * diagonals):
+                return lifted, lower  # multiples of it have factors, too
         except np.linalg.LinAlgError:
-            diagonals = np.maximum(np.diagonal(matrices, axis1=1, axis2=2), least)
-            lifted = matrices + share * diagonals[:, :, None] * np.eye(matrices.shape[1])
-            share *= 10
+            pass
+        lifted = matrices + share * diagonals[:, :, None] * np.eye(matrices.shape[1])
+        share *= 10.0
     raise np.linalg.LinAlgError("a scatter matrix is not finite")

@@ -7,6 +7,7 @@ them, would move some elsewhere. Both are settled by densities here, not by F.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -69,7 +70,7 @@ def best_strength(
     """
     if shard.n_rows < FEWEST_ROWS:
         return Strength(prior.weakened(_USUAL), -np.inf)
-    n = min(int(_LEFT_OUT * shard.n_rows), _MOST_LEFT_OUT)
+    n = min(math.ceil(_LEFT_OUT * shard.n_rows), _MOST_LEFT_OUT)
     index = (np.arange(n) * (shard.n_rows / n)).astype(np.intp)
     left_out = shard.local(shard.take(index), shard.take(index, "weights"))
     rest = _difference(Moments.from_pass(mixture, found), Moments.from_pass(mixture, left_out.run(Expect(mixture))))

@@ -156,7 +156,7 @@ def label_rows(shard: Shard, centers: F64, n_probes: int, *, labelled: bool = Tr
 
 
 def label_recall(shard: Shard, centers: F64, rng: np.random.Generator, n_rows: int = 1000) -> float:
-    """Share of a random sample of rows whose label is a closest centre. O(sample · C · D)."""
+    """Share of a random sample of rows whose label is a closest centre, but for rounding. O(sample · C · D)."""
     chosen = np.sort(rng.choice(shard.n_rows, min(n_rows, shard.n_rows), replace=False))
     rows = shard.take(chosen)
     sample = shard.local(rows)
@@ -164,4 +164,5 @@ def label_recall(shard: Shard, centers: F64, rng: np.random.Generator, n_rows: i
     labels = shard.labels[chosen]
     closest = np.linalg.norm(rows - centers[sample.labels], axis=1)
     own = np.linalg.norm(rows - centers[labels], axis=1)
-    return float(np.mean((sample.labels == labels) | (own <= closest)))
+    rounding = 8.0 * np.finfo(np.float64).eps * (np.linalg.norm(rows, axis=1) + np.linalg.norm(centers[labels], axis=1))
+    return float(np.mean((sample.labels == labels) | (own <= closest + rounding)))

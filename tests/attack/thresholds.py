@@ -135,7 +135,7 @@ _BATCHES: Mapping[str, Values] = {
     "model.columns.ROWS_WORTH_PARTS": (1, NEVER),
     "model.columns.COLUMN_PARTS": (1, 3),
     "model.columns.NORM_SHARE": (0.0, 1.0),
-    "model.votes.LARGEST_OFFSET": (0.0, 1e300),
+    "model.votes.LARGEST_OFFSET": (0.0, 1e100),
     "algorithms.kmeans.nested_choices.CELLS_FROM": (10, NEVER),
     "algorithms.kmeans.probing.EXACT_LABELS_UP_TO": (10, NEVER),
     "algorithms.kmeans.nested_choices.STREAMED_BOUNDS": (1, NEVER),

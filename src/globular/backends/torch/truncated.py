@@ -17,8 +17,10 @@ from globular.backends.torch.assign import closest_small_cells
 from globular.backends.torch.device import has_kernels
 from globular.backends.torch.grouping import group
 from globular.backends.torch.products import Aim
-from globular.backends.torch.shard import TorchShard
+from globular.backends.torch.shard import NOT_WRITTEN, TorchShard
+from globular.errors import UnsupportedPassError
 from globular.model.cells import CenterCells
+from globular.model.covariances import SEPARABLE
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import SoftStatistics, TruncatedPosterior
 from globular.seam.among import Probe
@@ -35,6 +37,10 @@ class Costs:
     """−2 log p(c, x) = Σ_j precision_cj (x_j − μ_cj)² + bias_c for the families with diagonal covariances."""
 
     def __init__(self, shard: TorchShard, mixture: GaussianParameters) -> None:
+        if mixture.covariance_type not in SEPARABLE:
+            raise UnsupportedPassError(
+                f"components with covariance_type={mixture.covariance_type!r} are not searched here: {NOT_WRITTEN}"
+            )
         self.shard, self.C, self.D = shard, *mixture.means.shape
         self.means = shard.tensor(mixture.means).contiguous()
         log_weights, variances = torch.log(shard.tensor(mixture.weights)), shard.tensor(mixture.variances())

@@ -44,6 +44,7 @@ from globular.model.selection import CRITERIA, LOWER_IS_BETTER, Score, Scores
 from globular.model.statistics import F64
 from globular.plotting import plot_selection
 from globular.seam.shard import Shard
+from globular.seeding import whole_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -309,10 +310,9 @@ def _check(
     if criterion in LOWER_IS_BETTER and model != "gmm":
         raise ValueError(f"criterion={criterion!r} needs model='gmm'")
     for name, number in (("max_iter", max_iter), ("sample_size", sample_size)):
-        if number < 1:
-            raise ValueError(f"{name} must be at least 1, got {number}")
+        whole_number(name, number, "a whole number of at least 1")
     given: list[Any] = [n_clusters] if isinstance(n_clusters, Integral) else list(n_clusters)
-    if not given or not all(isinstance(k, Integral) and int(k) >= 1 for k in given):
+    if not given or not all(not isinstance(k, bool) and isinstance(k, Integral) and int(k) >= 1 for k in given):
         raise ValueError("n_clusters must be whole numbers of at least 1, such as range(2, 21)")
     return sorted({int(k) for k in given})
 

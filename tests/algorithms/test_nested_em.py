@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from globular import GaussianMixture
-from globular.algorithms.mixtures import nested
+from globular.algorithms.mixtures import nested, pipeline
 from globular.algorithms.mixtures.em import EMOptions, em
 from globular.algorithms.mixtures.nested import ENOUGH, BatchOptions, nested_em
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.datasets import separated_mixture
+from globular.estimators import mixture_starts
 from globular.model.gaussian import GaussianParameters
 
 OPTIONS = EMOptions(max_iter=60, tol=1e-3)
@@ -139,6 +140,23 @@ def test_few_rows_are_one_batch() -> None:
     full = GaussianMixture(6, algorithm="em", **options).fit(X)
     model = GaussianMixture(6, algorithm="nested", **options).fit(X)
     np.testing.assert_array_equal(model.means_, full.means_)
+
+
+def test_the_start_is_rough_where_batches_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, told = rows_of(30_000), []
+    searched = pipeline.search_start
+    monkeypatch.setattr(
+        mixture_starts, "search_start", lambda *given, rough: told.append(rough) or searched(*given, rough=rough)
+    )
+    for algorithm, n_rows in (("nested", 30_000), ("nested", 4000), ("em", 30_000)):
+        GaussianMixture(6, algorithm=algorithm, covariance_type="diag", random_state=0).fit(X[:n_rows])
+    assert told == [True, False, False]
+    options = EMOptions(max_iter=20)
+    monkeypatch.setattr(pipeline, "ROUGH_STEPS", 0)
+    shard = CpuShard(X)
+    rough, whole = (list(searched(shard, 6, "diag", options, random(), rough=rough)) for rough in (True, False))
+    assert len(rough) < len(whole)
+    assert [step.objective for step in rough] == [step.objective for step in whole[: len(rough)]]  # without moves
 
 
 def test_a_warm_start_goes_on_over_all_rows() -> None:

@@ -47,6 +47,7 @@ _REASONS = {
         estimators.weights: TOTALS
     """,
     "rounding, overflow and underflow, which tests of tiny, huge and far rows and weights try": """
+        algorithms.calibration: ROUNDED
         algorithms.kmeans.balance: ROOM
         algorithms.kmeans.swaps: _ROUNDING
         algorithms.ward: EMPTY
@@ -118,6 +119,7 @@ _REASONS = {
         algorithms.infinite.polishing: _STRENGTHS _LEFT_OUT _USUAL
         algorithms.mixtures.ahead: _ROWS_PER_PARAMETER _SHARE _MOST_STEPS _NEAR _CAUTION
         algorithms.mixtures.chunky: _LAST _WORTH_GOING
+        algorithms.calibration: ROWS_PER_GROUP ROWS_PER_VALUE FEWEST_PER_VALUE MOST_GROUPS STEPS LEAST
         algorithms.mixtures.coreset: ROWS_PER_GROUP MOST_GROUPS ROWS_PER_SEED
         algorithms.mixtures.em: _COLD
         algorithms.mixtures.exponential: KMEANS_STEPS KMEANS_TOLERANCE STEPS_ON_PART STEPS_OF_A_SWAP
@@ -132,7 +134,7 @@ _REASONS = {
         algorithms.mixtures.path: COMPARED STEPS_AHEAD PATIENCE N_SEARCHED
         algorithms.mixtures.pipeline: ROWS_PER_COMPONENT ROWS_PER_PARAMETER KMEANS_STEPS KMEANS_TOLERANCE
             LEAST_FAILURES MOST_FAILURES MOST_TRIALS STEPS_OVER_ALL_ROWS STEPS_PER_STEP STEPS_OF_MOVES
-            STEPS_PER_COMPONENT
+            STEPS_PER_COMPONENT ROUGH_STEPS
         algorithms.mixtures.probing: N_PROBES SETTLED_GAIN FINDING_ROUNDS FINDING_PROBES
         algorithms.mixtures.stepwise: KAPPA
         algorithms.seeding.hierarchical: UPPER_STEPS LAST_STEPS

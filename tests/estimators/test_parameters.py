@@ -54,6 +54,16 @@ def test_a_subclass_has_parameters_and_constraints_of_its_own() -> None:
         Few(4).fit(X)
 
 
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_boolean_is_no_number(estimator: type[BaseEstimator]) -> None:
+    constraints = estimator._parameter_constraints
+    numbers = [name for name, allowed in constraints.items() if any(isinstance(each, Interval) for each in allowed)]
+    assert "max_iter" in numbers and "tol" in numbers
+    for name in numbers:
+        with pytest.raises(ValueError, match=f"'{name}' parameter of {estimator.__name__} must be .*, not a boolean"):
+            estimator(**{name: True}).fit([[0.0], [1.0], [2.0]])
+
+
 def test_names_in_braces_are_filled_in_with_their_indentation() -> None:
     text = filled("Head.\n\n    Parameters\n    ----------\n    {max_time, verbose}\n    mode : {not a name}\n")
     lines = DESCRIPTIONS["max_time"].split("\n") + DESCRIPTIONS["verbose"].split("\n")

@@ -73,7 +73,7 @@ def of_mixture(shard: Shard, mixture: GaussianParameters, n_candidates: int, n_s
 
 
 def _sample(shard: Shard, n_samples: Any) -> Shard:
-    if not isinstance(n_samples, Integral) or n_samples < 1:
+    if isinstance(n_samples, bool) or not isinstance(n_samples, Integral) or n_samples < 1:
         raise ValueError(f"n_samples={n_samples!r} should be an integer of at least 1")
     rows = np.random.default_rng(0).choice(shard.n_rows, min(int(n_samples), shard.n_rows), replace=False)
     return shard.subset(np.sort(rows))

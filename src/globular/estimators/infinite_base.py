@@ -9,7 +9,7 @@ from operator import index
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite.data import CellData, CellOptions, RowData
@@ -23,7 +23,7 @@ from globular.estimators.inputs import Input
 from globular.estimators.memory import chunky_bytes, mixture_bytes
 from globular.estimators.mixture_starts import MEANS_METHODS, GivenStart, checked_shape
 from globular.estimators.mixtures import MixtureEstimator, Run, Starting
-from globular.estimators.parameters import FROM_ONE, NOT_NEGATIVE, POSITIVE, Constraints, SharedParameters
+from globular.estimators.parameters import FROM_ONE, NOT_NEGATIVE, POSITIVE, Constraints, Number, SharedParameters
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import History
@@ -55,7 +55,7 @@ class InfiniteEstimator(MixtureEstimator):
         "min_split_gain": [NOT_NEGATIVE],
         "min_component_weight": [NOT_NEGATIVE],
         "concentration": [POSITIVE, tuple, list, StrOptions({"gamma"}), dict],
-        "discount": [Interval(Real, 0, 1, closed="left")],
+        "discount": [Number(Real, 0, 1, closed="left")],
         "tol": [POSITIVE],
         "n_init": [FROM_ONE],
         "init_params": [StrOptions(set(MEANS_METHODS)), "array-like"],

@@ -67,7 +67,7 @@ def translated(given: Mapping[str, Any], concentration: Any, discount: float, ma
     if given.get(_TYPE, "dirichlet_process") != "dirichlet_process":
         raise ValueError(f"prior[{_TYPE!r}]={given[_TYPE]!r}: an infinite mixture has 'dirichlet_process' only")
     most = given.get(_MOST)
-    if most is not None and (not isinstance(most, Integral) or most < 1):
+    if most is not None and (isinstance(most, bool) or not isinstance(most, Integral) or most < 1):
         raise ValueError(f"prior[{_MOST!r}]={most!r} must be a whole number of at least 1")
     # None stands for a default there
     parts = {name.removesuffix("_prior"): value for name, value in given.items() if value is not None}

@@ -25,7 +25,7 @@ from globular.estimators.conditional import checked_parameters
 from globular.estimators.inputs import Input, check_weights, open_incomplete
 from globular.estimators.mixture_starts import STARTS, GivenStart, starting_mixture, variational_means
 from globular.estimators.mixtures import Run, Starting
-from globular.estimators.nested_mixture import batch_bytes, first_batch, truncated_start
+from globular.estimators.nested_mixture import batch_bytes, first_batch, grows, truncated_start
 from globular.estimators.noisy_mixture import NoisyMixture
 from globular.estimators.parameters import POSITIVE, Constraints
 from globular.estimators.running import exhaust
@@ -351,7 +351,8 @@ class GaussianMixture(NoisyMixture, StepwiseMixture):
             rng = np.random.default_rng(random_state.randint(2**31, size=4))
             start = yield from truncated_start(*size, self.init_params, given, options, batches, rng)
         else:
-            start = yield from starting_mixture(*size, self.init_params, given, options, random_state)
+            rough = grows(*size, self.covariance_type, batches, options)
+            start = yield from starting_mixture(*size, self.init_params, given, options, random_state, rough=rough)
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         return Run(nested_em(data.shard, start, options, batches, rng), start)
 

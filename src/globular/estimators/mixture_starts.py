@@ -137,8 +137,10 @@ def starting_mixture(
     given: GivenStart,
     options: EMOptions,
     random_state: np.random.RandomState,
+    *,
+    rough: bool = False,
 ) -> Generator[Step[Any], None, GaussianParameters]:
-    """A start by `init_params`, except for what was given.
+    """A start by `init_params`, except for what was given; a `rough` one for EM on parts of the rows first.
 
     Deviation: where scikit-learn puts single rows ("k-means++", "random_from_data") or k-means labels beside given
     means, here every row counts for the mean it is closest to, so that weights and covariances belong to the means.
@@ -152,7 +154,7 @@ def starting_mixture(
         found = start_at_random(shard, n_components, given.covariance_type, options, random_state)
     elif init_params == "kmeans" and given.is_empty:
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        return (yield from search_start(shard, n_components, given.covariance_type, options, rng))
+        return (yield from search_start(shard, n_components, given.covariance_type, options, rng, rough=rough))
     else:
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         means = yield from MEANS_METHODS[init_params](shard, n_components, rng)

@@ -11,7 +11,7 @@ import numpy as np
 from globular.algorithms.kmeans.nested_choices import NestedSettings
 from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
-from globular.algorithms.mixtures.nested import BatchOptions
+from globular.algorithms.mixtures.nested import BatchOptions, batch_sizes, is_whole
 from globular.algorithms.mixtures.pipeline import rows_of_part
 from globular.algorithms.mixtures.probing import start_probing
 from globular.algorithms.seeding.common import TAKEN_NUMBERS
@@ -36,6 +36,13 @@ def first_batch(data: Input, n_components: int, covariance_type: str, *, truncat
     return BatchOptions(first, settings.run, min(N_CANDIDATES, n_components) if truncates else None)
 
 
+def grows(shard: Shard, n_components: int, covariance_type: str, batches: BatchOptions, options: EMOptions) -> bool:
+    """Whether there are batches before all rows."""
+    one = isotropic_mixture(np.zeros((n_components, shard.n_columns)), 1.0, covariance_type)
+    n_parameters = one.n_parameters(learned_weights=options.learned_weights)
+    return not is_whole(batch_sizes(shard.n_rows, batches.first, n_parameters, options.tol)[0], shard.n_rows)
+
+
 def batch_bytes(data: Input) -> int:
     """The most that batches take beside X: the numbers of their rows, and the rows where these come from elsewhere."""
     n_rows = data.n_rows // 2
@@ -54,7 +61,7 @@ def truncated_start(
 ) -> Generator[Step[Any], None, GaussianParameters]:
     """Probing k-means on rows of the first batch, and one variance; what is given stays."""
     part = shard
-    if 2 * batches.first <= shard.n_rows:
+    if not is_whole(batches.first, shard.n_rows):
         batch = Batch(int(rng.integers(2**31)), batches.first, shard.n_rows, batches.run)
         part = shard.subset(batch.rows(shard.n_rows))
     share = shard.total_weight / part.total_weight

@@ -15,10 +15,21 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 Constraints = dict[str, Any]
 
-FROM_ZERO = Interval(Integral, 0, None, closed="left")
-FROM_ONE = Interval(Integral, 1, None, closed="left")
-NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
-POSITIVE = Interval(Real, 0, None, closed="neither")
+
+class Number(Interval):
+    """Numbers in an interval, of which True and False are none."""
+
+    def is_satisfied_by(self, val: Any) -> bool:
+        return not isinstance(val, bool) and bool(super().is_satisfied_by(val))
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, not a boolean"
+
+
+FROM_ZERO = Number(Integral, 0, None, closed="left")
+FROM_ONE = Number(Integral, 1, None, closed="left")
+NOT_NEGATIVE = Number(Real, 0, None, closed="left")
+POSITIVE = Number(Real, 0, None, closed="neither")
 AUTO = StrOptions({"auto"})
 
 _TEXT = """

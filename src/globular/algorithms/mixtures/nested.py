@@ -123,10 +123,15 @@ def batch_sizes(n_rows: int, first: int, n_parameters: int, tol: float) -> list[
     return sizes
 
 
+def is_whole(size: int, n_rows: int) -> bool:
+    """Whether a batch of so many rows is so much of all that it has all of them."""
+    return 2 * size > n_rows
+
+
 def _rows_of(shard: Shard, batch: Batch) -> Shard:
     """The rows of a batch; all rows where they are most, or more than may be taken from where they lie."""
     elsewhere = {"rows that stay", "rows in one place"} & shard.lacks.keys()
-    if 2 * batch.size > batch.n_rows or (elsewhere and batch.size * shard.n_columns > TAKEN_NUMBERS):
+    if is_whole(batch.size, batch.n_rows) or (elsewhere and batch.size * shard.n_columns > TAKEN_NUMBERS):
         return shard
     part = shard.subset(batch.rows(shard.n_rows))
     return part if part.total_weight > 0 else shard

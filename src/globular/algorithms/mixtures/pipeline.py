@@ -8,7 +8,8 @@ hundred or more of them for each component shows where components belong, so on 
 3. EM to its end
 
 and EM over all rows has a few steps left. Where a part would be most of the rows all of them are searched, for fewer
-steps, and EM over all rows follows at once.
+steps, and EM over all rows follows at once. EM that takes more rows as it goes (`nested`) needs a *rough* start only:
+few moves, and no EM to the end, as its first batch has more rows than the part.
 """
 
 from __future__ import annotations
@@ -63,14 +64,25 @@ SETTLED, SETTLED_ON_ALL_ROWS = 2, 5
 for the EM before it."""
 STEPS_OF_MOVES, STEPS_PER_COMPONENT = 8, 4
 """Most steps in moves, and more of them for every component."""
+ROUGH_STEPS = 96
+"""Most steps in moves of a rough start: later ones gain less than iterations on more rows."""
 WORK_OF_A_STEP = 5e5
 """What a step costs beside its densities, in numbers that go into them."""
 
 
 def search_start(
-    shard: Shard, n_components: int, covariance_type: str, options: EMOptions, rng: np.random.Generator
+    shard: Shard,
+    n_components: int,
+    covariance_type: str,
+    options: EMOptions,
+    rng: np.random.Generator,
+    *,
+    rough: bool = False,
 ) -> Generator[Step[Any], None, GaussianParameters]:
-    """A mixture to begin EM over all rows with; steps hold the centres or, later, the mixture found so far."""
+    """A mixture to begin EM over all rows with; steps hold the centres or, later, the mixture found so far.
+
+    A `rough` start is one for EM on parts of the rows first.
+    """
     options = replace(options, limits=covariance_limits(shard, options))
     if n_components == 1:
         return start_from_means(shard, shard.column_moments()[0][None], covariance_type, options)
@@ -78,13 +90,14 @@ def search_start(
     max_steps = _affordable(shard, part, n_components, covariance_type)
     whole, variance = part.n_rows == shard.n_rows, float(shard.column_moments()[1].mean())
     max_steps = min(max_steps, STEPS_OF_MOVES + STEPS_PER_COMPONENT * n_components)
+    max_steps = min(max_steps, ROUGH_STEPS) if rough else max_steps
     if n_components <= (SETTLED_ON_ALL_ROWS if whole else SETTLED):
         max_steps = 0
     centers = yield from _kmeans(part, n_components, variance, rng)
     if options.max_iter == 0 or (whole and max_steps < STEPS_PER_DRAW + STEPS_PER_TRIAL):
         return start_from_means(shard, centers, covariance_type, options)
-    rough = replace(options, tol=max(options.tol, ROUGH_TOL))
-    start = yield from _shown(part, em(part, start_from_means(part, centers, covariance_type, options), rough))
+    before = replace(options, tol=max(options.tol, ROUGH_TOL))
+    start = yield from _shown(part, em(part, start_from_means(part, centers, covariance_type, options), before))
     logger.info("searches on %d of %d rows", part.n_rows, shard.n_rows)
     found, per_step = start, max(STEPS_PER_STEP, n_components / COMPONENTS_PER_STEP)
     max_steps = min(max_steps, int(per_step * start.iteration * shard.n_rows / part.n_rows))
@@ -92,7 +105,7 @@ def search_start(
         continued = replace(options, previous_bound=start.objective / part.total_weight)
         for found in search_by_moves(part, start.model, continued, max_steps, rng):
             yield replace(found, iteration=0, stage=PART, next_rows=part.n_rows)
-    if whole:
+    if whole or rough:
         return found.model
     return (yield from _shown(part, em(part, found.model, options))).model
 

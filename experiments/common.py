@@ -51,7 +51,10 @@ def real_rows(file: str) -> Rows:
 
 
 def exact_error(X: Rows, centers: NDArray[Any]) -> float:
-    """Mean over all rows of the squared distance to the closest of all centres."""
+    """Mean over all rows of the squared distance to the closest of all centres; in few columns by a k-d tree."""
+    if X.shape[1] <= FEW_COLUMNS:
+        tree = cKDTree(np.asarray(centers, dtype=np.float64))
+        return float(np.mean(tree.query(X.astype(np.float64), workers=resolve_threads(None))[0] ** 2))
     return quantization_error(X, centers, threads=resolve_threads(None))
 
 

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from experiments.common import (
     Band,
-    Centers,
     Rows,
     exact_error,
     lloyd_run,
@@ -64,10 +63,10 @@ QUICK = Config(sides=(5, 8, 12), n_runs=2, max_iter=60, n_per_cluster=50)
 
 
 def measure(config: Config, results: dict[str, Any], keep: Callable[[], None], say: Callable[[str], None]) -> None:
-    """Run one size after the other; sizes that are there already with as many runs stay."""
+    """Run one size after the other; sizes that are there already with as many runs, or more, stay."""
     for side in config.sides:
         C = side * side
-        if results.get(str(C), {}).get("n_runs") == config.n_runs:
+        if results.get(str(C), {}).get("n_runs", 0) >= config.n_runs:
             continue
         X = datasets.birch_grid(side, config.n_per_cluster, random_state=0).X
         seeds = [seeding.afk_mc2(X, C, chain_length=CHAIN_LENGTH, random_state=run) for run in range(config.n_runs)]
@@ -90,23 +89,20 @@ def measure(config: Config, results: dict[str, Any], keep: Callable[[], None], s
 def passing(X: Rows, seeds: Sequence[NDArray[Any]], variant: Variant, target: float) -> int | None:
     """Warm-up and iterations until the mean error of the runs is at most `target`; None if it never is.
 
-    All centres are kept, and the iteration is found by halving: the error of few of them has to be measured.
+    All runs go on together, and end there: what comes after is not asked for. One that has converged stays where it is.
     """
-    kept: list[list[Centers]] = [
-        [moment.centers for moment in moments(X, start, variant, seed)] for seed, start in enumerate(seeds)
-    ]
-
-    def mean_error(t: int) -> float:
-        return float(np.mean([exact_error(X, centers[min(t, len(centers)) - 1]) for centers in kept]))
-
-    high = max(len(centers) for centers in kept)
-    if mean_error(high) > target:
-        return None
-    low = 0
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if mean_error(middle) <= target else (middle, high)
-    return variant.n_warmup + high
+    runs = [moments(X, start, variant, seed) for seed, start in enumerate(seeds)]
+    errors = [math.inf] * len(runs)
+    for t in range(1, variant.max_iter + 1):
+        going = False
+        for place, run in enumerate(runs):
+            if (moment := next(run, None)) is not None:
+                errors[place], going = exact_error(X, moment.centers), True
+        if float(np.mean(errors)) <= target:
+            return variant.n_warmup + t
+        if not going:
+            break
+    return None
 
 
 def slope(sizes: Sequence[int], iterations: Sequence[int | None]) -> float:

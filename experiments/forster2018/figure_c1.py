@@ -1,6 +1,7 @@
 """Fig. C.1: free energy, log-likelihood and quantization error by iteration, on BIRCH 5 × 5 and KDD.
 
-    python -m experiments.forster2018.figure_c1 [--quick] [--only birch|kdd] [--runs N] [--report-only] [-o DIR]
+    python -m experiments.forster2018.figure_c1 [--quick] [--only birch|kdd] [--curves TEXT] [--runs N]
+                                               [--report-only] [-o DIR]
 
 For k-means, too, there is a free energy: that of a mixture whose responsibilities are hard, with σ² = φ / (N·D). With
 G = C Alg. 1 and Alg. 2 are the exact algorithms, k-means and EM, which are run once for both. Runs are kept: more of
@@ -75,15 +76,16 @@ def _kdd() -> Rows:
 
 
 BIRCH = Config("birch", "BIRCH 5 × 5", _birch, 25, (2, 3, 5, 10, 25), 40, 100)
-KDD = Config("kdd", "KDD-Cup 2004", _kdd, 200, (2, 5, 20, 200), 60, 10, every=4, n_exact_mixtures=1)
+KDD = Config("kdd", "KDD-Cup 2004", _kdd, 200, (2, 5, 20, 200), 60, 10, every=5, n_exact_mixtures=1)
 FULL = (BIRCH, KDD)
 QUICK = (replace(BIRCH, n_iter=15, n_runs=3),)
 
 
-def measure(config: Config, folder: Path, *, quick: bool = False) -> dict[str, Runs]:
-    """All runs of all algorithms on one data set, those that are kept among them."""
+def measure(config: Config, folder: Path, *, quick: bool = False, only: str = "") -> dict[str, Runs]:
+    """Runs of the algorithms whose names contain `only` on one data set, and all that are kept."""
     path = folder / f"traces-{config.name}{'-quick' if quick else ''}.json"
-    return add_runs(config.load, config.n_clusters, config.variants(), path, every=config.every)
+    wanted = {name: (variant, n if only in name else 0) for name, (variant, n) in config.variants().items()}
+    return add_runs(config.load, config.n_clusters, wanted, path, every=config.every)
 
 
 def by_size(config: Config, found: Mapping[str, Runs], kind: Kind, how: str) -> dict[str, Runs]:
@@ -187,7 +189,8 @@ def section(config: Config, found: Mapping[str, Runs], picture: str) -> str:
         [
             f"## Fig. C.1: {config.title}",
             "Per row, means over runs. Both bounds belong to the same parameters, so the free energy never exceeds "
-            "the log-likelihood. The paper's figure has no numbers; what its text says is below.",
+            "the log-likelihood. The paper's figure has no numbers; what its text says is below."
+            + (f" Errors and likelihoods are measured every {config.every} iterations." if config.every > 1 else ""),
             replace(
                 SETUP, command=f"forster2018.figure_c1 --only {config.name}",
                 data=f"{config.title}, C = {config.n_clusters}",
@@ -201,14 +204,14 @@ def section(config: Config, found: Mapping[str, Runs], picture: str) -> str:
 
 
 def report(
-    configs: Sequence[Config], folder: Path, *, quick: bool = False, report_only: bool = False
+    configs: Sequence[Config], folder: Path, *, quick: bool = False, report_only: bool = False, only: str = ""
 ) -> dict[str, dict[str, Runs]]:
     """Run the figure's data sets one by one; each has its own section and picture."""
     everything = {}
     for config in configs:
         name = f"figure-c1-{config.name}" + ("-quick" if quick else "")
         try:
-            found = measure(replace(config, n_runs=0) if report_only else config, folder, quick=quick)
+            found = measure(replace(config, n_runs=0) if report_only else config, folder, quick=quick, only=only)
         except DataError as error:
             print(f"{config.name}: {error}", flush=True)
             continue
@@ -225,11 +228,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report."""
     options = parser("Fig. C.1 of Forster & Lücke 2018", REPORT)
     options.add_argument("--only", choices=[config.name for config in FULL], help="one of the data sets")
+    options.add_argument(
+        "--curves", default="", metavar="TEXT", help="curves whose name contains TEXT, as var-GMM-S G=5"
+    )
     options.add_argument("--report-only", action="store_true", help="measure nothing: write the report of what is kept")
     chosen = options.parse_args(arguments)
     configs = [one for one in (QUICK if chosen.quick else FULL) if chosen.only in (None, one.name)]
     configs = [replace(one, n_runs=chosen.runs or one.n_runs) for one in configs]
-    report(configs, chosen.output, quick=chosen.quick, report_only=chosen.report_only)
+    report(configs, chosen.output, quick=chosen.quick, report_only=chosen.report_only, only=chosen.curves)
     return 0
 
 

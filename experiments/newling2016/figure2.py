@@ -148,7 +148,7 @@ def section(kept: Mapping[str, Any], picture: str) -> str:
         parts += [
             f"### {PROBLEMS[name].title}",
             f"{entry['n_rows']:,} rows, {entry['runs']} runs, k = {entry['k']}, b₀ = {entry['b0']:,}, at most "
-            f"{entry['seconds']:g} s a run.",
+            f"{entry['seconds']:g} s a run: `--problems {name} --runs {entry['runs']} --seconds {entry['seconds']:g}`.",
             markdown_table(head, rows).rstrip(),
         ]
         asked += [

@@ -87,7 +87,9 @@ def section(kept: Mapping[str, Any], picture: str) -> str:
             for seconds in (EARLY * late, late):
                 shown = ["–" if np.isnan(value) else f"{value:.2f} %" for value in excesses(curves, algorithm, seconds)]
                 rows.append([f"{name}: {algorithm}, {seconds:g} s", *shown])
-    runs = "; ".join(f"{name}: {entry['runs']}, up to {entry['seconds']:g} s each" for name, entry in kept.items())
+    runs = "; ".join(
+        f"`--problems {name} --runs {entry['runs']} --seconds {entry['seconds']:g}`" for name, entry in kept.items()
+    )
     asked = [claim for name, entry in kept.items() for claim in claims(name, entry)]
     missing = [PROBLEMS[name].title for name in PAPERS if name not in kept]
     return "\n\n".join(

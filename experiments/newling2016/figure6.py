@@ -40,7 +40,9 @@ def section(kept: Mapping[str, Any], picture: str) -> str:
             times = [seconds_to(curves, level)[algorithm] for level in LEVELS]
             shown = ["∞" if time == float("inf") else f"{time:.3g} s" for time in times]
             rows.append([f"{name}: {algorithm}", *shown, f"{sum(run.n_distances for run in runs) / len(runs):.3g}"])
-    runs = "; ".join(f"{name}: {entry['runs']}" for name, entry in kept.items())
+    runs = "; ".join(
+        f"`--problems {name} --runs {entry['runs']} --seconds {entry['seconds']:g}`" for name, entry in kept.items()
+    )
     asked = [claim for name, entry in kept.items() for claim in claims(name, from_json(entry["curves"]))]
     missing = [PROBLEMS[name].title for name in PAPERS if name not in kept]
     return "\n\n".join(
@@ -99,7 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for problem in chosen_problems(chosen):
         curves = measure(problem, setup, n_runs, chosen.rows)
         kept[problem] = {
-            "curves": to_json(curves), "runs": n_runs, "k": setup.k, "b0": setup.b0, "provenance": provenance(),
+            "curves": to_json(curves), "runs": n_runs, "k": setup.k, "b0": setup.b0, "seconds": setup.seconds,
+            "provenance": provenance(),
         }  # fmt: skip
         write_results(folder / f"{name}.json", kept)
     if not chosen.keep_only:

@@ -9,7 +9,7 @@ import types
 import numpy as np
 import pytest
 
-from experiments import common, verdicts
+from experiments import common, overview, readers, verdicts
 from experiments.forster2018 import figure2, figure3, figure_c1, fits, table2, table2_rows, traces
 from globular import KMeans, datasets, seeding
 from globular.errors import DataError
@@ -211,3 +211,32 @@ def test_sections_of_a_report_replace_themselves(tmp_path):
     text = path.read_text()
     assert text.startswith("# Title\n") and "one" not in text and text.count("<!-- contents -->") == 1
     assert text.index(r"three \1") < text.index("two")
+
+
+def test_readers_pick_what_was_measured(tmp_path, capsys):
+    report = tmp_path / "paper" / "report" / "report.md"
+    report.parent.mkdir(parents=True)
+    table = common.markdown_table(
+        ("N", "paper", "ours", "runs"), [["10", "2.0", "1.9 ×", "5"], ["20", "–", "never", "5"]]
+    )
+    setup = "*Command:* `python -m experiments.paper.figure1` (and more)."
+    report.write_text(
+        f"<!-- figure 1 -->\n{setup}\n\n{table}<!-- end of figure 1 -->\n<!-- b -->\n{table}<!-- end of b -->\n"
+    )
+    (found,) = readers.numbers(report)
+    assert (found.report, found.section, found.row, found.column, found.value) == (
+        "paper",
+        "figure 1",
+        "10",
+        "ours",
+        "1.9 ×",
+    )
+    readers.main(["--seed", "2", "-n", "3"])
+    first = capsys.readouterr().out
+    readers.main(["--seed", "2", "-n", "3"])
+    assert capsys.readouterr().out == first and first.count("python -m experiments.") == 3
+
+
+def test_the_overview_says_what_the_reports_say():
+    page = (overview.HERE / "README.md").read_text(encoding="utf-8")
+    assert page == overview.page() and len(overview.ITEMS) == 14

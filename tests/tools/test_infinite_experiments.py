@@ -9,10 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.special import digamma
 from sklearn.feature_extraction.text import TfidfTransformer
 
-from experiments.kurihara2006 import figure1, figure2, figure3, fits, peers, text
+from experiments.kurihara2006 import figure1, figure2, figure3, fits, one_by_one, peers, text
 from globular.errors import DataError
+from globular.model.covariances import FAMILIES
+from globular.model.observations import Moments
+from globular.model.wishart import GaussianPrior, MatrixPosterior
 
 
 def test_figure_1(tmp_path: Path) -> None:
@@ -34,6 +38,38 @@ def test_figure_2_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.Mo
     assert "| not run |" in (tmp_path / "report.md").read_text() and (tmp_path / "figure2.png").is_file()
     monkeypatch.setattr(figure2, "run", None)  # nothing is fitted again
     assert figure2.report(figure2.QUICK, tmp_path) == found
+
+
+def test_rows_come_one_by_one() -> None:
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([rng.normal(size=(20, 2)), rng.normal(size=(20, 2)) + 6])
+    prior = GaussianPrior(MatrixPosterior, 0.5, rows.mean(axis=0), 4.0, 3.0 * np.eye(2))
+    order, T, alpha = rng.permutation(40), 4, 1.5
+    found = one_by_one.responsibilities(rows, order, T, alpha, prior.beta, prior.m, prior.nu, prior.S)
+    assert found.max(axis=0)[1] > 0.5  # the two groups have parted
+    q = np.zeros((40, T))
+    for n in order:  # the same from all rows before, anew for every row
+        counts = q.sum(axis=0)
+        means = q.T @ rows / np.maximum(counts, 1e-300)[:, None]
+        scatter = np.array([(q[:, [t]] * (rows - mean)).T @ (rows - mean) for t, mean in enumerate(means)])
+        beyond = counts.sum() - np.cumsum(counts)
+        total = digamma(1 + counts + alpha + beyond)
+        weights, left = digamma(1 + counts) - total, digamma(alpha + beyond) - total
+        weights[-1] = 0.0
+        weights += np.concatenate([[0.0], np.cumsum(left)[:-1]])
+        seen = prior.update(Moments(counts, means, scatter, FAMILIES["full"].scatter)).expected_mixture(weights)
+        apart = rows[n] - seen.means
+        scores = seen.log_constants - 0.5 * (apart * np.linalg.solve(seen.covariances, apart[..., None])[..., 0]).sum(1)
+        q[n] = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+    np.testing.assert_allclose(found, q, atol=1e-8)
+    held = one_by_one.one_by_one(rows, T, alpha, prior, np.random.default_rng(1))
+    assert held.counts.sum() == pytest.approx(40) and held.scatter.shape == (T, 2, 2)
+
+
+def test_cycles_on_rows_go_on_from_cells() -> None:
+    rows = fits.Problem(N=600, D=3, k=4).draw(0)
+    model, fit = fits.run(rows, fits.algorithms(8, 1)[fits.CELLS] | fits.priors(rows), 0)
+    assert fit.start_seconds < fit.seconds and fits.on_rows(model) < fit.free_energy
 
 
 def test_free_energy_ratio_is_the_papers() -> None:

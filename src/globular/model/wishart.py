@@ -349,13 +349,21 @@ def _with_factors(matrices: F64, least: F64) -> tuple[F64, F64]:
 
     `least` is what a diagonal is at least, but for rounding, (D,).
     """
-    lifted, share = matrices, _EPS * matrices.shape[1]
+    try:
+        # on matrices this small threads only wait for each other
+        return matrices, np.asarray(single_threaded_blas(np.linalg.cholesky)(matrices), dtype=np.float64)
+    except np.linalg.LinAlgError:
+        both = [_lifted(each, least) for each in matrices]
+        return np.stack([lifted for lifted, _ in both]), np.stack([factor for _, factor in both])
+
+
+def _lifted(matrix: F64, least: F64) -> tuple[F64, F64]:
+    """The same of one matrix: what is lifted depends on no other."""
+    lifted, share = matrix, _EPS * len(matrix)
     for _ in range(_MOST_LIFTS):
         try:
-            # on matrices this small threads only wait for each other
-            return lifted, np.asarray(single_threaded_blas(np.linalg.cholesky)(lifted), dtype=np.float64)
+            return lifted, np.asarray(np.linalg.cholesky(lifted), dtype=np.float64)
         except np.linalg.LinAlgError:
-            diagonals = np.maximum(np.diagonal(matrices, axis1=1, axis2=2), least)
-            lifted = matrices + share * diagonals[:, :, None] * np.eye(matrices.shape[1])
+            lifted = matrix + share * np.diag(np.maximum(np.diagonal(matrix), least))
             share *= 10
     raise np.linalg.LinAlgError("a scatter matrix is not finite")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,6 @@ from threadpoolctl import threadpool_limits
 
 from globular import InfiniteGaussianMixture
 from globular.algorithms.graphs import nearest_graph
-from globular.algorithms.infinite import data as fields
 from globular.algorithms.infinite import splits
 from globular.algorithms.infinite.data import CellData, CellOptions, RowData
 from globular.algorithms.infinite.infinite import (
@@ -42,11 +41,12 @@ from globular.model.dirichlet import InfiniteMixture
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.observations import Moments
 from globular.model.search import Search
+from globular.model.statistics import SoftStatistics
 from globular.model.sticks import StickPrior
 from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
 from globular.seam.among import Neighbors, Remembered
-from globular.seam.mixture_passes import Expect, ExpectChunks, RowsOf
+from globular.seam.mixture_passes import Expect, ExpectShares, RowsOf
 from globular.seam.shard import answer
 from globular.seam.tree_passes import (
     BestCut,
@@ -377,13 +377,21 @@ def test_rows_that_need_most_components_remember_none() -> None:
         assert found.n_distances == exact.n_distances
 
 
+def e_step_on(shard: CpuShard, chunks: Chunks, mixture: GaussianParameters) -> SoftStatistics:
+    """The E-step of one mixture on one share."""
+    starts, bounds = np.array([0, len(chunks)]), np.array([0, mixture.n_components])
+    found = shard.run(ExpectShares(chunks, starts, mixture, bounds, np.array([[0]])))
+    assert found.log_likelihoods.tolist() == [found.parts.log_likelihood]
+    return found.parts
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_share_of_rows_has_the_e_step_of_all_rows(kind: str) -> None:
     rows, _ = blobs(apart=2.0, D=3)
     weights = np.random.default_rng(0).uniform(size=len(rows))
     mixture = isotropic_mixture(rows[:3], 1.0, kind)
     chunks = Chunks(weights, rows, np.empty((len(rows), 0)), OUTER)
-    found, exact = CpuShard(rows[:0]).run(ExpectChunks(chunks, mixture)), CpuShard(rows, weights).run(Expect(mixture))
+    found, exact = e_step_on(CpuShard(rows[:0]), chunks, mixture), CpuShard(rows, weights).run(Expect(mixture))
     for name in ("counts", "sums", "scatter", "log_likelihood", "total_weight", "n_distances"):
         np.testing.assert_allclose(getattr(found, name), getattr(exact, name), rtol=1e-6, atol=1e-6, err_msg=name)
 
@@ -402,8 +410,8 @@ def test_a_share_of_cells_has_the_e_step_of_the_frontier(kind: str, D: int, monk
     for _ in range(2):
         chunks = shard.run(TakeCells())
         found, again, kept = (
-            local.run(ExpectChunks(chunks, mixture)),
-            local.run(ExpectChunks(chunks, mixture)),
+            e_step_on(local, chunks, mixture),
+            e_step_on(local, chunks, mixture),
             shard.run(ExpectCells(mixture)),
         )
         with monkeypatch.context() as patch:
@@ -425,10 +433,10 @@ def test_components_seen_in_the_same_cells_are_not_tried_again(monkeypatch: pyte
     rejected_at: list[tuple[int, int]] = []
     once = splits._try_split
 
-    def observed(share: fields.Share, component: int, parent: Moments, *rest: Any) -> splits.Trial:
-        trial = once(share, component, parent, *rest)
+    def observed(*arguments: Any) -> Generator[splits.Asked, Any, splits.Trial]:
+        trial = yield from once(*arguments)
         if trial.gain <= 0:
-            rejected_at.append((round(float(parent.counts[0])), len(share)))
+            rejected_at.append((round(float(trial.children.counts[0])), trial.n_seen))
         return trial
 
     monkeypatch.setattr(splits, "_try_split", observed)
@@ -483,7 +491,7 @@ def test_claimed_cells_weigh_what_the_component_holds() -> None:
     (chunks,) = shard.run(CellsOf(mixture, np.array([2])))
     assert len(chunks) < data.n_cells
     found, expected = (
-        shard.local(rows[:1]).run(ExpectChunks(chunks, children)),
+        e_step_on(shard.local(rows[:1]), chunks, children),
         shard.run(ExpectCells(children, within=Within(mixture, 2))),
     )
     for name in ("counts", "sums", "scatter", "log_likelihood", "total_weight"):
@@ -503,7 +511,7 @@ def test_the_gain_of_a_trial_is_what_the_free_energy_falls_by(make: Callable[...
     order = np.argsort(-moments.counts)
     moments = moments.take(order)
     before = InfiniteMixture.update(prior, (1.0, 1.0), moments)
-    shares = data.shares(before.local, np.array([0]), moments.counts[:1]).shares
+    shares = data.shares(before.local, np.array([0]), moments.counts[:1])
     rules = splits.SplitRules(StickPrior(1.0, 1.0), 0.0, 0.0, 10.0)
     (trial,) = splits.try_splits(shares, np.array([0]), moments, [float(moments.counts[1])], prior, rules)
     assert trial.gain > 50 and len(trial.children) == 2
@@ -546,8 +554,8 @@ def test_rows_of_large_components_are_thinned_for_trials() -> None:
     last = run(data, prior)[-1].model
     assert last.T == 4
     found = data.shares(last.local, np.arange(4), np.full(4, 750.0))
-    assert all(len(share) < 400 for share in found.shares)
-    assert sum(share.cells.weights.sum() for share in found.shares) == pytest.approx(3000, rel=0.05)
+    assert (found.sizes < 400).all()
+    assert found.cells.weights.sum() == pytest.approx(3000, rel=0.05)
 
 
 def grid_of_clusters(side: int, per: int) -> Matrix:

@@ -20,6 +20,7 @@ _REASONS = {
     "about the seconds of something: whether several threads are woken, which `threads.WAKING` tries": """
         *.SECONDS_PER_* *._SECONDS_PER_*
         backends.cpu.expect.probe: EXPONENTIAL
+        backends.cpu.expect.shares: TERMS
     """,
     "how many bytes something takes, for a message": """
         estimators.memory.*
@@ -57,6 +58,7 @@ _REASONS = {
         backends.cpu.expect.pairs: ROUNDING
         backends.cpu.expect.remembered: MARGIN
         backends.cpu.expect.rows_of: SMALLEST_SHARE
+        backends.cpu.expect.shares: SMALLEST_SHARE
         estimators.weights: ORDINARY
         model.covariances.family: REG_COVAR RELATIVE_FLOOR LEAST_VARIANCE _ROUNDED
         model.covariances.matrices: _MOST_LIFTS
@@ -100,7 +102,8 @@ _REASONS = {
         algorithms.infinite.merges: _NEIGHBOURS
         algorithms.infinite.run: VANISHED _ENOUGH _MANY_MORE _ROWS_PER_COLUMN _REFINE_EVERY
         algorithms.infinite.sowing: _ROWS_PER_MEAN _STEPS _STEADY
-        algorithms.infinite.splits: _COLD _STEADY _CAUTION
+        algorithms.infinite.energies: COLD
+        algorithms.infinite.splits: _STEADY _CAUTION
         algorithms.infinite.tree_partition: _PRIOR_UPDATES
         algorithms.kmeans.balance: REMEMBERED ROUNDS INCREMENT GROWTH LEAST_GAIN
         algorithms.kmeans.cells: STEPS

@@ -41,7 +41,7 @@ from reference import probe as probed
 from reference import seeds as d2
 
 from globular.seam.mixture_passes import (  # isort: skip
-    Expect, ExpectChunks, ExpectLinear, ExpectLowRank, ExpectTied, ExpectWithin, LabelByDensity, RowsOf, Survey,
+    Expect, ExpectLinear, ExpectLowRank, ExpectShares, ExpectTied, ExpectWithin, LabelByDensity, RowsOf, Survey,
 )  # fmt: skip
 from globular.seam.passes import (  # isort: skip
     AddSeeds, AllLabels, Assign, AssignBatch, BlendErrors, CellNeighbors, CellSeeds, Extremes, Farthest, Halve,
@@ -225,6 +225,16 @@ def batch(p: Problem, shard: Any, before: State, after: State, found: Any) -> No
 def within(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
     mixture = p.mixture("full" if found.parts.scatter.ndim == 3 else "diag")
     alike(found, soft.within_pass(p.rows, p.w, mixture, before["labels"], 3))
+
+
+def shares(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    """The first two components on the rows from the 70th on, the others on those before."""
+    mixture, late = p.mixture(), np.arange(N) >= 70
+    ones = soft.soft_pass(p.rows[late], p.w[late], mixture.pick(slice(2)))
+    others = soft.soft_pass(p.rows[~late], p.w[~late], mixture.pick(slice(2, C)))
+    for name in ("counts", "sums", "scatter"):
+        alike(getattr(found.parts, name), np.concatenate([getattr(ones, name), getattr(others, name)]), 1e-6)
+    alike(found.log_likelihoods, np.array([ones.log_likelihood, others.log_likelihood]))
 
 
 def spare(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
@@ -542,8 +552,9 @@ CASES = [
     Case("cell seeds", lambda p: CellSeeds(np.array([0, 70, N]), np.array([2, 3]), np.full(5, 0.6)), cell_seeds),
     Case("cell neighbors", lambda p: CellNeighbors(np.array([0, N]), np.zeros((1, 1), dtype=np.intp), 4), near),
     Case("rough cells", lambda p: RoughCells(p.centers, 2), rough_cells),
-    Case("expect chunks", lambda p: ExpectChunks(Chunks(p.w, p.rows, np.empty((N, 0)), COLUMNS), p.mixture()),
-         says(lambda p: soft.soft_pass(p.rows, p.w, p.mixture()), 1e-6)),
+    Case("expect shares", lambda p: ExpectShares(
+        Chunks(p.w, p.rows, np.empty((N, 0)), COLUMNS), np.array([0, 70, N]), p.mixture(), np.array([0, 2, C]),
+        np.array([[1], [0]])), shares),
     Case("plant", lambda p: PLANT, partition),
     Case("expect cells", lambda p: ExpectCells(p.mixture()), cell_step, planted),
     Case("expect cells of all neighbors", lambda p: ExpectCells(p.mixture(), Neighbors(EVERYONE, BY_ALL)),

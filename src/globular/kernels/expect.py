@@ -130,6 +130,43 @@ def add_spread(observed: Any, i: int, share: float, form: Any, scatter: Any, t: 
 
 
 @kernel
+def expect_some(
+    observed: Any,  # IN
+    counted: Any,  # IN
+    first: int,  # IN
+    end: int,  # IN  rows first … end − 1
+    least: float,  # IN
+    form: Any,  # IN
+    block: Any,  # scratch of this thread
+    raw: Any,  # OUT (C, W)
+    sums: Any,  # OUT (T, D)
+    scatter: Any,  # OUT (T, S) or (T, D²)
+    totals: Any,  # OUT (2,)
+) -> None:
+    """The sums of some rows, see `Tally`. O(n·C·S)."""
+    B, (C, W) = block.features.shape[0], form.coefficients.shape
+    ready = observed.features.shape[0] > 0
+    raw[:] = 0.0
+    sums[:] = 0.0
+    scatter[:] = 0.0
+    totals[:] = 0.0
+    for begin in range(first, end, B):
+        n = min(B, end - begin)
+        share_block(observed, counted, begin, n, form, block)
+        features, at = (observed.features, begin) if ready else (block.features, 0)
+        if form.tight.shape[0] < C:
+            add_product(block.joint, features, at, n, raw)
+        else:
+            for c in range(C):
+                for i in range(n):
+                    raw[c, W - 1] += block.joint[c, i]
+        add_tight(observed, counted, begin, n, features, at, least, form, block, sums, scatter)
+        for i in range(n):
+            totals[0] += weight_of(counted, begin + i) * block.densities[i]
+            totals[1] += weight_of(counted, begin + i)
+
+
+@kernel
 def expect_spans(
     queue: Any,  # IN/OUT spans not taken yet
     rows_per_span: int,  # IN
@@ -141,34 +178,14 @@ def expect_spans(
     tally: Any,  # OUT
 ) -> None:
     """An E-step and what an M-step needs of it. O(N·C·S)."""
-    N, B = observed.x.shape[0], block.features.shape[0]
-    C, W = form.coefficients.shape
-    ready = observed.features.shape[0] > 0
+    N = observed.x.shape[0]
     span = take_number(queue)
     while span < tally.raw.shape[0]:
-        raw, totals = tally.raw[span], tally.totals[span]
-        raw[:] = 0.0
-        totals[:] = 0.0
-        tally.tight_sums[span] = 0.0
-        tally.tight_scatter[span] = 0.0
         end = min(N, (span + 1) * rows_per_span)
-        for first in range(span * rows_per_span, end, B):
-            n = min(B, end - first)
-            share_block(observed, counted, first, n, form, block)
-            features, at = (observed.features, first) if ready else (block.features, 0)
-            if form.tight.shape[0] < C:
-                add_product(block.joint, features, at, n, raw)
-            else:
-                for c in range(C):
-                    for i in range(n):
-                        raw[c, W - 1] += block.joint[c, i]
-            add_tight(
-                observed, counted, first, n, features, at, least, form, block,
-                tally.tight_sums[span], tally.tight_scatter[span],
-            )  # fmt: skip
-            for i in range(n):
-                totals[0] += weight_of(counted, first + i) * block.densities[i]
-                totals[1] += weight_of(counted, first + i)
+        expect_some(
+            observed, counted, span * rows_per_span, end, least, form, block,
+            tally.raw[span], tally.tight_sums[span], tally.tight_scatter[span], tally.totals[span],
+        )  # fmt: skip
         span = take_number(queue)
 
 

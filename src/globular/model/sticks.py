@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import betaln, digamma, gammaln
 
 from globular.kernels.wishart import stick_terms
-from globular.model.statistics import F64
+from globular.model.statistics import F64, I64
 from globular.threads import cached_property
 
 _TAIL_TERMS = 4096
@@ -87,15 +87,7 @@ class Sticks:
     @cached_property
     def _terms(self) -> F64:
         """E[log v_i], Eq. 14, E[log(1 − v_i)], Eq. 15, and KL(q_{v_i} ‖ p_v), (3, T)."""
-        terms = np.empty((3, len(self.first)))
-        a, b = StickPrior(*self.alpha).parameters(len(self.first))
-        if isinstance(a, float) and isinstance(b, float):
-            stick_terms(self.first, self.second, a, b, terms)
-        else:
-            whole = digamma(self.first + self.second)
-            terms[0], terms[1] = digamma(self.first) - whole, digamma(self.second) - whole
-            terms[2] = betaln(a, b) - betaln(self.first, self.second)
-            terms[2] += (self.first - a) * terms[0] + (self.second - b) * terms[1]
+        terms = _terms(self.first, self.second, *StickPrior(*self.alpha).parameters(len(self.first)))
         if self.closed:
             terms[0, -1] = terms[2, -1] = 0.0
         return terms
@@ -163,6 +155,54 @@ class Sticks:
         divergence = (shape - s) * digamma(shape) - gammaln(shape) + gammaln(s)
         divergence += s * (np.log(rate) - np.log(r)) + shape * (r - rate) / rate
         return float(divergence + n * (np.log(shape / rate) - log_mean))
+
+
+class GroupSticks(NamedTuple):
+    """Sticks of several groups of components, each group with sticks of its own."""
+
+    log_weights: F64
+    """E[log π_i], (T,)."""
+    divergences: F64
+    """Σ KL(q_{v_i} ‖ p_v) of every group, less what its sticks leave to those behind, (G,)."""
+
+
+def sticks_of_groups(alpha: StickPrior, counts: F64, bounds: I64, before: I64, behind: F64) -> GroupSticks:
+    """`Sticks.from_counts` for all groups at once: that of g has the components bounds[g] … bounds[g + 1] − 1.
+
+    `before` are the sticks before each group, and `behind` is what the components behind it hold, (G,) each.
+    """
+    sizes = np.diff(bounds)
+    group = np.repeat(np.arange(len(sizes)), sizes)
+    place = np.arange(len(counts)) - bounds[group]
+
+    def summed(values: F64, *, backwards: bool) -> F64:
+        """What the others of its group that come after each (or before it) add up to."""
+        table, found = np.zeros((2, len(sizes), int(sizes.max())))
+        at = sizes[group] - 1 - place if backwards else place
+        table[group, at] = values
+        np.cumsum(table[:, :-1], axis=1, out=found[:, 1:])
+        return found[group, at]
+
+    beyond = behind[group] + summed(counts, backwards=True)
+    a, b = float(alpha.first - alpha.discount), float(alpha.second)
+    later = alpha.discount * (alpha.n_before + before[group] + place + 1.0) if alpha.discount else 0.0
+    terms = _terms(a + counts, b + later + beyond, a, b + later)
+    log_weights = terms[0] + summed(terms[1], backwards=False)
+    divergences, rests = (np.add.reduceat(each, bounds[:-1]) for each in (terms[2], terms[1]))
+    return GroupSticks(log_weights, divergences - behind * rests)
+
+
+def _terms(first: F64, second: F64, a: F64 | float, b: F64 | float) -> F64:
+    """E[log v_i], Eq. 14, E[log(1 − v_i)], Eq. 15, and KL(q_{v_i} ‖ p_v) for v_i ~ Beta(a, b), (3, T)."""
+    terms = np.empty((3, len(first)))
+    if isinstance(a, float) and isinstance(b, float):
+        stick_terms(first, second, a, b, terms)
+        return terms
+    whole = digamma(first + second)
+    terms[0], terms[1] = digamma(first) - whole, digamma(second) - whole
+    terms[2] = betaln(a, b) - betaln(first, second)
+    terms[2] += (first - a) * terms[0] + (second - b) * terms[1]
+    return terms
 
 
 def _gamma_posterior(prior: tuple[float, float], counts: F64, beyond: F64, *, closed: bool) -> tuple[float, float]:

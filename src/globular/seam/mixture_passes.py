@@ -8,7 +8,7 @@ from globular.model.chunks import Chunks
 from globular.model.exponential import ExponentialMixture, LinearMixture, LinearStatistics, Surveyed
 from globular.model.gaussian import GaussianParameters
 from globular.model.low_rank import LowRankParameters, LowRankStatistics
-from globular.model.statistics import F64, Claim, SoftStatistics, WithinStatistics
+from globular.model.statistics import F64, I64, Claim, SoftStatistics, WithinStatistics
 from globular.seam.among import ALL, All, Neighbors, Probe, Remembered, SoftAmong
 from globular.seam.passes import HERE, NO_EFFECT, Change, Effect, Index, Pass
 
@@ -129,12 +129,19 @@ class RowsOf(Pass[list[Claim]]):
 
 
 @dataclass(frozen=True, eq=False)
-class ExpectChunks(Pass[SoftStatistics]):
-    """The E-step of these chunks of data, few enough for one thread; the rows of the shard have no part in it.
+class ExpectShares(Pass[WithinStatistics]):
+    """E-steps of many small mixtures, each on some shares of these chunks; the rows of the shard have no part in it.
 
-    The same chunks are often asked for again: what can be made of them beforehand is kept.
+    A share is some chunks that lie together, and `parts` of the result are the components of all mixtures.
     """
 
     needs = HERE
     chunks: Chunks
+    starts: I64
+    """The chunks of the i-th share are starts[i] … starts[i + 1] − 1."""
     mixture: GaussianParameters
+    """All components, one mixture behind the other; what their weights add up to does not matter."""
+    bounds: I64
+    """The components of the g-th mixture are bounds[g] … bounds[g + 1] − 1, (G + 1,)."""
+    seen: I64
+    """Shares that each mixture is evaluated on, (G, n)."""

@@ -6,7 +6,6 @@ a component, where everything counts in proportion to the component's responsibi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +16,9 @@ from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph, estimated_graph
 from globular.model.search import Search
-from globular.model.statistics import F64, I64, SoftStatistics, joined
+from globular.model.statistics import F64, I64, SoftStatistics, WithinStatistics, joined
 from globular.seam.among import Neighbors, Remembered
-from globular.seam.mixture_passes import Expect, ExpectChunks, RowsOf
+from globular.seam.mixture_passes import Expect, ExpectShares, RowsOf
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import (
     BestCut,
@@ -41,8 +40,6 @@ _WORTHWHILE = 2
 """Cells look at C′ components where the mixture has more than this many times C′."""
 _LOOK_EVERY = 8
 """Passes over the components that matter to a row from the first look at all of them to the second."""
-_INTERPRETED = 2**15
-"""Cells times columns squared that kernels take as long for as the interpreter, which is one, takes around them."""
 _LEAST_CELLS = 16
 """Cells that a component needs to be tried, if it has the rows."""
 _START_DEPTH = 4
@@ -50,37 +47,28 @@ _START_DEPTH = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Share:
-    """The part of the data that a component is responsible for, weighted by that: copies of rows, or cells."""
+class Shares:
+    """The parts of the data that some components are responsible for, weighted by that: copies of rows, or cells."""
 
     local: Shard
     """Where passes over the cells are run; it has no rows."""
     cells: Chunks
-
-    def __len__(self) -> int:
-        return len(self.cells)
-
-    def join(self, other: Share) -> Share:
-        """What two components are responsible for."""
-        of_rows = self.cells.scatter.shape[1] == other.cells.scatter.shape[1] == 0
-        return Share(self.local, joined([self.cells, other.cells]) if of_rows else self.cells + other.cells)
-
-    def e_step(self, mixture: GaussianParameters) -> SoftStatistics:
-        """Statistics of the E-step."""
-        return self.local.run(ExpectChunks(self.cells, mixture))
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """The shares of some components."""
-
-    shares: Sequence[Share]
+    """Of all shares, one behind the other."""
+    starts: I64
+    """Those of the i-th are starts[i] … starts[i + 1] − 1."""
     n_distances: int
     """Evaluations that it took."""
     refined: bool = False
     """Whether the data were opened for it, so that free energies before and after do not compare."""
-    n_threads: int = 1
-    """How many trials on these shares to run side by side."""
+
+    @property
+    def sizes(self) -> I64:
+        """Cells or rows of each share."""
+        return np.diff(self.starts)
+
+    def e_step(self, mixture: GaussianParameters, bounds: I64, seen: I64) -> WithinStatistics:
+        """Statistics of many small mixtures, each on the shares that it sees; see `ExpectShares`."""
+        return self.local.run(ExpectShares(self.cells, self.starts, mixture, bounds, seen))
 
 
 class RowData:
@@ -121,10 +109,10 @@ class RowData:
         return self._shares_of(rows, 0 if remembered else self.shard.n_rows * mixture.n_components)
 
     def _shares_of(self, claims: list[Chunks], n_distances: int, *, refined: bool = False) -> Shares:
-        """As many trials go side by side as the interpreter can keep busy."""
-        shares = [Share(self.shard.local(chunks.means[:0]), chunks) for chunks in claims]
-        work = sum(len(chunks) * chunks.means.shape[1] ** 2 for chunks in claims) / max(1, len(claims))
-        return Shares(shares, n_distances, refined, min(self.shard.n_threads, 1 + int(work / _INTERPRETED)))
+        of_rows = all(chunks.scatter.shape[1] == 0 for chunks in claims)
+        starts = np.cumsum([0, *map(len, claims)], dtype=np.int64)
+        cells = joined(claims) if of_rows else Chunks.join(claims)
+        return Shares(self.shard.local(cells.means[:0]), cells, starts, n_distances, refined)
 
     def parts(self, value: NodeValue, gain: float) -> Chunks | None:
         """The partition of the data that is worth most, see `Shard.best_nodes`; None if there is no tree."""

@@ -7,15 +7,15 @@ much F rises is exactly what a split of the one would lower it by, so that both 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from globular.algorithms.infinite.data import Share
-from globular.algorithms.infinite.splits import LocalRun, SplitRules
+from globular.algorithms.infinite.data import Shares
+from globular.algorithms.infinite.energies import Energies, Group
+from globular.algorithms.infinite.splits import SplitRules
 from globular.model.observations import Moments, Prior
 from globular.model.statistics import F64
-from globular.threads import map_all
 
 _NEIGHBOURS = 4
 """Closest components that each is paired with."""
@@ -23,37 +23,46 @@ _NEIGHBOURS = 4
 Pair = tuple[int, int]
 
 
-def superfluous_pairs(
-    shares: Sequence[Share], moments: Moments, behind: F64, prior: Prior, rules: SplitRules, n_threads: int = 1
-) -> list[Pair]:
+def superfluous_pairs(shares: Shares, moments: Moments, behind: F64, prior: Prior, rules: SplitRules) -> list[Pair]:
     """Pairs whose split would not be worth it by the rules, those first that F rises least by; none shares a component.
 
     `shares` and `behind` are those of all components, see `try_splits`.
     """
-    alone = prior.update(moments).log_evidences()
-
-    def excess(pair: Pair) -> float:
-        """By how much more F would rise per row than a split has to gain; infinite where that is plain."""
-        i, j = pair
-        both = moments.take(np.array([i, j]))
-        weight = float(both.counts.sum())
-        apart = alone[i] + alone[j] - float(prior.update(both.merged([0], [1])).log_evidences()[0])
-        labels = float((both.counts * np.log(weight / np.maximum(both.counts, 1e-300))).sum())
-        if apart - labels - np.log(len(moments) * weight) > rules.gain * weight:
-            return np.inf  # F would rise by at least that, and by what rows shared by the two add to it
-        alpha, mass = rules.alpha.behind(i), float(behind[i] - moments.counts[j])
-        local = LocalRun(shares[i].join(shares[j]), alpha, mass, prior)
-        as_two = local.free_energy(both)
-        return (local.free_energy(both.merged([0], [1])) - as_two) / weight - rules.gain
-
-    close = _close_pairs(moments)
+    close = _in_question(_close_pairs(moments), moments, prior, rules.gain)
+    both = [moments.take([i, j]) for i, j in close]
+    if not both:
+        return []
+    energies = Energies(shares, prior, rules.alpha)
+    two = [
+        Group(pair, (i, j), i, float(behind[i] - moments.counts[j])) for pair, (i, j) in zip(both, close, strict=True)
+    ]
+    one = [replace(group, moments=group.moments.merged([0], [1])) for group in two]
+    rises = [
+        (as_one.free_energy - as_two.free_energy) / float(pair.counts.sum()) - rules.gain
+        for pair, as_one, as_two in zip(both, energies.measure(one), energies.measure(two), strict=True)
+    ]
     pairs: list[Pair] = []
     taken: set[int] = set()
-    for found, pair in sorted(zip(map_all(excess, close, n_threads), close, strict=True)):
-        if found < 0 and not taken & set(pair):
-            taken |= set(pair)
-            pairs.append(pair)
+    for rise, found in sorted(zip(rises, close, strict=True)):
+        if rise < 0 and not taken & set(found):
+            taken |= set(found)
+            pairs.append(found)
     return pairs
+
+
+def _in_question(close: list[Pair], moments: Moments, prior: Prior, gain: float) -> list[Pair]:
+    """The pairs without those of which it is plain that F would rise by more than a split has to gain."""
+    if not close:
+        return []
+    i, j = np.array(close).T
+    alone = prior.update(moments).log_evidences()
+    counts = moments.counts
+    weights = counts[i] + counts[j]
+    apart = alone[i] + alone[j] - prior.update(moments.merged(i, j)).log_evidences()
+    labels = sum(counts[k] * np.log(weights / np.maximum(counts[k], 1e-300)) for k in (i, j))
+    # F would rise by at least that, and by what rows shared by the two add to it
+    plain = apart - labels - np.log(len(moments) * weights) > gain * weights
+    return [pair for pair, is_plain in zip(close, plain.tolist(), strict=True) if not is_plain]
 
 
 def merge(moments: Moments, pairs: list[Pair]) -> Moments:

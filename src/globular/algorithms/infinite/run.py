@@ -310,9 +310,7 @@ class VariationalRun:
         behind = state.tail + counts.sum() - np.cumsum(counts)
         found = self._data.shares(state.mixture.local, candidates, counts[candidates])
         rules = replace(self._rules, alpha=state.mixture.sticks.alpha)
-        trials = try_splits(
-            found.shares, candidates, state.moments, behind[candidates].tolist(), self.prior, rules, found.n_threads
-        )
+        trials = try_splits(found, candidates, state.moments, behind[candidates].tolist(), self.prior, rules)
         self._n_distances += found.n_distances + sum(trial.n_distances for trial in trials)
         self._opened |= found.refined
         return sorted(trials, key=lambda trial: -trial.gain)
@@ -338,7 +336,7 @@ class VariationalRun:
         counts = state.moments.counts
         behind = state.tail + counts.sum() - np.cumsum(counts)
         rules = replace(self._rules, gain=gain, alpha=state.mixture.sticks.alpha)
-        return superfluous_pairs(found.shares, state.moments, behind, self.prior, rules, found.n_threads)
+        return superfluous_pairs(found, state.moments, behind, self.prior, rules)
 
     def _all_shares(self, state: State, most: float = np.inf) -> Shares:
         found = self._data.shares(state.mixture.local, np.arange(state.mixture.T), state.moments.counts, most)
@@ -348,7 +346,7 @@ class VariationalRun:
 
     def n_seen(self, state: State) -> I64:
         """Cells or rows that every component has a noticeable share of, (T,)."""
-        return np.array([len(share) for share in self._all_shares(state).shares])
+        return self._all_shares(state).sizes
 
     def split(self, state: State, trials: list[Trial]) -> State:
         """Children in the places of their parents; components that have vanished are left to the tail."""

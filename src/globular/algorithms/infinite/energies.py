@@ -1,0 +1,125 @@
+"""Free energies of many small mixtures at once, each on its share of the data, everything else fixed.
+
+Trials of splits and merges are many, and each is a few components on a few rows: one after the other the interpreter
+would do most of the work. Here the components of all of them lie one behind the other in `Moments`, so a step of all
+trials is one pass, and posteriors, sticks and divergences are those of one mixture of all components.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from globular.algorithms.infinite.data import Shares
+from globular.model.covariances import FAMILIES
+from globular.model.observations import ExpectedMixture, Moments, Prior
+from globular.model.statistics import F64, I64, joined
+from globular.model.sticks import StickPrior, sticks_of_groups
+
+COLD = 1e-3
+"""Share of a variance at which responsibilities are all but hard."""
+_PER_COMPONENT = "spherical", "diag", "full"
+"""Covariances of components by the dimensions of the metric."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Some components that share what others hold."""
+
+    moments: Moments
+    seen: tuple[int, ...]
+    """The shares of the data that they are seen on; as many for all groups."""
+    before: int = 0
+    """Components before them."""
+    behind: float = 0.0
+    """What the components behind them hold."""
+
+
+class Measured(NamedTuple):
+    """What a pass tells of a group."""
+
+    free_energy: float
+    """The terms of F that its components have a part in."""
+    updated: Moments
+    """What the pass makes of them, the largest first."""
+
+
+class Energies:
+    """The shares, the prior, and the prior of the sticks: what free energies of groups depend on."""
+
+    def __init__(self, shares: Shares, prior: Prior, alpha: StickPrior) -> None:
+        self.shares, self._prior, self._alpha = shares, prior, alpha._replace(gamma=None)
+
+    def measure(self, groups: list[Group]) -> list[Measured]:
+        """The free energy of each, and an update of its components."""
+        bounds, moments = _stacked(groups)
+        number = np.repeat(np.arange(len(groups)), np.diff(bounds))
+        moments = moments.take(np.lexsort((-moments.counts, number)))
+        before, behind = np.array([group.before for group in groups]), np.array([group.behind for group in groups])
+        sticks = sticks_of_groups(self._alpha, moments.counts, bounds, before, behind)
+        posterior = self._prior.update(moments)
+        mixture = posterior.expected_mixture(sticks.log_weights)
+        found = self.shares.e_step(mixture, bounds, _seen(groups))
+        updated = Moments.from_pass(mixture, found.parts)
+        of_parameters = np.add.reduceat(posterior.divergences(), bounds[:-1]) + sticks.divergences
+        free = (of_parameters - found.log_likelihoods).tolist()
+        return [Measured(F, updated.take(some)) for F, some in zip(free, _slices(bounds), strict=True)]
+
+    def bisect(self, groups: list[Group]) -> list[Moments | None]:
+        """Every component in two, either side of its mean along its principal component; None if one has no width."""
+        bounds, moments = _stacked(groups)
+        seen, metric = self._by_column(groups, bounds, moments), self._prior.metric
+        counts = np.maximum(seen.counts, 1e-300).reshape(-1, *[1] * (seen.scatter.ndim - 1))
+        # Deviation: in units of the prior, not of the columns, so that no column drowns the others.
+        steps, variances = seen.kind.principal_steps(seen.scatter / counts, metric)
+        narrowest = np.minimum.reduceat(variances, bounds[:-1])
+        wide = np.flatnonzero(narrowest > 0)
+        halves: list[Moments | None] = [None] * len(groups)
+        if not len(wide):
+            return halves
+        # every row goes to the closest of the points one standard deviation out
+        ends = [moments.means[some] + side * steps[some] for some in _slices(bounds) for side in (1.0, -1.0)]
+        means = np.concatenate([ends[2 * g + side] for g in wide for side in (0, 1)])
+        sizes = 2 * np.diff(bounds)[wide]
+        cold = self._cold(means, np.repeat(COLD * narrowest[wide], sizes), metric)
+        bounds = np.append(0, np.cumsum(sizes))
+        found = self.shares.e_step(cold, bounds, _seen([groups[g] for g in wide]))
+        updated = Moments.from_pass(cold, found.parts)
+        for g, some in zip(wide.tolist(), _slices(bounds), strict=True):
+            halves[g] = updated.take(some)
+        return halves
+
+    def _by_column(self, groups: list[Group], bounds: I64, moments: Moments) -> Moments:
+        """The same components with second moments that know columns apart, seen again where theirs do not."""
+        if moments.kind.by_column is moments.kind:
+            return moments
+        least = np.minimum.reduceat(moments.scatter.ravel(), bounds[:-1])
+        variances = np.repeat(np.maximum(least, 1e-300) * COLD, np.diff(bounds))
+        closest = self._cold(moments.means, variances, np.ones(moments.means.shape[1]))
+        return Moments.from_pass(closest, self.shares.e_step(closest, bounds, _seen(groups)).parts)
+
+    def _cold(self, means: F64, scales: F64, metric: F64) -> ExpectedMixture:
+        """Equal components, each with so much of the metric for its covariance."""
+        family = FAMILIES[_PER_COMPONENT[metric.ndim]]
+        shape = family.shape(*means.shape)
+        scales = scales.reshape(-1, *[1] * (len(shape) - 1))
+        factor = family.factors(np.broadcast_to(metric, (1, *shape[1:])).copy())
+        covariances = np.broadcast_to(scales * metric, shape)
+        return ExpectedMixture.build(np.zeros(len(means)), means, covariances, family.name, factor / np.sqrt(scales))
+
+
+def _stacked(groups: list[Group]) -> tuple[I64, Moments]:
+    """Where the components of every group begin, and all of them."""
+    bounds = np.cumsum([0, *(len(group.moments) for group in groups)], dtype=np.int64)
+    return bounds, joined([group.moments for group in groups])
+
+
+def _seen(groups: list[Group]) -> I64:
+    return np.array([group.seen for group in groups], dtype=np.int64)
+
+
+def _slices(bounds: I64) -> list[slice]:
+    return [slice(*pair) for pair in pairwise(bounds.tolist())]

@@ -1,0 +1,81 @@
+"""E-steps of many small mixtures on chunks of their own (`kernels.shares`): trials of splits and merges ask for them.
+
+Components are few and chunks too, so densities come from differences: there is nothing to be made beforehand, and no
+form that would cancel.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from globular.backends.cpu.expect.blocks import ChunkBlocks, block_size, expanded
+from globular.backends.cpu.shard import CpuShard
+from globular.kernels import shares as kernels
+from globular.kernels.joint import TILE, Block
+from globular.kernels.queue import new_queue
+from globular.model.statistics import I64, SoftStatistics, WithinStatistics
+from globular.seam.mixture_passes import ExpectShares
+from globular.threads import on_all_threads, worth_waking
+
+SMALLEST_SHARE = float(np.exp(-24.0))
+"""Smaller responsibilities count, but move nothing."""
+CHUNKS_AT_ONCE = 1024
+"""Most chunks of a stretch."""
+SECONDS_PER_TERM = 1e-9
+"""Of a multiplication in it, about; a chunk and component takes as long as `TERMS` more of them."""
+TERMS = 16
+
+
+@CpuShard.implements(ExpectShares)
+def expect_shares(shard: CpuShard, work: ExpectShares) -> WithinStatistics:
+    (C, D), kind = work.mixture.means.shape, work.mixture.family.scatter
+    blocks = ChunkBlocks(work.mixture, np.zeros(D), by_differences=True)
+    has_scatter = work.chunks.scatter.shape[1] > 0
+    form = (blocks.form_for_cells if has_scatter else blocks.form)._replace(coefficients=np.zeros((C, 1)))
+    seen, sizes = blocks.observed(work.chunks), np.diff(work.bounds)
+    stretches = _stretches(work.starts, work.seen, sizes)
+    n = int((stretches.place[-1:] + sizes[stretches.mixture[-1:]]).sum())
+    found, total = (_new_sums(each, D, blocks) for each in ((n, len(stretches.first)), (C, len(sizes))))
+    queue = new_queue()
+
+    def call() -> None:
+        block = _scratch(int(sizes.max()), D, blocks)
+        kernels.expect_stretches(queue, stretches, work.bounds, seen, SMALLEST_SHARE, form, block, found)
+
+    n_distances = int(((stretches.end - stretches.first) * sizes[stretches.mixture]).sum())
+    seconds = SECONDS_PER_TERM * n_distances * (TERMS + 2 * found.scatter.shape[1] * (1 + has_scatter))
+    on_all_threads(call, min(worth_waking(shard.n_threads, seconds), max(1, len(stretches.first))))
+    kernels.add_stretches(stretches, work.bounds, found, total)
+    likelihoods, weights = total.totals[:, 0], total.totals[:, 1]
+    scatter = expanded(total.scatter, kind, D)
+    parts = SoftStatistics(
+        total.counts[:, 0], total.sums, scatter, float(likelihoods.sum()), float(weights.sum()), n_distances
+    )
+    return WithinStatistics(parts, likelihoods)
+
+
+def _scratch(C: int, D: int, blocks: ChunkBlocks) -> Block:
+    """Of a thread, for mixtures of up to C components."""
+    n = min(CHUNKS_AT_ONCE, block_size(max(C, D + 1)))
+    largest, densities, totals = np.empty((3, n))
+    away = np.empty((1 if blocks.kind.separable else TILE, D))
+    return Block(np.empty((n, D + 1)), np.empty((C, n)), np.empty((0, 0)), largest, densities, totals, away)
+
+
+def _new_sums(n: tuple[int, int], D: int, blocks: ChunkBlocks) -> kernels.ShareSums:
+    """Of so many components, and stretches or mixtures."""
+    S = blocks.kind.width(D) if blocks.kind.separable else D * D
+    return kernels.ShareSums(np.empty((n[0], 1)), np.empty((n[0], D)), np.empty((n[0], S)), np.empty((n[1], 2)))
+
+
+def _stretches(starts: I64, seen: I64, sizes: I64) -> kernels.Stretches:
+    """Chunks of the shares that every mixture sees, cut where they are many."""
+    G, n_seen = seen.shape
+    begins, ends = starts[seen.ravel()], starts[seen.ravel() + 1]
+    cuts = -(-(ends - begins) // CHUNKS_AT_ONCE)
+    share = np.repeat(np.arange(G * n_seen), cuts)
+    number = np.arange(len(share)) - np.repeat(np.cumsum(cuts) - cuts, cuts)
+    first = begins[share] + number * CHUNKS_AT_ONCE
+    mixture = share // n_seen
+    place = np.cumsum(sizes[mixture]) - sizes[mixture]
+    return kernels.Stretches(mixture, first, np.minimum(first + CHUNKS_AT_ONCE, ends[share]), place)

@@ -13,7 +13,7 @@ drawn again from such samples begins where they agree.
 
 Groups are those of some k-means steps on the sample, and of so many rows that the columns of a mean are few beside
 them; where one has too few rows for a mean, its weight alone agrees. About a mean that it has been given a sample
-spreads less, by 1/m of the variance within groups: errors and log-likelihoods of a coreset are too good by that at most.
+spreads less, by 1/m of the variance within groups: errors and log-likelihoods of a coreset are too good by as much.
 
 [Deville and Särndal 1992]
 """

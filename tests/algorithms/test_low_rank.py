@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from globular.algorithms.kmeans.variational import VariationalOptions
-from globular.algorithms.mixtures.low_rank import low_rank_em, start_low_rank
+from globular.algorithms.mixtures.low_rank import find_coordinates, low_rank_em, start_low_rank
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
@@ -40,18 +42,22 @@ def limits_for(X: F64, reg_covar: float = 0.0) -> CovarianceLimits:
     return CovarianceLimits.for_data(reg_covar, X.mean(axis=0), X.var(axis=0))
 
 
-def start_for(shard: Shard, X: F64, C: int, noise: str = "diag", reg_covar: float = 0.0) -> LowRankParameters:
+def start_for(
+    shard: Shard, X: F64, C: int, noise: str = "diag", reg_covar: float = 0.0, *, correlated: bool = False
+) -> LowRankParameters:
     means = X[np.linspace(0, len(X) - 1, C).astype(int)]
     shard.run(Assign(means, want="labels"))
     rng = np.random.default_rng(0)
-    return start_low_rank(shard, means, Q, noise, rng, limits=limits_for(X, reg_covar), labelled=True)
+    return start_low_rank(
+        shard, means, Q, noise, rng, limits=limits_for(X, reg_covar), labelled=True, correlated=correlated
+    )
 
 
 def fitted(
-    shard: Shard, X: F64, C: int, C_prime: int, noise: str = "diag", max_iter: int = 12
+    shard: Shard, X: F64, C: int, C_prime: int, noise: str = "diag", max_iter: int = 12, *, correlated: bool = False
 ) -> tuple[list[float], LowRankParameters]:
     options = VariationalOptions(C_prime=C_prime, max_iter=max_iter, tol=0.0)
-    start, rng = start_for(shard, X, C, noise), np.random.default_rng(1)
+    start, rng = start_for(shard, X, C, noise, correlated=correlated), np.random.default_rng(1)
     steps = list(low_rank_em(shard, start, noise, options, rng, limits=limits_for(X)))
     return [step.objective for step in steps], steps[-1].model
 
@@ -81,22 +87,26 @@ def test_an_m_step_is_that_of_the_textbook() -> None:
     alike(found, oracle.m_step(X, weights, q, mixture, limits), 1e-9)
 
 
-def test_all_components_are_exact_em() -> None:
+@pytest.mark.parametrize("correlated", [True, False])
+def test_all_components_are_exact_em(correlated: bool) -> None:
     X, C = rows_of(4), 4
     shard, limits, weights = CpuShard(X), limits_for(X), np.ones(len(X))
-    mixture, options = start_for(shard, X, C), VariationalOptions(C, max_iter=8, tol=0.0)
+    mixture = start_for(shard, X, C, correlated=correlated)
+    options, at = VariationalOptions(C, max_iter=8, tol=0.0), mixture.coordinates
+    seen, within = oracle.seen(X, mixture), limits if at is None else at.limits(limits)
     for step in low_rank_em(shard, mixture, "diag", options, np.random.default_rng(0), limits=limits):
-        q, densities = soft.posterior(X, oracle.as_full(mixture))
+        q, densities = soft.posterior(X, oracle.in_columns(mixture))
         assert step.objective == pytest.approx(densities.sum(), rel=1e-10)
-        mixture = oracle.m_step(X, weights, q, mixture, limits)
+        mixture = replace(oracle.m_step(seen, weights, q, mixture, within), coordinates=at)
         alike(step.model, mixture, 1e-8)
 
 
+@pytest.mark.parametrize("correlated", [True, False])
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("C_prime", [1, 3, 20])
-def test_the_bound_never_falls(noise: str, C_prime: int) -> None:
+def test_the_bound_never_falls(noise: str, C_prime: int, correlated: bool) -> None:
     X = rows_of(20, 2000)
-    objectives, mixture = fitted(CpuShard(X), X, 20, C_prime, noise, 25)
+    objectives, mixture = fitted(CpuShard(X), X, 20, C_prime, noise, 25, correlated=correlated)
     assert (np.diff(objectives) >= -1e-9 * np.abs(objectives[:-1])).all()
     assert objectives[-1] > objectives[0]
     assert (
@@ -110,15 +120,16 @@ def test_few_components_a_row_end_where_all_of_them_do() -> None:
     assert truncated == pytest.approx(exact, rel=2e-3) and truncated <= exact + 1e-3 * abs(exact)
 
 
+@pytest.mark.parametrize("correlated", [True, False])
 @pytest.mark.parametrize("C_prime", [3, 8])
-def test_threads_and_splits_change_nothing(C_prime: int) -> None:
+def test_threads_and_splits_change_nothing(C_prime: int, correlated: bool) -> None:
     X = rows_of(8, 900)
-    one, two = (fitted(CpuShard(X, n_threads=n), X, 8, C_prime) for n in (1, 2))
+    one, two = (fitted(CpuShard(X, n_threads=n), X, 8, C_prime, correlated=correlated) for n in (1, 2))
     assert one[0] == two[0] and one[1].holds(two[1].weights, two[1].means, two[1].loadings, two[1].noise)
     split = SplitShard([CpuShard(X[:250]), CpuShard(X[250:])])
     stream = StreamShard(as_source(X), rows_per_part=300)
     for parts in (split, stream):
-        objectives, mixture = fitted(parts, X, 8, C_prime)
+        objectives, mixture = fitted(parts, X, 8, C_prime, correlated=correlated)
         np.testing.assert_allclose(objectives, one[0], rtol=1e-9)
         alike(mixture, one[1], 1e-6)
 
@@ -156,6 +167,44 @@ def test_the_start_has_the_principal_components_of_cells() -> None:
         found = np.linalg.eigvalsh(oracle.covariance_matrices(start)[c])[::-1]
         np.testing.assert_allclose(found[:Q], values[:Q], rtol=0.15)
         np.testing.assert_allclose(np.trace(oracle.covariance_matrices(start)[c]), values.sum(), rtol=1e-2)
+
+
+def test_coordinates_are_those_of_the_noise_that_cells_share() -> None:
+    random = np.random.default_rng(0)
+    T = np.eye(D) + np.tril(0.4 * random.normal(size=(D, D)), -1)
+    shape, sizes = np.linalg.inv(T), np.repeat([1.0, 5.0], 20_000)
+    X = sizes[:, None] * (random.normal(size=(40_000, D)) @ shape.T)
+    X[20_000:, 0] += 1e3
+    shard = CpuShard(X)
+    means = np.stack([X[:20_000].mean(axis=0), X[20_000:].mean(axis=0)])
+    shard.run(Assign(means, want="labels"))
+    found = find_coordinates(shard, means, limits_for(X))
+    np.testing.assert_allclose(found.regressions, T, atol=0.05)
+    back = found.back(found.to(X[:50]))
+    np.testing.assert_allclose(back, X[:50], rtol=1e-12, atol=1e-9)
+    assert found.log_volume == pytest.approx(np.linalg.slogdet(found.forward)[1])
+
+
+def test_the_columns_and_their_coordinates_are_one_mixture() -> None:
+    X = rows_of(4)
+    mixture = start_for(CpuShard(X), X, 4, correlated=True)
+    assert mixture.coordinates is not None
+    again = mixture.in_columns().to_coordinates(mixture.coordinates.regressions)
+    one, other = (oracle.in_columns(each) for each in (mixture, again))
+    np.testing.assert_allclose(one.means, other.means, rtol=1e-10)
+    np.testing.assert_allclose(one.covariances, other.covariances, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(mixture.covariances(), one.covariances, rtol=1e-9, atol=1e-12)
+
+
+def test_weights_of_correlated_noise_are_repetitions() -> None:
+    X = rows_of(5, 300)
+    copies = np.random.default_rng(0).integers(1, 4, len(X))
+    means, limits = true_mixture(5).means, limits_for(X)
+    found = []
+    for shard in (CpuShard(X, copies.astype(float)), CpuShard(np.repeat(X, copies, axis=0))):
+        shard.run(Assign(means, want="labels"))
+        found.append(find_coordinates(shard, means, limits))
+    np.testing.assert_allclose(found[0].forward, found[1].forward, rtol=1e-9, atol=1e-12)
 
 
 def test_cells_of_few_rows_have_fewer_factors() -> None:

@@ -69,6 +69,7 @@ _REASONS = {
         model.exponential.poisson: SMALLEST_RATE
         model.few_rows: NOBODY
         model.gaussian: _WEIGHT_FLOOR
+        model.coordinates: _LARGEST_SINGLE
         model.low_rank: ABSENT
         model.noise: _VARIANCES_OF_WIDTH
         model.sticks: _TAIL_TERMS _GAMMA_TURNS _GAMMA_TOLERANCE
@@ -149,7 +150,7 @@ _REASONS = {
         estimators.nested_mixture: PARTS
         estimators.variational_kmeans: SWAPS_GAIN
         model.cells: VISITS_ABOVE SMALL_CELLS
-        model.low_rank: FAINT
+        model.low_rank_start: FAINT INDEPENDENT_ROWS
         model.subspace: MARGIN FEWEST_LEADING LEADING_PER_CLUSTER
         model.wishart: BETA_RANGE
     """,

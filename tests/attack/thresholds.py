@@ -207,6 +207,9 @@ _CORRELATED: Mapping[str, Values] = {
     "backends.cpu.expect.low_rank.PAIRS_PER_TASK": (1, NEVER),
     "backends.limits.COSTS_AT_ONCE": (1, NEVER),
     "backends.cpu.expect.low_rank.ROWS_AT_ONCE": (1, NEVER),
+    "backends.cpu.expect.low_rank.SCATTERED_AT_ONCE": (7, NEVER),
+    "backends.cpu.expect.low_rank.SPANS": (1, 1 << 10),
+    "model.coordinates.ROWS_AT_ONCE": (1, NEVER),
 }
 _TREES: Mapping[str, Values] = {
     "backends.tree.expect_neighbors.CELLS_PER_TASK": (4, NEVER),

@@ -15,6 +15,7 @@ from globular.backends.host import HostShard
 from globular.backends.limits import NOMINEES
 from globular.model.cells import CenterCells
 from globular.model.chunks import Chunks
+from globular.model.coordinates import Coordinates
 from globular.model.covariances import COLUMNS
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.exponential import Bernoulli, Directions, LinearMixture, Poisson, Surveyed
@@ -31,7 +32,7 @@ from globular.model.subspace import Subspace
 from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
 from globular.seam.among import Bounded, Down, Neighbors, Probe, Remembered
-from globular.seam.answers import NEAREST, Answer, Centers, LowRank, Nearest, Own, Truncated
+from globular.seam.answers import NEAREST, Answer, Blurred, Centers, LowRank, Nearest, Own, Truncated
 from reference import assign as hard
 from reference import chunks, linear
 from reference import expect as soft
@@ -41,7 +42,8 @@ from reference import probe as probed
 from reference import seeds as d2
 
 from globular.seam.mixture_passes import (  # isort: skip
-    Expect, ExpectLinear, ExpectLowRank, ExpectShares, ExpectTied, ExpectWithin, LabelByDensity, RowsOf, Survey,
+    Expect, ExpectLinear, ExpectLowRank, ExpectShares, ExpectTied, ExpectWithin, LabelByDensity, RowsOf, ScatterWithin,
+    Survey,
 )  # fmt: skip
 from globular.seam.passes import (  # isort: skip
     AddSeeds, AllLabels, Assign, AssignBatch, BlendErrors, CellNeighbors, CellSeeds, Extremes, Farthest, Halve,
@@ -96,6 +98,17 @@ class Problem:
     def low_rank(self) -> LowRankParameters:
         loadings = np.random.default_rng(2).normal(size=(C, 2, 3))
         return LowRankParameters(self.mixture().weights, self.centers, loadings, self.mixture().covariances)
+
+    @cached_property
+    def correlated(self) -> LowRankParameters:
+        coordinates = Coordinates.of_covariance(self.rows.mean(axis=0), np.eye(3) + 0.5)
+        return replace(self.low_rank, means=coordinates.to(self.centers), coordinates=coordinates)
+
+    @cached_property
+    def blurred(self) -> Blurred:
+        mixture = self.mixture("full")
+        added = np.array([0.5, 1.0, 2.0])
+        return Blurred(replace(mixture, covariances=mixture.covariances + np.diag(added)), added)
 
     @cached_property
     def infinite(self) -> InfiniteMixture[Any]:
@@ -293,6 +306,11 @@ def reconstructed(p: Problem) -> list[Any]:
     return [factors.reconstruction(p.rows, p.low_rank, p.low_rank.noise, q)]
 
 
+def unblurred(p: Problem) -> list[Any]:
+    q, _ = soft.posterior(p.rows, p.blurred.mixture)
+    return [factors.unblurred(p.rows, p.blurred.mixture, p.blurred.noise, q)]
+
+
 def low_rank_kept(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
     members = np.full((N, 3), -1, dtype=np.int32)
     members[:, 0] = hard.closest_centers(p.rows, p.former)
@@ -476,6 +494,16 @@ CASES = [
          says(lambda p: [linear.posterior(p.rows, p.directions.linear)[0].argmax(axis=1)])),
     Case("expect low rank", lambda p: ExpectLowRank(p.low_rank),
          says(lambda p: factors.exact_pass(p.rows, p.w, p.low_rank))),
+    # coordinates of rows in float32 are in float32
+    Case("expect correlated low rank", lambda p: ExpectLowRank(p.correlated),
+         says(lambda p: factors.exact_pass(p.rows, p.w, p.correlated), 1e-5)),
+    Case("scatter within", lambda p: ScatterWithin(p.centers, np.linspace(0.0, 2.0, C)),
+         lambda p, s, b, a, found: alike(
+            found, factors.scatter_within(p.rows, p.w, b["labels"], p.centers, np.linspace(0.0, 2.0, C)))),
+    Case("answer blurred", lambda p: Answer(p.blurred, "reconstruction"), says(unblurred), dense=True),
+    *(Case(f"answer correlated low rank, {want}", lambda p, x=want: Answer(p.correlated, x), says(lambda p, x=want: [
+        soft.posterior(p.rows, factors.in_columns(p.correlated))[0 if x == "probabilities" else 1]], 1e-5), dense=True)
+      for want in ("log_densities", "probabilities")),
     Case("expect low rank, probe", lambda p: ExpectLowRank(p.low_rank, Probe(p.cells, 2, 3)), low_rank_probe),
     *(Case(f"answer low rank, {want}", lambda p, x=want: Answer(p.low_rank, x), says(lambda p, x=want: [
         soft.posterior(p.rows, factors.as_full(p.low_rank))[0 if x == "probabilities" else 1]]), dense=True)

@@ -125,7 +125,7 @@ def expect_few(shard: NumpyShard, mixture: Any, n_candidates: int) -> statistics
 
 @NumpyShard.implements(mixture_passes.ExpectLowRank)
 def expect_low_rank(shard: NumpyShard, work: mixture_passes.ExpectLowRank) -> Any:
-    joint = log_joint(shard, low_rank.as_full(work.mixture))
+    joint = log_joint(shard, low_rank.in_columns(work.mixture))
     members = np.argsort(-joint, axis=1, kind="stable").astype(np.int32)
     if isinstance(work.among, Probe):
         kept = shard.state.get("members", np.int32, -1, work.among.n_candidates)
@@ -133,6 +133,11 @@ def expect_low_rank(shard: NumpyShard, work: mixture_passes.ExpectLowRank) -> An
         shard.labels[:] = members[:, 0]
     q = low_rank.responsibilities(joint, members)
     return low_rank.statistics(shard.x, shard.w, work.mixture, q, joint.size)
+
+
+@NumpyShard.implements(mixture_passes.ScatterWithin)
+def scatter_within(shard: NumpyShard, work: mixture_passes.ScatterWithin) -> Any:
+    return low_rank.scatter_within(shard.x, shard.w, shard.labels, work.centers, work.scales)
 
 
 @NumpyShard.implements(mixture_passes.RowsOf)
@@ -180,11 +185,11 @@ def answer(shard: NumpyShard, work: answers.Answer) -> list[Any]:
     if isinstance(work.model, answers.LowRank):
         mixture = work.model.mixture
         if work.want != "factors":
-            return answer(shard, answers.Answer(low_rank.as_full(mixture), work.want))
-        labels = log_joint(shard, low_rank.as_full(mixture)).argmax(axis=1)
-        return [np.stack([low_rank.factor_means(shard.x[[i]], mixture, c)[0] for i, c in enumerate(labels)])]
+            return answer(shard, answers.Answer(low_rank.in_columns(mixture), work.want))
+        labels, rows = log_joint(shard, low_rank.in_columns(mixture)).argmax(axis=1), low_rank.seen(shard.x, mixture)
+        return [np.stack([low_rank.factor_means(rows[[i]], mixture, c)[0] for i, c in enumerate(labels)])]
     if isinstance(work.model, LowRankParameters):
-        return answer(shard, answers.Answer(low_rank.as_full(work.model), work.want))
+        return answer(shard, answers.Answer(low_rank.in_columns(work.model), work.want))
     if isinstance(work.model, answers.Truncated):
         members = shard.state.get("members", np.int32, -1, work.model.n_candidates)
         joint = np.take_along_axis(log_joint(shard, work.model.mixture), members.astype(np.intp), axis=1)

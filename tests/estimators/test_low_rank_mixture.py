@@ -33,15 +33,19 @@ def rows(n: int = 900, C: int = 6, D: int = 15, q: int = 2, seed: int = 0) -> F6
     return np.asarray(found + 0.3 * random.normal(size=(n, D)))
 
 
-@pytest.fixture(scope="module")
-def fitted() -> tuple[LowRankGaussianMixture, F64]:
+@pytest.fixture(scope="module", params=[True, False], ids=["correlated", "independent"])
+def fitted(request: Any) -> tuple[LowRankGaussianMixture, F64]:
     X = rows()
-    return LowRankGaussianMixture(6, 2, n_candidates=6, random_state=0, reg_covar=0.0).fit(X), X
+    model = LowRankGaussianMixture(6, 2, correlated_noise=request.param, n_candidates=6, random_state=0, reg_covar=0.0)
+    return model.fit(X), X
 
 
 def as_full(model: LowRankGaussianMixture) -> GaussianMixture:
-    loadings, noise = model.loadings_, model.noise_variances_
-    covariances = loadings.transpose(0, 2, 1) @ loadings + noise[:, :, None] * np.eye(noise.shape[1])
+    loadings, noise = model.loadings_, model.noise_variances_[:, :, None] * np.eye(model.n_features_in_)
+    if model.correlated_noise:
+        back = np.linalg.inv(model.noise_regressions_)
+        noise = back @ noise @ back.T
+    covariances = loadings.transpose(0, 2, 1) @ loadings + noise
     return GaussianMixture.from_parameters(model.weights_, model.means_, covariances)
 
 
@@ -58,7 +62,9 @@ def test_answers_are_those_of_the_mixture_of_whole_matrices(fitted: Any) -> None
 
 def test_one_component_is_factor_analysis() -> None:
     X = rows(500, C=1)
-    model = LowRankGaussianMixture(1, 2, reg_covar=0.0, tol=0.0, max_iter=300, random_state=0).fit(X)
+    model = LowRankGaussianMixture(
+        1, 2, correlated_noise=False, reg_covar=0.0, tol=0.0, max_iter=300, random_state=0
+    ).fit(X)
     theirs = FactorAnalysis(2, tol=1e-10, max_iter=5000).fit(X)
     assert model.score(X) == pytest.approx(theirs.score(X), abs=1e-3)
     found = model.loadings_[0].T @ model.loadings_[0]

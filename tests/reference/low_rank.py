@@ -15,8 +15,29 @@ from reference.probe import nominated_members
 
 
 def covariance_matrices(mixture: LowRankParameters) -> F64:
-    """Λᵀ Λ + diag ψ, (C, D, D)."""
+    """Λᵀ Λ + diag ψ, (C, D, D), in the coordinates of the mixture."""
     return np.stack([L.T @ L + np.diag(psi) for L, psi in zip(mixture.loadings, mixture.noise, strict=True)])
+
+
+def scatter_within(rows: F64, weights: F64, labels: NDArray[np.int32], centers: F64, scales: F64) -> F64:
+    """Σ w s_c (x − μ_c)(x − μ_c)ᵀ, (D, D)."""
+    away = rows - centers[labels]
+    return np.einsum("n,nd,ne->de", weights * scales[labels], away, away)
+
+
+def in_columns(mixture: LowRankParameters) -> GaussianParameters:
+    """The same mixture about the columns themselves, with its matrices written out: B Σ Bᵀ with x = origin + B z."""
+    if mixture.coordinates is None:
+        return as_full(mixture)
+    B = np.linalg.inv(mixture.coordinates.forward).T
+    covariances = B @ covariance_matrices(mixture) @ B.T
+    means = mixture.coordinates.origin + mixture.means @ B.T
+    return GaussianParameters(mixture.weights, means, (covariances + covariances.transpose(0, 2, 1)) / 2, "full")
+
+
+def seen(rows: F64, mixture: LowRankParameters) -> F64:
+    """Rows in the coordinates of the mixture."""
+    return rows if mixture.coordinates is None else (rows - mixture.coordinates.origin) @ mixture.coordinates.forward
 
 
 def as_full(mixture: LowRankParameters) -> GaussianParameters:
@@ -37,10 +58,18 @@ def reconstruction(rows: F64, mixture: LowRankParameters, noise: F64, share: F64
     return total
 
 
+def unblurred(rows: F64, mixture: GaussianParameters, noise: F64, share: F64) -> F64:
+    """Σ_c p(c | x) (x − diag(noise) Σ_c⁻¹ (x − μ_c)), (N, D), of full covariances that include the noise."""
+    total = np.zeros_like(rows)
+    for c, matrix in enumerate(mixture.covariances):
+        total += share[:, [c]] * (rows - noise * np.linalg.solve(matrix, (rows - mixture.means[c]).T).T)
+    return total
+
+
 def statistics(rows: F64, weights: F64, mixture: LowRankParameters, q: F64, n_distances: int) -> LowRankStatistics:
     """Sums for responsibilities q, (N, C), zero outside K(n); the bound is Σ w log Σ_{c ∈ K(n)} p(c, x)."""
-    r, away = q * weights[:, None], rows[:, None, :] - mixture.means
-    joint = np.where(q > 0, log_joint(rows, as_full(mixture)), -np.inf)
+    joint = np.where(q > 0, log_joint(rows, in_columns(mixture)), -np.inf)
+    r, away = q * weights[:, None], seen(rows, mixture)[:, None, :] - mixture.means
     cross = np.einsum("nc,cqe,nce,ncd->cqd", r, mixture.directions, away, away)
     return LowRankStatistics(
         r.sum(axis=0), np.einsum("nc,ncd->cd", r, away), np.einsum("nc,ncd->cd", r, away**2),
@@ -58,7 +87,7 @@ def responsibilities(joint: F64, members: NDArray[np.int32]) -> F64:
 
 def exact_pass(rows: F64, weights: F64, mixture: LowRankParameters) -> LowRankStatistics:
     """The E-step among all components."""
-    joint = log_joint(rows, as_full(mixture))
+    joint = log_joint(rows, in_columns(mixture))
     q = np.exp(joint - np.logaddexp.reduce(joint, axis=1)[:, None])
     return statistics(rows, weights, mixture, q, joint.size)
 

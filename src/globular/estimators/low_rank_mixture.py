@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.mixtures.low_rank import find_low_rank_members, low_rank_em, start_low_rank
 from globular.algorithms.seeding.named import STARTS
-from globular.estimators.distributed import lazily
 from globular.estimators.fitted import checked_floats
 from globular.estimators.inputs import Input
-from globular.estimators.memory import check_allocation, low_rank_bytes
-from globular.estimators.mixture import GaussianMixture
+from globular.estimators.low_rank_answers import LowRankAnswers
+from globular.estimators.memory import low_rank_bytes
 from globular.estimators.mixture_starts import GivenStart, settled
 from globular.estimators.mixtures import N_CANDIDATES, MixtureEstimator, Run, Starting
 from globular.estimators.parameters import FROM_ONE, Constraints
 from globular.estimators.starts import choose_centers
-from globular.estimators.weights import EXACT_BELOW
 from globular.model.low_rank import NOISES, LowRankParameters, isotropic_factors
-from globular.model.statistics import F64, I64
-from globular.seam.answers import LowRank
-from globular.seam.passes import Labels
-from globular.seam.shard import Shard, answer
+from globular.model.statistics import F64
 from globular.threads import resolve_threads
 
 
-class LowRankGaussianMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MixtureEstimator):
+class LowRankGaussianMixture(LowRankAnswers):
     """Mixture of factor analysers: Gaussians with a few directions of their own beside the noise of the columns.
 
-    The covariance of a component is ``loadings.T @ loadings + diag(noise)``, of `n_factors` times as many numbers as a
-    mean, so that thousands of components with correlations fit into hundreds of columns. As in
+    The covariance of a component is ``loadings.T @ loadings`` and that of the noise, of `n_factors` times as many
+    numbers as a mean, so that thousands of components with correlations fit into hundreds of columns. As in
     :class:`VariationalGaussianMixture` every row keeps `n_candidates` components, and finds better ones by way of
     cells; with as many as there are components this is exact EM. See Ghahramani & Hinton, *The EM algorithm for
     mixtures of factor analyzers*, 1996.
@@ -49,12 +41,18 @@ class LowRankGaussianMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     noise : {"diag", "spherical", "tied_diag", "tied_spherical"}, default="diag"
         Variances beside the factors: of every component and column; of every component ("spherical", a mixture of
         probabilistic PCA); of every column for all components ("tied_diag", the original); or one.
+    correlated_noise : bool, default=True
+        Whether the noise of a column goes with that of the columns before it, in one way for all components: its
+        covariance is then ``inv(T) @ diag(noise) @ inv(T).T`` with one unit lower triangular T, taken from the rows
+        within k-means cells, and `noise` says what has a variance beside what the columns before say of it
+        ("spherical": all columns in units of what they share). The fit keeps a copy of the rows.
     n_candidates : int, default=5
         C′, the components that each row keeps.
     tol : float, default=1e-3
         Stop when the mean lower bound of a row has changed by less than this in three iterations running.
     reg_covar : float or "auto", default="auto"
-        Added to the variances of the noise; see :class:`GaussianMixture`.
+        Added to the variances of the noise, those of a column given the ones before it if noise is correlated; see
+        :class:`GaussianMixture`.
     max_iter : int, default=100
         Most iterations of one run; 0 leaves the mixture where it starts.
     init : {"auto", "k-means++", "plain k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
@@ -72,7 +70,9 @@ callable, default="auto"
     means_ : array of shape (n_components, n_features)
     loadings_ : array of shape (n_components, n_factors, n_features)
     noise_variances_ : array of shape (n_components, n_features)
-        Whatever `noise` is.
+        Whatever `noise` is; with `correlated_noise` the variances of every column given those before it.
+    noise_regressions_ : array of shape (n_features, n_features)
+        T, of the correlated noise; float64.
     labels_ : int32 array of shape (n_samples,)
         The most likely component of every row; from 500 components on, of those found by way of cells.
     lower_bound_ : float
@@ -106,11 +106,12 @@ callable, default="auto"
         **MixtureEstimator._parameter_constraints,
         "n_factors": [FROM_ONE],
         "noise": [StrOptions(set(NOISES))],
+        "correlated_noise": ["boolean"],
         "n_candidates": [FROM_ONE],
         "init": [StrOptions(set(STARTS)), "array-like", callable],
     }
-    loadings_: F64
     noise_variances_: F64
+    noise_regressions_: F64
 
     def __init__(
         self,
@@ -118,6 +119,7 @@ callable, default="auto"
         n_factors: int = 8,
         *,
         noise: str = "diag",
+        correlated_noise: bool = True,
         n_candidates: int = N_CANDIDATES,
         tol: float = 1e-3,
         reg_covar: float | str = "auto",
@@ -134,6 +136,7 @@ callable, default="auto"
         self.n_components = n_components
         self.n_factors = n_factors
         self.noise = noise
+        self.correlated_noise = correlated_noise
         self.n_candidates = n_candidates
         self.tol = tol
         self.reg_covar = reg_covar
@@ -179,13 +182,10 @@ callable, default="auto"
                 chosen = yield from settled(shard, chosen, rng)
             self.init_ = chosen.name
             start = start_low_rank(
-                shard, chosen.centers, self._q(data.n_columns), self.noise, rng, limits=limits, labelled=chosen.labelled
-            )
+                shard, chosen.centers, self._q(data.n_columns), self.noise, rng, limits=limits,
+                labelled=chosen.labelled, correlated=self.correlated_noise,
+            )  # fmt: skip
         return Run(low_rank_em(shard, start, self.noise, options, rng, limits=limits), start)
-
-    @property
-    def _C_prime(self) -> int:
-        return min(self.n_candidates, self.n_components)
 
     def _isotropic(self, means: F64, variance: float) -> LowRankParameters:
         return isotropic_factors(means, variance, self._q(means.shape[1]))
@@ -196,29 +196,45 @@ callable, default="auto"
     def _most_bytes(self, data: Input) -> int:
         return low_rank_bytes(
             data.n_rows, data.n_columns, self.n_components, self._q(data.n_columns), C_prime=self._C_prime,
-            n_threads=resolve_threads(self.n_threads),
+            n_threads=resolve_threads(self.n_threads), correlated=self.correlated_noise,
         )  # fmt: skip
 
     def _publish_mixture(self, mixture: Any, dtype: np.dtype[Any]) -> None:
-        self.weights_, self.means_ = mixture.weights.astype(dtype), mixture.means.astype(dtype)
-        self.loadings_, self.noise_variances_ = mixture.loadings.astype(dtype), mixture.noise.astype(dtype)
+        columns = mixture.in_columns(resolve_threads(self.n_threads))
+        self.weights_, self.means_ = columns.weights.astype(dtype), columns.means.astype(dtype)
+        self.loadings_, self.noise_variances_ = columns.loadings.astype(dtype), columns.noise.astype(dtype)
         if not (self.noise_variances_ > 0).all():  # too small for float32
-            self.noise_variances_ = mixture.noise
-        self._last_mixture: Any = mixture
+            self.noise_variances_ = columns.noise
+        for name in ("noise_regressions_", "_last_mixture"):  # that of the attributes, as after saving them
+            self.__dict__.pop(name, None)
+        if mixture.coordinates is not None:
+            self.noise_regressions_ = mixture.coordinates.regressions
 
     def _mixture(self) -> Any:
         """The fitted mixture; the last one as long as nobody has changed an attribute."""
+        regressions = self.__dict__.get("noise_regressions_")
+        given = self.weights_, self.means_, self.loadings_, self.noise_variances_
         last = self.__dict__.get("_last_mixture")
-        if last is None or not last.holds(self.weights_, self.means_, self.loadings_, self.noise_variances_):
-            means = checked_floats(self.means_, "means_", (None, self.n_features_in_))
-            C, D = means.shape
-            last = self._last_mixture = LowRankParameters(
-                checked_floats(self.weights_, "weights_", (C,)).copy(),
-                means.copy(),
-                checked_floats(self.loadings_, "loadings_", (C, None, D)).copy(),
-                checked_floats(self.noise_variances_, "noise_variances_", (C, D), positive=True).copy(),
-            )
-        return last
+        if last is None or not (last[0].holds(*given) and _is_same(last[1], regressions)):
+            last = self._last_mixture = self._checked(regressions)
+        return last[2]
+
+    def _checked(self, regressions: Any) -> tuple[LowRankParameters, F64 | None, LowRankParameters]:
+        """Copies of the attributes, and the mixture that they make."""
+        means = checked_floats(self.means_, "means_", (None, self.n_features_in_))
+        C, D = means.shape
+        columns = LowRankParameters(
+            checked_floats(self.weights_, "weights_", (C,)).copy(),
+            means.copy(),
+            checked_floats(self.loadings_, "loadings_", (C, None, D)).copy(),
+            checked_floats(self.noise_variances_, "noise_variances_", (C, D), positive=True).copy(),
+        )
+        if regressions is None:
+            return columns, None, columns
+        T = checked_floats(regressions, "noise_regressions_", (D, D)).copy()
+        if not (np.array_equal(T, np.tril(T)) and (np.diag(T) == 1).all()):
+            raise ValueError("noise_regressions_ must be lower triangular with ones on its diagonal; fit again")
+        return columns, T, columns.to_coordinates(T, resolve_threads(self.n_threads))
 
     def _check_covariances(self, mixture: Any) -> None:
         if mixture.n_factors != self._q(mixture.n_features):
@@ -236,130 +252,6 @@ callable, default="auto"
     def _n_parameters(self) -> int:
         return int(self._mixture().n_parameters(self.noise))
 
-    def _label(self, shard: Shard) -> Labels:
-        mixture = self._mixture()
-        asked = self._asked(shard, mixture, exact=mixture.n_components < EXACT_BELOW)
-        return np.asarray(answer(shard, asked, "components"), dtype=np.int32)
 
-    def _asked(self, shard: Shard, mixture: LowRankParameters, *, exact: bool) -> LowRank:
-        """A mixture to be asked with all components, or with the K(n) that cells lead to."""
-        if exact or self._C_prime >= mixture.n_components:
-            return LowRank(mixture)
-        find_low_rank_members(shard, mixture, self._C_prime, np.random.default_rng(0))
-        return LowRank(mixture, self._C_prime)
-
-    @lazily
-    def predict(self, X: Any, exact: bool = True, *, min_log_density: float | None = None) -> I64:
-        """The most likely component of every row, (n_samples,).
-
-        Parameters
-        ----------
-        X : array, data frame, source or path
-        exact : bool, default=True
-            False looks only at the components of a few of about √C cells of means.
-        min_log_density : float, optional
-            Rows whose log-density (`score_samples`) is below are noise, and get −1.
-        """
-        return self._without_noise(X, self._say(X, "components", 1, exact=exact), min_log_density, exact=exact)
-
-    @lazily
-    def score_samples(self, X: Any, exact: bool = True) -> F64:
-        """The log-likelihood of every row, (n_samples,).
-
-        Parameters
-        ----------
-        X : array, data frame, source or path
-        exact : bool, default=True
-            False gives a lower bound from the `n_candidates` components that are found by way of cells.
-        """
-        return self._say(X, "log_densities", 1, exact=exact)
-
-    @lazily
-    def transform(self, X: Any, exact: bool = True) -> F64:
-        """The factors of every row under its most likely component, (n_samples, n_factors).
-
-        They are the expectation of the factors given the row. Those of different components have nothing to do with
-        each other: `predict` says whose they are.
-
-        Parameters
-        ----------
-        X : array, data frame, source or path
-        exact : bool, default=True
-            See `predict`.
-        """
-        check_is_fitted(self)
-        return self._say(X, "factors", self.loadings_.shape[1], exact=exact)
-
-    @lazily
-    def reconstruct(self, X: Any, noise_std: Any = None, *, exact: bool = True) -> F64:
-        """The expected rows without their noise, (n_samples, n_features).
-
-        Parameters
-        ----------
-        X : array, data frame, source or path
-        noise_std : float or array of shape (n_features,), optional
-            Standard deviation of noise that has been added to rows like those of the fit, the same for all columns or
-            of each; what is expected is the row before. By default the noise of the model itself is taken off: what
-            factors say of the row remains.
-        exact : bool, default=True
-            False takes the mean over the `n_candidates` components that are found by way of cells.
-        """
-        check_is_fitted(self)
-        mixture = self._mixture()
-        if noise_std is None:
-            return self._say(X, "reconstruction", self.n_features_in_, exact=exact, noise=mixture.noise)
-        std = np.atleast_1d(np.asarray(noise_std, dtype=np.float64))
-        if std.shape not in ((1,), (self.n_features_in_,)) or not (np.isfinite(std) & (std > 0)).all():
-            raise ValueError(
-                f"noise_std must be a positive number, or {self.n_features_in_} of them, got {noise_std!r}; leave it "
-                "out for the noise of the model"
-            )
-        return self._say(
-            X, "reconstruction", self.n_features_in_, exact=exact, mixture=mixture.noisier(std**2),
-            noise=np.square(std)[None, :],
-        )  # fmt: skip
-
-    def to_full(self) -> GaussianMixture:
-        """The same mixture with its covariance matrices written out: for marginals, conditions, plots and exports.
-
-        Returns
-        -------
-        GaussianMixture
-            Its covariances are n_components matrices of n_features² numbers.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from globular import LowRankGaussianMixture
-        >>> X = np.random.default_rng(0).normal(size=(200, 5))
-        >>> LowRankGaussianMixture(2, 1, random_state=0).fit(X).to_full().marginal([3, 0]).means_.shape
-        (2, 2)
-        """
-        check_is_fitted(self)
-        mixture = self._mixture()
-        C, D = mixture.means.shape
-        check_allocation(4 * 8 * C * D * D, f"{C} matrices of {D} columns", "ask this mixture itself")
-        covariances = mixture.loadings.transpose(0, 2, 1) @ mixture.loadings + mixture.noise[:, :, None] * np.eye(D)
-        made = GaussianMixture.from_parameters(mixture.weights, mixture.means, covariances)
-        made.set_params(random_state=self.random_state, n_threads=self.n_threads)
-        if "feature_names_in_" in vars(self):
-            made.feature_names_in_ = self.feature_names_in_
-        return made
-
-    def _say(
-        self,
-        X: Any,
-        want: str,
-        n_results: int,
-        *,
-        exact: bool,
-        mixture: LowRankParameters | None = None,
-        noise: F64 | None = None,
-    ) -> Any:
-        """What the mixture, or another, says of every row of X: `n_results` numbers for each."""
-        check_is_fitted(self)
-        data = self._open(X, None, reset=False)
-        check_allocation(8 * data.n_rows * n_results, f"{n_results} numbers for every row", "pass X in parts")
-        asked = self._asked(data.shard, self._mixture() if mixture is None else mixture, exact=exact)
-        found = answer(data.shard, replace(asked, noise=noise), want)
-        return found.astype(data.dtype, copy=False) if want in ("factors", "reconstruction") else found
+def _is_same(one: F64 | None, other: F64 | None) -> bool:
+    return one is other or (one is not None and other is not None and np.array_equal(one, other))

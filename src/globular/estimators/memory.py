@@ -76,15 +76,25 @@ def mixture_bytes(
 
 
 def low_rank_bytes(
-    n_rows: int, n_columns: int, n_components: int, n_factors: int, *, C_prime: int, n_threads: int
+    n_rows: int,
+    n_columns: int,
+    n_components: int,
+    n_factors: int,
+    *,
+    C_prime: int,
+    n_threads: int,
+    correlated: bool = False,
 ) -> int:
     """For a mixture of factor analysers: parameters, directions and statistics in eight copies, a dozen of the means.
 
-    A row has candidates with their densities and the order of these, and the start works as for other mixtures.
+    A row has candidates with their densities and the order of these, and the start works as for other mixtures. Where
+    noise is correlated there is a copy of the rows in its coordinates, and a few matrices.
     """
     parameters = 8 * n_components * n_columns * (12 + 8 * n_factors)
     start = 60 * n_rows + min(8 * n_rows * n_columns, TAKEN_AT_ONCE) * 5 // 2
     per_row = max(start, (60 + 44 * (C_prime + NOMINEES)) * n_rows)
+    if correlated:
+        parameters += 8 * n_columns * (n_rows + 24 * n_columns)
     return parameters + per_row + SMALL_THINGS + n_threads * (THREAD_BYTES + 32 * COSTS_AT_ONCE)
 
 

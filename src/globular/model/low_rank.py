@@ -7,6 +7,9 @@ With M = I + Λ diag(1/ψ) Λᵀ = L Lᵀ and the *directions* V = L⁻¹ Λ dia
 
 so with y = x − μ and u = V y a density costs D q multiplications, −2 log N = y·(y/ψ) − u·u + …, and nothing is D × D.
 
+Where the noise of columns is correlated, in the same way for all components, all of this is about other coordinates
+(`model.coordinates`), in which it is not: parameters, statistics and M-steps are those of these.
+
 *M-step* (Ghahramani & Hinton 1996, Tipping & Bishop 1999). Given responsibilities r the mean is Σ r x / Σ r, whatever
 the covariance. Let S be the covariance of the rows about it, under r. One step of EM for the factors of each component
 needs of S the diagonal and A = V S, (q, D), alone:
@@ -25,6 +28,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from globular.model.coordinates import Coordinates
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters, mixing_weights
 from globular.model.mixing import draw_by_component
@@ -33,8 +37,6 @@ from globular.threads import cached_property, single_threaded_blas
 
 ABSENT = 1e300
 """Stands for −2 log of a weight of zero: with infinity differences would be no numbers."""
-FAINT = 1e-3
-"""Variance along a factor that a cell has no rows for, relative to the noise: EM cannot bring back one that is zero."""
 Pooling = Callable[[F64, F64], F64]
 NOISES: dict[str, Pooling] = {
     "diag": lambda noise, shares: noise,
@@ -55,7 +57,10 @@ class LowRankStatistics(SoftStatistics):
 
 @dataclass(frozen=True, eq=False)
 class LowRankParameters:
-    """p(x) = Σ_c π_c N(x; μ_c, Λ_cᵀ Λ_c + diag ψ_c). Arrays are float64 and not to be written to."""
+    """p(x) = Σ_c π_c N(x; μ_c, Λ_cᵀ Λ_c + diag ψ_c), or this of the `coordinates` of x, times their determinant.
+
+    Arrays are float64 and not to be written to.
+    """
 
     weights: F64
     """π, (C,); sums to one."""
@@ -65,6 +70,8 @@ class LowRankParameters:
     """Λ, (C, q, D)."""
     noise: F64
     """ψ, (C, D); positive."""
+    coordinates: Coordinates | None = None
+    """Those that means, loadings and noise are in; None for the columns themselves."""
 
     @property
     def n_components(self) -> int:
@@ -101,7 +108,9 @@ class LowRankParameters:
         determinants = np.log(self.noise).sum(axis=1) + 2.0 * np.log(diagonals).sum(axis=1)
         with np.errstate(divide="ignore"):
             log_weights = np.log(self.weights)
-        return np.minimum(determinants + self.n_features * math.log(2 * math.pi) - 2.0 * log_weights, ABSENT)
+        volume = 0.0 if self.coordinates is None else self.coordinates.log_volume
+        constant = self.n_features * math.log(2 * math.pi) - 2.0 * volume
+        return np.minimum(determinants + constant - 2.0 * log_weights, ABSENT)
 
     @cached_property
     def columns(self) -> GaussianParameters:
@@ -110,8 +119,38 @@ class LowRankParameters:
         return GaussianParameters(self.weights, self.means, variances, "diag")
 
     def noisier(self, variance: F64) -> LowRankParameters:
-        """The mixture of rows to which noise of that variance, or of those of the columns, has been added."""
+        """The mixture of rows to which noise of these variances of the columns, (1,) or (D,), has been added.
+
+        In coordinates this noise is correlated, of which only the variances are taken: a mixture to search with.
+        """
+        if self.coordinates is not None:
+            variance = np.broadcast_to(variance, (self.n_features,)) @ np.square(self.coordinates.forward)
         return replace(self, noise=self.noise + variance)
+
+    def in_columns(self, n_threads: int = 1) -> LowRankParameters:
+        """Means and loadings of the columns themselves, and the variances of every column given those before it."""
+        at = self.coordinates
+        if at is None:
+            return self
+        return LowRankParameters(
+            self.weights, at.back(self.means, n_threads), at.vectors_back(self.loadings, n_threads),
+            self.noise * np.square(at.scales),
+        )  # fmt: skip
+
+    def to_coordinates(self, regressions: F64, n_threads: int = 1) -> LowRankParameters:
+        """What `in_columns` came from, but for the scales of the coordinates: those of the mean noise."""
+        at = Coordinates.of_regressions(self.weights @ self.means, regressions, self.weights @ self.noise)
+        return LowRankParameters(
+            self.weights, at.to(self.means, n_threads), at.vectors_to(self.loadings, n_threads),
+            self.noise / np.square(at.scales), at,
+        )  # fmt: skip
+
+    def covariances(self, added: F64 | float = 0.0) -> F64:
+        """The matrices of the columns themselves, (C, D, D), with variances added to those of the columns."""
+        matrices = self.loadings.transpose(0, 2, 1) @ self.loadings + self.noise[:, :, None] * np.eye(self.n_features)
+        if self.coordinates is not None:
+            matrices = self.coordinates.backward.T @ matrices @ self.coordinates.backward
+        return (matrices + matrices.transpose(0, 2, 1)) / 2 + added * np.eye(self.n_features)
 
     def holds(self, *arrays: F64) -> bool:
         """Whether its arrays are these, number by number."""
@@ -122,6 +161,8 @@ class LowRankParameters:
         """Free parameters, for information criteria: loadings count up to rotations."""
         C, q, D = self.loadings.shape
         noise = NOISES[noise_type](np.ones((C, D)), np.full(C, 1.0 / C)).size
+        if self.coordinates is not None:
+            noise += D * (D - 1) // 2
         return C * (D + D * q - q * (q - 1) // 2) + noise + C - 1
 
     def factors(self, inner: F64, components: I64) -> F64:
@@ -134,15 +175,19 @@ class LowRankParameters:
 
         def draw(c: int, n: int) -> F64:
             along = random.standard_normal((n, self.n_factors)) @ self.loadings[c]
-            return self.means[c] + along + random.standard_normal((n, self.n_features)) * np.sqrt(self.noise[c])
+            drawn = self.means[c] + along + random.standard_normal((n, self.n_features)) * np.sqrt(self.noise[c])
+            return drawn if self.coordinates is None else self.coordinates.back(drawn)
 
         return draw_by_component(self.weights, n_samples, random, draw)
 
 
-def isotropic_factors(means: F64, variance: float, n_factors: int) -> LowRankParameters:
+def isotropic_factors(
+    means: F64, variance: float, n_factors: int, coordinates: Coordinates | None = None
+) -> LowRankParameters:
     """Equal weights and σ² I around the given means: factors without loadings."""
     C, D = means.shape
-    return LowRankParameters(np.full(C, 1.0 / C), means, np.zeros((C, n_factors, D)), np.full((C, D), variance))
+    no_loadings, noise = np.zeros((C, n_factors, D)), np.full((C, D), variance)
+    return LowRankParameters(np.full(C, 1.0 / C), means, no_loadings, noise, coordinates)
 
 
 @single_threaded_blas  # on matrices this small threads only wait for each other; and the same bits for any number
@@ -153,18 +198,17 @@ def low_rank_m_step(
 
     A component without weight keeps its mean and loadings.
     """
-    variances, A = _about_new_means(mixture, found)
-    X = np.linalg.solve(np.eye(mixture.n_factors) + _symmetric(A @ mixture.directions.transpose(0, 2, 1)), A)
+    variances, A = about_new_means(mixture, found)
+    X = np.linalg.solve(np.eye(mixture.n_factors) + symmetric(A @ mixture.directions.transpose(0, 2, 1)), A)
     residuals = variances - np.einsum("cqd,cqd->cd", X, A)
     filled = found.filled
     loadings = np.where(filled[:, None, None], mixture.triangles @ X, mixture.loadings)
-    noise = _pooled(residuals, mixture.noise, found, limits, noise_type)
-    return LowRankParameters(
-        mixing_weights(found.counts, found.total_weight), mixture.means + found.shifts, loadings, noise
-    )
+    noise = pooled_noise(residuals, mixture.noise, found, limits, noise_type)
+    weights, means = mixing_weights(found.counts, found.total_weight), mixture.means + found.shifts
+    return replace(mixture, weights=weights, means=means, loadings=loadings, noise=noise)
 
 
-def _about_new_means(mixture: LowRankParameters, found: LowRankStatistics) -> tuple[F64, F64]:
+def about_new_means(mixture: LowRankParameters, found: LowRankStatistics) -> tuple[F64, F64]:
     """diag S, (C, D), and A = V S, (C, q, D), of the rows about their means; 0 without weight."""
     filled, shifts = found.filled, found.shifts
     counts = np.where(filled, found.counts, 1.0)
@@ -174,12 +218,14 @@ def _about_new_means(mixture: LowRankParameters, found: LowRankStatistics) -> tu
     return np.where(filled[:, None], variances, 0.0), np.where(filled[:, None, None], A, 0.0)
 
 
-def _symmetric(matrices: F64) -> F64:
+def symmetric(matrices: F64) -> F64:
     """The matrices without what rounding has made different on both sides of the diagonal."""
     return (matrices + matrices.transpose(0, 2, 1)) / 2
 
 
-def _pooled(residuals: F64, previous: F64, found: LowRankStatistics, limits: CovarianceLimits, noise_type: str) -> F64:
+def pooled_noise(
+    residuals: F64, previous: F64, found: LowRankStatistics, limits: CovarianceLimits, noise_type: str
+) -> F64:
     """The noise of all components and columns within the limits, (C, D)."""
     filled, pooling = found.filled, NOISES[noise_type]
     shares = np.where(filled, found.counts, 0.0)
@@ -191,43 +237,3 @@ def _pooled(residuals: F64, previous: F64, found: LowRankStatistics, limits: Cov
     if len(limited) > 1:  # where all components share it, so do those without weight
         limited = np.where(filled[:, None], limited, previous)
     return np.broadcast_to(limited, previous.shape).copy()
-
-
-# --- the start: principal components of cells, by the same pass ------------------------------------------------------
-
-
-@single_threaded_blas
-def probing_directions(means: F64, bases: F64) -> LowRankParameters:
-    """A mixture whose directions V are orthonormal bases, (C, q, D), but for a factor: its E-step gives S V."""
-    return replace(isotropic_factors(means, 1.0, bases.shape[1]), loadings=bases)
-
-
-@single_threaded_blas
-def power_step(mixture: LowRankParameters, found: LowRankStatistics) -> F64:
-    """Orthonormal bases of S V, (C, q, D), closer to the principal directions of each component than V."""
-    _, A = _about_new_means(mixture, found)
-    # a cell of few rows has fewer directions than are asked for: the others stay what they are
-    faint = 1e-12 * np.sqrt(np.einsum("cqd,cqd->c", A, A))[:, None, None] + 1e-300
-    bases, _ = np.linalg.qr((A + faint * mixture.directions).transpose(0, 2, 1))
-    return np.ascontiguousarray(bases.transpose(0, 2, 1))
-
-
-@single_threaded_blas
-def principal_start(
-    mixture: LowRankParameters, found: LowRankStatistics, limits: CovarianceLimits, noise_type: str
-) -> LowRankParameters:
-    """Probabilistic PCA of every cell within the span of the directions that its E-step had (`probing_directions`)."""
-    variances, A = _about_new_means(mixture, found)
-    C, q, D = A.shape
-    lengths = np.sqrt(np.einsum("cqd,cqd->cq", mixture.directions, mixture.directions))
-    bases = mixture.directions / lengths[:, :, None]
-    values, vectors = np.linalg.eigh(_symmetric((A / lengths[:, :, None]) @ bases.transpose(0, 2, 1)))
-    axes = vectors.transpose(0, 2, 1) @ bases  # of the variances `values`, (C, q, D)
-    floor = float(np.mean(limits.reg_covar) + np.mean(limits.smallest))
-    rest = np.maximum((variances.sum(axis=1) - values.sum(axis=1)) / max(1, D - q), floor)[:, None]
-    loadings = axes * np.sqrt(np.maximum(values - rest, FAINT * rest))[:, :, None]
-    residuals = variances - np.einsum("cqd,cqd->cd", loadings, loadings)
-    noise = _pooled(residuals, np.broadcast_to(rest, (C, D)), found, limits, noise_type)
-    return LowRankParameters(
-        mixing_weights(found.counts, found.total_weight), mixture.means + found.shifts, loadings, noise
-    )

@@ -18,8 +18,8 @@ from globular.seam.passes import Pass
 class Answer(Pass[list[Any]]):
     """What a fitted model says of every row: arrays for consecutive rows, to be joined (see `answer`).
 
-    `model` is a mixture of any family, an infinite one, `Truncated`, `LowRank`, `Centers`, `Nearest` or `Own`; who
-    carries the pass out is chosen by its type, and knows what can be wanted of it.
+    `model` is a mixture of any family, an infinite one, `Truncated`, `LowRank`, `Blurred`, `Centers`, `Nearest` or
+    `Own`; who carries the pass out is chosen by its type, and knows what can be wanted of it.
     """
 
     model: Any
@@ -74,3 +74,15 @@ class LowRank:
     """Components of K(n); None for all."""
     noise: F64 | None = None
     """What a "reconstruction" takes for noise: variances of components and columns, (C, D), (1, D) or (1, 1)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Blurred:
+    """A mixture of rows to which noise has been added, to be asked for the "reconstruction" of those before."""
+
+    mixture: GaussianParameters
+    """With full covariances, those of the noise included."""
+    noise: F64
+    """Variances of the noise, (D,)."""
+    n_candidates: int | None = None
+    """Components of K(n) that the last pass has left; None for all."""

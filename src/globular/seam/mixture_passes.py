@@ -89,6 +89,16 @@ class ExpectLowRank(Pass[LowRankStatistics]):
 
 
 @dataclass(frozen=True, eq=False)
+class ScatterWithin(Pass[F64]):
+    """Σ w s_c (x − μ_c)(x − μ_c)ᵀ over all rows, c the label of each, (D, D). N·D²."""
+
+    needs = frozenset({"dense rows"})
+    centers: F64
+    scales: F64
+    """s, (C,)."""
+
+
+@dataclass(frozen=True, eq=False)
 class LabelByDensity(Change):
     """Give every row the component of largest p(c, x) for a label (lowest index on ties)."""
 

@@ -10,6 +10,11 @@ With C′ = C every row looks at all components, and this is exact EM.
 *The start.* K-means labels the rows; then every cell gets the principal components of its rows, by the E-step itself:
 with one component a row and orthonormal directions its statistics are S V, a step of orthogonal iteration for all cells
 at once. Cells with fewer rows than factors have faint ones beyond those that their rows span.
+
+*Correlated noise.* What the columns of all cells have to do with each other, T of `model.coordinates`, is taken from
+the scatter within cells, and stays: all else is in these coordinates, and EM there is EM.
+Deviation: Gales (1999), who ties a matrix in this way, learns it along with the rest, from D × D statistics of every
+component, or of every column.
 """
 
 from __future__ import annotations
@@ -22,22 +27,26 @@ from globular.algorithms.kmeans.cells import draw_cells, label_by_cells
 from globular.algorithms.kmeans.variational import Patience, VariationalOptions
 from globular.algorithms.mixtures.probing import FINDING_PROBES, FINDING_ROUNDS, N_PROBES, Schedule
 from globular.algorithms.steps import Step
+from globular.model.coordinates import Coordinates
 from globular.model.covariances import CovarianceLimits
-from globular.model.low_rank import (
-    LowRankParameters,
-    LowRankStatistics,
-    low_rank_m_step,
+from globular.model.low_rank import LowRankParameters, LowRankStatistics, isotropic_factors, low_rank_m_step
+from globular.model.low_rank_start import (
     power_step,
     principal_start,
     probing_directions,
+    says_of_shared_noise,
+    shared_coordinates,
 )
 from globular.model.statistics import F64
 from globular.seam.among import Probe
-from globular.seam.mixture_passes import ExpectLowRank
+from globular.seam.mixture_passes import ExpectLowRank, ScatterWithin
 from globular.seam.shard import Shard
 
 POWER_STEPS = 2
 """Steps of orthogonal iteration before the principal components of a cell are taken."""
+
+OWN_CELL = Probe(None, 0, 1)
+"""A row looks at the component of its label alone."""
 
 
 def start_low_rank(
@@ -49,18 +58,33 @@ def start_low_rank(
     *,
     limits: CovarianceLimits,
     labelled: bool,
+    correlated: bool = False,
 ) -> LowRankParameters:
-    """Local PCA of the cells of `means`; `labelled` says that `shard.labels` belong to them already."""
+    """Local PCA of the cells of `means`; `labelled` says that `shard.labels` belong to them already.
+
+    If noise is `correlated`, the mixture is in coordinates of its own.
+    """
     if not labelled:
         label_by_cells(shard, means, draw_cells(shard, means, rng))
     C, D = means.shape
+    coordinates = find_coordinates(shard, means, limits) if correlated else None
+    if coordinates is not None:
+        means, limits = coordinates.to(means, shard.n_threads), coordinates.limits(limits)
     drawn, _ = np.linalg.qr(rng.normal(size=(D, n_factors)))  # the same for all cells, which turn them their own way
-    own_cell = Probe(None, 0, 1)
-    mixture = probing_directions(means, np.repeat(np.ascontiguousarray(drawn.T)[None], C, axis=0))
+    mixture = probing_directions(means, np.repeat(np.ascontiguousarray(drawn.T)[None], C, axis=0), coordinates)
     for _ in range(POWER_STEPS):
-        bases = power_step(mixture, shard.run(ExpectLowRank(mixture, own_cell)))
-        mixture = probing_directions(means, bases)
-    return principal_start(mixture, shard.run(ExpectLowRank(mixture, own_cell)), limits, noise_type)
+        bases = power_step(mixture, shard.run(ExpectLowRank(mixture, OWN_CELL)))
+        mixture = probing_directions(means, bases, coordinates)
+    return principal_start(mixture, shard.run(ExpectLowRank(mixture, OWN_CELL)), limits, noise_type)
+
+
+def find_coordinates(shard: Shard, means: F64, limits: CovarianceLimits) -> Coordinates:
+    """Where the noise of cells, as `shard.labels` has them, is that of independent columns on average."""
+    cells = isotropic_factors(means, 1.0, 1)
+    found = shard.run(ExpectLowRank(cells, OWN_CELL))
+    says = says_of_shared_noise(cells, found, limits)
+    scatter = shard.run(ScatterWithin(means + found.shifts, says))
+    return shared_coordinates(shard.column_moments()[0], scatter, shard.total_weight, limits)
 
 
 def low_rank_em(
@@ -76,6 +100,8 @@ def low_rank_em(
 
     The objective of a step is F at the parameters before its M-step. Without `reg_covar` it never falls.
     """
+    if start.coordinates is not None:
+        limits = start.coordinates.limits(limits)
     mixture, search = start, LowRankSearch(shard, options.C_prime, rng)
     patience = Patience(options, shard.total_weight)
     for iteration in range(1, options.max_iter + 1):
@@ -112,7 +138,8 @@ def find_low_rank_members(
     shard: Shard, mixture: LowRankParameters, n_candidates: int, rng: np.random.Generator
 ) -> None:
     """Find K(n) of every row without looking at all components; it stays with the shard."""
-    label_by_cells(shard, mixture.means, draw_cells(shard, mixture.means, rng))
+    means = mixture.means if mixture.coordinates is None else mixture.coordinates.back(mixture.means)
+    label_by_cells(shard, means, draw_cells(shard, means, rng))
     for _ in range(FINDING_ROUNDS):
         cells = draw_cells(shard, mixture.means, rng)
         shard.run(ExpectLowRank(mixture, Probe(cells, FINDING_PROBES, n_candidates)))

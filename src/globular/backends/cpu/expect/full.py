@@ -6,19 +6,22 @@ O(N · (C′ + G) · D²) for a pass that searches; of all rows none is compared
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.expect.nominated import Members, by_component, share_out, truncated_step
+from globular.backends.cpu.expect.nominated import Members, by_component, noticeable, share_out, truncated_step
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import NONE, threads_for_runs
+from globular.backends.limits import COSTS_AT_ONCE
 from globular.model.gaussian import GaussianParameters
 from globular.model.low_rank import ABSENT
 from globular.model.statistics import F64, SoftStatistics
 from globular.seam.among import Probe
+from globular.seam.answers import Answer, Blurred
 from globular.seam.mixture_passes import Expect
-from globular.threads import run_all
+from globular.threads import even_ranges, run_all
 
 ROWS_AT_ONCE = 1 << 11
 """Rows of a component that a thread brings together."""
@@ -63,6 +66,14 @@ class FullPairs:
 
         run_all(add, range(self._mixture.n_components), self._shard.n_threads)
 
+    def reconstruct(self, shares: F64, noise: F64, out: F64) -> None:
+        """Add Σ_c q(c) (x − noise Σ_c⁻¹ (x − μ_c)) of every row."""
+        factors, flat = self._mixture.each(self._mixture.factors), shares.ravel()
+        for c in range(self._mixture.n_components):
+            for pairs, away in self._of(c):
+                seen = away + self._mixture.means[c]
+                out[pairs // self._size[1]] += flat[pairs, None] * (seen - noise * (away @ factors[c] @ factors[c].T))
+
 
 def expect_full(shard: CpuShard, work: Expect) -> SoftStatistics:
     """Truncated E-step among K(n) and what the closest cells nominate."""
@@ -78,3 +89,24 @@ def settle_full(shard: CpuShard, mixture: GaussianParameters, members: Members) 
     """Probabilities of the members, (N, C′), and log Σ_{c ∈ K(n)} p(c, x), (N,)."""
     shares = FullPairs(shard, mixture, members).costs()
     return shares, share_out(shares, NONE, threads_for_runs(shard))[0]
+
+
+@CpuShard.implements(Answer, Blurred)
+def answer_blurred(shard: CpuShard, work: Answer) -> list[Any]:
+    """The expected rows before noise was added, (N, D). O(N · C · D²), or C′ for C."""
+    asked: Blurred = work.model
+    C, n_candidates = asked.mixture.n_components, asked.n_candidates
+    found, members = np.zeros((shard.n_rows, shard.n_columns)), np.arange(C, dtype=np.int32)[None]
+    if n_candidates:
+        members = cast(Members, shard.state.get("members", np.int32, -1, width=n_candidates))
+
+    def write(span: tuple[int, int]) -> None:
+        part, n = CpuShard(shard.dense_rows.block(*span)), span[1] - span[0]
+        known = members[slice(*span)] if n_candidates else np.repeat(members, n, axis=0)
+        shares, _ = settle_full(part, asked.mixture, np.ascontiguousarray(known))
+        FullPairs(part, asked.mixture, noticeable(known, shares)).reconstruct(shares, asked.noise, found[slice(*span)])
+
+    run_all(
+        write, even_ranges(shard.n_rows, max(1, min(ROWS_AT_ONCE, COSTS_AT_ONCE // members.shape[1]))), shard.n_threads
+    )
+    return [found]

@@ -1,12 +1,14 @@
 """Passes of mixtures of factor analysers on rows in memory: pairs (row, component) sorted by component.
 
 Densities first, in blocks that share the parameters of a component; then the responsibilities of every row; then the
-statistics, by component again (`kernels.low_rank`). Among all components rows come in blocks of bounded size.
+statistics, by component again (`kernels.low_rank`). Among all components rows come in blocks of bounded size. Where a
+mixture has coordinates of its own, a copy of the rows in these is kept for the passes to come.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -20,18 +22,44 @@ from globular.backends.host import NONE
 from globular.backends.limits import COSTS_AT_ONCE
 from globular.kernels import low_rank as kernels
 from globular.kernels.queue import new_queue
+from globular.model.coordinates import Coordinates
 from globular.model.low_rank import LowRankParameters, LowRankStatistics
 from globular.model.statistics import F64, TruncatedPosterior
 from globular.seam.among import All, Probe
 from globular.seam.answers import Answer, LowRank
-from globular.seam.mixture_passes import ExpectLowRank
-from globular.threads import even_ranges, on_all_threads, run_all
+from globular.seam.mixture_passes import ExpectLowRank, ScatterWithin
+from globular.seam.passes import Project
+from globular.threads import even_ranges, map_all, on_all_threads, run_all
 
 PAIRS_PER_TASK = 1 << 10
 """Pairs of the components that a thread takes at once, about."""
 ROWS_AT_ONCE = 1 << 12
 """Rows of a block where all components are looked at, at most."""
+SPANS = 16
+"""Parts of the rows whose scatter matrices are added side by side, at most."""
+SCATTERED_AT_ONCE = 1 << 11
+"""Rows that are copied for a product of these."""
 _NO_INNER = np.empty((0, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class RowsIn:
+    """Rows in other coordinates, with the state of those that they come from."""
+
+    coordinates: Coordinates
+    shard: CpuShard
+
+
+def in_coordinates(shard: CpuShard, mixture: LowRankParameters) -> CpuShard:
+    """The rows as the mixture sees them. N·D² the first time."""
+    if mixture.coordinates is None:
+        return shard
+    kept = shard.recall(RowsIn)
+    if kept is None or not kept.coordinates.is_same(mixture.coordinates):
+        shard.forget(RowsIn)
+        kept = RowsIn(mixture.coordinates, shard.run(Project(mixture.coordinates.subspace)))
+        shard.keep(kept)
+    return kept.shard
 
 
 class Sorted:
@@ -111,6 +139,7 @@ def _blocks(shard: CpuShard, width: int) -> list[tuple[int, int]]:
 def expect_all(shard: CpuShard, work: ExpectLowRank) -> LowRankStatistics:
     """Exact E-step. N·C densities; memory: those of a block."""
     mixture, C = work.mixture, work.mixture.n_components
+    shard = in_coordinates(shard, mixture)
     total = _nothing(mixture, shard.total_weight)
     total.n_distances = shard.n_rows * C
     for begin, end in _blocks(shard, C):
@@ -127,11 +156,30 @@ def expect_probe(shard: CpuShard, work: ExpectLowRank) -> LowRankStatistics:
     """Truncated E-step: K(n) becomes the best of K(n) and of what the closest cells nominate. O(N · (C′ + G) · D q)."""
     assert isinstance(work.among, Probe)
     mixture = work.mixture
+    shard = in_coordinates(shard, mixture)
 
     def pairs_of(members: Members) -> Sorted:
         return Sorted(mixture, shard.dense_rows, members, shard.n_threads)
 
     return truncated_step(shard, mixture.columns, work.among, pairs_of, _nothing(mixture, shard.total_weight))
+
+
+@CpuShard.implements(ScatterWithin)
+def scatter_within(shard: CpuShard, work: ScatterWithin) -> F64:
+    """Products of blocks of rows, added in order. O(N · D²)."""
+
+    def scatter(span: tuple[int, int]) -> F64:
+        total = np.zeros((shard.n_columns, shard.n_columns))
+        for begin in range(span[0], span[1], SCATTERED_AT_ONCE):
+            part = slice(begin, min(begin + SCATTERED_AT_ONCE, span[1]))
+            labels = shard.labels[part]
+            roots = np.sqrt(work.scales[labels] * (shard.weights[part] if len(shard.weights) else 1.0))
+            away = (shard.dense_rows.block(part.start, part.stop) - work.centers[labels]) * roots[:, None]
+            total += away.T @ away
+        return total
+
+    spans = even_ranges(shard.n_rows, max(SCATTERED_AT_ONCE, -(-shard.n_rows // SPANS)))
+    return np.sum(map_all(scatter, spans, shard.n_threads), axis=0)
 
 
 @CpuShard.implements(Answer, LowRankParameters)
@@ -149,6 +197,7 @@ def answer(shard: CpuShard, work: Answer) -> list[Any]:
     "reconstruction": the row without `noise`, (N, D). W is the number of components looked at.
     """
     asked: LowRank = work.model
+    shard, coordinates = in_coordinates(shard, asked.mixture), asked.mixture.coordinates
     C, q, D = asked.mixture.loadings.shape
     width, want = asked.n_candidates or C, work.want
     members: Members | None = None
@@ -164,6 +213,8 @@ def answer(shard: CpuShard, work: Answer) -> list[Any]:
         part, rows = slice(*span), DenseRows(shard.dense_rows.block(*span))
         known = _all_components(span[1] - span[0], C) if members is None else np.ascontiguousarray(members[part])
         _write(asked, want, rows, known, found[part], densities[part])
+        if want == "reconstruction" and coordinates is not None:
+            found[part] = coordinates.back(found[part])
 
     run_all(write, _blocks(shard, width), shard.n_threads)
     if want == "total":

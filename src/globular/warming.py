@@ -111,7 +111,8 @@ def compile_levels(folder: Path, names: Sequence[str] = MODELS) -> Iterator[str]
 
 def _in_a_process(job: tuple[str, str], variables: Mapping[str, str] | None = None) -> str:
     name, dtype = job
-    command, environment = [sys.executable, "-m", MODULE, name, dtype], {**os.environ, **(variables or {})}
+    command = [sys.executable, "-m", MODULE, name, dtype]
+    environment = {**os.environ, "GLOBULAR_COMPILE_AHEAD": "0", **(variables or {})}  # cores have work enough
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         why = (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]

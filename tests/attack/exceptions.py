@@ -12,6 +12,7 @@ _REASONS = {
         backends.torch.*
     """,
     "what people look at and run": """
+        backends.cpu.ahead.*
         cli.* report.* plotting.* benchmarking.* datasets.* export.* callbacks.* warming.* data.columns.*
         model.history: _REPR_EDGE
         model.selection: FAINT CLOSE_SILHOUETTES CLOSE_CRITERIA FACTOR_APART

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, ClassVar, Self
 
@@ -21,6 +21,9 @@ class Estimator(SharedParameters, BaseEstimator):
 
     _on_cards: ClassVar[str] = "KMeans"
     """The estimator that runs on GPUs, to be named by those which do not."""
+
+    _late_stages: ClassVar[Sequence[str]] = ()
+    """Stages whose kernels another process may compile meanwhile: see `backends.cpu.ahead`."""
 
     @property
     def _card_bytes_per_row(self) -> int:

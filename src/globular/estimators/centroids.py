@@ -19,6 +19,7 @@ from globular.algorithms.kmeans.cells import draw_cells, draw_small_cells, label
 from globular.algorithms.kmeans.probing import find_labels
 from globular.algorithms.seeding.named import STARTS
 from globular.algorithms.steps import Step, in_units
+from globular.backends.registry import compiling_ahead
 from globular.estimators.base import Estimator
 from globular.estimators.devices import where_x_is
 from globular.estimators.distributed import lazily
@@ -152,13 +153,14 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
             fit.n_distances += self._finish(data, reason)
             return -self.inertia_
 
-        yield from fit.best_of(
-            self._n_runs(),
-            lambda: in_units(self._steps(data, random_state), data.unit),
-            partial(self._publish, data, cache(partial(spare_centers, data, self.n_clusters))),
-            finish,
-            partial(_error_per_row, data),
-        )
+        with compiling_ahead(data.shard, self._late_stages):
+            yield from fit.best_of(
+                self._n_runs(),
+                lambda: in_units(self._steps(data, random_state), data.unit),
+                partial(self._publish, data, cache(partial(spare_centers, data, self.n_clusters))),
+                finish,
+                partial(_error_per_row, data),
+            )
         self._warn_if_fewer()
 
     def _publish(self, data: Input, spare: Callable[[], F64], step: Step[Any], history: History) -> None:

@@ -150,6 +150,7 @@ class GaussianMixture(NoisyMixture, StepwiseMixture):
     True
     """
 
+    _late_stages = ("assign", "expect")
     _parameter_constraints: ClassVar[Constraints] = {
         **NoisyMixture._parameter_constraints,
         **StepwiseMixture._parameter_constraints,

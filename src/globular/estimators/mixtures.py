@@ -21,6 +21,7 @@ from globular.algorithms.kmeans import variational
 from globular.algorithms.mixtures import chunky, em, nested
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.steps import Step, in_units, mapped, result_of
+from globular.backends.registry import compiling_ahead
 from globular.estimators.base import Estimator
 from globular.estimators.devices import where_x_is
 from globular.estimators.distributed import lazily
@@ -195,13 +196,14 @@ class MixtureEstimator(DensityMixin, Estimator):
             return self.lower_bound_
 
         try:
-            yield from fit.best_of(
-                1 if given.continues else self.n_init,
-                lambda: in_units(begin(), data.unit),
-                partial(self._publish, data, cache(lambda: spare_centers(data, self.n_components))),
-                finish,
-                lambda step: None,
-            )
+            with compiling_ahead(data.shard, self._late_stages):
+                yield from fit.best_of(
+                    1 if given.continues else self.n_init,
+                    lambda: in_units(begin(), data.unit),
+                    partial(self._publish, data, cache(lambda: spare_centers(data, self.n_components))),
+                    finish,
+                    lambda step: None,
+                )
         except np.linalg.LinAlgError as error:
             raise ValueError(f"{_BEYOND} ({error})") from error
         if self.stopped_ == "max_iter" and self.max_iter > 0:

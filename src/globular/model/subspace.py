@@ -17,7 +17,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.utils.extmath import randomized_svd
 
 from globular.model.statistics import F64
 from globular.threads import single_threaded_blas
@@ -79,6 +78,8 @@ def _principal(centered: F64, leading: int, rng: np.random.Generator) -> tuple[F
     if n_columns <= WHOLE_SPECTRUM_UP_TO:
         variances, directions = np.linalg.eigh(np.asarray(centered.T @ centered) / n)
         return np.maximum(variances[::-1], 0.0), directions[:, ::-1]
+    from sklearn.utils.extmath import randomized_svd  # takes long to import, and few columns do without
+
     _, lengths, right = randomized_svd(
         np.asarray(centered, dtype=np.float32),
         n_components=min(leading, n_columns // 2, n),

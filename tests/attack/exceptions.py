@@ -21,7 +21,6 @@ _REASONS = {
     "about the seconds of something: whether several threads are woken, which `threads.WAKING` tries": """
         *.SECONDS_PER_* *._SECONDS_PER_*
         backends.cpu.expect.probe: EXPONENTIAL
-        backends.cpu.expect.shares: TERMS
     """,
     "how many bytes something takes, for a message": """
         estimators.memory.*
@@ -59,7 +58,6 @@ _REASONS = {
         backends.cpu.expect.pairs: ROUNDING
         backends.cpu.expect.remembered: MARGIN
         backends.cpu.expect.rows_of: SMALLEST_SHARE
-        backends.cpu.expect.shares: SMALLEST_SHARE
         estimators.weights: ORDINARY
         model.covariances.family: REG_COVAR RELATIVE_FLOOR LEAST_VARIANCE _ROUNDED
         model.covariances.matrices: _MOST_LIFTS

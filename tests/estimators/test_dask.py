@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -154,6 +155,29 @@ def test_fits_equal_those_of_one_process_bit_for_bit(
     assert fitted_arrays(found) == fitted_arrays(expected)
     assert [record.objective for record in found.history_] == [record.objective for record in expected.history_]
     assert found.n_distances_ == expected.n_distances_
+
+
+def fit_alone(name: str, n_threads: int | None = None) -> dict[str, bytes]:
+    """What a fit of rows in memory finds, wherever it runs."""
+    model = MODELS[name]().set_params(n_threads=n_threads).fit(blobs(N, C=20, D=D))
+    return fitted_arrays(model)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", ["probing", "chunky", "infinite"])
+def test_a_fit_inside_a_task_is_that_of_this_process(name: str, client: Client) -> None:
+    """Workers have one thread each and may run both tasks at once."""
+    tasks = [client.submit(fit_alone, name, n_threads, pure=False) for n_threads in (None, 2)]
+    assert client.gather(tasks) == [fit_alone(name)] * 2
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", ["probing", "chunky", "infinite", "nested"])
+def test_fits_at_once_in_threads_of_one_process_are_those_alone(name: str) -> None:
+    """As tasks of a worker inside this process are; they share our threads, and the hold on BLAS."""
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(fit_alone, [name] * 3, [1, 2, None]))
+    assert found == [fit_alone(name)] * 3
 
 
 SEEDINGS: dict[str, Any] = {

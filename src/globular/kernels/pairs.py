@@ -422,3 +422,20 @@ def pick_components(
             for k in range(starts[r + 1] - starts[r]):
                 components[starts[r] + k] = pairs.components[begin + k]
         span = take_number(queue)
+
+
+@kernel
+def list_owners(
+    queue: Any,  # IN/OUT spans not taken yet
+    rows_per_span: int,  # IN
+    pairs: Any,  # IN
+    owners: Any,  # OUT (P,) the row of each
+) -> None:
+    """Rows, each as often as it has pairs. O(pairs)."""
+    n = pairs.numbers.shape[0]
+    span = take_number(queue)
+    while span * rows_per_span < n:
+        for r in range(span * rows_per_span, min(n, (span + 1) * rows_per_span)):
+            for p in range(pairs.starts[r], pairs.starts[r + 1]):
+                owners[p] = pairs.numbers[r]
+        span = take_number(queue)

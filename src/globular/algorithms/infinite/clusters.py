@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64
 from globular.seam.shard import Shard, answer
+from globular.threads import map_all
 
 DEEPEST = 0.65
 """A valley is one that is lower than this share of the lower peak."""
@@ -97,10 +98,11 @@ def clusters_of(shard: Shard, mixture: GaussianParameters, smallest: float = 0.0
     rows = np.asarray(shard.take(index), dtype=np.float64)
     weights = shard.take(index, "weights")
     shares = answer(shard.local(rows), mixture, "probabilities")
-    return merged_clusters(rows, weights, shares, smallest * float(weights.sum()) / shard.total_weight)
+    smallest *= float(weights.sum()) / shard.total_weight
+    return merged_clusters(rows, weights, shares, smallest, shard.n_threads)
 
 
-def merged_clusters(rows: F64, weights: F64, shares: F64, smallest: float = 0.0) -> I64:
+def merged_clusters(rows: F64, weights: F64, shares: F64, smallest: float = 0.0, n_threads: int = 1) -> I64:
     """The cluster of every component, numbered by their first components, (T,); see `clusters_of`.
 
     `shares` are the responsibilities q_n(i) of the components for the rows, (N, T). O(N T + T³), and D² for every row
@@ -108,9 +110,15 @@ def merged_clusters(rows: F64, weights: F64, shares: F64, smallest: float = 0.0)
     """
     T = shares.shape[1]
     names = np.arange(T)
-    parts = [Part.of(rows, weights * shares[:, i]) for i in range(T)]
-    shared = np.zeros((T, T))  # what component j holds of the rows that are most likely of i
-    np.add.at(shared, shares.argmax(axis=1), weights[:, None] * shares)
+    best = shares.argmax(axis=1)
+
+    def look(i: int) -> tuple[Part, F64]:
+        held = weights * shares[:, i]
+        return Part.of(rows, held), np.bincount(best, held, T).astype(np.float64)
+
+    found = map_all(look, range(T), n_threads)
+    parts = [part for part, _ in found]
+    shared = np.column_stack([held for _, held in found])  # what component j holds of the rows most likely of i
     unseen = ~np.tri(T, dtype=bool)  # pairs i < j that are yet to be looked at
     while True:
         counts = np.maximum(shared.sum(axis=0), 1e-300)

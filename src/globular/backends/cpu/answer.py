@@ -16,7 +16,7 @@ from globular.seam.answers import Answer, Centers
 from globular.threads import even_ranges, run_all
 
 ROWS_PER_BLOCK = 4096
-_ROWS_OF_PREDICTIVE = 4096
+_ROWS_OF_PREDICTIVE = 512
 _CANCELLED = 1e-4
 """Squared distances below this share of the squares that they come from are computed again as differences."""
 

@@ -59,6 +59,14 @@ class Pairs:
         )  # fmt: skip
         return type(self)(self.rows[chosen], starts, components)
 
+    def owners(self, n_threads: int) -> I64:
+        """The row of every pair, (P,)."""
+        owners, queue = np.empty(len(self), dtype=np.int64), new_queue()
+        on_all_threads(
+            lambda: kernels.list_owners(queue, ROWS_AT_ONCE, self._listed(), owners), n_threads, calls_blas=False
+        )
+        return owners
+
     def _listed(self) -> kernels.PairList:
         return kernels.PairList(self.rows, self.starts, self.components)
 

@@ -15,9 +15,9 @@ from globular.backends.cpu.shard import CpuShard
 from globular.model.groups import group_by
 from globular.model.statistics import F64, Claim
 from globular.seam.mixture_passes import RowsOf
-from globular.threads import even_ranges, map_all
+from globular.threads import even_ranges, map_all, run_all
 
-ROWS_AT_ONCE = 4096
+ROWS_AT_ONCE, DRAWN_AT_ONCE = 4096, 1 << 16
 SMALLEST_SHARE = 1e-4
 """Rows with a smaller responsibility are left out; together they weigh nothing."""
 
@@ -51,8 +51,12 @@ def _claim_pairs(shard: CpuShard, pairs: Pairs, work: RowsOf) -> list[Claim]:
     """The same from pairs that were kept."""
     q = np.empty(len(pairs))
     pairs.e_step(shard, work.mixture, q)
-    drawn = _draw(work.seed, shard.first_row, shard.n_rows)
-    owners = np.repeat(pairs.rows, pairs.sizes)
+    drawn, owners = np.empty(shard.n_rows), pairs.owners(shard.n_threads)
+
+    def draw(span: Span) -> None:
+        drawn[slice(*span)] = _draw(work.seed, shard.first_row + span[0], span[1] - span[0])
+
+    run_all(draw, even_ranges(shard.n_rows, DRAWN_AT_ONCE), shard.n_threads)
     bounds, by_component = group_by(pairs.components, work.mixture.n_components, shard.n_threads)
 
     def claim(wanted: tuple[int, float]) -> Claim:

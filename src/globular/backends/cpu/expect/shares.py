@@ -21,9 +21,8 @@ SMALLEST_SHARE = float(np.exp(-24.0))
 """Smaller responsibilities count, but move nothing."""
 CHUNKS_AT_ONCE = 1024
 """Most chunks of a stretch."""
-SECONDS_PER_TERM = 1e-9
-"""Of a multiplication in it, about; a chunk and component takes as long as `TERMS` more of them."""
-TERMS = 16
+SECONDS_PER_PAIR, SECONDS_PER_TERM = 2e-8, 1e-9
+"""Of a chunk and component, and of every number of its second moments, about."""
 
 
 @CpuShard.implements(ExpectShares)
@@ -43,7 +42,7 @@ def expect_shares(shard: CpuShard, work: ExpectShares) -> WithinStatistics:
         kernels.expect_stretches(queue, stretches, work.bounds, seen, SMALLEST_SHARE, form, block, found)
 
     n_distances = int(((stretches.end - stretches.first) * sizes[stretches.mixture]).sum())
-    seconds = SECONDS_PER_TERM * n_distances * (TERMS + 2 * found.scatter.shape[1] * (1 + has_scatter))
+    seconds = n_distances * (SECONDS_PER_PAIR + SECONDS_PER_TERM * found.scatter.shape[1])
     on_all_threads(call, min(worth_waking(shard.n_threads, seconds), max(1, len(stretches.first))))
     kernels.add_stretches(stretches, work.bounds, found, total)
     likelihoods, weights = total.totals[:, 0], total.totals[:, 1]

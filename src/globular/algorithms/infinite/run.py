@@ -17,7 +17,7 @@ import numpy as np
 
 from globular.algorithms.infinite.data import RowData, Shares
 from globular.algorithms.infinite.merges import Pair, merge, superfluous_pairs
-from globular.algorithms.infinite.polishing import best_strength, searched_mixture
+from globular.algorithms.infinite.polishing import Strength, best_strength, searched_mixture
 from globular.algorithms.infinite.sowing import sow
 from globular.algorithms.infinite.splits import SplitRules, Trial, try_splits
 from globular.algorithms.infinite.tree_partition import best_partition, hard_free_energy
@@ -25,7 +25,7 @@ from globular.algorithms.steps import Step
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.gaussian import GaussianParameters
 from globular.model.observations import Moments, Posterior, Prior
-from globular.model.statistics import F64, I64
+from globular.model.statistics import F64, I64, SoftStatistics
 from globular.model.sticks import ONE_EACH, StickPrior
 from globular.threads import single_threaded_blas
 
@@ -203,12 +203,7 @@ class VariationalRun:
         state = self._searched(state, density, fitted, rng)
         before = -np.inf
         for left in reversed(range(self._options.n_polishing)):
-            predictive = _predictive(state)
-            assert predictive is not None
-            statistics = self._data.e_step(predictive, state.arrangement)
-            self._n_distances += statistics.n_distances
-            moments = Moments.from_pass(predictive, statistics)
-            state = self._state(moments, 0.0, state.rejected_at, state.arrangement, state.F)
+            state, _, statistics = self._polished(state)
             self._iteration += 1
             settled = statistics.log_likelihood - before < self._options.tol * self.total_weight
             before = statistics.log_likelihood
@@ -222,16 +217,23 @@ class VariationalRun:
             yield Step(self._iteration, -state.F, n_distances, None, state.mixture, stopped)
         return state
 
-    def _weakened(self, state: State) -> tuple[State, float]:
-        """One step under the prior that rows left out speak for, and their density."""
+    def _polished(self, state: State) -> tuple[State, GaussianParameters, SoftStatistics]:
+        """One step of EM by predictive densities, those densities, and what it has summed up."""
         predictive = _predictive(state)
         assert predictive is not None
         statistics = self._data.e_step(predictive, state.arrangement)
         self._n_distances += statistics.n_distances
+        moments = Moments.from_pass(predictive, statistics)
+        after = self._state(moments, 0.0, state.rejected_at, state.arrangement, state.F)
+        return after, predictive, statistics
+
+    def _weakened(self, state: State) -> tuple[State, float]:
+        """One step under the prior that rows left out speak for, and their density."""
+        after, predictive, statistics = self._polished(state)
         chosen = best_strength(self._data.shard, predictive, statistics, self.prior, self._alpha)
         self.prior = chosen.prior
         moments = Moments.from_pass(predictive, statistics)
-        return self._state(moments, 0.0, state.rejected_at, state.arrangement, state.F), chosen.log_density
+        return self._state(moments, 0.0, after.rejected_at, after.arrangement, after.F), chosen.log_density
 
     def _searched(self, state: State, density: float, fitted: Prior, rng: np.random.Generator) -> State:
         """The state, or one from where EM would begin with as many components, if rows left out are denser there.
@@ -245,10 +247,27 @@ class VariationalRun:
             self._n_distances += step.n_distances + statistics.n_distances
             moments = Moments.from_pass(step.model, statistics)
             chosen = best_strength(self._data.shard, step.model, statistics, fitted, self._alpha)
+            own, self.prior = self.prior, chosen.prior
+            begun = self._state(moments, 0.0, np.zeros((T, 2)), self._n_arrangements, state.F)
+            begun, chosen = self._settled(begun, fitted)
             if chosen.log_density > density + self._options.gain:
                 self.prior = chosen.prior
-                return self._state(moments, 0.0, np.zeros((T, 2)), self._n_arrangements, state.F)
+                return begun
+            self.prior = own
         return state
+
+    def _settled(self, state: State, fitted: Prior) -> tuple[State, Strength]:
+        """Where steps of EM lead from a start that is to be compared with what has settled, and the prior there.
+
+        A start is compared by what becomes of it: the mixture beside it had all cycles of the fit to settle in.
+        """
+        before = -np.inf
+        for _ in range(self._options.n_polishing):
+            state, predictive, statistics = self._polished(state)
+            if statistics.log_likelihood - before < self._options.tol * self.total_weight:
+                break
+            before = statistics.log_likelihood
+        return state, best_strength(self._data.shard, predictive, statistics, fitted, self._alpha)
 
     def compared(self, state: State, attempt: State) -> Generator[Step[Mixture], None, State]:
         """The state with an F that compares with that of the attempt: one more cycle if the tree has changed."""

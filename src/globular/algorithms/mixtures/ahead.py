@@ -14,6 +14,7 @@ from globular.algorithms.seeding.common import evenly_spread_masses
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
 from globular.model.statistics import F64
+from globular.seam.answers import Answer
 from globular.seam.mixture_passes import Expect
 from globular.seam.shard import Shard
 
@@ -71,10 +72,12 @@ class LookAhead:
             ahead = m_step(ahead, statistics, limits, learned_weights=learned_weights)
         if risen < enough:
             return Ahead(ahead, risen, n_distances)
-        first, last = (self._others.run(Expect(one)) for one in (mixture, ahead))
-        elsewhere = (last.log_likelihood - first.log_likelihood) / first.total_weight
+        answers = [self._others.run(Answer(one, "total")) for one in (mixture, ahead)]
+        first, last = (float(sum(totals)) for totals in answers)
+        n_distances += 2 * self._others.n_rows * mixture.n_components
+        elsewhere = (last - first) / self._others.total_weight
         # what parameters owe to the sample makes the one too large and the other too small by the same
-        return Ahead(ahead, 0.5 * (risen + elsewhere), n_distances + first.n_distances + last.n_distances)
+        return Ahead(ahead, 0.5 * (risen + elsewhere), n_distances)
 
 
 def _to_come(steeper: float, rise: float) -> float:

@@ -147,6 +147,8 @@ class _Cells:
         self._ending, self._bound_then = "", -np.inf
         """Why these cells are the last ones, empty if they are not, and F per row when that was found."""
         self._sample: LookAhead | None = None
+        self._looked_at = np.inf
+        """F per row of a mixture that a look went ahead to, its cells fine enough for it."""
         self.graph: Graph | None = None
         if options.C_prime is not None:
             self.graph = nearest_graph(shard, start.means, options.G)
@@ -205,6 +207,8 @@ class _Cells:
             n_parameters = mixture.n_parameters(learned_weights=options.learned_weights)
             self._sample = LookAhead(self._shard, n_parameters, self._rng)
         enough = _WORTH_GOING * options.refine_tol
+        if self._looked_at < np.inf and bound < self._looked_at + options.refine_tol:
+            return None  # little has changed since cells were opened for where EM goes
         ahead = self._sample.look(mixture, limits, enough, learned_weights=options.learned_weights)
         self._n_distances += ahead.n_distances
         if ahead.gain < enough:
@@ -216,6 +220,7 @@ class _Cells:
         if not is_better and self.n_cells == before:
             return None
         self._ending, self._bound_then = "", -np.inf
+        self._looked_at = max(bound, there.log_likelihood / there.total_weight)
         return ahead.mixture if is_better else mixture
 
     def open_for(self, mixture: GaussianParameters, n_cells: int, *, tight: bool = False) -> None:

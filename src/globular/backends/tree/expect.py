@@ -43,11 +43,13 @@ def expect_all(shard: HostShard, work: ExpectCells) -> SoftStatistics:
     counted = [part.weights for part in frontier.parts()]
     if work.within is not None:
         counted = _held_weights(frontier, work.within, n_threads)
-    nodes, rows = (
+    found = [
         blocks.moments(blocks.observed(part, kept), weights, n_threads, work.rule)
         for part, kept, weights in zip(frontier.parts(), features, counted, strict=True)
-    )
-    return blocks.statistics(nodes + rows, len(frontier))
+        if len(part)  # mostly no cell is a single row
+    ]
+    total = found[0] if len(found) == 1 else found[0] + found[1]
+    return blocks.statistics(total, len(frontier))
 
 
 def frontier_blocks(frontier: Frontier, mixture: GaussianParameters) -> ChunkBlocks:

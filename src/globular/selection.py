@@ -94,10 +94,13 @@ def select(
         ICL is BIC and twice the entropy of the responsibilities: it counts clusters where BIC counts Gaussians.
     covariance_type : str, "all" or iterable of str, default="full"
         For "gmm", one or several of those of :class:`globular.GaussianMixture`. A type whose score has been rising for
-        five numbers is left; of larger numbers it has no scores.
+        five numbers is left, and one that would stay above the best of the others if its score fell on as in the last
+        five; of larger numbers it has no scores.
     metric : {"euclidean", "cosine"}, default="euclidean"
         For "kmeans"; with the cosine, distances are those of rows scaled to unit length.
     sample_weight : array of shape (n_samples,), optional
+        A row of weight 2 counts as two rows. So N of the criteria (BIC is p log N − 2 log L) is the sum of the weights:
+        scale those that are no counts, such as inverse chances, to add up to the number of rows that were observed.
     max_iter : int, default=30
         Most k-means iterations at each number.
     sample_size : int, default=2000
@@ -138,12 +141,13 @@ def select(
     rng = np.random.default_rng(check_random_state(random_state).randint(2**31, size=4))
     options = GrowingOptions(max_iter, 1e-4 * mean_variance(data), unit_centers=metric == "cosine")
     chosen: Any = ("bic" if model == "gmm" else "silhouette") if criterion == "auto" else criterion
+    n_observed = data.unit * data.shard.total_weight
     if model == "gmm":
         part = draw_part(data.shard, sizes[-1], finest_first(types)[0], rng)
-        path = _Path(part, sizes, options, sample_size, rng)
+        path = _Path(part, n_observed, sizes, options, sample_size, rng)
         scores, centers, mixtures = _along_mixtures(path, data, types, chosen)
     else:
-        path = _Path(data.shard, sizes, options, sample_size, rng)
+        path = _Path(data.shard, n_observed, sizes, options, sample_size, rng)
         scores, centers = _along_centers(path, data.dtype)
     if len(path.errors) < len(sizes):
         warnings.warn(
@@ -174,6 +178,8 @@ class _Path:
     """K-means centres of ascending numbers, and what they score."""
 
     shard: Shard
+    n_observed: float
+    """Rows that all weights stand for."""
     sizes: list[int]
     options: GrowingOptions
     sample_size: int
@@ -197,7 +203,7 @@ class _Path:
     def scores(self) -> list[Score]:
         """Of every number, without mixtures."""
         sizes, errors = np.array(self.sizes[: len(self.errors)]), np.array(self.errors)
-        ratios = variance_ratio(sizes, errors, float(self.shard.column_moments()[1].sum()), self.shard.n_rows)
+        ratios = variance_ratio(sizes, errors, float(self.shard.column_moments()[1].sum()), self.n_observed)
         columns = zip(
             sizes.tolist(), self.errors, elbow(sizes, errors).tolist(), self.silhouettes, ratios.tolist(), strict=True
         )
@@ -239,13 +245,13 @@ def _along_mixtures(
     """Scores, k-means centres and mixtures, of every number and type."""
     part, unit = path.shard, data.unit
     shard = part if part.n_rows == data.n_rows else data.shard
-    options = PathOptions(types, unit=unit)
+    options = PathOptions(types, unit=unit, n_numbers=len(path.sizes))
     if criterion in LOWER_IS_BETTER:
         options = replace(options, criterion=criterion)
     else:
         options = replace(options, may_leave=False)
     found = {candidate.key: candidate for candidate in fit_path(shard, part, path, options, path.rng)}
-    scores, centers, n_rows = list[Score](), list[NDArray[Any]](), unit * data.shard.total_weight
+    scores, centers, n_rows = list[Score](), list[NDArray[Any]](), path.n_observed
     for score, means in zip(path.scores(), path.centers, strict=True):
         for kind in types:
             candidate = found.get((score.n_clusters, kind))
@@ -268,7 +274,7 @@ def elbow(sizes: NDArray[Any], errors: F64) -> F64:
     return result
 
 
-def variance_ratio(sizes: NDArray[Any], errors: F64, spread: float, n_rows: int) -> F64:
+def variance_ratio(sizes: NDArray[Any], errors: F64, spread: float, n_rows: float) -> F64:
     """(spread − error) / (k − 1) by error / (N − k), `spread` the error of one cluster; NaN for one."""
     within = np.maximum(errors, max(spread * 1e-12, np.finfo(np.float64).tiny))  # as good as rounding allows
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from sklearn.metrics import silhouette_score
 
 import globular
 from globular.algorithms.kmeans.path import GrowingOptions, grow
+from globular.algorithms.mixtures.path import PathOptions, _Walk
 from globular.backends.cpu import CpuShard
 from globular.datasets import birch_grid, separated_mixture
 from globular.selection import Score, Selection, elbow, select, silhouette
@@ -88,6 +90,7 @@ def test_weights_are_repetitions() -> None:
     repeated = select(np.repeat(X, weights, axis=0), range(1, 7), model="gmm", random_state=0)
     assert weighted.best == repeated.best == 4
     assert weighted.scores[3].bic == pytest.approx(repeated.scores[3].bic, rel=1e-3)
+    assert weighted.scores[3].variance_ratio == pytest.approx(repeated.scores[3].variance_ratio, rel=1e-3)
 
 
 def test_rows_of_weight_zero_do_not_count() -> None:
@@ -144,6 +147,23 @@ def test_scores_of_a_part_are_refined_on_all_rows() -> None:
     assert (found.best, found.best_covariance_type) == (5, "diag")
     loop = globular.GaussianMixture(5, covariance_type="diag", random_state=0).fit(X)
     assert found.best_model_.bic(X) < loop.bic(X) + 1e-4 * abs(loop.bic(X))
+
+
+def test_a_type_that_could_not_catch_up_is_left() -> None:
+    options = PathOptions(("diag",), n_numbers=20)
+    anything: Any = object()
+    falls = [1000.0, 900.0, 820.0, 760.0, 710.0, 670.0]  # by 330 in five numbers, so by 924 in the 14 to come
+    for lowest, leaves in ((-200.0, False), (-300.0, True)):
+        walk = _Walk("diag", options)
+        for score in falls:
+            assert not walk.leaves(-1e9)  # too early to tell
+            walk.take(anything, score)
+        assert walk.leaves(lowest) is leaves
+        assert not walk.leaves(walk.lowest)  # it is the lowest itself
+    patient = _Walk("diag", replace(options, may_leave=False))
+    for score in falls:
+        patient.take(anything, score)
+    assert not patient.leaves(-1e9)
 
 
 def test_a_type_that_rises_for_long_is_left() -> None:

@@ -7,7 +7,8 @@ On a part of the rows that is enough for the largest number,
                                       for that type, and for the one whose score is lowest so far, the mixture of the
                                       number before with its best components in halves;
                                       a few EM steps each, and the best goes on until steps gain little
-                     a type whose score has been above its lowest for long is left
+                     a type whose score has been above its lowest for long is left, and one whose score would not
+                     come to be the lowest of all if it fell on as it did for long
 
 and then, over all rows, a *race*: all that were found are scored, and EM goes on with those that may still come out
 lowest, which are few. The lowest are searched for moves of components (`moves`), and for a pair that is better one.
@@ -45,12 +46,13 @@ from globular.seam.mixture_passes import Expect
 from globular.seam.passes import Assign
 from globular.seam.shard import Shard
 
-COMPARED = 2
+COMPARED = 1
 """EM steps after which starts are compared."""
 STEPS_AHEAD = 10
 """A mixture may still come out lowest if so many steps that gain as much as its last would make it so."""
 PATIENCE = 5
-"""Numbers in a row at which a type may score higher than at its best before it is left."""
+"""Numbers in a row at which a type may score higher than at its best before it is left; and those whose falls tell what
+is to come."""
 N_SEARCHED = 3
 """Mixtures of lowest score that are searched in vain before the search ends."""
 
@@ -111,6 +113,8 @@ class PathOptions:
     """What a unit of the shard's weights counts for in N."""
     may_leave: bool = True
     """Whether types that will hardly come out lowest are left."""
+    n_numbers: float = np.inf
+    """How many numbers of components there are: a type that falls has so many to catch up."""
     em: EMOptions = field(default_factory=EMOptions)
 
     def score(self, shard: Shard) -> Callable[[Candidate], float]:
@@ -168,7 +172,8 @@ def _walk(
     optimism = shard.n_rows / part.n_rows - 1.0  # a parameter that was fitted to the part promises that much too much
     score, walks = options.score(part), [_Walk(name, options) for name in finest_first(options.covariance_types)]
     for means in centers:
-        going = [walk for walk in walks if not walk.has_left]
+        lowest = min(walk.lowest for walk in walks)
+        going = [walk for walk in walks if not walk.leaves(lowest)]
         ahead = min(walk.last_score for walk in walks)
         hard = _hard_start(part, means, going[0].covariance_type, limits) if going else None
         finest: Candidate | None = None
@@ -200,10 +205,19 @@ class _Walk:
         return self._scores[-1] if self._scores else np.inf
 
     @property
-    def has_left(self) -> bool:
-        """Whether scores have been above their lowest for long."""
-        since = len(self._scores) - 1 - int(np.argmin(self._scores)) if self._scores else 0
-        return self._options.may_leave and since >= PATIENCE
+    def lowest(self) -> float:
+        """The lowest score so far."""
+        return min(self._scores, default=np.inf)
+
+    def leaves(self, lowest: float) -> bool:
+        """Whether scores have been above their lowest for long, or will hardly come down to the lowest of all types."""
+        n = len(self._scores)
+        if not self._options.may_leave or n <= PATIENCE:
+            return False
+        fall = (self._scores[-1 - PATIENCE] - self._scores[-1]) / PATIENCE
+        in_the_end = self._scores[-1] - fall * (self._options.n_numbers - n)
+        rises = n - 1 - int(np.argmin(self._scores)) >= PATIENCE
+        return rises or self.lowest > lowest < in_the_end
 
     def take(self, candidate: Candidate, score: float) -> None:
         """The mixture of the next number."""

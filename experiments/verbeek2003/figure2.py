@@ -172,9 +172,12 @@ def draw_picture(found: Mapping[str, Sweep], path: Path) -> None:
             speedups = [speedup(runs, unit) for runs in sweep.values()]
             left.plot(values, speedups, marker=marker, label=unit)
         left.set(xlabel=TITLES[letter], ylabel="speed-up", yscale="log")
+        left.yaxis.set_major_formatter("{x:g}")
         if letter == "N":
             left.set_xscale("log")
             left.minorticks_off()
+        else:
+            left.yaxis.set_minor_formatter("{x:g}")
         left.set_xticks(values, [f"{value:g}" if value < 1000 else f"{value / 1000:g}k" for value in values])
         places = np.arange(len(values))
         for shift, (name, color) in enumerate((("generator", "0.2"), ("em", "0.8"), ("chunky", "C0"))):

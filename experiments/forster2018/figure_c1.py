@@ -114,7 +114,8 @@ def draw(config: Config, found: Mapping[str, Runs], path: Path) -> None:
     panels[0, 0].set_ylabel("log-likelihood —, free energy - -")
     panels[1, 0].set_ylabel("quantization error per row")
     plain_ticks(panels[1, 0].yaxis)
-    panels[1, 0].legend(fontsize="small")
+    drawn = [panel for panel in panels[1] if panel.lines]
+    drawn[0].legend(fontsize="small")
     save_figure(figure, path)
 
 

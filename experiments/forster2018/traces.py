@@ -198,4 +198,4 @@ def _band(panel: Axes, runs: Runs, what: str, color: str, name: str, style: str 
 
 def _colors(n: int) -> tuple[str, ...]:
     """The last colour is always that of the exact algorithm."""
-    return COLORS[: n - 1] + COLORS[-1:]
+    return COLORS[: n - 1] + COLORS[-1:] if n else ()

@@ -106,7 +106,7 @@ def section(kept: Mapping[str, Any], picture: str) -> str:
             "Fig. 4, the curves of nmbatch, and Fig. 5, those without bounds:",
             f"![curves with bounds]({picture.replace('figure3', 'figure4')})",
             f"![curves without bounds]({picture.replace('figure3', 'figure5')})",
-            *([f"Not run: {', '.join(missing)}."] if missing else []),
+            *([f"Not run, for their time: {', '.join(missing)}."] if missing else []),
             claims_table(asked),
             tally(asked),
         ]

@@ -55,7 +55,7 @@ def section(kept: Mapping[str, Any], picture: str) -> str:
             ).text(f"{entry['provenance']} ({name})" for name, entry in kept.items()),
             f"![validation energy against seconds]({picture})",
             markdown_table(("", *(f"within {level:g} %" for level in LEVELS), "distances"), rows).rstrip(),
-            *([f"Not run: {', '.join(missing)}."] if missing else []),
+            *([f"Not run, for their time: {', '.join(missing)}."] if missing else []),
             claims_table(asked),
             tally(asked),
         ]

@@ -73,6 +73,8 @@ def test_values_of_keywords_exist() -> None:
 def test_faiss_keywords_exist() -> None:
     faiss = pytest.importorskip("faiss", reason="faiss-cpu is not installed")
     known = dir(faiss.ClusteringParameters())
+    if "init_method" not in known:
+        pytest.skip("the table has keywords of a newer faiss")
     for left, *_ in rows("faiss.Kmeans"):
         for name in KEYWORD.findall(left):
             assert name in known, name

@@ -83,9 +83,9 @@ class _Starter(Listener):
         self._process: subprocess.Popen[bytes] | None = None
 
     def on_start(self, event: Any) -> None:
-        if self._arguments:
-            command = [sys.executable, "-P", "-c", PROGRAM, *self._arguments]
-            self._arguments = []
+        arguments, self._arguments = self._arguments, []
+        if arguments and _pays():
+            command = [sys.executable, "-P", "-c", PROGRAM, *arguments]
             with contextlib.suppress(OSError):
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -106,7 +106,7 @@ class _Starter(Listener):
 @contextlib.contextmanager
 def compiling_ahead(shard: Any, stages: Sequence[str]) -> Iterator[None]:
     """While this holds, the first kernel that has to be compiled has those of these stages compiled beside it."""
-    if not (isinstance(shard, CpuShard) and isinstance(shard.rows, DenseRows) and stages and _pays()):
+    if not (isinstance(shard, CpuShard) and isinstance(shard.rows, DenseRows) and stages):
         yield
         return
     starter = _Starter(shard.rows.dtype.name, str(min(shard.n_columns, MOST_COLUMNS)), *stages)

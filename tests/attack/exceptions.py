@@ -100,7 +100,7 @@ _REASONS = {
         algorithms.infinite.data: _MOST _START_DEPTH
         algorithms.infinite.infinite: _STALE _COLD _PRIOR_UPDATES
         algorithms.infinite.merges: _NEIGHBOURS
-        algorithms.infinite.run: VANISHED _ENOUGH _MANY_MORE _ROWS_PER_COLUMN _REFINE_EVERY
+        algorithms.infinite.run: _LAST VANISHED _ENOUGH _MANY_MORE _ROWS_PER_COLUMN _REFINE_EVERY
         algorithms.infinite.sowing: _ROWS_PER_MEAN _STEPS _STEADY
         algorithms.infinite.energies: COLD
         algorithms.infinite.splits: _STEADY _CAUTION

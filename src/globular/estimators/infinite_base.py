@@ -39,7 +39,7 @@ NESTED_COMPONENTS, FIXED_COMPONENTS = 1000, 20
 """What `max_components=None` comes to."""
 MOST_ROWS = 2.0**53
 """Beyond, one row more is no longer another number."""
-POLISHING_STEPS, TIMES_SOWN = 30, 2
+POLISHING_STEPS, TIMES_SOWN = 60, 2
 SMALLEST_LEAF, LARGEST_LEAF, MOST_LEAVES = 16, 512, 2048
 
 

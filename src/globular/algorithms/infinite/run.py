@@ -42,6 +42,8 @@ _MERGED_ROWS = 1000
 """Rows of a component that trials of merges look at: a rise per row that counts is seen in so many."""
 _ROWS_PER_COLUMN = 2
 """Rows a column that components of another start hold in the mean, at least."""
+_LAST = 0.3
+"""Polishing goes on until a step adds less than this part of `tol`: under a prior EM takes smaller steps."""
 _REFINE_EVERY = 3
 """Cycles from one expansion of the tree to the next, as in the paper."""
 
@@ -205,7 +207,7 @@ class VariationalRun:
         for left in reversed(range(self._options.n_polishing)):
             state, _, statistics = self._polished(state)
             self._iteration += 1
-            settled = statistics.log_likelihood - before < self._options.tol * self.total_weight
+            settled = statistics.log_likelihood - before < _LAST * self._options.tol * self.total_weight
             before = statistics.log_likelihood
             stopped = (
                 reason if left == 0 or settled else "max_iter" if self._iteration == self._options.max_iter else ""
@@ -264,7 +266,7 @@ class VariationalRun:
         before = -np.inf
         for _ in range(self._options.n_polishing):
             state, predictive, statistics = self._polished(state)
-            if statistics.log_likelihood - before < self._options.tol * self.total_weight:
+            if statistics.log_likelihood - before < _LAST * self._options.tol * self.total_weight:
                 break
             before = statistics.log_likelihood
         return state, best_strength(self._data.shard, predictive, statistics, fitted, self._alpha)

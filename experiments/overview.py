@@ -36,15 +36,16 @@ PAPERS = {
 }
 ITEMS = (
     Item("forster2018", "Table 2", ("table2",),
-         "KDD and BIRCH are the paper's; SONG (nine rows) is not to be had here: not run. Reasons in its remarks"),
+         "KDD and BIRCH are the paper's; SONG (nine rows) is not to be had here: not run. Two errors are outside, "
+         "reasons not found"),
     Item("forster2018", "Fig. 2", ("figure2",),
          "the paper's data. var-k-means-S G = 3 fails, in a plain transcription too; the figure may not have it"),
     Item("forster2018", "Fig. 3", ("figure3",),
-         "the paper's data. With C = 25 var-GMM-S 5 + 1 ends in local optima a little above k-means"),
+         "the paper's data. With C = 25 var-GMM-S 5 + 1 never passes k-means: reason not found"),
     Item("forster2018", "Fig. C.1", ("figure-c1-birch", "figure-c1-kdd"),
          "the paper's data; on KDD one run, and not of all"),
     Item("kurihara2006", "Fig. 1", ("figure 1",),
-         "the paper's data. With so few rows time goes to trials and matrices, which do not grow with N"),
+         "the paper's data. Fast-VIM's time hardly grows with so few rows; forced splits raise F"),
     Item("kurihara2006", "Fig. 2", ("figure 2",),
          "the paper's data. Given the tree, Fast-VIM's time hardly grows with N, and VIM's by less than N"),
     Item("kurihara2006", "Fig. 3", ("figure 3",),

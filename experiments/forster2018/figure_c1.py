@@ -92,8 +92,8 @@ def measure(config: Config, folder: Path, *, quick: bool = False, only: str = ""
 
 
 def by_size(config: Config, found: Mapping[str, Runs], kind: Kind, how: str) -> dict[str, Runs]:
-    """The curves of one algorithm that there are."""
-    return {f"G = {name.split('=')[1]}": found[name] for name in config.curves(kind, how) if len(found[name])}
+    """The curves of one algorithm, those without a run among them: every G keeps its colour."""
+    return {f"G = {name.split('=')[1]}": found[name] for name in config.curves(kind, how)}
 
 
 def draw(config: Config, found: Mapping[str, Runs], path: Path) -> None:

@@ -128,12 +128,11 @@ _BANDS = (
 
 
 FINDINGS = {
-    ("kdd", "var-k-means-S G=2"): "below the paper's in every run: too few neighbours to get far from the start, and "
-    "seeds are others",
-    ("birch-4096", "var-GMM-S G=5 + 1"): "above the paper's; the length of the warm-up is that of var-k-means-S, and "
-    "was not tuned for mixtures",
+    ("kdd", "var-k-means-S G=2"): "below the paper's in every run; the reason was not found",
+    ("birch-4096", "var-GMM-S G=5 + 1"): "above the paper's; the reason was not found. The length of the warm-up is "
+    "that of var-k-means-S; whether another one ends lower was not tried",
 }
-"""Why an error is outside its band, as far as it is known."""
+"""What is known of errors outside their bands."""
 
 
 def claims(problem: Problem, kept: dict[str, Any] | None) -> list[Claim]:

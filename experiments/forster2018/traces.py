@@ -164,6 +164,8 @@ def add_runs(
 def draw_errors(panel: Axes, found: Mapping[str, Runs]) -> None:
     """Mean error with its standard error, and the run that ends lowest dotted."""
     for color, (name, runs) in zip(_colors(len(found)), found.items(), strict=True):
+        if not len(runs):
+            continue
         _band(panel, runs, "errors", color, name)
         t = np.flatnonzero(np.isfinite(runs.best))
         panel.plot(t, runs.best[t], ":", color=color, linewidth=1)
@@ -174,6 +176,8 @@ def draw_errors(panel: Axes, found: Mapping[str, Runs]) -> None:
 def draw_bounds(panel: Axes, found: Mapping[str, Runs]) -> None:
     """Mean log-likelihood solid, mean free energy dashed, both per row."""
     for color, (name, runs) in zip(_colors(len(found)), found.items(), strict=True):
+        if not len(runs):
+            continue
         _band(panel, runs, "log_likelihoods", color, name)
         _band(panel, runs, "free_energies", color, "", style="--")
     panel.set_xlabel("iteration")
@@ -198,4 +202,4 @@ def _band(panel: Axes, runs: Runs, what: str, color: str, name: str, style: str 
 
 def _colors(n: int) -> tuple[str, ...]:
     """The last colour is always that of the exact algorithm."""
-    return COLORS[: n - 1] + COLORS[-1:] if n else ()
+    return COLORS[: n - 1] + COLORS[-1:]

@@ -187,6 +187,25 @@ def test_what_is_refused() -> None:
         model.fit(csr_array(X))
 
 
+def test_noise_that_is_correlated_alike_in_all_components_is_told_better() -> None:
+    random = np.random.default_rng(0)
+    T = np.eye(15) - np.diag(np.full(14, 0.9), -1)
+    X = rows(3000) + (np.linalg.inv(T) @ random.normal(size=(15, 3000))).T
+    shared, alone = (
+        LowRankGaussianMixture(6, 2, correlated_noise=each, random_state=0).fit(X[:2000]) for each in (True, False)
+    )
+    assert shared.score(X[2000:]) > alone.score(X[2000:]) + 0.5
+    assert shared._n_parameters() == alone._n_parameters() + 15 * 14 // 2
+    assert not hasattr(alone, "noise_regressions_")
+    single = LowRankGaussianMixture(6, 2, random_state=0).fit(X[:2000].astype(np.float32))
+    assert single.score(X[2000:].astype(np.float32)) == pytest.approx(shared.score(X[2000:]), abs=0.1)
+    clean = shared.reconstruct(X, noise_std=1.0, exact=False)
+    assert clean.shape == X.shape and np.isfinite(clean).all()
+    shared.noise_regressions_ = shared.noise_regressions_.T
+    with pytest.raises(ValueError, match="noise_regressions_ must be lower triangular"):
+        shared.predict(X)
+
+
 @pytest.mark.parametrize("n", [1, 15, 20])
 def test_as_many_factors_as_columns(n: int, tmp_path: Path) -> None:
     X = rows(300)

@@ -205,7 +205,8 @@ class VariationalRun:
         state = self._searched(state, density, fitted, rng)
         before = -np.inf
         for left in reversed(range(self._options.n_polishing)):
-            state, _, statistics = self._polished(state)
+            predictive, statistics = self._expected(state)
+            state = self._after(state, predictive, statistics)
             self._iteration += 1
             settled = statistics.log_likelihood - before < _LAST * self._options.tol * self.total_weight
             before = statistics.log_likelihood
@@ -219,23 +220,25 @@ class VariationalRun:
             yield Step(self._iteration, -state.F, n_distances, None, state.mixture, stopped)
         return state
 
-    def _polished(self, state: State) -> tuple[State, GaussianParameters, SoftStatistics]:
-        """One step of EM by predictive densities, those densities, and what it has summed up."""
+    def _expected(self, state: State) -> tuple[GaussianParameters, SoftStatistics]:
+        """Predictive densities, and what an E-step by them sums up."""
         predictive = _predictive(state)
         assert predictive is not None
         statistics = self._data.e_step(predictive, state.arrangement)
         self._n_distances += statistics.n_distances
+        return predictive, statistics
+
+    def _after(self, state: State, predictive: GaussianParameters, statistics: SoftStatistics) -> State:
+        """The state after the M-step that belongs to it, under the prior as it is."""
         moments = Moments.from_pass(predictive, statistics)
-        after = self._state(moments, 0.0, state.rejected_at, state.arrangement, state.F)
-        return after, predictive, statistics
+        return self._state(moments, 0.0, state.rejected_at, state.arrangement, state.F)
 
     def _weakened(self, state: State) -> tuple[State, float]:
         """One step under the prior that rows left out speak for, and their density."""
-        after, predictive, statistics = self._polished(state)
+        predictive, statistics = self._expected(state)
         chosen = best_strength(self._data.shard, predictive, statistics, self.prior, self._alpha)
         self.prior = chosen.prior
-        moments = Moments.from_pass(predictive, statistics)
-        return self._state(moments, 0.0, after.rejected_at, after.arrangement, after.F), chosen.log_density
+        return self._after(state, predictive, statistics), chosen.log_density
 
     def _searched(self, state: State, density: float, fitted: Prior, rng: np.random.Generator) -> State:
         """The state, or one from where EM would begin with as many components, if rows left out are denser there.
@@ -265,7 +268,8 @@ class VariationalRun:
         """
         before = -np.inf
         for _ in range(self._options.n_polishing):
-            state, predictive, statistics = self._polished(state)
+            predictive, statistics = self._expected(state)
+            state = self._after(state, predictive, statistics)
             if statistics.log_likelihood - before < _LAST * self._options.tol * self.total_weight:
                 break
             before = statistics.log_likelihood

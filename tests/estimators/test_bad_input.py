@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,17 @@ import pytest
 from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
-from globular import GaussianMixture, KMeans, NestedMiniBatchKMeans, VariationalGaussianMixture, VariationalKMeans
+from globular import (
+    GaussianMixture,
+    InfiniteGaussianMixture,
+    InfiniteMultinomialMixture,
+    KMeans,
+    NestedMiniBatchKMeans,
+    VariationalGaussianMixture,
+    VariationalKMeans,
+    coresets,
+    datasets,
+)
 from globular.backends.dask.partitions import rows_from_chunk
 from globular.data.open import as_source
 from globular.errors import DataError, MemoryBudgetError
@@ -19,6 +30,7 @@ from globular.estimators import inputs
 from globular.export import centers_from
 from globular.io import open_source
 from globular.seeding import kmeans_plus_plus
+from globular.selection import select
 from makers import blobs
 
 X = blobs(n=30, D=3)
@@ -175,7 +187,7 @@ BAD_PARAMETERS: list[tuple[str, Any]] = [
     *(("tol", value) for value in (-1e-9, "small", None, np.nan)),
     *(("max_time", value) for value in (0, -1.0, "long", np.nan)),
     *(("n_threads", value) for value in (0, -2, 1.5, "2", True)),
-    *(("random_state", value) for value in (-1, "seed", 1.5)),
+    *(("random_state", value) for value in (-1, "seed", 1.5, True)),
     *(("warm_start", value) for value in ("yes", None)),
     *(("verbose", value) for value in ("much", -1)),
     *(("callbacks", value) for value in (5, ["progress"], [None])),
@@ -187,6 +199,31 @@ def test_bad_parameters(name: str, value: Any) -> None:
     parameters = {"n_clusters": 2, name: value}
     with pytest.raises((ValueError, TypeError), match=name):
         KMeans(**parameters).fit(X)
+
+
+SEEDED: dict[str, Callable[[Any], object]] = {
+    "a mixture": lambda seed: GaussianMixture(2, random_state=seed).fit(X),
+    "an infinite mixture": lambda seed: InfiniteGaussianMixture(random_state=seed).fit(X),
+    "a seeding": lambda seed: kmeans_plus_plus(X, 2, random_state=seed),
+    "a coreset": lambda seed: coresets.coreset(X, 9, random_state=seed),
+    "a choice": lambda seed: select(X, [2], random_state=seed),
+    "a data set": lambda seed: datasets.birch_grid(3, 4, random_state=seed),
+}
+
+
+@pytest.mark.parametrize("call", SEEDED.values(), ids=list(SEEDED))
+def test_a_boolean_is_no_seed(call: Callable[[Any], object]) -> None:
+    with pytest.raises(ValueError, match=r"random_state.*True"):
+        call(True)
+
+
+@pytest.mark.parametrize("n_samples", [True, 0, -1, 2.5, "3", None])
+@pytest.mark.parametrize("kind", [GaussianMixture, InfiniteGaussianMixture, InfiniteMultinomialMixture])
+def test_bad_numbers_of_rows_to_draw(kind: type[Any], n_samples: Any) -> None:
+    model = kind(random_state=0).fit(np.arange(60.0).reshape(20, 3))
+    with pytest.raises(ValueError, match=r"Invalid value for 'n_samples'.*whole number of at least 1"):
+        model.sample(n_samples)
+    assert len(model.sample(np.int64(2))[0]) == 2
 
 
 BAD_STARTS: dict[str, Any] = {

@@ -7,7 +7,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
-from operator import index
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -22,10 +21,11 @@ from globular.algorithms.mixtures import chunky, em, nested
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.steps import Step, in_units, mapped, result_of
 from globular.backends.registry import compiling_ahead
+from globular.estimators.arguments import checked_limit, rows_to_draw
 from globular.estimators.base import Estimator
 from globular.estimators.devices import where_x_is
 from globular.estimators.distributed import lazily
-from globular.estimators.fitted import check_common, check_components, check_indices, checked_floats, checked_limit
+from globular.estimators.fitted import check_common, check_components, check_indices, checked_floats
 from globular.estimators.inputs import Input, mean_variance, open_input
 from globular.estimators.memory import check_allocation, mixture_bytes
 from globular.estimators.mixture_starts import GivenStart
@@ -288,7 +288,7 @@ class MixtureEstimator(DensityMixin, Estimator):
         """The labels, −1 for rows of less density; `how` to score them."""
         if min_log_density is None:
             return labels
-        labels[self.score_samples(X, **how) < checked_limit(min_log_density, "min_log_density")] = -1
+        labels[self.score_samples(X, **how) < checked_limit("min_log_density", min_log_density)] = -1
         return labels
 
     @lazily
@@ -327,10 +327,7 @@ class MixtureEstimator(DensityMixin, Estimator):
             The component of every row.
         """
         check_is_fitted(self)
-        n_rows = index(n_samples)
-        if n_rows < 1:
-            raise ValueError(f"Invalid value for 'n_samples': {n_samples!r}, it must be at least 1")
-        return self._mixture().sample(n_rows, check_random_state(self.random_state))
+        return self._mixture().sample(rows_to_draw(n_samples), check_random_state(self.random_state))
 
     def _open(self, X: Any, sample_weight: Any, *, reset: bool) -> Input:
         return open_input(

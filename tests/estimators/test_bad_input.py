@@ -26,7 +26,7 @@ from globular import (
 from globular.backends.dask.partitions import rows_from_chunk
 from globular.data.open import as_source
 from globular.errors import DataError, MemoryBudgetError
-from globular.estimators import inputs
+from globular.estimators import inputs, validation
 from globular.export import centers_from
 from globular.io import open_source
 from globular.seeding import kmeans_plus_plus
@@ -94,7 +94,8 @@ def test_bad_rows(name: str) -> None:
 
 ARRAYS: dict[str, Any] = {
     **{
-        np.dtype(dtype).name: np.abs(X).astype(dtype) for dtype in (*inputs.REAL_DTYPES, np.longdouble, complex, object)
+        np.dtype(dtype).name: np.abs(X).astype(dtype)
+        for dtype in (*validation.REAL_DTYPES, np.longdouble, complex, object)
     },
     **{name: given for name, (given, _) in BAD_ROWS.items() if type(given) is np.ndarray},
     "Fortran order": np.asfortranarray(X),
@@ -122,25 +123,25 @@ def test_arrays_taken_as_they_are_are_those_that_scikit_learn_takes_as_they_are(
         model = KMeans(1)
         model.n_features_in_ = 3
         try:
-            rows = inputs._validate(model, given, None, reset=reset, accept_sparse=True, n_threads=1)
+            rows = validation.validated(model, given, None, reset=reset, accept_sparse=True, n_threads=1)
         except (ValueError, TypeError) as error:
             return type(error), str(error), vars(model)
         return rows is given, rows.dtype, rows.flags.c_contiguous, rows.tolist(), vars(model)
 
     short = outcome()
-    monkeypatch.setattr(inputs, "_is_plain", lambda *_: False)
+    monkeypatch.setattr(validation, "_is_plain", lambda *_: False)
     assert short == outcome()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_infinity_in_the_last_of_many_numbers(bad: float, n_threads: int) -> None:
-    given = np.zeros((inputs.SUMMED_AT_ONCE // 8 + 1, 8), dtype=np.float32)
+    given = np.zeros((validation.SUMMED_AT_ONCE // 8 + 1, 8), dtype=np.float32)
     given[0], given[1] = 3e38, -3e38  # what overflows is looked at more closely, and is no error
-    assert inputs._validate(KMeans(1), given, None, reset=True, accept_sparse=True, n_threads=n_threads) is given
+    assert validation.validated(KMeans(1), given, None, reset=True, accept_sparse=True, n_threads=n_threads) is given
     given[-1, -1] = bad
     with pytest.raises(ValueError, match=f"row {len(given) - 1}"):
-        inputs._validate(KMeans(1), given, None, reset=True, accept_sparse=True, n_threads=n_threads)
+        validation.validated(KMeans(1), given, None, reset=True, accept_sparse=True, n_threads=n_threads)
 
 
 def test_names_of_columns_are_noted_compared_and_forgotten() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.kernels.compile import inline, kernel
-from globular.kernels.neighborhoods import HORIZON, flush_table, write_pair
+from globular.kernels.group_tables import HORIZON, flush_table, write_pair
 from globular.kernels.queue import take_number
 from globular.kernels.random import random_cluster, random_outside
 

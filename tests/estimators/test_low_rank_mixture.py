@@ -146,6 +146,15 @@ def test_float32_and_weights() -> None:
     assert len(weighted.labels_) == len(X)
 
 
+@pytest.mark.parametrize("far", [1.0, 1e5])
+def test_a_far_row_does_not_blur_the_others_in_float32(far: float) -> None:
+    """The copy of the rows in coordinates of the noise has more digits where they would be lost."""
+    X = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
+    X[-1] *= far
+    model = LowRankGaussianMixture(2, 1, random_state=0).fit(X)
+    np.testing.assert_allclose(model.score_samples(X), model.score_samples(X.astype(np.float64)), rtol=1e-4, atol=1e-4)
+
+
 def test_what_was_saved_says_the_same(fitted: Any, tmp_path: Path) -> None:
     model, X = fitted
     again = globular.load(globular.save(model, tmp_path / "model"))

@@ -11,13 +11,13 @@ from scipy.special import logsumexp
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu import shard as cpu_shard
 from globular.backends.cpu.expect import blocks as expect_blocks
-from globular.backends.cpu.expect.blocks import statistics_of
+from globular.backends.cpu.expect.blocks import ChunkBlocks, statistics_of
 from globular.backends.cpu.expect.pairs import look_at_all
 from globular.backends.tree import expect as tree_expect
 from globular.kernels import blas
 from globular.kernels.chunks import cell_divergences
 from globular.kernels.compile import kernel
-from globular.kernels.pairs import FEW_COLUMNS
+from globular.kernels.differences import FEW_COLUMNS
 from globular.kernels.queue import new_queue
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import SoftStatistics
@@ -115,6 +115,27 @@ def test_pairs_of_all_components_give_the_sums_of_all_components(kind: str, D: i
     assert_alike(one, shards[0].run(Expect(mixture)), 1e-10)
     for name in NAMES:
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
+
+
+@pytest.mark.parametrize("kind", ["full", "diag"])
+@pytest.mark.parametrize("D", [1, FEW_COLUMNS, FEW_COLUMNS + 1])
+def test_differences_say_what_products_of_features_say(kind: str, D: int) -> None:
+    """Lengths and moments about the means, with more rows than a tile and rows that move nothing."""
+    rows = np.random.default_rng(1).normal(size=(700, D))
+    mixture = some_mixture(rows, kind)
+    blocks = [ChunkBlocks(mixture, np.zeros(D), by_differences=each) for each in (True, False)]
+    assert [len(each.tight) for each in blocks] == [5, 0]
+    observed = [each.rows(rows, np.empty(0)) for each in blocks]
+    np.testing.assert_allclose(*(each.log_joint(seen) for each, seen in zip(blocks, observed, strict=True)), rtol=1e-9)
+    one, two = (
+        each.statistics(each.moments(seen, np.empty(0)), len(rows)) for each, seen in zip(blocks, observed, strict=True)
+    )
+    assert_alike(one, two, 1e-9)
+    q = blocks[0].posterior(observed[0])[0]
+    few = blocks[0].statistics(blocks[0].moments(observed[0], np.empty(0), least=0.3), len(rows))
+    moved = np.where(q > 0.3, q, 0.0)
+    np.testing.assert_allclose(few.sums, moved.T @ rows - moved.sum(axis=0)[:, None] * mixture.means, atol=1e-9)
+    np.testing.assert_allclose(few.counts, one.counts, rtol=1e-12)
 
 
 def test_divergences_of_cells() -> None:

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from globular.kernels.blas import add_product, add_symmetric
+from globular.kernels.blas import add_product
 from globular.kernels.compile import inline, kernel
-from globular.kernels.joint import TILE, joint_block, load_features, per_weight, scale_lines, softmax_block
+from globular.kernels.differences import TILE, add_moments, put_difference
+from globular.kernels.joint import joint_block, load_features, per_weight, scale_lines, softmax_block
 from globular.kernels.queue import take_number
 
 NOTHING = 1e-20
@@ -85,7 +86,7 @@ def add_tight(
 ) -> None:
     """Moments of tight components about their means; rows with no share to speak of cost nothing. O(n·T·S)."""
     T, D = form.means.shape
-    last, away = scatter.shape[1] - 1, block.away
+    differences = block.differences
     for t in range(T):
         shares = block.joint[form.tight[t]]
         m, largest = 0, 0.0
@@ -95,23 +96,17 @@ def add_tight(
             share = shares[i]
             if share <= max(least * weight_of(counted, first + i), NOTHING * largest):
                 continue
-            root = np.sqrt(share)
             for d in range(D):
-                difference = features[at + i, d] - form.means[t, d]
-                sums[t, d] += share * difference
-                away[m, d] = root * difference
+                put_difference(differences, m, d, features[at + i, d] - form.means[t, d])
+            differences.values[m] = share
             if observed.scatter.shape[1]:
                 add_spread(observed, first + i, share, form, scatter, t, D)
-            if form.factors.shape[1]:
-                m += 1
-                if m == TILE:
-                    add_symmetric(form.symmetric, away, m, scatter, t)
-                    m = 0
-            else:
-                for d in range(D):
-                    scatter[t, min(d, last)] += away[0, d] * away[0, d]
+            m += 1
+            if m == TILE:
+                add_moments(differences, m, form, t, sums, scatter)
+                m = 0
         if m:
-            add_symmetric(form.symmetric, away, m, scatter, t)
+            add_moments(differences, m, form, t, sums, scatter)
 
 
 @inline

@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from globular.kernels.blas import multiply_by_triangle, multiply_rows
+from globular.kernels.blas import multiply_rows
 from globular.kernels.compile import inline, kernel
+from globular.kernels.differences import TILE, find_lengths, put_difference
 from globular.kernels.rows import bits_float, float_bits
 
-TILE = 128
-"""Rows whose differences from a mean are multiplied at once, and whose exponentials are taken at once."""
 _INVERSE_LN2 = 1.0 / math.log(2.0)
 _LN2 = math.log(2.0)
 _UNDERFLOW = -708.0  # exp of anything below is not a normal number; it counts as zero
@@ -62,7 +61,7 @@ class Block(NamedTuple):
     largest: Any  # (B,)
     densities: Any  # (B,)
     totals: Any  # (B,)
-    away: Any  # (TILE, D) differences; (1, D) where none are multiplied
+    differences: Any  # a `kernels.differences.Differences`
 
 
 @kernel
@@ -111,14 +110,6 @@ def per_weight(observed: Any, i: int) -> float:
     return 1.0 / weight if weight > 0.0 else 0.0
 
 
-@inline
-def load_differences(features: Any, at: int, n: int, means: Any, t: int, away: Any) -> None:
-    """away[i] = x − μ of n rows. O(n·D)."""
-    for i in range(n):
-        for d in range(means.shape[1]):
-            away[i, d] = features[at + i, d] - means[t, d]
-
-
 @kernel
 def tight_joint(
     observed: Any,  # IN
@@ -128,31 +119,21 @@ def tight_joint(
     at: int,  # IN  where those of the first row are
     form: Any,  # IN
     with_scatter: bool,  # IN
-    away: Any,  # scratch
+    differences: Any,  # scratch
     joint: Any,  # OUT (C, ≥ n), the lines of tight components
 ) -> None:
     """⟨log p(c, x)⟩ of tight components from differences. O(n·T·S)."""
     T, D = form.means.shape
-    last = form.precisions.shape[1] - 1
     for t in range(T):
         line = joint[form.tight[t]]
         for begin in range(0, n, TILE):
             m = n - begin if n - begin < TILE else TILE
-            if form.factors.shape[1]:
-                load_differences(features, at + begin, m, form.means, t, away)
-                multiply_by_triangle(form.triangular, form.factors, t, away, m)
-                for i in range(m):
-                    total = 0.0
-                    for d in range(D):
-                        total += away[i, d] * away[i, d]
-                    line[begin + i] = total
-            else:
-                for i in range(m):
-                    total = 0.0
-                    for d in range(D):
-                        difference = features[at + begin + i, d] - form.means[t, d]
-                        total += form.precisions[t, min(d, last)] * difference * difference
-                    line[begin + i] = total
+            for i in range(m):
+                for d in range(D):
+                    put_difference(differences, i, d, features[at + begin + i, d] - form.means[t, d])
+            find_lengths(differences, m, form, t)
+            for i in range(m):
+                line[begin + i] = differences.values[i]
         if with_scatter and observed.scatter.shape[1]:
             for i in range(n):
                 total = 0.0
@@ -181,7 +162,7 @@ def joint_block(
         load_features(observed, first, n, form.offset, with_scatter, block.features)
     if form.tight.shape[0] < form.coefficients.shape[0]:
         multiply_rows(form.coefficients, 0, form.coefficients.shape[0], features, at, n, joint)
-    tight_joint(observed, first, n, features, at, form, with_scatter, block.away, joint)
+    tight_joint(observed, first, n, features, at, form, with_scatter, block.differences, joint)
 
 
 @inline

@@ -1,9 +1,7 @@
 """Pairs (row, component): log-densities of a Gaussian mixture and its moments, where most pairs do not matter.
 
 Pairs lie in the order of rows. Of the pairs of a block of rows those of a component are brought together, so that
-differences from one mean are matrix products; see `kernels.expect` for how spans and sums go. Where columns are few the
-differences have a line for every column, and products are loops along it: BLAS would take a lock for each of them, at
-which many threads wait.
+differences from one mean are matrix products (`kernels.differences`); see `kernels.expect` for how spans and sums go.
 """
 
 from __future__ import annotations
@@ -12,18 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from globular.kernels.blas import add_symmetric, multiply_by_triangle
 from globular.kernels.compile import inline, kernel
+from globular.kernels.differences import TILE, add_moments, find_lengths, put_difference
 from globular.kernels.expect import find_largest, weight_of
-from globular.kernels.joint import TILE, exponential, joint_block, load_features
+from globular.kernels.joint import exponential, joint_block, load_features
 from globular.kernels.queue import take_number
 
 PAIRS_AT_ONCE = 1 << 14
 """Pairs of a block; one row has no more than there are components."""
-FEW_COLUMNS = 12
-"""Most columns whose differences lie in lines."""
-SPARE = 2
-"""Lines for other things beside those of the columns."""
 
 
 class PairList(NamedTuple):
@@ -41,8 +35,7 @@ class PairBlock(NamedTuple):
     owners: Any  # (capacity,) int64: the row of each, by its place in the list
     order: Any  # (capacity,) int64: pairs by component
     ends: Any  # (C + 1,) where the pairs of each component end
-    away: Any  # (TILE, D), or (0, D) where columns are few
-    lines: Any  # (D + SPARE, TILE) where they are, else (0, TILE)
+    differences: Any  # a `kernels.differences.Differences`
 
 
 @kernel
@@ -69,75 +62,12 @@ def sort_pairs(
 
 @inline
 def load_pairs(x: Any, scales: Any, pairs: Any, block: Any, begin: int, m: int, form: Any, c: int) -> None:
-    """block.away[k] = x − μ_c of m pairs from the given one on. O(m·D)."""
+    """x − μ_c of m pairs from the given one on. O(m·D)."""
     for k in range(m):
         i = pairs.numbers[block.owners[block.order[begin + k]]]
         scale = scales[i] if scales.shape[0] else 1.0
         for d in range(x.shape[1]):
-            block.away[k, d] = (scale * x[i, d] - form.offset[d]) - form.means[c, d]
-
-
-@inline
-def squared_length(away: Any, k: int, form: Any, c: int) -> float:
-    """Of a difference that is multiplied by the factor already, or in units of the variances. O(D)."""
-    D, last = away.shape[1], form.precisions.shape[1] - 1
-    total = 0.0
-    if form.factors.shape[1]:
-        for d in range(D):
-            total += away[k, d] * away[k, d]
-    else:
-        for d in range(D):
-            total += form.precisions[c, min(d, last)] * away[k, d] * away[k, d]
-    return total
-
-
-@inline
-def load_lines(x: Any, scales: Any, pairs: Any, block: Any, begin: int, m: int, form: Any, c: int) -> None:
-    """block.lines[:, k] = x − μ_c of m pairs from the given one on. O(m·D)."""
-    for k in range(m):
-        i = pairs.numbers[block.owners[block.order[begin + k]]]
-        scale = scales[i] if scales.shape[0] else 1.0
-        for d in range(x.shape[1]):
-            block.lines[d, k] = (scale * x[i, d] - form.offset[d]) - form.means[c, d]
-
-
-@inline
-def squared_lengths(lines: Any, m: int, form: Any, c: int) -> None:
-    """The last line becomes (x − μ)ᵀ Σ⁻¹ (x − μ) of m differences. O(m·S)."""
-    D, last = lines.shape[0] - SPARE, form.precisions.shape[1] - 1
-    entry, total = lines[D, :m], lines[D + 1, :m]
-    total[:] = 0.0
-    for d in range(D):
-        if form.factors.shape[1]:
-            entry[:] = 0.0
-            for e in range(d + 1):
-                factor, line = form.factors[c, e * D + d], lines[e, :m]
-                for k in range(m):
-                    entry[k] += factor * line[k]
-            for k in range(m):
-                total[k] += entry[k] * entry[k]
-        else:
-            factor, line = form.precisions[c, min(d, last)], lines[d, :m]
-            for k in range(m):
-                total[k] += factor * line[k] * line[k]
-
-
-@inline
-def add_lines(lines: Any, m: int, form: Any, c: int, sums: Any, scatter: Any) -> None:
-    """Add m differences, whose weights are the last line, to the sums of a component and to its scatter. O(m·S)."""
-    D, last = lines.shape[0] - SPARE, scatter.shape[1] - 1
-    scaled, weights = lines[D, :m], lines[D + 1, :m]
-    for d in range(D):
-        line, total = lines[d, :m], 0.0
-        for k in range(m):
-            scaled[k] = weights[k] * line[k]
-            total += scaled[k]
-        sums[c, d] += total
-        for e in range(d, D if form.factors.shape[1] else d + 1):
-            other, total = lines[e, :m], 0.0
-            for k in range(m):
-                total += scaled[k] * other[k]
-            scatter[c, d * D + e if form.factors.shape[1] else min(d, last)] += total
+            put_difference(block.differences, k, d, (scale * x[i, d] - form.offset[d]) - form.means[c, d])
 
 
 @kernel
@@ -156,16 +86,10 @@ def share_pairs(
     for c in range(form.means.shape[0]):
         while begin < block.ends[c]:
             m = min(TILE, block.ends[c] - begin)
-            if block.lines.shape[0]:
-                load_lines(x, scales, pairs, block, begin, m, form, c)
-                squared_lengths(block.lines, m, form, c)
-            else:
-                load_pairs(x, scales, pairs, block, begin, m, form, c)
-                if form.factors.shape[1]:
-                    multiply_by_triangle(form.triangular, form.factors, c, block.away, m)
+            load_pairs(x, scales, pairs, block, begin, m, form, c)
+            find_lengths(block.differences, m, form, c)
             for k in range(m):
-                length = block.lines[-1, k] if block.lines.shape[0] else squared_length(block.away, k, form, c)
-                block.values[block.order[begin + k]] = form.constants[c] - 0.5 * length
+                block.values[block.order[begin + k]] = form.constants[c] - 0.5 * block.differences.values[k]
             begin += m
     start = pairs.starts[first]
     for r in range(first, last):
@@ -200,33 +124,15 @@ def add_pairs(
     scatter: Any,  # IN/OUT (C, S), or (C, D²) of which upper triangles are written
 ) -> None:
     """Moments of a block about the means. O(pairs·S)."""
-    D, count, last = x.shape[1], raw.shape[1] - 1, scatter.shape[1] - 1
-    begin = 0
+    weights, count, begin = block.differences.values, raw.shape[1] - 1, 0
     for c in range(form.means.shape[0]):
         while begin < block.ends[c]:
             m = min(TILE, block.ends[c] - begin)
-            if block.lines.shape[0]:
-                load_lines(x, scales, pairs, block, begin, m, form, c)
-                for k in range(m):
-                    block.lines[-1, k] = block.values[block.order[begin + k]]
-                    raw[c, count] += block.lines[-1, k]
-                add_lines(block.lines, m, form, c, sums, scatter)
-                begin += m
-                continue
             load_pairs(x, scales, pairs, block, begin, m, form, c)
             for k in range(m):
-                share = block.values[block.order[begin + k]]
-                raw[c, count] += share
-                root = np.sqrt(share)
-                for d in range(D):
-                    sums[c, d] += share * block.away[k, d]
-                    block.away[k, d] *= root
-            if form.factors.shape[1]:
-                add_symmetric(form.symmetric, block.away, m, scatter, c)
-            else:
-                for k in range(m):
-                    for d in range(D):
-                        scatter[c, min(d, last)] += block.away[k, d] * block.away[k, d]
+                weights[k] = block.values[block.order[begin + k]]
+                raw[c, count] += weights[k]
+            add_moments(block.differences, m, form, c, sums, scatter)
             begin += m
 
 
@@ -291,7 +197,7 @@ def exact_line(
     chosen: Any,  # IN  (m,) some of them
     form: Any,  # IN  all components by differences, with whole matrices
     c: int,  # IN
-    away: Any,  # scratch (TILE, D)
+    differences: Any,  # scratch
     out: Any,  # OUT (B,) log p(c, x) at their places
 ) -> None:
     """Log-densities of some rows. O(m·D²)."""
@@ -299,10 +205,10 @@ def exact_line(
         m = min(TILE, chosen.shape[0] - begin)
         for k in range(m):
             for d in range(form.means.shape[1]):
-                away[k, d] = features[chosen[begin + k], d] - form.means[c, d]
-        multiply_by_triangle(form.triangular, form.factors, c, away, m)
+                put_difference(differences, k, d, features[chosen[begin + k], d] - form.means[c, d])
+        find_lengths(differences, m, form, c)
         for k in range(m):
-            out[chosen[begin + k]] = form.constants[c] - 0.5 * squared_length(away, k, form, c)
+            out[chosen[begin + k]] = form.constants[c] - 0.5 * differences.values[k]
 
 
 @kernel
@@ -328,7 +234,7 @@ def settle_bounds(
         for i in range(n):
             chosen[m] = i
             m += best[i] == c
-        exact_line(block.features, chosen[:m], form, c, block.away, block.densities)
+        exact_line(block.features, chosen[:m], form, c, block.differences, block.densities)
     for c in range(C):
         line = block.joint[c]
         m = 0
@@ -336,7 +242,7 @@ def settle_bounds(
             chosen[m] = i
             m += best[i] != c and line[i] >= block.densities[i] - (margin.nats + margin.rounding)
             line[i] = block.densities[i] if best[i] == c else -np.inf
-        exact_line(block.features, chosen[:m], form, c, block.away, line)
+        exact_line(block.features, chosen[:m], form, c, block.differences, line)
 
 
 @kernel

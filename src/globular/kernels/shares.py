@@ -54,7 +54,7 @@ def expect_stretches(
             form.precisions[begin:end], form.constants[begin:end], form.background, form.triangular, form.symmetric,
         )  # fmt: skip
         scratch = Block(
-            block.features, block.joint[:C], block.bare, block.largest, block.densities, block.totals, block.away
+            block.features, block.joint[:C], block.bare, block.largest, block.densities, block.totals, block.differences
         )
         expect_some(
             observed, observed.weights, stretches.first[item], stretches.end[item], least, mixture, scratch,

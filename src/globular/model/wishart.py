@@ -143,13 +143,11 @@ class GaussianPosterior(Posterior):
 
     def log_predictive(self, rows: F64) -> F64:
         """A product of Student-t densities with ν degrees of freedom, one a column."""
-        found = np.empty((len(rows), len(self)))
-        for c, nu in enumerate(self.nu):
-            scale = self.S[c] * (1.0 + 1.0 / self.beta[c])  # ν times the squared scale of the t density
-            spread = np.log1p((rows - self.m[c]) ** 2 / scale).sum(axis=1)
-            constant = gammaln(0.5 * (nu + 1)) - gammaln(0.5 * nu) - 0.5 * np.log(np.pi * scale)
-            found[:, c] = constant.sum() - 0.5 * (nu + 1) * spread
-        return found
+        scale = self.S * (1.0 + 1.0 / self.beta)[:, None]  # ν times the squared scale of the t density
+        half = 0.5 * (self.nu + 1)
+        constants = self.m.shape[1] * (gammaln(half) - gammaln(0.5 * self.nu)) - 0.5 * np.log(np.pi * scale).sum(axis=1)
+        spread = np.log1p((rows - self.m[:, None]) ** 2 / scale[:, None]).sum(axis=2)
+        return (constants[:, None] - half[:, None] * spread).T
 
     def draw(self, component: int, n: int, random: np.random.RandomState) -> F64:
         """Rows from the predictive density of a component."""
@@ -243,17 +241,12 @@ class MatrixPosterior(GaussianPosterior):
 
     def log_predictive(self, rows: F64) -> F64:
         """A Student-t density with ν + 1 − D degrees of freedom."""
-        D = self.m.shape[1]
-        found = np.empty((len(rows), len(self)))
-        log_determinants = self._log_determinants()
-        for c, nu in enumerate(self.nu):
-            ratio = 1.0 + 1.0 / self.beta[c]
-            whitened = (rows - self.m[c]) @ self._inverse_lower[c].T
-            spread = np.log1p((whitened**2).sum(axis=1) / ratio)
-            constant = gammaln(0.5 * (nu + 1)) - gammaln(0.5 * (nu + 1 - D))
-            constant -= 0.5 * (D * np.log(np.pi * ratio) + log_determinants[c])
-            found[:, c] = constant - 0.5 * (nu + 1) * spread
-        return found
+        D, ratio, half = self.m.shape[1], 1.0 + 1.0 / self.beta, 0.5 * (self.nu + 1)
+        constants = gammaln(half) - gammaln(half - 0.5 * D)
+        constants -= 0.5 * (D * np.log(np.pi * ratio) + self._log_determinants())
+        whitened = (rows - self.m[:, None]) @ np.swapaxes(self._inverse_lower, 1, 2)
+        spread = np.log1p((whitened**2).sum(axis=2) / ratio[:, None])
+        return (constants[:, None] - half[:, None] * spread).T
 
     def draw(self, component: int, n: int, random: np.random.RandomState) -> F64:
         D = self.m.shape[1]

@@ -16,7 +16,8 @@ from globular.seam.answers import Answer, Centers
 from globular.threads import even_ranges, run_all
 
 ROWS_PER_BLOCK = 4096
-_ROWS_OF_PREDICTIVE = 512
+PREDICTIVE_AT_ONCE = 1 << 17
+"""Numbers of all differences of rows from components that a thread holds at once, about."""
 _CANCELLED = 1e-4
 """Squared distances below this share of the squares that they come from are computed again as differences."""
 
@@ -77,9 +78,10 @@ class _Euclidean:
 def predictive(shard: CpuShard, work: Answer) -> list[Any]:
     """The "log_densities" log p(x | X) of every row, (N,), or their weighted "total"."""
     scores = np.empty(shard.n_rows)
+    n_at_once = max(1, PREDICTIVE_AT_ONCE // (len(work.model.posterior) * shard.n_columns))
 
     def score(block: tuple[int, int]) -> None:
         scores[slice(*block)] = work.model.log_predictive(shard.take(np.arange(*block)))
 
-    run_all(score, even_ranges(shard.n_rows, _ROWS_OF_PREDICTIVE), shard.n_threads)
+    run_all(score, even_ranges(shard.n_rows, n_at_once), shard.n_threads)
     return [weighted_total(shard, scores)] if work.want == "total" else [scores]

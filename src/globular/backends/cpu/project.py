@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,19 +21,24 @@ ROWS_PER_BLOCK = 512
 
 @HostShard.implements(Project)
 def project(shard: HostShard, work: Project) -> CpuShard:
-    """The coordinates of all rows, those of one part after the other."""
-    coordinates = np.empty((shard.n_rows, work.subspace.dimension), dtype=shard.dtype)
+    """The coordinates of all rows, those of one part after the other, in the dtype of the rows."""
+    return project_as(shard.dtype, shard, work.subspace)
+
+
+def project_as(dtype: np.dtype[Any], shard: HostShard, subspace: Subspace) -> CpuShard:
+    """The same, in this dtype."""
+    coordinates = np.empty((shard.n_rows, subspace.dimension), dtype=dtype)
     begin = 0
     for part in shard.parts():
-        _write_coordinates(cast(CpuShard, part), work.subspace, coordinates[begin : begin + part.n_rows])
+        _write_coordinates(cast(CpuShard, part), subspace, coordinates[begin : begin + part.n_rows])
         begin += part.n_rows
     weights = shard.weights if len(shard.weights) else None
     return CpuShard(coordinates, weights, n_threads=shard.n_threads, state=shard.state, first_row=shard.first_row)
 
 
 def _write_coordinates(shard: CpuShard, subspace: Subspace, out: Floats) -> None:
-    """(x − origin) · basis of every row, in the dtype of the rows, to `out` (N, d)."""
-    dtype = shard.dtype
+    """(x − origin) · basis of every row to `out` (N, d), in its dtype."""
+    dtype = out.dtype
     origin, basis = subspace.origin.astype(dtype), np.ascontiguousarray(subspace.basis, dtype=dtype)
 
     def project(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:

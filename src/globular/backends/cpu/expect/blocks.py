@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import Floats, read_only
 from globular.kernels.blas import SYMMETRIC, TRIANGULAR
+from globular.kernels.differences import new_differences
 from globular.kernels.expect import Tally, answer_spans, expect_spans, feature_spans
-from globular.kernels.joint import TILE, Block, Form, Observed
+from globular.kernels.joint import Block, Form, Observed
 from globular.kernels.queue import new_queue
 from globular.model.chunks import Chunks, ShareRule
 from globular.model.covariances import ScatterKind
@@ -181,11 +182,10 @@ class ChunkBlocks:
     def block(self, n_rows: int, rule: ShareRule = "optimal") -> Block:
         """Scratch of a thread."""
         C, W = self.coefficients.shape
-        n_away = TILE if len(self.tight) and not self.kind.separable else 1
         bare = np.empty((C, n_rows) if rule == "centroid" else (0, 0))
         largest, densities, totals = np.empty((3, n_rows))
-        away = np.empty((n_away, self.means.shape[1]))
-        return Block(np.empty((n_rows, W)), np.empty((C, n_rows)), bare, largest, densities, totals, away)
+        differences = new_differences(self.means.shape[1] if len(self.tight) else 0)
+        return Block(np.empty((n_rows, W)), np.empty((C, n_rows)), bare, largest, densities, totals, differences)
 
     def observed(self, chunks: Chunks, features: F64 | None = None) -> Observed:
         """Chunks as kernels take them, with scatter of the kind that the mixture needs."""

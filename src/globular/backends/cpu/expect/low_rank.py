@@ -16,6 +16,7 @@ import numpy as np
 from globular.backends.cpu.expect.all import weighted_total
 from globular.backends.cpu.expect.nominated import Members, by_component, noticeable, share_out, truncated_step
 from globular.backends.cpu.grouped import cut_groups
+from globular.backends.cpu.project import project_as
 from globular.backends.cpu.rows import DenseRows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import NONE
@@ -28,7 +29,7 @@ from globular.model.statistics import F64, TruncatedPosterior
 from globular.seam.among import All, Probe
 from globular.seam.answers import Answer, LowRank
 from globular.seam.mixture_passes import ExpectLowRank, ScatterWithin
-from globular.seam.passes import Project
+from globular.seam.passes import Extremes
 from globular.threads import even_ranges, map_all, on_all_threads, run_all
 
 PAIRS_PER_TASK = 1 << 10
@@ -39,6 +40,8 @@ SPANS = 16
 """Parts of the rows whose scatter matrices are added side by side, at most."""
 SCATTERED_AT_ONCE = 1 << 11
 """Rows that are copied for a product of these."""
+MOST_ROUNDING = 1e-4
+"""Of the typical noise: what a copy of the rows in other coordinates may be rounded by."""
 _NO_INNER = np.empty((0, 0))
 
 
@@ -57,9 +60,20 @@ def in_coordinates(shard: CpuShard, mixture: LowRankParameters) -> CpuShard:
     kept = shard.recall(RowsIn)
     if kept is None or not kept.coordinates.is_same(mixture.coordinates):
         shard.forget(RowsIn)
-        kept = RowsIn(mixture.coordinates, shard.run(Project(mixture.coordinates.subspace)))
+        dtype = _precise_enough(shard, mixture.coordinates)
+        kept = RowsIn(mixture.coordinates, project_as(dtype, shard, mixture.coordinates.subspace))
         shard.keep(kept)
     return kept.shard
+
+
+def _precise_enough(shard: CpuShard, coordinates: Coordinates) -> np.dtype[Any]:
+    """The dtype of the rows, unless one of them may be so far from the origin that the others lose their digits.
+
+    A unit of the coordinates is the typical noise of their column.
+    """
+    farthest = np.abs(shard.run(Extremes()) - coordinates.origin).max(axis=0) @ np.abs(coordinates.forward)
+    rounding = float(np.finfo(shard.dtype).eps) * float(farthest.max())
+    return shard.dtype if rounding <= MOST_ROUNDING else np.dtype(np.float64)
 
 
 class Sorted:

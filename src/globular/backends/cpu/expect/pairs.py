@@ -13,8 +13,9 @@ from globular.backends.cpu.expect.blocks import ChunkBlocks, Moments
 from globular.backends.cpu.rows import read_only
 from globular.backends.cpu.shard import CpuShard
 from globular.kernels import pairs as kernels
+from globular.kernels.differences import new_differences
 from globular.kernels.expect import Tally
-from globular.kernels.joint import TILE, Observed
+from globular.kernels.joint import Observed
 from globular.kernels.queue import new_queue
 from globular.model.gaussian import GaussianParameters
 from globular.model.observations import ExpectedMixture
@@ -79,12 +80,9 @@ class Pairs:
 
         def call(queue: NDArray[np.int64], x: NDArray[np.generic], scales: F64, weights: F64,
                  pairs: kernels.PairList, q: F64, sums: Tally) -> None:  # fmt: skip
-            D = mixture.n_features
-            few = D <= kernels.FEW_COLUMNS
             owners, order = np.empty((2, capacity), dtype=np.int64)
-            ends, away = np.empty(mixture.n_components + 1, dtype=np.int64), np.empty((0 if few else TILE, D))
-            lines = np.empty((D + kernels.SPARE if few else 0, TILE))
-            block = kernels.PairBlock(np.empty(capacity), owners, order, ends, away, lines)
+            ends, differences = np.empty(mixture.n_components + 1, dtype=np.int64), new_differences(mixture.n_features)
+            block = kernels.PairBlock(np.empty(capacity), owners, order, ends, differences)
             kernels.pair_spans(
                 queue, spans.rows, x, read_only(scales), read_only(weights), pairs, form, block, np.empty(capacity), q,
                 sums,

@@ -11,7 +11,8 @@ import numpy as np
 from globular.backends.cpu.expect.blocks import ChunkBlocks, block_size, expanded
 from globular.backends.cpu.shard import CpuShard
 from globular.kernels import shares as kernels
-from globular.kernels.joint import TILE, Block
+from globular.kernels.differences import new_differences
+from globular.kernels.joint import Block
 from globular.kernels.queue import new_queue
 from globular.model.statistics import I64, SoftStatistics, WithinStatistics
 from globular.seam.mixture_passes import ExpectShares
@@ -38,7 +39,7 @@ def expect_shares(shard: CpuShard, work: ExpectShares) -> WithinStatistics:
     queue = new_queue()
 
     def call() -> None:
-        block = _scratch(int(sizes.max()), D, blocks)
+        block = _scratch(int(sizes.max()), D)
         kernels.expect_stretches(queue, stretches, work.bounds, seen, SMALLEST_SHARE, form, block, found)
 
     n_distances = int(((stretches.end - stretches.first) * sizes[stretches.mixture]).sum())
@@ -53,12 +54,13 @@ def expect_shares(shard: CpuShard, work: ExpectShares) -> WithinStatistics:
     return WithinStatistics(parts, likelihoods)
 
 
-def _scratch(C: int, D: int, blocks: ChunkBlocks) -> Block:
+def _scratch(C: int, D: int) -> Block:
     """Of a thread, for mixtures of up to C components."""
     n = min(CHUNKS_AT_ONCE, block_size(max(C, D + 1)))
     largest, densities, totals = np.empty((3, n))
-    away = np.empty((1 if blocks.kind.separable else TILE, D))
-    return Block(np.empty((n, D + 1)), np.empty((C, n)), np.empty((0, 0)), largest, densities, totals, away)
+    return Block(
+        np.empty((n, D + 1)), np.empty((C, n)), np.empty((0, 0)), largest, densities, totals, new_differences(D)
+    )
 
 
 def _new_sums(n: tuple[int, int], D: int, blocks: ChunkBlocks) -> kernels.ShareSums:

@@ -1,0 +1,110 @@
+"""Differences of some rows from the mean of a component: their lengths under its covariance, and moments about it.
+
+Where columns are few, differences have a line for every column, and products are loops along it: BLAS would take a lock
+for each of them, at which many threads wait. Otherwise they have a line for every row, which BLAS multiplies.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from globular.kernels.blas import add_symmetric, multiply_by_triangle
+from globular.kernels.compile import inline
+
+TILE = 128
+"""Rows whose differences are taken at once."""
+FEW_COLUMNS = 12
+"""Most columns that have lines of their own."""
+
+
+class Differences(NamedTuple):
+    """Scratch of a thread for TILE rows."""
+
+    by_row: Any  # (TILE, D), or (0, D) where columns are few
+    by_column: Any  # (D, TILE) where they are, else (0, TILE)
+    scaled: Any  # (TILE,) scratch
+    values: Any  # (TILE,) squared lengths, or weights
+
+
+def new_differences(n_columns: int) -> Differences:
+    """Scratch for rows of so many columns."""
+    few = n_columns <= FEW_COLUMNS
+    by_row, by_column = np.empty((0 if few else TILE, n_columns)), np.empty((n_columns if few else 0, TILE))
+    return Differences(by_row, by_column, *np.empty((2, TILE)))
+
+
+@inline
+def put_difference(differences: Any, k: int, d: int, value: float) -> None:
+    """Column d of the k-th difference."""
+    if differences.by_column.shape[0]:
+        differences.by_column[d, k] = value
+    else:
+        differences.by_row[k, d] = value
+
+
+@inline
+def find_lengths(differences: Any, m: int, form: Any, c: int) -> None:
+    """The values become (x − μ)ᵀ Σ⁻¹ (x − μ) of m differences, which may be gone after that. O(m·S)."""
+    lengths, last = differences.values[:m], form.precisions.shape[1] - 1
+    whole = form.factors.shape[1] > 0
+    lengths[:] = 0.0
+    if differences.by_column.shape[0]:
+        D, entry = differences.by_column.shape[0], differences.scaled[:m]
+        for d in range(D):
+            if whole:
+                entry[:] = 0.0
+                for e in range(d + 1):
+                    factor, line = form.factors[c, e * D + d], differences.by_column[e, :m]
+                    for k in range(m):
+                        entry[k] += factor * line[k]
+                for k in range(m):
+                    lengths[k] += entry[k] * entry[k]
+            else:
+                factor, line = form.precisions[c, min(d, last)], differences.by_column[d, :m]
+                for k in range(m):
+                    lengths[k] += factor * line[k] * line[k]
+        return
+    away = differences.by_row
+    if whole:
+        multiply_by_triangle(form.triangular, form.factors, c, away, m)
+    for k in range(m):
+        total = 0.0
+        for d in range(away.shape[1]):
+            factor = 1.0 if whole else form.precisions[c, min(d, last)]
+            total += factor * away[k, d] * away[k, d]
+        lengths[k] = total
+
+
+@inline
+def add_moments(differences: Any, m: int, form: Any, c: int, sums: Any, scatter: Any) -> None:
+    """Add m differences, whose weights are the values, to the sums of a component and to its scatter. O(m·S).
+
+    Of a matrix the upper triangle is written; the differences are gone after that.
+    """
+    weights, last, whole = differences.values[:m], scatter.shape[1] - 1, form.factors.shape[1] > 0
+    if differences.by_column.shape[0]:
+        D, scaled = differences.by_column.shape[0], differences.scaled[:m]
+        for d in range(D):
+            line, total = differences.by_column[d, :m], 0.0
+            for k in range(m):
+                scaled[k] = weights[k] * line[k]
+                total += scaled[k]
+            sums[c, d] += total
+            for e in range(d, D if whole else d + 1):
+                other, total = differences.by_column[e, :m], 0.0
+                for k in range(m):
+                    total += scaled[k] * other[k]
+                scatter[c, d * D + e if whole else min(d, last)] += total
+        return
+    away = differences.by_row
+    for k in range(m):
+        root = np.sqrt(weights[k])
+        for d in range(away.shape[1]):
+            sums[c, d] += weights[k] * away[k, d]
+            away[k, d] *= root
+            if not whole:
+                scatter[c, min(d, last)] += away[k, d] * away[k, d]
+    if whole:
+        add_symmetric(form.symmetric, away, m, scatter, c)

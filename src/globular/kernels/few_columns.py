@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.kernels.compile import inline, kernel
-from globular.kernels.group_tables import HORIZON, flush_table, write_pair
+from globular.kernels.group_tables import HORIZON, add_groups, write_pair
 from globular.kernels.queue import take_number
 from globular.kernels.random import random_cluster, random_outside
 
@@ -110,8 +110,9 @@ def search_few_columns(
                 n_distances += n_looks
             objective += sum_errors(batch, width)
             if estimate:
-                root_distances(batch, width)
-                n_pairs = add_groups(batch, m, begin, at, next_at, starts, graph, table, pairs, pair_sums, n_pairs)
+                n_pairs = add_groups(
+                    batch, m, width, begin, at, next_at, starts, graph, table, pairs, pair_sums, n_pairs
+                )
             n_moved = move_rows(batch, m, begin, order, labels, grouped, moved, n_moved)
             at = next_at
         objectives[task] = objective
@@ -283,34 +284,6 @@ def sum_errors(batch: Any, width: int) -> float:
 
 
 @inline
-def root_distances(batch: Any, width: int) -> None:
-    """Distances instead of their squares. O(width · G)."""
-    d = batch.d
-    for g in range(d.shape[0]):
-        for k in range(width):
-            d[g, k] = np.sqrt(d[g, k])
-
-
-@inline
-def add_groups(
-    batch: Any, m: int, begin: int, at: int, last: int, starts: Any, graph: Any, table: Any, pairs: Any,
-    pair_sums: Any, n_pairs: int,
-) -> int:  # fmt: skip
-    """Add the rows of groups `at` to `last` to the table, which each complete group leaves as triples. O(m · G).
-
-    Returns the new number of triples.
-    """
-    end = 0
-    for p in range(at, last + 1):
-        k, end = end, min(m, starts[p + 1] - begin)
-        add_to_table(batch, k, end, graph, p, table)
-        if starts[p + 1] == begin + end:  # the group is complete
-            n_pairs = flush_table(p, graph, table, pairs, pair_sums, n_pairs)
-            table[:, :] = 0
-    return n_pairs
-
-
-@inline
 def move_rows(batch: Any, m: int, begin: int, order: Any, labels: Any, grouped: Any, moved: Any, n_moved: int) -> int:
     """Write the labels that have changed, and note whose; returns the new number of those. O(m)."""
     for k in range(m):
@@ -320,28 +293,6 @@ def move_rows(batch: Any, m: int, begin: int, order: Any, labels: Any, grouped: 
             moved[0, n_moved], moved[1, n_moved], moved[2, n_moved] = begin + k, old, label
             n_moved += 1
     return n_moved
-
-
-@inline
-def add_to_table(batch: Any, begin: int, end: int, graph: Any, p: int, table: Any) -> None:
-    """Σ w d by winner and candidate over rows of group p that have not left for a random cluster. O(rows · G)."""
-    d, weight, winner, label = batch.d, batch.weight, batch.winner, batch.label
-    G = graph.shape[1]
-    first, last = np.uint64(begin), np.uint64(end)
-    stayed = 0.0
-    for k in range(first, last):
-        stayed += weight[k] if label[k] == p else 0.0
-    table[0, G] += stayed
-    for g in range(1, G):
-        total = 0.0
-        for k in range(first, last):
-            total += weight[k] * d[g, k] if label[k] == p else 0.0
-        table[0, g] += total
-    for k in range(first, last):
-        if winner[k] != 0 and label[k] == graph[p, winner[k]]:
-            table[winner[k], G] += weight[k]
-            for g in range(G):
-                table[winner[k], g] += weight[k] * d[g, k]
 
 
 @inline

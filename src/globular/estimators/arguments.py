@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
+from operator import index
 from typing import Any, Literal
 
 import numpy as np
@@ -24,9 +25,10 @@ def whole_number(name: str, value: Any, what: str = "a whole number of at least 
 
 def rows_to_draw(n_samples: Any) -> int:
     """The argument of `sample`, refused as scikit-learn does."""
-    if isinstance(n_samples, bool) or not isinstance(n_samples, Integral) or n_samples < 1:
+    n_rows = 0 if isinstance(n_samples, bool) else index(n_samples)
+    if n_rows < 1:
         raise ValueError(f"Invalid value for 'n_samples': {n_samples!r}, it must be a whole number of at least 1")
-    return int(n_samples)
+    return n_rows
 
 
 def positive_number(name: str, value: Any) -> float:

@@ -289,7 +289,7 @@ def test_rows_that_remember_their_components_lose_nothing_that_matters(kind: str
             np.testing.assert_array_equal(
                 getattr(other.run(Expect(mixture, Remembered(renew=renew))), name), getattr(found, name), err_msg=name
             )
-        wanted, rates = np.array([5, 0]), np.ones(2)
+        wanted, rates = np.array([5, 0]), np.array([1.0, 0.4])
         for kept, all_rows in zip(
             shard.run(RowsOf(mixture, wanted, rates, 0, remembered=True)),
             shard.run(RowsOf(mixture, wanted, rates, 0)),

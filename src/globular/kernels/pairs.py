@@ -331,6 +331,27 @@ def pick_components(
 
 
 @kernel
+def mark_drawn(
+    queue: Any,  # IN/OUT spans not taken yet
+    rows_per_span: int,  # IN
+    pairs: Any,  # IN
+    drawn: Any,  # IN  (N,) a number in [0, 1) of every row
+    rates: Any,  # IN  (C,)
+    is_drawn: Any,  # OUT (R,) whether one of the components of a row has a rate above its number
+) -> None:
+    """Rows that components draw. O(pairs)."""
+    n = pairs.numbers.shape[0]
+    span = take_number(queue)
+    while span * rows_per_span < n:
+        for r in range(span * rows_per_span, min(n, (span + 1) * rows_per_span)):
+            largest = 0.0
+            for p in range(pairs.starts[r], pairs.starts[r + 1]):
+                largest = max(largest, rates[pairs.components[p]])
+            is_drawn[r] = drawn[pairs.numbers[r]] < largest
+        span = take_number(queue)
+
+
+@kernel
 def list_owners(
     queue: Any,  # IN/OUT spans not taken yet
     rows_per_span: int,  # IN

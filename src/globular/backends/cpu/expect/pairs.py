@@ -60,6 +60,15 @@ class Pairs:
         )  # fmt: skip
         return type(self)(self.rows[chosen], starts, components)
 
+    def drawn_by(self, rates: F64, drawn: F64, n_threads: int) -> Self:
+        """Those of rows whose number, `drawn` (N,), is below the rate of one of their components, `rates` (C,)."""
+        is_drawn, queue = np.empty(len(self.rows), dtype=np.bool_), new_queue()
+        on_all_threads(
+            lambda: kernels.mark_drawn(queue, ROWS_AT_ONCE, self._listed(), drawn, rates, is_drawn), n_threads,
+            calls_blas=False,
+        )  # fmt: skip
+        return self.of_rows(np.flatnonzero(is_drawn), n_threads)
+
     def owners(self, n_threads: int) -> I64:
         """The row of every pair, (P,)."""
         owners, queue = np.empty(len(self), dtype=np.int64), new_queue()

@@ -48,15 +48,17 @@ def rows_of(shard: CpuShard, work: RowsOf) -> list[Claim]:
 
 
 def _claim_pairs(shard: CpuShard, pairs: Pairs, work: RowsOf) -> list[Claim]:
-    """The same from pairs that were kept."""
-    q = np.empty(len(pairs))
-    pairs.e_step(shard, work.mixture, q)
-    drawn, owners = np.empty(shard.n_rows), pairs.owners(shard.n_threads)
+    """The same from pairs that were kept; rows that nobody draws are left alone."""
+    drawn, rates = np.empty(shard.n_rows), np.zeros(work.mixture.n_components)
+    rates[work.components] = work.rates
 
     def draw(span: Span) -> None:
         drawn[slice(*span)] = _draw(work.seed, shard.first_row + span[0], span[1] - span[0])
 
     run_all(draw, even_ranges(shard.n_rows, DRAWN_AT_ONCE), shard.n_threads)
+    pairs = pairs.drawn_by(rates, drawn, shard.n_threads)
+    q, owners = np.empty(len(pairs)), pairs.owners(shard.n_threads)
+    pairs.e_step(shard, work.mixture, q)
     bounds, by_component = group_by(pairs.components, work.mixture.n_components, shard.n_threads)
 
     def claim(wanted: tuple[int, float]) -> Claim:

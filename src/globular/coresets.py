@@ -31,10 +31,10 @@ from globular.algorithms.calibration import calibrated
 from globular.algorithms.kmeans.coreset import draw_rows
 from globular.algorithms.mixtures.coreset import draw_rows_of_groups
 from globular.algorithms.seeding.common import DrawnRows
+from globular.estimators.arguments import Metric, RandomState, check_metric, generator, whole_number
 from globular.estimators.inputs import Input, mean_variance, open_input
 from globular.estimators.memory import check_allocation
 from globular.model.statistics import F64
-from globular.seeding import Metric, RandomState, generator, whole_number
 
 __all__ = ["Coreset", "coreset", "merge"]
 
@@ -113,9 +113,8 @@ def coreset(
     """
     if kind not in _DRAWS:
         raise ValueError(f'kind={kind!r} must be "k-means" or "mixture"')
-    if metric not in ("euclidean", "cosine"):
-        raise ValueError(f'metric={metric!r} must be "euclidean" or "cosine"')
-    n = whole_number("n_rows", n_rows, "a whole number of at least 1")
+    check_metric(metric)
+    n = whole_number("n_rows", n_rows)
     data = open_input(
         _Drawing(), X, sample_weight, reset=True, unit_rows=metric == "cosine", accept_sparse=kind == "k-means",
         n_threads=n_threads,

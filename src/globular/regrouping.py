@@ -11,9 +11,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.kmeans.balance import Assignment, balanced
 from globular.algorithms.ward import ward_linkage
+from globular.estimators.arguments import checked_limit
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.devices import where_x_is
-from globular.estimators.fitted import checked_floats, checked_limit
+from globular.estimators.fitted import checked_floats
 from globular.estimators.memory import check_allocation
 from globular.export import centers_from
 from globular.model.statistics import F64, I64
@@ -158,7 +159,7 @@ def balance(
     if max_size is None and min_size is None:
         raise ValueError("give max_size or min_size, or both")
     max_size, min_size = (
-        None if size is None else checked_limit(size, name)
+        None if size is None else checked_limit(name, size)
         for size, name in ((max_size, "max_size"), (min_size, "min_size"))
     )
     if max_size is not None and min_size is not None and min_size > max_size:

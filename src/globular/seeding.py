@@ -24,23 +24,20 @@ Which one? Quality after seeding and time for C centres on N rows:
 
 from __future__ import annotations
 
-from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
 
 from globular.algorithms import seeding as methods
 from globular.algorithms.seeding import HierarchicalSeeds
 from globular.algorithms.steps import result_of
+from globular.estimators.arguments import Metric, RandomState, check_metric, generator, positive_number, whole_number
 from globular.estimators.inputs import Input, open_input
 
 __all__ = ["HierarchicalSeeds", "afk_mc2", "hierarchical", "kmeans_parallel", "kmeans_plus_plus", "random"]
 
-RandomState = int | np.random.RandomState | np.random.Generator | None
-Metric = Literal["euclidean", "cosine"]
 Floats = NDArray[np.floating[Any]]
 
 
@@ -158,7 +155,7 @@ def afk_mc2(
     (20, 3)
     """
     data = _open(X, n_clusters, sample_weight, n_threads, metric)
-    length = whole_number("chain_length", chain_length, "a whole number of at least 1")
+    length = whole_number("chain_length", chain_length)
     return _cast(result_of(methods.afk_mc2(data.shard, n_clusters, generator(random_state), length)), data)
 
 
@@ -197,8 +194,8 @@ def kmeans_parallel(
     (20, 3)
     """
     data = _open(X, n_clusters, sample_weight, n_threads, metric)
-    rounds = whole_number("n_rounds", n_rounds, "a whole number of at least 1")
-    factor = _positive("oversampling", oversampling)
+    rounds = whole_number("n_rounds", n_rounds)
+    factor = positive_number("oversampling", oversampling)
     seeds = result_of(methods.parallel(data.shard, n_clusters, generator(random_state), rounds, factor))
     return _cast(seeds, data)
 
@@ -240,7 +237,7 @@ def hierarchical(
     ((100, 3), (2000,), (100, 8))
     """
     data = _open(X, n_clusters, sample_weight, n_threads, metric)
-    wanted = whole_number("n_neighbors", n_neighbors, "a whole number of at least 1")
+    wanted = whole_number("n_neighbors", n_neighbors)
     steps = methods.hierarchical(
         data.shard, n_clusters, generator(random_state), wanted, unit_centers=metric == "cosine"
     )
@@ -254,35 +251,14 @@ class Seeding(BaseEstimator):
 
 
 def _open(X: Any, n_clusters: int, sample_weight: Any, n_threads: int | None, metric: str) -> Input:
-    if metric not in ("euclidean", "cosine"):
-        raise ValueError(f'metric={metric!r} must be "euclidean" or "cosine"')
-    whole_number("n_clusters", n_clusters, "a whole number of at least 1")
+    check_metric(metric)
+    whole_number("n_clusters", n_clusters)
     data = open_input(
         Seeding(), X, sample_weight, reset=True, unit_rows=metric == "cosine", n_threads=n_threads, at_least=n_clusters
     )
     if n_clusters > data.n_rows:
         raise ValueError(f"n_clusters={n_clusters} must not exceed the number of rows of X, {data.n_rows}")
     return data
-
-
-def whole_number(name: str, value: Any, what: str) -> int:
-    """A number that a user gave, or an error that says what it must be."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise ValueError(f"{name}={value!r} must be {what}")
-    return int(value)
-
-
-def _positive(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < np.inf:
-        raise ValueError(f"{name}={value!r} must be a number above 0")
-    return float(value)
-
-
-def generator(random_state: RandomState) -> np.random.Generator:
-    """The source of all draws of one call."""
-    if isinstance(random_state, np.random.Generator):
-        return random_state
-    return np.random.default_rng(check_random_state(random_state).randint(2**31, size=4))
 
 
 def _cast(centers: NDArray[Any], data: Input) -> Floats:

@@ -30,12 +30,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
 
 from globular.algorithms.kmeans.path import GrowingOptions, grow
 from globular.algorithms.mixtures.path import Candidate, PathOptions, finest_first, fit_path
 from globular.algorithms.mixtures.pipeline import draw_part
 from globular.algorithms.seeding.common import evenly_spread_masses
+from globular.estimators.arguments import generator, whole_number
 from globular.estimators.inputs import Input, mean_variance, open_input
 from globular.estimators.kmeans import KMeans
 from globular.estimators.mixture import GaussianMixture
@@ -44,7 +44,6 @@ from globular.model.selection import CRITERIA, LOWER_IS_BETTER, Score, Scores
 from globular.model.statistics import F64
 from globular.plotting import plot_selection
 from globular.seam.shard import Shard
-from globular.seeding import whole_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -138,7 +137,7 @@ def select(
     )  # fmt: skip
     if sizes[-1] > data.n_rows:
         raise ValueError(f"n_clusters: {sizes[-1]} is more than the {data.n_rows} rows of X; leave it out")
-    rng = np.random.default_rng(check_random_state(random_state).randint(2**31, size=4))
+    rng = generator(random_state)
     options = GrowingOptions(max_iter, 1e-4 * mean_variance(data), unit_centers=metric == "cosine")
     chosen: Any = ("bic" if model == "gmm" else "silhouette") if criterion == "auto" else criterion
     n_observed = data.unit * data.shard.total_weight
@@ -316,7 +315,7 @@ def _check(
     if criterion in LOWER_IS_BETTER and model != "gmm":
         raise ValueError(f"criterion={criterion!r} needs model='gmm'")
     for name, number in (("max_iter", max_iter), ("sample_size", sample_size)):
-        whole_number(name, number, "a whole number of at least 1")
+        whole_number(name, number)
     given: list[Any] = [n_clusters] if isinstance(n_clusters, Integral) else list(n_clusters)
     if not given or not all(not isinstance(k, bool) and isinstance(k, Integral) and int(k) >= 1 for k in given):
         raise ValueError("n_clusters must be whole numbers of at least 1, such as range(2, 21)")

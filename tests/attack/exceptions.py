@@ -18,7 +18,7 @@ _REASONS = {
         model.selection: FAINT CLOSE_SILHOUETTES CLOSE_CRITERIA FACTOR_APART
         selection: REFERENCE_ROWS ROWS_PER_CLUSTER REFERENCE_WORK
     """,
-    "about the seconds of something: whether several threads are woken, which `threads.WAKING` tries": """
+    "about the seconds of something: whether several threads are woken, which `threads.how_many.WAKING` tries": """
         *.SECONDS_PER_* *._SECONDS_PER_*
         backends.cpu.expect.probe: EXPONENTIAL
     """,
@@ -73,7 +73,7 @@ _REASONS = {
         model.noise: _VARIANCES_OF_WIDTH
         model.sticks: _TAIL_TERMS _GAMMA_TURNS _GAMMA_TOLERANCE
         model.subspace: INDEPENDENT
-        model.wishart: _MOST_LIFTS
+        model.cholesky: _MOST_LIFTS
     """,
     "a size of memory that is filled as often as it takes, tried by tests of their own": """
         algorithms.kmeans.balance: ROWS_AT_ONCE

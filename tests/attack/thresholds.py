@@ -13,7 +13,7 @@ Values = tuple[Any, ...]
 NEVER = 1 << 40
 
 _CENTERS: Mapping[str, Values] = {
-    "threads.WAKING": (1e-12, 1.0),
+    "threads.how_many.WAKING": (1e-12, 1.0),
     "backends.limits.SORT_UP_TO": (1, NEVER),
     "backends.host.PART_BYTES": (1 << 10, NEVER),
     "backends.cpu.sums.FEW_SUMS": (1, NEVER),
@@ -56,7 +56,7 @@ _CENTERS: Mapping[str, Values] = {
     "algorithms.kmeans.cells.LARGEST_CELL": (1, NEVER),
     "algorithms.kmeans.pipeline.PROBING_FROM": (10, NEVER),
     "algorithms.kmeans.coreset.ROWS_PER_CLUSTER": (4, NEVER),
-    "estimators.inputs.SUMMED_AT_ONCE": (16, NEVER),
+    "estimators.validation.SUMMED_AT_ONCE": (16, NEVER),
     "backends.host.RUN": (8, 1 << 20),
     "backends.host.ROWS_PER_SPAN": (1, NEVER),
     "backends.host.SPANS": (1, 1 << 10),

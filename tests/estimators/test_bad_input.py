@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,25 @@ import pytest
 from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
-from globular import GaussianMixture, KMeans, NestedMiniBatchKMeans, VariationalGaussianMixture, VariationalKMeans
+from globular import (
+    GaussianMixture,
+    InfiniteGaussianMixture,
+    InfiniteMultinomialMixture,
+    KMeans,
+    NestedMiniBatchKMeans,
+    VariationalGaussianMixture,
+    VariationalKMeans,
+    coresets,
+    datasets,
+)
 from globular.backends.dask.partitions import rows_from_chunk
 from globular.data.open import as_source
 from globular.errors import DataError, MemoryBudgetError
-from globular.estimators import inputs
+from globular.estimators import inputs, validation
 from globular.export import centers_from
 from globular.io import open_source
 from globular.seeding import kmeans_plus_plus
+from globular.selection import select
 from makers import blobs
 
 X = blobs(n=30, D=3)
@@ -82,7 +94,8 @@ def test_bad_rows(name: str) -> None:
 
 ARRAYS: dict[str, Any] = {
     **{
-        np.dtype(dtype).name: np.abs(X).astype(dtype) for dtype in (*inputs.REAL_DTYPES, np.longdouble, complex, object)
+        np.dtype(dtype).name: np.abs(X).astype(dtype)
+        for dtype in (*validation.REAL_DTYPES, np.longdouble, complex, object)
     },
     **{name: given for name, (given, _) in BAD_ROWS.items() if type(given) is np.ndarray},
     "Fortran order": np.asfortranarray(X),
@@ -110,25 +123,25 @@ def test_arrays_taken_as_they_are_are_those_that_scikit_learn_takes_as_they_are(
         model = KMeans(1)
         model.n_features_in_ = 3
         try:
-            rows = inputs._validate(model, given, None, reset=reset, accept_sparse=True, n_threads=1)
+            rows = validation.validated(model, given, None, reset=reset, accept_sparse=True, n_threads=1)
         except (ValueError, TypeError) as error:
             return type(error), str(error), vars(model)
         return rows is given, rows.dtype, rows.flags.c_contiguous, rows.tolist(), vars(model)
 
     short = outcome()
-    monkeypatch.setattr(inputs, "_is_plain", lambda *_: False)
+    monkeypatch.setattr(validation, "_is_plain", lambda *_: False)
     assert short == outcome()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_infinity_in_the_last_of_many_numbers(bad: float, n_threads: int) -> None:
-    given = np.zeros((inputs.SUMMED_AT_ONCE // 8 + 1, 8), dtype=np.float32)
+    given = np.zeros((validation.SUMMED_AT_ONCE // 8 + 1, 8), dtype=np.float32)
     given[0], given[1] = 3e38, -3e38  # what overflows is looked at more closely, and is no error
-    assert inputs._validate(KMeans(1), given, None, reset=True, accept_sparse=True, n_threads=n_threads) is given
+    assert validation.validated(KMeans(1), given, None, reset=True, accept_sparse=True, n_threads=n_threads) is given
     given[-1, -1] = bad
     with pytest.raises(ValueError, match=f"row {len(given) - 1}"):
-        inputs._validate(KMeans(1), given, None, reset=True, accept_sparse=True, n_threads=n_threads)
+        validation.validated(KMeans(1), given, None, reset=True, accept_sparse=True, n_threads=n_threads)
 
 
 def test_names_of_columns_are_noted_compared_and_forgotten() -> None:
@@ -175,7 +188,7 @@ BAD_PARAMETERS: list[tuple[str, Any]] = [
     *(("tol", value) for value in (-1e-9, "small", None, np.nan)),
     *(("max_time", value) for value in (0, -1.0, "long", np.nan)),
     *(("n_threads", value) for value in (0, -2, 1.5, "2", True)),
-    *(("random_state", value) for value in (-1, "seed", 1.5)),
+    *(("random_state", value) for value in (-1, "seed", 1.5, True)),
     *(("warm_start", value) for value in ("yes", None)),
     *(("verbose", value) for value in ("much", -1)),
     *(("callbacks", value) for value in (5, ["progress"], [None])),
@@ -187,6 +200,31 @@ def test_bad_parameters(name: str, value: Any) -> None:
     parameters = {"n_clusters": 2, name: value}
     with pytest.raises((ValueError, TypeError), match=name):
         KMeans(**parameters).fit(X)
+
+
+SEEDED: dict[str, Callable[[Any], object]] = {
+    "a mixture": lambda seed: GaussianMixture(2, random_state=seed).fit(X),
+    "an infinite mixture": lambda seed: InfiniteGaussianMixture(random_state=seed).fit(X),
+    "a seeding": lambda seed: kmeans_plus_plus(X, 2, random_state=seed),
+    "a coreset": lambda seed: coresets.coreset(X, 9, random_state=seed),
+    "a choice": lambda seed: select(X, [2], random_state=seed),
+    "a data set": lambda seed: datasets.birch_grid(3, 4, random_state=seed),
+}
+
+
+@pytest.mark.parametrize("call", SEEDED.values(), ids=list(SEEDED))
+def test_a_boolean_is_no_seed(call: Callable[[Any], object]) -> None:
+    with pytest.raises(ValueError, match=r"random_state.*True"):
+        call(True)
+
+
+@pytest.mark.parametrize("n_samples", [True, 0, -1])
+@pytest.mark.parametrize("kind", [GaussianMixture, InfiniteGaussianMixture, InfiniteMultinomialMixture])
+def test_bad_numbers_of_rows_to_draw(kind: type[Any], n_samples: Any) -> None:
+    model = kind(random_state=0).fit(np.arange(60.0).reshape(20, 3))
+    with pytest.raises(ValueError, match=r"Invalid value for 'n_samples'.*whole number of at least 1"):
+        model.sample(n_samples)
+    assert len(model.sample(np.int64(2))[0]) == 2
 
 
 BAD_STARTS: dict[str, Any] = {

@@ -109,7 +109,7 @@ def as_split(rows: Any, weights: Rows | None = None, *, unit_rows: bool = False)
 
 def fit_locally(model: Any, rows: Any, weights: Rows | None, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Fit in this process over the same parts, through the same estimator."""
-    from globular.estimators import inputs
+    from globular.estimators import inputs, validation
 
     def split_input(estimator: Any, X: Any, *args: Any, **kwargs: Any) -> inputs.Input:
         shard = as_split(rows, weights, unit_rows=getattr(estimator, "metric", "") == "cosine")
@@ -117,9 +117,9 @@ def fit_locally(model: Any, rows: Any, weights: Rows | None, monkeypatch: pytest
 
     with monkeypatch.context() as patch:
         patch.setattr("globular.estimators.centroids.open_input", split_input)
-        patch.setattr("globular.estimators.mixtures.open_input", split_input)
-        estimator_open = inputs.validate_data
-        estimator_open(model, rows, dtype=inputs.REAL_DTYPES, reset=True)
+        patch.setattr("globular.estimators.mixture_answers.open_input", split_input)
+        estimator_open = validation.validate_data
+        estimator_open(model, rows, dtype=validation.REAL_DTYPES, reset=True)
         return model.fit(rows)
 
 

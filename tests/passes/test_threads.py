@@ -44,7 +44,7 @@ def blas_threads() -> set[int]:
 
 def test_as_many_threads_wake_as_are_soonest_done() -> None:
     def seconds(n: int, work: float) -> float:
-        return work / n + n * threads.WAKING
+        return work / n + n * threads.how_many.WAKING
 
     for work in (0.0, 1e-6, 1e-4, 1e-3, 5e-3, 1.0):
         n = worth_waking(16, work)
@@ -150,7 +150,7 @@ def test_blas_has_its_old_number_of_threads_after_ctrl_c_at_any_moment(n_threads
 
 
 class CtrlC:
-    """A trace function that raises KeyboardInterrupt at one of the places of `threads.py` where CPython hears signals.
+    """A trace function that raises KeyboardInterrupt at one of the places of our threads where CPython hears signals.
 
     These are the beginning of a function, and the end of a call or of a round of a loop.
     """
@@ -160,7 +160,7 @@ class CtrlC:
         self._before: dict[types.FrameType, str] = {}
 
     def __call__(self, frame: types.FrameType, event: str, argument: object) -> CtrlC | None:
-        if frame.f_globals["__name__"] != "globular.threads":
+        if not frame.f_globals["__name__"].startswith("globular.threads."):
             return None
         frame.f_trace_opcodes = True
         before = self._before.get(frame, "RESUME")
@@ -280,7 +280,7 @@ def test_a_child_forked_while_another_thread_is_at_work_makes_its_own_locks() ->
     at_work, forked = threading.Event(), threading.Event()
 
     def hold_everything() -> None:
-        with threads._pools_lock, threads.single_threaded_blas._lock:
+        with threads.pool._pools_lock, threads.single_threaded_blas._lock:
             Slow(at_work, forked).value
 
     @single_threaded_blas

@@ -45,12 +45,13 @@ def generator(random_state: RandomState) -> np.random.Generator:
     """A generator of its own for a seed; a given generator is used (and advanced) as it is."""
     if isinstance(random_state, np.random.RandomState):
         return np.random.default_rng(random_state.randint(0, 2**32, size=4, dtype=np.uint32))
+    refusal = f"random_state must be a non-negative integer, a NumPy generator or None, got {random_state!r}"
+    if isinstance(random_state, bool):
+        raise ValueError(refusal)
     try:
         return np.random.default_rng(random_state)
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"random_state must be a non-negative integer, a NumPy generator or None, got {random_state!r}"
-        ) from error
+        raise ValueError(refusal) from error
 
 
 def float_type(dtype: DTypeLike) -> np.dtype[Any]:

@@ -20,10 +20,11 @@ from globular.algorithms.kmeans.probing import find_labels
 from globular.algorithms.seeding.named import STARTS
 from globular.algorithms.steps import Step, in_units
 from globular.backends.registry import compiling_ahead
+from globular.estimators.arguments import checked_limit
 from globular.estimators.base import Estimator
 from globular.estimators.devices import where_x_is
 from globular.estimators.distributed import lazily
-from globular.estimators.fitted import check_common, check_indices, checked_floats, checked_limit
+from globular.estimators.fitted import check_common, check_indices, checked_floats
 from globular.estimators.inputs import Input, open_input
 from globular.estimators.memory import check_allocation
 from globular.estimators.nearest import NearestCenters
@@ -235,7 +236,7 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
             return where_x_is(X, self._labels(X, exact))
         labels, distances = self._labels_and_distances(X, exact)
         if max_distance is not None:
-            labels = np.where(distances > checked_limit(max_distance, "max_distance"), np.int32(-1), labels)
+            labels = np.where(distances > checked_limit("max_distance", max_distance), np.int32(-1), labels)
         return (where_x_is(X, labels), where_x_is(X, distances)) if return_distance else where_x_is(X, labels)
 
     def _labels(self, X: Any, exact: bool) -> Labels:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from globular.algorithms.kmeans.probing import find_labels
 from globular.algorithms.mixtures.probing import find_members
+from globular.estimators.arguments import whole_number
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
 from globular.seam.answers import Answer, Own, Truncated
@@ -73,10 +73,8 @@ def of_mixture(shard: Shard, mixture: GaussianParameters, n_candidates: int, n_s
 
 
 def _sample(shard: Shard, n_samples: Any) -> Shard:
-    if isinstance(n_samples, bool) or not isinstance(n_samples, Integral) or n_samples < 1:
-        raise ValueError(f"n_samples={n_samples!r} should be an integer of at least 1")
-    rows = np.random.default_rng(0).choice(shard.n_rows, min(int(n_samples), shard.n_rows), replace=False)
-    return shard.subset(np.sort(rows))
+    n = min(whole_number("n_samples", n_samples), shard.n_rows)
+    return shard.subset(np.sort(np.random.default_rng(0).choice(shard.n_rows, n, replace=False)))
 
 
 def _certificate(missed: NDArray[np.bool_], loss: float, values: F64, unit: str) -> Certificate:

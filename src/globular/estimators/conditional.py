@@ -12,10 +12,11 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from globular.algorithms.mixtures.missing import IncompleteRows
 from globular.backends.registry import shard_over
 from globular.estimators.distributed import lazily
-from globular.estimators.inputs import check_weights, naming, open_incomplete
+from globular.estimators.inputs import open_incomplete
 from globular.estimators.memory import check_allocation
 from globular.estimators.mixture_starts import checked_shape
 from globular.estimators.mixtures import MixtureEstimator
+from globular.estimators.validation import check_weights, naming
 from globular.model.conditional import Conditional, marginal
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters, entropy_of

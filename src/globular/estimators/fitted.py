@@ -46,13 +46,6 @@ def check_indices(value: Any, name: str, shape: tuple[int | None, ...], n: int, 
         raise ValueError(f"{name} refers to clusters that are not there: there are {n}; fit again")
 
 
-def checked_limit(value: Any, name: str) -> float:
-    """A number that a user gave to a method as a limit."""
-    if isinstance(value, bool) or not isinstance(value, Real) or np.isnan(float(value)):
-        raise ValueError(f"{name} must be a number, got {value!r}")
-    return float(value)
-
-
 def check_components(n_components: int, weights: F64, noise_weight: float = 0.0) -> None:
     """Check that a mixture has as many components as its parameter says, and weights that are shares."""
     if len(weights) != n_components:

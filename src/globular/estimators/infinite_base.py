@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from numbers import Real
-from operator import index
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +15,7 @@ from globular.algorithms.infinite.data import CellData, CellOptions, RowData
 from globular.algorithms.infinite.infinite import InfiniteOptions, Mixture, components_at, infinite, one_component
 from globular.algorithms.infinite.part import draw_part, infinite_from_part
 from globular.algorithms.steps import Step, result_of
+from globular.estimators.arguments import rows_to_draw
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_indices, checked_floats
 from globular.estimators.infinite_priors import GivenPrior, stick_prior
@@ -245,9 +245,7 @@ class InfiniteEstimator(MixtureEstimator):
 
     def _counts_drawn(self, n_samples: int, random: np.random.RandomState) -> I64:
         """How many of `n_samples` draws are of every component, those not seen yet last."""
-        n_rows = index(n_samples)
-        if n_rows < 1:
-            raise ValueError(f"n_samples={n_samples!r} must be at least 1")
+        n_rows = rows_to_draw(n_samples)
         sticks = self._sticks()
         shares = np.append(sticks.weights, sticks.remainder)
         return random.multinomial(n_rows, shares / shares.sum())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import index
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,6 +9,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite.infinite import Mixture
+from globular.estimators.arguments import whole_number
 from globular.estimators.fitted import checked_floats
 from globular.estimators.infinite_base import InfiniteEstimator
 from globular.estimators.infinite_priors import counts_prior
@@ -160,9 +160,10 @@ n_distances_
         check_is_fitted(self)
         random = check_random_state(self.random_state)
         counts = self._counts_drawn(n_samples, random)
+        length = whole_number("n_counts", n_counts)
         labels = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
         a = np.vstack([self.posterior_["counts"], self.prior_["counts"]])
-        rows = [random.multinomial(index(n_counts), random.dirichlet(a[label])) for label in labels]
+        rows = [random.multinomial(length, random.dirichlet(a[label])) for label in labels]
         return np.asarray(rows, dtype=np.float64), labels
 
     def _n_parameters(self) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from globular.estimators.arguments import whole_number
 from globular.estimators.mixture_starts import checked_shape
 from globular.model.counts import CountsPrior
 from globular.model.covariances import FAMILIES, CovarianceLimits
@@ -67,16 +68,14 @@ def translated(given: Mapping[str, Any], concentration: Any, discount: float, ma
     if given.get(_TYPE, "dirichlet_process") != "dirichlet_process":
         raise ValueError(f"prior[{_TYPE!r}]={given[_TYPE]!r}: an infinite mixture has 'dirichlet_process' only")
     most = given.get(_MOST)
-    if most is not None and (isinstance(most, bool) or not isinstance(most, Integral) or most < 1):
-        raise ValueError(f"prior[{_MOST!r}]={most!r} must be a whole number of at least 1")
+    if most is not None:
+        max_components = whole_number(f"prior[{_MOST!r}]", most)
     # None stands for a default there
     parts = {name.removesuffix("_prior"): value for name, value in given.items() if value is not None}
     if "weight_concentration" in parts:
         concentration = _positive(parts["weight_concentration"], _WEIGHTS)
     alpha = stick_prior(concentration, discount)
-    return GivenPrior(
-        {name: parts[name] for name in _PARTS if name in parts}, alpha, max_components if most is None else int(most)
-    )
+    return GivenPrior({name: parts[name] for name in _PARTS if name in parts}, alpha, max_components)
 
 
 def gaussian_prior(shard: Shard, covariance_type: str, given: Mapping[str, Any]) -> GaussianPrior:

@@ -1,4 +1,4 @@
-"""From what a user hands over to a shard: validation, weights, and the choice of a backend.
+"""From what a user hands over to a shard: opened, validated, without rows of weight 0, and where passes can see it.
 
 Arrays and sparse matrices are used where they lie; float16, integers and Fortran order are converted block by block
 inside the passes. Files are read whole if they fit comfortably into memory and streamed otherwise.
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,41 +17,34 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import ClusterMixin
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.mixtures.missing import IncompleteRows
 from globular.backends.dask.opening import are_on_workers, open_on_workers
 from globular.backends.registry import check_card_memory, rows_on_card, shard_on_card, shard_over
 from globular.data import memory
-from globular.data.blocks import Source, check_table, working_dtype
-from globular.data.columns import check_columns, column_names, reading
-from globular.data.frames import are_not_numbers, counting_column
+from globular.data.blocks import Source, working_dtype
+from globular.data.columns import reading
+from globular.data.frames import counting_column
 from globular.data.open import Given, is_collection, tell
 from globular.data.some_rows import choose_rows
-from globular.data.sparse_rows import checked_csr
 from globular.errors import DataError, DeviceError
 from globular.estimators.devices import device_for, lies_on_card
 from globular.estimators.distributed import sample_of
 from globular.estimators.running import warn_user
+from globular.estimators.validation import check_weights, has_columns_of, validated
 from globular.estimators.weights import ORDINARY, LeftOut, Weights
 from globular.model.statistics import F64
 from globular.seam.passes import Labels
 from globular.seam.shard import Shard
-from globular.threads import even_ranges, map_all, resolve_threads
+from globular.threads import resolve_threads
 
 logger = logging.getLogger("globular")
 
-REAL_DTYPES = [
-    np.float64, np.float32, np.float16, np.uint8, np.int8, np.uint16, np.int16,
-    np.int32, np.uint32, np.int64, np.uint64, np.bool_,
-]  # fmt: skip
-"""What passes convert by themselves; anything else becomes float64 beforehand."""
 SMALLEST_VARIANCE = 2.0**-912
 """Rows that differ by less are refused: squares of differences as small as the rounding of a mean would vanish."""
 FIRST = np.zeros(1, dtype=np.intp)
 """The row by which rows that stay elsewhere are validated."""
-SUMMED_AT_ONCE = 1 << 20
-"""Numbers that a thread looks through for NaN and infinity before it takes the next ones."""
 ROWS_LOOKED_AT = 10_000
 """Rows by which it is told that a column numbers them."""
 MEMORY_SHARE = 0.25
@@ -117,7 +108,7 @@ def open_input(
         return _open_on_card(estimator, X, sample_weight, device, reset, unit_rows, n_threads, at_least)
     given = tell(X)
     source = given.open()
-    check = partial(_validate, estimator, source=source, reset=reset, accept_sparse=accept_sparse, n_threads=n_threads)
+    check = partial(validated, estimator, source=source, reset=reset, accept_sparse=accept_sparse, n_threads=n_threads)
     if are_on_workers(given):
         check(sample_of(X) if source is None else source.take(FIRST))
         return _open_on_workers(estimator, given, sample_weight, unit_rows, n_threads)
@@ -152,7 +143,7 @@ def open_incomplete(estimator: Any, X: Any, *, reset: bool) -> NDArray[Any]:
     if given.kind == "collection":
         raise TypeError("X: rows with missing values are fitted in memory; pass X.compute()")
     source = given.open()
-    rows = _validate(
+    rows = validated(
         estimator, given.value if source is None else source.whole(), source, reset=reset, accept_sparse=False,
         n_threads=estimator.n_threads, missing=True,
     )  # fmt: skip
@@ -191,14 +182,14 @@ def _open_on_card(
         source = given.open()
         if are_on_workers(given):
             raise DeviceError(f"device={device!r}: rows on Dask workers stay there; leave device='auto'")
-        checked = _validate(
+        checked = validated(
             estimator, given.value if source is None else source.take(FIRST), source, reset=reset, accept_sparse=False,
             n_threads=n_threads,
         )  # fmt: skip
         rows = rows_on_card(checked if source is None else source, device, *needed)
     else:
         rows = rows_on_card(X, device, *needed)
-        if not _has_columns_of(estimator, rows, reset=reset):
+        if not has_columns_of(estimator, rows, reset=reset):
             raise ValueError(
                 f"X has {rows.shape[1]} features, but {type(estimator).__name__} is expecting "
                 f"{estimator.n_features_in_} features as input"
@@ -233,136 +224,6 @@ def _open_on_workers(estimator: Any, given: Given, sample_weight: Any, unit_rows
     if not ORDINARY[0] <= shard.total_weight <= ORDINARY[1]:
         raise ValueError(f"sample_weight adds up to {shard.total_weight:.3g}; on Dask scale it to about 1 per row")
     return Input(shard, working_dtype(shard.dtype), shard.n_rows, shard.n_columns, is_streamed=shard.is_streamed)
-
-
-def _validate(
-    estimator: Any,
-    X: Any,
-    source: Source | None,
-    *,
-    reset: bool,
-    accept_sparse: bool,
-    n_threads: int | None,
-    missing: bool = False,
-) -> Any:
-    """The rows as passes take them; the estimator notes or compares the number and the names of their columns."""
-    if source is None and _is_plain(X, n_threads) and _has_columns_of(estimator, X, reset=reset):
-        return X
-    if sparse.issparse(X) and not accept_sparse:
-        raise TypeError(
-            f"{type(estimator).__name__} needs dense rows, X is sparse; pass X.toarray(), of fewer columns if that is "
-            "too large"
-        )
-    try:
-        with naming("X"), np.errstate(over="ignore", invalid="ignore"):  # infinity is told by an error, not a warning
-            dtype = getattr(X, "dtype", None)
-            if isinstance(dtype, np.dtype) and dtype.kind not in "biufcO":  # text and dates would be converted
-                check_table(X.shape, dtype, "X")
-            X = checked_csr(X) if sparse.issparse(X) else X
-            return _checked_rows(estimator, X, source, reset=reset, missing=missing)
-    except DataError:
-        raise
-    except (ValueError, TypeError) as error:
-        message = _told_shortly(str(error), X)
-        raise (type(error)(message) if source is None else DataError(f"{source.name}: {message}")) from None
-
-
-def _is_plain(X: Any, n_threads: int | None) -> bool:
-    """Whether X is an array that scikit-learn would take as it is.
-
-    It looks at so many kinds of tables that small fits would spend much of their time there.
-    """
-    if not (type(X) is np.ndarray and X.ndim == 2 and X.size > 0 and X.flags.c_contiguous and X.dtype in REAL_DTYPES):
-        return False
-    if X.dtype.kind != "f":
-        return True
-
-    def is_finite(span: tuple[int, int]) -> bool:
-        with np.errstate(over="ignore", invalid="ignore"):
-            return bool(np.isfinite(X[slice(*span)].sum()))  # any other sum asks for a closer look
-
-    spans = even_ranges(len(X), max(1, SUMMED_AT_ONCE // X.shape[1]))
-    return all(map_all(is_finite, spans, resolve_threads(n_threads))) if len(spans) > 1 else is_finite(spans[0])
-
-
-def _has_columns_of(estimator: Any, X: NDArray[Any], *, reset: bool) -> bool:
-    """Whether the columns of an array are those of the fit, and had no names; with `reset` they become those."""
-    if reset:
-        estimator.n_features_in_ = X.shape[1]
-        vars(estimator).pop("feature_names_in_", None)
-        return True
-    own = vars(estimator)
-    return own.get("n_features_in_") == X.shape[1] and "feature_names_in_" not in own
-
-
-def _checked_rows(estimator: Any, X: Any, source: Source | None, *, reset: bool, missing: bool) -> Any:
-    """Validate as scikit-learn does.
-
-    Blocks of a file whose columns have been compared come as a source without names: they are taken without a warning.
-    """
-    finite = "allow-nan" if missing else True
-    options = {"accept_sparse": "csr", "dtype": REAL_DTYPES, "order": "C", "ensure_all_finite": finite}
-    if source is None:
-        return validate_data(estimator, X, reset=reset, **options)
-    if not reset:
-        check_columns(source, estimator.n_features_in_, getattr(estimator, "feature_names_in_", None))
-    matrix = check_array(X, estimator=estimator, input_name="X", **options)
-    if reset:
-        estimator.n_features_in_ = source.n_columns
-        vars(estimator).pop("feature_names_in_", None)
-        names = column_names(source)
-        if names is not None:
-            estimator.feature_names_in_ = np.array(names, dtype=object)
-    return matrix
-
-
-def _told_shortly(message: str, X: Any) -> str:
-    """An error of scikit-learn in one line: the place of NaN and infinity, the columns without numbers, no values."""
-    if found := re.search(r"contains (?:NaN|infinity)", message):
-        looked_for = np.isinf if found[0].endswith("infinity") else np.isnan
-        return f"{message[: found.end()]}{_place_of(looked_for, X)}; fill in these values or drop their rows"
-    values = r":\narray=.*?\n(?=Reshape)|(?<=Complex data not supported)\n.*"
-    return are_not_numbers(X) or re.sub(values, ". ", message, flags=re.DOTALL).strip()
-
-
-def _place_of(looked_for: Callable[[Any], Any], X: Any) -> str:
-    values = np.asarray(X) if not sparse.issparse(X) else np.empty(0)
-    if values.ndim != 2 or values.dtype.kind != "f":
-        return ""
-    with np.errstate(over="ignore", invalid="ignore"):  # invalid: a NaN of the signalling kind
-        row, column = np.argwhere(looked_for(values.astype(np.float64)))[0]  # long doubles may be finite in X alone
-    return f", first in row {row} (the first row is 0), column {column}"
-
-
-@contextmanager
-def naming(argument: str) -> Iterator[None]:
-    """Put the argument's name before an error that does not tell it."""
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        if re.search(rf"\b{re.escape(argument)}\b", str(error)):
-            raise
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{argument}: {error}") from None
-
-
-def check_weights(sample_weight: Any, n_rows: int) -> F64 | None:
-    """sample_weight as float64, or None; an error that names it otherwise."""
-    if sample_weight is None:
-        return None
-    if np.isscalar(sample_weight):
-        raise ValueError("sample_weight must have one entry per row of X; leave it out for equal weights")
-    with naming("sample_weight"):
-        weights: NDArray[np.float64] = check_array(
-            sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight"
-        )
-    if weights.shape != (n_rows,):
-        raise ValueError(f"sample_weight.shape == {weights.shape}, expected {(n_rows,)}: one weight per row of X")
-    if (weights < 0).any():
-        raise ValueError("sample_weight has negative entries; weights must be at least 0")
-    if not (weights > 0).any():
-        raise ValueError("sample_weight is zero everywhere; at least one row must count")
-    return weights
 
 
 def mean_variance(data: Input) -> float:

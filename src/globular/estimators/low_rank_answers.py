@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.mixtures.low_rank import find_low_rank_members
 from globular.estimators.distributed import lazily
+from globular.estimators.fitted import checked_floats
 from globular.estimators.memory import check_allocation
 from globular.estimators.mixture import GaussianMixture
 from globular.estimators.mixtures import MixtureEstimator
@@ -21,18 +22,17 @@ from globular.model.statistics import F64, I64
 from globular.seam.answers import Blurred, LowRank
 from globular.seam.passes import Labels
 from globular.seam.shard import Shard, answer
+from globular.threads import resolve_threads
 
 
 class LowRankAnswers(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MixtureEstimator):
     """Base of `LowRankGaussianMixture`, which says how it is fitted."""
 
     loadings_: F64
+    noise_variances_: F64
+    noise_regressions_: F64
     n_candidates: int
     _last_mixture: Any
-
-    def _mixture(self) -> Any:
-        """The fitted `LowRankParameters`."""
-        raise NotImplementedError
 
     @property
     def _C_prime(self) -> int:
@@ -179,3 +179,29 @@ class LowRankAnswers(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MixtureE
         asked = self._asked(data.shard, self._mixture() if mixture is None else mixture, exact=exact)
         found = answer(data.shard, replace(asked, noise=noise), want)
         return found.astype(data.dtype, copy=False) if want in ("factors", "reconstruction") else found
+
+    def _mixture(self) -> Any:
+        """The fitted mixture; the last one as long as nobody has changed an attribute."""
+        regressions: Any = self.__dict__.get("noise_regressions_")
+        given = self.weights_, self.means_, self.loadings_, self.noise_variances_
+        last = self.__dict__.get("_last_mixture")
+        if last is None or not (last[0].holds(*given) and np.array_equal(last[1], regressions)):
+            last = self._last_mixture = self._checked(regressions)
+        return last[2]
+
+    def _checked(self, regressions: Any) -> tuple[LowRankParameters, F64 | None, LowRankParameters]:
+        """Copies of the attributes, and the mixture that they make."""
+        means = checked_floats(self.means_, "means_", (None, self.n_features_in_))
+        C, D = means.shape
+        columns = LowRankParameters(
+            checked_floats(self.weights_, "weights_", (C,)).copy(),
+            means.copy(),
+            checked_floats(self.loadings_, "loadings_", (C, None, D)).copy(),
+            checked_floats(self.noise_variances_, "noise_variances_", (C, D), positive=True).copy(),
+        )
+        if regressions is None:
+            return columns, None, columns
+        T = checked_floats(regressions, "noise_regressions_", (D, D)).copy()
+        if not (np.array_equal(T, np.tril(T)) and (np.diag(T) == 1).all()):
+            raise ValueError("noise_regressions_ must be lower triangular with ones on its diagonal; fit again")
+        return columns, T, columns.to_coordinates(T, resolve_threads(self.n_threads))

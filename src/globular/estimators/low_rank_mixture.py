@@ -11,7 +11,6 @@ from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.mixtures.low_rank import find_low_rank_members, low_rank_em, start_low_rank
 from globular.algorithms.seeding.named import STARTS
-from globular.estimators.fitted import checked_floats
 from globular.estimators.inputs import Input
 from globular.estimators.low_rank_answers import LowRankAnswers
 from globular.estimators.memory import low_rank_bytes
@@ -110,8 +109,6 @@ callable, default="auto"
         "n_candidates": [FROM_ONE],
         "init": [StrOptions(set(STARTS)), "array-like", callable],
     }
-    noise_variances_: F64
-    noise_regressions_: F64
 
     def __init__(
         self,
@@ -210,32 +207,6 @@ callable, default="auto"
         if mixture.coordinates is not None:
             self.noise_regressions_ = mixture.coordinates.regressions
 
-    def _mixture(self) -> Any:
-        """The fitted mixture; the last one as long as nobody has changed an attribute."""
-        regressions = self.__dict__.get("noise_regressions_")
-        given = self.weights_, self.means_, self.loadings_, self.noise_variances_
-        last = self.__dict__.get("_last_mixture")
-        if last is None or not (last[0].holds(*given) and _is_same(last[1], regressions)):
-            last = self._last_mixture = self._checked(regressions)
-        return last[2]
-
-    def _checked(self, regressions: Any) -> tuple[LowRankParameters, F64 | None, LowRankParameters]:
-        """Copies of the attributes, and the mixture that they make."""
-        means = checked_floats(self.means_, "means_", (None, self.n_features_in_))
-        C, D = means.shape
-        columns = LowRankParameters(
-            checked_floats(self.weights_, "weights_", (C,)).copy(),
-            means.copy(),
-            checked_floats(self.loadings_, "loadings_", (C, None, D)).copy(),
-            checked_floats(self.noise_variances_, "noise_variances_", (C, D), positive=True).copy(),
-        )
-        if regressions is None:
-            return columns, None, columns
-        T = checked_floats(regressions, "noise_regressions_", (D, D)).copy()
-        if not (np.array_equal(T, np.tril(T)) and (np.diag(T) == 1).all()):
-            raise ValueError("noise_regressions_ must be lower triangular with ones on its diagonal; fit again")
-        return columns, T, columns.to_coordinates(T, resolve_threads(self.n_threads))
-
     def _check_covariances(self, mixture: Any) -> None:
         if mixture.n_factors != self._q(mixture.n_features):
             raise ValueError(f"loadings_ holds {mixture.n_factors} factors, n_factors={self.n_factors}; fit again")
@@ -251,7 +222,3 @@ callable, default="auto"
 
     def _n_parameters(self) -> int:
         return int(self._mixture().n_parameters(self.noise))
-
-
-def _is_same(one: F64 | None, other: F64 | None) -> bool:
-    return one is other or (one is not None and other is not None and np.array_equal(one, other))

@@ -3,43 +3,34 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 
-from globular.algorithms.mixtures.em import CONVERGED, EMOptions, em, em_by
-from globular.algorithms.mixtures.missing import TOL_SHARE, IncompleteRows, search_start
+from globular.algorithms.mixtures.em import CONVERGED, EMOptions, em
 from globular.algorithms.mixtures.nested import nested_em
 from globular.algorithms.mixtures.pipeline import search_is_short
-from globular.algorithms.steps import Step
-from globular.data.some_rows import choose_rows
 from globular.errors import DeviceError
 from globular.estimators.chunky_mixture import ChunkyGaussianMixture
 from globular.estimators.chunky_starts import resolved_candidates
 from globular.estimators.conditional import checked_parameters
-from globular.estimators.inputs import Input, check_weights, open_incomplete
+from globular.estimators.incomplete_mixture import IncompleteMixture
+from globular.estimators.inputs import Input
 from globular.estimators.mixture_starts import STARTS, GivenStart, starting_mixture, variational_means
 from globular.estimators.mixtures import Run, Starting
 from globular.estimators.nested_mixture import batch_bytes, first_batch, grows, truncated_start
 from globular.estimators.noisy_mixture import NoisyMixture
 from globular.estimators.parameters import POSITIVE, Constraints
-from globular.estimators.running import exhaust
 from globular.estimators.stepwise import StepwiseMixture
-from globular.estimators.variational_mixture import VariationalGaussianMixture, likely_components
-from globular.estimators.weights import Weights
-from globular.model.clock import Clock
+from globular.estimators.truncated_answers import likely_components
+from globular.estimators.variational_mixture import VariationalGaussianMixture
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters
-from globular.model.statistics import I64
 from globular.seam.passes import Labels
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import Plant
-from globular.threads import resolve_threads
 
 logger = logging.getLogger("globular")
 
@@ -49,7 +40,7 @@ CHUNKY_FROM_ROWS, CHUNKY_FROM_COMPONENTS, CHUNKY_UP_TO_COLUMNS = 100_000, 5, 10
 """Fewest rows and components, and most columns, for which "auto" takes Chunky EM instead of exact EM."""
 
 
-class GaussianMixture(NoisyMixture, StepwiseMixture):
+class GaussianMixture(IncompleteMixture, NoisyMixture, StepwiseMixture):
     """Gaussian mixture model fitted by expectation maximisation.
 
     A drop-in for :class:`sklearn.mixture.GaussianMixture` that takes sample weights, never holds a table of rows by
@@ -210,36 +201,6 @@ class GaussianMixture(NoisyMixture, StepwiseMixture):
     def _learns_weights(self) -> bool:
         return not isinstance(self.weights_init, str)
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, missing: bool = False) -> Self:
-        """Find the components.
-
-        Parameters
-        ----------
-        X : array, data frame, source (see :mod:`globular.io`) or path, of shape (n_samples, n_features)
-            Rows of any real type. A path or source may be larger than memory.
-        y : ignored
-        sample_weight : array of shape (n_samples,), default=None
-            Weight of every row; a row of weight 2 counts as two rows, one of weight 0 as none.
-        missing : bool, default=False
-            Whether NaN is a value that is not known. Rows, which lie in memory then, count with the columns that are
-            known of them, by exact EM to a tenth of `tol`. Otherwise NaN is an error.
-
-        Returns
-        -------
-        self
-        """
-        rows = open_incomplete(self, X, reset=True) if missing else None
-        if rows is None or not np.isnan(rows).any():
-            return super().fit(X, y, sample_weight)
-        self._validate_params()
-        exhaust(self._begin_with(self._open_incomplete(rows, sample_weight), Clock(), False))
-        self.labels_ = self.predict(X, missing=True).astype(np.int32)
-        return self
-
-    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None, *, missing: bool = False) -> I64:
-        """Fit, and return the most likely component of every row; `missing` as in `fit`."""
-        return self.fit(X, sample_weight=sample_weight, missing=missing).predict(X, missing=missing)
-
     @classmethod
     def from_parameters(cls, weights: Any, means: Any, covariances: Any, covariance_type: str = "full") -> Self:
         """A mixture made from given parameters, without a fit; all that follows a fit works.
@@ -283,21 +244,6 @@ class GaussianMixture(NoisyMixture, StepwiseMixture):
             raise ValueError("missing=True does not go with noise=True; set noise=False, or leave out rows with NaN")
         self.__dict__.pop("counts_", None)  # those of the last fit
         self.algorithm_ = "em" if data.incomplete is not None or self.noise else self._choose_algorithm(data)
-
-    def _open_incomplete(self, rows: NDArray[Any], sample_weight: Any) -> Input:
-        """Rows that count with what is known of them, and filled ones, drawn from one Gaussian, to find a start on."""
-        names = vars(self).get("feature_names_in_")
-        if np.isnan(rows).all(axis=0).any():
-            raise ValueError(f"X: of column {np.isnan(rows).all(axis=0).argmax()} no value is known; leave it out")
-        weights = Weights.of(check_weights(sample_weight, len(rows)), self.n_components)
-        counted = choose_rows(rows, weights.rows)
-        incomplete = IncompleteRows.of(counted, weights.values, resolve_threads(self.n_threads))
-        one = incomplete.one_gaussian()
-        drawn = IncompleteRows.of(rows).drawn(one, check_random_state(self.random_state)).astype(rows.dtype, copy=False)
-        data = self._open(drawn, sample_weight, reset=True)
-        if names is not None:
-            self.feature_names_in_ = names
-        return replace(data, incomplete=incomplete)
 
     def _most_bytes(self, data: Input) -> int | None:
         nested = self.algorithm_ == "nested"
@@ -361,21 +307,6 @@ class GaussianMixture(NoisyMixture, StepwiseMixture):
     def _truncates(self) -> bool:
         many = self.n_components >= VARIATIONAL_FROM and self.covariance_type in SEPARABLE
         return many and self.algorithm != "em"
-
-    def _start_incomplete(
-        self, data: Input, rows: IncompleteRows, given: GivenStart, options: EMOptions, random: np.random.RandomState
-    ) -> Starting:
-        limits = rows.limits(self.reg_covar)
-        within = replace(options, limits=limits)
-
-        def begin(shard: Shard) -> Generator[Step[Any], None, GaussianParameters]:
-            return starting_mixture(shard, self.n_components, self.init_params, given, within, random)
-
-        if self.init_params == "kmeans" and given.is_empty and self.n_components > 1 and self.max_iter > 0:
-            start = yield from search_start(rows, data.shard, self.n_components, begin, options, limits, random)
-        else:
-            start = yield from begin(data.shard)
-        return Run(em_by(rows.expect, start, replace(options, tol=TOL_SHARE * options.tol), limits), start)
 
     def _finish(self, data: Input) -> None:
         self._count(data)

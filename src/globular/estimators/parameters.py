@@ -11,6 +11,7 @@ import re
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
+import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
 Constraints = dict[str, Any]
@@ -30,6 +31,7 @@ FROM_ZERO = Number(Integral, 0, None, closed="left")
 FROM_ONE = Number(Integral, 1, None, closed="left")
 NOT_NEGATIVE = Number(Real, 0, None, closed="left")
 POSITIVE = Number(Real, 0, None, closed="neither")
+SEED = Number(Integral, 0, 2**32 - 1, closed="both")
 AUTO = StrOptions({"auto"})
 
 _TEXT = """
@@ -76,7 +78,7 @@ class SharedParameters:
         "max_iter": [FROM_ONE],
         "tol": [NOT_NEGATIVE],
         "max_time": [None, POSITIVE],
-        "random_state": ["random_state"],
+        "random_state": [SEED, np.random.RandomState, None],
         "verbose": ["verbose"],
         "callbacks": "no_validation",
         "n_threads": [None, Integral],

@@ -11,7 +11,8 @@ from sklearn.utils import check_array
 
 from globular.algorithms.seeding.common import evenly_spread_masses
 from globular.algorithms.seeding.named import Start, Starting, draw_seeds
-from globular.estimators.inputs import Input, naming
+from globular.estimators.inputs import Input
+from globular.estimators.validation import naming
 from globular.model.history import ITERATIONS, SEEDS
 from globular.model.statistics import F64
 

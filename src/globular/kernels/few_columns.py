@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.kernels.compile import inline, kernel
-from globular.kernels.neighborhoods import HORIZON, flush_table, write_pair
+from globular.kernels.group_tables import HORIZON, add_groups, write_pair
 from globular.kernels.queue import take_number
 from globular.kernels.random import random_cluster, random_outside
 
@@ -104,40 +104,16 @@ def search_few_columns(
             settle_winners(batch, m, centers, graph)
             for t in range(n_random):
                 draw_randoms(batch, m, width, quick, seed, first_row, order, begin, t)
-                for k in range(m):
-                    # all neighbours are nearer than this: what is beyond is no neighbour, and of no use as one
-                    if batch.near[k] > HORIZON * batch.farthest[k]:
-                        n_distances += 1
-                        continue
-                    other = random_outside(seed, first_row + order[begin + k], t, graph, batch.group[k])
-                    if other < 0:
-                        continue
-                    n_distances += 1
-                    distance = column_distance(batch.x, k, centers, other)
-                    closest, label = batch.exact[k], batch.label[k]
-                    wins = distance < closest
-                    if estimate and distance < HORIZON * batch.farthest[k]:
-                        far = np.sqrt(np.float32(max(distance, closest)))
-                        write_pair(label, other, wins, batch.weight[k], far, pairs, pair_sums, n_pairs)
-                        n_pairs += 1
-                    if wins:
-                        batch.exact[k], batch.label[k] = distance, other
+                n_looks, n_pairs = meet_randoms(
+                    batch, m, centers, graph, seed, first_row, order, begin, t, pairs, pair_sums, n_pairs
+                )
+                n_distances += n_looks
             objective += sum_errors(batch, width)
             if estimate:
-                root_distances(batch, width)
-                end = 0
-                for p in range(at, next_at + 1):
-                    k, end = end, min(m, starts[p + 1] - begin)
-                    add_to_table(batch, k, end, graph, p, table)
-                    if starts[p + 1] == begin + end:  # the group is complete
-                        n_pairs = flush_table(p, graph, table, pairs, pair_sums, n_pairs)
-                        table[:, :] = 0
-            for k in range(m):
-                old, label = batch.group[k], batch.label[k]
-                if label != old:
-                    labels[order[begin + k]] = grouped[order[begin + k]] = label
-                    moved[0, n_moved], moved[1, n_moved], moved[2, n_moved] = begin + k, old, label
-                    n_moved += 1
+                n_pairs = add_groups(
+                    batch, m, width, begin, at, next_at, starts, graph, table, pairs, pair_sums, n_pairs
+                )
+            n_moved = move_rows(batch, m, begin, order, labels, grouped, moved, n_moved)
             at = next_at
         objectives[task] = objective
         numbers[task, 0], numbers[task, 1], numbers[task, 2] = n_distances, n_pairs - room[task], n_moved - base
@@ -267,6 +243,37 @@ def draw_randoms(
 
 
 @inline
+def meet_randoms(
+    batch: Any, m: int, centers: Any, graph: Any, seed: Any, first_row: int, order: Any, begin: int, t: int,
+    pairs: Any, pair_sums: Any, n_pairs: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Rows that are closer to random candidate t leave for it. Returns the distances, and the new number of triples.
+
+    O(m), and O(D) for each candidate that is not too far.
+    """
+    n_looks = 0
+    for k in range(m):
+        # all neighbours are nearer than this: what is beyond is no neighbour, and of no use as one
+        if batch.near[k] > HORIZON * batch.farthest[k]:
+            n_looks += 1
+            continue
+        other = random_outside(seed, first_row + order[begin + k], t, graph, batch.group[k])
+        if other < 0:
+            continue
+        n_looks += 1
+        distance = column_distance(batch.x, k, centers, other)
+        closest, label = batch.exact[k], batch.label[k]
+        wins = distance < closest
+        if pairs.shape[1] and distance < HORIZON * batch.farthest[k]:
+            far = np.sqrt(np.float32(max(distance, closest)))
+            write_pair(label, other, wins, batch.weight[k], far, pairs, pair_sums, n_pairs)
+            n_pairs += 1
+        if wins:
+            batch.exact[k], batch.label[k] = distance, other
+    return n_looks, n_pairs
+
+
+@inline
 def sum_errors(batch: Any, width: int) -> float:
     """Σ w d² over the rows. O(width)."""
     weight, exact = batch.weight, batch.exact
@@ -277,34 +284,15 @@ def sum_errors(batch: Any, width: int) -> float:
 
 
 @inline
-def root_distances(batch: Any, width: int) -> None:
-    """Distances instead of their squares. O(width · G)."""
-    d = batch.d
-    for g in range(d.shape[0]):
-        for k in range(width):
-            d[g, k] = np.sqrt(d[g, k])
-
-
-@inline
-def add_to_table(batch: Any, begin: int, end: int, graph: Any, p: int, table: Any) -> None:
-    """Σ w d by winner and candidate over rows of group p that have not left for a random cluster. O(rows · G)."""
-    d, weight, winner, label = batch.d, batch.weight, batch.winner, batch.label
-    G = graph.shape[1]
-    first, last = np.uint64(begin), np.uint64(end)
-    stayed = 0.0
-    for k in range(first, last):
-        stayed += weight[k] if label[k] == p else 0.0
-    table[0, G] += stayed
-    for g in range(1, G):
-        total = 0.0
-        for k in range(first, last):
-            total += weight[k] * d[g, k] if label[k] == p else 0.0
-        table[0, g] += total
-    for k in range(first, last):
-        if winner[k] != 0 and label[k] == graph[p, winner[k]]:
-            table[winner[k], G] += weight[k]
-            for g in range(G):
-                table[winner[k], g] += weight[k] * d[g, k]
+def move_rows(batch: Any, m: int, begin: int, order: Any, labels: Any, grouped: Any, moved: Any, n_moved: int) -> int:
+    """Write the labels that have changed, and note whose; returns the new number of those. O(m)."""
+    for k in range(m):
+        old, label = batch.group[k], batch.label[k]
+        if label != old:
+            labels[order[begin + k]] = grouped[order[begin + k]] = label
+            moved[0, n_moved], moved[1, n_moved], moved[2, n_moved] = begin + k, old, label
+            n_moved += 1
+    return n_moved
 
 
 @inline

@@ -37,24 +37,58 @@ class Pairs(NamedTuple):
     width: Any  # components that a row looks at
 
 
+class Work(NamedTuple):
+    """What the threads of a pass share."""
+
+    queue: Any  # IN/OUT tasks
+    tasks: Any  # (T + 1,) task t has the components tasks[t] … tasks[t + 1] − 1
+    x: Any  # (N, D) all rows, or (gathered) those of the pairs of the only task
+    gathered: bool
+    pairs: Any  # `Pairs`
+    shape: Any  # `Shape`
+
+
 class Tile(NamedTuple):
-    """Scratch of a thread."""
+    """Some pairs of a component: scratch of a thread."""
 
     away: Any  # (TILE, D) x − μ
     inner: Any  # (TILE, q) u = V (x − μ)
     turned: Any  # (q, TILE) the same, weighted
     squares: Any  # (TILE,) Σ (x − μ)² / ψ
     factors: Any  # (q,)
+    place: Any  # (5,) int64, zeros at first: what the constants below name
+
+
+COMPONENT, BEGIN, SIZE = 0, 1, 2  # the pairs of a tile: order[BEGIN] … order[BEGIN + SIZE − 1]
+STOP, BASE = 3, 4  # of the task: the component after its last, and the first of its pairs
 
 
 @inline
-def bring_together(
-    x: Any, gathered: bool, base: int, pairs: Any, begin: int, m: int, c: int, shape: Any, tile: Any
-) -> None:
-    """Differences from the mean of a component and products with its directions, of m of its pairs. O(m · D · q)."""
-    q = tile.inner.shape[1]
+def next_place(work: Any, place: Any) -> bool:
+    """Where the next pairs of one component are, in the task at hand or in another; False if there are none left."""
+    starts, c, begin = work.pairs.starts, place[COMPONENT], place[BEGIN] + place[SIZE]
+    while c >= place[STOP] or begin >= starts[c + 1]:
+        c += 1
+        if c >= place[STOP]:
+            task = take_number(work.queue)
+            if task >= work.tasks.shape[0] - 1:
+                return False
+            c = work.tasks[task]
+            place[STOP], place[BASE] = work.tasks[task + 1], starts[c]
+        begin = starts[c]
+    place[COMPONENT], place[BEGIN], place[SIZE] = c, begin, min(TILE, starts[c + 1] - begin)
+    return True
+
+
+@inline
+def bring_together(work: Any, tile: Any) -> bool:
+    """Of the next pairs, differences from the mean and products with the directions; False after the last. O(m·D·q)."""
+    if not next_place(work, tile.place):
+        return False
+    x, pairs, shape, q = work.x, work.pairs, work.shape, tile.inner.shape[1]
+    c, begin, m = tile.place[COMPONENT], tile.place[BEGIN], tile.place[SIZE]
     for k in range(m):
-        r = begin + k - base if gathered else pairs.order[begin + k] // pairs.width
+        r = begin + k - tile.place[BASE] if work.gathered else pairs.order[begin + k] // pairs.width
         total = 0.0
         for d in range(x.shape[1]):
             y = x[r, d] - shape.means[c, d]
@@ -62,6 +96,7 @@ def bring_together(
             total += y * y * shape.precisions[c, d]
         tile.squares[k] = total
     multiply_rows(tile.away, 0, m, shape.directions, c * q, q, tile.inner)
+    return True
 
 
 @inline
@@ -89,41 +124,25 @@ def squared_length(k: int, c: int, shape: Any, tile: Any) -> float:
 
 @kernel
 def pair_costs(
-    queue: Any,  # IN/OUT tasks
-    tasks: Any,  # IN  (T + 1,) task t has the components tasks[t] … tasks[t + 1] − 1
-    x: Any,  # IN  (N, D): all rows, or (gathered) those of the pairs of the only task
-    gathered: bool,  # IN
-    pairs: Any,  # IN  `Pairs`
-    shape: Any,  # IN  `Shape`
+    work: Any,  # IN  `Work`
     tile: Any,  # scratch `Tile`
     costs: Any,  # OUT (N·width,) −2 log p(c, x)
     inner: Any,  # OUT (N·width, q) u, or (0, q)
 ) -> None:
     """Densities of the pairs. O(P · D · q)."""
-    task = take_number(queue)
-    while task < tasks.shape[0] - 1:
-        base = pairs.starts[tasks[task]]
-        for c in range(tasks[task], tasks[task + 1]):
-            for begin in range(pairs.starts[c], pairs.starts[c + 1], TILE):
-                m = min(TILE, pairs.starts[c + 1] - begin)
-                bring_together(x, gathered, base, pairs, begin, m, c, shape, tile)
-                for k in range(m):
-                    pair = pairs.order[begin + k]
-                    costs[pair] = shape.biases[c] + squared_length(k, c, shape, tile)
-                    if inner.shape[0]:
-                        for j in range(tile.inner.shape[1]):
-                            inner[pair, j] = tile.inner[k, j]
-        task = take_number(queue)
+    while bring_together(work, tile):
+        c, begin = tile.place[COMPONENT], tile.place[BEGIN]
+        for k in range(tile.place[SIZE]):
+            pair = work.pairs.order[begin + k]
+            costs[pair] = work.shape.biases[c] + squared_length(k, c, work.shape, tile)
+            if inner.shape[0]:
+                for j in range(tile.inner.shape[1]):
+                    inner[pair, j] = tile.inner[k, j]
 
 
 @kernel
 def pair_sums(
-    queue: Any,  # IN/OUT tasks
-    tasks: Any,  # IN  (T + 1,)
-    x: Any,  # IN  (N, D)
-    gathered: bool,  # IN
-    pairs: Any,  # IN  `Pairs`
-    shape: Any,  # IN  `Shape`
+    work: Any,  # IN  `Work`
     tile: Any,  # scratch `Tile`
     shares: Any,  # IN  (N·width,) w q(c)
     counts: Any,  # IN/OUT (C,) += Σ w q
@@ -132,54 +151,38 @@ def pair_sums(
     cross: Any,  # IN/OUT (C, q, D) += Σ w q u (x − μ)ᵀ
 ) -> None:
     """Statistics of the M-step, about the old means. O(P · D · q)."""
-    task = take_number(queue)
-    while task < tasks.shape[0] - 1:
-        base = pairs.starts[tasks[task]]
-        for c in range(tasks[task], tasks[task + 1]):
-            for begin in range(pairs.starts[c], pairs.starts[c + 1], TILE):
-                m = min(TILE, pairs.starts[c + 1] - begin)
-                bring_together(x, gathered, base, pairs, begin, m, c, shape, tile)
-                for k in range(m):
-                    share = shares[pairs.order[begin + k]]
-                    counts[c] += share
-                    for j in range(tile.inner.shape[1]):
-                        tile.turned[j, k] = share * tile.inner[k, j]
-                    for d in range(x.shape[1]):
-                        y = tile.away[k, d]
-                        sums[c, d] += share * y
-                        squares[c, d] += share * y * y
-                add_product(tile.turned, tile.away, 0, m, cross[c])
-        task = take_number(queue)
+    while bring_together(work, tile):
+        c, begin, m = tile.place[COMPONENT], tile.place[BEGIN], tile.place[SIZE]
+        for k in range(m):
+            share = shares[work.pairs.order[begin + k]]
+            counts[c] += share
+            for j in range(tile.inner.shape[1]):
+                tile.turned[j, k] = share * tile.inner[k, j]
+            for d in range(sums.shape[1]):
+                y = tile.away[k, d]
+                sums[c, d] += share * y
+                squares[c, d] += share * y * y
+        add_product(tile.turned, tile.away, 0, m, cross[c])
 
 
 @kernel
 def pair_reconstructions(
-    queue: Any,  # IN/OUT tasks
-    tasks: Any,  # IN  (T + 1,)
-    x: Any,  # IN  (N, D)
-    pairs: Any,  # IN  `Pairs`
-    shape: Any,  # IN  `Shape`
+    work: Any,  # IN  `Work` of one thread, all rows
     tile: Any,  # scratch `Tile`
     shares: Any,  # IN  (N·width,) q(c)
     noise: Any,  # IN  (C, D) what of the variances is noise
-    out: Any,  # IN/OUT (N, D) += q(c) (x − noise Σ⁻¹ (x − μ)); one thread at a time
+    out: Any,  # IN/OUT (N, D) += q(c) (x − noise Σ⁻¹ (x − μ))
 ) -> None:
     """Expected rows without noise. O(P · D · q)."""
-    q = tile.inner.shape[1]
-    task = take_number(queue)
-    while task < tasks.shape[0] - 1:
-        for c in range(tasks[task], tasks[task + 1]):
-            for begin in range(pairs.starts[c], pairs.starts[c + 1], TILE):
-                m = min(TILE, pairs.starts[c + 1] - begin)
-                bring_together(x, False, 0, pairs, begin, m, c, shape, tile)
-                for k in range(m):
-                    pair = pairs.order[begin + k]
-                    r, share = pair // pairs.width, shares[pair]
-                    for d in range(x.shape[1]):
-                        tile.away[k, d] *= shape.precisions[c, d]
-                    for j in range(q):
-                        for d in range(x.shape[1]):
-                            tile.away[k, d] -= tile.inner[k, j] * shape.directions[c * q + j, d]
-                    for d in range(x.shape[1]):
-                        out[r, d] += share * (x[r, d] - noise[c, d] * tile.away[k, d])
-        task = take_number(queue)
+    x, pairs, shape, q = work.x, work.pairs, work.shape, tile.inner.shape[1]
+    while bring_together(work, tile):
+        c, begin = tile.place[COMPONENT], tile.place[BEGIN]
+        for k in range(tile.place[SIZE]):
+            r, share = pairs.order[begin + k] // pairs.width, shares[pairs.order[begin + k]]
+            for d in range(x.shape[1]):
+                tile.away[k, d] *= shape.precisions[c, d]
+            for j in range(q):
+                for d in range(x.shape[1]):
+                    tile.away[k, d] -= tile.inner[k, j] * shape.directions[c * q + j, d]
+            for d in range(x.shape[1]):
+                out[r, d] += share * (x[r, d] - noise[c, d] * tile.away[k, d])

@@ -15,18 +15,17 @@ import numpy as np
 from scipy.special import digamma, gammaln
 
 from globular.kernels.wishart import wishart_normalisers, wishart_terms
+from globular.model.cholesky import with_factors
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior
 from globular.model.statistics import F64
-from globular.threads import cached_property, single_threaded_blas
+from globular.threads import cached_property
 
-_EPS = float(np.finfo(np.float64).eps)
 BETA_RANGE = 1e-8, 1.0
 """What a fitted β₀ may be."""
 SHAPED_FROM, SHAPED_ROWS = 8, 4
 """S₀ has correlations fitted from this many components on, if they hold this many rows a column in the mean."""
-_MOST_LIFTS = 25  # tries of a Cholesky factor, each with ten times the lift: the last is far more than any rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +169,7 @@ class MatrixPosterior(GaussianPosterior):
     @classmethod
     def summed(cls, beta: F64, m: F64, nu: F64, scatter: F64, pulled: F64, prior: GaussianPrior) -> Self:
         S = prior.S + scatter + pulled
-        S, lower = _with_factors(0.5 * (S + np.swapaxes(S, 1, 2)), np.diagonal(prior.S))
+        S, lower = with_factors(0.5 * (S + np.swapaxes(S, 1, 2)), np.diagonal(prior.S))
         posterior = cls(beta, m, nu, S, prior)
         posterior.__dict__["_lower"] = lower
         return posterior
@@ -335,41 +334,3 @@ class GaussianPrior(Prior):
         pulled = self.beta * counts / beta  # how much the distance from m₀ adds to the scatter
         m, nu = self.m + (counts / beta)[:, None] * away, self.nu + counts
         return self.kind.summed(beta, m, nu, moments.scatter, moments.kind.outer(pulled, away), self)
-
-
-def _with_factors(matrices: F64, least: F64) -> tuple[F64, F64]:
-    """The matrices, their diagonals lifted by units of rounding where a Cholesky factor needs it; and the factors.
-
-    `least` is what a diagonal is at least, but for rounding, (D,). Multiples of these matrices have factors, too.
-    """
-    try:
-        # on matrices this small threads only wait for each other
-        lower = np.asarray(single_threaded_blas(np.linalg.cholesky)(matrices), dtype=np.float64)
-        if np.all(_pivots(lower) >= _EPS * matrices.shape[1] * np.diagonal(matrices, axis1=1, axis2=2)):
-            return matrices, lower
-    except np.linalg.LinAlgError:
-        pass
-    both = [_lifted(each, least) for each in matrices]
-    return np.stack([lifted for lifted, _ in both]), np.stack([factor for _, factor in both])
-
-
-def _lifted(matrix: F64, least: F64) -> tuple[F64, F64]:
-    """The same of one matrix: what is lifted depends on no other."""
-    rounding = _EPS * len(matrix)
-    diagonal = np.maximum(np.diagonal(matrix), least)
-    lifted, share = matrix, 10.0 * rounding
-    for _ in range(_MOST_LIFTS):
-        try:
-            lower = np.asarray(np.linalg.cholesky(lifted), dtype=np.float64)
-            if np.all(_pivots(lower) >= rounding * np.diagonal(lifted)):
-                return lifted, lower
-        except np.linalg.LinAlgError:
-            pass
-        lifted = matrix + share * np.diag(diagonal)
-        share *= 10.0
-    raise np.linalg.LinAlgError("a scatter matrix is not finite")
-
-
-def _pivots(lower: F64) -> F64:
-    """What is left of the diagonal of a matrix, or of several, when the rows above are taken away."""
-    return np.diagonal(lower, axis1=-2, axis2=-1) ** 2

@@ -106,11 +106,7 @@ def nominate(
     if SCALED:
         stretch = tl.load(scales + row, mask=is_item, other=0.0)
     seen = some_columns(x, row, is_item, tl.arange(0, CHUNK), n_columns)
-    squares = tl.sum(seen.to(tl.float32) * seen.to(tl.float32), axis=1)
-    for chunk in range(CHUNK, WIDTH, CHUNK):
-        more = some_columns(x, row, is_item, chunk + tl.arange(0, CHUNK), n_columns).to(tl.float32)
-        squares += tl.sum(more * more, axis=1)
-    squares = squares * stretch * stretch
+    squares = _squares(x, seen, stretch, row, is_item, n_columns, WIDTH, CHUNK)
     seen = seen.to(PRODUCT)
     nobody = tl.full((ROWS,), NOBODY, tl.int64) << 32
     closest = nobody
@@ -134,7 +130,7 @@ def nominate(
                 SCALED, N_PARTS, ROWS, WIDTH, CHUNK, PRODUCT, PRECISION,
             )  # fmt: skip
             if KEPT > 2:
-                kept = _keep_few(kept, keys, tile, is_here, KEPT)
+                kept = keep_few(kept, keys, tile, is_here, KEPT)
             elif KEPT == 2:
                 closest, second = _keep_two(closest, second, keys, tile, is_here, ROWS)
             else:
@@ -144,22 +140,50 @@ def nominate(
         tl.store(looks + tl.program_id(0), tl.sum(n_looks, axis=0))
     out = item.to(tl.int64) * KEPT
     if KEPT > 2:
-        for k in range(KEPT):
-            best = tl.min(kept, axis=1)
-            kept = tl.where(kept == best[:, None], 0x7FFFFFFFFFFFFFFF, kept)
-            tl.store(scores + out + k, _score(best), mask=is_item)
-            _store_number(found + out + k, members, best, _score(best), is_item, LISTED)
+        _store_few(kept, scores + out, found + out, members, is_item, LISTED, KEPT)
     else:
-        score = _score(closest)
-        tl.store(scores + out, score, mask=is_item)
-        _store_number(found + out, members, closest, score, is_item, LISTED)
+        _store_closest(
+            closest, second, scores + out, found + out, members, squares, extent, rounding, is_item, LISTED,
+            WITH_DOUBTS, KEPT,
+        )  # fmt: skip
+
+
+@triton.jit
+def _squares(x, seen, stretch, row, is_item, n_columns, WIDTH: tl.constexpr, CHUNK: tl.constexpr):
+    """‖x‖² of rows as passes see them, whose first columns are at hand."""
+    squares = tl.sum(seen.to(tl.float32) * seen.to(tl.float32), axis=1)
+    for chunk in range(CHUNK, WIDTH, CHUNK):
+        more = some_columns(x, row, is_item, chunk + tl.arange(0, CHUNK), n_columns).to(tl.float32)
+        squares += tl.sum(more * more, axis=1)
+    return squares * stretch * stretch
+
+
+@triton.jit
+def _store_few(kept, scores, found, members, is_item, LISTED: tl.constexpr, KEPT: tl.constexpr):
+    """The centres that were kept, closest first."""
+    for k in range(KEPT):
+        best = tl.min(kept, axis=1)
+        kept = tl.where(kept == best[:, None], 0x7FFFFFFFFFFFFFFF, kept)
+        tl.store(scores + k, _score(best), mask=is_item)
+        _store_number(found + k, members, best, _score(best), is_item, LISTED)
+
+
+@triton.jit
+def _store_closest(
+    closest, second, scores, found, members, squares, extent, rounding, is_item, LISTED: tl.constexpr,
+    WITH_DOUBTS: tl.constexpr, KEPT: tl.constexpr,
+):  # fmt: skip
+    """The closest centre, and of two the second; WITH_DOUBTS only if it may be the closest, for all that scores say."""
+    score = _score(closest)
+    tl.store(scores, score, mask=is_item)
+    _store_number(found, members, closest, score, is_item, LISTED)
     if KEPT == 2:
         next_score = _score(second)
-        tl.store(scores + out + 1, next_score, mask=is_item)
+        tl.store(scores + 1, next_score, mask=is_item)
         if WITH_DOUBTS:
             slack = slack_of_scores(tl.sqrt(squares), score, extent, rounding)
             next_score = tl.where(next_score - score <= slack, next_score, FAR)
-        _store_number(found + out + 1, members, second, next_score, is_item, LISTED)
+        _store_number(found + 1, members, second, next_score, is_item, LISTED)
 
 
 @triton.jit
@@ -223,7 +247,7 @@ def _keep_two(closest, second, keys, tile, is_here, ROWS: tl.constexpr):
 
 
 @triton.jit
-def _keep_few(kept, keys, tile, is_here, KEPT: tl.constexpr):
+def keep_few(kept, keys, tile, is_here, KEPT: tl.constexpr):
     """The few lowest so far and of a tile: the last of those kept makes room for one that is closer."""
     for _ in range(KEPT):
         lowest = tl.min(keys, axis=1)

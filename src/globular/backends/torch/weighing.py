@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from globular.backends.torch.nominating import some_columns
+from globular.backends.torch.nominating import keep_few, some_columns
 
 TILE = tl.constexpr(128)
 """Components of a tile: their numbers take the last seven bits of a score."""
@@ -68,7 +68,6 @@ def nominate_components(
     own_cell = tl.load(cells + at, mask=is_item, other=-1).to(tl.int32)
     row = (item // per_row).to(tl.int64)
     columns = tl.arange(0, CHUNK)
-    tile_columns = tl.arange(0, TILE)
     kept = (tl.full((ROWS, SLOTS), NOBODY, tl.int64) << 32) + tl.arange(0, SLOTS)[None, :]
     for cell in range(tl.load(cells + first).to(tl.int32), tl.max(own_cell, axis=0) + 1):
         is_here = own_cell == cell
@@ -84,31 +83,11 @@ def nominate_components(
                 more = _about(x, offset, row, is_here, chunk + columns, n_columns)
                 squares += tl.sum(more * more, axis=1)
         for tile in range(begin, end, TILE):
-            number = tile + tile_columns
-            is_one = number < end
-            costs = tl.load(norms + number, mask=is_one, other=FAR)[None, :] + tl.zeros((ROWS, TILE), tl.float32)
-            if not BY_COLUMN:
-                costs += squares[:, None] * tl.load(curves + number, mask=is_one, other=0.0)[None, :]
-            for chunk in range(0, WIDTH, CHUNK):
-                some = seen
-                if WIDTH > CHUNK:
-                    some = _about(x, offset, row, is_here, chunk + columns, n_columns)
-                place = number[None, :] * WIDTH + chunk + columns[:, None]
-                pull = tl.load(pulls + place, mask=is_one[None, :], other=0.0)
-                costs = tl.dot(some, pull, costs, input_precision="tf32")
-                if BY_COLUMN:
-                    curve = tl.load(curves + place, mask=is_one[None, :], other=0.0)
-                    costs = tl.dot(some * some, curve, costs, input_precision="tf32")
-            keys = (_ordered(costs.to(tl.int32, bitcast=True)) & -128) | tile_columns[None, :]
-            for _ in range(KEPT):
-                lowest = tl.min(keys, axis=1)
-                keys = tl.where(keys == lowest[:, None], NOBODY, keys)
-                lowest = tl.where(is_here, lowest, NOBODY)
-                low = ((lowest & -128).to(tl.int64) << 32) | (tile + (lowest & 127)).to(tl.int64)
-                # the last of those kept makes room for one that costs less
-                worst = tl.max(kept, axis=1)
-                is_closer = (low < worst) & (lowest < NOBODY)  # nobody twice would make room for one in two places
-                kept = tl.where((kept == worst[:, None]) & is_closer[:, None], low[:, None], kept)
+            keys = _keys_of_tile(
+                x, seen, squares, offset, row, is_here, pulls, curves, norms, tile, end, n_columns, BY_COLUMN, ROWS,
+                WIDTH, CHUNK,
+            )  # fmt: skip
+            kept = keep_few(kept, keys, tile, is_here, KEPT)
     out = item.to(tl.int64) * KEPT
     for k in range(KEPT):
         best = tl.min(kept, axis=1)
@@ -118,6 +97,31 @@ def nominate_components(
         number = tl.load(members + (best & 0xFFFFFFFF), mask=is_one, other=-1).to(tl.int32)
         tl.store(scores + out + k, score, mask=is_item)
         tl.store(found + out + k, number, mask=is_item)
+
+
+@triton.jit
+def _keys_of_tile(
+    x, seen, squares, offset, row, is_here, pulls, curves, norms, tile, end, n_columns, BY_COLUMN: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """What the components from `tile` on cost the rows, as whole numbers; the last seven bits are the column."""
+    columns = tl.arange(0, CHUNK)
+    number = tile + tl.arange(0, TILE)
+    is_one = number < end
+    costs = tl.load(norms + number, mask=is_one, other=FAR)[None, :] + tl.zeros((ROWS, TILE), tl.float32)
+    if not BY_COLUMN:
+        costs += squares[:, None] * tl.load(curves + number, mask=is_one, other=0.0)[None, :]
+    for chunk in range(0, WIDTH, CHUNK):
+        some = seen
+        if WIDTH > CHUNK:
+            some = _about(x, offset, row, is_here, chunk + columns, n_columns)
+        place = number[None, :] * WIDTH + chunk + columns[:, None]
+        pull = tl.load(pulls + place, mask=is_one[None, :], other=0.0)
+        costs = tl.dot(some, pull, costs, input_precision="tf32")
+        if BY_COLUMN:
+            curve = tl.load(curves + place, mask=is_one[None, :], other=0.0)
+            costs = tl.dot(some * some, curve, costs, input_precision="tf32")
+    return (_ordered(costs.to(tl.int32, bitcast=True)) & -128) | tl.arange(0, TILE)[None, :]
 
 
 @triton.jit
@@ -254,7 +258,15 @@ def weigh(
     lowest = tl.min(costs, axis=1)
     energy, norm = _free_energy(lowest, costs, is_slot)
     tl.store(bounds + row, energy, mask=is_row)
-    is_left = is_slot
+    _store_kept(labels, members, shares, row, is_row, slots, kept, costs, lowest, norm, KEPT, SLOTS)
+
+
+@triton.jit
+def _store_kept(
+    labels, members, shares, row, is_row, slots, kept, costs, lowest, norm, KEPT: tl.constexpr, SLOTS: tl.constexpr
+):
+    """K(n) and its shares, best first."""
+    is_left = slots < KEPT
     for k in range(KEPT):
         cost = tl.min(tl.where(is_left, costs, float("inf")), axis=1)
         place = tl.min(tl.where(is_left & (costs == cost[:, None]), slots, SLOTS), axis=1)

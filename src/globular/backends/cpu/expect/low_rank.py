@@ -91,26 +91,26 @@ class Sorted:
         )  # fmt: skip
 
     def _tile(self) -> kernels.Tile:
-        _, q, D = self.mixture.loadings.shape
-        tile = kernels.TILE
-        return kernels.Tile(np.empty((tile, D)), np.empty((tile, q)), np.empty((q, tile)), np.empty(tile), np.empty(q))
+        (_, q, D), n = self.mixture.loadings.shape, kernels.TILE
+        return kernels.Tile(
+            np.empty((n, D)), np.empty((n, q)), np.empty((q, n)), np.empty(n), np.empty(q), np.zeros(5, np.int64)
+        )
+
+    def _work(self, tasks: list[int], rows: Any, *, gathered: bool = False) -> kernels.Work:
+        return kernels.Work(new_queue(), np.array(tasks), rows, gathered, self._pairs, self._shape)
 
     def _call(self, kernel: Callable[..., None], *outputs: Any) -> None:
         """A kernel on all threads, or task by task where rows have to be converted."""
         order, starts, width = self._pairs
         spans = list(cut_groups(starts, PAIRS_PER_TASK))
-        given = self._pairs, self._shape
         if self._rows.is_direct():
-            queue, tasks = new_queue(), np.array([0, *(end for _, end in spans)])
-            x = self._rows.block(0, self._rows.shape[0])
-            on_all_threads(
-                lambda: kernel(queue, tasks, x, False, *given, self._tile(), *outputs), min(self._n_threads, len(spans))
-            )
+            work = self._work([0, *(end for _, end in spans)], self._rows.block(0, self._rows.shape[0]))
+            on_all_threads(lambda: kernel(work, self._tile(), *outputs), min(self._n_threads, len(spans)))
             return
 
         def gather(span: tuple[int, int]) -> None:
             rows = self._rows.gather(order[starts[span[0]] : starts[span[1]]] // width)
-            kernel(new_queue(), np.array(span), rows, True, *given, self._tile(), *outputs)
+            kernel(self._work(list(span), rows, gathered=True), self._tile(), *outputs)
 
         run_all(gather, spans, self._n_threads)
 
@@ -126,12 +126,9 @@ class Sorted:
 
     def reconstruct(self, shares: F64, noise: F64, out: F64) -> None:
         """Add the rows without noise, of one thread's own; rows are direct."""
-        C = self.mixture.n_components
         noise = np.ascontiguousarray(np.broadcast_to(noise, self.mixture.means.shape))
-        kernels.pair_reconstructions(
-            new_queue(), np.array([0, C]), self._rows.block(0, self._rows.shape[0]), self._pairs, self._shape,
-            self._tile(), shares.ravel(), noise, out,
-        )  # fmt: skip
+        work = self._work([0, self.mixture.n_components], self._rows.block(0, self._rows.shape[0]))
+        kernels.pair_reconstructions(work, self._tile(), shares.ravel(), noise, out)
 
 
 def _nothing(mixture: LowRankParameters, total_weight: float) -> LowRankStatistics:

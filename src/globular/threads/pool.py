@@ -1,63 +1,24 @@
-"""Our own thread pool: fixed blocks, results in a fixed order, BLAS held to one thread inside.
-
-Kernels release the GIL, so plain Python threads scale. Which thread runs a block never matters: blocks do not depend
-on the number of threads and their results are combined in block order, so 1 thread and 2 threads give the same bits.
-(numba's `parallel=True` is not used: its work-queue layer fails when two Python threads enter it.)
-"""
+"""Threads that wait for calls, and the ways to share work out among them; Ctrl-C and forks at any moment included."""
 
 from __future__ import annotations
 
 import _thread
-import ctypes
-import math
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
-from functools import cache, partial, wraps
+from functools import partial
 from queue import SimpleQueue
-from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
+from typing import Any, Generic, TypeVar, cast
 
-import numpy as np
-from threadpoolctl import ThreadpoolController
+from globular.threads.blas import single_threaded_blas
 
-from globular.cores import usable_cores
-
-WAKING = 4e-5
-"""Seconds until another thread is at work, one after the other: each has to have the interpreter's lock for a while.
-(Passes of whole fits on 16 cores took 23 to 45 µs for each thread; after a pause it is more.)"""
-
-Arguments = ParamSpec("Arguments")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _pools: dict[bool, SimpleQueue[_Task[Any]]] = {}
 _n_serving: dict[bool, int] = {}
 _pools_lock = threading.Lock()
-
-
-def default_threads() -> int:
-    """GLOBULAR_NUM_THREADS if set, else the cores this process may use (see `cores`)."""
-    asked = os.environ.get("GLOBULAR_NUM_THREADS", "").strip()
-    if asked:
-        if not asked.isdecimal() or int(asked) < 1:
-            raise ValueError(f"GLOBULAR_NUM_THREADS={asked!r} must be a whole number of at least 1")
-        return int(asked)
-    return usable_cores()
-
-
-def resolve_threads(n_threads: int | None) -> int:
-    """Number of threads to use for a user's `n_threads` (None: all cores; −1 too, as in joblib)."""
-    if n_threads is None or n_threads == -1:
-        return default_threads()
-    if isinstance(n_threads, bool) or not isinstance(n_threads, int | np.integer) or n_threads < 1:
-        raise ValueError(f"n_threads={n_threads!r} must be None, -1 or a whole number of at least 1")
-    return int(n_threads)
-
-
-def worth_waking(n_threads: int, seconds: float) -> int:
-    """Threads for work that one thread does in so many seconds: with n of them it takes seconds / n + n · `WAKING`."""
-    return max(1, min(n_threads, round(math.sqrt(seconds / WAKING))))
 
 
 class _Task(Generic[Result]):
@@ -134,107 +95,6 @@ def _abandon(tasks: Iterable[_Task[Any]]) -> None:
                 waiting = False
             except KeyboardInterrupt:  # one is on its way already
                 pass
-
-
-class _SingleThreadedBlas:
-    """A decorator: BLAS has one thread while anybody is inside; whoever leaves last restores what was there at first.
-
-    Ctrl-C may come between any two instructions of the main thread, those of entering and leaving included. So numbers
-    of threads are noted before they change and forgotten after they are restored, leaving twice does no harm, and
-    whoever an exception takes out leaves until it is done. (A `with` would not do: its exit may be interrupted at its
-    beginning.)
-    """
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin as if nobody were inside."""
-        self._lock = threading.Lock()
-        self._inside: set[object] = set()
-        self._before: list[int] | None = None
-        self._held = False
-
-    def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-        @wraps(function)
-        def held(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-            return self.run(partial(function, *args, **kwargs))
-
-        return held
-
-    def run(self, function: Callable[[], Result]) -> Result:
-        """Call a function once: to decorate it would take longer than a small pass."""
-        stay = object()
-        try:
-            self._enter(stay)
-            result = function()
-            self._leave(stay)
-        except BaseException:
-            inside = True
-            while inside:
-                try:
-                    self._leave(stay)
-                    inside = False
-                except KeyboardInterrupt:  # one is on its way already
-                    pass
-            raise
-        return result
-
-    def _enter(self, stay: object) -> None:
-        with self._lock:
-            self._inside.add(stay)
-            if self._before is None:
-                self._before = [get_threads() for get_threads, _ in _blas()]
-            if not self._held:
-                for _, set_threads in _blas():
-                    set_threads(1)
-                self._held = True
-
-    def _leave(self, stay: object) -> None:
-        with self._lock:
-            self._inside.discard(stay)
-            if not self._inside:
-                self.restore()
-
-    def restore(self) -> None:
-        """Give BLAS the threads that it had before anybody came in."""
-        if self._before is not None:
-            self._held = False
-            for (_, set_threads), n_threads in zip(_blas(), self._before, strict=True):
-                set_threads(n_threads)
-            self._before = None
-
-
-@cache
-def _blas() -> list[tuple[Callable[[], int], Callable[[int], object]]]:
-    """What tells and what sets the number of threads of each loaded BLAS library.
-
-    `ThreadpoolController.limit` looks all libraries over each time, which takes half a short pass. The number of
-    threads is one for the whole process. Newer versions of threadpoolctl let only the thread that was the
-    first change it; we see to the order ourselves, and whoever leaves last must be able to.
-    """
-    import numpy.linalg  # noqa: F401
-    import scipy.linalg.cython_blas  # noqa: F401  (of NumPy, and of kernels: found once they are loaded)
-
-    return [_direct(each) for each in ThreadpoolController().select(user_api="blas").lib_controllers]
-
-
-def _direct(library: Any) -> tuple[Callable[[], int], Callable[[int], object]]:
-    """The same of one library; of OpenBLAS its own functions, called with the interpreter's lock held.
-
-    Whoever gives the lock away between two passes, as calls by `ctypes` do, waits until all other threads that have
-    just ended had it.
-    """
-    find = getattr(library, "_get_symbol", None)
-    if library.internal_api == "openblas" and find is not None:
-        there = find("openblas_get_num_threads"), find("openblas_set_num_threads")
-        if None not in there:
-            tell, change = (ctypes.cast(each, ctypes.c_void_p).value or 0 for each in there)
-            return ctypes.PYFUNCTYPE(ctypes.c_int)(tell), ctypes.PYFUNCTYPE(None, ctypes.c_int)(change)
-    return library.get_num_threads, getattr(library, "_real_set_num_threads", library.set_num_threads)
-
-
-single_threaded_blas = _SingleThreadedBlas()
 
 
 def _begin_anew() -> None:
@@ -373,32 +233,3 @@ def read_ahead(items: Iterable[Item]) -> Iterator[Item]:
             yield item
     finally:
         _abandon([task])
-
-
-class cached_property(Generic[Result]):  # noqa: N801
-    """`functools.cached_property` without the lock that it has before Python 3.12.
-
-    One thread that computes the property of any object holds that lock, and a child forked meanwhile waits for ever.
-    """
-
-    def __init__(self, function: Callable[[Any], Result]) -> None:
-        self._function = function
-        self.__doc__ = function.__doc__
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> Result: ...
-    def __get__(self, instance: object | None, owner: type) -> Self | Result:
-        if instance is None:
-            return self
-        value = instance.__dict__[self._name] = self._function(instance)
-        return value
-
-
-def even_ranges(n: int, size: int) -> list[tuple[int, int]]:
-    """(start, stop) of blocks of `size` rows; the last one may be shorter."""
-    return [(start, min(start + size, n)) for start in range(0, n, size)]

@@ -1,0 +1,26 @@
+"""Our own threads: fixed blocks, results in a fixed order, BLAS held to one thread inside.
+
+Kernels release the GIL, so plain Python threads scale. Which thread runs a block never matters: blocks do not depend
+on the number of threads and their results are combined in block order, so 1 thread and 2 threads give the same bits.
+(numba's `parallel=True` is not used: its work-queue layer fails when two Python threads enter it.)
+"""
+
+from globular.threads.blas import single_threaded_blas
+from globular.threads.cached import cached_property
+from globular.threads.how_many import default_threads, even_ranges, resolve_threads, worth_waking
+from globular.threads.pool import map_all, on_all_threads, ordered_map, read_ahead, run_all, to_the_end
+
+__all__ = [
+    "cached_property",
+    "default_threads",
+    "even_ranges",
+    "map_all",
+    "on_all_threads",
+    "ordered_map",
+    "read_ahead",
+    "resolve_threads",
+    "run_all",
+    "single_threaded_blas",
+    "to_the_end",
+    "worth_waking",
+]

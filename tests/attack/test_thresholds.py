@@ -51,7 +51,7 @@ FITS: dict[str, list[tuple[str, Case, dict[str, Any]]]] = {
     ],
     "families": [
         ("VonMisesFisherMixture", DENSE, {}),
-        ("VonMisesFisherMixture", SPARSE, {}),
+        ("VonMisesFisherMixture", Case(200, 20, 8, "blobs", "csr32", "uneven", 2), {}),
         ("VonMisesFisherMixture", WIDE, {"init_params": "k-means++"}),
     ],
     "correlated": [

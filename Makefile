@@ -4,11 +4,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 OLDEST := .venv-oldest
+NEWEST := .venv-newest
 BASE   ?= HEAD
 MINUTES ?= 60
 JOBS   ?= 2
 
-.PHONY: demo test test-all test-bounds test-gpu test-oldest attack lint bench speed docs dist test-dist wheel-with-kernels clean
+.PHONY: demo test test-all test-bounds test-gpu test-oldest test-newest attack lint bench speed docs dist test-dist wheel-with-kernels clean
 
 demo: $(VENV)/.user
 	$(BIN)/globular demo
@@ -30,7 +31,11 @@ test-bounds: $(VENV)/.dev
 
 # The oldest versions of everything that are supported, in an environment of their own; PYTHON is a Python 3.11 then.
 test-oldest: $(OLDEST)/.test
-	NUMBA_CACHE_DIR=$(abspath $(OLDEST))/kernels $(OLDEST)/bin/python -m pytest -m "not slow"
+	NUMBA_CACHE_DIR=$(abspath $(OLDEST))/kernels $(OLDEST)/bin/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile
+
+# The newest of everything that there is today; PYTHON is the newest Python then. `make clean` makes it forget.
+test-newest: $(NEWEST)/.test
+	NUMBA_CACHE_DIR=$(abspath $(NEWEST))/kernels $(NEWEST)/bin/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile
 
 attack: $(VENV)/.dev
 	$(BIN)/python tests/attack/run.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
@@ -107,5 +112,10 @@ $(OLDEST)/.test: pyproject.toml tests/oldest.txt
 	$(OLDEST)/bin/python -m pip install --quiet --constraint tests/oldest.txt -e ".[test]"
 	@touch $@
 
+$(NEWEST)/.test: pyproject.toml
+	$(PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager -e ".[test]"
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(OLDEST) build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) $(NEWEST) build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

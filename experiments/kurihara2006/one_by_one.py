@@ -33,45 +33,70 @@ def digamma(x: float) -> float:
     return below + math.log(x) - 0.5 / x - r * (1 / 12 - r * (1 / 120 - r * (1 / 252 - r * (1 / 240 - r / 132))))
 
 
-@njit(cache=True)
 def responsibilities(
     rows: F64, order: I64, T: int, alpha: float, beta_0: float, m_0: F64, nu_0: float, S_0: F64
 ) -> F64:
     """q of every row as it came, (N, T); the last component has all that is left of the stick."""
+    log_determinant = float(np.linalg.slogdet(S_0)[1])
+    return _responsibilities(rows, order, T, alpha, beta_0, m_0, nu_0, np.linalg.inv(S_0), log_determinant)
+
+
+@njit(cache=True)
+def _responsibilities(
+    rows: F64, order: I64, T: int, alpha: float, beta_0: float, m_0: F64, nu_0: float, W_0: F64, log_determinant: float
+) -> F64:
+    """The same from the inverse of S_0 and its log-determinant, number by number: what NumPy does to whole arrays
+    takes ten seconds to compile."""
     N, D = rows.shape
     found = np.zeros((N, T))
-    counts, beta, nu = np.zeros(T), np.full(T, beta_0), np.full(T, nu_0)
+    counts, beta, nu, log_determinants = np.zeros(T), np.zeros(T), np.zeros(T), np.zeros(T)
     m, W = np.zeros((T, D)), np.zeros((T, D, D))
-    log_determinants = np.full(T, np.linalg.slogdet(S_0)[1])
     for t in range(T):
-        m[t], W[t] = m_0, np.linalg.inv(S_0)
+        beta[t], nu[t], log_determinants[t] = beta_0, nu_0, log_determinant
+        for i in range(D):
+            m[t, i] = m_0[i]
+            for j in range(D):
+                W[t, i, j] = W_0[i, j]
     scores, distances, apart, solved = np.zeros(T), np.zeros(T), np.zeros((T, D)), np.zeros((T, D))
     for n in order:
-        left, beyond = 0.0, counts.sum()
+        left, beyond, largest = 0.0, 0.0, -np.inf
+        for t in range(T):
+            beyond += counts[t]
         for t in range(T):
             beyond -= counts[t]
             expected = -log_determinants[t] - D / beta[t]  # E[log |Λ|] and what is not known of μ, up to a constant
-            for j in range(D):
-                expected += digamma(0.5 * (nu[t] - j))
-            apart[t] = rows[n] - m[t]
-            solved[t] = W[t] @ apart[t]
-            distances[t] = apart[t] @ solved[t]
+            for i in range(D):
+                expected += digamma(0.5 * (nu[t] - i))
+                apart[t, i] = rows[n, i] - m[t, i]
+            distances[t] = 0.0
+            for i in range(D):
+                solved[t, i] = 0.0
+                for j in range(D):
+                    solved[t, i] += W[t, i, j] * apart[t, j]
+                distances[t] += apart[t, i] * solved[t, i]
             scores[t] = left + 0.5 * (expected - nu[t] * distances[t])
             if t < T - 1:
                 first, second = 1.0 + counts[t], alpha + beyond
                 scores[t] += digamma(first) - digamma(first + second)
                 left += digamma(second) - digamma(first + second)
-        q = np.exp(scores - scores.max())
-        q /= q.sum()
-        found[n] = q
+            largest = max(largest, scores[t])
+        total = 0.0
+        for t in range(T):
+            found[n, t] = math.exp(scores[t] - largest)
+            total += found[n, t]
         for t in range(T):  # S grows by one outer product, so that its inverse does
-            grown = q[t] * beta[t] / (beta[t] + q[t])
-            W[t] -= np.outer(solved[t], solved[t] * (grown / (1.0 + grown * distances[t])))
+            found[n, t] /= total
+            q = found[n, t]
+            grown = q * beta[t] / (beta[t] + q)
+            shrunk = grown / (1.0 + grown * distances[t])
             log_determinants[t] += math.log1p(grown * distances[t])
-            m[t] += apart[t] * (q[t] / (beta[t] + q[t]))
-            counts[t] += q[t]
-            beta[t] += q[t]
-            nu[t] += q[t]
+            for i in range(D):
+                m[t, i] += apart[t, i] * q / (beta[t] + q)
+                for j in range(D):
+                    W[t, i, j] -= shrunk * solved[t, i] * solved[t, j]
+            counts[t] += q
+            beta[t] += q
+            nu[t] += q
     return found
 
 

@@ -28,10 +28,10 @@ WIDE = Case(400, 24, 20, "blobs", "float32", "some zero", 1)
 SPARSE = Case(300, 20, 15, "blobs", "csr32", "uneven", 2)
 DENSE = Case(600, 3, 6, "blobs", "float64", "uneven", 3)
 FITS: dict[str, list[tuple[str, Case, dict[str, Any]]]] = {
-    "centers": [
-        ("KMeans", THIN, {}),
-        ("KMeans", WIDE, {"algorithm": "probing"}),
-        ("KMeans", SPARSE, {"algorithm": "yinyang"}),
+    "centers": [  # in eight iterations a fit has been on every path
+        ("KMeans", THIN, {"max_iter": 8}),
+        ("KMeans", WIDE, {"algorithm": "probing", "max_iter": 8}),
+        ("KMeans", SPARSE, {"algorithm": "yinyang", "max_iter": 8}),
     ],
     "few": [("KMeans", THIN, {}), ("KMeans", WIDE, {}), ("KMeans", WIDE, {"metric": "cosine"})],
     "seeds": [
@@ -51,7 +51,7 @@ FITS: dict[str, list[tuple[str, Case, dict[str, Any]]]] = {
     ],
     "families": [
         ("VonMisesFisherMixture", DENSE, {}),
-        ("VonMisesFisherMixture", SPARSE, {}),
+        ("VonMisesFisherMixture", Case(200, 20, 8, "blobs", "csr32", "uneven", 2), {}),
         ("VonMisesFisherMixture", WIDE, {"init_params": "k-means++"}),
     ],
     "correlated": [

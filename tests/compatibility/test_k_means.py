@@ -1,12 +1,9 @@
 """scikit-learn's tests of k-means, with our classes."""
 
-import pytest
-
 import globular
 from compatibility.conftest import K_MEANS
 from compatibility.swapped import swapped
 
-pytestmark = pytest.mark.filterwarnings("default")
 OURS = {
     "KMeans": globular.KMeans, "MiniBatchKMeans": globular.NestedMiniBatchKMeans, "k_means": globular.k_means
 }  # fmt: skip

@@ -6,7 +6,8 @@ import globular
 from compatibility.conftest import MIXTURES
 from compatibility.swapped import swapped
 
-pytestmark = pytest.mark.filterwarnings("default")
+# They stop many fits after an iteration or two, and leave the warning of that, which is scikit-learn's too, alone.
+pytestmark = pytest.mark.filterwarnings("ignore:Best performing init:sklearn.exceptions.ConvergenceWarning")
 OURS = {"GaussianMixture": globular.GaussianMixture}
 globals().update(swapped("sklearn.mixture.tests.test_gaussian_mixture", "sklearn.mixture", OURS))
 

@@ -52,7 +52,7 @@ from makers import Rows, blobs, weights_for
 pytest.importorskip("distributed", reason='needs Dask: pip install "globular[dask]"')
 
 import dask.array as da
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, wait
 
 from globular.backends.dask import DaskShard, opening
 from globular.backends.dask import cluster as cluster_module
@@ -164,10 +164,12 @@ def fit_alone(name: str, n_threads: int | None = None) -> dict[str, bytes]:
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("name", ["probing", "chunky", "infinite"])
+@pytest.mark.parametrize("name", ["probing", "chunky", "infinite", "nested"])
 def test_a_fit_inside_a_task_is_that_of_this_process(name: str, client: Client) -> None:
     """Workers have one thread each and may run both tasks at once."""
     tasks = [client.submit(fit_alone, name, n_threads, pure=False) for n_threads in (None, 2)]
+    with client.as_current():
+        wait(tasks, timeout=500)  # else a cluster that has lost its workers would be waited for without end
     assert client.gather(tasks) == [fit_alone(name)] * 2
 
 
@@ -303,6 +305,7 @@ def test_data_frames(current: Client) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:Running on a single-machine scheduler:UserWarning")  # of older Dask: it is meant
 def test_answers_for_every_row_are_lazy(current: Client) -> None:
     rows = blobs(N, C=5, D=D).astype(np.float32)
     X = as_dask(rows)

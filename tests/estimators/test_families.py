@@ -53,8 +53,7 @@ def generated(kind: str, n: int = 3000, C: int = 6, D: int = 20, seed: int = 0) 
 # The truth -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("C", "D"), [(3, 10), (10, 30), (20, 60)])
+@pytest.mark.parametrize(("C", "D", "seed"), [(3, 10, 0), (3, 10, 1), (3, 10, 2), (10, 30, 0), (20, 60, 1)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_truth_is_found_again(kind: str, C: int, D: int, seed: int) -> None:
     mixture, rows, labels = generated(kind, 200 * C, C, D, seed)
@@ -327,7 +326,7 @@ def test_weights_equal_repetitions_from_given_means(check: Any, estimator: Any) 
 
 def test_binary_digits(real_data: Any) -> None:
     data = real_data("mnist")
-    rows, digits = data["X"][:6000] > 127, data["y"][:6000]
+    rows, digits = data["X"][:2000] > 127, data["y"][:2000]
     model = BernoulliMixture(30, random_state=0).fit(rows)
     found = np.array([np.bincount(digits[model.labels_ == c], minlength=10).max() for c in range(30)]).sum()
     assert found / len(rows) > 0.6  # rows whose component is mostly of their digit

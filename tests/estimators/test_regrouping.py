@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,16 @@ import globular
 from makers import blobs, weights_for
 
 X = blobs(n=800, C=6, D=3)
-MODEL = globular.KMeans(30, random_state=0).fit(X)
+
+
+@cache
+def fitted() -> globular.KMeans:
+    """Fitted when the first test asks: whoever only collects the tests compiles nothing."""
+    return globular.KMeans(30, random_state=0).fit(X)
 
 
 def test_a_tree_is_cut_at_any_level() -> None:
-    tree = globular.cluster_tree(MODEL)
+    tree = globular.cluster_tree(fitted())
     assert tree.n_clusters == 30 and hierarchy.is_valid_linkage(tree.linkage)
     for k in range(1, 31):
         groups = tree.cut(k)
@@ -35,7 +41,7 @@ def test_a_tree_is_cut_at_any_level() -> None:
 
 
 def test_heights_say_how_much_the_error_rises() -> None:
-    tree, labels = globular.cluster_tree(MODEL), MODEL.labels_
+    tree, labels = globular.cluster_tree(fitted()), fitted().labels_
     errors = []
     for k in (30, 29, 10, 1):
         rows = tree.cut(k)[labels]
@@ -47,14 +53,14 @@ def test_heights_say_how_much_the_error_rises() -> None:
 def test_trees_of_mixtures_arrays_and_given_sizes() -> None:
     mixture = globular.GaussianMixture(5, random_state=0).fit(X)
     assert globular.cluster_tree(mixture).n_clusters == 5
-    centers = MODEL.cluster_centers_
+    centers = fitted().cluster_centers_
     np.testing.assert_allclose(globular.cluster_tree(centers).linkage, hierarchy.linkage(centers, "ward"))
-    given = globular.cluster_tree(centers, sizes=MODEL.cluster_sizes_).linkage
-    np.testing.assert_array_equal(given, globular.cluster_tree(MODEL).linkage)
+    given = globular.cluster_tree(centers, sizes=fitted().cluster_sizes_).linkage
+    np.testing.assert_array_equal(given, globular.cluster_tree(fitted()).linkage)
     with pytest.raises(ValueError, match="sizes"):
         globular.cluster_tree(centers, sizes=-np.ones(30))
     pytest.importorskip("matplotlib")
-    assert globular.cluster_tree(MODEL).plot(n_leaves=10).get_title() == "30 clusters"
+    assert globular.cluster_tree(fitted()).plot(n_leaves=10).get_title() == "30 clusters"
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
@@ -83,12 +89,12 @@ def test_a_weight_of_two_is_two_rows_and_none_is_no_row() -> None:
 
 
 def test_small_clusters_are_dissolved_into_the_next() -> None:
-    found = globular.balance(MODEL, X, min_size=25)
+    found = globular.balance(fitted(), X, min_size=25)
     assert found.sizes.min() >= 25 and 1 < len(found.kept) < 30
-    np.testing.assert_array_equal(found.centers, MODEL.cluster_centers_[found.kept])
+    np.testing.assert_array_equal(found.centers, fitted().cluster_centers_[found.kept])
     np.testing.assert_array_equal(found.labels, globular.KMeans(len(found.kept), init=found.centers, max_iter=1)
                                   .fit(found.centers).predict(X))  # fmt: skip
-    both = globular.balance(MODEL, X, min_size=25, max_size=60)
+    both = globular.balance(fitted(), X, min_size=25, max_size=60)
     assert both.sizes.min() >= 25 and both.sizes.max() <= 60
 
 
@@ -96,7 +102,7 @@ def test_small_clusters_are_dissolved_into_the_next() -> None:
 def test_any_rows_will_do(form: str, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", X)
     rows: Any = {"float32": X.astype("f4"), "sparse": sparse.csr_array(X), "file": tmp_path / "x.npy"}[form]
-    found, wanted = (globular.balance(MODEL, each, max_size=30) for each in (rows, X))
+    found, wanted = (globular.balance(fitted(), each, max_size=30) for each in (rows, X))
     assert found.sizes.max() <= 30 and found.inertia == pytest.approx(wanted.inertia, rel=1e-2)
 
 
@@ -109,7 +115,7 @@ def test_limits_that_cannot_be_kept_are_refused() -> None:
         ({"max_size": 800, "sample_weight": np.append(np.ones(799), 801.0)}, "less than the weight of a single row"),
     ):
         with pytest.raises(ValueError, match=message):
-            globular.balance(MODEL, X, **arguments)
+            globular.balance(fitted(), X, **arguments)
     with pytest.raises(TypeError, match="must be a k-means model, got a GaussianMixture"):
         globular.balance(globular.GaussianMixture(2).fit(X), X, max_size=400)
 

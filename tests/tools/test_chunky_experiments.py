@@ -34,7 +34,7 @@ def test_figure_2(tmp_path: Path) -> None:
 
 
 def test_figure_2_as_printed(tmp_path: Path) -> None:
-    config = figure2.Config(fits.Problem(N=1500, n_test=300), {"N": (1000, 20_000), "c": (1, 3)})
+    config = figure2.Config(fits.Problem(N=1500, n_test=300), {"N": (1000, 8000), "c": (1, 3)})
     found = printed.report(config, tmp_path, n_runs=1)
     again = printed.report(config, tmp_path, n_runs=2)  # adds a run
     assert again["N"]["1000"][:1] == found["N"]["1000"] and len(again["c"]["3"]) == 2

@@ -11,6 +11,8 @@ import pytest
 import globular
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = Path(globular.__file__).parent
+"""As it is installed: the tests of an archive have no sources beside them."""
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 ANY_BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
@@ -90,13 +92,13 @@ def test_code_cites_what_the_bibliography_lists() -> None:
     entries = re.findall(r"^\d+\. .+$", (ROOT / "docs" / "bibliography.md").read_text(encoding="utf-8"), re.MULTILINE)
     cited = {
         (match[1], match[2])
-        for file in (ROOT / "src").rglob("*.py")
+        for file in PACKAGE.rglob("*.py")
         for match in CITATION.finditer(file.read_text(encoding="utf-8"))
     }
     assert ("Forster", "2018") in cited  # the pattern finds what it is for
     for author, year in sorted(cited):
         assert any(author in entry and year in entry for entry in entries), f"{author} {year}"
-    for file in (ROOT / "src").rglob("*.py"):
+    for file in PACKAGE.rglob("*.py"):
         assert not re.search(r"\bpaper \d", file.read_text(encoding="utf-8")), f"{file} cites a paper by a number"
 
 
@@ -109,7 +111,7 @@ def test_readme_and_notation_name_every_estimator() -> None:
 
 def test_architecture_page_has_every_part_of_the_package() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("```")[1]
-    parts = {path.stem for path in (ROOT / "src" / "globular").iterdir() if not path.name.startswith(("_", "py.typed"))}
+    parts = {path.stem for path in PACKAGE.iterdir() if not path.name.startswith(("_", "py.typed"))}
     assert {"cli", "kernels", "seeding"} <= parts <= set(re.findall(r"\w+", text))
 
 

@@ -54,7 +54,7 @@ def test_by_start_a_run_is_compared_with_what_began_at_the_same_rows() -> None:
 )
 def test_every_algorithm_lowers_the_validation_energy(algorithm: str) -> None:
     split = PROBLEMS["blobs"].load(3000)
-    curve = trace(split, Setup(k=20, b0=300, seconds=0.3, threads=1), algorithm, 0)
+    curve = trace(split, Setup(k=20, b0=300, seconds=0.1, threads=1), algorithm, 0)
     assert curve.energies[-1] < 0.8 * curve.energies[0]
     assert curve.seconds == sorted(curve.seconds) and curve.n_distances > 0
     if algorithm in ("lloyd", "yinyang"):
@@ -64,8 +64,8 @@ def test_every_algorithm_lowers_the_validation_energy(algorithm: str) -> None:
 @pytest.mark.parametrize("experiment", [figure2, figure3, figure6, table1])
 def test_reports(experiment, tmp_path: Path) -> None:
     name = experiment.__name__.rpartition(".")[2]
-    seconds = [] if experiment is table1 else ["--seconds", "0.1"]
-    assert experiment.main(["--quick", "--runs", "1", "--rows", "1500", *seconds, "-o", str(tmp_path)]) == 0
+    seconds = [] if experiment is table1 else ["--seconds", "0.03"]
+    assert experiment.main(["--quick", "--runs", "1", "--rows", "1000", *seconds, "-o", str(tmp_path)]) == 0
     report = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert f"<!-- {name}-quick -->" in report and "nan" not in report.lower().replace("nan×", "")
     assert list(read_results(tmp_path / f"{name}-quick.json")) == ["blobs"]

@@ -141,7 +141,8 @@ def kmeans_graph(centers: F64, dtype: str, *, cosine: bool) -> Any:
     """`label` of the closest centre, and the `distance` to it."""
     graph = Graph(centers.shape[1], dtype)
     if cosine:
-        lengths = graph.add("ReduceL2", "X", axes=[1], keepdims=1)
+        # Not ReduceL2, which onnxruntime 1.19 has for float32 alone.
+        lengths = graph.add("Sqrt", graph.add("ReduceSumSquare", "X", axes=[1], keepdims=1))
         tiny = graph.constant(np.array(np.finfo(dtype).tiny, dtype=dtype))
         rows = graph.add("Div", "X", graph.add("Max", lengths, tiny))
         similarity = graph.add("MatMul", rows, graph.constant(centers.T.astype(dtype)))

@@ -78,13 +78,24 @@ def collection_partitions(X: Any, weights: Any = None) -> list[Partition]:
         check_table(X.shape, X.dtype, "X")
         if X.numblocks[1] > 1:
             X = X.rechunk({1: -1})  # a part needs whole rows
-        chunks = X.to_delayed().ravel().tolist()
+        chunks = _chunks(X)
         sizes = [None if np.isnan(size) else int(size) for size in X.chunks[0]]
     own = _weight_chunks(X, weights, len(chunks))
     return [
         Partition(number, rows, weight, size, f"partition {number} of X", collections=(X, weights))
         for number, (rows, weight, size) in enumerate(zip(chunks, own, sizes, strict=True))
     ]
+
+
+def _chunks(array: Any) -> list[Any]:
+    """The chunks of a Dask array as Delayeds.
+
+    Up to version 2025.3 Dask optimises those of persisted data into keys that no task resolves.
+    """
+    from distributed import futures_of
+
+    chunks: list[Any] = array.to_delayed(optimize_graph=not futures_of(array)).ravel().tolist()
+    return chunks
 
 
 def _weight_chunks(X: Any, weights: Any, n_chunks: int) -> list[Any]:
@@ -94,8 +105,7 @@ def _weight_chunks(X: Any, weights: Any, n_chunks: int) -> list[Any]:
         if weights.shape != (X.shape[0],):
             raise ValueError(f"sample_weight.shape == {weights.shape}, expected {(X.shape[0],)}: one per row of X")
         weights = weights.rechunk((X.chunks[0],))
-    chunks = weights.to_delayed()
-    chunks = chunks.ravel().tolist() if isinstance(chunks, np.ndarray) else list(chunks)
+    chunks = _chunks(weights) if hasattr(weights, "rechunk") else list(weights.to_delayed())
     if len(chunks) != n_chunks:
         raise ValueError(
             f"sample_weight has {len(chunks)} partitions and X has {n_chunks}; cut both in the same way, "

@@ -427,8 +427,9 @@ def test_few_rows_have_the_same_greedy_seeds_without_a_pass(weighted: bool) -> N
     by_passes = result_of(plus_plus(shard, 12, np.random.default_rng(2), 4))
     at_once = result_of(plus_plus_of_few(shard, few_rows_of(shard), 12, np.random.default_rng(2), 4))
     np.testing.assert_array_equal(at_once, by_passes)
-    start = result_of(draw_seeds(shard, "k-means++", 12, np.random.default_rng(2)))
-    assert start.rows is not None and not start.labelled and start.name == "k-means++"
+    for n_clusters in (12, 150):
+        start = result_of(draw_seeds(shard, "k-means++", n_clusters, np.random.default_rng(2)))
+        assert start.rows is not None and not start.labelled and start.name == "k-means++"
 
 
 def test_many_rows_are_seeded_by_passes() -> None:

@@ -47,7 +47,7 @@ N_SIDE = 3
 
 @dataclass(frozen=True)
 class Point:
-    """One number of clusters: the fastest of the fits, and the mean squared distance."""
+    """One number of clusters: the median seconds of the fits, and the mean of their mean squared distances."""
 
     data_set: str
     n_clusters: int
@@ -109,26 +109,28 @@ def jumps(points: Sequence[Point]) -> list[str]:
 def measure(
     name: str, rows: Rows, numbers: Sequence[int], rounds: int, threads: int, clock: Callable[[], float]
 ) -> list[Point]:
-    """All k in turns, so that a disturbance of the machine hits neighbours alike; errors over all rows."""
+    """All k in turns, so that a disturbance of the machine hits neighbours alike; errors over all rows.
 
-    def fit(k: int) -> tuple[float, KMeans]:
-        model = KMeans(k, random_state=0, n_threads=threads)
+    Every round has a seed of its own: one start may take twice as long as another.
+    """
+
+    def fit(k: int, seed: int) -> tuple[float, KMeans]:
+        model = KMeans(k, random_state=seed, n_threads=threads)
         began = clock()
         model.fit(rows.X, sample_weight=rows.weights)
         return clock() - began, model
 
     for k in {numbers[0], numbers[-1]}:  # kernels
-        fit(k)
-    seconds, errors = dict.fromkeys(numbers, math.inf), {}
-    for _ in range(rounds):
-        for k in numbers:
-            taken, model = fit(k)
-            seconds[k] = min(seconds[k], taken)
-            if k not in errors:
-                errors[k] = quantization_error(
-                    rows.X, model.cluster_centers_, weights=rows.weights, threads=threads
-                )  # fmt: skip
-    return [Point(name, k, seconds[k], errors[k]) for k in numbers]
+        fit(k, 0)
+    seconds, errors = np.empty((2, rounds, len(numbers)))
+    for seed in range(rounds):
+        for i, k in enumerate(numbers):
+            seconds[seed, i], model = fit(k, seed)
+            errors[seed, i] = quantization_error(
+                rows.X, model.cluster_centers_, weights=rows.weights, threads=threads
+            )  # fmt: skip
+    typical = np.median(seconds, axis=0).tolist(), errors.mean(axis=0).tolist()
+    return [Point(name, k, *figures) for k, *figures in zip(numbers, *typical, strict=True)]
 
 
 def sample(rows: Rows, n_rows: int) -> Rows:
@@ -161,7 +163,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--sets", nargs="+", default=list(SETS), metavar="NAME")
     parser.add_argument("--k", nargs="+", type=int, default=numbers_of_clusters(), metavar="K")
     parser.add_argument("--max-rows", type=int, help="of every set; 100,000 of covtype in any case")
-    parser.add_argument("--rounds", type=int, default=2, help="fits of each k; the fastest counts")
+    parser.add_argument("--rounds", type=int, default=3, help="fits of each k, each from a seed of its own")
     parser.add_argument("--threads", type=int, help="2, or 1 where CPU seconds are counted")
     parser.add_argument("--cpu", action="store_true", help="CPU seconds, which do not show what else is running")
     parser.add_argument("--output", type=Path, default=Path("bench-results/continuity.json"))

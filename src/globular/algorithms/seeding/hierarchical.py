@@ -35,6 +35,7 @@ from globular.algorithms.seeding.common import (
     TAKEN_NUMBERS,
     effective_dimension,
     evenly_spread_masses,
+    one_center,
     repeat_rows,
     sample_by_weight_and_error,
     seeds_so_far,
@@ -85,7 +86,7 @@ def hierarchical(
     `rough` seeds take one Lloyd step inside their cells, and the labels are those of before it: enough for an algorithm
     that goes on fast. With `n_neighbors` 0 no neighbours are looked for.
     """
-    yield _one_center(shard, unit_centers)
+    yield one_center(shard, unit=unit_centers)
     builder = _Builder(shard, rng, unit_centers)
     sizes = level_sizes(n_clusters)
     for size in sizes[:-1]:
@@ -95,15 +96,6 @@ def hierarchical(
     if n_neighbors:
         neighbors = neighbor_graph(shard, tree, min(n_neighbors, n_clusters))
     return HierarchicalSeeds(tree.centers, shard.labels.copy(), neighbors)
-
-
-def _one_center(shard: Shard, unit_centers: bool) -> Step[F64]:
-    """The mean of all rows, before any of them has gone down a tree: who has little time ends there."""
-    mean, variance = shard.column_moments()
-    error, length = float(variance.sum()), float(np.sqrt(mean @ mean))
-    if unit_centers:
-        error, mean = error + (1.0 - length) ** 2, mean / length if length > 0 else mean
-    return seeds_so_far(mean[None], shard.total_weight * error)
 
 
 def level_sizes(n_clusters: int) -> list[int]:

@@ -2,6 +2,7 @@
 
     python benchmarks/continuity.py                          # four data sets; tens of minutes
     python benchmarks/continuity.py --sets geonames --rounds 3
+    python benchmarks/continuity.py --cpu                    # on a machine that others use too
 
 Both figures are compared on logarithmic scales, where over a few neighbouring k they are nearly straight lines, or bend
 a little. Two things are said, as the factor that is left when that trend is taken away:
@@ -46,7 +47,7 @@ N_SIDE = 3
 
 @dataclass(frozen=True)
 class Point:
-    """One number of clusters: the fastest of the fits, and the mean squared distance."""
+    """One number of clusters: the median seconds of the fits, and the mean of their mean squared distances."""
 
     data_set: str
     n_clusters: int
@@ -105,27 +106,31 @@ def jumps(points: Sequence[Point]) -> list[str]:
     return found
 
 
-def measure(name: str, rows: Rows, numbers: Sequence[int], rounds: int, threads: int) -> list[Point]:
-    """All k in turns, so that a disturbance of the machine hits neighbours alike; errors over all rows."""
+def measure(
+    name: str, rows: Rows, numbers: Sequence[int], rounds: int, threads: int, clock: Callable[[], float]
+) -> list[Point]:
+    """All k in turns, so that a disturbance of the machine hits neighbours alike; errors over all rows.
 
-    def fit(k: int) -> tuple[float, KMeans]:
-        model = KMeans(k, random_state=0, n_threads=threads)
-        began = time.perf_counter()
+    Every round has a seed of its own: one start may take twice as long as another.
+    """
+
+    def fit(k: int, seed: int) -> tuple[float, KMeans]:
+        model = KMeans(k, random_state=seed, n_threads=threads)
+        began = clock()
         model.fit(rows.X, sample_weight=rows.weights)
-        return time.perf_counter() - began, model
+        return clock() - began, model
 
     for k in {numbers[0], numbers[-1]}:  # kernels
-        fit(k)
-    seconds, errors = dict.fromkeys(numbers, math.inf), {}
-    for _ in range(rounds):
-        for k in numbers:
-            taken, model = fit(k)
-            seconds[k] = min(seconds[k], taken)
-            if k not in errors:
-                errors[k] = quantization_error(
-                    rows.X, model.cluster_centers_, weights=rows.weights, threads=threads
-                )  # fmt: skip
-    return [Point(name, k, seconds[k], errors[k]) for k in numbers]
+        fit(k, 0)
+    seconds, errors = np.empty((2, rounds, len(numbers)))
+    for seed in range(rounds):
+        for i, k in enumerate(numbers):
+            seconds[seed, i], model = fit(k, seed)
+            errors[seed, i] = quantization_error(
+                rows.X, model.cluster_centers_, weights=rows.weights, threads=threads
+            )  # fmt: skip
+    typical = np.median(seconds, axis=0).tolist(), errors.mean(axis=0).tolist()
+    return [Point(name, k, *figures) for k, *figures in zip(numbers, *typical, strict=True)]
 
 
 def sample(rows: Rows, n_rows: int) -> Rows:
@@ -135,7 +140,7 @@ def sample(rows: Rows, n_rows: int) -> Rows:
     return Rows(rows.X[chosen], None if rows.weights is None else rows.weights[chosen])
 
 
-def draw(points: Sequence[Point], path: Path, source: str) -> None:
+def draw(points: Sequence[Point], path: Path, source: str, unit: str) -> None:
     """Seconds and errors against k, a line per data set; errors against those of the first k."""
     figure, panels = pyplot().subplots(1, 2, figsize=(10, 4), layout="constrained")
     for index, name in enumerate(dict.fromkeys(point.data_set for point in points)):
@@ -144,7 +149,7 @@ def draw(points: Sequence[Point], path: Path, source: str) -> None:
         style = {"color": HUES[index % len(HUES)], "marker": "o", "markersize": 3, "linewidth": 1.2, "label": name}
         panels[0].plot(k, [point.seconds for point in there], **style)
         panels[1].plot(k, [point.error / first for point in there], **style)
-    for panel, title in zip(panels, ("seconds of a fit", "error, that of the smallest k = 1"), strict=True):
+    for panel, title in zip(panels, (f"{unit} of a fit", "error, that of the smallest k = 1"), strict=True):
         tidy(panel).set(xscale="log", yscale="log", xlabel="clusters k", title=title)
         panel.axvline(500, color="#9aa3ad", linewidth=0.8, linestyle=":")
     panels[0].legend(frameon=False)
@@ -158,11 +163,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--sets", nargs="+", default=list(SETS), metavar="NAME")
     parser.add_argument("--k", nargs="+", type=int, default=numbers_of_clusters(), metavar="K")
     parser.add_argument("--max-rows", type=int, help="of every set; 100,000 of covtype in any case")
-    parser.add_argument("--rounds", type=int, default=2, help="fits of each k; the fastest counts")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3, help="fits of each k, each from a seed of its own")
+    parser.add_argument("--threads", type=int, help="2, or 1 where CPU seconds are counted")
+    parser.add_argument("--cpu", action="store_true", help="CPU seconds, which do not show what else is running")
     parser.add_argument("--output", type=Path, default=Path("bench-results/continuity.json"))
     parser.add_argument("--picture", type=Path, default=PICTURE)
     options = parser.parse_args(arguments)
+    threads = options.threads or (1 if options.cpu else 2)
+    clock, unit = (time.process_time, "CPU seconds") if options.cpu else (time.perf_counter, "seconds")
     console, machine, points = Console(), describe_machine(), list[Point]()
     say: Callable[[str], None] = lambda line: console.print(line, highlight=False, soft_wrap=True)  # noqa: E731
     for name in options.sets:
@@ -171,16 +179,16 @@ def main(arguments: list[str] | None = None) -> None:
             say(f"{name}: {missing} not found; set GLOBULAR_DATA")
             continue
         limit = min(options.max_rows or 10**9, 100_000 if name == "covtype" else 10**9)
-        there = measure(name, sample(data.load(), limit), sorted(options.k), options.rounds, options.threads)
+        there = measure(name, sample(data.load(), limit), sorted(options.k), options.rounds, threads, clock)
         for point in there:
-            say(f"{name}, k = {point.n_clusters}: {point.seconds:.3g} s, error {point.error:.6g}")
+            say(f"{name}, k = {point.n_clusters}: {point.seconds:.3g} {unit}, error {point.error:.6g}")
         points += there
         options.output.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"machine": asdict(machine), "points": [asdict(point) for point in points]}, indent=0)
         write_whole(options.output, lambda file, text=text: file.write(text.encode()))
     if not points:
         raise SystemExit("none of the data sets was found")
-    draw(points, options.picture, f"{machine.machine}; {options.threads} threads; {machine.commit[:7]}")
+    draw(points, options.picture, f"{machine.machine}; {threads} threads; {machine.commit[:7]}", unit)
     by_set = [[point for point in points if point.data_set == name] for name in options.sets]
     found = [line for there in by_set if there for line in jumps(there)]
     for line in found or ["no jump in seconds or error"]:

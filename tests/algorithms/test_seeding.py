@@ -419,6 +419,18 @@ def test_seeds_are_shown_as_they_come_with_what_they_leave(method: Method, n_clu
         assert sizes[-1] == n_clusters and potential(X, steps[-1].model) == pytest.approx(steps[-1].objective)
 
 
+@pytest.mark.parametrize("unit", [False, True])
+def test_a_tree_first_shows_the_mean_of_all_rows(unit: bool) -> None:
+    """Before a row has gone down it, so that a fit that has no time for a tree can end there."""
+    X = np.random.default_rng(0).normal(size=(400, 5)) + 2
+    X /= np.linalg.norm(X, axis=1, keepdims=True) if unit else 1.0
+    shard = CpuShard(X)
+    first = next(methods.hierarchical(shard, 80, np.random.default_rng(0), unit_centers=unit))
+    mean = X.mean(axis=0) / (np.linalg.norm(X.mean(axis=0)) if unit else 1.0)
+    np.testing.assert_allclose(first.model, [mean], rtol=1e-12)
+    assert first.objective == pytest.approx(potential(X, first.model)) and first.stage == "seeds"
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_few_rows_have_the_same_greedy_seeds_without_a_pass(weighted: bool) -> None:
     X = np.random.default_rng(0).normal(size=(700, 5)) + 30
@@ -427,8 +439,9 @@ def test_few_rows_have_the_same_greedy_seeds_without_a_pass(weighted: bool) -> N
     by_passes = result_of(plus_plus(shard, 12, np.random.default_rng(2), 4))
     at_once = result_of(plus_plus_of_few(shard, few_rows_of(shard), 12, np.random.default_rng(2), 4))
     np.testing.assert_array_equal(at_once, by_passes)
-    start = result_of(draw_seeds(shard, "k-means++", 12, np.random.default_rng(2)))
-    assert start.rows is not None and not start.labelled and start.name == "k-means++"
+    for n_clusters in (12, 150):
+        start = result_of(draw_seeds(shard, "k-means++", n_clusters, np.random.default_rng(2)))
+        assert start.rows is not None and not start.labelled and start.name == "k-means++"
 
 
 def test_many_rows_are_seeded_by_passes() -> None:

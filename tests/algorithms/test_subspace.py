@@ -28,8 +28,8 @@ from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
 from globular.data.open import as_source
-from globular.model.subspace import MARGIN, informative_subspace, n_informative, orthonormal
-from globular.seam.passes import Assign, Project, SumByLabel
+from globular.model.subspace import MARGIN, Subspace, informative_subspace, n_informative, orthonormal
+from globular.seam.passes import Assign, PowerStep, Project, SumByLabel
 
 
 def flat_rows(n: int = 3000, D: int = 40, dtype: Any = np.float64, offset: float = 3.0) -> Any:
@@ -178,6 +178,17 @@ def test_sparse_rows_are_searched_in_a_subspace(metric: str) -> None:
         KMeans(12, metric=metric, algorithm="lloyd", random_state=s).fit(X, sample_weight=weights) for s in range(3)
     ]
     assert fits[0].inertia_ <= (1 + 1e-6) * min(model.inertia_ for model in plain)
+
+
+def test_power_steps_share_the_columns_of_sparse_rows_until_there_are_coordinates() -> None:
+    X = sparse.random_array((300, 40), density=0.2, rng=np.random.default_rng(0)).tocsr()
+    shard, basis = CpuShard(X), np.eye(40)[:, :3]
+    work = PowerStep(Subspace(X.mean(axis=0), basis))
+    first = shard.run(work)
+    assert len(shard._memory) == 1
+    np.testing.assert_array_equal(shard.run(work), first)
+    shard.run(Project(work.subspace))
+    assert not shard._memory
 
 
 def test_an_orthonormal_basis_leaves_out_what_depends_on_the_rest() -> None:

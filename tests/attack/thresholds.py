@@ -104,6 +104,7 @@ _FEW: Mapping[str, Values] = {
     "model.few_rows.MOST_NUMBERS": (1, NEVER),
     "model.few_rows.MOST_DISTANCES": (1, NEVER),
     "model.few_rows.MOST_CLUSTERS": (1, NEVER),
+    "model.few_rows.SEED_DISTANCES": (1, NEVER),
     "algorithms.kmeans.few_rows.PRODUCTS_AT_ONCE": (1, NEVER),
 }
 _SEEDS: Mapping[str, Values] = {

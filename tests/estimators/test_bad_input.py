@@ -25,6 +25,7 @@ from globular import (
 )
 from globular.backends.dask.partitions import rows_from_chunk
 from globular.data.open import as_source
+from globular.data.sparse_rows import checked_csr
 from globular.errors import DataError, MemoryBudgetError
 from globular.estimators import inputs, validation
 from globular.export import centers_from
@@ -421,3 +422,16 @@ def test_duplicates_are_summed_whatever_scipy_believes() -> None:
     np.testing.assert_allclose(model.inertia_, KMeans(3, random_state=0).fit(expected).inertia_)
     np.testing.assert_array_equal(model.predict(split), model.predict(expected))
     np.testing.assert_array_equal(split.indices, before)
+
+
+@pytest.mark.parametrize("n_columns", [20, 5_000])
+def test_unsorted_sparse_rows_are_sorted_in_a_copy_and_duplicates_added(n_columns: int) -> None:
+    """By columns and back, or row by row where there are more columns than entries."""
+    random = np.random.default_rng(0)
+    columns, values = random.integers(0, n_columns, 300), random.normal(size=300)
+    given = sparse.csr_matrix((values, columns, np.arange(0, 301, 10)), shape=(30, n_columns))
+    before = given.indices.copy()
+    rows = checked_csr(given)
+    assert rows.has_canonical_format and not np.shares_memory(rows.data, given.data)
+    np.testing.assert_allclose(rows.toarray(), given.toarray(), rtol=1e-14)
+    np.testing.assert_array_equal(given.indices, before)

@@ -222,3 +222,14 @@ def test_seconds_of_compiling_are_counted_apart() -> None:
     again = KMeans(5, algorithm="lloyd", max_iter=4, random_state=0).fit(X)
     assert again.history_[-1].compile_seconds == 0
     assert again.history_[-1].wall_seconds == again.history_[-1].seconds
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_few_clusters_first_show_the_mean_before_directions_and_parts_are_drawn(metric: str) -> None:
+    X = rows() + 5.0
+    seen = X / np.linalg.norm(X, axis=1, keepdims=True) if metric == "cosine" else X
+    records = KMeans(C, metric=metric, random_state=0).fit_iter(X)
+    first = next(records)
+    center = seen.mean(axis=0) / (np.linalg.norm(seen.mean(axis=0)) if metric == "cosine" else 1.0)
+    assert first.stage == "seeds" and first.iteration == 0
+    assert first.objective == pytest.approx(np.sum((seen - center) ** 2), rel=1e-9)

@@ -13,10 +13,12 @@ from globular.model.few_rows import (
     MOST_DISTANCES,
     MOST_NUMBERS,
     MOST_ROWS,
+    SEED_DISTANCES,
     FewRows,
     StepLimits,
     TrialLimits,
     are_few,
+    are_few_to_seed,
 )
 from reference import assign as hard
 
@@ -35,6 +37,13 @@ def test_few_is_said_of_numbers_products_and_clusters() -> None:
     assert are_few(MOST_NUMBERS // 64, 64, 2) and not are_few(MOST_NUMBERS // 64 + 1, 64, 2)
     assert are_few(MOST_DISTANCES // 64, 2, 64) and not are_few(MOST_DISTANCES // 64 + 1, 2, 64)
     assert are_few(500, 2, MOST_CLUSTERS) and not are_few(500, 2, MOST_CLUSTERS + 1)
+
+
+def test_rows_are_few_to_seed_whatever_the_number_of_clusters() -> None:
+    assert are_few_to_seed(MOST_ROWS, 1, 64) and not are_few_to_seed(MOST_ROWS + 1, 1, 64)
+    assert are_few_to_seed(MOST_NUMBERS // 64, 64, 2) and not are_few_to_seed(MOST_NUMBERS // 64 + 1, 64, 2)
+    n = SEED_DISTANCES // 512
+    assert are_few_to_seed(n, 2, 512) and not are_few_to_seed(n + 1, 2, 512) and not are_few(n, 2, 512)
 
 
 @pytest.mark.parametrize(("N", "D", "C"), [(1, 1, 1), (7, 3, 2), (300, 4, 3), (1000, 2, 9), (513, 17, 40), (90, 64, 5)])

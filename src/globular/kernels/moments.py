@@ -47,6 +47,46 @@ def moments_of_runs(
         r = take_number(queue)
 
 
+@kernel
+def moments_of_csr(
+    rows: Any,  # IN  (data, indices, indptr)
+    scales: Any,  # IN  (N,) or empty
+    weights: Any,  # IN  (N,) or empty
+    total: float,  # IN  Σ w
+    mean: Any,  # OUT (D,) float64
+    variance: Any,  # OUT (D,) float64
+    filled: Any,  # scratch (D,) float64: the share of the weight that has an entry
+    counts: Any,  # scratch (D,) int64: entries
+) -> None:
+    """Weighted moments of columns about the mean, the zeros of a column together: a large offset must not cancel.
+
+    O(nnz + D)
+    """
+    data, indices, indptr = rows
+    n, n_columns = indptr.shape[0] - 1, mean.shape[0]
+    for j in range(n_columns):
+        mean[j], variance[j], filled[j], counts[j] = 0.0, 0.0, 0.0, 0
+    for i in range(n):
+        weight = weights[i] if weights.shape[0] else 1.0
+        scale = scales[i] if scales.shape[0] else 1.0
+        for k in range(indptr[i], indptr[i + 1]):
+            j = indices[k]
+            mean[j] += weight * (scale * data[k])
+            filled[j] += weight
+            counts[j] += 1
+    for j in range(n_columns):
+        mean[j] /= total
+        filled[j] = 1.0 if counts[j] == n else filled[j] / total
+    for i in range(n):
+        weight = weights[i] if weights.shape[0] else 1.0
+        scale = scales[i] if scales.shape[0] else 1.0
+        for k in range(indptr[i], indptr[i + 1]):
+            difference = scale * data[k] - mean[indices[k]]
+            variance[indices[k]] += weight * difference * difference
+    for j in range(n_columns):
+        variance[j] = variance[j] / total + max(1.0 - filled[j], 0.0) * mean[j] * mean[j]
+
+
 @inline
 def add_square(scatter: Any, c: int, share: float, difference: Any) -> None:
     """Add share · difference differenceᵀ to a packed scatter of whatever kind."""

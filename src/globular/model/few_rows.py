@@ -12,13 +12,16 @@ from globular.kernels.few_rows import Desk, StepLimits, TrialLimits
 from globular.kernels.tiles import ROWS, tile_for
 from globular.model.statistics import F64
 
-__all__ = ["FewRows", "Found", "SeedRows", "StepLimits", "TrialLimits", "are_few", "most_few_rows"]
+__all__ = ["FewRows", "Found", "SeedRows", "StepLimits", "TrialLimits", "are_few", "are_few_to_seed", "most_few_rows"]
 
 MOST_ROWS, MOST_NUMBERS, MOST_DISTANCES = 1 << 15, 1 << 18, 1 << 18
 """Rows, their numbers, and distances of a step, up to which rows are few; beyond, passes over parts of them take less
 time."""
 MOST_CLUSTERS = 64
 """Swaps of one centre after the other suit few clusters; of more, passes swap several at once."""
+SEED_DISTANCES = 1 << 21
+"""Distances of all rows from all seeds up to which rows are few to be seeded, whatever the number of clusters: greedy
+seeds would take two passes each."""
 NOBODY = 0.0625 / float(np.finfo(np.float64).tiny)
 """A norm that no centre has."""
 NOBODY_BITS = int(np.array(NOBODY).view(np.int64))
@@ -36,6 +39,11 @@ def most_few_rows(n_columns: int, n_clusters: int) -> int:
 def are_few(n_rows: int, n_columns: int, n_clusters: int) -> bool:
     """Whether so many rows are few, for so many clusters."""
     return n_rows <= most_few_rows(n_columns, n_clusters)
+
+
+def are_few_to_seed(n_rows: int, n_columns: int, n_clusters: int) -> bool:
+    """Whether so many rows are few for greedy seeds, also of more clusters than are searched."""
+    return n_rows <= min(MOST_ROWS, MOST_NUMBERS // n_columns, SEED_DISTANCES // n_clusters)
 
 
 class SeedRows(NamedTuple):

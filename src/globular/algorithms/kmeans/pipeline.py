@@ -32,7 +32,7 @@ from globular.algorithms.kmeans.subspace import LARGEST_COPY, enter_subspace, le
 from globular.algorithms.kmeans.swaps import swap_and_step
 from globular.algorithms.kmeans.trials import ROUGH_GAIN, STEPS_PER_TRIAL, TrialOptions, search_by_trials
 from globular.algorithms.kmeans.yinyang import yinyang
-from globular.algorithms.seeding.common import few_rows_of
+from globular.algorithms.seeding.common import few_rows_of, one_center
 from globular.algorithms.seeding.named import Starting
 from globular.algorithms.steps import Step, numbered_from, result_of
 from globular.model.few_rows import are_few
@@ -157,6 +157,9 @@ def kmeans(
     rng = np.random.default_rng(random_state.randint(2**31, size=4).astype(np.uint32))
     inside = None
     if options.may_narrow and not options.searches_few(shard):
+        if options.chosen == "exact":  # directions and parts are drawn before seeds, in about a pass of one centre
+            first = one_center(shard, unit=options.unit_centers)
+            yield replace(first, next_rows=max(1, shard.n_rows // options.n_clusters))
         largest_share = LARGEST_SHARE[options.chosen]
         inside = enter_subspace(shard, options.n_clusters, rng, largest_share, unit_centers=options.unit_centers)
     stepping = options.stepping

@@ -27,6 +27,15 @@ def seeds_so_far(seeds: F64, objective: float) -> Step[F64]:
     return Step(0, objective, 0, None, seeds, stage=SEEDS)
 
 
+def one_center(shard: Shard, *, unit: bool) -> Step[F64]:
+    """The mean of all rows, before any seed is drawn: who has little time ends there."""
+    mean, variance = shard.column_moments()
+    error, length = float(variance.sum()), float(np.sqrt(mean @ mean))
+    if unit:
+        error, mean = error + (1.0 - length) ** 2, mean / length if length > 0 else mean
+    return seeds_so_far(mean[None], shard.total_weight * error)
+
+
 def first_seed(shard: Shard, rng: np.random.Generator) -> F64:
     """One row drawn by weight, (1, D)."""
     return shard.take(shard.locate(np.array([rng.random() * shard.total_weight]), "weights"))

@@ -35,6 +35,7 @@ from globular.algorithms.seeding.common import (
     TAKEN_NUMBERS,
     effective_dimension,
     evenly_spread_masses,
+    one_center,
     repeat_rows,
     sample_by_weight_and_error,
     seeds_so_far,
@@ -85,6 +86,7 @@ def hierarchical(
     `rough` seeds take one Lloyd step inside their cells, and the labels are those of before it: enough for an algorithm
     that goes on fast. With `n_neighbors` 0 no neighbours are looked for.
     """
+    yield one_center(shard, unit=unit_centers)
     builder = _Builder(shard, rng, unit_centers)
     sizes = level_sizes(n_clusters)
     for size in sizes[:-1]:

@@ -14,7 +14,7 @@ from globular.algorithms.seeding.parallel import parallel
 from globular.algorithms.seeding.plus_plus import plus_plus, plus_plus_of_few
 from globular.algorithms.seeding.random import random, spread
 from globular.algorithms.steps import Step
-from globular.model.few_rows import FewRows, are_few
+from globular.model.few_rows import FewRows, are_few_to_seed
 from globular.model.graph import Graph
 from globular.model.statistics import F64
 from globular.seam.passes import LabelBySeeds
@@ -110,7 +110,7 @@ def draw_seeds(
         n_neighbors = 0 if rough else n_neighbors
         seeds = yield from hierarchical(shard, n_clusters, rng, n_neighbors, rough=rough, unit_centers=unit_centers)
         return Start(seeds.centers, name, seeds.neighbors if n_neighbors else None, labelled=True)
-    if name == "k-means++" and are_few(shard.n_rows, shard.n_columns, n_clusters):
+    if name == "k-means++" and are_few_to_seed(shard.n_rows, shard.n_columns, n_clusters):
         rows = few_rows_of(shard, unit_centers=unit_centers)
         centers = yield from plus_plus_of_few(shard, rows, n_clusters, rng, greedy_trials(n_clusters))
         return Start(centers, name, rows=rows)

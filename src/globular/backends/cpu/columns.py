@@ -11,7 +11,7 @@ from scipy import sparse
 from globular.backends.cpu.rows import CSRRows, KernelRows, on_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import RUN, runs_of, threads_for_runs
-from globular.kernels.moments import moments_of_runs
+from globular.kernels.moments import moments_of_csr, moments_of_runs
 from globular.model.statistics import F64, ColumnMoments
 from globular.seam.passes import Extremes, Moments, Roots
 
@@ -45,24 +45,12 @@ def _column_moments(shard: CpuShard) -> tuple[F64, F64]:
 
 
 def _csr_moments(shard: CpuShard, rows: CSRRows) -> tuple[F64, F64]:
-    """About the mean, the zeros of a column together: a large offset must not cancel."""
-    indices, values, weights = rows.indices, rows.data.astype(np.float64), None
-    if len(shard.scales) or len(shard.weights):
-        row_of = np.repeat(np.arange(shard.n_rows), np.diff(rows.indptr))
-        values = values * shard.scales[row_of] if len(shard.scales) else values
-        weights = shard.weights[row_of] if len(shard.weights) else None
-
-    def share(values: F64 | None) -> F64:
-        """Σ w v of the nonzeros of every column, by the weight of all rows."""
-        each = values if weights is None else weights if values is None else weights * values
-        return np.bincount(indices, each, shard.n_columns) / shard.total_weight
-
-    filled = np.bincount(indices, minlength=shard.n_columns) == shard.n_rows
-    with np.errstate(over="ignore", invalid="ignore"):  # callers see infinity or NaN and say so
-        mean = share(values)
-        values -= mean[indices]
-        zeros = np.where(filled, 0.0, np.maximum(1.0 - share(None), 0.0))
-        return mean, share(np.square(values, out=values)) + zeros * mean**2
+    """On one thread: it takes as long as to read the entries twice."""
+    mean, variance, filled = np.empty((3, shard.n_columns))
+    counts = np.empty(shard.n_columns, dtype=np.int64)
+    entries = rows.data, rows.indices, rows.indptr
+    moments_of_csr(entries, shard.scales, shard.weights, shard.total_weight, mean, variance, filled, counts)
+    return mean, variance
 
 
 @CpuShard.implements(Extremes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,12 @@ from globular.seam.passes import PowerStep, Project
 ROWS_PER_BLOCK = 512
 
 
+class _Columns(NamedTuple):
+    """Sparse rows by their columns, from the first power step until there are coordinates."""
+
+    entries: CSRRows
+
+
 @HostShard.implements(Project)
 def project(shard: HostShard, work: Project) -> CpuShard:
     """The coordinates of all rows, those of one part after the other, in the dtype of the rows."""
@@ -30,6 +36,7 @@ def project_as(dtype: np.dtype[Any], shard: HostShard, subspace: Subspace) -> Cp
     coordinates = np.empty((shard.n_rows, subspace.dimension), dtype=dtype)
     begin = 0
     for part in shard.parts():
+        cast(CpuShard, part).forget(_Columns)
         _write_coordinates(cast(CpuShard, part), subspace, coordinates[begin : begin + part.n_rows])
         begin += part.n_rows
     weights = shard.weights if len(shard.weights) else None
@@ -64,7 +71,7 @@ def power_step(shard: CpuShard, work: PowerStep) -> F64:
     totals = np.add.reduce(coordinates, axis=0, dtype=np.float64)
     if len(shard.scales):
         coordinates *= shard.scales[:, None]
-    columns = CSRRows(sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=rows.shape).T.tocsr())
+    columns = _columns_of(shard, rows)
     out, nowhere = np.empty((shard.n_columns, n_directions)), np.zeros(n_directions)
 
     def multiply(queue: NDArray[np.int64], columns: KernelRows, part: slice) -> None:
@@ -73,3 +80,13 @@ def power_step(shard: CpuShard, work: PowerStep) -> F64:
     on_rows(columns, shard.n_threads, multiply, calls_blas=False)
     out -= work.subspace.origin[:, None] * totals
     return out
+
+
+def _columns_of(shard: CpuShard, rows: CSRRows) -> CSRRows:
+    """Taken once for all power steps; as much memory as the rows."""
+    kept = shard.recall(_Columns)
+    if kept is None:
+        matrix = sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=rows.shape)
+        kept = _Columns(CSRRows(matrix.T.tocsr()))
+        shard.keep(kept)
+    return kept.entries

@@ -1,4 +1,4 @@
-"""The process that compiles ahead: started once and only where it can help, gone with the fit and with its parent."""
+"""The processes that compile ahead: started once and only where they can help, gone with the fit and their parent."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import sparse
 
-from globular import GaussianMixture, KMeans
 from globular.backends.cpu import CpuShard, ahead
-from globular.kernels import assign, cache, expect
+from globular.kernels import cache, linking, plan, sums
 from globular.kernels.compile import inline
 
 WAITS = "import sys; sys.stdin.buffer.read()"
@@ -47,19 +47,19 @@ def rows(n_columns: int = 3) -> CpuShard:
 
 
 def test_it_starts_with_the_first_kernel_and_ends_with_the_fit(started: list[subprocess.Popen[bytes]]) -> None:
-    with ahead.compiling_ahead(rows(), ("assign", "probe")):
+    with ahead.compiling_ahead(rows(), "KMeans", 8):
         assert not started  # nothing had to be compiled
         compile_something()
         compile_something()
         (process,) = started
         assert process.poll() is None
-        assert process.args[-4:] == ["float32", "3", "assign", "probe"]  # type: ignore[index]
+        assert process.args[-7:] == ["KMeans", "", "8", "3", "4", "0", "1"]  # type: ignore[index]
     assert process.returncode is not None
 
 
 def test_ctrl_c_ends_it(started: list[subprocess.Popen[bytes]]) -> None:
     def interrupted() -> None:
-        with ahead.compiling_ahead(rows(), ("assign",)):
+        with ahead.compiling_ahead(rows(), "KMeans", 8):
             compile_something()
             raise KeyboardInterrupt
 
@@ -85,15 +85,25 @@ def test_it_does_not_start_where_it_cannot_help(
     prevent: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
     prevent(monkeypatch)
-    with ahead.compiling_ahead(rows(), ("assign",)):
+    with ahead.compiling_ahead(rows(), "KMeans", 8):
         compile_something()
     assert not started
 
 
-def test_sparse_rows_and_fits_without_late_stages_do_without(started: list[subprocess.Popen[bytes]]) -> None:
-    with ahead.compiling_ahead(CpuShard(sparse.eye_array(9, format="csr")), ("assign",)):
+def test_many_cores_have_some_processes(
+    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "usable_cores", lambda: 64)
+    with ahead.compiling_ahead(rows(), "GaussianMixture", 8, "full"):
         compile_something()
-    with ahead.compiling_ahead(rows(), ()):
+    assert [process.args[-2:] for process in started] == [  # type: ignore[index]
+        [str(number), str(ahead.MOST_PROCESSES)] for number in range(ahead.MOST_PROCESSES)
+    ]
+    assert all(process.returncode is not None for process in started)
+
+
+def test_sparse_rows_do_without(started: list[subprocess.Popen[bytes]]) -> None:
+    with ahead.compiling_ahead(CpuShard(sparse.eye_array(9, format="csr")), "KMeans", 8):
         compile_something()
     assert not started
 
@@ -105,29 +115,31 @@ def test_a_fit_works_where_no_process_can_be_started(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv(ahead.SWITCH, raising=False)
     monkeypatch.setattr(ahead, "usable_cores", lambda: 2)
     monkeypatch.setattr(ahead.subprocess, "Popen", refuse)
-    with ahead.compiling_ahead(rows(), ("assign",)):
+    with ahead.compiling_ahead(rows(), "KMeans", 8):
         compile_something()
 
 
 def test_it_ends_with_its_parent() -> None:
-    program = "import time; from globular.backends.cpu.ahead import rehearse; rehearse('float32', '2'); time.sleep(600)"
+    program = (
+        "import time; from globular.kernels.plan import compile_from_behind;"
+        "compile_from_behind('none', '', '8', '2', '8'); time.sleep(600)"
+    )
     process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, env=dict(os.environ))
     process.communicate(timeout=300)  # closes what the parent has of it
     assert process.returncode == 1
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_it_compiles_what_fits_need_and_nothing_else(dtype: str) -> None:
-    X = np.random.default_rng(0).random((300, 3)).astype(dtype)
-    KMeans(4, random_state=0).fit(X)
-    GaussianMixture(4, random_state=0, tol=0.1).fit(X)
-    kernels: list[Any] = [assign.assign_spans, expect.expect_spans]
-    before = [set(kernel.overloads) for kernel in kernels]
-    assert all(before)
-    for stage in ahead.STAGES.values():
-        stage(CpuShard(X), X[: ahead.C].astype(np.float64))
-    assert [set(kernel.overloads) for kernel in kernels] == before
-
-
-def test_estimators_name_stages_that_there_are() -> None:
-    assert {*KMeans._late_stages, *GaussianMixture._late_stages} == {*ahead.STAGES}
+def test_what_is_on_disk_or_under_way_is_left_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "folder", lambda: tmp_path)
+    monkeypatch.setattr(cache, "_sources", lambda: [tmp_path])
+    kinds = plan.read("i8:1C")
+    compiled: list[Any] = []
+    monkeypatch.setattr(linking.Kernel, "compile", lambda self, sig: compiled.append(sig))
+    name = sums.sum_spans._cache._file(kinds)
+    for there in (f"{name}.lock", name):
+        (tmp_path / there).touch()
+        sums.sum_spans.compile_if_free(kinds)
+        (tmp_path / there).unlink()
+    assert not compiled
+    sums.sum_spans.compile_if_free(kinds)
+    assert compiled == [kinds]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, ClassVar, Self
 
@@ -22,8 +22,12 @@ class Estimator(SharedParameters, BaseEstimator):
     _on_cards: ClassVar[str] = "KMeans"
     """The estimator that runs on GPUs, to be named by those which do not."""
 
-    _late_stages: ClassVar[Sequence[str]] = ()
-    """Stages whose kernels another process may compile meanwhile: see `backends.cpu.ahead`."""
+    @property
+    def _plan(self) -> tuple[str, int, str]:
+        """What decides, beside the rows, which kernels a fit needs: model, clusters and covariances."""
+        given = self.get_params(deep=False)
+        n_clusters = given.get("n_clusters") or given.get("n_components") or 1
+        return type(self).__name__, n_clusters, str(given.get("covariance_type", ""))
 
     @property
     def _card_bytes_per_row(self) -> int:

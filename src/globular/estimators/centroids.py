@@ -154,7 +154,7 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
             fit.n_distances += self._finish(data, reason)
             return -self.inertia_
 
-        with compiling_ahead(data.shard, self._late_stages):
+        with compiling_ahead(data.shard, *self._plan):
             yield from fit.best_of(
                 self._n_runs(),
                 lambda: in_units(self._steps(data, random_state), data.unit),

@@ -103,7 +103,6 @@ class KMeans(CentroidEstimator):
     """
 
     _hurries = True
-    _late_stages = ("assign", "probe")
     _parameter_constraints: ClassVar[Constraints] = {
         **CentroidEstimator._parameter_constraints,
         "algorithm": [StrOptions({"auto", *ALGORITHMS, *NAMES_ELSEWHERE})],

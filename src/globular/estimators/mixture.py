@@ -141,7 +141,6 @@ class GaussianMixture(IncompleteMixture, NoisyMixture, StepwiseMixture):
     True
     """
 
-    _late_stages = ("assign", "expect")
     _parameter_constraints: ClassVar[Constraints] = {
         **NoisyMixture._parameter_constraints,
         **StepwiseMixture._parameter_constraints,

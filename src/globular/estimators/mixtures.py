@@ -169,7 +169,7 @@ class MixtureEstimator(MixtureAnswers):
             return self.lower_bound_
 
         try:
-            with compiling_ahead(data.shard, self._late_stages):
+            with compiling_ahead(data.shard, *self._plan):
                 yield from fit.best_of(
                     1 if given.continues else self.n_init,
                     lambda: in_units(begin(), data.unit),

@@ -163,6 +163,13 @@ class KernelCache(NullCache):
                 return compiled
         return None
 
+    def is_free(self, sig: Any) -> bool:
+        """Whether this kernel is neither on disk nor being compiled; a process that was killed at it may deceive."""
+        here, name = folder(), self._file(sig)
+        return here is not None and not (
+            (here / f"{name}.lock").exists() or any((source / name).exists() for source in _sources())
+        )
+
     @contextlib.contextmanager
     def alone(self, sig: Any) -> Iterator[None]:
         """Wait while another process compiles this kernel for these types; then the kernel is there to be read.

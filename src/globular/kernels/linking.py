@@ -157,6 +157,11 @@ class Kernel(CPUDispatcher):
         with self._cache.alone(sig), _compiling():
             return super().compile(sig)
 
+    def compile_if_free(self, sig: Any) -> None:
+        """Compile for these types, unless that is done or another process is at it."""
+        if self._cache.is_free(sig):
+            self.compile(sig)
+
     def get_call_template(self, args: Any, kws: Any) -> Any:
         # A constant is a number like others here: LLVM will see it, and nothing is compiled for it alone.
         values = tuple(types.unliteral(kind) for kind in args)

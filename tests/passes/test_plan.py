@@ -1,0 +1,141 @@
+"""Plans of what fits compile: they name kernels that there are, in types that can be read, as fits need them.
+
+`python tests/passes/test_plan.py` runs the fits of `globular.warming`, each in a process of its own, and writes the
+plans anew; with kernels on disk that takes a minute or two.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import types
+
+from globular import warming
+from globular.kernels import plan
+from globular.kernels.label import Given
+from globular.kernels.linking import Kernel
+
+SIZES = {"float32": 4, "float64": 8}
+
+
+def needed(fit: int, dtype: str, n_columns: int) -> list[str]:
+    """The kernels that one of the fits needs in this process, in order."""
+    found: list[str] = []
+    compile_one = Kernel.compile
+
+    def note(self: Any, sig: Any) -> Any:
+        name = f"{self.py_func.__module__.removeprefix(plan.PACKAGE + '.')}.{self.py_func.__name__}"
+        found.append(" ".join([name, *map(plan.written, sig)]))
+        return compile_one(self, sig)
+
+    Kernel.compile = note  # type: ignore[method-assign]
+    random = np.random.default_rng(0)
+    X = random.normal(size=(warming.ROWS, n_columns)) + 9 * random.integers(0, 5, (warming.ROWS, 1))
+    warming.FITS[fit].set_params(random_state=0).fit(X.astype(dtype))
+    return list(dict.fromkeys(found))
+
+
+def in_a_process(fit: int, dtype: str, n_columns: int) -> list[str]:
+    command = [sys.executable, __file__, str(fit), dtype, str(n_columns)]
+    environment = {**os.environ, "GLOBULAR_COMPILE_AHEAD": "0", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    return list(json.loads(done.stdout))
+
+
+def in_both_precisions(single: list[str], double: list[str]) -> list[str]:
+    """The kernels that both need, in their order: "*" where the precision of the rows decides."""
+    merged = []
+    for line in double:
+        narrow = next((other for other in single if _width_left_out(other) == _width_left_out(line)), None)
+        if narrow is not None:
+            merged.append("".join(a if a == b else "*" for a, b in zip(narrow, line, strict=True)))
+    return list(dict.fromkeys(merged))
+
+
+def _width_left_out(line: str) -> str:
+    return line.replace("4", "*").replace("8", "*")
+
+
+def write() -> None:
+    """Run all fits and write what they need."""
+    usual = [k for k, fit in enumerate(warming.FITS) if fit.get_params().get("algorithm", "auto") == "auto"]
+    cases = [(fit, columns) for fit in usual for columns in warming.COLUMNS]
+    jobs = [(fit, dtype, columns) for fit, columns in cases for dtype in SIZES]
+    with ThreadPoolExecutor(2) as pool:
+        lists = dict(zip(jobs, pool.map(lambda job: in_a_process(*job), jobs), strict=True))
+    kernels: dict[str, int] = {}
+    fits = []
+    for fit, columns in cases:
+        lines = in_both_precisions(lists[fit, "float32", columns], lists[fit, "float64", columns])
+        numbers = [kernels.setdefault(line, len(kernels)) for line in lines]
+        model, n_clusters, covariance = warming.FITS[fit]._plan
+        fits.append([model, covariance, n_clusters, columns, numbers])
+    written = [f"  {json.dumps(line)}" for line in kernels], [f"  {json.dumps(fit)}" for fit in fits]
+    content = ",\n".join(written[0]), ",\n".join(written[1])
+    plan.FILE.write_text(f'{{"kernels": [\n{content[0]}\n], "fits": [\n{content[1]}\n]}}\n')
+    print(f"{len(kernels)} kernels, {len(fits)} fits, {plan.FILE.stat().st_size} bytes")
+
+
+def test_types_have_a_short_form() -> None:
+    kinds = (
+        types.int64, types.boolean, types.Array(types.float32, 2, "C", readonly=True),
+        types.Array(types.int32, 2, "F"), types.UniTuple(types.float64[::1], 1),
+        types.NamedUniTuple(types.float64[::1], 3, Given),
+        types.NamedTuple([types.float64[::1], types.float32, types.int8[:]], Given),
+    )  # fmt: skip
+    text = " ".join(map(plan.written, kinds))
+    assert text.startswith("i8 b1 f4:2C! i4:2F (f8:1C) label.Given(f8:1C,f8:1C,f8:1C) ")
+    assert plan.read(text) == kinds
+    assert str(plan.read(text)) == str(kinds)  # files have their names from it
+
+
+def test_what_has_no_short_form_is_refused() -> None:
+    with pytest.raises(ValueError, match="no short form"):
+        plan.written(types.unicode_type)
+
+
+@pytest.mark.parametrize("size", SIZES.values())
+def test_plans_name_kernels_that_there_are_with_as_many_arguments(size: int) -> None:
+    for line in plan.plans()[0]:
+        name, _, kinds = line.replace("*", str(size)).partition(" ")
+        module, _, function = name.rpartition(".")
+        kernel = getattr(import_module(f"{plan.PACKAGE}.{module}"), function)
+        assert isinstance(kernel, Kernel)
+        assert len(plan.read(kinds)) == kernel.py_func.__code__.co_argcount
+
+
+def test_every_model_that_is_warmed_up_has_a_plan() -> None:
+    for fit in warming.FITS:
+        model, n_clusters, covariance = fit._plan
+        assert plan.plan_for(model, covariance, n_clusters, 5, 4)
+
+
+def test_a_fit_takes_the_plan_of_the_one_most_like_it() -> None:
+    few, many = plan.plan_for("KMeans", "", 9, 3, 8), plan.plan_for("KMeans", "", 10**6, 200, 4)
+    assert any(line.startswith("few_rows.try_few ") for line in few)
+    assert any(line.startswith("cells.search_cells ") for line in many)
+    assert not any("*" in line for line in few + many)
+    assert plan.plan_for("NoSuchModel", "", 8, 2, 8) == []
+
+
+@pytest.mark.parametrize("dtype", SIZES)
+def test_a_plan_has_what_the_fit_needs(dtype: str) -> None:
+    model, n_clusters, covariance = warming.FITS[0]._plan
+    planned = plan.plan_for(model, covariance, n_clusters, 2, SIZES[dtype])
+    found = in_a_process(0, dtype, 2)
+    assert set(found) <= set(planned), "write the plans anew: python tests/passes/test_plan.py"
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        write()
+    else:
+        print(json.dumps(needed(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from globular.backends.cpu.expect.blocks import ChunkBlocks, block_size, expanded
+from globular.backends.cpu.rows import read_only
 from globular.backends.cpu.shard import CpuShard
 from globular.kernels import shares as kernels
 from globular.kernels.differences import new_differences
@@ -31,7 +32,8 @@ def expect_shares(shard: CpuShard, work: ExpectShares) -> WithinStatistics:
     (C, D), kind = work.mixture.means.shape, work.mixture.family.scatter
     blocks = ChunkBlocks(work.mixture, np.zeros(D), by_differences=True)
     has_scatter = work.chunks.scatter.shape[1] > 0
-    form = (blocks.form_for_cells if has_scatter else blocks.form)._replace(coefficients=np.zeros((C, 1)))
+    # Read-only like all of a form: its functions are compiled once for this pass and others.
+    form = (blocks.form_for_cells if has_scatter else blocks.form)._replace(coefficients=read_only(np.zeros((C, 1))))
     seen, sizes = blocks.observed(work.chunks), np.diff(work.bounds)
     stretches = _stretches(work.starts, work.seen, sizes)
     n = int((stretches.place[-1:] + sizes[stretches.mixture[-1:]]).sum())

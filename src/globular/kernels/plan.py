@@ -74,9 +74,10 @@ def written(kind: Any) -> str:
     if isinstance(kind, types.Array) and kind.aligned:
         return f"{written(kind.dtype)}:{kind.ndim}{kind.layout}{'' if kind.mutable else '!'}"
     if isinstance(kind, types.BaseTuple):
+        members: Any = kind
         named = getattr(kind, "instance_class", tuple)
         name = "" if named is tuple else f"{named.__module__}.{named.__name__}".removeprefix(f"{PACKAGE}.")
-        return f"{name}({','.join(map(written, kind.types))})"
+        return f"{name}({','.join(map(written, members.types))})"
     raise ValueError(f"no short form of {kind}")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments import cells, common, overview, readers, verdicts
-from experiments.forster2018 import figure2, figure3, figure_c1, fits, table2, table2_rows, traces
+from experiments.forster2018 import figure2, figure3, figure_c1, fits, open_choices, table2, table2_rows, traces
 from globular import KMeans, datasets, seeding
 from globular.errors import DataError
 
@@ -282,3 +282,15 @@ def test_readers_pick_what_was_measured(tmp_path, capsys):
 def test_the_overview_says_what_the_reports_say():
     page = (overview.HERE / "README.md").read_text(encoding="utf-8")
     assert page == overview.page() and len(overview.ITEMS) == 14
+
+
+def test_open_choices_are_tried_and_told(tmp_path, capsys):
+    assert open_choices.main(["--quick", "-o", str(tmp_path), "--only", "chains", "--runs", "1"]) == 0
+    kept = common.read_results(tmp_path / "open-choices-quick.json")
+    assert set(kept["chains"]) == {"1", "20"} and set(kept["chains"]["1"]) == {"0"}
+    text = (tmp_path / "report.md").read_text()
+    assert "not run" in text and "The paper: +101.8 %" in text and "chains 20 0" in capsys.readouterr().out
+    runs = {str(n): {"error": 1.0 + (n >= 5), "lloyd": 1.5} for n in range(10)}
+    assert open_choices.groups_of_five({"1": runs}).startswith("Of 2 groups of five runs 1 end")
+    warm = open_choices.Question("w", "", "warm-up", (3,), open_choices._TINY, fits.Variant("GMM", 2), 1, None)
+    assert warm.at(3) == (fits.Variant("GMM", 2, n_warmup=3), fits.CHAIN_LENGTH)

@@ -3,9 +3,9 @@
     python -m experiments.forster2018.open_choices [--quick] [--only TEXT] [--runs N] [--jobs N] [--keep-only]
                                                    [--report-only] [-o DIR]
 
-Three questions, each with the same algorithms as the tables: how long the chains of AFK-MC² are (KDD, var-k-means-S
-G = 2), how long the warm-up is (BIRCH 64 × 64, var-GMM-S 5 + 1), and how much five runs say at C = 25 (BIRCH 5 × 5,
-var-GMM-S 5 + 1).
+Four questions, each with the same algorithms as the tables: how long the chains of AFK-MC² are (KDD, var-k-means-S
+G = 2), when mixtures have converged (BIRCH 45 × 45 and 64 × 64, var-GMM-S 5 + 1), how long the warm-up is (BIRCH
+32 × 32, the same), and how much five runs say at C = 25 (BIRCH 5 × 5, the same).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from experiments.common import (
 )
 from experiments.forster2018 import HEADING, REPORT
 from experiments.forster2018.fits import CHAIN_LENGTH, SETUP, Variant, birch_warmup, run
-from experiments.forster2018.table2_rows import BIRCH_4096, KDD, Problem, birch
+from experiments.forster2018.table2_rows import BIRCH_2025, BIRCH_4096, KDD, Problem, birch
 from globular import seeding
 
 
@@ -43,7 +43,7 @@ class Question:
     name: str
     title: str
     choice: str
-    values: tuple[int, ...]
+    values: tuple[float, ...]
     """What `choice` is set to."""
     problem: Problem
     variant: Variant
@@ -51,21 +51,31 @@ class Question:
     paper: float | None
     """The published error against k-means, if there is one."""
 
-    def at(self, value: int) -> tuple[Variant, int]:
+    def at(self, value: float) -> tuple[Variant, int]:
         """The algorithm with the choice made, and the length of the chains."""
         if self.choice == "warm-up":
-            return replace(self.variant, n_warmup=value), CHAIN_LENGTH
-        return self.variant, value
+            return replace(self.variant, n_warmup=int(value)), CHAIN_LENGTH
+        if self.choice == "tolerance":
+            return replace(self.variant, tol=value), CHAIN_LENGTH
+        return self.variant, int(value)
 
 
-_KDD_2 = next(entry.variant for entry in KDD.entries if entry.name == "var-k-means-S G=2")
-_BIRCH_5 = next(entry.variant for entry in BIRCH_4096.entries if entry.name == "var-GMM-S G=5 + 1")
-_SMALL = Problem("birch-25", "BIRCH 5 × 5", 25, birch(5), ())
+def _variant(problem: Problem, name: str) -> Variant:
+    return next(entry.variant for entry in problem.entries if entry.name == name)
+
+
+_GRID_25 = Problem("birch-25", "BIRCH 5 × 5", 25, birch(5), ())
+_GRID_1024 = Problem("birch-1024", "BIRCH 32 × 32", 1024, birch(32), ())
 QUESTIONS = (
-    Question("chains", "KDD, var-k-means-S G = 2", "chain length", (1, 5, 20, 200, 2000), KDD, _KDD_2, 10, 101.8),
-    Question("warm-up", "BIRCH 64 × 64, var-GMM-S 5 + 1", "warm-up", (8, 16, 32, 64), BIRCH_4096, _BIRCH_5, 5,
-             -11.7),
-    Question("five runs", "BIRCH 5 × 5, var-GMM-S 5 + 1", "chain length", (CHAIN_LENGTH,), _SMALL,
+    Question("chains", "KDD, var-k-means-S G = 2", "chain length", (1, 20, 200, 2000), KDD,
+             _variant(KDD, "var-k-means-S G=2"), 10, 101.8),
+    Question("stopping 45", "BIRCH 45 × 45, var-GMM-S 5 + 1", "tolerance", (1e-4, 0), BIRCH_2025,
+             _variant(BIRCH_2025, "var-GMM-S G=5 + 1"), 5, -9.1),
+    Question("stopping 64", "BIRCH 64 × 64, var-GMM-S 5 + 1", "tolerance", (1e-4, 0), BIRCH_4096,
+             _variant(BIRCH_4096, "var-GMM-S G=5 + 1"), 5, -11.7),
+    Question("warm-up", "BIRCH 32 × 32, var-GMM-S 5 + 1", "warm-up", (1, 3, 7, 14, 28), _GRID_1024,
+             Variant("GMM", 5, 1), 5, None),
+    Question("five runs", "BIRCH 5 × 5, var-GMM-S 5 + 1", "chain length", (CHAIN_LENGTH,), _GRID_25,
              Variant("GMM", 5, 1, birch_warmup(5, 25)), 100, None),
 )  # fmt: skip
 _TINY = Problem("birch-36", "BIRCH 6 × 6", 36, birch(6, 30), (), max_iter=20)
@@ -75,7 +85,7 @@ QUICK = (
 )
 
 
-def measure_run(question: Question, value: int, number: int) -> dict[str, Any]:
+def measure_run(question: Question, value: float, number: int) -> dict[str, Any]:
     """The error of one run, and that of k-means from the same seeds."""
     X, problem = question.problem.load(), question.problem
     variant, chain_length = question.at(value)
@@ -95,11 +105,11 @@ def keep_measuring(
     """Add the runs that are not there."""
     kept = read_results(folder / f"{name}.json")
     cells = [
-        Cell((question.name, str(value), str(number)), measure_run, (question, value, number))
+        Cell((question.name, f"{value:g}", str(number)), measure_run, (question, value, number))
         for question in questions
         for number in range(runs or question.n_runs)
         for value in question.values
-        if str(number) not in kept.get(question.name, {}).get(str(value), {})
+        if str(number) not in kept.get(question.name, {}).get(f"{value:g}", {})
     ]
     for cell, found in measured(cells, n_jobs, lambda line: print(line, flush=True)):
         first, value, number = cell.name
@@ -118,14 +128,14 @@ def table(question: Question, kept: Mapping[str, Any]) -> str:
     """One line for each value."""
     rows = []
     for value in question.values:
-        runs = kept.get(str(value), {})
+        runs = kept.get(f"{value:g}", {})
         if not runs:
-            rows.append([str(value), *["not run"] * 3, "0"])
+            rows.append([f"{value:g}", *["not run"] * 3, "0"])
             continue
         mean, each = relative(runs)
         error = f"{each.std(ddof=1) / np.sqrt(len(each)):.1f}" if len(each) > 1 else "–"
         rows.append(
-            [str(value), percent(mean), error, f"{percent(each.min())} to {percent(each.max())}", str(len(each))]
+            [f"{value:g}", percent(mean), error, f"{percent(each.min())} to {percent(each.max())}", str(len(each))]
         )
     head = (question.choice, "against k-means", "standard error", "runs from … to", "runs")
     paper = "" if question.paper is None else f" The paper: {percent(question.paper)}."
@@ -148,8 +158,8 @@ def section(questions: Sequence[Question], kept: Mapping[str, Any]) -> str:
         "Errors against k-means from the same seeds, as in Table 2. The tables and figures above have chains of 200, "
         "and the lengths of the warm-up that `birch_warmup` gives.",
         replace(
-            SETUP, command="forster2018.open_choices", data="KDD-Cup 2004, BIRCH 64 × 64 and BIRCH 5 × 5",
-            stopping="as in Table 2", runs="in the tables",
+            SETUP, command="forster2018.open_choices", data="KDD-Cup 2004 and BIRCH grids",
+            stopping="as in Table 2, but for the tolerance where that is the question", runs="in the tables",
         ).text(one["when"] for found in kept.values() for runs in found.values() for one in runs.values()),
     ]  # fmt: skip
     for question in questions:

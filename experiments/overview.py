@@ -106,13 +106,7 @@ def page() -> str:
     ]
     for folder, title in PAPERS.items():
         rows = [
-            [
-                item.name,
-                verdicts(item),
-                _complete(item),
-                f"`python -m experiments.{item.paper}.{_module(item)}`",
-                item.state,
-            ]
+            [item.name, verdicts(item), _complete(item), _command(item), item.state]
             for item in ITEMS
             if item.paper == folder
         ]

@@ -26,13 +26,8 @@ from experiments.verdicts import Claim, claims_table, in_band, tally
 from globular import datasets
 
 ALGORITHMS: tuple[tuple[Kind, str], ...] = (("GMM", "X"), ("GMM", "S"), ("k-means", "X"), ("k-means", "S"))
-RUNS = (
-    "100 in the paper on BIRCH, 10 on KDD and 1 of exact EM there; those made are in the table. Curves on KDD that "
-    "were not run were left out for their time"
-)
-NOT_RUN = (
-    "Not run. `python -m experiments.forster2018.figure_c1 --only kdd` takes hours of one core, exact EM most of them."
-)
+RUNS = "100 in the paper on BIRCH, 10 on KDD and 1 of exact EM there; those made are in the table"
+NOT_RUN = "Not run. `python -m experiments.forster2018.figure_c1 --only kdd` takes about an hour of one core."
 TIGHT = Band(high=0.05)
 """Nats a row."""
 CLOSE = Band(high=2.0)
@@ -136,6 +131,14 @@ def later(found: Mapping[str, Runs], name: str, exact: str) -> float | None:
     return np.inf if ours is None or theirs is None else float(ours - theirs)
 
 
+FINDINGS = {
+    ("kdd", "var-GMM-S G=5"): "two of four runs are within the band. In the run with the largest gap, 0.61, five of "
+    "145,751 rows that hold on to a cluster far from their closest one make 0.57 of it; half a percent of the rows have "
+    "a closer cluster outside K(n)"
+}
+"""What is known of gaps outside the band."""
+
+
 def claims(config: Config, found: Mapping[str, Runs]) -> list[Claim]:
     """What the appendix says of this data set."""
     C = config.n_clusters
@@ -145,7 +148,8 @@ def claims(config: Config, found: Mapping[str, Runs]) -> list[Claim]:
 
     def gap(name: str) -> Claim:
         value = found[name].gap if len(found[name]) else None
-        return in_band(f"{name}: F almost tight", "in words", value, TIGHT, "{:.4f}")
+        remark = FINDINGS.get((config.name, name), "") if value is not None and not TIGHT.holds(value) else ""
+        return in_band(f"{name}: F almost tight", "in words", value, TIGHT, "{:.4f}", remark)
 
     def iterations(name: str, kind: str, paper: str, most: float) -> Claim:
         value = later(found, name, f"{kind} G={C}")

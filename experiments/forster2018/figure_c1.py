@@ -133,7 +133,7 @@ def later(found: Mapping[str, Runs], name: str, exact: str) -> float | None:
 
 FINDINGS = {
     ("kdd", "var-GMM-S G=5"): "two of four runs are within the band. In the run with the largest gap, 0.61, five of "
-    "145,751 rows that hold on to a cluster far from their closest one make 0.57 of it; half a percent of the rows have "
+    "145,751 rows that hold on to a cluster far from their closest one make 0.57 of it; half a percent of rows have "
     "a closer cluster outside K(n)"
 }
 """What is known of gaps outside the band."""

@@ -4,8 +4,8 @@
                                                    [--report-only] [-o DIR]
 
 Four questions, each with the same algorithms as the tables: how long the chains of AFK-MC² are (KDD, var-k-means-S
-G = 2), when mixtures have converged (BIRCH 45 × 45 and 64 × 64, var-GMM-S 5 + 1), how long the warm-up is (BIRCH
-32 × 32, the same), and how much five runs say at C = 25 (BIRCH 5 × 5, the same).
+G = 2), when mixtures have converged (BIRCH 20 × 20 to 64 × 64, var-GMM-S 5 + 1), how long the warm-up is (BIRCH
+20 × 20, the same), and how much five runs say at C = 25 (BIRCH 5 × 5, the same).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _variant(problem: Problem, name: str) -> Variant:
 
 
 _GRID_25 = Problem("birch-25", "BIRCH 5 × 5", 25, birch(5), ())
-_GRID_1024 = Problem("birch-1024", "BIRCH 32 × 32", 1024, birch(32), ())
+_GRID_400 = Problem("birch-400", "BIRCH 20 × 20", 400, birch(20), ())
 QUESTIONS = (
     Question("chains", "KDD, var-k-means-S G = 2", "chain length", (1, 20, 200, 2000), KDD,
              _variant(KDD, "var-k-means-S G=2"), 10, 101.8),
@@ -73,7 +73,9 @@ QUESTIONS = (
              _variant(BIRCH_2025, "var-GMM-S G=5 + 1"), 5, -9.1),
     Question("stopping 64", "BIRCH 64 × 64, var-GMM-S 5 + 1", "tolerance", (1e-4, 0), BIRCH_4096,
              _variant(BIRCH_4096, "var-GMM-S G=5 + 1"), 5, -11.7),
-    Question("warm-up", "BIRCH 32 × 32, var-GMM-S 5 + 1", "warm-up", (1, 3, 7, 14, 28), _GRID_1024,
+    Question("stopping 20", "BIRCH 20 × 20, var-GMM-S 5 + 1", "tolerance", (1e-4, 0), _GRID_400,
+             Variant("GMM", 5, 1, birch_warmup(5, 400)), 5, None),
+    Question("warm-up", "BIRCH 20 × 20, var-GMM-S 5 + 1", "warm-up", (1, 2, 4, 8, 16), _GRID_400,
              Variant("GMM", 5, 1), 5, None),
     Question("five runs", "BIRCH 5 × 5, var-GMM-S 5 + 1", "chain length", (CHAIN_LENGTH,), _GRID_25,
              Variant("GMM", 5, 1, birch_warmup(5, 25)), 100, None),

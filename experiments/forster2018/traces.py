@@ -217,7 +217,9 @@ def plain_ticks(axis: Axis) -> None:
     """Label a short logarithmic axis with a few plain numbers instead of powers of ten."""
     from matplotlib.ticker import LogLocator, NullLocator
 
-    axis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0), numticks=20))
+    low, high = axis.get_view_interval()
+    subs = (1.0, 1.5, 2.0, 3.0, 5.0) if high < 5 * low else (1.0, 2.0, 3.0, 5.0) if high < 20 * low else (1.0, 3.0)
+    axis.set_major_locator(LogLocator(subs=subs, numticks=20))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_locator(NullLocator())
 

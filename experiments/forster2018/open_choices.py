@@ -76,7 +76,7 @@ QUESTIONS = (
     Question("stopping 20", "BIRCH 20 × 20, var-GMM-S 5 + 1", "tolerance", (1e-4, 0), _GRID_400,
              Variant("GMM", 5, 1, birch_warmup(5, 400)), 5, None),
     Question("warm-up", "BIRCH 20 × 20, var-GMM-S 5 + 1", "warm-up", (1, 2, 4, 8, 16), _GRID_400,
-             Variant("GMM", 5, 1), 5, None),
+             Variant("GMM", 5, 1, tol=1e-4), 3, None),
     Question("five runs", "BIRCH 5 × 5, var-GMM-S 5 + 1", "chain length", (CHAIN_LENGTH,), _GRID_25,
              Variant("GMM", 5, 1, birch_warmup(5, 25)), 100, None),
 )  # fmt: skip

@@ -83,7 +83,7 @@ def _entries(
     n_random: int = 1,
     n_warmup: int | Callable[[int], int] = 20,
     hard_tol: float = 0.0,
-    soft_tol: float = 0.0,
+    soft_tol: float = 1e-4,
 ) -> tuple[Entry, ...]:
     tol = {"k-means": hard_tol, "GMM": soft_tol}
     entries = []

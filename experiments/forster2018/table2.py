@@ -167,7 +167,7 @@ FINDINGS = {
     "in three runs each, against 60 iterations of k-means",
     ("birch-4096", "var-GMM-S G=5 + 1"): "the reason is not certain. Our tolerance ends runs after some 40 of 200 "
     "iterations: on BIRCH 20 × 20 the same runs without it end 1.6 points lower. Other lengths of the warm-up end up "
-    "to four points lower there, in three runs that differ as much (“What the paper leaves open”); the one here is that "
+    "to four points lower there, in three runs that differ as much (“What the paper leaves open”); ours is that "
     "of var-k-means-S",
 }
 """What is known of errors outside their bands."""

@@ -188,7 +188,7 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 ABSENT = {
     "Forster & Lücke 2018, measured again": "Figs. 1, B.1 and B.2 are illustrations. Table 1 lists complexities; ours "
-    "are in `docs/variational.md`. SONG (nine rows of Table 2) is not to be had here: not run, stand-ins beside it.",
+    "are in `docs/variational.md`. SONG (nine rows of Table 2) is not to be had here: stand-ins in its place.",
     "Verbeek, Vlassis & Nunnink 2003, measured again": "The paper has no other figures or tables.",
     "Kurihara, Welling & Vlassis 2006, measured again": "The paper has no other figures or tables. Its Citeseer "
     "documents are not to be had here: not run, 20 Newsgroups in their place.",

@@ -1,7 +1,7 @@
 """Fig. C.1: free energy, log-likelihood and quantization error by iteration, on BIRCH 5 × 5 and KDD.
 
     python -m experiments.forster2018.figure_c1 [--quick] [--only birch|kdd] [--curves TEXT] [--runs N]
-                                               [--report-only] [-o DIR]
+                                               [--jobs N] [--keep-only] [--report-only] [-o DIR]
 
 For k-means, too, there is a free energy: that of a mixture whose responsibilities are hard, with σ² = φ / (N·D). With
 G = C Alg. 1 and Alg. 2 are the exact algorithms, k-means and EM, which are run once for both. Runs are kept: more of
@@ -17,22 +17,17 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.cells import add_options
 from experiments.common import Band, Rows, markdown_table, parser, percent, real_rows, save_figure, update_report
 from experiments.forster2018 import HEADING, REPORT
 from experiments.forster2018.fits import SETUP, Kind, Variant
 from experiments.forster2018.traces import Runs, add_runs, draw_bounds, draw_errors, plain_ticks
 from experiments.verdicts import Claim, claims_table, in_band, tally
 from globular import datasets
-from globular.errors import DataError
 
 ALGORITHMS: tuple[tuple[Kind, str], ...] = (("GMM", "X"), ("GMM", "S"), ("k-means", "X"), ("k-means", "S"))
-RUNS = (
-    "100 in the paper on BIRCH, 10 on KDD and 1 of exact EM there; those made are in the table. Curves on KDD that "
-    "were not run were left out for their time"
-)
-NOT_RUN = (
-    "Not run. `python -m experiments.forster2018.figure_c1 --only kdd` takes hours of one core, exact EM most of them."
-)
+RUNS = "100 in the paper on BIRCH, 10 on KDD and 1 of exact EM there; those made are in the table"
+NOT_RUN = "Not run. `python -m experiments.forster2018.figure_c1 --only kdd` takes about an hour of one core."
 TIGHT = Band(high=0.05)
 """Nats a row."""
 CLOSE = Band(high=2.0)
@@ -84,11 +79,11 @@ FULL = (BIRCH, KDD)
 QUICK = (replace(BIRCH, n_iter=15, n_runs=3),)
 
 
-def measure(config: Config, folder: Path, *, quick: bool = False, only: str = "") -> dict[str, Runs]:
+def measure(config: Config, folder: Path, *, quick: bool = False, only: str = "", n_jobs: int = 1) -> dict[str, Runs]:
     """Runs of the algorithms whose names contain `only` on one data set, and all that are kept."""
     path = folder / f"traces-{config.name}{'-quick' if quick else ''}.json"
     wanted = {name: (variant, n if only in name else 0) for name, (variant, n) in config.variants().items()}
-    return add_runs(config.load, config.n_clusters, wanted, path, every=config.every)
+    return add_runs(config.load, config.n_clusters, wanted, path, every=config.every, n_jobs=n_jobs)
 
 
 def by_size(config: Config, found: Mapping[str, Runs], kind: Kind, how: str) -> dict[str, Runs]:
@@ -136,6 +131,14 @@ def later(found: Mapping[str, Runs], name: str, exact: str) -> float | None:
     return np.inf if ours is None or theirs is None else float(ours - theirs)
 
 
+FINDINGS = {
+    ("kdd", "var-GMM-S G=5"): "two of four runs are within the band. In the run with the largest gap, 0.61, five of "
+    "145,751 rows that hold on to a cluster far from their closest one make 0.57 of it; half a percent of rows have "
+    "a closer cluster outside K(n)"
+}
+"""What is known of gaps outside the band."""
+
+
 def claims(config: Config, found: Mapping[str, Runs]) -> list[Claim]:
     """What the appendix says of this data set."""
     C = config.n_clusters
@@ -145,7 +148,8 @@ def claims(config: Config, found: Mapping[str, Runs]) -> list[Claim]:
 
     def gap(name: str) -> Claim:
         value = found[name].gap if len(found[name]) else None
-        return in_band(f"{name}: F almost tight", "in words", value, TIGHT, "{:.4f}")
+        remark = FINDINGS.get((config.name, name), "") if value is not None and not TIGHT.holds(value) else ""
+        return in_band(f"{name}: F almost tight", "in words", value, TIGHT, "{:.4f}", remark)
 
     def iterations(name: str, kind: str, paper: str, most: float) -> Claim:
         value = later(found, name, f"{kind} G={C}")
@@ -207,17 +211,13 @@ def section(config: Config, found: Mapping[str, Runs], picture: str) -> str:
 
 
 def report(
-    configs: Sequence[Config], folder: Path, *, quick: bool = False, report_only: bool = False, only: str = ""
+    configs: Sequence[Config], folder: Path, *, quick: bool = False, report_only: bool = False
 ) -> dict[str, dict[str, Runs]]:
     """Run the figure's data sets one by one; each has its own section and picture."""
     everything = {}
     for config in configs:
         name = f"figure-c1-{config.name}" + ("-quick" if quick else "")
-        try:
-            found = measure(replace(config, n_runs=0) if report_only else config, folder, quick=quick, only=only)
-        except DataError as error:
-            print(f"{config.name}: {error}", flush=True)
-            continue
+        found = measure(replace(config, n_runs=0) if report_only else config, folder, quick=quick)
         if any(len(runs) for runs in found.values()):
             draw(config, found, folder / f"{name}.png")
             update_report(folder / "report.md", HEADING, name, section(config, found, f"{name}.png"))
@@ -234,11 +234,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument(
         "--curves", default="", metavar="TEXT", help="curves whose name contains TEXT, as var-GMM-S G=5"
     )
-    options.add_argument("--report-only", action="store_true", help="measure nothing: write the report of what is kept")
+    add_options(options)
     chosen = options.parse_args(arguments)
     configs = [one for one in (QUICK if chosen.quick else FULL) if chosen.only in (None, one.name)]
     configs = [replace(one, n_runs=chosen.runs or one.n_runs) for one in configs]
-    report(configs, chosen.output, quick=chosen.quick, report_only=chosen.report_only, only=chosen.curves)
+    if not chosen.report_only:
+        for config in configs:
+            measure(config, chosen.output, quick=chosen.quick, only=chosen.curves, n_jobs=chosen.jobs)
+    if not chosen.keep_only:
+        report(configs, chosen.output, quick=chosen.quick, report_only=True)
     return 0
 
 

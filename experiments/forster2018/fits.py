@@ -15,9 +15,20 @@ from experiments.common import Centers, Rows
 from experiments.verdicts import Setup
 from globular.algorithms.kmeans.variational import VariationalOptions, variational_kmeans
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
-from globular.algorithms.mixtures.variational import SearchByNeighborhoods, truncated_em, warm_up_mixture
+from globular.algorithms.mixtures.variational import (
+    CandidateSearch,
+    SearchByNeighborhoods,
+    SoftStart,
+    truncated_em,
+    warm_up_mixture,
+    with_variance,
+)
 from globular.backends.cpu import CpuShard
-from globular.model.gaussian import isotropic_mixture
+from globular.model.gaussian import GaussianParameters, isotropic_mixture
+from globular.model.graph import Graph
+from globular.model.statistics import SoftStatistics
+from globular.seam.mixture_passes import Expect
+from globular.seam.passes import Assign
 from globular.threads import resolve_threads
 
 Kind = Literal["k-means", "GMM"]
@@ -145,14 +156,34 @@ def _of_kmeans(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> Ite
 
 
 def _of_mixture(X: Rows, seeds: NDArray[Any], variant: Variant, seed: int) -> Iterator[Moment]:
-    """As `VariationalGaussianMixture` runs it; here for its σ² at every step."""
+    """As `VariationalGaussianMixture` runs it; here for its σ² at every step. With G = C it is EM itself."""
     shard, rng = CpuShard(X, n_threads=resolve_threads(None)), np.random.default_rng(seed)
     options = _options(variant, len(seeds))
     means = np.ascontiguousarray(seeds, dtype=np.float64)
-    mixture = isotropic_mixture(means, 1.0, "tied_spherical")  # the warm-up sets σ²
+    mixture = isotropic_mixture(means, 1.0, "tied_spherical")  # the first E-step sets σ²
     limits = covariance_limits(shard, EMOptions(reg_covar=0.0))
-    start = warm_up_mixture(shard, mixture, options, rng, limits=limits)
-    search = SearchByNeighborhoods(shard, start.graph, options, rng)
+    search: CandidateSearch
+    if len(seeds) <= variant.G:
+        closest = shard.run(Assign(means))
+        start = SoftStart(with_variance(mixture, closest.objective / shard.total_weight, limits), NO_GRAPH)
+        search = Everywhere(shard)
+    else:
+        start = warm_up_mixture(shard, mixture, options, rng, limits=limits)
+        search = SearchByNeighborhoods(shard, start.graph, options, rng)
     for step in truncated_em(shard, start, search, options, limits=limits):
         found = step.model.mixture
         yield Moment(step.iteration, step.objective, step.n_distances, found.means, float(found.covariances))
+
+
+NO_GRAPH: Graph = np.empty((0, 0), dtype=np.int32)
+
+
+class Everywhere:
+    """Exact E-steps: what Algs. 1 and 2 come to with G = C, without looking for neighbourhoods that are everything."""
+
+    def __init__(self, shard: CpuShard) -> None:
+        self._shard, self.find_graph = shard, lambda: NO_GRAPH
+
+    def e_step(self, mixture: GaussianParameters, *, idle: bool) -> SoftStatistics:
+        """All components for every row."""
+        return self._shard.run(Expect(mixture))

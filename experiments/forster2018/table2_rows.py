@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -38,6 +39,7 @@ class Problem:
     title: str
     n_clusters: int
     load: Callable[[], Rows]
+    """Such that another process can call it, too."""
     entries: tuple[Entry, ...]
     max_iter: int = 200
     note: str = ""
@@ -53,16 +55,26 @@ class Config:
     n_runs: int = 5
     only: tuple[str, ...] = field(default=())
     """Run only the entries whose "problem algorithm G " contains all of these; G ends with a blank."""
+    without: tuple[str, ...] = field(default=())
+    """And none of these."""
 
     def wanted(self, problem: Problem) -> list[Entry]:
         """The entries of a problem to run."""
         named = {f"{problem.name} {entry.name} ": entry for entry in problem.entries}
-        return [entry for name, entry in named.items() if all(text in name for text in self.only)]
+        return [
+            entry
+            for name, entry in named.items()
+            if all(text in name for text in self.only) and not any(text in name for text in self.without)
+        ]
 
 
 def birch(side: int, n_per_cluster: int = 100) -> Callable[[], Rows]:
     """A loader of the grid data."""
-    return lambda: np.asarray(datasets.birch_grid(side, n_per_cluster, random_state=0).X, np.float32)
+    return partial(_birch_rows, side, n_per_cluster)
+
+
+def _birch_rows(side: int, n_per_cluster: int) -> Rows:
+    return np.asarray(datasets.birch_grid(side, n_per_cluster, random_state=0).X, np.float32)
 
 
 def _entries(
@@ -82,7 +94,7 @@ def _entries(
 
 
 KDD = Problem(
-    "kdd", "KDD-Cup 2004, protein homology", 200, lambda: real_rows("kddbio/kddbio.npz"),
+    "kdd", "KDD-Cup 2004, protein homology", 200, partial(real_rows, "kddbio/kddbio.npz"),
     _entries(
         [("k-means", 2, "100×", 101.8), ("k-means", 5, "40×", 5.8), ("k-means", 20, "10×", 0.3),
          ("GMM", 2, "50× / 55×", 4.2), ("GMM", 5, "8× / 15×", -0.0), ("GMM", 20, "1× / 3.3×", -0.0)],
@@ -115,11 +127,11 @@ _SONG: tuple[tuple[Kind, int, str, float], ...] = (
 )  # fmt: skip
 _STAND_IN = "Stands in for SONG, whose published numbers are beside it; no band."
 GLOVE = Problem(
-    "glove50", "glove50 word vectors (for SONG)", 2000, lambda: real_rows("glove50/glove50_200k.npz"),
+    "glove50", "glove50 word vectors (for SONG)", 2000, partial(real_rows, "glove50/glove50_200k.npz"),
     _entries(_SONG, hard_tol=1e-5, soft_tol=1e-3), 500, _STAND_IN, True,
 )  # fmt: skip
 SIFT = Problem(
-    "sift_photos", "sift_photos descriptors (for SONG)", 2000, lambda: real_rows("sift_photos/sift_photos.npz"),
+    "sift_photos", "sift_photos descriptors (for SONG)", 2000, partial(real_rows, "sift_photos/sift_photos.npz"),
     _entries(_SONG, hard_tol=1e-5, soft_tol=1e-3), 500, _STAND_IN, True,
 )  # fmt: skip
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.cells import Cell, measured
 from experiments.common import Rows, exact_error, provenance, read_results, write_results
 from experiments.forster2018.fits import CHAIN_LENGTH, Variant, moments
 from globular import seeding
@@ -75,11 +76,23 @@ class Runs:
 
     def __init__(self, kept: Mapping[str, Any] | None = None) -> None:
         self._kept: dict[str, Any] = dict(kept) if kept else {"finals": [], "gaps": [], "when": []}
+        self._waiting: dict[str, Any] = self._kept.pop("waiting", {})
 
     def __len__(self) -> int:
         return len(self._kept["finals"])
 
-    def add(self, run: Trace) -> None:
+    def has(self, number: int) -> bool:
+        """Whether the run of this number is there, be it among those that wait."""
+        return number < len(self) or str(number) in self._waiting
+
+    def put(self, number: int, run: Trace, when: str) -> None:
+        """A run that ended; it waits until those of lower numbers are there, so that sums have one order."""
+        self._waiting[str(number)] = {name: _plain(getattr(run, name)) for name in CURVES} | {"when": when}
+        while (following := self._waiting.pop(str(len(self)), None)) is not None:
+            curves = {name: np.array(following[name], dtype=np.float64) for name in CURVES}
+            self.add(Trace(**curves), following["when"])
+
+    def add(self, run: Trace, when: str) -> None:
         """One run more."""
         for name in CURVES:
             curve = getattr(run, name)
@@ -91,7 +104,7 @@ class Runs:
         known = np.flatnonzero(np.isfinite(run.log_likelihoods) & np.isfinite(run.free_energies))[-1]
         self._kept["finals"].append(final)
         self._kept["gaps"].append(float(run.log_likelihoods[known] - run.free_energies[known]))
-        self._kept["when"] = sorted({*self._kept["when"], provenance()})
+        self._kept["when"] = sorted({*self._kept["when"], when})
 
     def _array(self, key: str, length: int) -> Curve:
         return np.array(self._kept.get(key, np.zeros(length)), dtype=np.float64)
@@ -126,8 +139,9 @@ class Runs:
         return list(self._kept["when"])
 
     def as_dict(self) -> dict[str, Any]:
-        """To be kept as JSON."""
-        return self._kept
+        """To be kept as JSON; empty without a run."""
+        waiting = {"waiting": self._waiting} if self._waiting else {}
+        return self._kept | waiting if len(self) or self._waiting else {}
 
     def first_within(self, error: float) -> int | None:
         """Iterations until the mean error is at most this for good; None if it never is."""
@@ -143,22 +157,37 @@ def _plain(curve: Curve) -> list[float | None]:
 
 
 def add_runs(
-    load: Callable[[], Rows], n_clusters: int, variants: Mapping[str, tuple[Variant, int]], path: Path, *, every: int
+    load: Callable[[], Rows],
+    n_clusters: int,
+    variants: Mapping[str, tuple[Variant, int]],
+    path: Path,
+    *,
+    every: int,
+    n_jobs: int = 1,
 ) -> dict[str, Runs]:
     """As many runs of every variant as are wanted, each run number from the same AFK-MC² seeds; what is kept stays."""
     kept = read_results(path)
     found = {name: Runs(kept.get(name)) for name in variants}
-    X: Rows | None = None
-    for number in range(max(n for _, n in variants.values())):
-        wanted = [name for name, (_, n) in variants.items() if len(found[name]) <= number < n]
-        if not wanted:
-            continue
-        X = load() if X is None else X
-        seeds = seeding.afk_mc2(X, n_clusters, chain_length=CHAIN_LENGTH, random_state=number)
-        for name in wanted:
-            found[name].add(trace(X, seeds, variants[name][0], number, every=every))
-            write_results(path, {name: runs.as_dict() for name, runs in found.items() if len(runs)})
+    cells = [
+        Cell((name, str(number)), measure_run, (load, n_clusters, variant, number, every))
+        for number in range(max(n for _, n in variants.values()))
+        for name, (variant, n) in sorted(variants.items(), key=lambda one: -one[1][0].G)
+        if number < n and not found[name].has(number)
+    ]
+    for cell, (run, when) in measured(cells, n_jobs, lambda line: print(line, flush=True)):
+        name, number = cell.name
+        found[name].put(int(number), run, when)
+        write_results(path, {name: runs.as_dict() for name, runs in found.items() if runs.as_dict()})
     return found
+
+
+def measure_run(
+    load: Callable[[], Rows], n_clusters: int, variant: Variant, number: int, every: int
+) -> tuple[Trace, str]:
+    """One run, and where it was made."""
+    X = load()
+    seeds = seeding.afk_mc2(X, n_clusters, chain_length=CHAIN_LENGTH, random_state=number)
+    return trace(X, seeds, variant, number, every=every), provenance()
 
 
 def draw_errors(panel: Axes, found: Mapping[str, Runs]) -> None:
@@ -188,7 +217,9 @@ def plain_ticks(axis: Axis) -> None:
     """Label a short logarithmic axis with a few plain numbers instead of powers of ten."""
     from matplotlib.ticker import LogLocator, NullLocator
 
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0), numticks=20))
+    low, high = axis.get_view_interval()
+    subs = (1.0, 1.5, 2.0, 3.0, 5.0) if high < 5 * low else (1.0, 2.0, 3.0, 5.0) if high < 20 * low else (1.0, 3.0)
+    axis.set_major_locator(LogLocator(subs=subs, numticks=20))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_locator(NullLocator())
 

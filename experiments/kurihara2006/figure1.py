@@ -1,6 +1,7 @@
 """Fig. 1: relative runtimes and free energies of Fast-VIM, VIM and BJ, N = 1,000 to 5,000 rows of 16 columns.
 
-    python -m experiments.kurihara2006.figure1 [--quick] [--runs N] [--only forced free] [--report-only] [-o DIR]
+    python -m experiments.kurihara2006.figure1 [--quick] [--runs N] [--only forced free] [--jobs N] [--keep-only]
+                                            [--report-only] [-o DIR]
 
 Twice: as in the paper, where BJ, VIM and Fast-VIM all end with T = 20 ("forced"), and with VIM and Fast-VIM as they
 stop by themselves, which is at the ten true components ("free"). BJ is the same in both and is run once. Fits are kept;
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.cells import Cell, add_options, measured
 from experiments.common import (
     Band,
     markdown_table,
@@ -74,26 +76,42 @@ WAYS = {"forced": "figure1-forced.json", "free": "figure1.json"}
 
 
 def measure(
-    config: Config, way: str, found: dict[str, Any], keep: Callable[[], None], other: Mapping[str, Any]
+    config: Config, ways: Sequence[str], found: Mapping[str, dict[str, Any]], keep: Callable[[], None], n_jobs: int = 1
 ) -> None:
     """All fits that are not there yet: per size and run, figures by algorithm; BJ from the other way if it is there."""
-    chosen = to_T(config.T, config.n_trials) if way == "forced" else algorithms(config.T, config.n_trials)
+    cells = []
     for seed in range(config.n_runs):
-        for N in config.sizes:
-            runs = found.setdefault(str(N), [])
-            if len(runs) > seed:
-                continue
-            rows = replace(config.problem, N=N).draw(seed)
-            shared = priors(rows)
-            known = {"BJ": other[str(N)][seed]["BJ"]} if len(other.get(str(N), [])) > seed else {}
-            runs.append(
-                {
-                    name: known[name] if name in known else run(rows, one | shared, seed)[1].as_dict()
-                    for name, one in chosen.items()
-                }
-            )
-            found["when"] = sorted({*found.get("when", []), provenance()})
-            keep()
+        for N in sorted(config.sizes, reverse=True):
+            missing = [way for way in ways if len(found[way].get(str(N), [])) <= seed]
+            known = next((one[str(N)][seed]["BJ"] for one in found.values() if len(one.get(str(N), [])) > seed), None)
+            if missing:
+                cells.append(Cell((str(N), str(seed)), measure_set, (config, missing, N, seed, known)))
+    waiting: dict[tuple[str, str, int], Any] = {}
+    for cell, (fits, when) in measured(cells, n_jobs, lambda line: print(line, flush=True)):
+        for way, figures in fits.items():
+            waiting[way, cell.name[0], int(cell.name[1])] = figures
+            runs = found[way].setdefault(cell.name[0], [])
+            while (way, cell.name[0], len(runs)) in waiting:  # data sets are kept in the order of their seeds
+                runs.append(waiting.pop((way, cell.name[0], len(runs))))
+            found[way]["when"] = sorted({*found[way].get("when", []), when})
+        keep()
+
+
+def measure_set(
+    config: Config, ways: Sequence[str], N: int, seed: int, known: dict[str, Any] | None
+) -> tuple[dict[str, dict[str, Any]], str]:
+    """All algorithms on one data set, in turns; BJ is the same in both ways."""
+    warm_up()
+    rows = replace(config.problem, N=N).draw(seed)
+    shared, figures = priors(rows), {}
+    for way in ways:
+        chosen = to_T(config.T, config.n_trials) if way == "forced" else algorithms(config.T, config.n_trials)
+        figures[way] = {
+            name: known if name == "BJ" and known else run(rows, one | shared, seed)[1].as_dict()
+            for name, one in chosen.items()
+        }
+        known = figures[way]["BJ"]
+    return figures, provenance()
 
 
 def speedups(runs: Sequence[dict[str, dict[str, float]]], slow: str, fast: str) -> float:
@@ -220,14 +238,21 @@ def draw(found: Mapping[str, dict[str, Any]], path: Path) -> None:
     save_figure(figure, path)
 
 
-def report(config: Config, folder: Path, ways: Sequence[str] = tuple(WAYS)) -> dict[str, dict[str, Any]]:
-    """Measure what is missing, and write the section."""
+def keep_measuring(config: Config, folder: Path, ways: Sequence[str] = tuple(WAYS), n_jobs: int = 1) -> None:
+    """Add what is wanted to the kept numbers."""
     found = {way: read_results(folder / file) for way, file in WAYS.items()}
-    if ways:
-        warm_up()
-    for way in ways:
-        other = found[next(name for name in WAYS if name != way)]
-        measure(config, way, found[way], lambda way=way: write_results(folder / WAYS[way], found[way]), other)
+
+    def keep() -> None:
+        for way in ways:
+            ordered = sorted(found[way].items(), key=lambda one: int(one[0]) if one[0] != "when" else 0)
+            write_results(folder / WAYS[way], dict(ordered))
+
+    measure(config, ways, found, keep, n_jobs)
+
+
+def write_report(config: Config, folder: Path) -> dict[str, dict[str, Any]]:
+    """The section and the picture of what is kept."""
+    found = {way: read_results(folder / file) for way, file in WAYS.items()}
     draw(found, folder / "figure1.png")
     update_report(folder / "report.md", HEADING, "figure 1", section(config, found))
     return found
@@ -237,11 +262,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report."""
     made = parser("Fast-VIM, VIM and BJ on small sets", REPORT)
     made.add_argument("--only", nargs="+", choices=list(WAYS), default=list(WAYS), help="one of the two ways")
-    made.add_argument("--report-only", action="store_true", help="measure nothing: write the report of what is kept")
+    add_options(made)
     chosen = made.parse_args(arguments)
     config = QUICK if chosen.quick else FULL
     config = replace(config, n_runs=chosen.runs or config.n_runs)
-    report(config, quick_folder(chosen), [] if chosen.report_only else chosen.only)
+    folder = quick_folder(chosen)
+    if not chosen.report_only:
+        keep_measuring(config, folder, chosen.only, chosen.jobs)
+    if not chosen.keep_only:
+        write_report(config, folder)
     return 0
 
 

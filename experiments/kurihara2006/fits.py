@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -221,8 +222,9 @@ def run(rows: Rows, parameters: dict[str, Any], seed: int) -> tuple[PaperMixture
     return model, Fit(marks[-1] - marks[0], marks[1] - marks[0], *numbers, model.ending)
 
 
+@cache
 def warm_up() -> None:
-    """Compile what the fits use, before a clock runs."""
+    """Compile what the fits use, before a clock runs; once a process."""
     rows = Problem(N=600, D=4).draw(0)
     for parameters in (algorithms(4, 1) | to_T(4, 1)).values():
         run(rows, parameters, 0)

@@ -13,24 +13,11 @@ import math
 import numpy as np
 from numba import njit
 
+from globular.kernels.wishart import digamma
 from globular.model.covariances import FAMILIES
 from globular.model.observations import Moments
 from globular.model.statistics import F64, I64
 from globular.model.wishart import GaussianPrior
-
-_LARGE = 8.0
-"""From here on five terms of the asymptotic series give the digamma to ten digits."""
-
-
-@njit(cache=True)
-def digamma(x: float) -> float:
-    """The derivative of log Γ, for x > 0."""
-    below = 0.0
-    while x < _LARGE:
-        below -= 1.0 / x
-        x += 1.0
-    r = 1.0 / (x * x)
-    return below + math.log(x) - 0.5 / x - r * (1 / 12 - r * (1 / 120 - r * (1 / 252 - r * (1 / 240 - r / 132))))
 
 
 def responsibilities(

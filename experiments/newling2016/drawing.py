@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from experiments.cells import add_options
 from experiments.common import parser, save_figure
 from experiments.newling2016.curves import Curve, Setup, best_energy, mean_curve
 from experiments.newling2016.problems import PAPERS, PROBLEMS
@@ -33,8 +34,7 @@ def curve_parser(description: str, output: Path) -> argparse.ArgumentParser:
     made.add_argument("--problems", nargs="+", choices=tuple(PROBLEMS), default=None, help="data sets; default: all")
     made.add_argument("--rows", type=int, default=None, metavar="N", help="training rows, instead of all")
     made.add_argument("--seconds", type=float, default=None, help="longest run of one algorithm")
-    made.add_argument("--report-only", action="store_true", help="measure nothing: write the report of what is kept")
-    made.add_argument("--keep-only", action="store_true", help="write no report: where there is nothing to draw with")
+    add_options(made)
     return made
 
 

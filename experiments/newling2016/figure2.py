@@ -1,6 +1,7 @@
 """Fig. 2: validation energy against seconds for lloyd, yinyang, mbatch and nmbatch, with the paper's rule and ours.
 
-    python -m experiments.newling2016.figure2 [--quick] [--problems NAME …] [--runs N] [--rows N] [--seconds S] [-o DIR]
+    python -m experiments.newling2016.figure2 [--quick] [--problems NAME …] [--runs N] [--rows N] [--seconds S]
+                                            [--jobs N] [--keep-only] [--report-only] [-o DIR]
 
 k = 50, b₀ = 5,000, ρ = 100, 20 shuffles. Each data set is kept as soon as it is measured, and the report shows all
 that there are.
@@ -18,6 +19,7 @@ import numpy as np
 
 from experiments.common import Band, markdown_table, provenance, read_results, update_report, write_results
 from experiments.newling2016 import HEADING, REPORT
+from experiments.newling2016.cells import measure_curves
 from experiments.newling2016.curves import (
     SETUP,
     Curve,
@@ -29,8 +31,6 @@ from experiments.newling2016.curves import (
     from_json,
     mean_first_within,
     to_json,
-    trace,
-    warm_up,
 )
 from experiments.newling2016.drawing import chosen_problems, chosen_setup, curve_parser, draw_panels
 from experiments.newling2016.problems import PAPERS, PROBLEMS
@@ -47,15 +47,9 @@ EARLIER_THAN_MBATCH = Band(low=10.0)
 LEVEL = Band(low=1.0)
 
 
-def measure(name: str, setup: Setup, n_runs: int, n_rows: int | None) -> dict[str, list[Curve]]:
+def measure(name: str, setup: Setup, n_runs: int, n_rows: int | None, n_jobs: int) -> dict[str, list[Curve]]:
     """All runs on one data set."""
-    split = PROBLEMS[name].load(n_rows)
-    warm_up(split, setup, ALGORITHMS)
-    curves: dict[str, list[Curve]] = {algorithm: [] for algorithm in ALGORITHMS}
-    for seed in range(n_runs):
-        for algorithm in ALGORITHMS:
-            curves[algorithm].append(trace(split, setup, algorithm, seed))
-    return curves
+    return measure_curves(name, setup, [(one, one, None) for one in ALGORITHMS], n_runs, n_rows, n_jobs)
 
 
 def seconds_to(curves: Mapping[str, Sequence[Curve]], percent: float) -> dict[str, float]:
@@ -177,11 +171,11 @@ def _seconds(value: float) -> str:
     return f"{value:.3g} s" if np.isfinite(value) else "∞"
 
 
-def entry_of(name: str, setup: Setup, n_runs: int, n_rows: int | None) -> dict[str, Any]:
+def entry_of(name: str, setup: Setup, n_runs: int, n_rows: int | None, n_jobs: int) -> dict[str, Any]:
     """Measure a data set; everything that the report says about it."""
     n_used = min(n_rows or PROBLEMS[name].n_train, PROBLEMS[name].n_train)
     return {
-        "curves": to_json(measure(name, setup, n_runs, n_rows)), "n_rows": n_used, "runs": n_runs, "k": setup.k,
+        "curves": to_json(measure(name, setup, n_runs, n_rows, n_jobs)), "n_rows": n_used, "runs": n_runs, "k": setup.k,
         "b0": setup.b0, "seconds": setup.seconds, "provenance": provenance(),
     }  # fmt: skip
 
@@ -201,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder: Path = chosen.output
     kept = read_results(folder / f"{name}.json")
     for problem in chosen_problems(chosen):
-        kept[problem] = entry_of(problem, setup, n_runs, chosen.rows)
+        kept[problem] = entry_of(problem, setup, n_runs, chosen.rows, chosen.jobs)
         write_results(folder / f"{name}.json", kept)
     if not chosen.keep_only:
         write_report(kept, folder, name)

@@ -1,6 +1,7 @@
 """Figs. 3, 4 and 5: how much the doubling threshold ρ matters, with bounds, without, and asking all centres together.
 
-    python -m experiments.newling2016.figure3 [--quick] [--problems NAME …] [--runs N] [--rows N] [--seconds S] [-o DIR]
+    python -m experiments.newling2016.figure3 [--quick] [--problems NAME …] [--runs N] [--rows N] [--seconds S]
+                                            [--jobs N] [--keep-only] [--report-only] [-o DIR]
 
 Figs. 4 and 5 are the curves of the same runs, with bounds and without. Energy above the lowest at two times, an early
 and a late one (the paper's are 2 s and 10 s; `--seconds` is the late one, a fifth of it the early one).
@@ -18,7 +19,8 @@ import numpy as np
 
 from experiments.common import markdown_table, provenance, read_results, save_figure, update_report, write_results
 from experiments.newling2016 import HEADING, REPORT
-from experiments.newling2016.curves import SETUP, Curve, Setup, best_energy, from_json, to_json, trace, warm_up
+from experiments.newling2016.cells import measure_curves
+from experiments.newling2016.curves import SETUP, Curve, Setup, best_energy, from_json, to_json
 from experiments.newling2016.drawing import chosen_problems, chosen_setup, curve_parser, draw_panels
 from experiments.newling2016.problems import PAPERS, PROBLEMS
 from experiments.verdicts import Claim, claims_table, said, tally
@@ -37,15 +39,10 @@ def label(algorithm: str, rho: float) -> str:
     return f"{algorithm} ρ={rho:g}"
 
 
-def measure(name: str, setup: Setup, n_runs: int, n_rows: int | None) -> dict[str, list[Curve]]:
+def measure(name: str, setup: Setup, n_runs: int, n_rows: int | None, n_jobs: int) -> dict[str, list[Curve]]:
     """All thresholds on one data set."""
-    split = PROBLEMS[name].load(n_rows)
-    warm_up(split, setup, tuple(COLORS))
-    return {
-        label(algorithm, rho): [trace(split, setup, algorithm, seed, rho) for seed in range(n_runs)]
-        for algorithm in COLORS
-        for rho in THRESHOLDS
-    }
+    settings = [(label(algorithm, rho), algorithm, rho) for algorithm in COLORS for rho in THRESHOLDS]
+    return measure_curves(name, setup, settings, n_runs, n_rows, n_jobs)
 
 
 def excesses(curves: Mapping[str, Sequence[Curve]], algorithm: str, seconds: float) -> list[float]:
@@ -162,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kept = read_results(folder / f"{name}.json")
     for problem in chosen_problems(chosen):
         kept[problem] = {
-            "curves": to_json(measure(problem, setup, n_runs, chosen.rows)), "runs": n_runs, "k": setup.k,
+            "curves": to_json(measure(problem, setup, n_runs, chosen.rows, chosen.jobs)), "runs": n_runs, "k": setup.k,
             "b0": setup.b0, "seconds": setup.seconds, "provenance": provenance(),
         }  # fmt: skip
         write_results(folder / f"{name}.json", kept)

@@ -1,6 +1,7 @@
 """Fig. 6: the algorithms between mbatch and nmbatch.
 
-    python -m experiments.newling2016.figure6 [--quick] [--problems NAME …] [--runs N] [--rows N] [--seconds S] [-o DIR]
+    python -m experiments.newling2016.figure6 [--quick] [--problems NAME …] [--runs N] [--rows N] [--seconds S]
+                                            [--jobs N] [--keep-only] [--report-only] [-o DIR]
 
 mbatch.remove takes back the former vote of a row that comes again; nmbatch.deact is nmbatch without bounds.
 """
@@ -15,7 +16,8 @@ from typing import Any
 
 from experiments.common import markdown_table, provenance, read_results, update_report, write_results
 from experiments.newling2016 import HEADING, REPORT
-from experiments.newling2016.curves import SETUP, Curve, Setup, from_json, to_json, trace, warm_up
+from experiments.newling2016.cells import measure_curves
+from experiments.newling2016.curves import SETUP, Curve, Setup, from_json, to_json
 from experiments.newling2016.drawing import chosen_problems, chosen_setup, curve_parser, draw_panels
 from experiments.newling2016.figure2 import FULL, LEVELS, QUICK, seconds_to
 from experiments.newling2016.problems import PAPERS, PROBLEMS
@@ -24,11 +26,9 @@ from experiments.verdicts import Claim, claims_table, said, tally
 ALGORITHMS = ("mbatch", "mbatch.remove", "nmbatch.deact", "nmbatch")
 
 
-def measure(name: str, setup: Setup, n_runs: int, n_rows: int | None) -> dict[str, list[Curve]]:
+def measure(name: str, setup: Setup, n_runs: int, n_rows: int | None, n_jobs: int) -> dict[str, list[Curve]]:
     """All runs on one data set."""
-    split = PROBLEMS[name].load(n_rows)
-    warm_up(split, setup, ALGORITHMS)
-    return {algorithm: [trace(split, setup, algorithm, seed) for seed in range(n_runs)] for algorithm in ALGORITHMS}
+    return measure_curves(name, setup, [(one, one, None) for one in ALGORITHMS], n_runs, n_rows, n_jobs)
 
 
 def section(kept: Mapping[str, Any], picture: str) -> str:
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder: Path = chosen.output
     kept = read_results(folder / f"{name}.json")
     for problem in chosen_problems(chosen):
-        curves = measure(problem, setup, n_runs, chosen.rows)
+        curves = measure(problem, setup, n_runs, chosen.rows, chosen.jobs)
         kept[problem] = {
             "curves": to_json(curves), "runs": n_runs, "k": setup.k, "b0": setup.b0, "seconds": setup.seconds,
             "provenance": provenance(),

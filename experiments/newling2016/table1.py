@@ -51,7 +51,7 @@ def ours(X: Any, start: Any, b: int, epochs: int, threads: int) -> Callable[[], 
     centers = start.astype(np.float64)
 
     def fit() -> None:
-        last_step(nested_kmeans(CpuShard(X), centers, options, np.random.default_rng(0)))
+        last_step(nested_kmeans(CpuShard(X, n_threads=threads), centers, options, np.random.default_rng(0)))
 
     return fit
 

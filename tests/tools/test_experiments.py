@@ -9,8 +9,8 @@ import types
 import numpy as np
 import pytest
 
-from experiments import common, overview, readers, verdicts
-from experiments.forster2018 import figure2, figure3, figure_c1, fits, table2, table2_rows, traces
+from experiments import cells, common, overview, readers, verdicts
+from experiments.forster2018 import figure2, figure3, figure_c1, fits, open_choices, table2, table2_rows, traces
 from globular import KMeans, datasets, seeding
 from globular.errors import DataError
 
@@ -84,12 +84,14 @@ def test_table_keeps_what_was_measured_and_adds_to_it(tmp_path, capsys):
         max_iter=15,
     )
     config = table2_rows.Config((problem,), n_runs=2, only=("k-means",))
-    table2.report(config, tmp_path)
+    table2.keep_measuring(config, tmp_path)
+    table2.write_report(config, tmp_path)
     first = common.read_results(tmp_path / "table2.json")
     text = (tmp_path / "report.md").read_text()
     assert "Not run: var-GMM-S G=2 + 1" in text and "+1.5 %" in text and "| yes |" in text and "| not run |" in text
-    assert all(run["n_iter"] <= 15 for run in first["birch-256"]["entries"]["var-k-means-S G=3 + 1"]["runs"])
-    table2.report(dataclasses.replace(config, only=("GMM",)), tmp_path)
+    assert all(run["n_iter"] <= 15 for run in first["birch-256"]["entries"]["var-k-means-S G=3 + 1"]["runs"].values())
+    table2.keep_measuring(dataclasses.replace(config, only=("GMM",)), tmp_path)
+    table2.write_report(config, tmp_path)
     second = common.read_results(tmp_path / "table2.json")
     text = (tmp_path / "report.md").read_text()
     assert second["birch-256"]["baseline"] == first["birch-256"]["baseline"]
@@ -100,9 +102,47 @@ def test_table_keeps_what_was_measured_and_adds_to_it(tmp_path, capsys):
     assert "birch-256" in capsys.readouterr().out and not list(tmp_path.rglob("*.part"))
 
 
+def test_cells_in_processes_are_those_of_one(tmp_path):
+    problem = dataclasses.replace(
+        table2_rows.QUICK.problems[0], n_clusters=16, load=table2_rows.birch(4, 20), max_iter=5
+    )
+    config = table2_rows.Config((problem,), n_runs=1)
+    for n_jobs in (1, 2):
+        table2.keep_measuring(config, tmp_path / str(n_jobs), n_jobs=n_jobs)
+    one, two = (common.read_results(tmp_path / n / "table2.json")["birch-256"] for n in "12")
+    assert one["baseline"] == two["baseline"] and set(one["entries"]) == set(two["entries"])
+    for name, entry in one["entries"].items():
+        assert entry["runs"]["0"]["error"] == two["entries"][name]["runs"]["0"]["error"]
+
+
+def test_what_was_kept_in_two_places_is_joined():
+    here, there = {"a": {"0": 1, "when": ["x"]}}, {"a": {"0": 2, "1": 3, "when": ["x", "y"]}, "b": {}}
+    assert cells.merged(here, there) == {"a": {"0": 1, "1": 3, "when": ["x", "y"]}, "b": {}}
+
+
+def test_a_run_without_its_baseline_is_not_compared():
+    kept = {"baseline": {"1": {"error": 2.0}}, "entries": {"a": {"runs": {"0": {"error": 9.0}, "1": {"error": 3.0}}}}}
+    assert table2.compared(kept, "a") == [(3.0, 2.0)] and table2.relative_error(kept, "a") == pytest.approx(50.0)
+    assert table2.compared(kept, "b") == table2.compared(None, "a") == []
+
+
+def test_runs_that_end_early_wait_for_those_before(grid):
+    X, seeds = grid
+    each = [traces.trace(X, seeds, fits.Variant("k-means", 4, max_iter=4), seed) for seed in range(3)]
+    runs = traces.Runs()
+    runs.put(2, each[2], "there")
+    again = traces.Runs(runs.as_dict())
+    assert len(again) == 0 and again.has(2) and not again.has(0)
+    again.put(0, each[0], "here")
+    again.put(1, each[1], "here")
+    np.testing.assert_allclose(again.finals, [one.errors[-1] for one in each], rtol=1e-12)
+    assert "waiting" not in again.as_dict() and again.when == ["here", "there"]
+
+
 def test_missing_data_is_said_and_not_fatal(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("GLOBULAR_DATA", str(tmp_path / "nowhere"))
-    table2.report(table2_rows.Config((table2_rows.KDD,), n_runs=1), tmp_path)
+    table2.keep_measuring(table2_rows.Config((table2_rows.KDD,), n_runs=1), tmp_path)
+    table2.write_report(table2_rows.Config((table2_rows.KDD,), n_runs=1), tmp_path)
     assert "GLOBULAR_DATA" in capsys.readouterr().out
     assert not (tmp_path / "report.md").exists()
 
@@ -127,7 +167,7 @@ def test_added_up_runs_have_the_mean_and_its_error(grid):
     each = [traces.trace(X, seeds, fits.Variant("k-means", 4, max_iter=5), seed) for seed in range(3)]
     runs = traces.Runs()
     for one in each:
-        runs.add(one)
+        runs.add(one, "here")
     errors = np.array([one.errors for one in each])
     np.testing.assert_allclose(runs.mean("errors"), errors.mean(axis=0), rtol=1e-7)
     np.testing.assert_allclose(runs.error_of_mean("errors"), errors.std(axis=0) / math.sqrt(2), rtol=1e-4, atol=1e-5)
@@ -136,9 +176,11 @@ def test_added_up_runs_have_the_mean_and_its_error(grid):
 
 def test_figure_3(tmp_path, capsys):
     config = figure3.Config(sides=(4, 6), n_runs=2, max_iter=25, n_per_cluster=30)
-    figure3.report(config, tmp_path, only_up_to=16)
+    figure3.keep_measuring(config, tmp_path, only_up_to=16)
+    figure3.write_report(config, tmp_path)
     assert "Not run: C = 36" in (tmp_path / "report.md").read_text()
-    figure3.report(config, tmp_path)
+    figure3.keep_measuring(config, tmp_path)
+    figure3.write_report(config, tmp_path)
     results = common.read_results(tmp_path / "figure3.json")
     assert set(results) == {"16", "36"}
     assert "C = 36" in capsys.readouterr().out and (tmp_path / "figure3.png").is_file()
@@ -240,3 +282,15 @@ def test_readers_pick_what_was_measured(tmp_path, capsys):
 def test_the_overview_says_what_the_reports_say():
     page = (overview.HERE / "README.md").read_text(encoding="utf-8")
     assert page == overview.page() and len(overview.ITEMS) == 14
+
+
+def test_open_choices_are_tried_and_told(tmp_path, capsys):
+    assert open_choices.main(["--quick", "-o", str(tmp_path), "--only", "chains", "--runs", "1"]) == 0
+    kept = common.read_results(tmp_path / "open-choices-quick.json")
+    assert set(kept["chains"]) == {"1", "20"} and set(kept["chains"]["1"]) == {"0"}
+    text = (tmp_path / "report.md").read_text()
+    assert "not run" in text and "The paper: +101.8 %" in text and "chains 20 0" in capsys.readouterr().out
+    runs = {str(n): {"error": 1.0 + (n >= 5), "lloyd": 1.5} for n in range(10)}
+    assert open_choices.groups_of_five({"1": runs}).startswith("Of 2 groups of five runs 1 end")
+    warm = open_choices.Question("w", "", "warm-up", (3,), open_choices._TINY, fits.Variant("GMM", 2), 1, None)
+    assert warm.at(3) == (fits.Variant("GMM", 2, n_warmup=3), fits.CHAIN_LENGTH)

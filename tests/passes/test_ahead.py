@@ -46,14 +46,18 @@ def rows(n_columns: int = 3) -> CpuShard:
     return CpuShard(np.random.default_rng(0).random((50, n_columns)).astype(np.float32))
 
 
-def test_it_starts_with_the_first_kernel_and_ends_with_the_fit(started: list[subprocess.Popen[bytes]]) -> None:
-    with ahead.compiling_ahead(rows(), "KMeans", 8):
+@pytest.mark.parametrize(("n_columns", "like"), [(ahead.THIN, "1"), (ahead.THIN + 1, "9")])
+def test_it_starts_with_the_first_kernel_and_ends_with_the_fit(
+    started: list[subprocess.Popen[bytes]], n_columns: int, like: str
+) -> None:
+    """Thin rows have kernels of their own, so the plan is that of thin rows."""
+    with ahead.compiling_ahead(rows(n_columns), "KMeans", 8):
         assert not started  # nothing had to be compiled
         compile_something()
         compile_something()
         (process,) = started
         assert process.poll() is None
-        assert process.args[-7:] == ["KMeans", "", "8", "3", "4", "0", "1"]  # type: ignore[index]
+        assert process.args[-7:] == ["KMeans", "", "8", like, "4", "0", "1"]  # type: ignore[index]
     assert process.returncode is not None
 
 

@@ -18,7 +18,7 @@ from globular.model.cells import CellLevel, CellTree, CenterCells
 from globular.model.groups import SECONDS_PER_MEMBER, group_by
 from globular.seam.among import Down, Probe
 from globular.seam.passes import Assign
-from globular.threads import WAKING, worth_waking
+from globular.threads.how_many import WAKING, worth_waking
 from reference import assign as hard
 from reference import probe as probed
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from numba.core.event import Listener, install_listener
 
+from globular.backends.cpu.products import THIN
 from globular.backends.cpu.rows import DenseRows
 from globular.backends.cpu.shard import CpuShard
 from globular.cores import usable_cores
@@ -28,7 +29,8 @@ from globular.kernels import cache
 HAS_LOCKS = find_spec("fcntl") is not None
 """Whether processes can wait for what another one compiles; not so under Windows."""
 SWITCH = "GLOBULAR_COMPILE_AHEAD"
-PROGRAM = "import sys; from globular.kernels.plan import compile_from_behind; compile_from_behind(*sys.argv[1:])"
+PROGRAM = "import os, sys; from globular.kernels.plan import compile_from_behind; compile_from_behind(*sys.argv[1:]); os._exit(0)"
+"""It leaves at once: the thread that waits for the end of its parent holds stdin, which Python would close."""
 MOST_PROCESSES = 3
 """A kernel is compiled by one process, and the largest takes a seventh of all: more of them would wait for it."""
 
@@ -67,7 +69,8 @@ def compiling_ahead(shard: Any, model: str, n_clusters: int, covariance: str = "
     if not (isinstance(shard, CpuShard) and isinstance(shard.rows, DenseRows)):
         yield
         return
-    starter = _Starter(model, covariance, str(n_clusters), str(shard.n_columns), str(shard.rows.dtype.itemsize))
+    n_columns = shard.n_columns if shard.n_columns > THIN else 1  # thin rows, whose kernels are others, are alike
+    starter = _Starter(model, covariance, str(n_clusters), str(n_columns), str(shard.rows.dtype.itemsize))
     try:
         with install_listener("numba:compile", starter):
             yield

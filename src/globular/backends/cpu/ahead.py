@@ -29,7 +29,12 @@ from globular.kernels import cache
 HAS_LOCKS = find_spec("fcntl") is not None
 """Whether processes can wait for what another one compiles; not so under Windows."""
 SWITCH = "GLOBULAR_COMPILE_AHEAD"
-PROGRAM = "import os, sys; from globular.kernels.plan import compile_from_behind; compile_from_behind(*sys.argv[1:]); os._exit(0)"
+PROGRAM = """
+import os, sys
+from globular.kernels.plan import compile_from_behind
+compile_from_behind(*sys.argv[1:])
+os._exit(0)
+"""
 """It leaves at once: the thread that waits for the end of its parent holds stdin, which Python would close."""
 MOST_PROCESSES = 3
 """A kernel is compiled by one process, and the largest takes a seventh of all: more of them would wait for it."""

@@ -100,7 +100,7 @@ _REASONS = {
         algorithms.infinite.data: _MOST _START_DEPTH
         algorithms.infinite.infinite: _STALE _COLD _PRIOR_UPDATES
         algorithms.infinite.merges: _NEIGHBOURS
-        algorithms.infinite.run: _LAST VANISHED _ENOUGH _MANY_MORE _ROWS_PER_COLUMN _REFINE_EVERY
+        algorithms.infinite.run: VANISHED _ENOUGH _MANY_MORE _ROWS_PER_COLUMN _REFINE_EVERY
         algorithms.infinite.sowing: _ROWS_PER_MEAN _STEPS _STEADY
         algorithms.infinite.energies: COLD
         algorithms.infinite.splits: _STEADY _CAUTION
@@ -119,7 +119,7 @@ _REASONS = {
         algorithms.kmeans.swaps: MAX_ROUNDS SAFETY DRAWN FIRST_TRUST WORTH_ANOTHER_ROUND SETTLED_GAIN
         algorithms.kmeans.trials: LOSS_KEPT LEAST_RATIO CUTS ROUGH_GAIN STEPS_PER_TRIAL FAILURES_PER_DRAW
             WORTH_KEEPING
-        algorithms.infinite.polishing: _STRENGTHS _LEFT_OUT _USUAL
+        algorithms.infinite.polishing: _LAST _STRENGTHS _LEFT_OUT _USUAL
         algorithms.mixtures.ahead: _ROWS_PER_PARAMETER _SHARE _MOST_STEPS _NEAR _CAUTION
         algorithms.mixtures.chunky: _LAST _WORTH_GOING
         algorithms.calibration: ROWS_PER_GROUP ROWS_PER_VALUE FEWEST_PER_VALUE MOST_GROUPS STEPS LEAST

@@ -23,6 +23,7 @@ from dataclasses import replace
 import numpy as np
 
 from globular.algorithms.infinite.data import RowData
+from globular.algorithms.infinite.polishing import PolishedRun
 from globular.algorithms.infinite.run import VANISHED, InfiniteOptions, Mixture, State, VariationalRun
 from globular.algorithms.infinite.splits import Trial
 from globular.algorithms.mixtures.em import one_gaussian
@@ -49,7 +50,7 @@ def infinite(
     data: RowData, prior: Prior, start: Moments, options: InfiniteOptions, rng: np.random.Generator
 ) -> Iterator[Step[Mixture]]:
     """Run from the components in `start`; one step per cycle. Only nested truncations grow."""
-    run = VariationalRun(data, prior, options)
+    run = PolishedRun(data, prior, options)
     state = run.arrange(start, 0.0, np.zeros((len(start), 2)))
     if options.closed:
         yield from run.cycle(state, None, options.tol, CONVERGED)

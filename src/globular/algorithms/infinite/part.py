@@ -14,6 +14,7 @@ import numpy as np
 
 from globular.algorithms.infinite.data import RowData
 from globular.algorithms.infinite.infinite import InfiniteOptions, Mixture, infinite, one_component
+from globular.algorithms.seeding.common import TAKEN_NUMBERS
 from globular.algorithms.steps import Step
 from globular.model.history import PART
 from globular.model.observations import Moments, Prior
@@ -26,11 +27,17 @@ WORTHWHILE = 3
 
 
 def draw_part(shard: Shard, rng: np.random.Generator) -> Shard:
-    """Rows with their weights, one anywhere in each of so many equal stretches; all of them if they are not many."""
+    """Rows with their weights, one anywhere in each of so many equal stretches; all of them if they are not many.
+
+    They are copied, since hundreds of passes are made over them, unless they are too many numbers for that.
+    """
     if shard.n_rows < WORTHWHILE * PART_ROWS:
         return shard
     places = (np.arange(PART_ROWS) + rng.random(PART_ROWS)) * (shard.n_rows / PART_ROWS)
-    return shard.subset(np.unique(places.astype(np.intp)))
+    chosen = np.unique(places.astype(np.intp))
+    if len(chosen) * shard.n_columns > TAKEN_NUMBERS:
+        return shard.subset(chosen)
+    return shard.local(shard.take(chosen), shard.take(chosen, "weights"))
 
 
 def infinite_from_part(

@@ -17,15 +17,13 @@ import numpy as np
 
 from globular.algorithms.infinite.data import RowData, Shares
 from globular.algorithms.infinite.merges import Pair, merge, superfluous_pairs
-from globular.algorithms.infinite.polishing import Strength, best_strength, searched_mixture
 from globular.algorithms.infinite.sowing import sow
 from globular.algorithms.infinite.splits import SplitRules, Trial, try_splits
 from globular.algorithms.infinite.tree_partition import best_partition, hard_free_energy
 from globular.algorithms.steps import Step
 from globular.model.dirichlet import InfiniteMixture
-from globular.model.gaussian import GaussianParameters
 from globular.model.observations import Moments, Posterior, Prior
-from globular.model.statistics import F64, I64, SoftStatistics
+from globular.model.statistics import F64, I64
 from globular.model.sticks import ONE_EACH, StickPrior
 from globular.threads import single_threaded_blas
 
@@ -42,8 +40,6 @@ _MERGED_ROWS = 1000
 """Rows of a component that trials of merges look at: a rise per row that counts is seen in so many."""
 _ROWS_PER_COLUMN = 2
 """Rows a column that components of another start hold in the mean, at least."""
-_LAST = 0.3
-"""Polishing goes on until a step adds less than this part of `tol`: under a prior EM takes smaller steps."""
 _REFINE_EVERY = 3
 """Cycles from one expansion of the tree to the next, as in the paper."""
 
@@ -191,90 +187,6 @@ class VariationalRun:
         """Let the next cycle look at all components; False if the last one has."""
         return self._data.look_again()
 
-    def polish(self, state: State, reason: str, rng: np.random.Generator) -> Generator[Step[Mixture], None, State]:
-        """Steps of EM in which a row belongs to components by their predictive densities; they end the run.
-
-        Deviation: F is a bound, and where components hold few rows for their parameters it is far from the evidence by
-        different amounts: it prefers few wide components to many narrow ones, and a large S₀ with them. The density is
-        better by what the posteriors predict. F is not looked at any more; steps show what it was before.
-        """
-        if self.ended or _predictive(state) is None:
-            return state
-        fitted = self.prior
-        state, density = self._weakened(state)
-        state = self._searched(state, density, fitted, rng)
-        before = -np.inf
-        for left in reversed(range(self._options.n_polishing)):
-            predictive, statistics = self._expected(state)
-            state = self._after(state, predictive, statistics)
-            self._iteration += 1
-            settled = statistics.log_likelihood - before < _LAST * self._options.tol * self.total_weight
-            before = statistics.log_likelihood
-            stopped = (
-                reason if left == 0 or settled else "max_iter" if self._iteration == self._options.max_iter else ""
-            )
-            self.ended = bool(stopped)
-            if stopped:
-                state = replace(self.arrange(state.moments, state.tail, state.rejected_at), F=state.F)
-            n_distances, self._n_distances = self._n_distances, 0
-            yield Step(self._iteration, -state.F, n_distances, None, state.mixture, stopped)
-        return state
-
-    def _expected(self, state: State) -> tuple[GaussianParameters, SoftStatistics]:
-        """Predictive densities, and what an E-step by them sums up."""
-        predictive = _predictive(state)
-        assert predictive is not None
-        statistics = self._data.e_step(predictive, state.arrangement)
-        self._n_distances += statistics.n_distances
-        return predictive, statistics
-
-    def _after(self, state: State, predictive: GaussianParameters, statistics: SoftStatistics) -> State:
-        """The state after the M-step that belongs to it, under the prior as it is."""
-        moments = Moments.from_pass(predictive, statistics)
-        return self._state(moments, 0.0, state.rejected_at, state.arrangement, state.F)
-
-    def _weakened(self, state: State) -> tuple[State, float]:
-        """One step under the prior that rows left out speak for, and their density."""
-        predictive, statistics = self._expected(state)
-        chosen = best_strength(self._data.shard, predictive, statistics, self.prior, self._alpha)
-        self.prior = chosen.prior
-        return self._after(state, predictive, statistics), chosen.log_density
-
-    def _searched(self, state: State, density: float, fitted: Prior, rng: np.random.Generator) -> State:
-        """The state, or one from where EM would begin with as many components, if rows left out are denser there.
-
-        They have to be denser by what a split has to gain.
-        """
-        T = state.mixture.T
-        for step in searched_mixture(self._data.shard, T, fitted.covariance_type, self._options.tol, rng):
-            self._n_arrangements += 1
-            statistics = self._data.e_step(step.model, self._n_arrangements)
-            self._n_distances += step.n_distances + statistics.n_distances
-            moments = Moments.from_pass(step.model, statistics)
-            chosen = best_strength(self._data.shard, step.model, statistics, fitted, self._alpha)
-            own, self.prior = self.prior, chosen.prior
-            begun = self._state(moments, 0.0, np.zeros((T, 2)), self._n_arrangements, state.F)
-            begun, chosen = self._settled(begun, fitted)
-            if chosen.log_density > density + self._options.gain:
-                self.prior = chosen.prior
-                return begun
-            self.prior = own
-        return state
-
-    def _settled(self, state: State, fitted: Prior) -> tuple[State, Strength]:
-        """Where steps of EM lead from a start that is to be compared with what has settled, and the prior there.
-
-        A start is compared by what becomes of it: the mixture beside it had all cycles of the fit to settle in.
-        """
-        before = -np.inf
-        for _ in range(self._options.n_polishing):
-            predictive, statistics = self._expected(state)
-            state = self._after(state, predictive, statistics)
-            if statistics.log_likelihood - before < _LAST * self._options.tol * self.total_weight:
-                break
-            before = statistics.log_likelihood
-        return state, best_strength(self._data.shard, predictive, statistics, fitted, self._alpha)
-
     def compared(self, state: State, attempt: State) -> Generator[Step[Mixture], None, State]:
         """The state with an F that compares with that of the attempt: one more cycle if the tree has changed."""
         if not self.refined or self.ended:
@@ -398,8 +310,3 @@ class VariationalRun:
         stays = np.delete(state.rejected_at, np.ravel(pairs), axis=0)
         merged = np.column_stack([moments.counts[n_stay:], np.zeros(len(pairs))])
         return self.arrange(moments, state.tail, np.concatenate([stays, merged]))
-
-
-def _predictive(state: State) -> GaussianParameters | None:
-    """Gaussians in the place of the predictive densities; None where there are none."""
-    return state.mixture.posterior.predictive_mixture(state.mixture.sticks.weights)

@@ -59,16 +59,13 @@ def _claim_pairs(shard: CpuShard, pairs: Pairs, work: RowsOf) -> list[Claim]:
     pairs = pairs.drawn_by(rates, drawn, shard.n_threads)
     q, owners = np.empty(len(pairs)), pairs.owners(shard.n_threads)
     pairs.e_step(shard, work.mixture, q)
-    bounds, by_component = group_by(pairs.components, work.mixture.n_components, shard.n_threads)
-
-    def claim(wanted: tuple[int, float]) -> Claim:
-        component, rate = wanted
-        held = by_component[bounds[component] : bounds[component + 1]]
-        held = held[(q[held] > SMALLEST_SHARE) & (drawn[owners[held]] < rate)]
-        rows = owners[held]
-        return Claim(shard.take(rows), q[held] * shard.take(rows, "weights") / rate)
-
-    return map_all(claim, zip(work.components.tolist(), work.rates.tolist(), strict=True), shard.n_threads)
+    kept = np.flatnonzero((q > SMALLEST_SHARE) & (drawn[owners] < rates[pairs.components]))
+    bounds, order = group_by(pairs.components[kept], work.mixture.n_components, shard.n_threads)
+    kept = kept[order]
+    owners, components = owners[kept], pairs.components[kept]
+    rows, weights = shard.take(owners), q[kept] * shard.take(owners, "weights") / rates[components]
+    held = (slice(bounds[component], bounds[component + 1]) for component in work.components)
+    return [Claim(rows[those], weights[those]) for those in held]
 
 
 def _draw(seed: int, first_row: int, n: int) -> F64:

@@ -20,8 +20,9 @@ MARGIN = 2.0
 
 
 MADE_AGAIN = (
-    "with this version, this kind of processor and the same seeds, all counts, errors and free energies come out again "
-    "as they stand, whatever the number of threads; on another processor sums round otherwise, and runs may part. "
+    "with the version and the kind of processor named below and the same seeds, all counts, errors and free energies "
+    "come out again as they stand, whatever the number of threads; on another processor sums round otherwise, and runs "
+    "may part, and a later version may choose otherwise (`experiments/readers.md`). "
     "Seconds, and all that follows from seconds, are of the machine and of what else it does: the same fits took up "
     "to a quarter longer when it was busy"
 )

@@ -164,6 +164,11 @@ def section(config: Config, found: Mapping[str, dict[str, Any]]) -> str:
     return "\n\n".join([*parts, "![Fig. 2](figure2.png)", claims_table(asked), tally(asked)])
 
 
+def _value(value: str) -> str:
+    """As a table has it: rows in full."""
+    return f"{int(float(value)):,}" if float(value) >= 1000 else f"{float(value):g}"
+
+
 def _table(name: str, sweep: Mapping[str, Any]) -> str:
     head = (
         LABELS[name], "VIM", "Fast-VIM", "of which tree", "speed-up given the tree", "with the tree",
@@ -178,7 +183,7 @@ def _table(name: str, sweep: Mapping[str, Any]) -> str:
         gains = [f"{speedup(runs, planted=planted):.1f} ×" for planted in (True, False)]
         ending = runs[-1][both[1]].get("ending", "not kept")
         excess = f"{ratio(runs):.4f}"
-        rows.append([f"{float(value):,g}", *seconds, tree, *gains, excess, ", ".join(sizes), ending, str(len(runs))])
+        rows.append([_value(value), *seconds, tree, *gains, excess, ", ".join(sizes), ending, str(len(runs))])
     return markdown_table(head, rows).rstrip()
 
 

@@ -32,8 +32,8 @@ SETUP = verdicts.Setup(
     ending="rows",
     deviations="the upper bound of a row is kept as well as lower ones; a batch is drawn without repetition; seconds "
     "are processor time (entries made on two threads say so, theirs are wall seconds), and what runs that the clock "
-    "ends come to, distances, iterations and energies, is of the machine as well; validation rows of the patches "
-    "kept from before come from the same places as training rows, most of them copies: those of a new run do not",
+    "ends come to, distances, iterations and energies, is of the machine as well; several starts were measured at "
+    "once, each in a process of one thread",
 )
 """What all figures have in common."""
 

@@ -32,6 +32,13 @@ FULL = Setup(seconds=10.0)
 QUICK = Setup(k=20, b0=300, seconds=0.5)
 EARLY = 0.2
 """The early time as a share of the late one."""
+LITTLE = 0.2
+"""Percentage points that differ little."""
+WAITING = (
+    "b₀ / k = 100 rows in a cluster, of which a single one that moves shifts its centre by more than a hundredth of "
+    "its standard error: a large ρ waits until none does (`docs/nested.md`)"
+)
+"""Why a smaller ρ does better on the stand-ins."""
 
 
 def label(algorithm: str, rho: float) -> str:
@@ -51,6 +58,15 @@ def excesses(curves: Mapping[str, Sequence[Curve]], algorithm: str, seconds: flo
     times = np.array([seconds])
     found = [[curve.at(times)[0] for curve in curves.get(label(algorithm, rho), [])] for rho in THRESHOLDS]
     return [100.0 * (float(np.mean(runs)) / lowest - 1.0) if runs else float("nan") for runs in found]
+
+
+def spread(curves: Mapping[str, Sequence[Curve]], best: float) -> str:
+    """Standard deviations over the runs of the best ρ and of ρ = 100 at their ends, in percent of the lowest."""
+    ends = [
+        100.0 * float(np.std([curve.energies[-1] for curve in curves[label("nmbatch", rho)]])) / best_energy(curves)
+        for rho in (best, 100.0)
+    ]
+    return f"standard deviations over runs {ends[0]:.2f} and {ends[1]:.2f}"
 
 
 def draw(kept: Mapping[str, Any], path: Path) -> None:
@@ -123,9 +139,13 @@ def claims(name: str, entry: Mapping[str, Any]) -> list[Claim]:
     best, best_without = (min(found, key=lambda rho: found[rho]) for found in (with_bounds, without))
     return [
         said(f"{title}, Fig. 4: large ρ works best",
-             f"best: {points(with_bounds, best)}; {points(with_bounds, 100, 1000)}", best >= 100),
-        said(f"{title}, Fig. 4: ρ = 100 and 1,000 differ little", points(with_bounds, 100, 1000),
-             abs(with_bounds[100] - with_bounds[1000]) <= 0.2),
+             f"best: {points(with_bounds, best)}; {points(with_bounds, 100, 1000)}", best >= 100,
+             "" if best >= 100 else f"{spread(curves, best)}; {WAITING}"),
+        replace(
+            said(f"{title}, Fig. 4: ρ = 100 and 1,000 differ little", points(with_bounds, 100, 1000),
+                 abs(with_bounds[100] - with_bounds[1000]) <= LITTLE),
+            band=f"at most {LITTLE:g} points",
+        ),
         said(f"{title}, Fig. 5: without bounds ρ = 10 is better than 100 and 1,000",
              f"{points(without, 10, 100, 1000)}; best: {points(without, best_without)}",
              without[10] < min(without[100], without[1000])),

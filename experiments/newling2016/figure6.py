@@ -19,7 +19,7 @@ from experiments.newling2016 import HEADING, REPORT
 from experiments.newling2016.cells import measure_curves
 from experiments.newling2016.curves import SETUP, Curve, Setup, from_json, to_json
 from experiments.newling2016.drawing import chosen_problems, chosen_setup, curve_parser, draw_panels
-from experiments.newling2016.figure2 import FULL, LEVELS, QUICK, seconds_to
+from experiments.newling2016.figure2 import FINDINGS, FULL, LEVELS, QUICK, seconds_to
 from experiments.newling2016.problems import PAPERS, PROBLEMS
 from experiments.verdicts import Claim, claims_table, said, tally
 
@@ -75,9 +75,9 @@ def claims(name: str, curves: Mapping[str, Sequence[Curve]]) -> list[Claim]:
             times = seconds_to(curves, level)
             if min(times[first], times[second]) < float("inf"):
                 shown = ["never" if time == float("inf") else f"{time:.3g} s" for time in (times[first], times[second])]
-                asked.append(
-                    said(what, f"within {level:g} %: {shown[0]} against {shown[1]}", times[first] < times[second])
-                )
+                met = times[first] < times[second]
+                remark = "" if met else FINDINGS.get(name, "")
+                asked.append(said(what, f"within {level:g} %: {shown[0]} against {shown[1]}", met, remark))
                 break
         else:
             asked.append(said(what, "neither comes within 2 % of E*", None, "local minima: see Fig. 2 by start"))

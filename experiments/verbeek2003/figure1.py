@@ -99,6 +99,7 @@ def section(config: Config, found: Rows, picture: str, when: str) -> str:
         start="a mixture from k-means on all rows", stopping="no EM step: responsibilities of that mixture",
         splits="the tree one level after the other, down to single rows",
         runs=f"{config.n_runs} data sets (the paper: 20)", ending="cells",
+        deviations="the tree's principal components are from 256 rows at most",
     )  # fmt: skip
     return "\n\n".join(
         [

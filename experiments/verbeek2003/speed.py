@@ -234,7 +234,11 @@ def measure_memory(n_rows: int) -> dict[str, float]:
 
 def section(found: dict[str, Any]) -> str:
     """All that was measured so far."""
-    parts = ["## Beyond the paper: speed and memory"]
+    parts = [
+        "## Beyond the paper: speed and memory",
+        "**Set-up.** *Command:* `python -m experiments.verbeek2003.speed` (`--only NAME …` for some of the data). "
+        "Defaults throughout, also of the peers; machines below.",
+    ]
     fits = [entry for entry in found.values() if "peer" in entry]
     if fits:
         rows = []

@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 
 from experiments import cells, common, overview, readers, verdicts
-from experiments.forster2018 import figure2, figure3, figure_c1, fits, open_choices, table2, table2_rows, traces
+from experiments.forster2018 import (
+    figure2,
+    figure3,
+    figure_c1,
+    fits,
+    open_choices,
+    program,
+    table2,
+    table2_rows,
+    traces,
+)
 from globular import KMeans, datasets, seeding
 from globular.errors import DataError
 
@@ -44,6 +54,19 @@ def test_variants_with_all_clusters_are_the_exact_algorithms(grid, kind):
     assert whole.savings(len(X)) == 1.0
     if kind == "k-means":
         assert common.exact_error(X, whole.centers) == pytest.approx(common.lloyd_run(X, seeds, 30).error, rel=1e-6)
+
+
+def test_authors_program_with_all_clusters_is_lloyd(grid):
+    X, seeds = grid
+    centers, n_iter = program.run_program(X, seeds, fits.Variant("k-means", 36, max_iter=100), seed=0)
+    assert common.exact_error(X, centers) == pytest.approx(common.lloyd_run(X, seeds, 100).error, rel=1e-6)
+    assert n_iter < 100
+
+
+def test_authors_program_runs_with_mixtures_warm_up_and_random_candidates(grid):
+    X, seeds = grid
+    centers, _ = program.run_program(X, seeds, fits.Variant("GMM", 5, 1, 3, max_iter=10), seed=0)
+    assert common.exact_error(X, centers) < common.exact_error(X, seeds)
 
 
 def test_savings_of_kmeans_are_exact(grid):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from globular.algorithms.graphs import neighbor_graph
 from globular.algorithms.kmeans.centers import update_centers
-from globular.algorithms.kmeans.rough import rough_lloyd
+from globular.algorithms.kmeans.rough import grouped, rough_lloyd
 from globular.algorithms.seeding.common import evenly_spread_masses
 from globular.model.cells import CenterCells
 from globular.model.graph import Graph
@@ -51,7 +51,7 @@ def _draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterC
     first = centers[np.sort(rng.choice(C, n_cells, replace=False))]
     if local.why_not(RoughCells):
         middles, labels = rough_lloyd(centers, first, STEPS, n_threads=shard.n_threads)
-        order, sizes = np.argsort(labels, kind="stable"), np.bincount(labels, minlength=n_cells)
+        order, sizes = grouped(labels, n_cells), np.bincount(labels, minlength=n_cells)
         cells = CenterCells(middles[sizes > 0], order, np.concatenate([[0], np.cumsum(sizes[sizes > 0])]))
     else:
         cells = local.run(RoughCells(first, STEPS))

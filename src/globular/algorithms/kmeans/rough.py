@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from globular.algorithms.seeding.common import evenly_spread_masses
 from globular.model.statistics import F64
@@ -35,26 +34,47 @@ class RoughClusters(NamedTuple):
 
 
 class _Rows:
-    """Rows about their mean in units of their range, in single precision."""
+    """Rows about their mean: for sums, and in units of their range and in single precision for products."""
 
-    def __init__(self, rows: F64, n_threads: int) -> None:
+    def __init__(self, rows: F64, weights: F64 | None, n_threads: int) -> None:
         self._middle = rows.mean(axis=0)
         about = rows - self._middle
         self._unit = float(np.abs(about).max(initial=0.0)) or 1.0
-        self._rows = (about / self._unit).astype(np.float32)
-        self._n_threads = n_threads
+        self._scored = np.empty((len(rows), rows.shape[1] + 1), dtype=np.float32)
+        np.divide(about, self._unit, out=self._scored[:, :-1], casting="same_kind")
+        self._scored[:, -1] = 1.0
+        self._summed = about if weights is None else np.multiply(about, weights[:, None], out=about)
+        self._weights, self._n_threads = weights, n_threads
 
     def closest(self, centers: F64) -> Index:
         """The closest centre of every row, up to rounding. O(N C D)."""
-        (n, D), C = self._rows.shape, len(centers)
+        (n, D), C = self._scored.shape, len(centers)
         factors = ((centers - self._middle) / self._unit).astype(np.float32)
-        halves = np.einsum("ij,ij->i", factors, factors) / 2
+        factors = np.column_stack([factors, np.einsum("ij,ij->i", factors, factors) / np.float32(-2)])
 
         def look(block: tuple[int, int]) -> Index:
-            return np.argmin(halves - self._rows[slice(*block)] @ factors.T, axis=1)
+            return np.argmax(self._scored[slice(*block)] @ factors.T, axis=1)
 
         n_threads = worth_waking(self._n_threads, SECONDS_PER_PRODUCT * n * C * D)
         return np.concatenate(map_all(look, even_ranges(n, max(1, SCORES_AT_ONCE // C)), n_threads))
+
+    def means(self, labels: Index, centers: F64) -> F64:
+        """The mean of every cluster's rows; centres without rows stay where they are. O(N D)."""
+        order = grouped(labels, len(centers))
+        sizes = np.bincount(labels, minlength=len(centers))
+        counts = sizes if self._weights is None else np.bincount(labels, self._weights, len(centers))
+        starts = np.cumsum(sizes) - sizes
+        sums = np.zeros(centers.shape)
+        sums[sizes > 0] = np.add.reduceat(self._summed[order], starts[sizes > 0])
+        filled = counts > 0
+        means = centers.copy()
+        means[filled] = self._middle + sums[filled] / counts[filled, None]
+        return means
+
+
+def grouped(labels: Index, n_labels: int) -> Index:
+    """Rows in the order of their labels; of few labels, which take 16 bits, in a tenth of the time."""
+    return np.argsort(labels.astype(np.uint16) if n_labels <= 1 << 16 else labels, kind="stable")
 
 
 def rough_lloyd(
@@ -64,32 +84,18 @@ def rough_lloyd(
 
     Centres without rows stay where they are.
     """
-    prepared = _Rows(rows, n_threads)
+    prepared = _Rows(rows, weights, n_threads)
     for _ in range(n_steps):
-        moved = _means(rows, weights, prepared.closest(centers), centers)
+        moved = prepared.means(prepared.closest(centers), centers)
         shift, centers = float(np.square(moved - centers).sum()), moved
         if shift <= tol:
             break
     return RoughClusters(centers, prepared.closest(centers))
 
 
-def _means(rows: F64, weights: F64 | None, labels: Index, centers: F64) -> F64:
-    """The mean of every cluster's rows. O(N D)."""
-    order, sizes = np.argsort(labels, kind="stable"), np.bincount(labels, minlength=len(centers))
-    filled: NDArray[np.bool_] = sizes > 0
-    starts = (np.cumsum(sizes) - sizes)[filled]
-    shares = np.ones(len(rows)) if weights is None else weights[order]
-    counts = np.add.reduceat(shares, starts)
-    sums = np.add.reduceat(shares[:, None] * (rows[order] - rows[0]), starts)  # near 0: fewer digits cancel
-    filled[filled] = counts > 0
-    means = centers.copy()
-    means[filled] = rows[0] + sums[counts > 0] / counts[counts > 0][:, None]
-    return means
-
-
 def distances_to_closest(rows: F64, centers: F64, n_threads: int = 1) -> F64:
     """Squared distances of rows to their closest centres; where two are all but equally close, to one of these."""
-    return np.square(rows - centers[_Rows(rows, n_threads).closest(centers)]).sum(axis=1)
+    return np.square(rows - centers[_Rows(rows, None, n_threads).closest(centers)]).sum(axis=1)
 
 
 def variance_within(shard: Shard, means: F64) -> float:

@@ -44,6 +44,7 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_centers_without_rows_stay_and_equal_rows_are_no_trouble() -> None:
     far = np.concatenate([X[:3], [[1e9, 0.0, 0.0]]])
     assert rough_lloyd(X, far, 3).centers[3].tolist() == [1e9, 0.0, 0.0]
+    assert rough_lloyd(X, np.concatenate([far, [[-1e200, 0.0, 0.0]]]), 3).labels.max() == 2
     weights = WEIGHTS.copy()
     weights[0] = 0.0
     alone = np.concatenate([X[:1] + 1e6, X[1:]])

@@ -22,6 +22,8 @@ SCORES_AT_ONCE = 1 << 17
 """Scores of a block of rows, which stay in the cache until the smallest are found."""
 SECONDS_PER_PRODUCT = 6e-11
 """Of a number of a row and one of a centre, about."""
+FAR = 1e15
+"""Times the range of the rows: a centre beyond is as far off as one there, whose square is a number."""
 MOST_SAMPLED, SAMPLED_NUMBERS = 4096, 1 << 20
 """Rows that stand for all of a shard, or as many as have so many numbers if that is less."""
 
@@ -49,7 +51,7 @@ class _Rows:
     def closest(self, centers: F64) -> Index:
         """The closest centre of every row, up to rounding. O(N C D)."""
         (n, D), C = self._scored.shape, len(centers)
-        factors = ((centers - self._middle) / self._unit).astype(np.float32)
+        factors = np.clip((centers - self._middle) / self._unit, -FAR, FAR).astype(np.float32)
         factors = np.column_stack([factors, np.einsum("ij,ij->i", factors, factors) / np.float32(-2)])
 
         def look(block: tuple[int, int]) -> Index:

@@ -77,6 +77,7 @@ _REASONS = {
     """,
     "a size of memory that is filled as often as it takes, tried by tests of their own": """
         algorithms.kmeans.balance: ROWS_AT_ONCE
+        algorithms.kmeans.rough: SCORES_AT_ONCE
         algorithms.mixtures.missing: NUMBERS_PER_BLOCK
         algorithms.ward: NUMBERS_AT_ONCE
         backends.cpu.nearest: SPARE
@@ -115,6 +116,7 @@ _REASONS = {
         algorithms.kmeans.pipeline: STEPS_PER_START MOST_STARTS STARTS_PER_CLUSTER FADING PART_GAIN PART_STEPS
             ON_ALL_ROWS MORE_PROBES_ON_A_CARD LESS_GAIN_ON_A_CARD
         algorithms.kmeans.probing: LEAST_STAKE LABEL_PROBES
+        algorithms.kmeans.rough: FAR MOST_SAMPLED SAMPLED_NUMBERS
         algorithms.kmeans.subspace: FEWEST_DIRECTIONS DIRECTIONS_PER_CLUSTER POWER_STEPS
         algorithms.kmeans.swaps: MAX_ROUNDS SAFETY DRAWN FIRST_TRUST WORTH_ANOTHER_ROUND SETTLED_GAIN
         algorithms.kmeans.trials: LOSS_KEPT LEAST_RATIO CUTS ROUGH_GAIN STEPS_PER_TRIAL FAILURES_PER_DRAW

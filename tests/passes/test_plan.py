@@ -11,7 +11,9 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
 from importlib import import_module
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,11 +21,14 @@ import pytest
 from numba import types
 
 from globular import warming
+from globular.backends.cpu.products import THIN
 from globular.kernels import plan
 from globular.kernels.label import Given
 from globular.kernels.linking import Kernel
 
 SIZES = {"float32": 4, "float64": 8}
+COLUMNS = {2: (2, THIN), 16: (16,)}
+"""Columns that a plan is for, and those of the fits that it is made of."""
 
 
 def needed(fit: int, dtype: str, n_columns: int) -> list[str]:
@@ -53,13 +58,27 @@ def in_a_process(fit: int, dtype: str, n_columns: int) -> list[str]:
 
 
 def in_both_precisions(single: list[str], double: list[str]) -> list[str]:
-    """The kernels that both need, in their order: "*" where the precision of the rows decides."""
+    """The kernels that both need, in the order of the first: "*" where the precision of the rows decides.
+
+    Cells, means and few rows are in float64 whatever the rows are: the same kernel may be needed for these and for
+    rows, which in float64 is one.
+    """
     merged = []
-    for line in double:
-        narrow = next((other for other in single if _width_left_out(other) == _width_left_out(line)), None)
-        if narrow is not None:
-            merged.append("".join(a if a == b else "*" for a, b in zip(narrow, line, strict=True)))
+    for line in single:
+        alike = [other for other in double if _width_left_out(other) == _width_left_out(line)]
+        if alike:
+            wide = line if line in alike else alike[0]
+            merged.append("".join(a if a == b else "*" for a, b in zip(line, wide, strict=True)))
     return list(dict.fromkeys(merged))
+
+
+def joined(plan: list[str], other: list[str]) -> list[str]:
+    """All kernels of two plans: what the first lacks stands behind what comes before it in the second."""
+    whole = list(plan)
+    for before, line in zip(["", *other], other, strict=False):
+        if line not in whole:
+            whole.insert(whole.index(before) + 1 if before in whole else 0, line)
+    return whole
 
 
 def _width_left_out(line: str) -> str:
@@ -69,14 +88,15 @@ def _width_left_out(line: str) -> str:
 def write() -> None:
     """Run all fits and write what they need."""
     usual = [k for k, fit in enumerate(warming.FITS) if fit.get_params().get("algorithm", "auto") == "auto"]
-    cases = [(fit, columns) for fit in usual for columns in warming.COLUMNS]
-    jobs = [(fit, dtype, columns) for fit, columns in cases for dtype in SIZES]
+    cases = [(fit, columns) for fit in usual for columns in COLUMNS]
+    jobs = [(fit, dtype, n) for fit, columns in cases for n in COLUMNS[columns] for dtype in SIZES]
     with ThreadPoolExecutor(2) as pool:
         lists = dict(zip(jobs, pool.map(lambda job: in_a_process(*job), jobs), strict=True))
     kernels: dict[str, int] = {}
     fits = []
     for fit, columns in cases:
-        lines = in_both_precisions(lists[fit, "float32", columns], lists[fit, "float64", columns])
+        each = [in_both_precisions(*(lists[fit, dtype, n] for dtype in SIZES)) for n in COLUMNS[columns]]
+        lines = reduce(joined, each)
         numbers = [kernels.setdefault(line, len(kernels)) for line in lines]
         model, n_clusters, covariance = warming.FITS[fit]._plan
         fits.append([model, covariance, n_clusters, columns, numbers])
@@ -126,6 +146,20 @@ def test_a_fit_takes_the_plan_of_the_one_most_like_it() -> None:
     assert any(line.startswith("cells.search_cells ") for line in many)
     assert not any("*" in line for line in few + many)
     assert plan.plan_for("NoSuchModel", "", 8, 2, 8) == []
+
+
+def test_a_plan_of_both_precisions_has_what_each_needs() -> None:
+    single, double = ["a f4:1C", "b f8:1C", "c i8", "b f4:1C"], ["a f8:1C", "b f8:1C", "c i8"]
+    assert in_both_precisions(single, double) == ["a f*:1C", "b f8:1C", "c i8", "b f*:1C"]
+    assert joined(["a", "b", "c"], ["x", "a", "y", "c", "z"]) == ["x", "a", "y", "b", "c", "z"]
+
+
+def test_a_plan_names_no_kernel_twice() -> None:
+    for fit in warming.FITS:
+        model, n_clusters, covariance = fit._plan
+        for size, n_columns in product(SIZES.values(), COLUMNS):
+            planned = plan.plan_for(model, covariance, n_clusters, n_columns, size)
+            assert len(set(planned)) == len(planned)
 
 
 @pytest.mark.parametrize("dtype", SIZES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,10 @@ from globular.algorithms.mixtures.greedy import grow_mixture
 from globular.algorithms.steps import result_of
 from globular.estimators.inputs import Input
 from globular.estimators.memory import check_allocation, chunky_bytes
-from globular.estimators.mixture_starts import MEANS_METHODS, STARTS, GivenStart
+from globular.estimators.mixture_starts import MEANS_METHODS, STARTS, GivenStart, kmeans_of_cells
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.gaussian import GaussianParameters
+from globular.model.statistics import F64
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import Plant, TakeCells
 
@@ -89,9 +91,8 @@ def starting_chunky(
     rng = np.random.default_rng(random_state.randint(2**31, size=4))
     cells = shard.run(TakeCells())
     counted = cells.weights > 0
-    local: Shard = shard
-    if int(counted.sum()) >= n_components:
-        local = shard.local(cells.means[counted], cells.weights[counted])
+    means, weights = cells.means[counted], cells.weights[counted]
+    local = shard.local(means, weights) if len(means) >= n_components else shard
     covariance_type, learned = given.covariance_type, options.learned_weights
     if given.means is not None:
         found = start_from_cells(shard, given.means, covariance_type, limits, learned_weights=learned)
@@ -101,27 +102,31 @@ def starting_chunky(
         em_options = EMOptions(reg_covar=limits.reg_covar)
         found = start_at_random(local, n_components, covariance_type, em_options, random_state)
     else:
-        found = _best_start(shard, local, n_components, init, covariance_type, limits, rng, learned_weights=learned)
+
+        def draw() -> F64:
+            if init == "kmeans" and local is not shard:
+                return kmeans_of_cells(local, means, weights, n_components, rng)
+            return result_of(MEANS_METHODS[init](local, n_components, rng))
+
+        n_starts = DENSITIES_PER_ROW * shard.n_rows // (TRIAL_STEPS * local.n_rows * n_components)
+        n_starts = max(1, min(MOST_STARTS, n_starts))
+        found = _best_start(shard, draw, n_starts, covariance_type, limits, learned_weights=learned)
     return given.replace(found)
 
 
 def _best_start(
     shard: Shard,
-    local: Shard,
-    n_components: int,
-    init: str,
+    draw: Callable[[], F64],
+    n_starts: int,
     covariance_type: str,
     limits: CovarianceLimits,
-    rng: np.random.Generator,
     *,
     learned_weights: bool,
 ) -> GaussianParameters:
     """The best of several starts, each after some EM steps on the first cells, which cost next to nothing."""
-    each = TRIAL_STEPS * local.n_rows * n_components
-    n_starts = max(1, min(MOST_STARTS, DENSITIES_PER_ROW * shard.n_rows // each))
     best, highest = None, -np.inf
     for _ in range(n_starts):
-        means = result_of(MEANS_METHODS[init](local, n_components, rng))
+        means = draw()
         found = start_from_cells(shard, means, covariance_type, limits, learned_weights=learned_weights)
         if n_starts == 1:
             return found

@@ -13,6 +13,7 @@ where it is wrong: what a plan lacks is compiled when it is needed. `python test
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -64,7 +65,7 @@ def plan_for(model: str, covariance: str, n_clusters: int, n_columns: int, items
 
     known = [fit for fit in fits if (fit.model, fit.covariance) == (model, covariance)]
     chosen = min(known, key=unlikeness).kernels if known else []
-    return [kernels[number].replace("*", str(itemsize)) for number in chosen]
+    return list(dict.fromkeys(kernels[number].replace("*", str(itemsize)) for number in chosen))
 
 
 def written(kind: Any) -> str:
@@ -117,6 +118,7 @@ def compile_from_behind(
     It leaves aside what is on disk or under way elsewhere, and ends with its parent.
     """
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    gc.disable()  # what it makes stays until its end, which is soon
     planned = plan_for(model, covariance, int(n_clusters), int(n_columns), int(itemsize))[::-1]
     own = planned[int(number) :: int(among)]
     for line in dict.fromkeys([*own, *planned]):

@@ -347,7 +347,7 @@ class RoughCells(Pass[CenterCells]):
     """The rows in cells: a few Lloyd steps from these middles, up to rounding, and then the closest middle of each row.
 
     Middles without rows stay where they are, and at the end are left out. It saves a card the many small steps in
-    between; elsewhere `lloyd` is as fast.
+    between; elsewhere `algorithms.kmeans.rough` does the same.
     """
 
     needs = HERE | {"dense rows", "rows on a card"}

@@ -11,10 +11,10 @@ import numpy as np
 
 from globular.algorithms.infinite.data import RowData
 from globular.algorithms.infinite.splits import cold_mixture
-from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
+from globular.algorithms.kmeans.rough import rough_lloyd
 from globular.algorithms.seeding.common import evenly_spread_masses
 from globular.algorithms.seeding.named import draw_seeds
-from globular.algorithms.steps import last_step, result_of
+from globular.algorithms.steps import result_of
 from globular.model.observations import Moments
 from globular.model.statistics import F64
 
@@ -33,8 +33,9 @@ def sow(
     n = min(shard.n_rows, max(_ROWS, _ROWS_PER_MEAN * n_means))
     drawn, counts = np.unique(shard.locate(evenly_spread_masses(shard.total_weight, n, rng)), return_counts=True)
     rows = np.linalg.solve(factor, shard.take(drawn).astype(np.float64).T).T
-    part = shard.local(np.ascontiguousarray(rows), counts.astype(np.float64))
+    rows, weights = np.ascontiguousarray(rows), counts.astype(np.float64)
+    part = shard.local(rows, weights)
     seeds = result_of(draw_seeds(part, "auto", min(n_means, len(drawn)), rng)).centers
-    means = last_step(lloyd(part, seeds, KMeansOptions(_STEPS, _STEADY))).model @ factor.T
-    cold = cold_mixture(means, unit, covariance_type)
+    found = rough_lloyd(rows, seeds, _STEPS, weights=weights, tol=_STEADY, n_threads=shard.n_threads)
+    cold = cold_mixture(found.centers @ factor.T, unit, covariance_type)
     return Moments.from_pass(cold, data.e_step(cold, arrangement))

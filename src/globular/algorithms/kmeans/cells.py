@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from globular.algorithms.graphs import neighbor_graph
 from globular.algorithms.kmeans.centers import update_centers
-from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
+from globular.algorithms.kmeans.rough import grouped, rough_lloyd
 from globular.algorithms.seeding.common import evenly_spread_masses
-from globular.algorithms.steps import last_step
 from globular.model.cells import CenterCells
 from globular.model.graph import Graph
 from globular.model.statistics import F64, HardStatistics
@@ -51,10 +50,8 @@ def _draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterC
     local = shard.local(centers)
     first = centers[np.sort(rng.choice(C, n_cells, replace=False))]
     if local.why_not(RoughCells):
-        local = shard.local(_as_precise_as_rows(shard, centers))
-        middles = last_step(lloyd(local, first, KMeansOptions(max_iter=STEPS))).model
-        local.run(Assign(middles, want="labels"))
-        order, sizes = np.argsort(local.labels, kind="stable"), np.bincount(local.labels, minlength=n_cells)
+        middles, labels = rough_lloyd(centers, first, STEPS, n_threads=shard.n_threads)
+        order, sizes = grouped(labels, n_cells), np.bincount(labels, minlength=n_cells)
         cells = CenterCells(middles[sizes > 0], order, np.concatenate([[0], np.cumsum(sizes[sizes > 0])]))
     else:
         cells = local.run(RoughCells(first, STEPS))
@@ -63,14 +60,6 @@ def _draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterC
         return cells
     members = np.split(np.asarray(cells.order), np.asarray(cells.starts)[1:-1])
     return _without_giants(np.asarray(centers), members, most, rng)
-
-
-def _as_precise_as_rows(shard: Shard, centers: F64) -> F64:
-    """Centres of rows in float32 in float32, which is as good for cells: kernels for float64 need not be compiled."""
-    some = shard.take(np.arange(min(shard.n_rows, 8)))
-    with np.errstate(over="ignore"):
-        are_single = np.array_equal(some, some.astype(np.float32))
-    return centers.astype(np.float32).astype(np.float64) if are_single else centers
 
 
 @single_threaded_blas  # the same bits for any number of threads

@@ -15,12 +15,12 @@ from functools import partial
 
 import numpy as np
 
+from globular.algorithms.kmeans.rough import variance_within
 from globular.algorithms.steps import Step
 from globular.model.covariances import RELATIVE_FLOOR, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, about_the_mean, isotropic_mixture, m_step
 from globular.model.statistics import F64, SoftStatistics
 from globular.seam.mixture_passes import Expect, ExpectTied
-from globular.seam.passes import Assign
 from globular.seam.shard import Shard
 
 CONVERGED = "the log-likelihood changed by less than tol"
@@ -114,8 +114,7 @@ def start_from_means(shard: Shard, means: F64, covariance_type: str, options: EM
     The assignment is the E-step of a mixture so cold that it is hard; rows halfway between two means go to both.
     """
     limits, means = covariance_limits(shard, options), np.asarray(means)
-    inertia = shard.run(Assign(means, want="labels")).objective
-    cold = cold_mixture(means, inertia / (shard.total_weight * means.shape[1]), covariance_type, limits)
+    cold = cold_mixture(means, variance_within(shard, means), covariance_type, limits)
     return m_step(cold, e_step(shard, cold), limits, learned_weights=options.learned_weights)
 
 

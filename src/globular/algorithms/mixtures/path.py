@@ -28,6 +28,7 @@ from math import log
 
 import numpy as np
 
+from globular.algorithms.kmeans.rough import variance_within
 from globular.algorithms.mixtures.em import EMOptions, cold_mixture, covariance_limits, e_step
 from globular.algorithms.mixtures.moves import (
     ROUGH_TOL,
@@ -43,7 +44,6 @@ from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, entropy_of, m_step
 from globular.model.statistics import F64, SoftStatistics
 from globular.seam.mixture_passes import Expect
-from globular.seam.passes import Assign
 from globular.seam.shard import Shard
 
 COMPARED = 1
@@ -243,8 +243,7 @@ def finest_first(covariance_types: Iterable[str]) -> list[str]:
 
 def _hard_start(part: Shard, means: F64, covariance_type: str, limits: CovarianceLimits) -> Candidate:
     """Every row at its closest mean, with second moments of the kind that a type needs."""
-    inertia = part.run(Assign(means, want="labels")).objective
-    cold = cold_mixture(means, inertia / (part.total_weight * means.shape[1]), covariance_type, limits)
+    cold = cold_mixture(means, variance_within(part, means), covariance_type, limits)
     return Candidate(cold, part.run(Expect(cold)))
 
 

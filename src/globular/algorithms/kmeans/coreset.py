@@ -59,8 +59,7 @@ def draw_parts(shard: Shard, n_clusters: int, rng: np.random.Generator) -> list[
     are nearly those that all rows would give.
     """
     n_rows = shard.n_rows
-    least = min(FEWEST_ROWS[1], max(FEWEST_ROWS[0], ROWS_PER_COLUMN * shard.n_columns))
-    first = max(least, LEAST_PER_CLUSTER * n_clusters, min(n_rows // FIRST_SHARE, ROWS_PER_CLUSTER * n_clusters))
+    first = rows_of_first_part(n_rows, shard.n_columns, n_clusters)
     if n_rows < TIMES_MORE_ROWS * first or first * shard.n_columns > TAKEN_NUMBERS:
         return []
     last = min(n_rows // LAST_SHARE, TAKEN_NUMBERS // shard.n_columns)
@@ -75,6 +74,12 @@ def draw_parts(shard: Shard, n_clusters: int, rng: np.random.Generator) -> list[
         parts.append(shard.local(largest.take(chosen), weights))
         n *= GROWTH
     return [*parts, largest]
+
+
+def rows_of_first_part(n_rows: int, n_columns: int, n_clusters: int) -> int:
+    """Rows with which the search for few clusters begins."""
+    least = min(FEWEST_ROWS[1], max(FEWEST_ROWS[0], ROWS_PER_COLUMN * n_columns))
+    return max(least, LEAST_PER_CLUSTER * n_clusters, min(n_rows // FIRST_SHARE, ROWS_PER_CLUSTER * n_clusters))
 
 
 def draw_rows(shard: Shard, n: int, rng: np.random.Generator) -> DrawnRows:

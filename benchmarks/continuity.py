@@ -84,10 +84,10 @@ def turns(n_rows: int, n_columns: int, first: int = 2, last: int = 2_000) -> lis
     """The last k of a path, where with k + 1 another one begins, for dense data of that shape."""
 
     def path(k: int) -> tuple[object, ...]:
-        rows = rows_of_first_part(n_rows, n_columns, k)
+        rows = rows_of_first_part(n_rows, n_columns, k) or n_rows
         limits = (STARTED_ONCE_FROM - 1, GREEDY_UP_TO, PROBING_FROM - 1, EXACT_UP_TO)
         few = are_few(rows, n_columns, k), k < PROBING_FROM and are_few_to_seed(rows, n_columns, k)
-        has_part = n_rows >= TIMES_MORE_ROWS * (rows if k < PROBING_FROM else ROWS_PER_CLUSTER * k)
+        has_part = rows < n_rows if k < PROBING_FROM else n_rows >= TIMES_MORE_ROWS * ROWS_PER_CLUSTER * k
         return *(k <= limit for limit in limits), *few, has_part
 
     return [k for k in range(first, last) if path(k) != path(k + 1)]

@@ -90,6 +90,7 @@ _CENTERS: Mapping[str, Values] = {
     "algorithms.kmeans.coreset.LAST_SHARE": (1, NEVER),
     "algorithms.kmeans.coreset.LEAST_GROWTH": (1, NEVER),
     "algorithms.kmeans.coreset.TIMES_MORE_ROWS": (1, NEVER),
+    "algorithms.kmeans.coreset.TIMES_MORE_FOR_TRIALS": (1, NEVER),
     "algorithms.kmeans.coreset.CREDIBLE": (0.0, 1e9),
     "algorithms.kmeans.coreset.FAR_OFF": (0.0, 1e9),
     "algorithms.kmeans.pipeline.CLUSTERS_STARTED": (1, NEVER),

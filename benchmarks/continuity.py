@@ -4,10 +4,15 @@
     python benchmarks/continuity.py --sets geonames --rounds 3
     python benchmarks/continuity.py --cpu                    # on a machine that others use too
 
-Both figures are compared on logarithmic scales, where over a few neighbouring k they are nearly straight lines, or bend
-a little. Two things are said, as the factor that is left when that trend is taken away:
+Neighbours are compared where another path begins, k with k + 1 (`turns`): greedy seeds and the compiled search of few
+rows end, parts are no longer drawn, probing begins, and so on. Between them nothing changes but the path, so the
+ratio of their medians, or of their mean errors, is the jump.
 
-- a *step* between two neighbouring k: one parabola is fitted to the three values on either side, all six together, with
+Between such places a grid is measured, whose k are a third apart. There both figures change with k by themselves, and
+are compared on logarithmic scales, where over a few k of the grid they are nearly straight lines, or bend a little.
+What is said is the factor that is left when that trend is taken away:
+
+- a *step* between two k of the grid: one parabola is fitted to the three values on either side, all six together, with
   a step in the middle, by least squares. So a curve that only falls, rises or bends has no step, and one noisy value
   is averaged with two others;
 - a *bump* at one k: its value against a parabola through the two values on either side.
@@ -31,15 +36,22 @@ import numpy as np
 from rich.console import Console
 
 from globular import KMeans
-from globular.benchmarking.measure import quantization_error
+from globular.algorithms.kmeans.cells import EXACT_UP_TO
+from globular.algorithms.kmeans.coreset import ROWS_PER_CLUSTER, TIMES_MORE_ROWS, rows_of_first_part
+from globular.algorithms.kmeans.pipeline import CLUSTERS_STARTED, PROBING_FROM
+from globular.algorithms.seeding.named import GREEDY_UP_TO
 from globular.benchmarking.results import describe_machine
 from globular.benchmarking.sets import Rows, find_set
 from globular.io.files import write_whole
+from globular.model.few_rows import are_few, are_few_to_seed
 from globular.plotting.axes import HUES, pyplot, tidy
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "continuity.png"
-SETS = ("covtype", "glove50", "geonames", "groups-overlapping")
-AROUND_500 = (490, 499, 500, 501, 510)
+SETS = ("covtype", "glove50", "geonames", "uber_nyc")
+MOST_ROWS = {"covtype": 100_000, "glove50": 50_000}
+"""Of sets that would take hours."""
+STARTED_ONCE_FROM = CLUSTERS_STARTED // 2 + 1
+"""Number of clusters from which there is one start, unless rows are very many."""
 SECONDS_LIMIT, ERROR_LIMIT = 1.5, 1.01
 N_SIDE = 3
 """Values on either side of a step."""
@@ -57,16 +69,36 @@ class Point:
 
 @dataclass(frozen=True)
 class Jump:
-    """A factor that a straight line does not explain, between two k (a step) or at one of them (a bump)."""
+    """A factor that a trend does not explain, between two k (a step) or at one of them (a bump)."""
 
     where: str
     factor: float
 
 
 def numbers_of_clusters(first: int = 2, last: int = 2_000, n: int = 24) -> list[int]:
-    """About n of them in equal ratios, and those around 500, where another algorithm may begin."""
-    spread = np.unique(np.geomspace(first, last, n).round().astype(int)).tolist()
-    return sorted({*spread, *(k for k in AROUND_500 if first <= k <= last)})
+    """About n of them in equal ratios: the grid."""
+    return np.unique(np.geomspace(first, last, n).round().astype(int)).tolist()
+
+
+def turns(n_rows: int, n_columns: int, first: int = 2, last: int = 2_000) -> list[int]:
+    """The last k of a path, where with k + 1 another one begins, for dense data of that shape."""
+
+    def path(k: int) -> tuple[object, ...]:
+        rows = rows_of_first_part(n_rows, n_columns, k) or n_rows
+        limits = (STARTED_ONCE_FROM - 1, GREEDY_UP_TO, PROBING_FROM - 1, EXACT_UP_TO)
+        few = are_few(rows, n_columns, k), k < PROBING_FROM and are_few_to_seed(rows, n_columns, k)
+        has_part = rows < n_rows if k < PROBING_FROM else n_rows >= TIMES_MORE_ROWS * ROWS_PER_CLUSTER * k
+        return *(k <= limit for limit in limits), *few, has_part
+
+    return [k for k in range(first, last) if path(k) != path(k + 1)]
+
+
+def neighbors(points: Sequence[Point], name: str) -> list[Jump]:
+    """The ratio between each k and k + 1 that both were measured."""
+    values = {point.n_clusters: getattr(point, name) for point in points}
+    return [
+        Jump(f"from k = {k} to {k + 1}", values[k + 1] / values[k]) for k in values if k + 1 in values and values[k] > 0
+    ]
 
 
 def steps(k: Sequence[int], values: Sequence[float]) -> list[Jump]:
@@ -94,16 +126,29 @@ def bumps(k: Sequence[int], values: Sequence[float]) -> list[Jump]:
     return found
 
 
-def jumps(points: Sequence[Point]) -> list[str]:
+def jumps(points: Sequence[Point], grid: Sequence[int]) -> list[str]:
     """What should not be, of one data set, in words."""
-    k = [point.n_clusters for point in points]
+    spread = [point for point in points if point.n_clusters in grid]
+    k = [point.n_clusters for point in spread]
     found = []
     for name, limit, both_ways in (("seconds", SECONDS_LIMIT, True), ("error", ERROR_LIMIT, False)):
-        values = [getattr(point, name) for point in points]
-        for jump in (*steps(k, values), *bumps(k, values)):
+        values = [getattr(point, name) for point in spread]
+        for jump in (*neighbors(points, name), *steps(k, values), *bumps(k, values)):
             if jump.factor > limit or (both_ways and jump.factor < 1.0 / limit):
                 found.append(f"{points[0].data_set}, {jump.where}: {name} × {jump.factor:.3f}")
     return found
+
+
+def largest(points: Sequence[Point]) -> list[str]:
+    """The largest ratios of neighbours of one data set, in words, whatever they are."""
+    said = []
+    for name in ("seconds", "error"):
+        found = neighbors(points, name)
+        for of, jump in (("largest", max), ("smallest", min)):
+            if found:
+                one = jump(found, key=lambda each: each.factor)
+                said.append(f"{points[0].data_set}, {of} ratio of neighbours, {name}: × {one.factor:.3f} {one.where}")
+    return said
 
 
 def measure(
@@ -123,12 +168,11 @@ def measure(
     for k in {numbers[0], numbers[-1]}:  # kernels
         fit(k, 0)
     seconds, errors = np.empty((2, rounds, len(numbers)))
+    total = rows.X.shape[0] if rows.weights is None else float(rows.weights.sum())
     for seed in range(rounds):
         for i, k in enumerate(numbers):
             seconds[seed, i], model = fit(k, seed)
-            errors[seed, i] = quantization_error(
-                rows.X, model.cluster_centers_, weights=rows.weights, threads=threads
-            )  # fmt: skip
+            errors[seed, i] = -model.score(rows.X, sample_weight=rows.weights) / total
     typical = np.median(seconds, axis=0).tolist(), errors.mean(axis=0).tolist()
     return [Point(name, k, *figures) for k, *figures in zip(numbers, *typical, strict=True)]
 
@@ -161,8 +205,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Parse the command line, measure, say the jumps, draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="+", default=list(SETS), metavar="NAME")
-    parser.add_argument("--k", nargs="+", type=int, default=numbers_of_clusters(), metavar="K")
-    parser.add_argument("--max-rows", type=int, help="of every set; 100,000 of covtype in any case")
+    parser.add_argument("--k", nargs="+", type=int, help="in place of the grid and the turns", metavar="K")
+    parser.add_argument("--max-rows", type=int, help="of every set; 100,000 of covtype and 50,000 of glove50 at most")
     parser.add_argument("--rounds", type=int, default=3, help="fits of each k, each from a seed of its own")
     parser.add_argument("--threads", type=int, help="2, or 1 where CPU seconds are counted")
     parser.add_argument("--cpu", action="store_true", help="CPU seconds, which do not show what else is running")
@@ -173,13 +217,16 @@ def main(arguments: list[str] | None = None) -> None:
     clock, unit = (time.process_time, "CPU seconds") if options.cpu else (time.perf_counter, "seconds")
     console, machine, points = Console(), describe_machine(), list[Point]()
     say: Callable[[str], None] = lambda line: console.print(line, highlight=False, soft_wrap=True)  # noqa: E731
+    grid = options.k or numbers_of_clusters()
     for name in options.sets:
         data = find_set(name)
         if (missing := data.missing_file()) is not None:
             say(f"{name}: {missing} not found; set GLOBULAR_DATA")
             continue
-        limit = min(options.max_rows or 10**9, 100_000 if name == "covtype" else 10**9)
-        there = measure(name, sample(data.load(), limit), sorted(options.k), options.rounds, threads, clock)
+        rows = sample(data.load(), min(options.max_rows or 10**9, MOST_ROWS.get(name, 10**9)))
+        pairs = [k + more for k in turns(*rows.X.shape) for more in (0, 1)]
+        numbers = sorted(set(options.k or [*grid, *pairs]))
+        there = measure(name, rows, numbers, options.rounds, threads, clock)
         for point in there:
             say(f"{name}, k = {point.n_clusters}: {point.seconds:.3g} {unit}, error {point.error:.6g}")
         points += there
@@ -190,7 +237,9 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit("none of the data sets was found")
     draw(points, options.picture, f"{machine.machine}; {threads} threads; {machine.commit[:7]}", unit)
     by_set = [[point for point in points if point.data_set == name] for name in options.sets]
-    found = [line for there in by_set if there for line in jumps(there)]
+    for line in (line for there in by_set if there for line in largest(there)):
+        say(line)
+    found = [line for there in by_set if there for line in jumps(there, grid)]
     for line in found or ["no jump in seconds or error"]:
         say(line)
 

@@ -18,10 +18,11 @@ from globular import seeding
 from globular.algorithms import seeding as methods
 from globular.algorithms.kmeans.cells import redrawn
 from globular.algorithms.seeding.common import distinct, few_rows_of
-from globular.algorithms.seeding.hierarchical import apportion, level_sizes
+from globular.algorithms.seeding.hierarchical import level_sizes
 from globular.algorithms.seeding.named import draw_seeds
 from globular.algorithms.seeding.plus_plus import extend, plus_plus, plus_plus_of_few
 from globular.algorithms.seeding.random import spread
+from globular.algorithms.seeding.shares import apportion, reach
 from globular.algorithms.steps import result_of
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
@@ -335,6 +336,38 @@ def test_hierarchical_leaves_no_remote_group_without_a_center() -> None:
 def test_hierarchical_gives_all_neighbors_there_are() -> None:
     seeds = seeding.hierarchical(blobs(500), 5, n_neighbors=16, random_state=0)
     assert (np.sort(seeds.neighbors, axis=1) == np.arange(5)).all()
+
+
+def test_hierarchical_seeds_of_many_columns_share_the_rows() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(4000, 200)) * rng.lognormal(0.0, 0.2, size=(4000, 1))
+    sizes = np.bincount(seeding.hierarchical(X, 200, random_state=0).labels, minlength=200)
+    # rows as seeds: the few that lie near the middle would have hundreds of rows each, and most others only themselves
+    assert sizes.max() < 150
+    assert np.median(sizes) >= 10
+
+
+@pytest.mark.parametrize("unit", [False, True])
+def test_hierarchical_seeds_of_separate_groups_are_not_drawn_in(unit: bool) -> None:
+    rng = np.random.default_rng(0)
+    groups = 100.0 * rng.normal(size=(30, 64))
+    X = np.repeat(groups, 20, axis=0) + rng.normal(size=(600, 64))
+    if unit:
+        X /= np.linalg.norm(X, axis=1, keepdims=True)
+    found = result_of(methods.hierarchical(CpuShard(X), 30, np.random.default_rng(0), unit_centers=unit))
+    errors = ((X - found.centers[found.labels]) ** 2).sum(axis=1)
+    assert np.mean(errors < 0.1 * np.median((X**2).sum(axis=1))) > 0.6  # so many groups have a centre of their own
+    if unit:
+        assert np.linalg.norm(found.centers, axis=1) == pytest.approx(np.ones(30))
+
+
+@pytest.mark.parametrize("dimension", [1.0, 2.0, 50.0, 1000.0])
+def test_reach_is_that_of_what_centers_explain(dimension: float) -> None:
+    quotas = np.array([1, 2, 10, 10_000])
+    found = reach(quotas, dimension)
+    assert found[0] == 0.0  # a single centre is the mean
+    assert (np.diff(found) > 0).all() and (found <= 1.0).all()
+    assert 1.0 - found**2 == pytest.approx(quotas ** (-2.0 / dimension), abs=1e-12)
 
 
 @settings(max_examples=100, deadline=None)

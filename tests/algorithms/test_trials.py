@@ -105,6 +105,20 @@ def test_parts_begin_where_they_are_a_quarter_of_the_rows(n_rows: int) -> None:
     assert len(parts) == (n_rows >= coreset.FEWEST_ROWS[0] * coreset.TIMES_MORE_ROWS)
 
 
+@pytest.mark.parametrize("n_rows", [3 * 64 * 100 - 1, 3 * 64 * 100])
+def test_parts_of_many_clusters_begin_where_they_are_a_third_of_the_rows(n_rows: int) -> None:
+    assert (coreset.TIMES_MORE_FOR_TRIALS, coreset.LEAST_PER_CLUSTER) == (3, 64)
+    parts = draw_parts(CpuShard(np.random.default_rng(0).normal(size=(n_rows, 2))), 100, np.random.default_rng(0))
+    assert len(parts) == (n_rows >= 3 * 64 * 100)
+
+
+def test_nearest_others_are_those_of_brute_force() -> None:
+    centers = np.random.default_rng(0).normal(size=(50, 7))
+    squared = hard.squared_distances(centers, centers)
+    np.fill_diagonal(squared, np.inf)
+    assert (trials._nearest_others(centers) == squared.argmin(axis=1)).all()
+
+
 @pytest.mark.parametrize(("n_columns", "n_rows"), [(16, 4096), (17, 17 * 256), (32, 8192), (40, 8192)])
 def test_many_columns_ask_for_more_rows(n_columns: int, n_rows: int) -> None:
     X = np.random.default_rng(0).normal(size=(33_000, n_columns))

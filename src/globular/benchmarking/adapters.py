@@ -163,7 +163,7 @@ _ADAPTERS = (
     _superkmeans("flat", ", flat", "all rows, no early stop"),
     _superkmeans("hierarchical", ", hierarchical", "all rows, 2 : 2 : 1 iterations, no early stop"),
     _superkmeans("defaults", " as shipped (subsamples)", "as shipped; its own iterations and subsample"),
-    Adapter("lance", "lance", "lance", fits.lance, "as shipped; cannot be seeded"),
+    Adapter("lance", "lance (subsamples)", "lance", fits.lance, "512 random rows a cluster", all_rows=False),
     Adapter("clostera-dense", "clostera, dense", "clostera", fits.clostera_dense, "random rows", exact=True),
     Adapter("clostera-auto", "clostera, its own choice", "clostera", fits.clostera_auto, "its own choice of algorithm"),
     Adapter(

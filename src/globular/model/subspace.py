@@ -43,6 +43,7 @@ class Subspace:
     def dimension(self) -> int:
         return int(self.basis.shape[1])
 
+    @single_threaded_blas  # the same bits for any number of threads
     def lift(self, points: F64) -> F64:
         """Points of the whole space from their coordinates, (n, d) → (n, D)."""
         return self.origin + points @ self.basis.T

@@ -36,8 +36,9 @@ FIRST_SHARE, LAST_SHARE = 64, 8
 """One of so many rows: the first part for few clusters if they are many rows, and the last one."""
 GROWTH, LEAST_GROWTH = 16, 2
 """How many times the rows of a part the next one has; the last may have fewer, or is left out."""
-TIMES_MORE_ROWS = 4
-"""How many times the rows of the part there have to be for it to save time."""
+TIMES_MORE_ROWS, TIMES_MORE_FOR_TRIALS = 4, 3
+"""How many times the rows of the part there have to be for it to save time; and those that hundreds of clusters need
+to be searched, where swaps that are tried out take many times the iterations before them."""
 CREDIBLE, FAR_OFF = 1.1, 1.5
 """By how much the error of all rows may exceed that of the part before the part counts as misleading; and the same
 where few clusters were searched to their end, which suits the part more than the rest."""
@@ -59,9 +60,8 @@ def draw_parts(shard: Shard, n_clusters: int, rng: np.random.Generator) -> list[
     are nearly those that all rows would give.
     """
     n_rows = shard.n_rows
-    least = min(FEWEST_ROWS[1], max(FEWEST_ROWS[0], ROWS_PER_COLUMN * shard.n_columns))
-    first = max(least, LEAST_PER_CLUSTER * n_clusters, min(n_rows // FIRST_SHARE, ROWS_PER_CLUSTER * n_clusters))
-    if n_rows < TIMES_MORE_ROWS * first or first * shard.n_columns > TAKEN_NUMBERS:
+    first = rows_of_first_part(n_rows, shard.n_columns, n_clusters)
+    if first == 0 or first * shard.n_columns > TAKEN_NUMBERS:
         return []
     last = min(n_rows // LAST_SHARE, TAKEN_NUMBERS // shard.n_columns)
     size = last if last >= LEAST_GROWTH * first else first
@@ -77,6 +77,13 @@ def draw_parts(shard: Shard, n_clusters: int, rng: np.random.Generator) -> list[
     return [*parts, largest]
 
 
+def rows_of_first_part(n_rows: int, n_columns: int, n_clusters: int) -> int:
+    """Rows with which the search for few clusters begins; 0 where that would be hardly less than all."""
+    least = min(FEWEST_ROWS[1], max(FEWEST_ROWS[0], ROWS_PER_COLUMN * n_columns))
+    first = max(least, LEAST_PER_CLUSTER * n_clusters, min(n_rows // FIRST_SHARE, ROWS_PER_CLUSTER * n_clusters))
+    return first if n_rows >= max(TIMES_MORE_ROWS * least, TIMES_MORE_FOR_TRIALS * first) else 0
+
+
 def draw_rows(shard: Shard, n: int, rng: np.random.Generator) -> DrawnRows:
     """About n rows of a lightweight coreset."""
     mean, _ = shard.column_moments()
@@ -86,7 +93,7 @@ def draw_rows(shard: Shard, n: int, rng: np.random.Generator) -> DrawnRows:
 
 def part_bytes(n_rows: int, n_columns: int) -> int:
     """The most memory that the part takes, as drawn and as labelled."""
-    return 16 * min(TAKEN_NUMBERS, n_rows // TIMES_MORE_ROWS * n_columns)
+    return 16 * min(TAKEN_NUMBERS, n_rows // TIMES_MORE_FOR_TRIALS * n_columns)
 
 
 def swap_and_step_from_part(

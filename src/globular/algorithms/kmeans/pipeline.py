@@ -28,7 +28,7 @@ from globular.algorithms.kmeans.coreset import FAR_OFF, draw_part, draw_parts, p
 from globular.algorithms.kmeans.few_rows import search_few_rows
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
-from globular.algorithms.kmeans.subspace import LARGEST_COPY, enter_subspace, leave_subspace
+from globular.algorithms.kmeans.subspace import LARGEST_COPY, enter_subspace, leave_subspace, may_enter_subspace
 from globular.algorithms.kmeans.swaps import swap_and_step
 from globular.algorithms.kmeans.trials import ROUGH_GAIN, STEPS_PER_TRIAL, TrialOptions, search_by_trials
 from globular.algorithms.kmeans.yinyang import yinyang
@@ -157,9 +157,11 @@ def kmeans(
     rng = np.random.default_rng(random_state.randint(2**31, size=4).astype(np.uint32))
     inside = None
     if options.may_narrow and not options.searches_few(shard):
-        if options.chosen == "exact":  # directions and parts are drawn before seeds, in about a pass of one centre
-            first = one_center(shard, unit=options.unit_centers)
-            yield replace(first, next_rows=max(1, shard.n_rows // options.n_clusters))
+        is_exact = options.chosen == "exact"
+        if is_exact or may_enter_subspace(shard):
+            # directions, and parts for few clusters, are drawn before seeds, the latter in about a pass of one centre
+            n_rows = max(1, shard.n_rows // options.n_clusters) if is_exact else None
+            yield replace(one_center(shard, unit=options.unit_centers), next_rows=n_rows)
         largest_share = LARGEST_SHARE[options.chosen]
         inside = enter_subspace(shard, options.n_clusters, rng, largest_share, unit_centers=options.unit_centers)
     stepping = options.stepping

@@ -57,13 +57,18 @@ class Inside:
     """Σ w ‖x − x̂‖²: what no centre in the subspace can explain."""
 
 
+def may_enter_subspace(shard: Shard) -> bool:
+    """Whether it is worth a look at some rows."""
+    return not shard.why_not(Project) and shard.n_columns >= FROM_COLUMNS
+
+
 def enter_subspace(
     shard: Shard, n_clusters: int, rng: np.random.Generator, largest_share: float, *, unit_centers: bool
 ) -> Inside | None:
     """The subspace that these clusters need; None where it has more than `largest_share` of all directions, or the
     coordinates would be too many."""
     D = shard.n_columns
-    if shard.why_not(Project) or D < FROM_COLUMNS:
+    if not may_enter_subspace(shard):
         return None
     mean, variance = shard.column_moments()
     origin = np.zeros(D) if unit_centers else mean

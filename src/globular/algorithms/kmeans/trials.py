@@ -34,6 +34,7 @@ from globular.model.history import SWAPS
 from globular.model.statistics import F64
 from globular.seam.passes import Halve, Index, Spare, SumByLabel
 from globular.seam.shard import Shard
+from globular.threads import single_threaded_blas
 
 Swap: TypeAlias = tuple[int, int]
 """A cluster that gets a second centre, and the spare centre that it gets."""
@@ -141,11 +142,7 @@ class _Prospects:
         self._firsts, self._seconds, self._gains = centers.copy(), centers.copy(), np.zeros(C)
         self._seconds[owners] = shard.take(drawn[first])
         counts = self._cut(shard)
-        apart = np.einsum("ij,ij->i", centers, centers)
-        squared = apart[:, None] + apart - 2.0 * (centers @ centers.T)
-        np.fill_diagonal(squared, np.inf)
-        self._nearest: Index = squared.argmin(axis=1)
-        near = self._nearest
+        self._nearest = near = _nearest_others(centers)
         merged = cost_of_joining(counts, centers, counts[near], centers[near])
         self._losses = np.minimum(LOSS_KEPT * found.losses, merged)
         self.objective = found.objective
@@ -189,3 +186,13 @@ class _Prospects:
         for cluster, spare in swaps:
             centers[cluster], centers[spare] = self._firsts[cluster], self._seconds[cluster]
         return centers
+
+
+@single_threaded_blas  # the same bits for any number of threads; and threads of BLAS go on spinning after a product
+def _nearest_others(centers: F64) -> Index:
+    """For every centre the closest other one. O(C² D)."""
+    norms = np.einsum("ij,ij->i", centers, centers)
+    squared = norms[:, None] + norms - 2.0 * (centers @ centers.T)
+    np.fill_diagonal(squared, np.inf)
+    nearest: Index = squared.argmin(axis=1)
+    return nearest

@@ -5,9 +5,10 @@ centres, a first label for every row (the closest centre of its own cell) and a 
 
 *The tree.* Levels of cells from the top down, two for most C, one for very small C, three (cells of cells) from
 200,000 centres on. All levels are made by the same steps:
-1. Quotas: how many children each cell gets, by its error E_g = Σ w ‖x − μ_g‖² (see `_exponent`), at least one, never
+1. Quotas: how many children each cell gets, by its error E_g = Σ w ‖x − μ_g‖² (see `shares`), at least one, never
    more than there are distinct rows.
-2. Seeds: k-means++ inside every cell on a sample of rows, the cells side by side.
+2. Seeds: k-means++ inside every cell on a sample of rows, the cells side by side; in many dimensions drawn in towards
+   the centre of their cell (see `shares`) if that leaves some rows a lower error.
 3. A few Lloyd steps in which a row may only choose among the children of its own cell.
 
 *What travels.* Rows never leave their shard but for the sample. Steps 1 and 3 are `routed_pass`: each row goes down the
@@ -41,6 +42,7 @@ from globular.algorithms.seeding.common import (
     seeds_so_far,
 )
 from globular.algorithms.seeding.plus_plus import distinct_plus_plus, extend
+from globular.algorithms.seeding.shares import apportion, reach, share_exponent
 from globular.algorithms.steps import Step, result_of
 from globular.model.cells import CellLevel, CellTree
 from globular.model.groups import order_by
@@ -56,6 +58,8 @@ ROWS_PER_CHILD = 32
 """Sampled rows per child; all rows are used where there are fewer."""
 LARGE = 4
 """A cell with this multiple of the mean number of children is seeded by itself, by matrix products on all threads."""
+JUDGES = 4096
+"""Rows that tell whether seeds are drawn in."""
 UPPER_STEPS = 6
 LAST_STEPS = 3
 
@@ -111,6 +115,11 @@ class _Sample:
     """What each row stands for."""
     is_everything: bool
 
+    def some(self, n: int) -> _Sample:
+        """At most so many of them, evenly spread; their weights are in proportion to what they stand for."""
+        chosen = slice(None, None, -(-len(self.indices) // n))
+        return _Sample(self.indices[chosen], self.weights[chosen], self.is_everything and chosen.step == 1)
+
     def sorted_by(self, cells: Labels, n_cells: int) -> _CellSample:
         """The sample in the order of its cells."""
         sizes = np.asarray(np.bincount(cells, minlength=n_cells))
@@ -136,15 +145,16 @@ class _Builder:
         self.tree = CellTree(())
         self.errors = np.ones(1)
         """Σ w d² of every cell of the last level."""
+        self.dimension = effective_dimension(shard.column_moments()[1])
         self.exponent = 1.0
+        self._rows_at_once = max(1, TAKEN_NUMBERS // shard.n_columns)
 
     def add_upper_level(self, size: int) -> Step[F64]:
         """One more level of cells, moved by Lloyd steps on its sample; then all the rows are sent down to it."""
         sample = self._sample(size * ROWS_PER_CHILD)
         tree = self.tree.below(self._seed_cells(size, sample))
-        fits = max(1, TAKEN_NUMBERS // self.shard.n_columns)
-        chosen = slice(None, None, -(-len(sample.indices) // fits))
-        local = self.shard.local(self.shard.take(sample.indices[chosen]), sample.weights[chosen])
+        some = sample.some(self._rows_at_once)
+        local = self.shard.local(self.shard.take(some.indices), some.weights)
         for step in range(UPPER_STEPS):
             tree = self._moved(tree, local.run(Assign(tree.centers, Down(tree, "stay" if step else "top"))))
         statistics = self.shard.run(Assign(tree.centers, Down(tree)))
@@ -153,7 +163,7 @@ class _Builder:
             statistics = self.shard.run(Assign(self.tree.centers, Down(self.tree)))
         self.errors = np.asarray(statistics.errors)
         if len(self.tree.levels) == 1:
-            self.exponent = _exponent(self.shard)
+            self.exponent = share_exponent(self.dimension)
         return seeds_so_far(self.tree.centers, statistics.objective)
 
     def add_last_level(self, size: int, rough: bool) -> Generator[Step[F64], None, CellTree]:
@@ -175,9 +185,7 @@ class _Builder:
         occupied = statistics.counts > 0
         means = statistics.sums / np.where(occupied, statistics.counts, 1.0)[:, None]
         if self.unit_centers:
-            lengths = np.linalg.norm(means, axis=1)
-            occupied &= lengths > 0
-            means /= np.where(lengths > 0, lengths, 1.0)[:, None]
+            means = _of_unit_length(means, tree.centers)
         return tree.moved(np.where(occupied[:, None], means, tree.centers))
 
     def _sample(self, n: int) -> _Sample:
@@ -212,8 +220,25 @@ class _Builder:
             capacities = np.where(found < quotas, found, capacities)
         if len(centers) < size:
             centers, cells = self._fill_up(centers, cells, size, sample.is_everything)
-        order = np.argsort(cells, kind="stable")
-        return CellLevel(centers[order], _running_starts(np.bincount(cells, minlength=n_cells)))
+        order, quotas = np.argsort(cells, kind="stable"), np.bincount(cells, minlength=n_cells)
+        return self._perhaps_drawn_in(CellLevel(centers[order], _running_starts(quotas)), sample)
+
+    def _perhaps_drawn_in(self, seeds: CellLevel, sample: _Sample) -> CellLevel:
+        """Seeds, or the same drawn in towards the centres of their cells: what leaves some rows the lower error."""
+        quotas = np.diff(seeds.starts)
+        middles = self.tree.centers if self.tree.levels else self.shard.column_moments()[0][None]
+        around = np.repeat(middles, quotas, axis=0)
+        drawn_in = around + np.repeat(reach(quotas, self.dimension), quotas)[:, None] * (seeds.centers - around)
+        if self.unit_centers:
+            drawn_in = _of_unit_length(drawn_in, seeds.centers)
+        some = sample.some(min(JUDGES, self._rows_at_once))
+        judges = self.shard.local(self.shard.take(some.indices), some.weights)
+
+        def error(level: CellLevel) -> float:
+            tree = self.tree.below(level)
+            return judges.run(Assign(tree.centers, Down(tree), "labels")).objective
+
+        return min(seeds, CellLevel(drawn_in, seeds.starts), key=error)
 
     def _draw(self, sample: _CellSample, quotas: Index) -> tuple[F64, Index]:
         """k-means++ inside every cell: the centres found and their cells; bare cells give their own centre."""
@@ -240,10 +265,9 @@ class _Builder:
 
     def _cells_at_once(self, starts: Index) -> Iterator[tuple[int, int]]:
         """Ranges of cells whose rows fit on this side together; at least one cell each."""
-        rows_at_once = max(1, TAKEN_NUMBERS // self.shard.n_columns)
         first = 0
         while first < len(starts) - 1:
-            stop = max(first + 1, int(np.searchsorted(starts, starts[first] + rows_at_once, side="right")) - 1)
+            stop = max(first + 1, int(np.searchsorted(starts, starts[first] + self._rows_at_once, side="right")) - 1)
             yield first, stop
             first = stop
 
@@ -261,38 +285,12 @@ class _Builder:
         return centers, np.concatenate([cells, newcomers.labels.astype(np.intp)])
 
 
-def _exponent(shard: Shard) -> float:
-    """The power a of a cell's error that its number of children is proportional to, d / (d + 2) in d dimensions.
-
-    k children lower the error of a cell to about E_g k^(−2/d), so the sum over the cells is lowest for k_g ∝ E_g^a. In
-    an evenly filled space that is the same as splitting by size; on uneven data sparse and wide cells get more. d is
-    the effective dimension of the data.
-    """
-    _, variance = shard.column_moments()
-    dimension = effective_dimension(variance)
-    return dimension / (dimension + 2.0)
+def _of_unit_length(vectors: F64, others: F64) -> F64:
+    """The vectors, scaled; one of length zero has no direction, and is that of the others."""
+    lengths = np.linalg.norm(vectors, axis=1)[:, None]
+    return np.where(lengths > 0, vectors / np.where(lengths > 0, lengths, 1.0), others)
 
 
 def _running_starts(sizes: Index) -> Index:
     """Where each of several consecutive ranges begins, and where the last one ends."""
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp)
-
-
-def apportion(shares: F64, total: int, capacities: F64) -> Index:
-    """Whole numbers in proportion to the shares by largest remainder, each between 1 (or 0) and its capacity."""
-    least = np.minimum(1.0, capacities)
-    scaled = shares / shares.max() if shares.max() > 0 else np.ones_like(shares)
-    low, high = -600.0, 600.0  # logarithm of the common factor
-    for _ in range(80):
-        middle = 0.5 * (low + high)
-        if np.clip(np.exp(middle) * scaled, least, capacities).sum() > total:
-            high = middle
-        else:
-            low = middle
-    ideal = np.clip(np.exp(low) * scaled, least, capacities)
-    quotas = np.floor(ideal)
-    missing = total - int(quotas.sum())
-    room = np.flatnonzero(quotas < capacities)
-    by_remainder = room[np.argsort(-(ideal - quotas)[room], kind="stable")]
-    quotas[by_remainder[:missing]] += 1
-    return quotas.astype(np.intp)

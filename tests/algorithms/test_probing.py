@@ -13,7 +13,14 @@ from scipy import sparse
 
 from globular import KMeans
 from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, label_by_cells
-from globular.algorithms.kmeans.probing import ProbingOptions, find_labels, label_recall, label_rows, probing_kmeans
+from globular.algorithms.kmeans.probing import (
+    CANCELLED,
+    ProbingOptions,
+    find_labels,
+    label_recall,
+    label_rows,
+    probing_kmeans,
+)
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.model.cells import CenterCells
@@ -133,6 +140,22 @@ def test_recall_counts_rows_with_a_wrong_label() -> None:
     shard.run(Assign(X[:20], want="labels"))
     shard.labels[:250] = (shard.labels[:250] + 1) % 20
     assert label_recall(shard, X[:20], np.random.default_rng(0)) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("times", [0.5, 2.0])
+def test_recall_is_exact_beside_a_remote_row(times: float) -> None:
+    """On either side of the distance, as a share of the range, below which products would not tell."""
+    X = np.concatenate([blobs(500), np.zeros((1, blobs(1).shape[1]))])
+    centers = X[:20].copy()
+    shard = CpuShard(X[:500])
+    shard.run(Assign(centers, want="labels"))
+    distances = np.linalg.norm(X[:500] - centers[shard.labels], axis=1)
+    X[500, 0] = distances[distances > 0].min() / (times * CANCELLED)
+    shard = CpuShard(X)
+    shard.run(Assign(centers, want="labels"))
+    assert label_recall(shard, centers, np.random.default_rng(0)) == 1.0
+    shard.labels[:250] = (shard.labels[:250] + 1) % 20
+    assert label_recall(shard, centers, np.random.default_rng(0)) == pytest.approx(251 / 501)
 
 
 def test_last_labels_belong_to_the_centers_and_to_no_seed() -> None:

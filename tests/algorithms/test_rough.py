@@ -52,6 +52,22 @@ def test_centers_without_rows_stay_and_equal_rows_are_no_trouble() -> None:
     assert rough_lloyd(np.ones((5, 2)), np.ones((2, 2)), 3).labels.tolist() == [0] * 5
 
 
+@pytest.mark.parametrize("single", [False, True])
+def test_a_remote_row_does_not_hide_the_others(single: bool) -> None:
+    rows = np.concatenate([X, [[1e7, 0.0, 0.0]]])
+    found = rough_lloyd(rows, rows[[0, 1, 2, 3, 4, 5, 400]], 3, single=single)
+    distances = np.square(rows[:, None] - found.centers).sum(axis=2)
+    np.testing.assert_array_equal(found.labels, distances.argmin(axis=1))
+
+
+def test_single_precision_is_allowed_up_to_a_remote_row() -> None:
+    for distance, dtype in [(0.9 * rough.REMOTE, np.float32), (1.1 * rough.REMOTE, np.float64)]:
+        rows = np.tile([[-1.0], [1.0]], (5000, 1))
+        rows[0] = distance  # the typical distance from the mean is 1
+        assert rough._Rows(rows, None, 1, single=True)._scored.dtype == dtype
+        assert rough._Rows(rows, None, 1)._scored.dtype == np.float64
+
+
 @pytest.mark.parametrize("unit", [1e-100, 1e100])
 def test_units_do_not_matter(unit: float) -> None:
     np.testing.assert_array_equal(rough_lloyd(unit * X, unit * X[:9], 3).labels, rough_lloyd(X, X[:9], 3).labels)

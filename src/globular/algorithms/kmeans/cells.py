@@ -50,7 +50,7 @@ def _draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterC
     local = shard.local(centers)
     first = centers[np.sort(rng.choice(C, n_cells, replace=False))]
     if local.why_not(RoughCells):
-        middles, labels = rough_lloyd(centers, first, STEPS, n_threads=shard.n_threads)
+        middles, labels = rough_lloyd(centers, first, STEPS, n_threads=shard.n_threads, single=True)
         order, sizes = grouped(labels, n_cells), np.bincount(labels, minlength=n_cells)
         cells = CenterCells(middles[sizes > 0], order, np.concatenate([[0], np.cumsum(sizes[sizes > 0])]))
     else:

@@ -22,6 +22,8 @@ SCORES_AT_ONCE = 1 << 17
 """Scores of a block of rows, which stay in the cache until the smallest are found."""
 SECONDS_PER_PRODUCT = 6e-11
 """Of a number of a row and one of a centre, about."""
+REMOTE = 30.0
+"""Times the typical distance from the mean: beside a row so far off others hardly differ in single precision."""
 FAR = 1e15
 """Times the range of the rows: a centre beyond is as far off as one there, whose square is a number."""
 MOST_SAMPLED, SAMPLED_NUMBERS = 4096, 1 << 20
@@ -36,14 +38,19 @@ class RoughClusters(NamedTuple):
 
 
 class _Rows:
-    """Rows about their mean: for sums, and in units of their range and in single precision for products."""
+    """Rows about their mean, in units of their range: for sums, and for products.
 
-    def __init__(self, rows: F64, weights: F64 | None, n_threads: int) -> None:
+    `single` allows the latter in single precision, unless a row is remote.
+    """
+
+    def __init__(self, rows: F64, weights: F64 | None, n_threads: int, *, single: bool = False) -> None:
         self._middle = rows.mean(axis=0)
         about = rows - self._middle
         self._unit = float(np.abs(about).max(initial=0.0)) or 1.0
-        self._scored = np.empty((len(rows), rows.shape[1] + 1), dtype=np.float32)
-        np.divide(about, self._unit, out=self._scored[:, :-1], casting="same_kind")
+        about /= self._unit
+        single = single and REMOTE**2 * float(np.square(about).mean()) > 1.0
+        self._scored = np.empty((len(rows), rows.shape[1] + 1), dtype=np.float32 if single else np.float64)
+        self._scored[:, :-1] = about
         self._scored[:, -1] = 1.0
         self._summed = about if weights is None else np.multiply(about, weights[:, None], out=about)
         self._weights, self._n_threads = weights, n_threads
@@ -51,8 +58,8 @@ class _Rows:
     def closest(self, centers: F64) -> Index:
         """The closest centre of every row, up to rounding. O(N C D)."""
         (n, D), C = self._scored.shape, len(centers)
-        factors = np.clip((centers - self._middle) / self._unit, -FAR, FAR).astype(np.float32)
-        factors = np.column_stack([factors, np.einsum("ij,ij->i", factors, factors) / np.float32(-2)])
+        factors = np.clip((centers - self._middle) / self._unit, -FAR, FAR).astype(self._scored.dtype)
+        factors = np.column_stack([factors, np.einsum("ij,ij->i", factors, factors) / self._scored.dtype.type(-2)])
 
         def look(block: tuple[int, int]) -> Index:
             return np.argmax(self._scored[slice(*block)] @ factors.T, axis=1)
@@ -70,7 +77,7 @@ class _Rows:
         sums[sizes > 0] = np.add.reduceat(self._summed[order], starts[sizes > 0])
         filled = counts > 0
         means = centers.copy()
-        means[filled] = self._middle + sums[filled] / counts[filled, None]
+        means[filled] = self._middle + sums[filled] * (self._unit / counts[filled, None])
         return means
 
 
@@ -80,13 +87,21 @@ def grouped(labels: Index, n_labels: int) -> Index:
 
 
 def rough_lloyd(
-    rows: F64, centers: F64, n_steps: int, *, weights: F64 | None = None, tol: float = 0.0, n_threads: int = 1
+    rows: F64,
+    centers: F64,
+    n_steps: int,
+    *,
+    weights: F64 | None = None,
+    tol: float = 0.0,
+    n_threads: int = 1,
+    single: bool = False,
 ) -> RoughClusters:
     """At most so many Lloyd steps, until the squared shifts of all centres together fall to `tol`.
 
-    Centres without rows stay where they are.
+    Centres without rows stay where they are. `single` is for what may be grouped in any way: products are in single
+    precision then.
     """
-    prepared = _Rows(rows, weights, n_threads)
+    prepared = _Rows(rows, weights, n_threads, single=single)
     for _ in range(n_steps):
         moved = prepared.means(prepared.closest(centers), centers)
         shift, centers = float(np.square(moved - centers).sum()), moved

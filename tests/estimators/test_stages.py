@@ -74,6 +74,7 @@ def test_nothing_is_done_before_the_first_step_is_asked_for() -> None:
 
     steps = kmeans(CpuShard(rows()), seed, PipelineOptions(C, "probing"), random_state)
     assert not asked and random_state.randint(100) == np.random.RandomState(0).randint(100)
+    assert next(iter(steps)).model.shape[0] == 1 and not asked  # the mean of all rows, before directions are looked for
     next(iter(steps))
     assert asked
 

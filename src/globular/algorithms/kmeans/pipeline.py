@@ -157,11 +157,10 @@ def kmeans(
     rng = np.random.default_rng(random_state.randint(2**31, size=4).astype(np.uint32))
     inside = None
     if options.may_narrow and not options.searches_few(shard):
-        is_exact = options.chosen == "exact"
-        if is_exact or may_enter_subspace(shard):
-            # directions, and parts for few clusters, are drawn before seeds, the latter in about a pass of one centre
-            n_rows = max(1, shard.n_rows // options.n_clusters) if is_exact else None
-            yield replace(one_center(shard, unit=options.unit_centers), next_rows=n_rows)
+        if options.chosen == "exact" or may_enter_subspace(shard):
+            # directions and parts are drawn before seeds, in about a pass of one centre
+            first = one_center(shard, unit=options.unit_centers)
+            yield replace(first, next_rows=max(1, shard.n_rows // options.n_clusters))
         largest_share = LARGEST_SHARE[options.chosen]
         inside = enter_subspace(shard, options.n_clusters, rng, largest_share, unit_centers=options.unit_centers)
     stepping = options.stepping

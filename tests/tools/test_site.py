@@ -138,8 +138,9 @@ def test_transcripts_differ_by_words_and_figures_not_by_seconds() -> None:
 
 
 def test_gallery_shows_the_programs_that_drew_it() -> None:
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed; it is in the extra 'plot'")
+    pyplot = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is not installed; it is in the extra 'plot'")
     pytest.importorskip("PIL")
+    pyplot.close("all")  # those of other tests, of which older versions of matplotlib warn when the next one begins
     from docs.images import gallery
 
     assert gallery.PAGE.read_text(encoding="utf-8") == gallery.page()

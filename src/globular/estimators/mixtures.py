@@ -82,7 +82,8 @@ class MixtureEstimator(MixtureAnswers):
     @property
     def _card_bytes_per_row(self) -> int:
         # K(n), its shares and their order, and nominees from a few cells
-        return super()._card_bytes_per_row + 64 * getattr(self, "n_candidates", N_CANDIDATES)
+        n_candidates = getattr(self, "n_candidates", N_CANDIDATES)
+        return super()._card_bytes_per_row + 64 * (n_candidates if isinstance(n_candidates, int) else N_CANDIDATES)
 
     @abstractmethod
     def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:

@@ -51,6 +51,7 @@ _CENTERS: Mapping[str, Values] = {
     "algorithms.kmeans.subspace.FROM_COLUMNS": (2, NEVER),
     "algorithms.kmeans.subspace.SAMPLED_ROWS": (64, NEVER),
     "algorithms.kmeans.cells.CELLS_OF_CELLS_FROM": (20, NEVER),
+    "algorithms.kmeans.cells.ROUGH_UP_TO": (1, NEVER),
     "algorithms.kmeans.cells.EXACT_UP_TO": (1, NEVER),
     "algorithms.kmeans.cells.SMALL_CELLS_FROM": (20, NEVER),
     "algorithms.kmeans.cells.LARGEST_CELL": (1, NEVER),

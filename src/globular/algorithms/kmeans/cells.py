@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from globular.algorithms.graphs import neighbor_graph
 from globular.algorithms.kmeans.centers import update_centers
-from globular.algorithms.kmeans.rough import grouped, rough_lloyd
+from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
+from globular.algorithms.kmeans.rough import RoughClusters, grouped, rough_lloyd
 from globular.algorithms.seeding.common import evenly_spread_masses
+from globular.algorithms.steps import last_step
 from globular.model.cells import CenterCells
 from globular.model.graph import Graph
 from globular.model.statistics import F64, HardStatistics
@@ -21,6 +23,8 @@ from globular.seam.shard import Shard
 from globular.threads import single_threaded_blas
 
 STEPS = 3
+ROUGH_UP_TO = 3000
+"""Number of centres up to which NumPy is as fast as a pass, for which kernels would have to be compiled first."""
 CELLS_OF_CELLS_FROM = 200_000
 """Number of centres from which √C cells cost more than two levels of C^(1/3) each."""
 SMALL_CELLS_FROM = 4096
@@ -50,7 +54,7 @@ def _draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterC
     local = shard.local(centers)
     first = centers[np.sort(rng.choice(C, n_cells, replace=False))]
     if local.why_not(RoughCells):
-        middles, labels = rough_lloyd(centers, first, STEPS, n_threads=shard.n_threads, single=True)
+        middles, labels = _group_centers(shard, centers, first)
         order, sizes = grouped(labels, n_cells), np.bincount(labels, minlength=n_cells)
         cells = CenterCells(middles[sizes > 0], order, np.concatenate([[0], np.cumsum(sizes[sizes > 0])]))
     else:
@@ -60,6 +64,24 @@ def _draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterC
         return cells
     members = np.split(np.asarray(cells.order), np.asarray(cells.starts)[1:-1])
     return _without_giants(np.asarray(centers), members, most, rng)
+
+
+def _group_centers(shard: Shard, centers: F64, first: F64) -> RoughClusters:
+    """The middles of cells after some steps, and the cell of every centre."""
+    if len(centers) <= ROUGH_UP_TO:
+        return rough_lloyd(centers, first, STEPS, n_threads=shard.n_threads, single=True)
+    local = shard.local(_as_precise_as_rows(shard, centers))
+    middles = last_step(lloyd(local, first, KMeansOptions(max_iter=STEPS))).model
+    local.run(Assign(middles, want="labels"))
+    return RoughClusters(middles, local.labels.astype(np.intp))
+
+
+def _as_precise_as_rows(shard: Shard, centers: F64) -> F64:
+    """Centres of rows in float32 in float32, which is as good for cells: kernels for float64 need not be compiled."""
+    some = shard.take(np.arange(min(shard.n_rows, 8)))
+    with np.errstate(over="ignore"):
+        are_single = np.array_equal(some, some.astype(np.float32))
+    return centers.astype(np.float32).astype(np.float64) if are_single else centers
 
 
 @single_threaded_blas  # the same bits for any number of threads

@@ -20,6 +20,7 @@ from globular.kernels.rows import squared_distance
 from globular.kernels.scores import copy_row
 
 ROUND_DOWN = 1.0 - 2.0**-22
+SAME = 2.0**-48
 SMALLEST, LARGEST = 2.0**-126, 2.0**127  # between these, float32 rounds with a relative error
 
 
@@ -84,6 +85,21 @@ def select_rows(
 
 
 @kernel
+def rounds_alike(one: float, other: float) -> bool:
+    """Whether two squared distances may be the same but for the order in which a compiler has added squares up."""
+    return abs(one - other) <= SAME * other < np.inf
+
+
+@kernel
+def lie_together(centers: Any, one: int, other: int) -> bool:
+    """Whether two centres are at the same place. O(D)"""
+    n_equal = 0
+    for j in range(centers.shape[1]):
+        n_equal += centers[one, j] == centers[other, j]
+    return n_equal == centers.shape[1]
+
+
+@kernel
 def search_group(
     rows: Any,  # IN
     chosen: Any,  # IN  (m,) rows to be searched
@@ -118,7 +134,11 @@ def search_group(
             if c == labels[b] or (approximate - slack > best[b] and not useless):
                 continue
             distance = squared_distance(rows, i, scale, centers, c, norms)
-            if distance < best[b] or (distance == best[b] and c < labels[b]):
+            if rounds_alike(distance, best[b]) and lie_together(centers, c, labels[b]):
+                is_closer = c < labels[b]
+            else:
+                is_closer = distance < best[b] or (distance == best[b] and c < labels[b])
+            if is_closer:
                 if labels[b] >= 0:  # the former centre is now one of the others of its group
                     former = group_of[labels[b]]
                     lower[i, former] = min(lower[i, former], bound_below(np.sqrt(best[b])))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from itertools import pairwise as successive
 from itertools import product
 from typing import Any
@@ -22,7 +23,7 @@ from globular.algorithms.seeding.hierarchical import level_sizes
 from globular.algorithms.seeding.named import draw_seeds
 from globular.algorithms.seeding.plus_plus import extend, plus_plus, plus_plus_of_few
 from globular.algorithms.seeding.random import spread
-from globular.algorithms.seeding.shares import apportion, reach
+from globular.algorithms.seeding.shares import apportion, hubness, reach
 from globular.algorithms.steps import result_of
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
@@ -359,6 +360,29 @@ def test_hierarchical_seeds_of_separate_groups_are_not_drawn_in(unit: bool) -> N
     assert np.mean(errors < 0.1 * np.median((X**2).sum(axis=1))) > 0.6  # so many groups have a centre of their own
     if unit:
         assert np.linalg.norm(found.centers, axis=1) == pytest.approx(np.ones(30))
+
+
+def test_hubness_counts_pairs_of_rows() -> None:
+    labels = np.random.default_rng(0).integers(0, 7, 50) ** 2 // 7
+    sizes = np.bincount(labels, minlength=8)
+    pairs = [labels[i] == labels[j] for i in range(50) for j in range(50) if i != j]
+    assert hubness(sizes) == pytest.approx(8 * np.mean(pairs))
+    assert hubness(np.array([1, 0, 0])) == hubness(np.zeros(3, dtype=np.int64)) == 0.0
+
+
+@pytest.mark.parametrize("times", [0.99, 1.01])
+def test_seeds_may_be_drawn_in_from_a_hubness_on(times: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, asked = import_module("globular.algorithms.seeding.hierarchical"), list[int]()
+
+    def watched(quotas: np.ndarray, dimension: float) -> np.ndarray:
+        asked.append(len(quotas))
+        return reach(quotas, dimension)
+
+    monkeypatch.setattr(module, "reach", watched)
+    monkeypatch.setattr(module, "hubness", lambda sizes: times * module.HUBS)
+    X = np.random.default_rng(0).normal(size=(2000, 50))
+    result_of(methods.hierarchical(CpuShard(X), 12, np.random.default_rng(0)))
+    assert bool(asked) == (times > 1)
 
 
 @pytest.mark.parametrize("dimension", [1.0, 2.0, 50.0, 1000.0])

@@ -126,6 +126,7 @@ _SEEDS: Mapping[str, Values] = {
     "algorithms.seeding.hierarchical.ROWS_PER_CHILD": (1, NEVER),
     "algorithms.seeding.hierarchical.LARGE": (0, NEVER),
     "algorithms.seeding.hierarchical.JUDGES": (1, NEVER),
+    "algorithms.seeding.hierarchical.HUBS": (0.0, 1e9),
     "algorithms.seeding.afk_mc2._PROPOSED_NUMBERS": (1, NEVER),
     "algorithms.seeding.afk_mc2._LONGEST_BLOCK": (1, 1 << 10),
     "algorithms.seeding.plus_plus._LONGEST_BATCH": (1, 1 << 14),

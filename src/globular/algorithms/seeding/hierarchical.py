@@ -8,7 +8,7 @@ centres, a first label for every row (the closest centre of its own cell) and a 
 1. Quotas: how many children each cell gets, by its error E_g = Σ w ‖x − μ_g‖² (see `shares`), at least one, never
    more than there are distinct rows.
 2. Seeds: k-means++ inside every cell on a sample of rows, the cells side by side; in many dimensions drawn in towards
-   the centre of their cell (see `shares`) if that leaves some rows a lower error.
+   the centre of their cell (see `shares`) where some of them are hubs and it leaves some rows a lower error.
 3. A few Lloyd steps in which a row may only choose among the children of its own cell.
 
 *What travels.* Rows never leave their shard but for the sample. Steps 1 and 3 are `routed_pass`: each row goes down the
@@ -42,7 +42,7 @@ from globular.algorithms.seeding.common import (
     seeds_so_far,
 )
 from globular.algorithms.seeding.plus_plus import distinct_plus_plus, extend
-from globular.algorithms.seeding.shares import apportion, reach, share_exponent
+from globular.algorithms.seeding.shares import apportion, hubness, reach, share_exponent
 from globular.algorithms.steps import Step, result_of
 from globular.model.cells import CellLevel, CellTree
 from globular.model.groups import order_by
@@ -60,6 +60,8 @@ LARGE = 4
 """A cell with this multiple of the mean number of children is seeded by itself, by matrix products on all threads."""
 JUDGES = 4096
 """Rows that tell whether seeds are drawn in."""
+HUBS = 10.0
+"""From this hubness of seeds on; two to five are usual."""
 UPPER_STEPS = 6
 LAST_STEPS = 3
 
@@ -224,13 +226,7 @@ class _Builder:
         return self._perhaps_drawn_in(CellLevel(centers[order], _running_starts(quotas)), sample)
 
     def _perhaps_drawn_in(self, seeds: CellLevel, sample: _Sample) -> CellLevel:
-        """Seeds, or the same drawn in towards the centres of their cells: what leaves some rows the lower error."""
-        quotas = np.diff(seeds.starts)
-        middles = self.tree.centers if self.tree.levels else self.shard.column_moments()[0][None]
-        around = np.repeat(middles, quotas, axis=0)
-        drawn_in = around + np.repeat(reach(quotas, self.dimension), quotas)[:, None] * (seeds.centers - around)
-        if self.unit_centers:
-            drawn_in = _of_unit_length(drawn_in, seeds.centers)
+        """Seeds; where some are hubs, the same drawn in towards their cells' centres if that leaves a lower error."""
         some = sample.some(min(JUDGES, self._rows_at_once))
         judges = self.shard.local(self.shard.take(some.indices), some.weights)
 
@@ -238,7 +234,16 @@ class _Builder:
             tree = self.tree.below(level)
             return judges.run(Assign(tree.centers, Down(tree), "labels")).objective
 
-        return min(seeds, CellLevel(drawn_in, seeds.starts), key=error)
+        as_rows, quotas = error(seeds), np.diff(seeds.starts)
+        if hubness(np.bincount(judges.labels, minlength=len(seeds.centers))) < HUBS:
+            return seeds
+        middles = self.tree.centers if self.tree.levels else self.shard.column_moments()[0][None]
+        around = np.repeat(middles, quotas, axis=0)
+        drawn_in = around + np.repeat(reach(quotas, self.dimension), quotas)[:, None] * (seeds.centers - around)
+        if self.unit_centers:
+            drawn_in = _of_unit_length(drawn_in, seeds.centers)
+        closer = CellLevel(drawn_in, seeds.starts)
+        return closer if error(closer) < as_rows else seeds
 
     def _draw(self, sample: _CellSample, quotas: Index) -> tuple[F64, Index]:
         """k-means++ inside every cell: the centres found and their cells; bare cells give their own centre."""

@@ -12,7 +12,8 @@ E_g k^(−2/d), and
   themselves. Iterations do not mend that. Seeds are therefore rows drawn in to √(1 − k^(−2/d)) of their distance.
   (Random codes for Gaussian data reach the lowest error with words of that variance, and not with that of the data.)
 
-Where a cell is several separate groups the law does not hold, and rows are the better seeds, so one has to look.
+Where seeds share the rows evenly, as where a cell is several separate groups, rows serve as well or better; so one has
+to look whether some are *hubs*.
 
 [Zador 1982; Cover and Thomas 2006, chapter 10]
 """
@@ -34,6 +35,13 @@ def reach(quotas: Index, dimension: float) -> F64:
     """Of the distance of rows from the middle of their cell, the share at which so many centres of it lie."""
     explained: F64 = 1.0 - np.maximum(quotas, 1.0) ** (-2.0 / dimension)
     return np.sqrt(explained)
+
+
+def hubness(sizes: Index) -> float:
+    """How many times as often two rows share a seed as if all seeds had as many, from some rows of each."""
+    n = int(sizes.sum())
+    pairs = float(np.square(sizes, dtype=np.float64).sum()) - n
+    return len(sizes) * pairs / max(1.0, n * (n - 1.0))
 
 
 def apportion(shares: F64, total: int, capacities: F64) -> Index:

@@ -175,7 +175,14 @@ def check_low_rank(model: Any, case: Case) -> None:
     assert np.isfinite(model.reconstruct(case.rows())).all() and np.isfinite(model.transform(case.rows())).all()
     if worst_condition(full, case.n_clusters, case.D) < 1e6:
         wanted = full.score_samples(case.rows())
-        np.testing.assert_allclose(model.score_samples(case.rows()), wanted, rtol=1e-3, atol=1e-2)
+        slack = 1e-2 + rounding_of_coordinates(full, case)
+        np.testing.assert_allclose(model.score_samples(case.rows()), wanted, rtol=1e-3, atol=slack)
+
+
+def rounding_of_coordinates(full: Any, case: Case) -> float:
+    """What float32 rows lose of a squared distance when they are turned into other coordinates."""
+    unit = np.finfo(np.float32).eps * np.linalg.norm(exactly(case.rows()), axis=1).max()
+    return float(unit**2 / np.linalg.eigvalsh(full.covariances_).min()) if case.form == "float32" else 0.0
 
 
 @pytest.mark.parametrize("noise", ["diag", "tied_spherical"])

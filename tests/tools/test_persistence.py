@@ -80,8 +80,15 @@ def model_folder(tmp_path: Path) -> Path:
     return save(Toy(n_clusters=4).fit(), tmp_path / "model")
 
 
+def description(folder: Path) -> dict[str, Any]:
+    """What model.json says, without its own digest, as before there was one."""
+    document: dict[str, Any] = json.loads((folder / "model.json").read_text())
+    document.pop("sha256", None)
+    return document
+
+
 def rewrite(folder: Path, change: Any) -> None:
-    document = json.loads((folder / "model.json").read_text())
+    document = description(folder)
     change(document)
     (folder / "model.json").write_text(json.dumps(document))
 
@@ -96,7 +103,7 @@ def rewrite_arrays(folder: Path, change: Any) -> None:
     arrays = load_file(path)
     change(arrays)
     save_file(arrays, path)
-    document = json.loads((folder / "model.json").read_text())
+    document = description(folder)
     document["arrays"]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
     text = json.dumps(document)
     for name, array in arrays.items():
@@ -546,6 +553,22 @@ def test_a_half_copied_folder_is_refused(model_folder: Path, tmp_path: Path) -> 
         load(model_folder)
 
 
+@pytest.mark.parametrize("bit", range(8))
+def test_a_description_with_one_bit_changed_is_refused_or_says_the_same(model_folder: Path, bit: int) -> None:
+    path = model_folder / "model.json"
+    whole = path.read_bytes()
+    said = description(model_folder)
+    for at in range(bit, len(whole), 8):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << bit)]) + whole[at + 1 :])
+        try:
+            load(model_folder)
+        except DataError as error:
+            assert str(model_folder) in str(error)  # noqa: PT017  both ends are right
+        else:
+            changed = json.loads(path.read_text())
+            assert {name: changed[name] for name in said} == said
+
+
 @pytest.mark.parametrize("version", [-1, 0, True, 1.5, "2", None, [], {}])
 def test_a_format_version_is_a_whole_number_from_one_on(model_folder: Path, version: Any) -> None:
     rewrite(model_folder, lambda document: document.update(format_version=version))
@@ -720,6 +743,7 @@ def test_arrays_that_do_not_go_together_are_refused(copied: Any, model: str, arr
         ("kmeans", "parameters", "n_clusters", -5),
         ("kmeans", "parameters", "n_clusters", 5),
         ("kmeans", "parameters", "n_threads", 0),
+        ("kmeans", "parameters", "device", "auuo"),
         ("kmeans", "attributes", "n_features_in_", 2),
         ("kmeans", "attributes", "n_features_in_", "3"),
         ("kmeans", "attributes", "inertia_", "x"),
@@ -751,7 +775,7 @@ def test_values_that_do_not_go_together_are_refused(
 def test_an_attribute_that_predict_needs_is_missed_by_load(copied: Any, model: str) -> None:
     folder = copied(model)
     for name in ("cluster_centers_", "means_", "weights_", "covariances_", "posterior_", "prior_", "n_features_in_"):
-        document = json.loads((folder / "model.json").read_text())
+        document = description(folder)
         if name in document["attributes"]:
             gone = {key: value for key, value in document["attributes"].items() if key != name}
             (folder / "model.json").write_text(json.dumps({**document, "attributes": gone}))

@@ -16,7 +16,7 @@ from globular.algorithms.seeding.named import Start
 from globular.algorithms.steps import Step, mapped
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.inputs import Input, mean_variance
-from globular.estimators.parameters import Constraints
+from globular.estimators.parameters import DEVICE, Constraints
 from globular.estimators.running import warn_user
 from globular.estimators.starts import continues, starting_centers
 from globular.model.history import ITERATIONS, History
@@ -108,7 +108,7 @@ class KMeans(CentroidEstimator):
         "algorithm": [StrOptions({"auto", *ALGORITHMS, *NAMES_ELSEWHERE})],
         "quality": [StrOptions(set(QUALITIES))],
         "exact_labels": ["boolean"],
-        "device": [str],
+        "device": [DEVICE],
         "copy_x": ["boolean"],
     }
 

@@ -22,7 +22,7 @@ from globular.estimators.mixture_starts import STARTS, GivenStart, starting_mixt
 from globular.estimators.mixtures import Run, Starting
 from globular.estimators.nested_mixture import batch_bytes, first_batch, grows, truncated_start
 from globular.estimators.noisy_mixture import NoisyMixture
-from globular.estimators.parameters import POSITIVE, Constraints
+from globular.estimators.parameters import DEVICE, POSITIVE, Constraints
 from globular.estimators.stepwise import StepwiseMixture
 from globular.estimators.truncated_answers import likely_components
 from globular.estimators.variational_mixture import VariationalGaussianMixture
@@ -150,7 +150,7 @@ class GaussianMixture(IncompleteMixture, NoisyMixture, StepwiseMixture):
         "weights_init": [StrOptions({"equal"}), "array-like", None],
         "means_init": ["array-like", None],
         "precisions_init": ["array-like", POSITIVE, None],
-        "device": [str],
+        "device": [DEVICE],
     }
 
     def __init__(

@@ -27,12 +27,23 @@ class Number(Interval):
         return f"{super().__str__()}, not a boolean"
 
 
+class DeviceName(StrOptions):
+    """Where to compute; "torch-cpu", which is for tests, is not told."""
+
+    def is_satisfied_by(self, val: Any) -> bool:
+        return isinstance(val, str) and re.fullmatch(r"auto|cpu|cuda(:\d+)?|torch-cpu", val) is not None
+
+    def __str__(self) -> str:
+        return '"auto", "cpu", "cuda" or "cuda:N"'
+
+
 FROM_ZERO = Number(Integral, 0, None, closed="left")
 FROM_ONE = Number(Integral, 1, None, closed="left")
 NOT_NEGATIVE = Number(Real, 0, None, closed="left")
 POSITIVE = Number(Real, 0, None, closed="neither")
 SEED = Number(Integral, 0, 2**32 - 1, closed="both")
 AUTO = StrOptions({"auto"})
+DEVICE = DeviceName({"auto"})
 
 _TEXT = """
 init : {"auto", "k-means++", "plain k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \

@@ -17,7 +17,7 @@ from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.fitted import check_indices
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.memory import variational_bytes
-from globular.estimators.parameters import FROM_ONE, Constraints, Number
+from globular.estimators.parameters import DEVICE, FROM_ONE, Constraints, Number
 from globular.estimators.starts import starting_centers
 from globular.model.graph import Graph
 from globular.model.statistics import F64
@@ -85,7 +85,7 @@ class VariationalKMeans(CentroidEstimator):
         "n_random": [Number(Integral, 0, 15, closed="both")],
         "neighborhoods": [StrOptions({"estimated", "exhaustive"})],
         "exact_labels": ["boolean"],
-        "device": [str],
+        "device": [DEVICE],
     }
 
     def __init__(

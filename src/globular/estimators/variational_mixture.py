@@ -26,7 +26,7 @@ from globular.estimators.inputs import Input
 from globular.estimators.memory import mixture_bytes, variational_bytes
 from globular.estimators.mixture_starts import GivenStart, settled
 from globular.estimators.mixtures import N_CANDIDATES, Run, Starting
-from globular.estimators.parameters import FROM_ONE, Constraints
+from globular.estimators.parameters import DEVICE, FROM_ONE, Constraints
 from globular.estimators.starts import choose_centers
 from globular.estimators.truncated_answers import TruncatedAnswers, likely_components
 from globular.model.covariances import FAMILIES, SEPARABLE
@@ -136,7 +136,7 @@ callable, default="auto"
         "covariance_type": [StrOptions(set(FAMILIES))],
         "weights": [StrOptions({"learned", "equal"})],
         "init": [StrOptions(set(STARTS)), "array-like", callable],
-        "device": [str],
+        "device": [DEVICE],
     }
 
     def __init__(

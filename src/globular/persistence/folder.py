@@ -3,8 +3,8 @@
 A save puts the new arrays beside the old ones, then replaces ``model.json``, in one rename, and gives the arrays their
 usual name: before that rename the folder holds the old model, after it the new one, and whatever else lies there is not
 touched. The description names the place where its arrays have been written, and their digest: so a reader finds them at
-every moment, and one who was overtaken by a save reads again. Saves to the same folder wait for each other; each first
-finishes what an earlier one has left that was killed.
+every moment, and one who was overtaken by a save reads again. It ends with a digest of its own. Saves to the same
+folder wait for each other; each first finishes what an earlier one has left that was killed.
 """
 
 from __future__ import annotations
@@ -132,6 +132,9 @@ def read_document(folder: Path) -> dict[str, Any]:
     sections = [document.get(name) for name in names]
     if not (isinstance(document.get("class"), str) and all(isinstance(part, dict) for part in sections)):
         raise DataError(f"{path}: damaged (a section is missing); copy or save the model again")
+    written = document.pop("sha256", None)  # descriptions of before had none
+    if written is not None and written != _digest_of(document):
+        raise DataError(f"{path}: damaged (its digest differs); copy or save the model again")
     return document
 
 
@@ -139,6 +142,15 @@ def _read_json(path: Path) -> Any:
     if path.exists() and not path.is_file():  # a pipe would never end
         raise ValueError("not a file")
     return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+
+
+def _text_of(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def _digest_of(document: dict[str, Any]) -> str:
+    """Of the text, which is the same when it was read and is written again."""
+    return hashlib.sha256(_text_of(document)).hexdigest()
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -208,7 +220,7 @@ def _replace_model(document: dict[str, Any], arrays: Arrays, folder: Path, handl
             document["arrays"] = {"written_as": staged.name, "sha256": _write_safetensors(file, arrays)}
             _sync(file)
         with part.open("xb") as file:
-            file.write(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+            file.write(_text_of(document | {"sha256": _digest_of(document)}))
             _sync(file)
         _sync_folder(handle)  # the arrays have a name on disk before the description tells it
         part.replace(folder / JSON_NAME)

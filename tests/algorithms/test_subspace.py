@@ -181,7 +181,7 @@ def test_sparse_rows_are_searched_in_a_subspace(metric: str) -> None:
 
 
 def test_power_steps_share_the_columns_of_sparse_rows_until_there_are_coordinates() -> None:
-    X = sparse.random_array((300, 40), density=0.2, rng=np.random.default_rng(0)).tocsr()
+    X = sparse.random_array((300, 40), density=0.2, format="csr", random_state=np.random.default_rng(0))
     shard, basis = CpuShard(X), np.eye(40)[:, :3]
     work = PowerStep(Subspace(X.mean(axis=0), basis))
     first = shard.run(work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,7 @@ def test_exact_labels_are_those_of_predict(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_docs_of_a_parameter_say_where_labels_differ() -> None:
     for cls, parameter in zip(KMEANS, ("exact_labels", "exact_labels", "compute_labels"), strict=True):
-        description = cls.__doc__.split(f"    {parameter} : bool")[1].split(" : ")[0]
+        description = inspect.cleandoc(cls.__doc__).split(f"\n{parameter} : bool")[1].split(" : ")[0]
         assert "`predict`" in description and "`label_recall_`" in description, cls
 
 

@@ -189,8 +189,8 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
         draw = draw_small_cells if self._hurries else draw_cells
         cells = draw(shard, centers, np.random.default_rng(0)) if n_probes else None
         fixed, seconds = 2 * (time.perf_counter() - started), []
-        sizes = [max(1, min(data.n_rows // 16, size)) for size in TIMED_ROWS]
-        for size in (sizes[0], *sizes):  # the first time everything is slow
+        few, many = sizes = [max(1, min(data.n_rows // 16 * size // TIMED_ROWS[1], size)) for size in TIMED_ROWS]
+        for size in (few, *sizes):  # the first time everything is slow
             sample = shard.subset(np.linspace(0, data.n_rows - 1, size).astype(np.intp))
             started = time.perf_counter()
             if cells is not None:
@@ -198,7 +198,8 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
             if cells is None or not self._hurries:
                 sample.run(Assign(centers, ALL if cells is None else Probe(cells, n_probes), "labels"))
             seconds.append(time.perf_counter() - started)
-        return fixed + max(0.0, seconds[2] - seconds[1]) / max(1, sizes[1] - sizes[0]) * data.n_rows
+        per_row = max(0.0, seconds[2] - seconds[1]) / max(1, many - few)
+        return fixed + min(per_row, seconds[2] / many) * data.n_rows  # the difference of few rows may be chance
 
     def _warn_if_fewer(self) -> None:
         if not hasattr(self, "labels_") or not self.history_[-1].labels_all_rows:

@@ -40,7 +40,7 @@ PAPERS = {
 ITEMS = (
     Item("forster2018", "Table 2", ("table2",),
          "KDD and BIRCH are the paper's, five runs of each row as there; SONG (nine rows) is not to be had here: two "
-         "stand-ins for it, five runs of each, no bands. KDD G = 2: the authors' program starts otherwise than printed, "
+         "stand-ins for it, five runs, no bands. KDD G = 2: the authors' program starts otherwise than printed, "
          "and the paper's number lies between the two; BIRCH 64 × 64 5 + 1 is above for our tolerance", True),
     Item("forster2018", "Fig. 2", ("figure2",),
          "the paper's data, 100 runs as there. var-k-means-S G = 3 fails, and after the authors' program too; the "

@@ -167,9 +167,9 @@ _NEIGHBORS: Mapping[str, Values] = {
 }
 _MIXTURES: Mapping[str, Values] = {
     "backends.cpu.expect.pairs.LEADING": (0.0, 1.0),
-    "backends.cpu.expect.pairs.ROWS_AT_ONCE": (16, NEVER),
     "backends.cpu.expect.rows_of.ROWS_AT_ONCE": (16, NEVER),
     "backends.cpu.expect.rows_of.DRAWN_AT_ONCE": (16, NEVER),
+    "backends.cpu.expect.rows_of.PAIRED_AT_ONCE": (16, NEVER),
     "backends.cpu.expect.within.ROWS_PER_TASK": (16, NEVER),
     "backends.cpu.expect.blocks._BLOCK_ENTRIES": (64, 1 << 20),
     "backends.cpu.expect.blocks.SPAN_SUMS": (1 << 8, 1 << 28),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from globular.kernels.blas import add_symmetric, multiply_by_triangle
-from globular.kernels.compile import inline
+from globular.kernels.compile import inline, kernel
 
 TILE = 128
 """Rows whose differences are taken at once."""
@@ -108,3 +108,15 @@ def add_moments(differences: Any, m: int, form: Any, c: int, sums: Any, scatter:
                 scatter[c, min(d, last)] += away[k, d] * away[k, d]
     if whole:
         add_symmetric(form.symmetric, away, m, scatter, c)
+
+
+@kernel
+def mirror(
+    scatter: Any,  # IN/OUT (C, D, D): lower triangles become what the upper ones are
+) -> None:
+    """Whole matrices from what `add_moments` writes. O(C·D²)."""
+    C, D = scatter.shape[:2]
+    for c in range(C):
+        for d in range(D):
+            for e in range(d + 1, D):
+                scatter[c, e, d] = scatter[c, d, e]

@@ -34,6 +34,27 @@ class ShareSums(NamedTuple):
 
 
 @kernel
+def cut_stretches(
+    starts: Any,  # IN  (shares + 1,) chunks of share i are starts[i] … starts[i + 1] − 1
+    seen: Any,  # IN  (G, n) shares that each mixture sees
+    bounds: Any,  # IN  (G + 1,) its components
+    most: int,  # IN  chunks of a stretch
+    stretches: Any,  # OUT as many as there is room for
+) -> tuple[int, int]:
+    """Chunks of the shares that every mixture sees, cut where they are many; how many stretches and sums. O(both)."""
+    item = place = 0
+    for g in range(seen.shape[0]):
+        for i in seen[g]:
+            for first in range(starts[i], starts[i + 1], most):
+                if item < stretches.first.shape[0]:
+                    stretches.mixture[item], stretches.place[item] = g, place
+                    stretches.first[item], stretches.end[item] = first, min(first + most, starts[i + 1])
+                item += 1
+                place += bounds[g + 1] - bounds[g]
+    return item, place
+
+
+@kernel
 def expect_stretches(
     queue: Any,  # IN/OUT stretches not taken yet
     stretches: Any,  # IN

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import Floats, read_only
 from globular.kernels.blas import SYMMETRIC, TRIANGULAR
-from globular.kernels.differences import new_differences
+from globular.kernels.differences import mirror, new_differences
 from globular.kernels.expect import Tally, answer_spans, expect_spans, feature_spans
 from globular.kernels.joint import Block, Form, Observed
 from globular.kernels.queue import new_queue
@@ -140,8 +140,8 @@ class ChunkBlocks:
     @cached_property
     def form(self) -> Form:
         """As kernels take it, for single rows."""
-        T, D = len(self.tight), self.means.shape[1]
-        some = self.tight if T else slice(0)  # mostly there are none, and slices cost nothing
+        (C, D), T = self.means.shape, len(self.tight)
+        some = slice(T) if T in (0, C) else self.tight  # mostly none or all, and slices cost nothing
         factors = np.empty((T, 0))
         if not self.kind.separable:
             factors = self._mixture.each(self._mixture.factors)[some].reshape(T, D * D)
@@ -305,12 +305,10 @@ def statistics_of(total: Moments, n_distances: int) -> SoftStatistics:
 
 
 def expanded(scatter: F64, kind: ScatterKind, D: int) -> F64:
-    """Second moments as in `SoftStatistics`, of matrices from their upper triangles."""
-    T = len(scatter)
-    scatter = scatter.reshape(kind.shape(T, D))
-    if not kind.separable and T:
-        scatter = scatter + np.swapaxes(scatter, 1, 2)
-        np.einsum("tdd->td", scatter)[...] /= 2.0
+    """Second moments as in `SoftStatistics`; of matrices the lower triangles become what the upper ones are."""
+    scatter = scatter.reshape(kind.shape(len(scatter), D))
+    if not kind.separable:
+        mirror(scatter)
     return scatter
 
 

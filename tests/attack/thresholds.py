@@ -137,6 +137,8 @@ _BATCHES: Mapping[str, Values] = {
     "backends.cpu.assign.batch.DIRECT_SHARE": (0.0, 1.0),
     "backends.cpu.assign.batch.ROWS_PER_BLOCK": (16, NEVER),
     "backends.cpu.assign.votes.ROWS_PER_SUM": (16, NEVER),
+    "backends.cpu.assign.votes.PICKED_AT_ONCE": (16, NEVER),
+    "model.nested.DRAWN_AT_ONCE": (16, NEVER),
     "backends.many.batches.HELD_BYTES": (1 << 10, NEVER),
     "model.columns.COLUMNS_PER_TASK": (1, NEVER),
     "model.votes.ENTRIES_PER_TASK": (16, NEVER),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from globular.kernels.blas import add_symmetric, multiply_by_triangle
-from globular.kernels.compile import inline, kernel
+from globular.kernels.compile import inline
 
 TILE = 128
 """Rows whose differences are taken at once."""
@@ -110,13 +110,11 @@ def add_moments(differences: Any, m: int, form: Any, c: int, sums: Any, scatter:
         add_symmetric(form.symmetric, away, m, scatter, c)
 
 
-@kernel
-def mirror(
-    scatter: Any,  # IN/OUT (C, D, D): lower triangles become what the upper ones are
-) -> None:
-    """Whole matrices from what `add_moments` writes. O(C·D²)."""
-    C, D = scatter.shape[:2]
-    for c in range(C):
+@inline
+def mirror(scatter: Any, form: Any) -> None:
+    """Whole matrices from the upper triangles that `add_moments` writes. O(C·D²)."""
+    D = form.means.shape[1] if form.factors.shape[1] else 0
+    for c in range(scatter.shape[0]):
         for d in range(D):
             for e in range(d + 1, D):
-                scatter[c, e, d] = scatter[c, d, e]
+                scatter[c, e * D + d] = scatter[c, d * D + e]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from globular.kernels.compile import inline, kernel
-from globular.kernels.differences import TILE, add_moments, find_lengths, put_difference
+from globular.kernels.differences import TILE, add_moments, find_lengths, mirror, put_difference
 from globular.kernels.expect import find_largest, weight_of
 from globular.kernels.joint import exponential, joint_block, load_features
 from globular.kernels.queue import take_number
@@ -178,6 +178,7 @@ def pair_spans(
                     block.values[p] *= weight
             add_pairs(x, scales, pairs, form, block, raw, sums, scatter)
             first = last
+        mirror(scatter, form)
         span = take_number(queue)
 
 

@@ -29,7 +29,7 @@ class ShareSums(NamedTuple):
 
     counts: Any  # (P, 1)
     sums: Any  # (P, D) about the means
-    scatter: Any  # (P, S), or (P, D²) of which upper triangles are written
+    scatter: Any  # (P, S), or (P, D²) where it is whole matrices
     totals: Any  # (I, 2) Σ w log p(x), Σ w; of stretches, or of mixtures
 
 

@@ -21,12 +21,11 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import Floats, read_only
 from globular.kernels.blas import SYMMETRIC, TRIANGULAR
-from globular.kernels.differences import mirror, new_differences
+from globular.kernels.differences import new_differences
 from globular.kernels.expect import Tally, answer_spans, expect_spans, feature_spans
 from globular.kernels.joint import Block, Form, Observed
 from globular.kernels.queue import new_queue
 from globular.model.chunks import Chunks, ShareRule
-from globular.model.covariances import ScatterKind
 from globular.model.covariances.scatter import CANCELLATION_LIMIT
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics
@@ -276,7 +275,8 @@ class ChunkBlocks:
     def total(self, tally: Tally, n_threads: int) -> Moments:
         """The sums of all spans, in their order."""
         raw, sums, scatter, (bound, weight) = (add_in_order(each, n_threads) for each in tally)
-        return Moments(raw, sums, expanded(scatter, self.kind, sums.shape[1]), float(bound), float(weight))
+        scatter = scatter.reshape(self.kind.shape(*sums.shape))
+        return Moments(raw, sums, scatter, float(bound), float(weight))
 
     def statistics(self, total: Moments, n_chunks: int) -> SoftStatistics:
         """What the moments of `n_chunks` chunks say about the means of the mixture."""
@@ -302,14 +302,6 @@ def statistics_of(total: Moments, n_distances: int) -> SoftStatistics:
     return SoftStatistics(
         total.raw[:, -1].copy(), total.tight_sums, total.tight_scatter, total.bound, total.weight, n_distances
     )
-
-
-def expanded(scatter: F64, kind: ScatterKind, D: int) -> F64:
-    """Second moments as in `SoftStatistics`; of matrices the lower triangles become what the upper ones are."""
-    scatter = scatter.reshape(kind.shape(len(scatter), D))
-    if not kind.separable:
-        mirror(scatter)
-    return scatter
 
 
 def add_in_order(parts: F64, n_threads: int) -> F64:

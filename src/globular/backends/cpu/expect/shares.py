@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from globular.backends.cpu.expect.blocks import ChunkBlocks, block_size, expanded
+from globular.backends.cpu.expect.blocks import ChunkBlocks, block_size
 from globular.backends.cpu.rows import read_only
 from globular.backends.cpu.shard import CpuShard
 from globular.kernels import shares as kernels
@@ -48,7 +48,7 @@ def expect_shares(shard: CpuShard, work: ExpectShares) -> WithinStatistics:
     on_all_threads(call, min(worth_waking(shard.n_threads, seconds), max(1, len(stretches.first))))
     kernels.add_stretches(stretches, work.bounds, found, total)
     likelihoods, weights = total.totals[:, 0], total.totals[:, 1]
-    scatter = expanded(total.scatter, kind, D)
+    scatter = total.scatter.reshape(kind.shape(C, D))
     parts = SoftStatistics(
         total.counts[:, 0], total.sums, scatter, float(likelihoods.sum()), float(weights.sum()), n_distances
     )

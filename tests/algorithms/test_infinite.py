@@ -32,6 +32,7 @@ from globular.algorithms.infinite.run import VariationalRun
 from globular.algorithms.infinite.tree_partition import Worth, hard_free_energy
 from globular.algorithms.steps import Step, result_of
 from globular.backends.cpu import CpuShard
+from globular.backends.cpu.expect import rows_of
 from globular.backends.cpu.expect.remembered import MARGIN, Kept
 from globular.backends.many.split import SplitShard
 from globular.backends.tree import expect as tree_expect
@@ -41,7 +42,7 @@ from globular.model.dirichlet import InfiniteMixture
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.observations import Moments
 from globular.model.search import Search
-from globular.model.statistics import SoftStatistics
+from globular.model.statistics import Claim, SoftStatistics
 from globular.model.sticks import StickPrior
 from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
@@ -59,6 +60,7 @@ from globular.seam.tree_passes import (
     Plant,
     TakeCells,
 )
+from globular.threads import how_many
 from reference import expect as reference
 
 Matrix = NDArray[np.float64]
@@ -272,6 +274,30 @@ def test_claims_are_responsibilities(weighted: bool) -> None:
         np.testing.assert_array_equal(claim.weights, other.weights)
 
 
+@pytest.mark.parametrize("rates", [[1.0, 1.0], [0.3, 0.7]])
+def test_what_components_draw_depends_neither_on_spans_nor_on_threads(
+    rates: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, _ = blobs(n=900, C=8, D=3, apart=5.0)
+    weights = np.random.default_rng(0).uniform(size=len(rows))
+    mixture = isotropic_mixture(rows[:8], 1.5, "full")
+    work = RowsOf(mixture, np.array([5, 0]), np.array(rates), 0, remembered=True)
+
+    def claims(n_threads: int) -> list[Claim]:
+        shard = CpuShard(rows, weights, n_threads=n_threads)
+        shard.run(Expect(mixture, Remembered(renew=True)))
+        return shard.run(work)
+
+    wanted = claims(1)
+    assert min(len(claim.rows) for claim in wanted) > 30
+    for name in ("PAIRED_AT_ONCE", "DRAWN_AT_ONCE"):
+        monkeypatch.setattr(rows_of, name, 64)
+    monkeypatch.setattr(how_many, "WAKING", 1e-12)
+    for one, other in zip(wanted, claims(3), strict=True):
+        np.testing.assert_array_equal(one.rows, other.rows)
+        np.testing.assert_array_equal(one.weights, other.weights)
+
+
 @pytest.mark.parametrize("kind", [*KINDS, "tied_spherical"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_rows_that_remember_their_components_lose_nothing_that_matters(kind: str, weighted: bool) -> None:
@@ -314,7 +340,7 @@ def test_a_look_that_begins_with_some_of_the_columns_keeps_what_matters(dtype: s
     assert remembered is not None
     kept = np.zeros(exact.shape, dtype=bool)
     pairs = remembered.pairs
-    kept[np.repeat(pairs.rows, pairs.sizes), pairs.components] = True
+    kept[np.repeat(pairs.rows, np.diff(pairs.starts)), pairs.components] = True
     np.testing.assert_array_equal(kept, exact >= exact.max(axis=1, keepdims=True) - MARGIN)
     assert 1.1 * len(rows) < kept.sum() < 0.3 * kept.size  # a trivial answer would not do
     again = shard.run(Expect(mixture, Remembered(renew=False)))

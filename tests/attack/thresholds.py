@@ -137,6 +137,8 @@ _BATCHES: Mapping[str, Values] = {
     "backends.cpu.assign.batch.DIRECT_SHARE": (0.0, 1.0),
     "backends.cpu.assign.batch.ROWS_PER_BLOCK": (16, NEVER),
     "backends.cpu.assign.votes.ROWS_PER_SUM": (16, NEVER),
+    "backends.cpu.assign.votes.PICKED_AT_ONCE": (16, NEVER),
+    "model.nested.DRAWN_AT_ONCE": (16, NEVER),
     "backends.many.batches.HELD_BYTES": (1 << 10, NEVER),
     "model.columns.COLUMNS_PER_TASK": (1, NEVER),
     "model.votes.ENTRIES_PER_TASK": (16, NEVER),
@@ -167,9 +169,9 @@ _NEIGHBORS: Mapping[str, Values] = {
 }
 _MIXTURES: Mapping[str, Values] = {
     "backends.cpu.expect.pairs.LEADING": (0.0, 1.0),
-    "backends.cpu.expect.pairs.ROWS_AT_ONCE": (16, NEVER),
     "backends.cpu.expect.rows_of.ROWS_AT_ONCE": (16, NEVER),
     "backends.cpu.expect.rows_of.DRAWN_AT_ONCE": (16, NEVER),
+    "backends.cpu.expect.rows_of.PAIRED_AT_ONCE": (16, NEVER),
     "backends.cpu.expect.within.ROWS_PER_TASK": (16, NEVER),
     "backends.cpu.expect.blocks._BLOCK_ENTRIES": (64, 1 << 20),
     "backends.cpu.expect.blocks.SPAN_SUMS": (1 << 8, 1 << 28),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import betaln, digamma, gammaln, logsumexp
 
-from globular.model.sticks import StickPrior, Sticks
+from globular.model.sticks import StickPrior, Sticks, sticks_of_groups
 from reference import infinite as reference
 
 COUNTS = np.array([40.0, 11.0, 7.0, 0.5])
@@ -112,3 +112,17 @@ def test_the_posterior_of_a_concentration_is_the_best_one(
     held = (counts_ * sticks.log_weights).sum() + tail * sticks.log_rests[:n].sum() * (not closed)
     if not closed:
         assert own - held == pytest.approx(best, rel=1e-9, abs=1e-7)
+
+
+@pytest.mark.parametrize("discount", [0.0, 0.3])
+def test_sticks_of_groups_are_those_of_each_by_itself(discount: float) -> None:
+    random = np.random.default_rng(0)
+    bounds, before, behind = np.array([0, 1, 4, 6]), np.array([2, 0, 5]), np.array([3.0, 0.0, 40.0])
+    counts, alpha = random.gamma(2.0, 10.0, size=6), StickPrior(1.0, 1.5, discount)
+    found = sticks_of_groups(alpha, counts, bounds, before, behind)
+    for g in range(3):
+        some = slice(bounds[g], bounds[g + 1])
+        sticks = Sticks.from_counts(alpha.behind(int(before[g])), counts[some], behind[g])
+        np.testing.assert_allclose(found.log_weights[some], sticks.log_weights, rtol=1e-12)
+        wanted = sticks.divergences().sum() - behind[g] * sticks.log_rests.sum()
+        np.testing.assert_allclose(found.divergences[g], wanted, rtol=1e-12)

@@ -108,3 +108,13 @@ def add_moments(differences: Any, m: int, form: Any, c: int, sums: Any, scatter:
                 scatter[c, min(d, last)] += away[k, d] * away[k, d]
     if whole:
         add_symmetric(form.symmetric, away, m, scatter, c)
+
+
+@inline
+def mirror(scatter: Any, form: Any) -> None:
+    """Whole matrices from the upper triangles that `add_moments` writes. O(C·D²)."""
+    D = form.means.shape[1] if form.factors.shape[1] else 0
+    for c in range(scatter.shape[0]):
+        for d in range(D):
+            for e in range(d + 1, D):
+                scatter[c, e * D + d] = scatter[c, d * D + e]

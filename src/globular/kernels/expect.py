@@ -12,7 +12,7 @@ import numpy as np
 
 from globular.kernels.blas import add_product
 from globular.kernels.compile import inline, kernel
-from globular.kernels.differences import TILE, add_moments, put_difference
+from globular.kernels.differences import TILE, add_moments, mirror, put_difference
 from globular.kernels.joint import joint_block, load_features, per_weight, scale_lines, softmax_block
 from globular.kernels.queue import take_number
 
@@ -25,7 +25,7 @@ class Tally(NamedTuple):
 
     raw: Any  # (spans, C, W) sums of the features
     tight_sums: Any  # (spans, T, D) of tight components about their means
-    tight_scatter: Any  # (spans, T, S), or (spans, T, D²) of which upper triangles are written
+    tight_scatter: Any  # (spans, T, S), or (spans, T, D²) where it is whole matrices
     totals: Any  # (spans, 2) Σ w log p(x), Σ w
 
 
@@ -159,6 +159,7 @@ def expect_some(
         for i in range(n):
             totals[0] += weight_of(counted, begin + i) * block.densities[i]
             totals[1] += weight_of(counted, begin + i)
+    mirror(scatter, form)
 
 
 @kernel

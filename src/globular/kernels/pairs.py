@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from globular.kernels.compile import inline, kernel
-from globular.kernels.differences import TILE, add_moments, find_lengths, put_difference
+from globular.kernels.differences import TILE, add_moments, find_lengths, mirror, put_difference
 from globular.kernels.expect import find_largest, weight_of
 from globular.kernels.joint import exponential, joint_block, load_features
 from globular.kernels.queue import take_number
@@ -178,6 +178,7 @@ def pair_spans(
                     block.values[p] *= weight
             add_pairs(x, scales, pairs, form, block, raw, sums, scatter)
             first = last
+        mirror(scatter, form)
         span = take_number(queue)
 
 
@@ -258,7 +259,7 @@ def look_spans(
     best: Any,  # scratch (B,) int64
     chosen: Any,  # scratch (B,) int64
     masks: Any,  # OUT (N, ⌈C / 64⌉) uint64: a bit for every component that matters
-    counts: Any,  # OUT (N,) their number
+    sizes: Any,  # OUT (spans, 4): pairs; rows that have several, and their pairs; rows that have none
 ) -> None:
     """Which components matter to each row. O(N·C·S)."""
     N, B = observed.x.shape[0], leading_block.features.shape[0]
@@ -266,103 +267,65 @@ def look_spans(
     span = take_number(queue)
     while span * rows_per_span < N:
         end = min(N, (span + 1) * rows_per_span)
+        sizes[span] = 0
         for first in range(span * rows_per_span, end, B):
             n = min(B, end - first)
             joint_block(observed, first, n, leading, True, leading_block, leading_block.joint)
             if leading.offset.shape[0] < observed.x.shape[1]:
                 settle_bounds(observed, first, n, form, margin, block, best, chosen)
             find_largest(leading_block.joint, n, leading_block.largest, best)
-            for i in range(n):
-                counts[first + i] = 0
-                for word in range(masks.shape[1]):
-                    masks[first + i, word] = 0
+            counts = chosen[:n]
+            counts[:] = 0
+            masks[first : first + n] = 0
             for c in range(C):
                 line, bit = leading_block.joint[c], np.uint64(1) << np.uint64(c & 63)
                 for i in range(n):
                     if line[i] >= leading_block.largest[i] - margin.nats:
                         masks[first + i, c >> 6] |= bit
-                        counts[first + i] += 1
+                        counts[i] += 1
+            for i in range(n):
+                sizes[span, 0] += counts[i]
+                if counts[i] > 1:
+                    sizes[span, 1] += 1
+                    sizes[span, 2] += counts[i]
+                sizes[span, 3] += counts[i] == 0
         span = take_number(queue)
 
 
 @kernel
-def list_components(
+def list_pairs(
     queue: Any,  # IN/OUT spans not taken yet
     rows_per_span: int,  # IN
-    masks: Any,  # IN  (N, ⌈C / 64⌉)
-    starts: Any,  # IN  (N + 1,)
-    components: Any,  # OUT (P,) of every row, ascending
+    masks: Any,  # IN  (N, ⌈C / 64⌉), a bit at least for every row
+    before: Any,  # IN  (spans, ≥ 3): pairs, rows that have several, and their pairs, of the spans before
+    everyone: Any,  # OUT the pairs of all rows
+    several: Any,  # OUT of those that have several
+    single: Any,  # OUT of those that have one
 ) -> None:
-    """Components that matter, one row after the other. O(N·C)."""
+    """Components that matter, ascending, one row after the other; the first of all starts is left to others. O(N·C)."""
     N = masks.shape[0]
     span = take_number(queue)
     while span * rows_per_span < N:
+        p, r, at = before[span, 0], before[span, 1], before[span, 2]
         for i in range(span * rows_per_span, min(N, (span + 1) * rows_per_span)):
-            p = starts[i]
+            begin = p
             for word in range(masks.shape[1]):
                 bits, c = masks[i, word], 64 * word
                 while bits:
                     if bits & np.uint64(1):
-                        components[p] = c
+                        everyone.components[p] = c
                         p += 1
                     bits >>= np.uint64(1)
                     c += 1
-        span = take_number(queue)
-
-
-@kernel
-def pick_components(
-    queue: Any,  # IN/OUT spans not taken yet
-    rows_per_span: int,  # IN
-    pairs: Any,  # IN
-    chosen: Any,  # IN  (R,) rows of the list
-    starts: Any,  # IN  (R + 1,)
-    components: Any,  # OUT (P,) of those rows
-) -> None:
-    """The pairs of some rows. O(pairs)."""
-    n = chosen.shape[0]
-    span = take_number(queue)
-    while span * rows_per_span < n:
-        for r in range(span * rows_per_span, min(n, (span + 1) * rows_per_span)):
-            begin = pairs.starts[chosen[r]]
-            for k in range(starts[r + 1] - starts[r]):
-                components[starts[r] + k] = pairs.components[begin + k]
-        span = take_number(queue)
-
-
-@kernel
-def mark_drawn(
-    queue: Any,  # IN/OUT spans not taken yet
-    rows_per_span: int,  # IN
-    pairs: Any,  # IN
-    drawn: Any,  # IN  (N,) a number in [0, 1) of every row
-    rates: Any,  # IN  (C,)
-    is_drawn: Any,  # OUT (R,) whether one of the components of a row has a rate above its number
-) -> None:
-    """Rows that components draw. O(pairs)."""
-    n = pairs.numbers.shape[0]
-    span = take_number(queue)
-    while span * rows_per_span < n:
-        for r in range(span * rows_per_span, min(n, (span + 1) * rows_per_span)):
-            largest = 0.0
-            for p in range(pairs.starts[r], pairs.starts[r + 1]):
-                largest = max(largest, rates[pairs.components[p]])
-            is_drawn[r] = drawn[pairs.numbers[r]] < largest
-        span = take_number(queue)
-
-
-@kernel
-def list_owners(
-    queue: Any,  # IN/OUT spans not taken yet
-    rows_per_span: int,  # IN
-    pairs: Any,  # IN
-    owners: Any,  # OUT (P,) the row of each
-) -> None:
-    """Rows, each as often as it has pairs. O(pairs)."""
-    n = pairs.numbers.shape[0]
-    span = take_number(queue)
-    while span * rows_per_span < n:
-        for r in range(span * rows_per_span, min(n, (span + 1) * rows_per_span)):
-            for p in range(pairs.starts[r], pairs.starts[r + 1]):
-                owners[p] = pairs.numbers[r]
+            everyone.numbers[i], everyone.starts[i + 1] = i, p
+            if p - begin > 1:
+                for k in range(begin, p):
+                    several.components[at] = everyone.components[k]
+                    at += 1
+                several.numbers[r], several.starts[r + 1] = i, at
+                r += 1
+            else:
+                alone = i - r
+                single.numbers[alone], single.starts[alone + 1] = i, alone + 1
+                single.components[alone] = everyone.components[begin]
         span = take_number(queue)

@@ -29,8 +29,29 @@ class ShareSums(NamedTuple):
 
     counts: Any  # (P, 1)
     sums: Any  # (P, D) about the means
-    scatter: Any  # (P, S), or (P, D²) of which upper triangles are written
+    scatter: Any  # (P, S), or (P, D²) where it is whole matrices
     totals: Any  # (I, 2) Σ w log p(x), Σ w; of stretches, or of mixtures
+
+
+@kernel
+def cut_stretches(
+    starts: Any,  # IN  (shares + 1,) chunks of share i are starts[i] … starts[i + 1] − 1
+    seen: Any,  # IN  (G, n) shares that each mixture sees
+    bounds: Any,  # IN  (G + 1,) its components
+    most: int,  # IN  chunks of a stretch
+    stretches: Any,  # OUT as many as there is room for
+) -> tuple[int, int]:
+    """Chunks of the shares that every mixture sees, cut where they are many; how many stretches and sums. O(both)."""
+    item = place = 0
+    for g in range(seen.shape[0]):
+        for i in seen[g]:
+            for first in range(starts[i], starts[i + 1], most):
+                if item < stretches.first.shape[0]:
+                    stretches.mixture[item], stretches.place[item] = g, place
+                    stretches.first[item], stretches.end[item] = first, min(first + most, starts[i + 1])
+                item += 1
+                place += bounds[g + 1] - bounds[g]
+    return item, place
 
 
 @kernel

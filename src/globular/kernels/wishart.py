@@ -26,6 +26,12 @@ def digamma(x: float) -> float:
     return found + math.log(x) - 0.5 / x - series
 
 
+@inline
+def log_beta(a: float, b: float) -> float:
+    """log B(a, b)."""
+    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+
+
 @kernel
 def invert_lower(
     lower: Any,  # IN  (C, D, D) lower triangular
@@ -104,11 +110,40 @@ def stick_terms(
     terms: Any,  # OUT (3, T): E[log v], E[log(1 − v)], KL(q_v ‖ p_v)
 ) -> None:
     """Eqs. 14 and 15, and what the sticks have of Eq. 8. O(T)."""
-    log_prior = math.lgamma(alpha) + math.lgamma(beta) - math.lgamma(alpha + beta)
+    log_prior = log_beta(alpha, beta)
     for i in range(len(first)):
         a, b = first[i], second[i]
         whole = digamma(a + b)
         length, rest = digamma(a) - whole, digamma(b) - whole
-        log_beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
         terms[0, i], terms[1, i] = length, rest
-        terms[2, i] = log_prior - log_beta + (a - alpha) * length + (b - beta) * rest
+        terms[2, i] = log_prior - log_beta(a, b) + (a - alpha) * length + (b - beta) * rest
+
+
+@kernel
+def group_sticks(
+    counts: Any,  # IN  (T,) of the components of all groups
+    bounds: Any,  # IN  (G + 1,) those of group g are bounds[g] … bounds[g + 1] − 1
+    before: Any,  # IN  (G,) sticks before each group
+    behind: Any,  # IN  (G,) what the components behind it hold
+    alpha: float,  # IN  of the prior
+    beta: float,  # IN
+    discount: float,  # IN  what β grows by from stick to stick
+    log_weights: Any,  # OUT (T,) E[log π_i]
+    divergences: Any,  # OUT (G,) Σ KL(q_{v_i} ‖ p_v), less what the sticks leave to those behind
+) -> None:
+    """Sticks of every group by itself. O(T)."""
+    for g in range(behind.shape[0]):
+        beyond = 0.0
+        for i in range(bounds[g + 1] - 1, bounds[g] - 1, -1):
+            log_weights[i] = behind[g] + beyond  # for the moment
+            beyond += counts[i]
+        rests = divergence = 0.0
+        for i in range(bounds[g], bounds[g + 1]):
+            prior = beta + discount * (before[g] + i - bounds[g] + 1)
+            a, b = alpha + counts[i], prior + log_weights[i]
+            whole = digamma(a + b)
+            length, rest = digamma(a) - whole, digamma(b) - whole
+            divergence += log_beta(alpha, prior) - log_beta(a, b) + (a - alpha) * length + (b - prior) * rest
+            log_weights[i] = length + rests
+            rests += rest
+        divergences[g] = divergence - behind[g] * rests

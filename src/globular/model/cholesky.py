@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from globular.model.statistics import F64
@@ -18,8 +20,8 @@ def with_factors(matrices: F64, least: F64) -> tuple[F64, F64]:
     """
     try:
         # on matrices this small threads only wait for each other
-        lower = np.asarray(single_threaded_blas(np.linalg.cholesky)(matrices), dtype=np.float64)
-        if np.all(_pivots(lower) >= _EPS * matrices.shape[1] * np.diagonal(matrices, axis1=1, axis2=2)):
+        lower: F64 = single_threaded_blas.run(partial(np.linalg.cholesky, matrices))
+        if (_pivots(lower) >= _EPS * matrices.shape[1] * _diagonals(matrices)).all():
             return matrices, lower
     except np.linalg.LinAlgError:
         pass
@@ -46,4 +48,8 @@ def _lifted(matrix: F64, least: F64) -> tuple[F64, F64]:
 
 def _pivots(lower: F64) -> F64:
     """What is left of the diagonal of a matrix, or of several, when the rows above are taken away."""
-    return np.diagonal(lower, axis1=-2, axis2=-1) ** 2
+    return _diagonals(lower) ** 2
+
+
+def _diagonals(matrices: F64) -> F64:
+    return np.einsum("...dd->...d", matrices)

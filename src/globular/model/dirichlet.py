@@ -62,10 +62,10 @@ class InfiniteMixture(Generic[P]):
 
     def log_predictive(self, rows: F64) -> F64:
         """log p(x | X), Eq. 10, (N,); the bracket taken under q so that the weights sum to one."""
-        weights, densities = self.sticks.weights, self.posterior.log_predictive(rows)
         with np.errstate(divide="ignore"):
-            joint = densities + np.log(weights)
+            joint = self.posterior.log_predictive(rows).T + np.log(self.sticks.weights)[:, None]
             if not self.sticks.closed:
-                beyond = self.tail.log_predictive(rows) + np.log(self.sticks.remainder)
-                joint = np.hstack([joint, beyond])
-        return np.logaddexp.reduce(joint, axis=1)
+                joint = np.vstack([joint, self.tail.log_predictive(rows).T + np.log(self.sticks.remainder)])
+            top = joint.max(axis=0)
+            joint -= np.where(np.isfinite(top), top, 0.0)
+            return top + np.log(np.exp(joint, out=joint).sum(axis=0))

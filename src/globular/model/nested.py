@@ -11,6 +11,12 @@ from globular.model.cells import CenterCells
 from globular.model.columns import Ballots
 from globular.model.groups import CenterGroups
 from globular.model.statistics import F64, I64, Additive
+from globular.threads import even_ranges, run_all, worth_waking
+
+DRAWN_AT_ONCE = 1 << 15
+"""Positions of a random order that a thread looks up at once."""
+SECONDS_PER_RUN = 1e-8
+"""Of such a position, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +50,20 @@ class Batch:
         """The same batch for a shard whose row 0 is row `first` of the whole data."""
         return replace(self, first=first)
 
-    def rows(self, n: int) -> I64:
+    def rows(self, n: int, n_threads: int = 1) -> I64:
         """The rows of the batch among the shard's n rows, ascending, in the shard's own numbers."""
         if self.is_full:
             return np.arange(n, dtype=np.int64)
         n_runs = -(-self.n_rows // self.run)
         begin = -(-self.begin // self.run)
         runs = np.empty(max(0, min(-(-self.size // self.run), n_runs) - begin), dtype=np.int64)
-        random_order(np.uint64(self.seed), n_runs, begin, max(8, (n_runs - 1).bit_length()), runs)
+        seed, n_bits = np.uint64(self.seed), max(8, (n_runs - 1).bit_length())
+
+        def draw(span: tuple[int, int]) -> None:
+            random_order(seed, n_runs, begin + span[0], n_bits, runs[slice(*span)])
+
+        threads = worth_waking(n_threads, SECONDS_PER_RUN * len(runs))
+        run_all(draw, even_ranges(len(runs), DRAWN_AT_ONCE), threads, calls_blas=False)
         rows = runs if self.run == 1 else (runs[:, None] * self.run + np.arange(self.run)).ravel()
         rows = rows - self.first
         rows = rows[(rows >= 0) & (rows < min(n, self.n_rows - self.first))]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -28,16 +29,22 @@ class Additive:
         return type(self)(*(None if one is None else one + two for one, two in pairs))
 
 
+@cache
+def _names(record: type) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(record))
+
+
 def joined(parts: Sequence[Record]) -> Record:
     """A record with the arrays of all parts, one below the other; what is not an array is that of the first."""
-    columns = zip(*([getattr(part, item.name) for item in fields(part)] for part in parts), strict=True)  # type: ignore[arg-type]
-    return type(parts[0])(*(np.concatenate(of) if isinstance(of[0], np.ndarray) else of[0] for of in columns))
+    kind = type(parts[0])
+    columns = ([getattr(part, name) for part in parts] for name in _names(kind))  # type: ignore[arg-type]
+    return kind(*[np.concatenate(of) if isinstance(of[0], np.ndarray) else of[0] for of in columns])
 
 
 def picked(record: Record, which: Any) -> Record:
     """A record with those entries of every array; what is not an array stays."""
-    values = (getattr(record, item.name) for item in fields(record))  # type: ignore[arg-type]
-    return type(record)(*(value[which] if isinstance(value, np.ndarray) else value for value in values))
+    values = [getattr(record, name) for name in _names(type(record))]  # type: ignore[arg-type]
+    return type(record)(*[value[which] if isinstance(value, np.ndarray) else value for value in values])
 
 
 class PairStatistics:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import betaln, digamma, gammaln
 
-from globular.kernels.wishart import stick_terms
+from globular.kernels.wishart import group_sticks, stick_terms
 from globular.model.statistics import F64, I64
 from globular.threads import cached_property
 
@@ -171,25 +171,10 @@ def sticks_of_groups(alpha: StickPrior, counts: F64, bounds: I64, before: I64, b
 
     `before` are the sticks before each group, and `behind` is what the components behind it hold, (G,) each.
     """
-    sizes = np.diff(bounds)
-    group = np.repeat(np.arange(len(sizes)), sizes)
-    place = np.arange(len(counts)) - bounds[group]
-
-    def summed(values: F64, *, backwards: bool) -> F64:
-        """What the others of its group that come after each (or before it) add up to."""
-        table, found = np.zeros((2, len(sizes), int(sizes.max())))
-        at = sizes[group] - 1 - place if backwards else place
-        table[group, at] = values
-        np.cumsum(table[:, :-1], axis=1, out=found[:, 1:])
-        return found[group, at]
-
-    beyond = behind[group] + summed(counts, backwards=True)
-    a, b = float(alpha.first - alpha.discount), float(alpha.second)
-    later = alpha.discount * (alpha.n_before + before[group] + place + 1.0) if alpha.discount else 0.0
-    terms = _terms(a + counts, b + later + beyond, a, b + later)
-    log_weights = terms[0] + summed(terms[1], backwards=False)
-    divergences, rests = (np.add.reduceat(each, bounds[:-1]) for each in (terms[2], terms[1]))
-    return GroupSticks(log_weights, divergences - behind * rests)
+    log_weights, divergences = np.empty(len(counts)), np.empty(len(before))
+    prior = float(alpha.first - alpha.discount), float(alpha.second), float(alpha.discount)
+    group_sticks(counts, bounds, alpha.n_before + before, behind, *prior, log_weights, divergences)
+    return GroupSticks(log_weights, divergences)
 
 
 def _terms(first: F64, second: F64, a: F64 | float, b: F64 | float) -> F64:

@@ -245,7 +245,7 @@ class MatrixPosterior(GaussianPosterior):
         constants = gammaln(half) - gammaln(half - 0.5 * D)
         constants -= 0.5 * (D * np.log(np.pi * ratio) + self._log_determinants())
         whitened = (rows - self.m[:, None]) @ np.swapaxes(self._inverse_lower, 1, 2)
-        spread = np.log1p((whitened**2).sum(axis=2) / ratio[:, None])
+        spread = np.log1p(np.einsum("cnd,cnd->cn", whitened, whitened) / ratio[:, None])
         return (constants[:, None] - half[:, None] * spread).T
 
     def draw(self, component: int, n: int, random: np.random.RandomState) -> F64:

@@ -26,25 +26,37 @@ _PER_COMPONENT = "spherical", "diag", "full"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Group:
-    """Some components that share what others hold."""
+class Groups:
+    """Components one behind the other, of groups that each share what others hold."""
 
     moments: Moments
-    seen: tuple[int, ...]
-    """The shares of the data that they are seen on; as many for all groups."""
-    before: int = 0
-    """Components before them."""
-    behind: float = 0.0
-    """What the components behind them hold."""
+    bounds: I64
+    """Those of group g are bounds[g] … bounds[g + 1] − 1."""
+    seen: I64
+    """The shares of the data that each is seen on, (G, n)."""
+    before: I64
+    """Components before each of them, (G,)."""
+    behind: F64
+    """What the components behind each of them hold, (G,)."""
+
+    @classmethod
+    def of(cls, moments: list[Moments], seen: I64, before: I64, behind: F64) -> Groups:
+        """Of the components of every group."""
+        return cls(joined(moments), running([len(each) for each in moments]), seen, before, behind)
 
 
 class Measured(NamedTuple):
-    """What a pass tells of a group."""
+    """What a pass tells of groups."""
 
-    free_energy: float
-    """The terms of F that its components have a part in."""
+    free_energies: F64
+    """The terms of F that their components have a part in, (G,)."""
     updated: Moments
-    """What the pass makes of them, the largest first."""
+    """What the pass makes of the components, the largest of a group first."""
+
+    def each(self, groups: Groups) -> list[tuple[float, Moments]]:
+        """The same of every group."""
+        parts = (self.updated.take(some) for some in _slices(groups.bounds))
+        return list(zip(self.free_energies.tolist(), parts, strict=True))
 
 
 class Energies:
@@ -53,53 +65,51 @@ class Energies:
     def __init__(self, shares: Shares, prior: Prior, alpha: StickPrior) -> None:
         self.shares, self._prior, self._alpha = shares, prior, alpha._replace(gamma=None)
 
-    def measure(self, groups: list[Group]) -> list[Measured]:
+    def measure(self, groups: Groups) -> Measured:
         """The free energy of each, and an update of its components."""
-        bounds, moments = _stacked(groups)
-        number = np.repeat(np.arange(len(groups)), np.diff(bounds))
-        moments = moments.take(np.lexsort((-moments.counts, number)))
-        before, behind = np.array([group.before for group in groups]), np.array([group.behind for group in groups])
-        sticks = sticks_of_groups(self._alpha, moments.counts, bounds, before, behind)
+        bounds = groups.bounds
+        number = np.repeat(np.arange(len(bounds) - 1), bounds[1:] - bounds[:-1])
+        moments = groups.moments.take(np.lexsort((-groups.moments.counts, number)))
+        sticks = sticks_of_groups(self._alpha, moments.counts, bounds, groups.before, groups.behind)
         posterior = self._prior.update(moments)
         mixture = posterior.expected_mixture(sticks.log_weights)
-        found = self.shares.e_step(mixture, bounds, _seen(groups))
-        updated = Moments.from_pass(mixture, found.parts)
+        found = self.shares.e_step(mixture, bounds, groups.seen)
         of_parameters = np.add.reduceat(posterior.divergences(), bounds[:-1]) + sticks.divergences
-        free = (of_parameters - found.log_likelihoods).tolist()
-        return [Measured(F, updated.take(some)) for F, some in zip(free, _slices(bounds), strict=True)]
+        return Measured(of_parameters - found.log_likelihoods, Moments.from_pass(mixture, found.parts))
 
-    def bisect(self, groups: list[Group]) -> list[Moments | None]:
+    def bisect(self, groups: Groups) -> list[Moments | None]:
         """Every component in two, either side of its mean along its principal component; None if one has no width."""
-        bounds, moments = _stacked(groups)
-        seen, metric = self._by_column(groups, bounds, moments), self._prior.metric
+        bounds, means, metric = groups.bounds, groups.moments.means, self._prior.metric
+        seen = self._by_column(groups)
         counts = np.maximum(seen.counts, 1e-300).reshape(-1, *[1] * (seen.scatter.ndim - 1))
         # Deviation: in units of the prior, not of the columns, so that no column drowns the others.
         steps, variances = seen.kind.principal_steps(seen.scatter / counts, metric)
         narrowest = np.minimum.reduceat(variances, bounds[:-1])
         wide = np.flatnonzero(narrowest > 0)
-        halves: list[Moments | None] = [None] * len(groups)
+        halves: list[Moments | None] = [None] * len(narrowest)
         if not len(wide):
             return halves
         # every row goes to the closest of the points one standard deviation out
-        ends = [moments.means[some] + side * steps[some] for some in _slices(bounds) for side in (1.0, -1.0)]
+        ends = [means[some] + side * steps[some] for some in _slices(bounds) for side in (1.0, -1.0)]
         means = np.concatenate([ends[2 * g + side] for g in wide for side in (0, 1)])
         sizes = 2 * np.diff(bounds)[wide]
         cold = self._cold(means, np.repeat(COLD * narrowest[wide], sizes), metric)
-        bounds = np.append(0, np.cumsum(sizes))
-        found = self.shares.e_step(cold, bounds, _seen([groups[g] for g in wide]))
+        bounds = running(sizes)
+        found = self.shares.e_step(cold, bounds, groups.seen[wide])
         updated = Moments.from_pass(cold, found.parts)
         for g, some in zip(wide.tolist(), _slices(bounds), strict=True):
             halves[g] = updated.take(some)
         return halves
 
-    def _by_column(self, groups: list[Group], bounds: I64, moments: Moments) -> Moments:
+    def _by_column(self, groups: Groups) -> Moments:
         """The same components with second moments that know columns apart, seen again where theirs do not."""
+        moments, bounds = groups.moments, groups.bounds
         if moments.kind.by_column is moments.kind:
             return moments
         least = np.minimum.reduceat(moments.scatter.ravel(), bounds[:-1])
         variances = np.repeat(np.maximum(least, 1e-300) * COLD, np.diff(bounds))
         closest = self._cold(moments.means, variances, np.ones(moments.means.shape[1]))
-        return Moments.from_pass(closest, self.shares.e_step(closest, bounds, _seen(groups)).parts)
+        return Moments.from_pass(closest, self.shares.e_step(closest, bounds, groups.seen).parts)
 
     def _cold(self, means: F64, scales: F64, metric: F64) -> ExpectedMixture:
         """Equal components, each with so much of the metric for its covariance."""
@@ -111,14 +121,11 @@ class Energies:
         return ExpectedMixture.build(np.zeros(len(means)), means, covariances, family.name, factor / np.sqrt(scales))
 
 
-def _stacked(groups: list[Group]) -> tuple[I64, Moments]:
-    """Where the components of every group begin, and all of them."""
-    bounds = np.cumsum([0, *(len(group.moments) for group in groups)], dtype=np.int64)
-    return bounds, joined([group.moments for group in groups])
-
-
-def _seen(groups: list[Group]) -> I64:
-    return np.array([group.seen for group in groups], dtype=np.int64)
+def running(sizes: I64 | list[int]) -> I64:
+    """Where things of these sizes begin when they lie one behind the other, and where the last ends."""
+    starts = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=starts[1:])
+    return starts
 
 
 def _slices(bounds: I64) -> list[slice]:

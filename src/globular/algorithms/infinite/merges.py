@@ -7,15 +7,13 @@ much F rises is exactly what a split of the one would lower it by, so that both 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from globular.algorithms.infinite.data import Shares
-from globular.algorithms.infinite.energies import Energies, Group
+from globular.algorithms.infinite.energies import Energies, Groups, running
 from globular.algorithms.infinite.splits import SplitRules
 from globular.model.observations import Moments, Prior
-from globular.model.statistics import F64
+from globular.model.statistics import F64, I64
 
 _NEIGHBOURS = 4
 """Closest components that each is paired with."""
@@ -29,32 +27,29 @@ def superfluous_pairs(shares: Shares, moments: Moments, behind: F64, prior: Prio
     `shares` and `behind` are those of all components, see `try_splits`.
     """
     close = _in_question(_close_pairs(moments), moments, prior, rules.gain)
-    both = [moments.take([i, j]) for i, j in close]
-    if not both:
+    if not len(close):
         return []
-    energies = Energies(shares, prior, rules.alpha)
-    two = [
-        Group(pair, (i, j), i, float(behind[i] - moments.counts[j])) for pair, (i, j) in zip(both, close, strict=True)
-    ]
-    one = [replace(group, moments=group.moments.merged([0], [1])) for group in two]
-    rises = [
-        (as_one.free_energy - as_two.free_energy) / float(pair.counts.sum()) - rules.gain
-        for pair, as_one, as_two in zip(both, energies.measure(one), energies.measure(two), strict=True)
-    ]
+    i, j = close.T
+    one, two = moments.merged(i, j), moments.take(close.ravel())
+    bounds, twice = running([1] * len(close) + [2] * len(close)), np.tile(close, (2, 1))
+    left = np.tile(behind[i] - moments.counts[j], 2)
+    groups = Groups(one.join(two), bounds, twice, twice[:, 0], left)
+    as_one, as_two = Energies(shares, prior, rules.alpha).measure(groups).free_energies.reshape(2, -1)
+    rises = (as_one - as_two) / moments.counts[close].sum(axis=1) - rules.gain
     pairs: list[Pair] = []
     taken: set[int] = set()
-    for rise, found in sorted(zip(rises, close, strict=True)):
+    for rise, *found in sorted(zip(rises.tolist(), i.tolist(), j.tolist(), strict=True)):
         if rise < 0 and not taken & set(found):
             taken |= set(found)
-            pairs.append(found)
+            pairs.append((found[0], found[1]))
     return pairs
 
 
-def _in_question(close: list[Pair], moments: Moments, prior: Prior, gain: float) -> list[Pair]:
+def _in_question(close: I64, moments: Moments, prior: Prior, gain: float) -> I64:
     """The pairs without those of which it is plain that F would rise by more than a split has to gain."""
-    if not close:
-        return []
-    i, j = np.array(close).T
+    if not len(close):
+        return close
+    i, j = close.T
     alone = prior.update(moments).log_evidences()
     counts = moments.counts
     weights = counts[i] + counts[j]
@@ -62,7 +57,7 @@ def _in_question(close: list[Pair], moments: Moments, prior: Prior, gain: float)
     labels = sum(counts[k] * np.log(weights / np.maximum(counts[k], 1e-300)) for k in (i, j))
     # F would rise by at least that, and by what rows shared by the two add to it
     plain = apart - labels - np.log(len(moments) * weights) > gain * weights
-    return [pair for pair, is_plain in zip(close, plain.tolist(), strict=True) if not is_plain]
+    return close[~plain]
 
 
 def merge(moments: Moments, pairs: list[Pair]) -> Moments:
@@ -73,18 +68,18 @@ def merge(moments: Moments, pairs: list[Pair]) -> Moments:
     return moments.take(stays).join(moments.merged(first, second))
 
 
-def _close_pairs(moments: Moments) -> list[Pair]:
-    """Every component with its closest others, by distances in units of their own variances; i < j."""
+def _close_pairs(moments: Moments) -> I64:
+    """Every component with its closest others, by distances in units of their own variances; (n, 2), i < j."""
     T = len(moments)
     counts = np.maximum(moments.counts, 1e-300)
     variances = np.maximum(moments.kind.diagonals(moments.scatter) / counts[:, None], 0.0)
     apart = np.ptp(moments.means, axis=0) ** 2  # where components are single rows, the scale is how far they lie apart
     tiny = 1e-12 * (variances.mean() + apart.mean()) + 1e-150
-    pairs = set()
+    nearest = np.empty((T, min(_NEIGHBOURS, T)), dtype=np.int64)
     for i in range(T):
         distances = ((moments.means - moments.means[i]) ** 2 / (variances + variances[i] + tiny)).sum(axis=1)
         distances[i] = np.inf
-        pairs |= {
-            (min(i, int(j)), max(i, int(j))) for j in np.argsort(distances, kind="stable")[:_NEIGHBOURS] if j != i
-        }
-    return sorted(pairs)
+        nearest[i] = np.argsort(distances, kind="stable")[: nearest.shape[1]]
+    itself = np.broadcast_to(np.arange(T)[:, None], nearest.shape)
+    pairs = np.stack([np.minimum(itself, nearest), np.maximum(itself, nearest)], axis=-1)
+    return np.unique(pairs[itself != nearest], axis=0)

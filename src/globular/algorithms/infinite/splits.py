@@ -9,13 +9,13 @@ share under the children against the parent.
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from globular.algorithms.infinite.data import Shares
-from globular.algorithms.infinite.energies import COLD, Energies, Group
+from globular.algorithms.infinite.energies import COLD, Energies, Groups
 from globular.model.covariances import FAMILIES, one_for_all
 from globular.model.gaussian import GaussianParameters
 from globular.model.observations import Moments, Prior
@@ -28,7 +28,7 @@ _CAUTION = 2.0
 """How many times more than a geometric series promises F may still fall."""
 
 Question = Literal["free energy", "halves"]
-Asked = tuple[Question, Group]
+Asked = tuple[Question, Moments]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,48 +71,51 @@ def try_splits(
     `shares` are those of the components, and `behind` are Σ_n q(z_n = j) of all components j behind each of them, the
     tail included.
     """
-    energies = Energies(shares, prior, rules.alpha)
+    energies, masses = Energies(shares, prior, rules.alpha), np.array(behind)
     trials: dict[int, Trial] = {}
-    runs = []
-    for share, (c, mass) in enumerate(zip(components.tolist(), behind, strict=True)):
-        parent = Group(moments.take(slice(c, c + 1)), (share,), c, mass)
-        runs.append(_try_split(c, parent, int(shares.sizes[share]), rules))
+    runs = [
+        _try_split(c, moments.take(slice(c, c + 1)), n_seen, rules)
+        for c, n_seen in zip(components.tolist(), shares.sizes.tolist(), strict=True)
+    ]
     answers: list[tuple[int, Any]] = [(number, None) for number in range(len(runs))]
     while answers:
-        asked: dict[Question, list[tuple[int, Group]]] = {"free energy": [], "halves": []}
+        asked: dict[Question, list[tuple[int, Moments]]] = {"free energy": [], "halves": []}
         for number, answer in answers:
             try:
-                question, group = runs[number].send(answer)
-                asked[question].append((number, group))
+                question, parts = runs[number].send(answer)
+                asked[question].append((number, parts))
             except StopIteration as end:
                 trials[number] = end.value
         answers = []
-        for question, ask in (("free energy", energies.measure), ("halves", energies.bisect)):
-            numbers, groups = [number for number, _ in asked[question]], [group for _, group in asked[question]]
-            answers += zip(numbers, ask(groups) if groups else [], strict=True)
+        for question, those in asked.items():
+            if those:
+                which = np.array([number for number, _ in those])
+                groups = Groups.of([m for _, m in those], which[:, None], components[which], masses[which])
+                found = energies.measure(groups).each(groups) if question == "free energy" else energies.bisect(groups)
+                answers += zip(which.tolist(), found, strict=True)
     return [trials[number] for number in range(len(runs))]
 
 
-def _try_split(component: int, parent: Group, n_seen: int, rules: SplitRules) -> Generator[Asked, Any, Trial]:
+def _try_split(component: int, parent: Moments, n_seen: int, rules: SplitRules) -> Generator[Asked, Any, Trial]:
     """Steps 2b and 2c: halves at the bisector, then updates of the children alone; asks for what it takes passes.
 
     Deviation: where two halves do not pay, the halves are halved again. A ring of clusters is worth its parts, but not
     two half rings.
     """
-    weight = float(parent.moments.counts[0])
+    weight = float(parent.counts[0])
     needed = max(rules.epsilon, rules.gain * weight)
     n_evaluated = 1
     before, children = yield "free energy", parent
     for _ in range(rules.n_halvings):
         n_evaluated += 2 * len(children)
-        halves = yield "halves", replace(parent, moments=children)
+        halves = yield "halves", children
         if halves is None or halves.counts.min() < rules.smallest:
             break
         F, fall = np.inf, 0.0
         for n_left in reversed(range(rules.n_updates)):
             n_evaluated += len(halves)
             earlier = F
-            F, halves = yield "free energy", replace(parent, moments=halves)
+            F, halves = yield "free energy", halves
             steeper, fall = fall, earlier - F
             hopeless = fall < steeper < np.inf and before - F + _fall_to_come(steeper, fall, n_left) < needed
             if fall < _STEADY * weight or hopeless:
@@ -122,12 +125,12 @@ def _try_split(component: int, parent: Group, n_seen: int, rules: SplitRules) ->
             break
         if not held.all():  # too many parts for what is there: those left share all of it
             n_evaluated += int(held.sum())
-            F, halves = yield "free energy", replace(parent, moments=halves.take(held))
+            F, halves = yield "free energy", halves.take(held)
         gain = before - F
         if gain > needed:
             return Trial(component, gain, halves, n_evaluated * n_seen, n_seen)
         children = halves
-    return Trial(component, 0.0, parent.moments, n_evaluated * n_seen, n_seen)
+    return Trial(component, 0.0, parent, n_evaluated * n_seen, n_seen)
 
 
 def cold_mixture(means: F64, covariance: F64, covariance_type: str) -> GaussianParameters:

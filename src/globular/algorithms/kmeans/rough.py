@@ -52,7 +52,8 @@ class _Rows:
         self._scored = np.empty((len(rows), rows.shape[1] + 1), dtype=np.float32 if single else np.float64)
         self._scored[:, :-1] = about
         self._scored[:, -1] = 1.0
-        self._summed = about if weights is None else np.multiply(about, weights[:, None], out=about)
+        weighted = about if weights is None else np.multiply(about, weights[:, None], out=about)
+        self._summed = np.ascontiguousarray(weighted.T)
         self._weights, self._n_threads = weights, n_threads
 
     def closest(self, centers: F64) -> Index:
@@ -69,12 +70,8 @@ class _Rows:
 
     def means(self, labels: Index, centers: F64) -> F64:
         """The mean of every cluster's rows; centres without rows stay where they are. O(N D)."""
-        order = grouped(labels, len(centers))
-        sizes = np.bincount(labels, minlength=len(centers))
-        counts = sizes if self._weights is None else np.bincount(labels, self._weights, len(centers))
-        starts = np.cumsum(sizes) - sizes
-        sums = np.zeros(centers.shape)
-        sums[sizes > 0] = np.add.reduceat(self._summed[order], starts[sizes > 0])
+        counts = np.bincount(labels, self._weights, len(centers))
+        sums = np.stack([np.bincount(labels, column, len(centers)) for column in self._summed], axis=1)
         filled = counts > 0
         means = centers.copy()
         means[filled] = self._middle + sums[filled] * (self._unit / counts[filled, None])

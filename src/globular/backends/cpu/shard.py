@@ -16,10 +16,12 @@ from globular.kernels.nearest import row_lengths
 from globular.model.statistics import F64
 from globular.seam.passes import Index, Pass, Result
 from globular.seam.state import PointState
-from globular.threads import cached_property, even_ranges, map_all, run_all
+from globular.threads import cached_property, even_ranges, map_all, run_all, worth_waking
 
 TAKEN_AT_ONCE = 1 << 13
 """Rows that one thread takes out of all."""
+SECONDS_PER_NUMBER = 5e-9
+"""Of a number of a row that is taken, about."""
 SURE_OF = 64
 """Rows that are converted before all are."""
 OFFSET_ROWS = 256
@@ -142,7 +144,8 @@ class CpuShard(HostShard):
         def take(span: tuple[int, int]) -> None:
             found[slice(*span)] = self.take_rows(indices[slice(*span)])
 
-        run_all(take, even_ranges(len(indices), TAKEN_AT_ONCE), self.n_threads)
+        threads = worth_waking(self.n_threads, SECONDS_PER_NUMBER * found.size)
+        run_all(take, even_ranges(len(indices), TAKEN_AT_ONCE), threads)
         return found
 
     def subset(self, indices: Index) -> CpuShard:

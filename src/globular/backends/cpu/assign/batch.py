@@ -99,7 +99,7 @@ class _BatchRows:
 def _rows_of_batch(shard: CpuShard, batch: Batch) -> I64:
     known = shard.recall(_BatchRows)
     if known is None or known.batch != batch:
-        known = _BatchRows(batch, batch.rows(shard.n_rows))
+        known = _BatchRows(batch, batch.rows(shard.n_rows, shard.n_threads))
         shard.keep(known)
     return known.rows
 

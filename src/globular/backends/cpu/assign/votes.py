@@ -19,9 +19,13 @@ from globular.model.groups import group_by
 from globular.model.nested import NestedStatistics
 from globular.model.statistics import F64, I64
 from globular.seam.passes import Labels
-from globular.threads import on_all_threads, run_all
+from globular.threads import even_ranges, on_all_threads, run_all, worth_waking
 
 ROWS_PER_SUM = 1024
+PICKED_AT_ONCE = 1 << 14
+"""Moves that a thread brings into the order of clusters at once."""
+SECONDS_PER_MOVE = 1e-8
+"""Of such a move, about."""
 
 
 class Moves(NamedTuple):
@@ -39,10 +43,18 @@ def add_votes(shard: CpuShard, moves: Moves, origin: F64, statistics: NestedStat
     """Let rows join or leave their clusters: whole clusters at a time, large ones in pieces added in order."""
     D, C, n = shard.n_columns, len(statistics.counts), len(moves.rows)
     starts, order = group_by(moves.labels, C, shard.n_threads)
-    rows, labels = moves.rows[order], moves.labels[order]
-    weights = np.where(order < moves.n_joining, 1.0, -1.0)
-    if len(shard.weights):
-        weights *= shard.weights[rows]
+    rows, labels, weights = np.empty_like(moves.rows), np.empty_like(moves.labels), np.empty(n)
+
+    def pick(span: tuple[int, int]) -> None:
+        some = slice(*span)
+        part = order[some]
+        rows[some], labels[some] = moves.rows[part], moves.labels[part]
+        weights[some] = np.where(part < moves.n_joining, 1.0, -1.0)
+        if len(shard.weights):
+            weights[some] *= shard.weights[rows[some]]
+
+    spans, threads = even_ranges(n, PICKED_AT_ONCE), worth_waking(shard.n_threads, SECONDS_PER_MOVE * n)
+    run_all(pick, spans, threads, calls_blas=False)
     scales = shard.scales[rows] if len(shard.scales) else shard.scales
     about, about_norm = origin[None, :].copy(), np.array([origin @ origin])
     runs, pieces = cut_clusters(starts, ROWS_PER_SUM)

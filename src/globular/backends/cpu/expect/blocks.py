@@ -26,7 +26,6 @@ from globular.kernels.expect import Tally, answer_spans, expect_spans, feature_s
 from globular.kernels.joint import Block, Form, Observed
 from globular.kernels.queue import new_queue
 from globular.model.chunks import Chunks, ShareRule
-from globular.model.covariances import ScatterKind
 from globular.model.covariances.scatter import CANCELLATION_LIMIT
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics
@@ -140,8 +139,8 @@ class ChunkBlocks:
     @cached_property
     def form(self) -> Form:
         """As kernels take it, for single rows."""
-        T, D = len(self.tight), self.means.shape[1]
-        some = self.tight if T else slice(0)  # mostly there are none, and slices cost nothing
+        (C, D), T = self.means.shape, len(self.tight)
+        some = slice(T) if T in (0, C) else self.tight  # mostly none or all, and slices cost nothing
         factors = np.empty((T, 0))
         if not self.kind.separable:
             factors = self._mixture.each(self._mixture.factors)[some].reshape(T, D * D)
@@ -276,7 +275,8 @@ class ChunkBlocks:
     def total(self, tally: Tally, n_threads: int) -> Moments:
         """The sums of all spans, in their order."""
         raw, sums, scatter, (bound, weight) = (add_in_order(each, n_threads) for each in tally)
-        return Moments(raw, sums, expanded(scatter, self.kind, sums.shape[1]), float(bound), float(weight))
+        scatter = scatter.reshape(self.kind.shape(*sums.shape))
+        return Moments(raw, sums, scatter, float(bound), float(weight))
 
     def statistics(self, total: Moments, n_chunks: int) -> SoftStatistics:
         """What the moments of `n_chunks` chunks say about the means of the mixture."""
@@ -302,16 +302,6 @@ def statistics_of(total: Moments, n_distances: int) -> SoftStatistics:
     return SoftStatistics(
         total.raw[:, -1].copy(), total.tight_sums, total.tight_scatter, total.bound, total.weight, n_distances
     )
-
-
-def expanded(scatter: F64, kind: ScatterKind, D: int) -> F64:
-    """Second moments as in `SoftStatistics`, of matrices from their upper triangles."""
-    T = len(scatter)
-    scatter = scatter.reshape(kind.shape(T, D))
-    if not kind.separable and T:
-        scatter = scatter + np.swapaxes(scatter, 1, 2)
-        np.einsum("tdd->td", scatter)[...] /= 2.0
-    return scatter
 
 
 def add_in_order(parts: F64, n_threads: int) -> F64:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +20,14 @@ from globular.kernels.queue import new_queue
 from globular.model.gaussian import GaussianParameters
 from globular.model.observations import ExpectedMixture
 from globular.model.statistics import F64, I64
-from globular.threads import on_all_threads, run_all
+from globular.threads import on_all_threads, run_all, worth_waking
 
 LEADING = 0.4
 """Share of the columns that a look at all components begins with, where these are many."""
 ROUNDING = 0.1
 """Nats, many more than rounding makes bounds wrong by."""
-ROWS_AT_ONCE = 4096
-"""Rows whose pairs are copied at once."""
+SECONDS_PER_PAIR = 2e-9
+"""Of a pair that is counted or copied, about."""
 _NO_VALUES = np.empty(0)
 
 
@@ -45,40 +45,21 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.components)
 
+    @classmethod
+    def empty(cls, n_rows: int, n_pairs: int) -> Self:
+        """Room for so many."""
+        starts = np.empty(n_rows + 1, dtype=np.int64)
+        starts[0] = 0
+        return cls(np.empty(n_rows, dtype=np.int64), starts, np.empty(n_pairs, dtype=np.int32))
+
     @property
-    def sizes(self) -> I64:
-        """Pairs of each row."""
-        return np.diff(self.starts)
-
-    def of_rows(self, chosen: I64, n_threads: int) -> Self:
-        """The pairs of some rows of these."""
-        starts = running(self.starts[chosen + 1] - self.starts[chosen])
-        components, queue = np.empty(starts[-1], dtype=np.int32), new_queue()
-        on_all_threads(
-            lambda: kernels.pick_components(queue, ROWS_AT_ONCE, self._listed(), chosen, starts, components),
-            n_threads, calls_blas=False,
-        )  # fmt: skip
-        return type(self)(self.rows[chosen], starts, components)
-
-    def drawn_by(self, rates: F64, drawn: F64, n_threads: int) -> Self:
-        """Those of rows whose number, `drawn` (N,), is below the rate of one of their components, `rates` (C,)."""
-        is_drawn, queue = np.empty(len(self.rows), dtype=np.bool_), new_queue()
-        on_all_threads(
-            lambda: kernels.mark_drawn(queue, ROWS_AT_ONCE, self._listed(), drawn, rates, is_drawn), n_threads,
-            calls_blas=False,
-        )  # fmt: skip
-        return self.of_rows(np.flatnonzero(is_drawn), n_threads)
-
-    def owners(self, n_threads: int) -> I64:
-        """The row of every pair, (P,)."""
-        owners, queue = np.empty(len(self), dtype=np.int64), new_queue()
-        on_all_threads(
-            lambda: kernels.list_owners(queue, ROWS_AT_ONCE, self._listed(), owners), n_threads, calls_blas=False
-        )
-        return owners
-
-    def _listed(self) -> kernels.PairList:
+    def listed(self) -> kernels.PairList:
+        """As kernels take them."""
         return kernels.PairList(self.rows, self.starts, self.components)
+
+    def threads(self, n_threads: int) -> int:
+        """How many are worth waking for a kernel that looks at every pair once."""
+        return worth_waking(n_threads, SECONDS_PER_PAIR * (len(self) + len(self.rows)))
 
     def e_step(self, shard: CpuShard, mixture: GaussianParameters, q: F64 = _NO_VALUES) -> Moments:
         """Moments about the means of the mixture; `q` becomes the responsibilities of the pairs. O(P·S)."""
@@ -109,7 +90,7 @@ class Pairs:
         if all_rows.is_direct():
             queue, x = new_queue(), all_rows.block(0, shard.n_rows)
             on_all_threads(
-                lambda: call(queue, x, shard.scales, shard.weights, self._listed(), q, tally),
+                lambda: call(queue, x, shard.scales, shard.weights, self.listed, q, tally),
                 min(shard.n_threads, max(1, spans.n)),
             )
         else:
@@ -117,14 +98,25 @@ class Pairs:
         return blocks.total(tally, shard.n_threads)
 
 
-def running(sizes: I64) -> I64:
-    """Where things of these sizes begin when they lie one after the other, and where the last ends."""
-    starts = np.zeros(len(sizes) + 1, dtype=np.int64)
-    np.cumsum(sizes, out=starts[1:])
-    return starts
+def before_spans(sizes: I64) -> I64:
+    """What all spans before each of them, and before the end, hold together: (spans + 1, …)."""
+    before = np.zeros((len(sizes) + 1, *sizes.shape[1:]), dtype=np.int64)
+    np.cumsum(sizes, axis=0, out=before[1:])
+    return before
 
 
-def look_at_all(shard: CpuShard, mixture: GaussianParameters, nats: float, most: float) -> Pairs | None:
+class Look(NamedTuple):
+    """What a look at all components leaves."""
+
+    everyone: Pairs
+    """Of all rows."""
+    several: Pairs
+    """Of the rows that have several."""
+    single: Pairs
+    """Of those that have one."""
+
+
+def look_at_all(shard: CpuShard, mixture: GaussianParameters, nats: float, most: float) -> Look | None:
     """The pairs within so many nats of each row's best; None if these are more than the share `most` of all pairs.
 
     Where columns are many it begins with some of them. Factors U of the precisions are upper triangular, so the first K
@@ -137,8 +129,9 @@ def look_at_all(shard: CpuShard, mixture: GaussianParameters, nats: float, most:
     if mixture.family.scatter.by_differences(D):
         first = _leading(mixture, round(LEADING * D))
         leading = ChunkBlocks(first, first.offset)
+    spans = leading.spans(shard.n_rows)
     masks = np.empty((shard.n_rows, -(-C // 64)), dtype=np.uint64)
-    starts = np.zeros(shard.n_rows + 1, dtype=np.int64)
+    sizes = np.zeros((spans.n, 4), dtype=np.int64)
     margin, forms = kernels.Margin(nats, ROUNDING), (leading.form, blocks.form)
 
     def look(queue: NDArray[np.int64], rows: Observed, cut: Cut) -> None:
@@ -147,21 +140,24 @@ def look_at_all(shard: CpuShard, mixture: GaussianParameters, nats: float, most:
         closer = blocks.block(n)._replace(joint=block.joint)
         kernels.look_spans(
             queue, cut.spans.rows, rows, *forms, margin, block, closer,
-            best, chosen, masks[cut.rows], starts[1:][cut.rows],
+            best, chosen, masks[cut.rows], sizes[cut.which],
         )  # fmt: skip
 
     on_rows(shard, leading, look)
-    if not starts[1:].all():  # densities that are not numbers keep no pair
+    before = before_spans(sizes)
+    n_pairs, n_several, in_several, n_none = before[-1].tolist()
+    if n_none:  # densities that are not numbers keep no pair
         raise np.linalg.LinAlgError("a row has no density under any component")
-    np.cumsum(starts, out=starts)
-    if not shard.n_rows or starts[-1] > most * shard.n_rows * C:
+    if not shard.n_rows or n_pairs > most * shard.n_rows * C:
         return None
-    components, queue = np.empty(starts[-1], dtype=np.int32), new_queue()
+    n_single = shard.n_rows - n_several
+    counts = (shard.n_rows, n_pairs), (n_several, in_several), (n_single, n_single)
+    found, queue = Look(*(Pairs.empty(*each) for each in counts)), new_queue()
     on_all_threads(
-        lambda: kernels.list_components(queue, ROWS_AT_ONCE, masks, starts, components), shard.n_threads,
-        calls_blas=False,
+        lambda: kernels.list_pairs(queue, spans.rows, masks, before, *(each.listed for each in found)),
+        min(spans.n, found.everyone.threads(shard.n_threads)), calls_blas=False,
     )  # fmt: skip
-    return Pairs(np.arange(shard.n_rows), starts, components)
+    return found
 
 
 def _leading(mixture: GaussianParameters, K: int) -> ExpectedMixture:

@@ -16,7 +16,7 @@ import numpy as np
 
 from globular.backends.cpu.expect.all import expect_all
 from globular.backends.cpu.expect.blocks import ABSENT, statistics_of
-from globular.backends.cpu.expect.pairs import Pairs, look_at_all
+from globular.backends.cpu.expect.pairs import Look, Pairs, look_at_all
 from globular.backends.cpu.shard import CpuShard
 from globular.model.gaussian import GaussianParameters
 from globular.model.observations import Moments
@@ -42,12 +42,10 @@ class Kept:
     """Of the rows that have one, by component."""
 
     @classmethod
-    def sum_up(cls, shard: CpuShard, pairs: Pairs, mixture: GaussianParameters) -> Kept:
+    def sum_up(cls, shard: CpuShard, look: Look, mixture: GaussianParameters) -> Kept:
         """Sums of the certain rows, about the means of `mixture`."""
-        alone = pairs.sizes == 1
-        certain = pairs.of_rows(np.flatnonzero(alone), shard.n_threads)
-        found = statistics_of(certain.e_step(shard, mixture), len(certain))
-        return cls(pairs, pairs.of_rows(np.flatnonzero(~alone), shard.n_threads), Moments.from_pass(mixture, found))
+        found = statistics_of(look.single.e_step(shard, mixture), len(look.single))
+        return cls(look.everyone, look.several, Moments.from_pass(mixture, found))
 
 
 @CpuShard.implements(Expect, Remembered)
@@ -57,8 +55,8 @@ def expect_remembered(shard: CpuShard, work: Expect) -> SoftStatistics:
     mixture, kept = work.mixture, shard.recall(Kept)
     if work.among.renew:
         shard.forget(Kept)
-        pairs = look_at_all(shard, mixture, MARGIN, _DENSE)
-        kept = None if pairs is None else Kept.sum_up(shard, pairs, mixture)
+        look = look_at_all(shard, mixture, MARGIN, _DENSE)
+        kept = None if look is None else Kept.sum_up(shard, look, mixture)
         if kept is not None:
             shard.keep(kept)
     if kept is None:

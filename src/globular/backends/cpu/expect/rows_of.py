@@ -6,18 +6,26 @@ share as their weight. A component that holds many rows gives only a random part
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from globular.backends.cpu.expect.all import Span, block_rows, blocks_for
-from globular.backends.cpu.expect.pairs import Pairs
+from globular.backends.cpu.expect.pairs import Pairs, before_spans
 from globular.backends.cpu.expect.remembered import Kept
+from globular.backends.cpu.rows import read_only
 from globular.backends.cpu.shard import CpuShard
-from globular.model.groups import group_by
-from globular.model.statistics import F64, Claim
+from globular.kernels import claims as kernels
+from globular.kernels.queue import new_queue
+from globular.model.statistics import F64, I64, Claim
 from globular.seam.mixture_passes import RowsOf
-from globular.threads import even_ranges, map_all, run_all
+from globular.threads import even_ranges, map_all, on_all_threads, run_all, worth_waking
 
-ROWS_AT_ONCE, DRAWN_AT_ONCE = 4096, 1 << 16
+ROWS_AT_ONCE, DRAWN_AT_ONCE, PAIRED_AT_ONCE = 4096, 1 << 14, 4096
+"""Rows that are evaluated at once, that numbers are drawn for, and whose pairs are looked through."""
+SECONDS_PER_NUMBER = 4e-9
+"""Of a number that is drawn, about."""
 SMALLEST_SHARE = 1e-4
 """Rows with a smaller responsibility are left out; together they weigh nothing."""
 
@@ -49,23 +57,58 @@ def rows_of(shard: CpuShard, work: RowsOf) -> list[Claim]:
 
 def _claim_pairs(shard: CpuShard, pairs: Pairs, work: RowsOf) -> list[Claim]:
     """The same from pairs that were kept; rows that nobody draws are left alone."""
-    drawn, rates = np.empty(shard.n_rows), np.zeros(work.mixture.n_components)
+    rates = np.zeros(work.mixture.n_components)
     rates[work.components] = work.rates
+    draw = kernels.Draw(_drawn(shard, work), rates, SMALLEST_SHARE)
+    pairs = _drawn_pairs(pairs, draw, shard.n_threads)
+    q, sizes = np.empty(len(pairs)), _new_sizes(pairs, len(rates))
+    pairs.e_step(shard, work.mixture, q)
+    _on_spans(kernels.count_claims, pairs, shard.n_threads, q, draw, sizes)
+    before = before_spans(sizes.T.ravel())  # what a component draws of all spans lies together
+    places, bounds = before[:-1].reshape(sizes.shape[::-1]).T.copy(), before[:: len(sizes)]
+    owners, weights = np.empty(before[-1], dtype=np.int64), np.empty(before[-1])
+    _on_spans(
+        kernels.list_claims, pairs, shard.n_threads, q, draw, read_only(shard.weights), places, owners, weights
+    )  # fmt: skip
+    rows = shard.take(owners)
+    held = (slice(bounds[component], bounds[component + 1]) for component in work.components)
+    return [Claim(rows[those], weights[those]) for those in held]
+
+
+def _drawn(shard: CpuShard, work: RowsOf) -> F64:
+    """A number in [0, 1) for each row, (N,); zeros where every row is wanted."""
+    drawn = np.zeros(shard.n_rows)
+    if (work.rates >= 1.0).all():
+        return drawn
 
     def draw(span: Span) -> None:
         drawn[slice(*span)] = _draw(work.seed, shard.first_row + span[0], span[1] - span[0])
 
-    run_all(draw, even_ranges(shard.n_rows, DRAWN_AT_ONCE), shard.n_threads)
-    pairs = pairs.drawn_by(rates, drawn, shard.n_threads)
-    q, owners = np.empty(len(pairs)), pairs.owners(shard.n_threads)
-    pairs.e_step(shard, work.mixture, q)
-    kept = np.flatnonzero((q > SMALLEST_SHARE) & (drawn[owners] < rates[pairs.components]))
-    bounds, order = group_by(pairs.components[kept], work.mixture.n_components, shard.n_threads)
-    kept = kept[order]
-    owners, components = owners[kept], pairs.components[kept]
-    rows, weights = shard.take(owners), q[kept] * shard.take(owners, "weights") / rates[components]
-    held = (slice(bounds[component], bounds[component + 1]) for component in work.components)
-    return [Claim(rows[those], weights[those]) for those in held]
+    spans = even_ranges(shard.n_rows, DRAWN_AT_ONCE)
+    run_all(draw, spans, worth_waking(shard.n_threads, SECONDS_PER_NUMBER * shard.n_rows), calls_blas=False)
+    return drawn
+
+
+def _drawn_pairs(pairs: Pairs, draw: kernels.Draw, n_threads: int) -> Pairs:
+    """Those of rows that one of their components may draw."""
+    sizes = _new_sizes(pairs, 2)
+    _on_spans(kernels.count_drawn, pairs, n_threads, draw, sizes)
+    before = before_spans(sizes)
+    found = Pairs.empty(*before[-1])
+    _on_spans(kernels.list_drawn, pairs, n_threads, draw, before, found.listed)
+    return found
+
+
+def _new_sizes(pairs: Pairs, n_numbers: int) -> I64:
+    """What spans count, so many numbers each."""
+    return np.zeros((max(1, -(-len(pairs.rows) // PAIRED_AT_ONCE)), n_numbers), dtype=np.int64)
+
+
+def _on_spans(kernel: Callable[..., None], pairs: Pairs, n_threads: int, *arguments: Any) -> None:
+    """Call a kernel that looks at every pair, once per thread that is worth waking."""
+    queue, listed = new_queue(), pairs.listed
+    n_threads = min(max(1, -(-len(pairs.rows) // PAIRED_AT_ONCE)), pairs.threads(n_threads))
+    on_all_threads(lambda: kernel(queue, PAIRED_AT_ONCE, listed, *arguments), n_threads, calls_blas=False)
 
 
 def _draw(seed: int, first_row: int, n: int) -> F64:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from globular.backends.cpu.expect.blocks import ChunkBlocks, block_size, expanded
+from globular.backends.cpu.expect.blocks import ChunkBlocks, block_size
 from globular.backends.cpu.rows import read_only
 from globular.backends.cpu.shard import CpuShard
 from globular.kernels import shares as kernels
 from globular.kernels.differences import new_differences
 from globular.kernels.joint import Block
 from globular.kernels.queue import new_queue
-from globular.model.statistics import I64, SoftStatistics, WithinStatistics
+from globular.model.statistics import SoftStatistics, WithinStatistics
 from globular.seam.mixture_passes import ExpectShares
 from globular.threads import on_all_threads, worth_waking
 
@@ -34,10 +34,9 @@ def expect_shares(shard: CpuShard, work: ExpectShares) -> WithinStatistics:
     has_scatter = work.chunks.scatter.shape[1] > 0
     # Read-only like all of a form: its functions are compiled once for this pass and others.
     form = (blocks.form_for_cells if has_scatter else blocks.form)._replace(coefficients=read_only(np.zeros((C, 1))))
-    seen, sizes = blocks.observed(work.chunks), np.diff(work.bounds)
-    stretches = _stretches(work.starts, work.seen, sizes)
-    n = int((stretches.place[-1:] + sizes[stretches.mixture[-1:]]).sum())
-    found, total = (_new_sums(each, D, blocks) for each in ((n, len(stretches.first)), (C, len(sizes))))
+    seen, sizes = blocks.observed(work.chunks), work.bounds[1:] - work.bounds[:-1]
+    stretches, n_sums = _stretches(work)
+    found, total = (_new_sums(each, D, blocks) for each in ((n_sums, len(stretches.first)), (C, len(sizes))))
     queue = new_queue()
 
     def call() -> None:
@@ -49,7 +48,7 @@ def expect_shares(shard: CpuShard, work: ExpectShares) -> WithinStatistics:
     on_all_threads(call, min(worth_waking(shard.n_threads, seconds), max(1, len(stretches.first))))
     kernels.add_stretches(stretches, work.bounds, found, total)
     likelihoods, weights = total.totals[:, 0], total.totals[:, 1]
-    scatter = expanded(total.scatter, kind, D)
+    scatter = total.scatter.reshape(kind.shape(C, D))
     parts = SoftStatistics(
         total.counts[:, 0], total.sums, scatter, float(likelihoods.sum()), float(weights.sum()), n_distances
     )
@@ -71,14 +70,10 @@ def _new_sums(n: tuple[int, int], D: int, blocks: ChunkBlocks) -> kernels.ShareS
     return kernels.ShareSums(np.empty((n[0], 1)), np.empty((n[0], D)), np.empty((n[0], S)), np.empty((n[1], 2)))
 
 
-def _stretches(starts: I64, seen: I64, sizes: I64) -> kernels.Stretches:
-    """Chunks of the shares that every mixture sees, cut where they are many."""
-    G, n_seen = seen.shape
-    begins, ends = starts[seen.ravel()], starts[seen.ravel() + 1]
-    cuts = -(-(ends - begins) // CHUNKS_AT_ONCE)
-    share = np.repeat(np.arange(G * n_seen), cuts)
-    number = np.arange(len(share)) - np.repeat(np.cumsum(cuts) - cuts, cuts)
-    first = begins[share] + number * CHUNKS_AT_ONCE
-    mixture = share // n_seen
-    place = np.cumsum(sizes[mixture]) - sizes[mixture]
-    return kernels.Stretches(mixture, first, np.minimum(first + CHUNKS_AT_ONCE, ends[share]), place)
+def _stretches(work: ExpectShares) -> tuple[kernels.Stretches, int]:
+    """What threads take, and how many sums it leaves."""
+    n = n_sums = 0
+    for _ in range(2):  # they are counted first
+        found = kernels.Stretches(*np.empty((4, n), dtype=np.int64))
+        n, n_sums = kernels.cut_stretches(work.starts, work.seen, work.bounds, CHUNKS_AT_ONCE, found)
+    return found, n_sums

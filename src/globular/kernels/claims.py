@@ -1,0 +1,126 @@
+"""Rows that components draw from those that are theirs, out of pairs (row, component): counted first, then listed.
+
+Every span of rows counts what it will list, so that it knows where to write whatever thread takes it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from globular.kernels.compile import inline, kernel
+from globular.kernels.expect import weight_of
+from globular.kernels.queue import take_number
+
+
+class Draw(NamedTuple):
+    """What components draw."""
+
+    drawn: Any  # (N,) a number in [0, 1) of every row
+    rates: Any  # (C,) rows with a smaller number are drawn
+    least: float  # responsibility above which a row is a component's
+
+
+@inline
+def is_drawn(draw: Any, pairs: Any, r: int) -> bool:
+    """Whether one of the components of a row may draw it. O(its pairs)."""
+    largest = 0.0
+    for p in range(pairs.starts[r], pairs.starts[r + 1]):
+        largest = max(largest, draw.rates[pairs.components[p]])
+    return draw.drawn[pairs.numbers[r]] < largest
+
+
+@inline
+def is_claimed(draw: Any, row: int, component: int, share: float) -> bool:
+    """Whether a component draws a row that it has this share of."""
+    return share > draw.least and draw.drawn[row] < draw.rates[component]
+
+
+@kernel
+def count_drawn(
+    queue: Any,  # IN/OUT spans not taken yet
+    rows_per_span: int,  # IN
+    pairs: Any,  # IN  a `kernels.pairs.PairList`
+    draw: Any,  # IN
+    sizes: Any,  # OUT (spans, 2) rows that may be drawn, and their pairs
+) -> None:
+    """O(pairs)."""
+    n = pairs.numbers.shape[0]
+    span = take_number(queue)
+    while span * rows_per_span < n:
+        sizes[span] = 0
+        for r in range(span * rows_per_span, min(n, (span + 1) * rows_per_span)):
+            if is_drawn(draw, pairs, r):
+                sizes[span, 0] += 1
+                sizes[span, 1] += pairs.starts[r + 1] - pairs.starts[r]
+        span = take_number(queue)
+
+
+@kernel
+def list_drawn(
+    queue: Any,  # IN/OUT spans not taken yet
+    rows_per_span: int,  # IN
+    pairs: Any,  # IN
+    draw: Any,  # IN
+    before: Any,  # IN  (spans, 2) rows and pairs of the spans before
+    found: Any,  # OUT pairs of the rows that may be drawn, but for the first start
+) -> None:
+    """O(pairs)."""
+    n = pairs.numbers.shape[0]
+    span = take_number(queue)
+    while span * rows_per_span < n:
+        at, place = before[span, 0], before[span, 1]
+        for r in range(span * rows_per_span, min(n, (span + 1) * rows_per_span)):
+            if is_drawn(draw, pairs, r):
+                for p in range(pairs.starts[r], pairs.starts[r + 1]):
+                    found.components[place] = pairs.components[p]
+                    place += 1
+                found.numbers[at], found.starts[at + 1] = pairs.numbers[r], place
+                at += 1
+        span = take_number(queue)
+
+
+@kernel
+def count_claims(
+    queue: Any,  # IN/OUT spans not taken yet
+    rows_per_span: int,  # IN
+    pairs: Any,  # IN
+    q: Any,  # IN  (P,) responsibilities
+    draw: Any,  # IN
+    sizes: Any,  # OUT (spans, C) rows that each component draws
+) -> None:
+    """O(pairs)."""
+    n = pairs.numbers.shape[0]
+    span = take_number(queue)
+    while span * rows_per_span < n:
+        sizes[span] = 0
+        for r in range(span * rows_per_span, min(n, (span + 1) * rows_per_span)):
+            for p in range(pairs.starts[r], pairs.starts[r + 1]):
+                sizes[span, pairs.components[p]] += is_claimed(draw, pairs.numbers[r], pairs.components[p], q[p])
+        span = take_number(queue)
+
+
+@kernel
+def list_claims(
+    queue: Any,  # IN/OUT spans not taken yet
+    rows_per_span: int,  # IN
+    pairs: Any,  # IN
+    q: Any,  # IN  (P,)
+    draw: Any,  # IN
+    weights: Any,  # IN  (N,) or empty
+    places: Any,  # IN/OUT (spans, C) where what each component draws goes
+    owners: Any,  # OUT (claims,) rows, ascending within a component
+    shares: Any,  # OUT (claims,) w q, divided by the rate
+) -> None:
+    """O(pairs)."""
+    n = pairs.numbers.shape[0]
+    span = take_number(queue)
+    while span * rows_per_span < n:
+        for r in range(span * rows_per_span, min(n, (span + 1) * rows_per_span)):
+            row = pairs.numbers[r]
+            for p in range(pairs.starts[r], pairs.starts[r + 1]):
+                c = pairs.components[p]
+                if is_claimed(draw, row, c, q[p]):
+                    owners[places[span, c]] = row
+                    shares[places[span, c]] = q[p] * weight_of(weights, row) / draw.rates[c]
+                    places[span, c] += 1
+        span = take_number(queue)

@@ -94,6 +94,20 @@ def _quick(typing: Any) -> Any:
     return quick
 
 
+class _Unoptimised:
+    """Takes the code that unpacks Python's arguments as it is: LLVM would spend a tenth of its time there."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+
+    def add_ir_module(self, module: Any) -> None:
+        for function in module.functions:
+            if not function.is_declaration:
+                function.attributes.add("noinline")
+                function.attributes.add("optnone")
+        self._library.add_ir_module(module)
+
+
 class _QuickContext(CPUContext):
     """Numba's target, which knows that arrays are arrays: numba looks everywhere for a way to turn them into some."""
 
@@ -101,6 +115,9 @@ class _QuickContext(CPUContext):
         if fn == "__array__" and isinstance(sig.args[0], types.Array):
             raise NotImplementedError
         return super().get_function(fn, sig, _firstcall)
+
+    def create_cpython_wrapper(self, library: Any, *arguments: Any, **options: Any) -> None:
+        super().create_cpython_wrapper(_Unoptimised(library), *arguments, **options)
 
 
 class QuickCompiler(Compiler):

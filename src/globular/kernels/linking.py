@@ -146,10 +146,12 @@ class Kernel(CPUDispatcher):
         with self._cache.alone(sig), _compiling():
             return super().compile(sig)
 
-    def compile_if_free(self, sig: Any) -> None:
-        """Compile for these types, unless that is done or another process is at it."""
-        if self._cache.is_free(sig):
+    def compile_if_free(self, sig: Any) -> bool:
+        """Compile for these types, unless that is done or another process is at it; whether it was to be done."""
+        is_free = self._cache.is_free(sig)
+        if is_free:
             self.compile(sig)
+        return is_free
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
         # A constant is a number like others here: LLVM will see it, and nothing is compiled for it alone.

@@ -22,7 +22,7 @@ from numba.core.compiler import Compiler, Flags
 from numba.core.compiler_machinery import PassManager
 from numba.core.cpu import CPUContext
 from numba.core.targetconfig import ConfigStack
-from numba.core.typed_passes import NopythonRewrites
+from numba.core.typed_passes import IRLegalization, NopythonRewrites
 from numba.core.typing.context import Context
 from numba.core.untyped_passes import InlineClosureLikes
 
@@ -56,7 +56,8 @@ def _is_idle(step: Any, state: Any) -> bool:
     """Whether a pass would leave this function as it is, however long it looked through it."""
     if step is InlineClosureLikes:
         return not any(isinstance(constant, CodeType) for constant in state.func_id.code.co_consts)
-    return step is NopythonRewrites and not state.flags.nrt  # it joins expressions that make arrays
+    # The one joins expressions that make arrays, the other says where references to variables end.
+    return step in (NopythonRewrites, IRLegalization) and not state.flags.nrt
 
 
 def _is_of_numba(function: Any) -> bool:

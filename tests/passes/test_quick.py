@@ -45,7 +45,8 @@ def code_of(dispatcher: Any) -> str:
     module = str(compiled.library._final_module)
     body = re.search(r"^define [^\n]*i32 @[^\n]*\n(.*?)^}", module, re.DOTALL | re.MULTILINE)
     assert body is not None
-    return re.sub(r"[@%!][\w.\"$]+", "_", body.group(1))
+    lines = [line.partition(";")[0].rstrip() for line in body.group(1).splitlines()]
+    return "\n".join(re.sub(r"[@%!][\w.\"$]+", "_", line) for line in lines if not line.endswith(":"))
 
 
 def test_it_makes_the_code_that_numba_makes() -> None:

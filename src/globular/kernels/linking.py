@@ -58,13 +58,6 @@ class KernelCompiler(QuickCompiler):
 class _LinkedLibrary(JITCodeLibrary):
     """Code that its callers link in, optimise and make machine code of."""
 
-    def _optimize_functions(self, module: Any) -> None:
-        module.data_layout = self._codegen._data_layout
-        passes, builder = self._codegen._function_pass_manager()
-        for function in module.functions:
-            if not function.is_declaration:
-                passes.run(function, builder)
-
     def finalize(self) -> None:
         for library in dict.fromkeys(self._linking_libraries):
             self._final_module.link_in(library._get_module_for_linking(), preserve=True)

@@ -125,8 +125,8 @@ def test_a_fit_works_where_no_process_can_be_started(monkeypatch: pytest.MonkeyP
 
 def test_it_ends_with_its_parent() -> None:
     program = (
-        "import time; from globular.kernels.plan import compile_from_behind;"
-        "compile_from_behind('none', '', '8', '2', '8'); time.sleep(600)"
+        "import time; from globular.kernels.plan import compile_the_largest;"
+        "compile_the_largest('none', '', '8', '2', '8'); time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, env=dict(os.environ))
     process.communicate(timeout=300)  # closes what the parent has of it
@@ -147,3 +147,51 @@ def test_what_is_on_disk_or_under_way_is_left_aside(tmp_path: Path, monkeypatch:
     assert not compiled
     sums.sum_spans.compile_if_free(kinds)
     assert compiled == [kinds]
+
+
+@pytest.mark.skipif(not ahead.HAS_LOCKS, reason="there are no locks on files")
+def test_whoever_waits_for_a_kernel_does_other_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    monkeypatch.setattr(cache, "folder", lambda: tmp_path)
+    monkeypatch.setattr(cache, "_sources", lambda: [tmp_path])
+    kernels, kinds = sums.sum_spans._cache, plan.read("i8:1C")
+    with (tmp_path / f"{kernels._file(kinds)}.lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        done: list[bool] = []
+
+        def work() -> bool:
+            done.append(True)
+            if len(done) == 2:
+                fcntl.flock(other, fcntl.LOCK_UN)
+            return True
+
+        with cache.meanwhile(work), kernels.alone(kinds):
+            pass
+        assert len(done) == 2
+        with kernels.alone(kinds):
+            pass
+        assert len(done) == 2
+
+
+def test_a_fit_that_waits_compiles_what_it_needs_last(
+    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = plan.plan_for("KMeans", "", 8, 1, 4)
+    free, taken = set(planned[:-1]), []
+
+    def compile_planned(line: str) -> bool:
+        if line in free:
+            free.remove(line)
+            taken.append(line)
+            return True
+        return False
+
+    monkeypatch.setattr(ahead, "compile_planned", compile_planned)
+    with ahead.compiling_ahead(rows(), "KMeans", 8):
+        (work,) = cache._WORK
+        assert not work()  # nobody else compiles
+        compile_something()
+        assert [work() for _ in planned] == [True] * (len(planned) - 1) + [False]
+    assert taken == planned[:-1][::-1]
+    assert not cache._WORK

@@ -42,7 +42,7 @@ def package(tmp_path: Path) -> Path:
     kernels = home / "kernels"
     kernels.mkdir(parents=True)
     source = Path(globular.__file__).parent / "kernels"
-    for name in ("__init__.py", "cache.py", "compile.py", "linking.py", "target.py"):
+    for name in ("__init__.py", "cache.py", "compile.py", "linking.py", "quick.py", "target.py"):
         shutil.copy(source / name, kernels / name)
     (home / "__init__.py").write_text("")
     (kernels / "helper.py").write_text(HELPER.format(1))

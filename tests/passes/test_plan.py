@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from importlib import import_module
 from itertools import product
+from tempfile import TemporaryDirectory
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -100,10 +102,36 @@ def write() -> None:
         numbers = [kernels.setdefault(line, len(kernels)) for line in lines]
         model, n_clusters, covariance = warming.FITS[fit]._plan
         fits.append([model, covariance, n_clusters, columns, numbers])
-    written = [f"  {json.dumps(line)}" for line in kernels], [f"  {json.dumps(fit)}" for fit in fits]
-    content = ",\n".join(written[0]), ",\n".join(written[1])
-    plan.FILE.write_text(f'{{"kernels": [\n{content[0]}\n], "fits": [\n{content[1]}\n]}}\n')
+    write_down(list(kernels), fits)
     print(f"{len(kernels)} kernels, {len(fits)} fits, {plan.FILE.stat().st_size} bytes")
+
+
+def write_down(kernels: list[str], fits: list[Any]) -> None:
+    """Write the file, with what each kernel costs now."""
+    lines, whole = (",\n".join(f"  {json.dumps(entry)}" for entry in entries) for entries in (kernels, fits))
+    costs = json.dumps(costs_of(kernels))
+    plan.FILE.write_text(f'{{"kernels": [\n{lines}\n], "costs": {costs}, "fits": [\n{whole}\n]}}\n')
+
+
+def costs_of(kernels: list[str]) -> list[float]:
+    """Seconds of this processor that each kernel takes to compile in a process of its own without a cache."""
+    with TemporaryDirectory() as folder:
+        environment = {**os.environ, "NUMBA_CACHE_DIR": folder}
+        done = subprocess.run(
+            [sys.executable, __file__, "costs"], input=json.dumps(kernels), check=True, capture_output=True, text=True,
+            env=environment,
+        )  # fmt: skip
+    return list(json.loads(done.stdout))
+
+
+def costs_here(kernels: list[str]) -> list[float]:
+    """The same in this process."""
+    costs = []
+    for line in kernels:
+        begin = process_time()
+        plan.compile_planned(line.replace("*", "4"))
+        costs.append(round(process_time() - begin, 1))
+    return costs
 
 
 def test_types_have_a_short_form() -> None:
@@ -148,6 +176,15 @@ def test_a_fit_takes_the_plan_of_the_one_most_like_it() -> None:
     assert plan.plan_for("NoSuchModel", "", 8, 2, 8) == []
 
 
+def test_the_largest_kernels_of_a_plan_can_come_first() -> None:
+    content = plan.plans()
+    assert len(content.costs) == len(content.kernels)
+    planned = plan.plan_for("KMeans", "", 8, 2, 4)
+    largest = plan.plan_for("KMeans", "", 8, 2, 4, largest_first=True)
+    assert sorted(planned) == sorted(largest)
+    assert largest[0].startswith("assign.assign_spans ")
+
+
 def test_a_plan_of_both_precisions_has_what_each_needs() -> None:
     single, double = ["a f4:1C", "b f8:1C", "c i8", "b f4:1C"], ["a f8:1C", "b f8:1C", "c i8"]
     assert in_both_precisions(single, double) == ["a f*:1C", "b f8:1C", "c i8", "b f*:1C"]
@@ -173,5 +210,7 @@ def test_a_plan_has_what_the_fit_needs(dtype: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) == 1:
         write()
+    elif sys.argv[1] == "costs":
+        print(json.dumps(costs_here(json.load(sys.stdin))))
     else:
         print(json.dumps(needed(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))))

@@ -21,7 +21,7 @@ import shutil
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +130,28 @@ def _sources() -> list[Path]:
     return sources
 
 
+_WORK: list[Callable[[], bool]] = []
+
+
+@contextlib.contextmanager
+def meanwhile(work: Callable[[], bool]) -> Iterator[None]:
+    """While this holds, whoever waits for another process does this first, as long as it says that there was some."""
+    _WORK.append(work)
+    try:
+        yield
+    finally:
+        _WORK.remove(work)
+
+
+def _is_taken(file: Any) -> bool:
+    """Whether another process has the lock; if not, this one has it now."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
+
+
 class KernelCache(NullCache):
     """The files of one kernel, in the way that numba's dispatchers ask for them."""
 
@@ -174,7 +196,8 @@ class KernelCache(NullCache):
     def alone(self, sig: Any) -> Iterator[None]:
         """Wait while another process compiles this kernel for these types; then the kernel is there to be read.
 
-        Where there are no locks on files, two processes may compile the same.
+        Whoever waits does what else there is to do (`meanwhile`). Where there are no locks on files, two processes may
+        compile the same.
         """
         here, name = folder() if self._kept else None, self._file(sig)
         if fcntl is None or here is None or any((source / name).exists() for source in _sources()):
@@ -184,6 +207,8 @@ class KernelCache(NullCache):
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
                 file = stack.enter_context(lock.open("w"))
+                while _is_taken(file) and any(work() for work in list(_WORK)):
+                    pass
                 fcntl.flock(file, fcntl.LOCK_EX)
                 stack.callback(fcntl.flock, file, fcntl.LOCK_UN)  # closing is not enough if the process has forked
                 stack.callback(lock.unlink, missing_ok=True)

@@ -67,5 +67,13 @@ def inline(function: Function) -> Function:
     return _compiled(function, INLINED)
 
 
+def kernel_apart(function: Function) -> Function:
+    """The same as `kernel` for what is large and called at several places, some of them in what is inlined.
+
+    What numba compiles for an inlined function it has inlined too, so there would be a copy at each of these places.
+    """
+    return _compiled(function, {**COMPILED, "_nrt": False, "forceinline": False})
+
+
 def _compiled(function: Function, options: dict[str, Any]) -> Function:
     return cast(Function, Kernel(function, {}, {**options, "nopython": True}))

@@ -28,9 +28,10 @@ _E8, _E9, _E10, _E11, _E12 = (1.0 / math.factorial(n) for n in range(8, 13))
 
 
 class Observed(NamedTuple):
-    """Rows or chunks."""
+    """Rows or chunks; of both precisions, so that one kernel serves rows and cells."""
 
-    x: Any  # (N, D) rows, or means of chunks
+    x: Any  # (N, D) float64 rows, or means of chunks; (N, 0) for float32 rows
+    single: Any  # (N, D) float32 rows, or (N, 0)
     scales: Any  # (N,) or empty: factors of the rows
     weights: Any  # (N,) or empty: of chunks, which their scatter is divided by
     scatter: Any  # (N, S) summed and packed, or (N, 0) for single rows
@@ -79,8 +80,12 @@ def load_features(
     for i in range(n):
         scale = observed.scales[first + i] if observed.scales.shape[0] else 1.0
         row = features[i]
-        for d in range(D):
-            row[d] = scale * observed.x[first + i, d] - offset[d]
+        if observed.single.shape[1]:
+            for d in range(D):
+                row[d] = scale * observed.single[first + i, d] - offset[d]
+        else:
+            for d in range(D):
+                row[d] = scale * observed.x[first + i, d] - offset[d]
         if S == D:
             for d in range(D):
                 row[D + d] = row[d] * row[d]

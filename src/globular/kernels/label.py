@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from globular.kernels.compile import inline, kernel
+from globular.kernels.compile import inline, kernel, kernel_apart
 from globular.kernels.nominate import LARGEST, NOBODY, check_scores, csr_scores_of_row, judge_block, merge_chunk
 from globular.kernels.prefetch import prefetch_row
 from globular.kernels.rows import float_bits, for_csr, squared_distance
@@ -72,7 +72,7 @@ def as_they_lie(given: Any) -> bool:
     return given.scales.shape[0] == 0 and given.offset.shape[0] == 0
 
 
-@kernel
+@kernel_apart
 def nominate_rows(
     x: Any,  # IN  (n, D)
     places: Any,  # IN  (m,)

@@ -5,38 +5,28 @@ Then it links the code into the caller and optimises it again, once more for eve
 called from kernels alone needs none of that. So a `Kernel` is two dispatchers: itself, for calls from Python; and a
 `callee` for calls from other kernels, whose code is typed and translated once and left to its callers to optimise.
 What numba itself writes in Python (`min`, `np.argmin`) is treated like a callee. This is 40 % of the time that a first
-fit takes to compile; a tenth more goes to Python's search for garbage, among objects that stay, so it waits meanwhile.
+fit took to compile; `quick.py` has what else can be left out.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from numba import _dynfunc, types  # type: ignore[attr-defined]
 from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
-from numba.core.compiler import Compiler, Flags
+from numba.core.compiler import Compiler
 from numba.core.compiler_machinery import register_pass
 from numba.core.event import Listener, install_listener
 from numba.core.registry import CPUDispatcher
 from numba.core.typed_passes import NativeLowering
 
 from globular.kernels.cache import KernelCache, target
+from globular.kernels.quick import QuickCompiler, undisturbed
 from globular.kernels.target import asked_for, host
-
-
-class _QuickFlags(Flags):
-    """The options of a compilation, quick to compare: numba does so for every operation whose types it looks up."""
-
-    def __hash__(self) -> int:
-        return hash(_QuickFlags)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, _QuickFlags) and self._values == other._values)
 
 
 class _LevelCodegen(JITCPUCodegen):
@@ -55,13 +45,13 @@ def _level_codegen() -> _LevelCodegen | None:
     return None if target() == (asked_for() or host()) else _LevelCodegen("globular.kernels")
 
 
-class KernelCompiler(Compiler):
-    """Numba's compiler with options that are quick to compare, for the target of our kernels."""
+class KernelCompiler(QuickCompiler):
+    """A quick compiler for the target of our kernels."""
 
     def __init__(
         self, typing: Any, target: Any, library: Any, args: Any, return_type: Any, flags: Any, variables: Any
     ) -> None:
-        super().__init__(typing, target, library, args, return_type, _QuickFlags(flags), variables)
+        super().__init__(typing, target, library, args, return_type, flags, variables)
         self.state.targetctx._internal_codegen = _level_codegen() or self.state.targetctx._internal_codegen
 
 
@@ -103,8 +93,6 @@ class CalleeCompiler(KernelCompiler):
             pipeline.passes = [
                 (_LinkedLowering if step is NativeLowering else step, why) for step, why in pipeline.passes
             ]
-            pipeline._finalized = False
-            pipeline.finalize()
         return pipelines
 
 
@@ -127,14 +115,8 @@ class _AsCallees(Listener):
 @contextlib.contextmanager
 def _compiling() -> Iterator[None]:
     """What holds while a kernel is compiled."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        with install_listener("numba:compile", _AsCallees()):
-            yield
-    finally:
-        if collects:
-            gc.enable()
+    with undisturbed(), install_listener("numba:compile", _AsCallees()):
+        yield
 
 
 class Kernel(CPUDispatcher):
@@ -157,10 +139,12 @@ class Kernel(CPUDispatcher):
         with self._cache.alone(sig), _compiling():
             return super().compile(sig)
 
-    def compile_if_free(self, sig: Any) -> None:
-        """Compile for these types, unless that is done or another process is at it."""
-        if self._cache.is_free(sig):
+    def compile_if_free(self, sig: Any) -> bool:
+        """Compile for these types, unless that is done or another process is at it; whether it was to be done."""
+        is_free = self._cache.is_free(sig)
+        if is_free:
             self.compile(sig)
+        return is_free
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
         # A constant is a number like others here: LLVM will see it, and nothing is compiled for it alone.

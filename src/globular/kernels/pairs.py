@@ -271,7 +271,7 @@ def look_spans(
         for first in range(span * rows_per_span, end, B):
             n = min(B, end - first)
             joint_block(observed, first, n, leading, True, leading_block, leading_block.joint)
-            if leading.offset.shape[0] < observed.x.shape[1]:
+            if leading.offset.shape[0] < form.offset.shape[0]:
                 settle_bounds(observed, first, n, form, margin, block, best, chosen)
             find_largest(leading_block.joint, n, leading_block.largest, best)
             counts = chosen[:n]

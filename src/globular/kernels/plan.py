@@ -22,6 +22,7 @@ import threading
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec, module_from_spec
 from math import log
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,22 +50,38 @@ class Fit(NamedTuple):
     """Which of all kernels, in the order in which the fit needs them."""
 
 
+class Plans(NamedTuple):
+    """What the file has."""
+
+    kernels: list[str]
+    costs: list[float]
+    """Seconds that each of them took to compile, behind those before it."""
+    fits: list[Fit]
+
+
 @cache
-def plans() -> tuple[list[str], list[Fit]]:
+def plans() -> Plans:
     """All kernels of all plans, and the fits."""
     content = json.loads(FILE.read_text())
-    return content["kernels"], [Fit(*fit) for fit in content["fits"]]
+    return Plans(content["kernels"], content["costs"], [Fit(*fit) for fit in content["fits"]])
 
 
-def plan_for(model: str, covariance: str, n_clusters: int, n_columns: int, itemsize: int) -> list[str]:
-    """The kernels that a fit will probably need: those of the fit most like it; empty where there is none."""
-    kernels, fits = plans()
+def plan_for(
+    model: str, covariance: str, n_clusters: int, n_columns: int, itemsize: int, *, largest_first: bool = False
+) -> list[str]:
+    """The kernels that a fit will probably need: those of the fit most like it; empty where there is none.
+
+    They are in the order in which the fit needs them, or those first that take the longest to compile.
+    """
+    kernels, costs, fits = plans()
 
     def unlikeness(fit: Fit) -> float:
         return abs(log(fit.n_clusters / n_clusters)) + abs(log(fit.n_columns / n_columns))
 
     known = [fit for fit in fits if (fit.model, fit.covariance) == (model, covariance)]
     chosen = min(known, key=unlikeness).kernels if known else []
+    if largest_first:
+        chosen = sorted(chosen, key=lambda number: -costs[number])
     return list(dict.fromkeys(kernels[number].replace("*", str(itemsize)) for number in chosen))
 
 
@@ -110,21 +127,34 @@ def _read_plain(piece: str) -> Any:
     return types.Array(SCALARS[scalar], int(array[0]), array[1], readonly=array.endswith("!"))
 
 
-def compile_from_behind(
+def compile_planned(line: str) -> bool:
+    """Compile a kernel of a plan, unless it is on disk or under way elsewhere; whether it was to be done."""
+    name, _, kinds = line.partition(" ")
+    module, _, function = name.rpartition(".")
+    return bool(getattr(import_module(f"{PACKAGE}.{module}"), function).compile_if_free(read(kinds)))
+
+
+def compile_the_largest(
     model: str, covariance: str, n_clusters: str, n_columns: str, itemsize: str, number: str = "0", among: str = "1"
 ) -> None:
-    """Compile the kernels of a fit, the last first, as one of some processes that do so: each of them runs this.
+    """Compile the kernels of a fit, the largest first, as one of some processes that do so: each of them runs this.
 
     It leaves aside what is on disk or under way elsewhere, and ends with its parent.
     """
     threading.Thread(target=_end_with_parent, daemon=True).start()
     gc.disable()  # what it makes stays until its end, which is soon
-    planned = plan_for(model, covariance, int(n_clusters), int(n_columns), int(itemsize))[::-1]
+    _leave_out("scipy.linalg")
+    planned = plan_for(model, covariance, int(n_clusters), int(n_columns), int(itemsize), largest_first=True)
     own = planned[int(number) :: int(among)]
     for line in dict.fromkeys([*own, *planned]):
-        name, _, kinds = line.partition(" ")
-        module, _, function = name.rpartition(".")
-        getattr(import_module(f"{PACKAGE}.{module}"), function).compile_if_free(read(kinds))
+        compile_planned(line)
+
+
+def _leave_out(package: str) -> None:
+    """Have modules of a package without the package itself, which takes a fifth of a second to import."""
+    spec = find_spec(package)
+    if spec is not None and package not in sys.modules:
+        sys.modules[package] = module_from_spec(spec)
 
 
 def _end_with_parent() -> None:

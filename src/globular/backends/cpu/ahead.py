@@ -1,11 +1,12 @@
-"""Other processes that compile what a fit needs late, while the fit itself compiles what it needs first.
+"""Other processes that compile the largest kernels of a fit, while the fit itself compiles what it needs first.
 
 The first fit on a machine waits for its kernels, which one process compiles one after the other. So when a fit meets a
-kernel that is not on disk, processes of their own compile what fits like it have needed (`kernels/plan.py`), the last
-first. What they have compiled the fit reads from disk; what they are compiling it waits for (`KernelCache.alone`). So
-all meet in the middle, whatever each kernel costs. These processes end with the fit, however that ends, and with their
-parent. Where none can be started the fit compiles all by itself, as it does with one core, where nothing can be written
-to disk, and with GLOBULAR_COMPILE_AHEAD=0.
+kernel that is not on disk, processes of their own compile what fits like it have needed (`kernels/plan.py`), the
+largest first. What they have compiled the fit reads from disk; while they are compiling what it needs, it compiles
+what it will need last (`cache.meanwhile`). So nobody waits while there is work, whatever each kernel costs, and large
+kernels, which have functions in common, are mostly compiled by one process. These processes end with the fit, however
+that ends, and with their parent. Where none can be started the fit compiles all by itself, as it does with one core,
+where nothing can be written to disk, and with GLOBULAR_COMPILE_AHEAD=0.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -25,14 +27,15 @@ from globular.backends.cpu.rows import DenseRows
 from globular.backends.cpu.shard import CpuShard
 from globular.cores import usable_cores
 from globular.kernels import cache
+from globular.kernels.plan import compile_planned, plan_for
 
 HAS_LOCKS = find_spec("fcntl") is not None
 """Whether processes can wait for what another one compiles; not so under Windows."""
 SWITCH = "GLOBULAR_COMPILE_AHEAD"
 PROGRAM = """
 import os, sys
-from globular.kernels.plan import compile_from_behind
-compile_from_behind(*sys.argv[1:])
+from globular.kernels.plan import compile_the_largest
+compile_the_largest(*sys.argv[1:])
 os._exit(0)
 """
 """It leaves at once: the thread that waits for the end of its parent holds stdin, which Python would close."""
@@ -44,8 +47,9 @@ class _Starter(Listener):
     """Starts the other processes when the first kernel is to be compiled."""
 
     def __init__(self, *fit: str) -> None:
-        self._fit = list(fit)
+        self._fit = self._started_for = list(fit)
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._works = threading.Lock()
 
     def on_start(self, event: Any) -> None:
         fit, self._fit = self._fit, []
@@ -59,6 +63,19 @@ class _Starter(Listener):
 
     def on_end(self, event: Any) -> None:
         pass
+
+    def work(self) -> bool:
+        """Compile the last kernel of the fit that nobody is at, if there is one and no other thread does that."""
+        if not self._processes or not self._works.acquire(blocking=False):
+            return False
+        try:
+            return any(compile_planned(line) for line in self._planned())
+        finally:
+            self._works.release()
+
+    def _planned(self) -> list[str]:
+        model, covariance, *numbers = self._started_for
+        return plan_for(model, covariance, *map(int, numbers))[::-1]
 
     def stop(self) -> None:
         """End the other processes, if there are any."""
@@ -77,7 +94,7 @@ def compiling_ahead(shard: Any, model: str, n_clusters: int, covariance: str = "
     n_columns = shard.n_columns if shard.n_columns > THIN else 1  # thin rows, whose kernels are others, are alike
     starter = _Starter(model, covariance, str(n_clusters), str(n_columns), str(shard.rows.dtype.itemsize))
     try:
-        with install_listener("numba:compile", starter):
+        with install_listener("numba:compile", starter), cache.meanwhile(starter.work):
             yield
     finally:
         starter.stop()

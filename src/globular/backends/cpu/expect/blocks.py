@@ -65,6 +65,11 @@ def _fixed(values: NDArray[np.generic]) -> NDArray[np.generic]:
     return read_only(np.ascontiguousarray(values))
 
 
+def _nothing(n_rows: int, dtype: type[np.floating] = np.float64) -> Floats:
+    """Rows without columns, which kernels only read."""
+    return read_only(np.empty((n_rows, 0), dtype))
+
+
 class Spans(NamedTuple):
     """How rows are cut."""
 
@@ -192,12 +197,15 @@ class ChunkBlocks:
         if scatter.shape[1]:
             scatter = chunks.kind.coarsen(scatter, self.kind, self.means.shape[1])
         return Observed(
-            _fixed(chunks.means), _NONE, _fixed(chunks.weights), _fixed(scatter), self._ready(features),
+            _fixed(chunks.means), _nothing(len(chunks), np.float32), _NONE, _fixed(chunks.weights), _fixed(scatter),
+            self._ready(features),
         )  # fmt: skip
 
     def rows(self, rows: Floats, scales: F64) -> Observed:
         """Rows as kernels take them."""
-        return Observed(rows, read_only(scales), _NONE, read_only(np.empty((len(rows), 0))), self._ready(None))
+        n = len(rows)
+        x, single = (_nothing(n), rows) if rows.dtype == np.float32 else (rows, _nothing(n, np.float32))
+        return Observed(x, single, read_only(scales), _NONE, _nothing(n), self._ready(None))
 
     def _ready(self, features: F64 | None) -> F64:
         return np.empty((0, self.coefficients.shape[1])) if features is None else features

@@ -1,0 +1,167 @@
+"""Numba's compiler without the work that our kernels do not need: the same code, a fifth sooner.
+
+More than half of the time that a kernel takes to compile is numba's own, in Python. Most of it is needed. What is not:
+reports and checks between its passes, passes that look for what is not there, types of the same operation on the same
+types found again at every place and in every round, searches for ways to see arrays as arrays, and colours for messages
+that nobody reads. All of this reaches into numba, so each piece falls back to what numba does by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import gc
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any
+
+from numba import types
+from numba.core import errors
+from numba.core.compiler import Compiler, Flags
+from numba.core.compiler_machinery import PassManager
+from numba.core.cpu import CPUContext
+from numba.core.targetconfig import ConfigStack
+from numba.core.typed_passes import IRLegalization, NopythonRewrites
+from numba.core.typing.context import Context
+from numba.core.untyped_passes import InlineClosureLikes
+
+
+class _QuickFlags(Flags):
+    """The options of a compilation, quick to compare: numba does so for every operation whose types it looks up."""
+
+    def __hash__(self) -> int:
+        return hash(_QuickFlags)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _QuickFlags) and self._values == other._values)
+
+
+class _BarePasses(PassManager):
+    """Numba's passes, one after the other, without what it reports and checks about each of them."""
+
+    def __init__(self, passes: list[Any]) -> None:
+        super().__init__("kernels")
+        self.passes = passes
+        self.finalize()
+
+    def _runPass(self, index: int, step: Any, state: Any) -> None:
+        step.analysis = self._analysis
+        step.run_initialization(state)
+        step.run_pass(state)
+        step.run_finalizer(state)
+
+
+def _is_idle(step: Any, state: Any) -> bool:
+    """Whether a pass would leave this function as it is, however long it looked through it."""
+    if step is InlineClosureLikes:
+        return not any(isinstance(constant, CodeType) for constant in state.func_id.code.co_consts)
+    # The one joins expressions that make arrays, the other says where references to variables end.
+    return step in (NopythonRewrites, IRLegalization) and not state.flags.nrt
+
+
+def _is_of_numba(function: Any) -> bool:
+    return type(function) is types.Function
+
+
+class _QuickTyping(Context):
+    """Numba's typing, which remembers what a function of numba returns for given types."""
+
+    _known: dict[Any, tuple[Any, Any, Any]]
+
+    def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
+        function: Any = func if type(func) is types.Function else self._lookup_global(func)
+        if kws or not _is_of_numba(function):
+            return super().resolve_function_type(func, args, kws)
+        key = id(function), tuple(args), ConfigStack.top_or_none()
+        if key in self._known:
+            _, signature, implementation = self._known[key]
+            function._impl_keys[signature.args] = implementation
+            return signature
+        signature = super().resolve_function_type(func, args, kws)
+        implementation = None if signature is None else function._impl_keys.get(signature.args)
+        if implementation is not None:
+            self._known[key] = function, signature, implementation
+        return signature
+
+
+@functools.cache
+def _quick(typing: Any) -> Any:
+    """The same tables of types, with a memory."""
+    if type(typing) is not Context:
+        return typing
+    quick: Any = copy.copy(typing)
+    quick.__class__, quick._known = _QuickTyping, {}
+    return quick
+
+
+class _Unoptimised:
+    """Takes the code that unpacks Python's arguments as it is: LLVM would spend a tenth of its time there."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+
+    def add_ir_module(self, module: Any) -> None:
+        for function in module.functions:
+            if not function.is_declaration:
+                function.attributes.add("noinline")
+                function.attributes.add("optnone")
+        self._library.add_ir_module(module)
+
+
+class _QuickContext(CPUContext):
+    """Numba's target, which knows that arrays are arrays: numba looks everywhere for a way to turn them into some."""
+
+    def get_function(self, fn: Any, sig: Any, _firstcall: bool = True) -> Any:
+        if fn == "__array__" and isinstance(sig.args[0], types.Array):
+            raise NotImplementedError
+        return super().get_function(fn, sig, _firstcall)
+
+    def create_cpython_wrapper(self, library: Any, *arguments: Any, **options: Any) -> None:
+        super().create_cpython_wrapper(_Unoptimised(library), *arguments, **options)
+
+
+class QuickCompiler(Compiler):
+    """Numba's compiler with all of this."""
+
+    def __init__(
+        self, typing: Any, target: Any, library: Any, args: Any, return_type: Any, flags: Any, variables: Any
+    ) -> None:
+        super().__init__(typing, target, library, args, return_type, _QuickFlags(flags), variables)
+        self.state.typingctx = _quick(typing)
+        if type(self.state.targetctx) is CPUContext:  # a copy for this function alone
+            self.state.targetctx.__class__ = _QuickContext
+
+    def define_pipelines(self) -> Any:
+        return [
+            _BarePasses([(step, why) for step, why in pipeline.passes if not _is_idle(step, self.state)])
+            for pipeline in super().define_pipelines()
+        ]
+
+
+COLOURS = "_termcolor_inst"
+"""Where numba has its colours for messages."""
+
+
+class _Plain:
+    """Messages as they are: numba colours even those of errors that it catches itself."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda message: message
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """While this holds nobody searches for garbage, among objects that stay, and errors have no colours."""
+    collects = gc.isenabled()
+    gc.disable()
+    setattr(errors, COLOURS, _Plain())
+    try:
+        yield
+    finally:
+        setattr(errors, COLOURS, None)  # numba takes them anew when it needs them
+        if collects:
+            if not gc.get_freeze_count():
+                gc.freeze()  # counts what is there as old without looking through it:
+                gc.unfreeze()  # else the search that waited would come now
+            gc.enable()

@@ -1,0 +1,92 @@
+"""The quick compiler makes the code that numba makes, and leaves numba as it was."""
+
+from __future__ import annotations
+
+import gc
+import re
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from numba.core import errors
+
+from globular.kernels.compile import COMPILED, allocating_kernel, kernel
+from globular.kernels.quick import undisturbed
+from globular.kernels.rows import bits_float, float_bits, order_key
+
+
+def farthest(x: Any, y: Any, out: Any) -> float:
+    """What kernels do: loops, slices, tuples, constants, functions of numba's own."""
+    largest, at = -np.inf, (0, 0)
+    for i in range(x.shape[0]):
+        piece = x[i, : min(x.shape[1], len(y))]
+        total = 0.0
+        for j in range(piece.shape[0]):
+            total += (piece[j] - y[j]) ** 2
+        out[i] = np.sqrt(total)
+        if total > largest:
+            largest, at = total, (i, piece.shape[0])
+    return largest + at[0] * at[1]
+
+
+def with_closures(x: Any, out: Any) -> float:
+    def squared(value: float) -> float:
+        return value * value
+
+    both = np.array([squared(value) for value in x]) + 2.0 * x
+    out[:] = both * both - x
+    return float(both.sum())
+
+
+def code_of(dispatcher: Any) -> str:
+    """Optimised code of the function itself, without names."""
+    (compiled,) = dispatcher.overloads.values()
+    module = str(compiled.library._final_module)
+    body = re.search(r"^define [^\n]*i32 @[^\n]*\n(.*?)^}", module, re.DOTALL | re.MULTILINE)
+    assert body is not None
+    lines = [line.partition(";")[0].rstrip() for line in body.group(1).splitlines()]
+    return "\n".join(re.sub(r"[@%!][\w.\"$]+", "_", line) for line in lines if not line.endswith(":"))
+
+
+def test_it_makes_the_code_that_numba_makes() -> None:
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(20, 5)), random.normal(size=5)
+    quick, slow = kernel(farthest), numba.njit(farthest, **COMPILED, _nrt=False)
+    found, wanted = np.empty(20), np.empty(20)
+    assert quick(x, y, found) == slow(x, y, wanted)
+    assert found.tobytes() == wanted.tobytes()
+    assert code_of(quick) == code_of(slow)
+
+
+def test_closures_and_expressions_of_arrays_are_compiled_as_numba_does() -> None:
+    x, found, wanted = np.linspace(0, 1, 7), np.empty(7), np.empty(7)
+    assert allocating_kernel(with_closures)(x, found) == numba.njit(with_closures, **COMPILED)(x, wanted)
+    assert found.tobytes() == wanted.tobytes()
+
+
+def test_numba_is_left_as_it_was() -> None:
+    assert gc.isenabled()
+    with undisturbed():
+        assert not gc.isenabled()
+        assert errors.termcolor().errmsg("message") == "message"
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+    assert type(errors.termcolor()).__name__ != "_Plain"
+
+
+@pytest.mark.parametrize(("single", "whole"), [(np.float32, np.int32), (np.float64, np.int64)])
+def test_bits_of_floats_sort_like_the_floats(single: Any, whole: Any) -> None:
+    values = np.array([-np.inf, -3.5, -1e-30, -0.0, 0.0, 1e-30, 2.0, np.inf], single)
+
+    @kernel
+    def look(values: Any, bits: Any, keys: Any, again: Any) -> None:
+        for i in range(values.shape[0]):
+            bits[i], keys[i] = float_bits(values[i]), order_key(values[i])
+            again[i] = bits_float(float_bits(np.float64(values[i])))
+
+    bits, keys, again = np.empty(8, np.int64), np.empty(8, np.int64), np.empty(8)
+    look(values, bits, keys, again)
+    assert (bits == values.view(whole)).all()
+    assert (np.diff(keys) > 0).all()
+    assert (again == values).all()

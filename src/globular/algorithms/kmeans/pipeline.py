@@ -30,7 +30,13 @@ from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.kmeans.subspace import LARGEST_COPY, enter_subspace, leave_subspace, may_enter_subspace
 from globular.algorithms.kmeans.swaps import swap_and_step
-from globular.algorithms.kmeans.trials import ROUGH_GAIN, STEPS_PER_TRIAL, TrialOptions, search_by_trials
+from globular.algorithms.kmeans.trials import (
+    ROUGH_GAIN,
+    STEPS_PER_TRIAL,
+    TrialOptions,
+    search_by_trials,
+    swap_and_search,
+)
 from globular.algorithms.kmeans.yinyang import yinyang
 from globular.algorithms.seeding.common import few_rows_of, one_center
 from globular.algorithms.seeding.named import Starting
@@ -227,7 +233,7 @@ def _search_and_step(
             return
         start = yield from seed(shard)
         if start.is_seeding:
-            yield from search_by_trials(shard, start.centers, stepping, all_rows, rng)
+            yield from swap_and_search(shard, start.centers, stepping, all_rows, rng, labelled=start.labelled)
         else:  # a start that the user has chosen stays as it is
             yield from probing_kmeans(shard, start.centers, stepping, rng)
         return

@@ -37,7 +37,13 @@ from rich.console import Console
 
 from globular import KMeans
 from globular.algorithms.kmeans.cells import EXACT_UP_TO
-from globular.algorithms.kmeans.coreset import ROWS_PER_CLUSTER, TIMES_MORE_ROWS, rows_of_first_part
+from globular.algorithms.kmeans.coreset import (
+    LAST_SHARE,
+    LEAST_GROWTH,
+    ROWS_PER_CLUSTER,
+    TIMES_MORE_ROWS,
+    rows_of_first_part,
+)
 from globular.algorithms.kmeans.pipeline import CLUSTERS_STARTED, PROBING_FROM
 from globular.algorithms.kmeans.trials import SWAPPED_FROM
 from globular.algorithms.seeding.named import GREEDY_UP_TO
@@ -90,7 +96,8 @@ def turns(n_rows: int, n_columns: int, first: int = 2, last: int = 2_000) -> lis
         few = are_few(rows, n_columns, k), k < PROBING_FROM and are_few_to_seed(rows, n_columns, k)
         has_part = rows < n_rows if k < PROBING_FROM else n_rows >= TIMES_MORE_ROWS * ROWS_PER_CLUSTER * k
         swapped_first = SWAPPED_FROM <= k < PROBING_FROM and not has_part
-        return *(k <= limit for limit in limits), *few, has_part, swapped_first
+        several = k < PROBING_FROM and has_part and n_rows // LAST_SHARE >= LEAST_GROWTH * rows
+        return *(k <= limit for limit in limits), *few, has_part, swapped_first, several
 
     return [k for k in range(first, last) if path(k) != path(k + 1)]
 

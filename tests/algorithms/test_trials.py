@@ -164,6 +164,7 @@ def test_a_first_part_of_few_rows_is_searched_from_every_start(
 ) -> None:
     """A part of about 4,096 rows is few rows up to 64 columns; well beyond, only the best start is searched."""
     monkeypatch.setattr(coreset, "FEWEST_ROWS", (4096, 4096))
+    monkeypatch.setattr(pipeline, "ENDS_ALIKE", 9)
     monkeypatch.setattr(pipeline, "enter_subspace", lambda *_args, **_kwargs: None)
     searches = []
     search = pipeline.search_few_rows
@@ -191,6 +192,23 @@ def test_the_fewer_clusters_the_more_starts(k: int, n_starts: int, monkeypatch: 
     monkeypatch.setattr(pipeline, "_best_start", noted)
     KMeans(k, random_state=0).fit(groups(n=40_000, k=12, d=2))
     assert asked == [n_starts]
+
+
+@pytest.mark.parametrize(("alike", "n_searches"), [(1e-4, 3), (-1.0, 8)])
+def test_starts_end_when_three_searches_end_alike(
+    alike: float, n_searches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (pipeline.ENDS_ALIKE, pipeline.ALIKE) == (3, 1e-4)
+    monkeypatch.setattr(pipeline, "ALIKE", alike)
+    n, search = [], pipeline.search_few_rows
+
+    def counted(*args: Any) -> Any:
+        n.append(1)
+        return search(*args)
+
+    monkeypatch.setattr(pipeline, "search_few_rows", counted)
+    KMeans(4, random_state=0).fit(groups(n=40_000, k=4, d=2))
+    assert len(n) == n_searches
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])

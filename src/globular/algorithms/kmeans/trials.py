@@ -64,7 +64,7 @@ class TrialOptions:
     """How long to search."""
 
     max_failures: int = 6
-    """Swaps of a single centre that may fail one after the other."""
+    """Swaps of a single centre that may fail one after the other; no more than there are others."""
     more_failures: int = 128
     """As many more as this is times the number of clusters: the fewer there are, the cheaper they are."""
     max_trials: int = 60
@@ -95,7 +95,7 @@ def search_by_trials(
         best = replace(step, stopped="max_iter" if step.iteration == options.max_iter else ended, stage=SWAPS)
         yield best
     at_once, in_vain, prospects = max(1, len(centers) // 4), set[Swap](), None
-    max_failures = trials.max_failures + trials.more_failures // len(centers)
+    max_failures = min(trials.max_failures, len(centers) - 1) + trials.more_failures // len(centers)
     last_trial = min(options.max_iter, best.iteration + (trials.n_before + best.iteration) * trials.max_share)
     n_trials = int(trials.max_trials * min(1.0, CLUSTERS_TRIED / len(centers)) ** 1.5)
     for _ in range(n_trials if len(centers) > 2 and not best.stopped else 0):

@@ -37,8 +37,15 @@ from rich.console import Console
 
 from globular import KMeans
 from globular.algorithms.kmeans.cells import EXACT_UP_TO
-from globular.algorithms.kmeans.coreset import ROWS_PER_CLUSTER, TIMES_MORE_ROWS, rows_of_first_part
+from globular.algorithms.kmeans.coreset import (
+    LAST_SHARE,
+    LEAST_GROWTH,
+    ROWS_PER_CLUSTER,
+    TIMES_MORE_ROWS,
+    rows_of_first_part,
+)
 from globular.algorithms.kmeans.pipeline import CLUSTERS_STARTED, PROBING_FROM
+from globular.algorithms.kmeans.trials import SWAPPED_FROM
 from globular.algorithms.seeding.named import GREEDY_UP_TO
 from globular.benchmarking.results import describe_machine
 from globular.benchmarking.sets import Rows, find_set
@@ -88,7 +95,9 @@ def turns(n_rows: int, n_columns: int, first: int = 2, last: int = 2_000) -> lis
         limits = (STARTED_ONCE_FROM - 1, GREEDY_UP_TO, PROBING_FROM - 1, EXACT_UP_TO)
         few = are_few(rows, n_columns, k), k < PROBING_FROM and are_few_to_seed(rows, n_columns, k)
         has_part = rows < n_rows if k < PROBING_FROM else n_rows >= TIMES_MORE_ROWS * ROWS_PER_CLUSTER * k
-        return *(k <= limit for limit in limits), *few, has_part
+        swapped_first = SWAPPED_FROM <= k < PROBING_FROM and not has_part
+        several = k < PROBING_FROM and has_part and n_rows // LAST_SHARE >= LEAST_GROWTH * rows
+        return *(k <= limit for limit in limits), *few, has_part, swapped_first, several
 
     return [k for k in range(first, last) if path(k) != path(k + 1)]
 

@@ -164,6 +164,7 @@ def test_a_first_part_of_few_rows_is_searched_from_every_start(
 ) -> None:
     """A part of about 4,096 rows is few rows up to 64 columns; well beyond, only the best start is searched."""
     monkeypatch.setattr(coreset, "FEWEST_ROWS", (4096, 4096))
+    monkeypatch.setattr(pipeline, "ENDS_ALIKE", 9)
     monkeypatch.setattr(pipeline, "enter_subspace", lambda *_args, **_kwargs: None)
     searches = []
     search = pipeline.search_few_rows
@@ -191,6 +192,23 @@ def test_the_fewer_clusters_the_more_starts(k: int, n_starts: int, monkeypatch: 
     monkeypatch.setattr(pipeline, "_best_start", noted)
     KMeans(k, random_state=0).fit(groups(n=40_000, k=12, d=2))
     assert asked == [n_starts]
+
+
+@pytest.mark.parametrize(("alike", "n_searches"), [(1e-4, 3), (-1.0, 8)])
+def test_starts_end_when_three_searches_end_alike(
+    alike: float, n_searches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (pipeline.ENDS_ALIKE, pipeline.ALIKE) == (3, 1e-4)
+    monkeypatch.setattr(pipeline, "ALIKE", alike)
+    n, search = [], pipeline.search_few_rows
+
+    def counted(*args: Any) -> Any:
+        n.append(1)
+        return search(*args)
+
+    monkeypatch.setattr(pipeline, "search_few_rows", counted)
+    KMeans(4, random_state=0).fit(groups(n=40_000, k=4, d=2))
+    assert len(n) == n_searches
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
@@ -254,3 +272,42 @@ def test_more_clusters_have_fewer_trials() -> None:
 
     assert n_steps(trials.CLUSTERS_TRIED, 1) > n_steps(trials.CLUSTERS_TRIED, 0)
     assert n_steps(trials.CLUSTERS_TRIED + 1, 1) == n_steps(trials.CLUSTERS_TRIED + 1, 0)
+
+
+@pytest.mark.parametrize("form", ["dense", "float32", "csr", "split"])
+def test_swaps_of_many_come_before_trials_of_hundreds(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    X = groups(n=600, k=40)
+    shard: Any = CpuShard(sparse.csr_array(X) if form == "csr" else X.astype("f4") if form == "float32" else X)
+    if form == "split":
+        shard = SplitShard([CpuShard(X[:200]), CpuShard(X[200:], first_row=200)])
+    monkeypatch.setattr(trials, "SWAPPED_FROM", 32)
+    random = np.random.default_rng(0)
+    steps = list(trials.swap_and_search(shard, X[:32], EXACTLY, TrialOptions(), random, labelled=False))
+    objectives = np.array([step.objective for step in steps])
+    assert (np.diff(objectives) <= 1e-9 * objectives[0]).all()
+    np.testing.assert_array_equal([step.iteration for step in steps], np.arange(1, len(steps) + 1))
+    assert [bool(step.stopped) for step in steps] == [False] * (len(steps) - 1) + [True]
+    error = float(hard.squared_distances(hard.as_seen(X), steps[-1].model).min(axis=1).sum())
+    assert error <= objectives[-1] * (1 + 1e-6)
+    assert steps[1].n_distances < 600 * 32 and steps[1].stage == SWAPS
+
+
+@pytest.mark.parametrize("limit", [1, 3, 8])
+def test_swaps_and_trials_together_are_limited(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "SWAPPED_FROM", 30)
+    X, options = groups(), replace(EXACTLY, max_iter=limit, min_gain=0.0)
+    steps = list(
+        trials.swap_and_search(CpuShard(X), X[:30], options, TrialOptions(), np.random.default_rng(0), labelled=False)
+    )
+    assert [step.iteration for step in steps] == list(range(1, limit + 1)) and steps[-1].stopped == "max_iter"
+
+
+@pytest.mark.parametrize("k", [191, 192])
+def test_labels_are_exact_on_either_side_of_swaps_of_many(k: int) -> None:
+    assert trials.SWAPPED_FROM == 192
+    X = groups(n=4000, k=300, d=4)
+    model = KMeans(k, random_state=0).fit(X)
+    squared = hard.squared_distances(X, model.cluster_centers_)
+    assert model.label_recall_ == 1.0 and (squared.argmin(axis=1) == model.labels_).all()
+    assert model.inertia_ == pytest.approx(squared.min(axis=1).sum(), rel=1e-9)
+    assert (np.diff(model.history_.iterations.column("objective")) <= 1e-9 * model.inertia_).all()

@@ -99,8 +99,11 @@ _CENTERS: Mapping[str, Values] = {
     "algorithms.kmeans.coreset.FAR_OFF": (0.0, 1e9),
     "algorithms.kmeans.pipeline.CLUSTERS_STARTED": (1, NEVER),
     "algorithms.kmeans.pipeline.ROWS_PER_START": (1, NEVER),
+    "algorithms.kmeans.pipeline.ENDS_ALIKE": (1, NEVER),
+    "algorithms.kmeans.pipeline.ALIKE": (0.0, 1e9),
     "algorithms.kmeans.pipeline.LARGEST_SHARE": ({"exact": 0.0, "probing": 0.0}, {"exact": 1.0, "probing": 1.0}),
     "algorithms.kmeans.trials.CLUSTERS_TRIED": (1, NEVER),
+    "algorithms.kmeans.trials.SWAPPED_FROM": (3, NEVER),
     "estimators.weights.EXACT_BELOW": (1, NEVER),
     "estimators.nearest.BLOCK_BYTES": (1, NEVER),
 }

@@ -30,7 +30,13 @@ from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.kmeans.subspace import LARGEST_COPY, enter_subspace, leave_subspace, may_enter_subspace
 from globular.algorithms.kmeans.swaps import swap_and_step
-from globular.algorithms.kmeans.trials import ROUGH_GAIN, STEPS_PER_TRIAL, TrialOptions, search_by_trials
+from globular.algorithms.kmeans.trials import (
+    ROUGH_GAIN,
+    STEPS_PER_TRIAL,
+    TrialOptions,
+    search_by_trials,
+    swap_and_search,
+)
 from globular.algorithms.kmeans.yinyang import yinyang
 from globular.algorithms.seeding.common import few_rows_of, one_center
 from globular.algorithms.seeding.named import Starting
@@ -51,6 +57,8 @@ STEPS_PER_START = 8
 MOST_STARTS, CLUSTERS_STARTED, ROWS_PER_START, STARTS_PER_CLUSTER = 8, 64, 32, 2
 """Few clusters are seeded several times, 64 of them in all, or once for every 32 times that the rows of the part go
 into all rows, but two or three of them less often; the best start goes on."""
+ENDS_ALIKE, ALIKE = 3, 1e-4
+"""Searches that end so often at the best error, but for this share of it, have found what there is to find."""
 FIXED_BYTES = 64 * 2**20
 """Samples, cells and the blocks of a few threads."""
 
@@ -227,7 +235,7 @@ def _search_and_step(
             return
         start = yield from seed(shard)
         if start.is_seeding:
-            yield from search_by_trials(shard, start.centers, stepping, all_rows, rng)
+            yield from swap_and_search(shard, start.centers, stepping, all_rows, rng, labelled=start.labelled)
         else:  # a start that the user has chosen stays as it is
             yield from probing_kmeans(shard, start.centers, stepping, rng)
         return
@@ -278,6 +286,7 @@ def _best_start(
     rough = replace(options, min_gain=ROUGH_GAIN, max_iter=STEPS_PER_START)
     if trials is not None:  # failures are shared among the starts
         trials = replace(trials, more_failures=trials.more_failures // n_starts)
+    ends = list[float]()
     for _ in range(n_starts):
         start = (yield from seed(part)) if best is None else result_of(seed(part))
         steps: Iterator[Step[F64]] = probing_kmeans(part, start.centers, rough, rng)
@@ -289,6 +298,9 @@ def _best_start(
             shown = replace(better, iteration=0, stopped="", stage=PART)
             yield replace(shown, n_distances=step.n_distances, next_rows=part.n_rows)
         best = better
+        ends.append(step.objective)
+        if trials is not None and sum(end <= (1.0 + ALIKE) * best.objective for end in ends) == ENDS_ALIKE:
+            break
     assert best is not None
     return best
 

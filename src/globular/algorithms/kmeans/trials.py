@@ -14,7 +14,8 @@ cost. To move a single centre and to look what becomes of it costs a few iterati
   failures of a single swap the search ends.
 
 So the error never rises, and a fit costs two or three times what its iterations cost; on a part of the rows that is
-little. (Swaps for thousands of clusters, hundreds at once and not tried one by one, are in `swaps`.)
+little. (Swaps for thousands of clusters, hundreds at once and not tried one by one, are in `swaps`; where hundreds of
+clusters have too few rows for a part, those come first.)
 
 [Fränti 2018; Fritzke 2020]
 """
@@ -28,12 +29,12 @@ from typing import TypeAlias
 import numpy as np
 
 from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
-from globular.algorithms.kmeans.swaps import cost_of_joining
+from globular.algorithms.kmeans.swaps import SETTLED_GAIN, cost_of_joining, swap_and_step
 from globular.algorithms.steps import Step, numbered_from
 from globular.model.history import SWAPS
 from globular.model.statistics import F64
 from globular.seam.passes import Halve, Index, Spare, SumByLabel
-from globular.seam.shard import Shard
+from globular.seam.shard import Shard, lies_on_a_card
 from globular.threads import single_threaded_blas
 
 Swap: TypeAlias = tuple[int, int]
@@ -46,11 +47,14 @@ LEAST_RATIO = 0.4
 CUTS = 3
 """Steps of 2-means inside every cluster."""
 ROUGH_GAIN = 1e-3
-"""Iterations before the first swap end when one gains less than this share."""
+"""What iterations before the first swap gain at least."""
 STEPS_PER_TRIAL = 5
 FAILURES_PER_DRAW = 3
 """Failures after which clusters are cut anew."""
 CLUSTERS_TRIED = 100
+SWAPPED_FROM, SWAPPED_GAIN = 192, 3e-3
+"""Number of clusters from which a search of all rows begins with probing and swaps of many centres at once, as from
+there on a look at all centres takes longer than to probe; and the share that such an iteration gains at least."""
 WORTH_KEEPING = 1e-5
 """Share of what is at stake that a trial has to gain."""
 
@@ -60,13 +64,17 @@ class TrialOptions:
     """How long to search."""
 
     max_failures: int = 6
-    """Swaps of a single centre that may fail one after the other."""
+    """Swaps of a single centre that may fail one after the other; no more than there are others."""
     more_failures: int = 128
     """As many more as this is times the number of clusters: the fewer there are, the cheaper they are."""
     max_trials: int = 60
     """Of more than `CLUSTERS_TRIED`, fewer: the first trials swap many of them at once."""
     max_share: float = np.inf
     """Most iterations in trials, as a multiple of those before them."""
+    n_before: int = 0
+    """Iterations before the search, which count among these."""
+    rough_gain: float = ROUGH_GAIN
+    """Iterations before the first swap end when one gains less than this share."""
 
     @property
     def on_larger_part(self) -> TrialOptions:
@@ -81,14 +89,14 @@ def search_by_trials(
 
     There is a step for every iteration, also of a trial; each holds the best centres so far.
     """
-    rough = replace(options, min_gain=max(options.min_gain, ROUGH_GAIN))
+    rough = replace(options, min_gain=max(options.min_gain, trials.rough_gain))
     for step in probing_kmeans(shard, centers, rough, rng):
         ended = step.stopped if step.objective == 0.0 else ""
         best = replace(step, stopped="max_iter" if step.iteration == options.max_iter else ended, stage=SWAPS)
         yield best
     at_once, in_vain, prospects = max(1, len(centers) // 4), set[Swap](), None
-    max_failures = trials.max_failures + trials.more_failures // len(centers)
-    last_trial = min(options.max_iter, best.iteration * (1 + trials.max_share))
+    max_failures = min(trials.max_failures, len(centers) - 1) + trials.more_failures // len(centers)
+    last_trial = min(options.max_iter, best.iteration + (trials.n_before + best.iteration) * trials.max_share)
     n_trials = int(trials.max_trials * min(1.0, CLUSTERS_TRIED / len(centers)) ** 1.5)
     for _ in range(n_trials if len(centers) > 2 and not best.stopped else 0):
         n_distances = 0
@@ -129,6 +137,34 @@ def search_by_trials(
     if not best.stopped:
         left = replace(options, max_iter=options.max_iter - best.iteration)
         yield from numbered_from(probing_kmeans(shard, best.model, left, rng), best.iteration)
+
+
+def swap_and_search(
+    shard: Shard,
+    centers: F64,
+    options: ProbingOptions,
+    trials: TrialOptions,
+    rng: np.random.Generator,
+    *,
+    labelled: bool = True,
+) -> Iterator[Step[F64]]:
+    """`search_by_trials` where there is no part of the rows; of hundreds of clusters, after swaps of many at once."""
+    n_before = 0
+    if len(centers) >= SWAPPED_FROM and not lies_on_a_card(shard):
+        swapping = replace(options, n_probes=options.swap_probes, min_gain=max(options.min_gain, SWAPPED_GAIN))
+        best: Step[F64] | None = None
+        for step in swap_and_step(shard, centers, swapping, rng, labelled=labelled):
+            is_last = step.iteration == options.max_iter or step.objective <= options.unexplained
+            if best is not None and best.objective < step.objective:  # some swaps were bad, and will be undone
+                step = replace(step, objective=best.objective, model=best.model)
+            best = replace(step, stopped=step.stopped if is_last else "", stage=SWAPS)
+            yield best
+        if is_last:
+            return
+        centers, n_before = step.model, step.iteration
+        trials = replace(trials, n_before=n_before, rough_gain=SETTLED_GAIN)
+    left = replace(options, max_iter=options.max_iter - n_before)
+    yield from numbered_from(search_by_trials(shard, centers, left, trials, rng), n_before)
 
 
 class _Prospects:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numba.core import errors
 
+from globular.kernels import quick
 from globular.kernels.compile import COMPILED, allocating_kernel, kernel
 from globular.kernels.quick import undisturbed
 from globular.kernels.rows import bits_float, float_bits, order_key
@@ -49,14 +50,16 @@ def code_of(dispatcher: Any) -> str:
     return "\n".join(re.sub(r"[@%!][\w.\"$]+", "_", line) for line in lines if not line.endswith(":"))
 
 
-def test_it_makes_the_code_that_numba_makes() -> None:
+@pytest.mark.parametrize("is_known", [True, False])
+def test_it_makes_the_code_that_numba_makes(is_known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quick, "IS_KNOWN", is_known)
     random = np.random.default_rng(0)
     x, y = random.normal(size=(20, 5)), random.normal(size=5)
-    quick, slow = kernel(farthest), numba.njit(farthest, **COMPILED, _nrt=False)
+    fast, slow = kernel(farthest), numba.njit(farthest, **COMPILED, _nrt=False)
     found, wanted = np.empty(20), np.empty(20)
-    assert quick(x, y, found) == slow(x, y, wanted)
+    assert fast(x, y, found) == slow(x, y, wanted)
     assert found.tobytes() == wanted.tobytes()
-    assert code_of(quick) == code_of(slow)
+    assert code_of(fast) == code_of(slow)
 
 
 def test_closures_and_expressions_of_arrays_are_compiled_as_numba_does() -> None:

@@ -3,7 +3,7 @@
 More than half of the time that a kernel takes to compile is numba's own, in Python. Most of it is needed. What is not:
 reports and checks between its passes, passes that look for what is not there, types of the same operation on the same
 types found again at every place and in every round, searches for ways to see arrays as arrays, and colours for messages
-that nobody reads. All of this reaches into numba, so each piece falls back to what numba does by itself.
+that nobody reads. All of this reaches into numba, so a version that was not tried compiles as it does by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
-from numba import types
+from numba import types, version_info
 from numba.core import errors
 from numba.core.compiler import Compiler, Flags
 from numba.core.compiler_machinery import PassManager
@@ -25,6 +25,9 @@ from numba.core.targetconfig import ConfigStack
 from numba.core.typed_passes import IRLegalization, NopythonRewrites
 from numba.core.typing.context import Context
 from numba.core.untyped_passes import InlineClosureLikes
+
+IS_KNOWN = version_info.short <= (0, 68)
+"""Whether all of this was tried with this version of numba; for others there is tests/passes/test_quick.py."""
 
 
 class _QuickFlags(Flags):
@@ -127,15 +130,20 @@ class QuickCompiler(Compiler):
     def __init__(
         self, typing: Any, target: Any, library: Any, args: Any, return_type: Any, flags: Any, variables: Any
     ) -> None:
-        super().__init__(typing, target, library, args, return_type, _QuickFlags(flags), variables)
-        self.state.typingctx = _quick(typing)
-        if type(self.state.targetctx) is CPUContext:  # a copy for this function alone
+        options = _QuickFlags(flags) if IS_KNOWN else flags
+        super().__init__(typing, target, library, args, return_type, options, variables)
+        if IS_KNOWN:
+            self.state.typingctx = _quick(typing)
+        if IS_KNOWN and type(self.state.targetctx) is CPUContext:  # a copy for this function alone
             self.state.targetctx.__class__ = _QuickContext
 
     def define_pipelines(self) -> Any:
+        pipelines = super().define_pipelines()
+        if not IS_KNOWN:
+            return pipelines
         return [
             _BarePasses([(step, why) for step, why in pipeline.passes if not _is_idle(step, self.state)])
-            for pipeline in super().define_pipelines()
+            for pipeline in pipelines
         ]
 
 
@@ -155,7 +163,7 @@ def undisturbed() -> Iterator[None]:
     """While this holds nobody searches for garbage, among objects that stay, and errors have no colours."""
     collects = gc.isenabled()
     gc.disable()
-    setattr(errors, COLOURS, _Plain())
+    setattr(errors, COLOURS, _Plain() if IS_KNOWN else None)
     try:
         yield
     finally:

@@ -16,7 +16,7 @@ from globular.seam.answers import Answer, Centers
 from globular.threads import even_ranges, run_all
 
 ROWS_PER_BLOCK = 4096
-PREDICTIVE_AT_ONCE = 1 << 15
+PREDICTIVE_AT_ONCE = 1 << 17
 """Numbers of all differences of rows from components that a thread holds at once, about."""
 _CANCELLED = 1e-4
 """Squared distances below this share of the squares that they come from are computed again as differences."""

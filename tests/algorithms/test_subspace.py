@@ -229,3 +229,12 @@ def test_kmeans_begins_in_a_subspace_where_it_pays(metric: str) -> None:
 def test_kmeans_stays_in_the_whole_space_where_all_directions_count() -> None:
     X = np.random.default_rng(0).normal(size=(3000, 20))
     assert KMeans(500, random_state=0).fit(X).subspace_dimension_ == 20
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("k", [1, 3])
+def test_sparse_rows_that_are_alike_have_no_directions(k: int) -> None:
+    """The second power step once met a basis without columns."""
+    X = sparse.csr_array(np.ones((160, 16)))
+    model = KMeans(k, algorithm="probing", random_state=0).fit(X)
+    assert model.inertia_ == 0.0 and (model.cluster_centers_ == 1.0).all()

@@ -252,3 +252,13 @@ def test_digits_are_told_better_than_without_correlations() -> None:
 )
 def test_scikit_learn_conventions(estimator: BaseEstimator, check: Callable[[Any], None]) -> None:
     check(estimator)
+
+
+def test_whole_matrices_are_lifted_where_rounding_leaves_no_factor() -> None:
+    model = LowRankGaussianMixture(2, 1, correlated_noise=False, random_state=0).fit(rows())
+    model.loadings_ = 1e7 * np.random.default_rng(0).normal(size=model.loadings_.shape)
+    model.noise_variances_ = np.full_like(model.noise_variances_, 1e-6)
+    full = model.to_full()
+    wanted = np.einsum("cfd,cfe->cde", model.loadings_, model.loadings_)
+    np.testing.assert_allclose(full.covariances_, wanted, rtol=1e-6, atol=1e-6 * wanted.max())
+    assert np.isfinite(full.score_samples(rows())).all()

@@ -16,6 +16,7 @@ from globular.estimators.memory import check_allocation
 from globular.estimators.mixture import GaussianMixture
 from globular.estimators.mixtures import MixtureEstimator
 from globular.estimators.weights import EXACT_BELOW
+from globular.model.cholesky import with_factors
 from globular.model.gaussian import GaussianParameters
 from globular.model.low_rank import LowRankParameters
 from globular.model.statistics import F64, I64
@@ -156,7 +157,8 @@ class LowRankAnswers(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MixtureE
         mixture = self._mixture()
         C, D = mixture.means.shape
         check_allocation(4 * 8 * C * D * D, f"{C} matrices of {D} columns", "ask this mixture itself")
-        made = GaussianMixture.from_parameters(mixture.weights, mixture.in_columns().means, mixture.covariances())
+        covariances, _ = with_factors(mixture.covariances(), np.zeros(D))  # lifted where rounding leaves no factor
+        made = GaussianMixture.from_parameters(mixture.weights, mixture.in_columns().means, covariances)
         made.set_params(random_state=self.random_state, n_threads=self.n_threads)
         if "feature_names_in_" in vars(self):
             made.feature_names_in_ = self.feature_names_in_

@@ -90,7 +90,7 @@ def enter_subspace(
 
 
 def _subspace_of_sparse_rows(shard: Shard, origin: F64, n_clusters: int, rng: np.random.Generator) -> Subspace | None:
-    """Leading directions by subspace iteration from some of the rows; None where those would be too many numbers.
+    """Leading directions by subspace iteration from some of the rows; None where they are too many numbers, or none.
 
     A sample that says as much about thousands of columns could not be held.
     """
@@ -100,6 +100,8 @@ def _subspace_of_sparse_rows(shard: Shard, origin: F64, n_clusters: int, rng: np
     basis = (_some_rows(shard, d, rng) - origin).T
     for _ in range(POWER_STEPS):
         basis = orthonormal(shard.run(PowerStep(Subspace(origin, basis))))
+        if not basis.shape[1]:  # all rows are alike
+            return None
     return Subspace(origin, basis)
 
 

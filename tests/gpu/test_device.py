@@ -123,6 +123,8 @@ def test_what_cannot_be_is_said_in_one_sentence() -> None:
         KMeans(3, device="cpu").fit(OnCard())
     with pytest.raises(ValueError, match='\'device\' parameter of KMeans must be "auto", "cpu", "cuda" or'):
         KMeans(3, device="tpu").fit(ROWS)
+    with pytest.raises(ValueError, match='device must be "auto"'):
+        KMeans(3, random_state=0).fit(ROWS).set_params(device="tpu").predict(ROWS)
     torch: Any = None
     try:
         import torch

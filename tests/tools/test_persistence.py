@@ -569,6 +569,14 @@ def test_a_description_with_one_bit_changed_is_refused_or_says_the_same(model_fo
             assert {name: changed[name] for name in said} == said
 
 
+@pytest.mark.parametrize("value", ["1e999", '"\\ud800"'])
+def test_what_can_be_read_but_not_be_written_is_refused(model_folder: Path, value: str) -> None:
+    path = model_folder / "model.json"
+    path.write_text(path.read_text().replace('"n_clusters": 4', f'"n_clusters": {value}'))
+    with pytest.raises(DataError, match="digest differs"):
+        load(model_folder)
+
+
 @pytest.mark.parametrize("version", [-1, 0, True, 1.5, "2", None, [], {}])
 def test_a_format_version_is_a_whole_number_from_one_on(model_folder: Path, version: Any) -> None:
     rewrite(model_folder, lambda document: document.update(format_version=version))

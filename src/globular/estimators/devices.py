@@ -12,6 +12,7 @@ import numpy as np
 
 from globular.backends.registry import beside
 from globular.errors import DeviceError
+from globular.estimators.parameters import DEVICE
 
 logger = logging.getLogger("globular")
 
@@ -37,6 +38,8 @@ def device_for(estimator: Any, X: Any) -> str:
                 f"{estimator._on_cards}"
             )
         return "cpu"
+    if not DEVICE.is_satisfied_by(wanted):  # one that was set after the fit
+        raise ValueError(f"device must be {DEVICE}, got {wanted!r}")
     if wanted == "cpu":
         if on_card:
             raise DeviceError("X lies on a GPU and device='cpu'; pass X as an array of NumPy, or leave device='auto'")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from globular.kernels import grouped
 from globular.kernels.queue import new_queue
@@ -16,6 +16,14 @@ SECONDS_PER_MEMBER = 2.5e-9
 """Of each of the two kernels that sort on several threads, about."""
 APART = 32
 """Numbers between what two spans count: threads that count into one line of the cache wait for each other."""
+
+
+def starts_of(sizes: ArrayLike) -> NDArray[np.int64]:
+    """Where things of these sizes begin when they lie one behind the other, and where the last ends: (n + 1, …)."""
+    sizes = np.asarray(sizes, dtype=np.int64)
+    starts = np.zeros((len(sizes) + 1, *sizes.shape[1:]), dtype=np.int64)
+    np.cumsum(sizes, axis=0, out=starts[1:])
+    return starts
 
 
 def group_by(

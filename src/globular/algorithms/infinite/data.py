@@ -15,6 +15,7 @@ from globular.model.chunks import Chunks, NodeValue
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph, estimated_graph
+from globular.model.groups import starts_of
 from globular.model.search import Search
 from globular.model.statistics import F64, I64, SoftStatistics, WithinStatistics, joined
 from globular.seam.among import Neighbors, Remembered
@@ -110,7 +111,7 @@ class RowData:
 
     def _shares_of(self, claims: list[Chunks], n_distances: int, *, refined: bool = False) -> Shares:
         of_rows = all(chunks.scatter.shape[1] == 0 for chunks in claims)
-        starts = np.cumsum([0, *map(len, claims)], dtype=np.int64)
+        starts = starts_of([len(claim) for claim in claims])
         cells = joined(claims) if of_rows else Chunks.join(claims)
         return Shares(self.shard.local(cells.means[:0]), cells, starts, n_distances, refined)
 

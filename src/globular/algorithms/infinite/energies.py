@@ -15,6 +15,7 @@ import numpy as np
 
 from globular.algorithms.infinite.data import Shares
 from globular.model.covariances import FAMILIES
+from globular.model.groups import starts_of
 from globular.model.observations import ExpectedMixture, Moments, Prior
 from globular.model.statistics import F64, I64, joined
 from globular.model.sticks import StickPrior, sticks_of_groups
@@ -42,7 +43,7 @@ class Groups:
     @classmethod
     def of(cls, moments: list[Moments], seen: I64, before: I64, behind: F64) -> Groups:
         """Of the components of every group."""
-        return cls(joined(moments), running([len(each) for each in moments]), seen, before, behind)
+        return cls(joined(moments), starts_of([len(each) for each in moments]), seen, before, behind)
 
 
 class Measured(NamedTuple):
@@ -94,7 +95,7 @@ class Energies:
         means = np.concatenate([ends[2 * g + side] for g in wide for side in (0, 1)])
         sizes = 2 * np.diff(bounds)[wide]
         cold = self._cold(means, np.repeat(COLD * narrowest[wide], sizes), metric)
-        bounds = running(sizes)
+        bounds = starts_of(sizes)
         found = self.shares.e_step(cold, bounds, groups.seen[wide])
         updated = Moments.from_pass(cold, found.parts)
         for g, some in zip(wide.tolist(), _slices(bounds), strict=True):
@@ -119,13 +120,6 @@ class Energies:
         factor = family.factors(np.broadcast_to(metric, (1, *shape[1:])).copy())
         covariances = np.broadcast_to(scales * metric, shape)
         return ExpectedMixture.build(np.zeros(len(means)), means, covariances, family.name, factor / np.sqrt(scales))
-
-
-def running(sizes: I64 | list[int]) -> I64:
-    """Where things of these sizes begin when they lie one behind the other, and where the last ends."""
-    starts = np.zeros(len(sizes) + 1, dtype=np.int64)
-    np.cumsum(sizes, out=starts[1:])
-    return starts
 
 
 def _slices(bounds: I64) -> list[slice]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from globular.algorithms.infinite.data import Shares
-from globular.algorithms.infinite.energies import Energies, Groups, running
+from globular.algorithms.infinite.energies import Energies, Groups
 from globular.algorithms.infinite.splits import SplitRules
+from globular.model.groups import starts_of
 from globular.model.observations import Moments, Prior
 from globular.model.statistics import F64, I64
 
@@ -31,17 +32,17 @@ def superfluous_pairs(shares: Shares, moments: Moments, behind: F64, prior: Prio
         return []
     i, j = close.T
     one, two = moments.merged(i, j), moments.take(close.ravel())
-    bounds, twice = running([1] * len(close) + [2] * len(close)), np.tile(close, (2, 1))
+    bounds, twice = starts_of([1] * len(close) + [2] * len(close)), np.tile(close, (2, 1))
     left = np.tile(behind[i] - moments.counts[j], 2)
     groups = Groups(one.join(two), bounds, twice, twice[:, 0], left)
     as_one, as_two = Energies(shares, prior, rules.alpha).measure(groups).free_energies.reshape(2, -1)
     rises = (as_one - as_two) / moments.counts[close].sum(axis=1) - rules.gain
     pairs: list[Pair] = []
     taken: set[int] = set()
-    for rise, *found in sorted(zip(rises.tolist(), i.tolist(), j.tolist(), strict=True)):
-        if rise < 0 and not taken & set(found):
-            taken |= set(found)
-            pairs.append((found[0], found[1]))
+    for rise, first, second in sorted(zip(rises.tolist(), i.tolist(), j.tolist(), strict=True)):
+        if rise < 0 and not taken & {first, second}:
+            taken |= {first, second}
+            pairs.append((first, second))
     return pairs
 
 

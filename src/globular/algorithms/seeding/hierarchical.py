@@ -45,7 +45,7 @@ from globular.algorithms.seeding.plus_plus import distinct_plus_plus, extend
 from globular.algorithms.seeding.shares import apportion, hubness, reach, share_exponent
 from globular.algorithms.steps import Step, result_of
 from globular.model.cells import CellLevel, CellTree
-from globular.model.groups import order_by
+from globular.model.groups import order_by, starts_of
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Down, Route
 from globular.seam.passes import AddSeeds, Assign, CellSeeds, Index, Labels
@@ -126,7 +126,7 @@ class _Sample:
         """The sample in the order of its cells."""
         sizes = np.asarray(np.bincount(cells, minlength=n_cells))
         order = order_by(cells, n_cells)
-        return _CellSample(self.indices[order], self.weights[order], sizes, _running_starts(sizes))
+        return _CellSample(self.indices[order], self.weights[order], sizes, starts_of(sizes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class _Builder:
         if len(centers) < size:
             centers, cells = self._fill_up(centers, cells, size, sample.is_everything)
         order, quotas = np.argsort(cells, kind="stable"), np.bincount(cells, minlength=n_cells)
-        return self._perhaps_drawn_in(CellLevel(centers[order], _running_starts(quotas)), sample)
+        return self._perhaps_drawn_in(CellLevel(centers[order], starts_of(quotas)), sample)
 
     def _perhaps_drawn_in(self, seeds: CellLevel, sample: _Sample) -> CellLevel:
         """Seeds; where some are hubs, the same drawn in towards their cells' centres if that leaves a lower error."""
@@ -294,8 +294,3 @@ def _of_unit_length(vectors: F64, others: F64) -> F64:
     """The vectors, scaled; one of length zero has no direction, and is that of the others."""
     lengths = np.linalg.norm(vectors, axis=1)[:, None]
     return np.where(lengths > 0, vectors / np.where(lengths > 0, lengths, 1.0), others)
-
-
-def _running_starts(sizes: Index) -> Index:
-    """Where each of several consecutive ranges begins, and where the last one ends."""
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Any
 
 from globular.errors import DeviceError, import_extra
@@ -14,8 +13,6 @@ def find_device(name: str) -> Any:
     torch = import_extra("torch", "torch", "gpu", f"device={name!r}")
     if name == "torch-cpu":
         return torch.device("cpu")
-    if not re.fullmatch(r"cuda(:\d+)?", name):
-        raise ValueError(f'device must be "auto", "cpu", "cuda" or "cuda:N", got {name!r}')
     if not torch.cuda.is_available():
         raise DeviceError(f"device={name!r}: torch sees no CUDA card here; use device='cpu'")
     number = int(name[5:]) if ":" in name else torch.cuda.current_device()

@@ -18,6 +18,7 @@ from globular.kernels.expect import Tally
 from globular.kernels.joint import Observed
 from globular.kernels.queue import new_queue
 from globular.model.gaussian import GaussianParameters
+from globular.model.groups import starts_of
 from globular.model.observations import ExpectedMixture
 from globular.model.statistics import F64, I64
 from globular.threads import on_all_threads, run_all, worth_waking
@@ -98,13 +99,6 @@ class Pairs:
         return blocks.total(tally, shard.n_threads)
 
 
-def before_spans(sizes: I64) -> I64:
-    """What all spans before each of them, and before the end, hold together: (spans + 1, …)."""
-    before = np.zeros((len(sizes) + 1, *sizes.shape[1:]), dtype=np.int64)
-    np.cumsum(sizes, axis=0, out=before[1:])
-    return before
-
-
 class Look(NamedTuple):
     """What a look at all components leaves."""
 
@@ -144,7 +138,7 @@ def look_at_all(shard: CpuShard, mixture: GaussianParameters, nats: float, most:
         )  # fmt: skip
 
     on_rows(shard, leading, look)
-    before = before_spans(sizes)
+    before = starts_of(sizes)
     n_pairs, n_several, in_several, n_none = before[-1].tolist()
     if n_none:  # densities that are not numbers keep no pair
         raise np.linalg.LinAlgError("a row has no density under any component")

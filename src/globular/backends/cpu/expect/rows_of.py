@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from globular.backends.cpu.expect.all import Span, block_rows, blocks_for
-from globular.backends.cpu.expect.pairs import Pairs, before_spans
+from globular.backends.cpu.expect.pairs import Pairs
 from globular.backends.cpu.expect.remembered import Kept
 from globular.backends.cpu.rows import read_only
 from globular.backends.cpu.shard import CpuShard
 from globular.kernels import claims as kernels
 from globular.kernels.queue import new_queue
+from globular.model.groups import starts_of
 from globular.model.statistics import F64, I64, Claim
 from globular.seam.mixture_passes import RowsOf
 from globular.threads import even_ranges, map_all, on_all_threads, run_all, worth_waking
@@ -64,7 +65,7 @@ def _claim_pairs(shard: CpuShard, pairs: Pairs, work: RowsOf) -> list[Claim]:
     q, sizes = np.empty(len(pairs)), _new_sizes(pairs, len(rates))
     pairs.e_step(shard, work.mixture, q)
     _on_spans(kernels.count_claims, pairs, shard.n_threads, q, draw, sizes)
-    before = before_spans(sizes.T.ravel())  # what a component draws of all spans lies together
+    before = starts_of(sizes.T.ravel())  # what a component draws of all spans lies together
     places, bounds = before[:-1].reshape(sizes.shape[::-1]).T.copy(), before[:: len(sizes)]
     owners, weights = np.empty(before[-1], dtype=np.int64), np.empty(before[-1])
     _on_spans(
@@ -93,7 +94,7 @@ def _drawn_pairs(pairs: Pairs, draw: kernels.Draw, n_threads: int) -> Pairs:
     """Those of rows that one of their components may draw."""
     sizes = _new_sizes(pairs, 2)
     _on_spans(kernels.count_drawn, pairs, n_threads, draw, sizes)
-    before = before_spans(sizes)
+    before = starts_of(sizes)
     found = Pairs.empty(*before[-1])
     _on_spans(kernels.list_drawn, pairs, n_threads, draw, before, found.listed)
     return found

@@ -9,7 +9,7 @@ import numpy as np
 from globular.kernels.compile import inline, kernel, kernel_apart
 from globular.kernels.nominate import LARGEST, NOBODY, check_scores, csr_scores_of_row, judge_block, merge_chunk
 from globular.kernels.prefetch import prefetch_row
-from globular.kernels.rows import float_bits, for_csr, squared_distance
+from globular.kernels.rows import as_read_only, float_bits, for_csr, squared_distance
 from globular.kernels.tiles import ROWS, lowest_of_rows, lowest_of_scores
 
 AHEAD = 2 * ROWS
@@ -29,7 +29,6 @@ class Block(NamedTuple):
 
     queue: Any  # (n + STRETCH,) rows that wait for a block
     copies: Any  # (n, D) the rows about the offset and scaled, where they differ from the rows as they lie
-    copied: Any  # the same, read-only
     order: Any  # (n,) 0, 1, …
     squares: Any  # (n,)
     lows: Any  # (2, n) the two lowest scores
@@ -106,7 +105,7 @@ def nominate_block(
     if not as_they_lie(given):
         if first == 0:
             copy_block(rows[0], places, given, block.copies)
-        x, lie_at = block.copied, block.order[:m]
+        x, lie_at = as_read_only(block.copies), block.order[:m]
     nominate_rows(x, lie_at, block.squares[:m], nominees, first, stop, block.no_scores, lows, nominated)
 
 
@@ -126,7 +125,7 @@ def score_again(rows: Any, places: Any, n: int, given: Any, nominees: Any, first
     """The scores of the n rows block.again, which lie at `places` in the block. O(chunk · D) or O(chunk · nnz)."""
     x, lie_at = rows[0], block.again[:n]
     if not as_they_lie(given):
-        x, lie_at = block.copied, places
+        x, lie_at = as_read_only(block.copies), places
     nominate_rows(
         x, lie_at, block.again_squares[:n], nominees, first, stop, block.scores, block.chunk_lows, block.nominated
     )

@@ -45,14 +45,26 @@ def _level_codegen() -> _LevelCodegen | None:
     return None if target() == (asked_for() or host()) else _LevelCodegen("globular.kernels")
 
 
+PACKAGE = __name__.rpartition(".")[0]
+
+
 class KernelCompiler(QuickCompiler):
-    """A quick compiler for the target of our kernels."""
+    """A quick compiler for the target of our kernels, which believes that no two of their arguments share memory.
+
+    Else LLVM would write each loop twice, and have the program compare addresses for which of the two to take. Its
+    guess is a coarse one, and the two may add up in different orders: a fit would depend on where its arrays lie. So
+    what a kernel writes may be reached by one of its arguments only (`tests/passes/test_memory.py`).
+    """
 
     def __init__(
         self, typing: Any, target: Any, library: Any, args: Any, return_type: Any, flags: Any, variables: Any
     ) -> None:
         super().__init__(typing, target, library, args, return_type, flags, variables)
         self.state.targetctx._internal_codegen = _level_codegen() or self.state.targetctx._internal_codegen
+
+    def compile_extra(self, function: Any) -> Any:
+        self.state.flags.noalias = function.__module__.startswith(f"{PACKAGE}.")
+        return super().compile_extra(function)
 
 
 class _LinkedLibrary(JITCodeLibrary):

@@ -219,7 +219,8 @@ def settle_bounds(
     n: int,  # IN
     form: Any,  # IN
     margin: Any,  # IN
-    block: Any,  # IN its joint: bounds from above, OUT log p(c, x) where it may matter, else −∞
+    block: Any,  # scratch, but for its joint
+    joint: Any,  # IN  bounds from above, OUT log p(c, x) where it may matter, else −∞
     best: Any,  # scratch (B,) int64
     chosen: Any,  # scratch (B,) int64
 ) -> None:
@@ -229,7 +230,7 @@ def settle_bounds(
     """
     C = form.means.shape[0]
     load_features(observed, first, n, form.offset, False, block.features)
-    find_largest(block.joint, n, block.largest, best)
+    find_largest(joint, n, block.largest, best)
     for c in range(C):
         m = 0
         for i in range(n):
@@ -237,7 +238,7 @@ def settle_bounds(
             m += best[i] == c
         exact_line(block.features, chosen[:m], form, c, block.differences, block.densities)
     for c in range(C):
-        line = block.joint[c]
+        line = joint[c]
         m = 0
         for i in range(n):
             chosen[m] = i
@@ -255,7 +256,7 @@ def look_spans(
     form: Any,  # IN  all components by differences, where the first columns are not all
     margin: Any,  # IN
     leading_block: Any,  # scratch for the form of the first columns
-    block: Any,  # scratch for the other; its joint is that of the first
+    block: Any,  # scratch for the other, which has no joint of its own
     best: Any,  # scratch (B,) int64
     chosen: Any,  # scratch (B,) int64
     masks: Any,  # OUT (N, ⌈C / 64⌉) uint64: a bit for every component that matters
@@ -272,7 +273,7 @@ def look_spans(
             n = min(B, end - first)
             joint_block(observed, first, n, leading, True, leading_block, leading_block.joint)
             if leading.offset.shape[0] < form.offset.shape[0]:
-                settle_bounds(observed, first, n, form, margin, block, best, chosen)
+                settle_bounds(observed, first, n, form, margin, block, leading_block.joint, best, chosen)
             find_largest(leading_block.joint, n, leading_block.largest, best)
             counts = chosen[:n]
             counts[:] = 0

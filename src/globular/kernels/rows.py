@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 from numba import types
+from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic, overload
 
 from globular.kernels.compile import OVERLOADED, inline, kernel
@@ -194,10 +195,20 @@ def _order_key(typing_context: Any, value: Any) -> Any:
     return signature, generate
 
 
+def _as_read_only(typing_context: Any, array: Any) -> Any:
+    """The same array where it is only read: of the same type as the rows that a user gave us."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return impl_ret_borrowed(context, builder, signature.return_type, values[0])
+
+    return array.copy(readonly=True)(array), generate
+
+
 # Operations of one instruction each: numba's `view` takes a hundred times as long to compile.
 float_bits = cast(Callable[[float], int], intrinsic(_float_bits))
 bits_float = cast(Callable[[int], float], intrinsic(_bits_float))
 order_key = cast(Callable[[float], int], intrinsic(_order_key))
+as_read_only = cast(Callable[[Any], Any], intrinsic(_as_read_only))
 
 
 def quick_distance(rows: Any, i: int, scale: float, centers: Any, c: int, norms: Any) -> float:

@@ -131,7 +131,7 @@ def look_at_all(shard: CpuShard, mixture: GaussianParameters, nats: float, most:
     def look(queue: NDArray[np.int64], rows: Observed, cut: Cut) -> None:
         n = cut.spans.rows_per_block
         block, (best, chosen) = leading.block(n), np.empty((2, n), dtype=np.int64)
-        closer = blocks.block(n)._replace(joint=block.joint)
+        closer = blocks.block(n)._replace(joint=np.empty((0, n)))
         kernels.look_spans(
             queue, cut.spans.rows, rows, *forms, margin, block, closer,
             best, chosen, masks[cut.rows], sizes[cut.which],

@@ -126,7 +126,7 @@ def call_thrice(kernel: Any, arguments: tuple[Any, ...], random: np.random.Gener
     written = [array for array, old in zip(arrays, before, strict=True) if array.tobytes() != old]
     for one in written:
         others = [each for each in arrays if each is not one and np.may_share_memory(one, each)]
-        assert not any(np.shares_memory(one, each) for each in others), f"{name} is given one array twice, and writes it"
+        assert not any(np.shares_memory(one, each) for each in others), f"{name} writes what it is given twice"
     return result
 
 

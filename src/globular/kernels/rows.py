@@ -16,7 +16,6 @@ from typing import Any, cast
 
 import numpy as np
 from numba import types
-from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic, overload
 
 from globular.kernels.compile import OVERLOADED, inline, kernel
@@ -196,10 +195,10 @@ def _order_key(typing_context: Any, value: Any) -> Any:
 
 
 def _as_read_only(typing_context: Any, array: Any) -> Any:
-    """The same array where it is only read: of the same type as the rows that a user gave us."""
+    """The same array where it is only read, of the type that a user's rows have; for a `kernel`, as `rows_between`."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return impl_ret_borrowed(context, builder, signature.return_type, values[0])
+        return values[0]
 
     return array.copy(readonly=True)(array), generate
 

@@ -42,8 +42,8 @@ def package(tmp_path: Path) -> Path:
     kernels = home / "kernels"
     kernels.mkdir(parents=True)
     source = Path(globular.__file__).parent / "kernels"
-    for name in ("__init__.py", "cache.py", "compile.py", "linking.py", "quick.py", "target.py"):
-        shutil.copy(source / name, kernels / name)
+    for name in ("__init__", "cache", "compile", "linking", "queue", "quick", "sharing", "target"):
+        shutil.copy(source / f"{name}.py", kernels)
     (home / "__init__.py").write_text("")
     (kernels / "helper.py").write_text(HELPER.format(1))
     (kernels / "caller.py").write_text(CALLER)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from globular.kernels.queue import new_queue
 from globular.kernels.random import random_labels
 from globular.kernels.state import locate_in_runs, rename, settle_runs, sum_by_key, sum_runs
+from globular.kernels.team import share_kernel
 from globular.model.statistics import F64
 from globular.seam.passes import (
     AllLabels,
@@ -37,7 +38,7 @@ from globular.seam.passes import (
 )
 from globular.seam.shard import Shard
 from globular.seam.state import PointState
-from globular.threads import cached_property, even_ranges, on_all_threads, worth_waking
+from globular.threads import cached_property, even_ranges, worth_waking
 
 Handler = Callable[[Any, Any], Any]
 Function = TypeVar("Function", bound=Handler)
@@ -186,15 +187,15 @@ def threads_for_runs(shard: HostShard, n_numbers: int = 1) -> int:
     return worth_waking(shard.n_threads, SECONDS_PER_NUMBER * n_numbers * shard.n_rows)
 
 
-def _on_runs(shard: HostShard, work: Callable[[], object]) -> None:
-    on_all_threads(work, threads_for_runs(shard), calls_blas=False)
+def _on_runs(shard: HostShard, queue: NDArray[np.int64], work: Callable[[], object]) -> None:
+    share_kernel(work, queue, threads_for_runs(shard), calls_blas=False)
 
 
 def error_runs(shard: HostShard) -> F64:
     """Σ w d² of every run of rows, as kept by the last pass or taken from the state."""
     if shard.error_runs is None:
         d2, queue, sums = shard.squared_distances, new_queue(), np.empty(-(-shard.n_rows // RUN))
-        _on_runs(shard, lambda: sum_runs(queue, RUN, d2, shard.weights, sums))
+        _on_runs(shard, queue, lambda: sum_runs(queue, RUN, d2, shard.weights, sums))
         shard.error_runs = sums
     return shard.error_runs
 
@@ -204,7 +205,7 @@ def settle(shard: HostShard, former: Labels) -> tuple[float, int]:
     labels, d2, queue = shard.labels, shard.squared_distances, new_queue()
     shard.error_runs = sums = np.empty(-(-shard.n_rows // RUN))
     changes = np.empty(len(sums), dtype=np.int64)
-    _on_runs(shard, lambda: settle_runs(queue, RUN, former, labels, d2, shard.weights, sums, changes))
+    _on_runs(shard, queue, lambda: settle_runs(queue, RUN, former, labels, d2, shard.weights, sums, changes))
     return float(sums.sum()), int(changes.sum())
 
 
@@ -213,7 +214,7 @@ def sum_by(shard: HostShard, keys: Labels, n: int, *, errors: bool) -> F64:
     n_spans = max(1, min(SPANS, len(keys) // max(ROWS_PER_SPAN, 4 * n)))
     sums, queue = np.empty((n_spans, n)), new_queue()
     d2 = shard.squared_distances if errors else NONE
-    _on_runs(shard, lambda: sum_by_key(queue, keys, d2, shard.weights, sums))
+    _on_runs(shard, queue, lambda: sum_by_key(queue, keys, d2, shard.weights, sums))
     return np.add.reduce(sums, axis=0)
 
 
@@ -232,7 +233,7 @@ def _locate_by(shard: HostShard, masses: F64, sums: F64, *, errors: bool) -> Ind
     firsts = np.flatnonzero(np.diff(run_of, prepend=-1, append=len(sums)))
     runs, inside, queue = run_of[firsts[:-1]], masses[order] - (ends - sums)[run_of], new_queue()
     located, d2 = np.empty_like(found), shard.squared_distances if errors else NONE
-    _on_runs(shard, lambda: locate_in_runs(queue, RUN, runs, firsts, inside, d2, shard.weights, located))
+    _on_runs(shard, queue, lambda: locate_in_runs(queue, RUN, runs, firsts, inside, d2, shard.weights, located))
     found[order] = located
     return found
 
@@ -289,4 +290,4 @@ def blend_errors(shard: HostShard, work: BlendErrors) -> None:
 @HostShard.implements(Relabel)
 def relabel(shard: HostShard, work: Relabel) -> None:
     names, labels, queue = np.asarray(work.names, dtype=np.int32), shard.labels, new_queue()
-    _on_runs(shard, lambda: rename(queue, RUN, names, labels))
+    _on_runs(shard, queue, lambda: rename(queue, RUN, names, labels))

@@ -16,7 +16,7 @@ import numpy as np
 from globular.kernels.compile import inline, kernel
 from globular.kernels.label import label_block
 from globular.kernels.nominate import ROUND_DOWN
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.rows import for_csr, squared_distance
 from globular.kernels.tiles import ROWS
 
@@ -232,7 +232,7 @@ def copy_labels(
 
 @kernel
 def assign_spans(
-    queue: Any,  # IN/OUT spans not taken yet
+    queue: Queue,  # IN/OUT spans not taken yet
     rows_per_span: int,  # IN
     rows: Any,  # IN
     given: Any,  # IN
@@ -240,11 +240,13 @@ def assign_spans(
     shifts: Any,  # IN  (C,) float32: how much room a label's rows lose since the last pass
     task: Any,  # IN
     state: Any,  # IN/OUT
-    block: Any,  # scratch of this thread
+    block: Scratch,  # scratch of this thread
     tally: Any,  # OUT
 ) -> None:
     """Spans of rows, until none is left. O(rows without room · C · D + n)."""
     n, capacity = state.labels.shape[0], block.best.shape[0]
+    for i in range(block.order.shape[0]):
+        block.order[i] = i
     # rows that are read anyway are labelled while they are in the cache
     stretch = capacity if task.is_first else block.queue.shape[0] - capacity - ROWS
     span = take_number(queue)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import inline, kernel
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.rows import fetch, quick_distance, quick_distances, squared_distance
 
 SAFETY = 2.0**-22
@@ -42,7 +42,7 @@ def stored_upper(bound: float, drift: float) -> Any:
 
 @kernel
 def copy_labels(
-    queue: Any,  # IN/OUT blocks
+    queue: Queue,  # IN/OUT blocks
     size: int,  # IN  rows of a block
     batch: Any,  # IN  (b,) rows of the shard
     labels: Any,  # IN  (N,)
@@ -59,7 +59,7 @@ def copy_labels(
 
 @kernel
 def write_labels(
-    queue: Any,  # IN/OUT blocks
+    queue: Queue,  # IN/OUT blocks
     size: int,  # IN  rows of a block
     batch: Any,  # IN  (b,) rows of the shard
     former: Any,  # IN  (b,)
@@ -84,7 +84,7 @@ def write_labels(
 
 @kernel
 def find_unsettled(
-    queue: Any,  # IN/OUT blocks
+    queue: Queue,  # IN/OUT blocks
     size: int,  # IN  rows of a block
     batch: Any,  # IN  (b,) rows of the shard
     labels: Any,  # IN  (b,) their clusters; −1: not seen before
@@ -193,7 +193,7 @@ def place_of(k: int, row: int, places: Any) -> int:
 
 @kernel
 def search_few(
-    queue: Any,  # IN/OUT blocks
+    queue: Queue,  # IN/OUT blocks
     size: int,  # IN  rows of a block
     positions: Any,  # IN  (n,) rows of the batch to look at
     rows: Any,  # IN
@@ -214,8 +214,8 @@ def search_few(
     upper: Any,  # IN/OUT (N,)
     lower: Any,  # IN/OUT (N, groups)
     labels: Any,  # IN/OUT (b,)
-    among: Any,  # scratch (1, C) the row's own centre and its candidates
-    squares: Any,  # scratch (C,) squared distances in the rows' dtype
+    among: Scratch,  # scratch (1, C) the row's own centre and its candidates
+    squares: Scratch,  # scratch (C,) squared distances in the rows' dtype
     wide: Any,  # OUT (1, n) positions left to the product, from where each block begins
     numbers: Any,  # OUT (blocks, 2) how many those are, and distances computed
 ) -> None:

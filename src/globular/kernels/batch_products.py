@@ -10,7 +10,7 @@ from globular.kernels.batch import LARGEST, place_of, stored_lower, stored_upper
 from globular.kernels.columns import closest_by_scores, column_scores, keep_products
 from globular.kernels.compile import allocating_kernel, inline, kernel
 from globular.kernels.nearest import scores_may_overflow
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.scores import decide, rounding, score_rows
 
 
@@ -28,7 +28,7 @@ def name_block(
 
 @allocating_kernel  # it makes nothing, but a call of BLAS is compiled with the allocator only
 def label_by_products(
-    queue: Any,  # IN/OUT blocks of B rows
+    queue: Queue,  # IN/OUT blocks of B rows
     positions: Any,  # IN  (n,) rows of the batch to label
     rows: Any,  # IN  dense
     places: Any,  # IN  (n,) or empty
@@ -48,12 +48,12 @@ def label_by_products(
     upper: Any,  # OUT (N,)
     lower: Any,  # OUT (N, groups)
     labels: Any,  # OUT (b,)
-    seen: Any,  # scratch (B, D)
-    scores: Any,  # scratch (B, C)
-    chosen: Any,  # scratch (2, B) int64
-    floats: Any,  # scratch (3, B) float64
-    found: Any,  # scratch (B,) int32
-    least: Any,  # scratch (groups,) float64
+    seen: Scratch,  # scratch (B, D)
+    scores: Scratch,  # scratch (B, C)
+    chosen: Scratch,  # scratch (2, B) int64
+    floats: Scratch,  # scratch (3, B) float64
+    found: Scratch,  # scratch (B,) int32
+    least: Scratch,  # scratch (groups,) float64
 ) -> None:
     """Rows against all centres: labels, and bounds if there are any. O(n · C · D)."""
     n, B, D = positions.shape[0], scores.shape[0], centers.shape[1]
@@ -77,7 +77,7 @@ def label_by_products(
 
 @kernel
 def label_by_columns(
-    queue: Any,  # IN/OUT blocks of B rows
+    queue: Queue,  # IN/OUT blocks of B rows
     positions: Any,  # IN  (n,) rows of the batch to label
     rows: Any,  # IN  CSR
     places: Any,  # IN  (n,) or empty
@@ -99,11 +99,11 @@ def label_by_columns(
     own: Any,  # OUT (b,) x · m with the new centre of rows that change their cluster, or empty: see `keep_products`
     former: Any,  # OUT (b,) the same with the former one
     all_lengths: Any,  # OUT (b,) ‖x‖
-    scores: Any,  # scratch (B, ≥ C)
-    chosen: Any,  # scratch (2, B) int64
-    floats: Any,  # scratch (3, B) float64
-    found: Any,  # scratch (2, B) int32
-    least: Any,  # scratch (groups,) float64
+    scores: Scratch,  # scratch (B, ≥ C)
+    chosen: Scratch,  # scratch (2, B) int64
+    floats: Scratch,  # scratch (3, B) float64
+    found: Scratch,  # scratch (2, B) int32
+    least: Scratch,  # scratch (groups,) float64
 ) -> None:
     """The same for sparse rows beside centres that are kept column by column. O(nnz · C)."""
     n, B = positions.shape[0], scores.shape[0]

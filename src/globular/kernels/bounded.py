@@ -15,7 +15,7 @@ import numpy as np
 from globular.kernels.cells import block_size, score_block
 from globular.kernels.compile import allocating_kernel, kernel
 from globular.kernels.nearest import score_slack, scores_may_overflow, settle_block, thin_scores
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.rows import squared_distance
 from globular.kernels.scores import copy_row
 
@@ -177,7 +177,7 @@ def score_some(
 
 @allocating_kernel  # it makes nothing, but a call of BLAS is compiled with the allocator only
 def assign_bounded(
-    queue: Any,  # IN/OUT blocks
+    queue: Queue,  # IN/OUT blocks
     size: int,  # IN  rows of a block
     rows: Any,  # IN
     scales: Any,  # IN  (N,) or empty
@@ -199,12 +199,12 @@ def assign_bounded(
     lower: Any,  # IN/OUT (N, groups)
     objectives: Any,  # OUT (blocks,) Σ w d²
     numbers: Any,  # OUT (blocks, 2) labels that changed, and distances but those to own centres
-    seen: Any,  # scratch (B, D)
-    scores: Any,  # scratch, no less than the largest group
-    lengths: Any,  # scratch (B,)
-    best: Any,  # scratch (size,)
-    found: Any,  # scratch (size,) int32
-    active: Any,  # scratch (2, size) int64
+    seen: Scratch,  # scratch (B, D)
+    scores: Scratch,  # scratch, no less than the largest group
+    lengths: Scratch,  # scratch (B,)
+    best: Scratch,  # scratch (size,)
+    found: Scratch,  # scratch (size,) int32
+    active: Scratch,  # scratch (2, size) int64
 ) -> None:
     """Every row against the groups of centres that its bounds do not rule out."""
     block = take_number(queue)

@@ -19,7 +19,7 @@ from globular.kernels.compile import allocating_kernel, inline, kernel
 from globular.kernels.nearest import TILE, find_in_tile, tile_minima
 from globular.kernels.prefetch import prefetch_row
 from globular.kernels.probe import closest_cells, merge_closest
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.rows import float_bits, length, multiply_csr_row, row_length, squared_distance
 from globular.kernels.scores import copy_row, decide
 
@@ -71,18 +71,18 @@ def block_size(scores: Any, n_centers: int, most: int) -> int:
 
 @allocating_kernel
 def route_rows(
-    queue: Any,  # IN/OUT blocks of B rows
+    queue: Queue,  # IN/OUT blocks of B rows
     rows: Any,  # IN
     places: Any,  # IN  (N,) where each row lies, or empty: 0, 1, 2, …
     scales: Any,  # IN  (N,) or empty
     offset: Any,  # IN  (D,) or empty
     factors: Any,  # IN
     score_norms: Any,  # IN  (cells,) ‖m − offset‖²
-    seen: Any,  # scratch (B, D)
-    scores: Any,  # scratch (B · cells,)
-    lengths: Any,  # scratch (B,)
-    keys: Any,  # scratch (cells rounded up to a multiple of HEAT,) integers as wide as a score
-    winners: Any,  # scratch (cells / HEAT, rounded up) of the same type
+    seen: Scratch,  # scratch (B, D)
+    scores: Scratch,  # scratch (B · cells,)
+    lengths: Scratch,  # scratch (B,)
+    keys: Scratch,  # scratch (cells rounded up to a multiple of HEAT,) integers as wide as a score
+    winners: Scratch,  # scratch (cells / HEAT, rounded up) of the same type
     cells: Any,  # OUT (N, p) the p closest cells of every row, closest first
 ) -> None:
     """O(N · (cells · D + p · HEAT))."""
@@ -109,7 +109,7 @@ def route_rows(
 
 @allocating_kernel
 def merge_cells(
-    queue: Any,  # IN/OUT tasks
+    queue: Queue,  # IN/OUT tasks
     tasks: Any,  # IN  (T, 3)
     rows: Any,  # IN
     order: Any,  # IN  (N,)
@@ -120,9 +120,9 @@ def merge_cells(
     members: Any,  # IN  (cells,) numbers of the cells
     factors: Any,  # IN
     score_norms: Any,  # IN  (cells,)
-    seen: Any,  # scratch (B, D)
-    scores: Any,  # scratch
-    lengths: Any,  # scratch (B,)
+    seen: Scratch,  # scratch (B, D)
+    scores: Scratch,  # scratch
+    lengths: Scratch,  # scratch (B,)
     costs: Any,  # IN/OUT (N, p) the p lowest scores so far, ascending
     cells: Any,  # IN/OUT (N, p) whose they are
 ) -> None:
@@ -142,7 +142,7 @@ def merge_cells(
 
 @allocating_kernel
 def search_cells(
-    queue: Any,  # IN/OUT tasks
+    queue: Queue,  # IN/OUT tasks
     tasks: Any,  # IN  (T, 3)
     rows: Any,  # IN
     order: Any,  # IN  (N,)
@@ -159,10 +159,10 @@ def search_cells(
     former: Any,  # OUT (N,) labels before the first round
     best: Any,  # IN/OUT (N,) squared distance to the label's centre
     labels: Any,  # IN/OUT (N,)
-    seen: Any,  # scratch (B, D)
-    scores: Any,  # scratch
-    lengths: Any,  # scratch (B,)
-    keys: Any,  # scratch (largest cell / TILE, rounded up) integers as wide as a score
+    seen: Scratch,  # scratch (B, D)
+    scores: Scratch,  # scratch
+    lengths: Scratch,  # scratch (B,)
+    keys: Scratch,  # scratch (largest cell / TILE, rounded up) integers as wide as a score
 ) -> None:
     """One round of probing: each row against the centres of one cell. O(N · D · members)."""
     t = take_number(queue)
@@ -247,7 +247,7 @@ def check_cell(
 
 @allocating_kernel
 def descend_cells(
-    queue: Any,  # IN/OUT tasks
+    queue: Queue,  # IN/OUT tasks
     tasks: Any,  # IN  (T, 3)
     rows: Any,  # IN
     order: Any,  # IN  (N,)
@@ -264,12 +264,12 @@ def descend_cells(
     children: Any,  # IN/OUT (N,) the closest centre of the row's cell
     d2: Any,  # OUT (N,) its squared distance
     changed: Any,  # OUT (T,) rows whose child has changed
-    seen: Any,  # scratch (B, D)
-    scores: Any,  # scratch
-    lengths: Any,  # scratch (B,)
-    stretches: Any,  # scratch (B,) or empty: scales of a block
-    bounds: Any,  # scratch (B,)
-    found: Any,  # scratch (B,) int32
+    seen: Scratch,  # scratch (B, D)
+    scores: Scratch,  # scratch
+    lengths: Scratch,  # scratch (B,)
+    stretches: Scratch,  # scratch (B,) or empty: scales of a block
+    bounds: Scratch,  # scratch (B,)
+    found: Scratch,  # scratch (B,) int32
 ) -> None:
     """Each row from its cell to the exactly closest child, ties to the lowest index. O(N · D · children)."""
     t = take_number(queue)

@@ -15,7 +15,7 @@ from globular.kernels.joint import exponential
 from globular.kernels.members import renormalise
 from globular.kernels.moments import add_square
 from globular.kernels.neighbors import insert, search_space
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, take_number
 
 RUN = 512
 """Rows of a cell that a thread takes at once."""
@@ -146,7 +146,7 @@ def _log_sum(values: Any) -> float:
 
 @kernel
 def cell_divergences(
-    queue: Any,  # IN/OUT runs of rows not taken yet
+    queue: Queue,  # IN/OUT runs of rows not taken yet
     expected: Any,  # IN  (M, C) ⟨log p(c, x)⟩ of cells
     found: Any,  # IN  (R, C) log p(c, x) of some of their rows
     parents: Any,  # IN  (R,) the cell of each; ascending

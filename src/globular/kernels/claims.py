@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.expect import weight_of
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, take_number
 
 
 class Draw(NamedTuple):
@@ -37,7 +37,7 @@ def is_claimed(draw: Any, row: int, component: int, share: float) -> bool:
 
 @kernel
 def count_drawn(
-    queue: Any,  # IN/OUT spans not taken yet
+    queue: Queue,  # IN/OUT spans not taken yet
     rows_per_span: int,  # IN
     pairs: Any,  # IN  a `kernels.pairs.PairList`
     draw: Any,  # IN
@@ -57,7 +57,7 @@ def count_drawn(
 
 @kernel
 def list_drawn(
-    queue: Any,  # IN/OUT spans not taken yet
+    queue: Queue,  # IN/OUT spans not taken yet
     rows_per_span: int,  # IN
     pairs: Any,  # IN
     draw: Any,  # IN
@@ -81,7 +81,7 @@ def list_drawn(
 
 @kernel
 def count_claims(
-    queue: Any,  # IN/OUT spans not taken yet
+    queue: Queue,  # IN/OUT spans not taken yet
     rows_per_span: int,  # IN
     pairs: Any,  # IN
     q: Any,  # IN  (P,) responsibilities
@@ -101,7 +101,7 @@ def count_claims(
 
 @kernel
 def list_claims(
-    queue: Any,  # IN/OUT spans not taken yet
+    queue: Queue,  # IN/OUT spans not taken yet
     rows_per_span: int,  # IN
     pairs: Any,  # IN
     q: Any,  # IN  (P,)

@@ -14,7 +14,7 @@ from globular.kernels.blas import add_product
 from globular.kernels.compile import inline, kernel
 from globular.kernels.differences import TILE, add_moments, mirror, put_difference
 from globular.kernels.joint import joint_block, load_features, per_weight, scale_lines, softmax_block
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, Scratch, take_number
 
 NOTHING = 1e-20
 """A share that adds nothing to the largest one of its component in a block: less than sums are rounded by."""
@@ -164,13 +164,13 @@ def expect_some(
 
 @kernel
 def expect_spans(
-    queue: Any,  # IN/OUT spans not taken yet
+    queue: Queue,  # IN/OUT spans not taken yet
     rows_per_span: int,  # IN
     observed: Any,  # IN
     counted: Any,  # IN  (N,) or empty: how much each row or chunk counts
     least: float,  # IN  rows with a smaller share of a tight component count, but move nothing
     form: Any,  # IN
-    block: Any,  # scratch of this thread
+    block: Scratch,  # scratch of this thread
     tally: Any,  # OUT
 ) -> None:
     """An E-step and what an M-step needs of it. O(N·C·S)."""
@@ -187,11 +187,11 @@ def expect_spans(
 
 @kernel
 def answer_spans(
-    queue: Any,  # IN/OUT spans not taken yet
+    queue: Queue,  # IN/OUT spans not taken yet
     rows_per_span: int,  # IN
     observed: Any,  # IN
     form: Any,  # IN
-    block: Any,  # scratch of this thread
+    block: Scratch,  # scratch of this thread
     components: Any,  # OUT (N,) the one of largest p(c | x), the lowest on ties, −1 for noise; or empty
     densities: Any,  # OUT (N,) log p(x), or empty
     table: Any,  # OUT (N, ≥ C), or empty: p(c | x) where densities are wanted too, else log p(c, x)
@@ -242,7 +242,7 @@ def find_largest(joint: Any, n: int, largest: Any, found: Any) -> None:
 
 @kernel
 def feature_spans(
-    queue: Any,  # IN/OUT spans not taken yet
+    queue: Queue,  # IN/OUT spans not taken yet
     rows_per_span: int,  # IN
     observed: Any,  # IN
     offset: Any,  # IN  (D,)

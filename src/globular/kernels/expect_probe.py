@@ -16,7 +16,7 @@ from globular.kernels.compile import allocating_kernel, inline, kernel
 from globular.kernels.neighborhoods import AHEAD
 from globular.kernels.prefetch import prefetch_row
 from globular.kernels.probe import HEAT, lowest_of_heat
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.rows import length as length_of
 from globular.kernels.rows import order_key
 from globular.kernels.scores import copy_row
@@ -51,7 +51,7 @@ def take_in(cost: float, c: int, costs: Any, members: Any, i: int, last: int) ->
 
 @kernel
 def own_costs(
-    queue: Any,  # IN/OUT runs
+    queue: Queue,  # IN/OUT runs
     length: int,  # IN  rows of a run
     rows: Any,  # IN  (array,)
     means: Any,  # IN  (C, D) float64
@@ -78,7 +78,7 @@ def own_costs(
 
 @allocating_kernel  # it makes nothing, but a call of BLAS is compiled with the allocator only
 def visit_cells(
-    queue: Any,  # IN/OUT tasks
+    queue: Queue,  # IN/OUT tasks
     tasks: Any,  # IN  (T, 3) as in `cells`
     rows: Any,  # IN  (array,)
     order: Any,  # IN  (N,)
@@ -94,10 +94,10 @@ def visit_cells(
     biases: Any,  # IN  (C,) float64
     members: Any,  # IN/OUT (N, C′)
     costs: Any,  # IN/OUT (N, C′) ascending
-    seen: Any,  # scratch (B, D), or (B, 2D): the squares too
-    scores: Any,  # scratch
-    lengths: Any,  # scratch (B,)
-    keys: Any,  # scratch (largest cell rounded up to a multiple of HEAT,) integers as wide as a score
+    seen: Scratch,  # scratch (B, D), or (B, 2D): the squares too
+    scores: Scratch,  # scratch
+    lengths: Scratch,  # scratch (B,)
+    keys: Scratch,  # scratch (largest cell rounded up to a multiple of HEAT,) integers as wide as a score
 ) -> None:
     """Each row against the components of one cell. O(N · D · components)."""
     D = rows[0].shape[1]
@@ -186,7 +186,7 @@ def is_member(c: int, members: Any, i: int) -> bool:
 
 @kernel
 def free_energy(
-    queue: Any,  # IN/OUT runs
+    queue: Queue,  # IN/OUT runs
     length: int,  # IN  rows of a run
     costs: Any,  # IN  (N, C′) ascending
     unit: float,  # IN  −2 log p(c, x) = unit · cost + base
@@ -209,7 +209,7 @@ def free_energy(
 
 @kernel
 def shares_of_costs(
-    queue: Any,  # IN/OUT runs
+    queue: Queue,  # IN/OUT runs
     length: int,  # IN  rows of a run
     costs: Any,  # IN  (N, C′) ascending; OUT w q(c): Eq. 5, the posterior renormalised over K(n)
     unit: float,  # IN

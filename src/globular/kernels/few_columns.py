@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.group_tables import HORIZON, add_groups, write_pair
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, Scratch, Zeros, take_number
 from globular.kernels.random import random_cluster, random_outside
 
 ROWS_AT_ONCE = 256
@@ -61,7 +61,7 @@ class Batch(NamedTuple):
 
 @kernel
 def search_few_columns(
-    queue: Any,  # IN/OUT  as in `search_neighborhoods`, like all that follows
+    queue: Queue,  # IN/OUT  as in `search_neighborhoods`, like all that follows
     tasks: Any,  # IN
     room: Any,  # IN
     rows: Any,  # IN  (array,): dense rows of few columns
@@ -83,8 +83,8 @@ def search_few_columns(
     pair_sums: Any,  # OUT
     objectives: Any,  # OUT
     numbers: Any,  # OUT
-    batch: Any,  # scratch, a Batch
-    table: Any,  # scratch (G, G + 1) float64
+    batch: Zeros,  # scratch, a Batch
+    table: Scratch,  # scratch (G, G + 1) float64
 ) -> None:
     """C′ = 1, few columns. O(rows · (G + n_random) · D)."""
     size, estimate = batch.x.shape[1], pairs.shape[1] > 0

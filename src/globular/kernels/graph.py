@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import allocating_kernel, inline, kernel
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, Scratch, Zeros, take_number
 
 
 @kernel
 def neighbors_from_pairs(
-    queue: Any,  # IN/OUT blocks
+    queue: Queue,  # IN/OUT blocks
     size: int,  # IN  clusters of a block
     graph: Any,  # IN  (C, G) the old neighbourhoods
     order: Any,  # IN  (pairs,) triples grouped by their first cluster
@@ -20,10 +20,10 @@ def neighbors_from_pairs(
     second: Any,  # IN  (pairs,) c̃
     pair_sums: Any,  # IN  (2, pairs) Σ w d, Σ w
     new_graph: Any,  # OUT (C, G)
-    slots: Any,  # scratch (C,) int32 zeros, left as zeros: 1 + where a cluster stands among those met
-    met: Any,  # scratch, int32: as many as any cluster has triples, like the next two
-    means: Any,  # scratch, float64
-    counts: Any,  # scratch, float64
+    slots: Zeros,  # scratch (C,) int32 zeros, left as zeros: 1 + where a cluster stands among those met
+    met: Scratch,  # scratch, int32: as many as any cluster has triples, like the next two
+    means: Scratch,  # scratch, float64
+    counts: Scratch,  # scratch, float64
 ) -> None:
     """G_c = c itself and the clusters of smallest mean distance to the rows closest to c. O(pairs + C · G²).
 
@@ -111,17 +111,17 @@ def insert_neighbor(cost: float, other: int, costs: Any, out: Any, i: int) -> No
 
 @allocating_kernel  # it makes nothing, but a call of BLAS is compiled with the allocator only
 def neighbors_in_cells(
-    queue: Any,  # IN/OUT tasks
+    queue: Queue,  # IN/OUT tasks
     tasks: Any,  # IN  (T, 3) a cell, and some of its centres, begin … end − 1
     centers: Any,  # IN  (C, D) float64, in the order of their cells
     starts: Any,  # IN  (cells + 1,)
     adjacent: Any,  # IN  (·,) the cells to look at from each cell, ascending
     bounds: Any,  # IN  (cells + 1,) where those of a cell begin
-    own: Any,  # scratch (A, D), A no less than the centres of a task
-    others: Any,  # scratch (B, D)
-    norms: Any,  # scratch (max(A, B),)
-    products: Any,  # scratch (A · B,)
-    costs: Any,  # scratch (A, G)
+    own: Scratch,  # scratch (A, D), A no less than the centres of a task
+    others: Scratch,  # scratch (B, D)
+    norms: Scratch,  # scratch (max(A, B),)
+    products: Scratch,  # scratch (A · B,)
+    costs: Scratch,  # scratch (A, G)
     out: Any,  # OUT (C, G) each centre itself, then the closest of those cells, closest first (ties: lower index)
 ) -> None:
     """Differences about a centre of the cell, float64: far from zero little cancels. O(C · D · looked at)."""

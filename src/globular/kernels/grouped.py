@@ -10,7 +10,7 @@ from typing import Any
 
 from globular.kernels.ascending import count_up_to
 from globular.kernels.compile import inline, kernel
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, take_number
 
 
 @kernel
@@ -43,7 +43,7 @@ def span_of(n: int, n_spans: int, s: int) -> tuple[int, int]:
 
 @kernel
 def count_labels(
-    queue: Any,  # IN/OUT spans
+    queue: Queue,  # IN/OUT spans
     labels: Any,  # IN  (n,)
     counts: Any,  # OUT (spans, ≥ C) members of each group in each span
 ) -> None:
@@ -76,7 +76,7 @@ def running_starts(
 
 @kernel
 def place_members(
-    queue: Any,  # IN/OUT spans
+    queue: Queue,  # IN/OUT spans
     labels: Any,  # IN  (n,)
     ends: Any,  # IN/OUT (spans, ≥ C) where the next member of each group in each span goes
     order: Any,  # OUT (n,) members by group, ascending within a group
@@ -94,7 +94,7 @@ def place_members(
 
 @kernel
 def look_up(
-    queue: Any,  # IN/OUT stretches
+    queue: Queue,  # IN/OUT stretches
     length: int,  # IN  places of a stretch
     values: Any,  # IN  (m,)
     places: Any,  # IN  (n,)
@@ -110,7 +110,7 @@ def look_up(
 
 @kernel
 def join_groups(
-    queue: Any,  # IN/OUT tasks
+    queue: Queue,  # IN/OUT tasks
     tasks: Any,  # IN  (T + 1,) task t has the groups tasks[t] … tasks[t + 1] − 1
     starts: Any,  # IN  (C + 1,) where each group began
     members: Any,  # IN  (m, N)
@@ -169,7 +169,7 @@ def join_some(
 
 @kernel
 def pack(
-    queue: Any,  # IN/OUT stretches
+    queue: Queue,  # IN/OUT stretches
     begins: Any,  # IN  (T,) where each stretch lies
     sizes: Any,  # IN  (T,) how long it is
     to: Any,  # IN  (T,) where it goes

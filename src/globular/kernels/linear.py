@@ -14,7 +14,7 @@ import numpy as np
 from globular.kernels.compile import inline, kernel
 from globular.kernels.expect import NOTHING, find_largest, weight_of
 from globular.kernels.joint import scale_lines, softmax_block
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.rows import multiply_csr_row
 
 NO_BACKGROUND = -np.inf
@@ -84,13 +84,13 @@ def add_csr_row(rows: Any, i: int, scale: float, joint: Any, at: int, least: flo
 
 @kernel
 def expect_csr(
-    queue: Any,  # IN/OUT spans not taken yet
+    queue: Queue,  # IN/OUT spans not taken yet
     rows_per_span: int,  # IN
     rows: Any,  # IN  CSR
     scales: Any,  # IN  (N,) or empty
     counted: Any,  # IN  (N,) or empty: how much each row counts
     form: Any,  # IN
-    block: Any,  # scratch of this thread
+    block: Scratch,  # scratch of this thread
     tally: Any,  # OUT
 ) -> None:
     """An E-step and what an M-step needs of it. O(nnz·C)."""
@@ -124,12 +124,12 @@ def expect_csr(
 
 @kernel
 def answer_csr(
-    queue: Any,  # IN/OUT spans not taken yet
+    queue: Queue,  # IN/OUT spans not taken yet
     rows_per_span: int,  # IN
     rows: Any,  # IN  CSR
     scales: Any,  # IN  (N,) or empty
     form: Any,  # IN
-    block: Any,  # scratch of this thread
+    block: Scratch,  # scratch of this thread
     components: Any,  # OUT (N,) the one of largest p(c | x), the lowest on ties; or empty
     densities: Any,  # OUT (N,) log p(x), or empty
     table: Any,  # OUT (N, C) p(c | x), or empty

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import inline, kernel
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, take_number
 from globular.kernels.rows import squared_distance
 
 
 @kernel
 def settle_hard(
-    queue: Any,  # IN/OUT runs
+    queue: Queue,  # IN/OUT runs
     length: int,  # IN  rows of a run
     first: int,  # IN  the number of row 0 in the shard
     rows: Any,  # IN
@@ -57,7 +57,7 @@ def settle_hard(
 
 @kernel
 def settle_soft(
-    queue: Any,  # IN/OUT runs
+    queue: Queue,  # IN/OUT runs
     length: int,  # IN  rows of a run
     rows: Any,  # IN  (array,)
     weights: Any,  # IN  (N,) or empty
@@ -115,7 +115,7 @@ def renormalise(shares: Any, i: int, largest: float, weight: float) -> float:
 
 @kernel
 def sum_shares(
-    queue: Any,  # IN/OUT tasks
+    queue: Queue,  # IN/OUT tasks
     tasks: Any,  # IN  (T + 1,) task t has the clusters tasks[t] … tasks[t + 1] − 1
     rows: Any,  # IN  (array,): all rows, or (gathered) those of the entries of the only task
     gathered: bool,  # IN
@@ -156,7 +156,7 @@ def sum_shares(
 
 @kernel
 def clusters_of_entries(
-    queue: Any,  # IN/OUT stretches
+    queue: Queue,  # IN/OUT stretches
     length: int,  # IN  entries of a stretch
     members: Any,  # IN  (N·C′,)
     n_clusters: int,  # IN

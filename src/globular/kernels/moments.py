@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from globular.kernels.compile import inline, kernel
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, take_number
 
 
 @kernel
@@ -30,7 +30,7 @@ def add_moments(
 
 @kernel
 def moments_of_runs(
-    queue: Any,  # IN/OUT runs
+    queue: Queue,  # IN/OUT runs
     length: int,  # IN  rows of a run
     x: Any,  # IN  (N, D)
     scales: Any,  # IN  (N,) or empty

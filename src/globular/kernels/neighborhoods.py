@@ -16,7 +16,7 @@ import numpy as np
 from globular.kernels.compile import inline, kernel
 from globular.kernels.group_tables import HORIZON, flush_table, write_pair
 from globular.kernels.prefetch import prefetch_row
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.random import random_cluster, random_outside
 from globular.kernels.rows import fetch, quick_distance, quick_distances, squared_distance
 
@@ -25,7 +25,7 @@ AHEAD = 4  # how many rows ahead memory is asked for
 
 @kernel
 def round_centers(
-    queue: Any,  # IN/OUT blocks
+    queue: Queue,  # IN/OUT blocks
     size: int,  # IN  centres of a block
     centers: Any,  # IN  (C, D) float64
     quick: Any,  # OUT (C, D) the same in the rows' dtype
@@ -46,7 +46,7 @@ def round_centers(
 
 @kernel
 def search_neighborhoods(
-    queue: Any,  # IN/OUT tasks
+    queue: Queue,  # IN/OUT tasks
     tasks: Any,  # IN  (T + 1,) task t has the groups tasks[t] … tasks[t + 1] − 1
     room: Any,  # IN  (T,) where the triples of each task begin
     rows: Any,  # IN
@@ -70,8 +70,8 @@ def search_neighborhoods(
     pair_sums: Any,  # OUT (2, ·) float32: Σ w d and Σ w
     objectives: Any,  # OUT (T,) Σ w d²
     numbers: Any,  # OUT (T, 3) distances, triples, and rows that have moved
-    d: Any,  # scratch (G,) rows' dtype
-    table: Any,  # scratch (G, G + 1) float64: Σ w d by winner and candidate, Σ w by winner
+    d: Scratch,  # scratch (G,) rows' dtype
+    table: Scratch,  # scratch (G, G + 1) float64: Σ w d by winner and candidate, Σ w by winner
 ) -> None:
     """C′ = 1: the closest of the group's neighbours and of `n_random` others. O(rows · (G + n_random) · D)."""
     n_clusters, G = graph.shape

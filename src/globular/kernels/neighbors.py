@@ -14,7 +14,7 @@ import numpy as np
 from globular.kernels.compile import inline, kernel
 from globular.kernels.neighborhoods import AHEAD
 from globular.kernels.pair_tables import collect_pairs, drain_pairs
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.random import random_cluster
 from globular.kernels.rows import fetch, quick_distance, quick_mahalanobis
 
@@ -46,7 +46,7 @@ def cost_of(rows: Any, r: int, scale: float, quick: Any, c: int, norms: Any, pre
 
 @kernel
 def renew_members(
-    queue: Any,  # IN/OUT runs
+    queue: Queue,  # IN/OUT runs
     length: int,  # IN  rows of a run
     labels: Any,  # IN  (N,)
     graph: Any,  # IN  (C, G)
@@ -68,7 +68,7 @@ def renew_members(
 
 @kernel
 def search_candidates(
-    queue: Any,  # IN/OUT tasks
+    queue: Queue,  # IN/OUT tasks
     tasks: Any,  # IN  (T + 1,) task t has the rows order[tasks[t]:tasks[t + 1]]
     rows: Any,  # IN
     places: Any,  # IN  (N,) where the rows lie in `rows`
@@ -89,11 +89,11 @@ def search_candidates(
     pause: Any,  # IN/OUT (2,) where to go on: the task, −1 for the next one, and the place in the order
     keys: Any,  # IN/OUT (H,) int64 hash table of pairs, −1 where free; length 0 when no estimates are wanted
     pair_sums: Any,  # IN/OUT (H, 2) float64
-    stamps: Any,  # scratch (C,) int64, last row that looked at each cluster (rows are stamped 1 … N)
-    former: Any,  # scratch (C′,) int32
-    costs: Any,  # scratch (C′,) rows' dtype
-    seen: Any,  # scratch (C′·G + n_random,) int32: the search space G(n)
-    seen_costs: Any,  # scratch (the same,) rows' dtype
+    stamps: Scratch,  # scratch (C,) int64, last row that looked at each cluster (rows are stamped 1 … N)
+    former: Scratch,  # scratch (C′,) int32
+    costs: Scratch,  # scratch (C′,) rows' dtype
+    seen: Scratch,  # scratch (C′·G + n_random,) int32: the search space G(n)
+    seen_costs: Scratch,  # scratch (the same,) rows' dtype
     pairs: Any,  # OUT (2, P) int32: c and c̃ of the triples, P no less than H / 2
     sums: Any,  # OUT (2, P) float32: Σ w d and Σ w
     stretches: Any,  # OUT (S, 3) of triples: where their task begins in the order, where they begin, how many

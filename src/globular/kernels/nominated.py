@@ -8,12 +8,12 @@ import numpy as np
 
 from globular.kernels.compile import kernel
 from globular.kernels.expect_probe import is_member, take_in
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, take_number
 
 
 @kernel
 def add_nominees(
-    queue: Any,  # IN/OUT runs
+    queue: Queue,  # IN/OUT runs
     length: int,  # IN  rows of a run
     members: Any,  # IN  (N, C′) K(n); −1 where there is none
     nominees: Any,  # IN  (N, G); −1 where there is none
@@ -38,7 +38,7 @@ def add_nominees(
 
 @kernel
 def keep_best(
-    queue: Any,  # IN/OUT runs
+    queue: Queue,  # IN/OUT runs
     length: int,  # IN  rows of a run
     candidates: Any,  # IN  (N, W)
     costs: Any,  # IN  (N, W) inf where there is no candidate
@@ -62,7 +62,7 @@ def keep_best(
 
 @kernel
 def share_out(
-    queue: Any,  # IN/OUT runs
+    queue: Queue,  # IN/OUT runs
     length: int,  # IN  rows of a run
     costs: Any,  # IN  (N, W) −2 log p(c, x), inf where there is none; OUT w q(c)
     weights: Any,  # IN  (N,) or empty

@@ -14,7 +14,7 @@ from globular.kernels.compile import inline, kernel
 from globular.kernels.differences import TILE, add_moments, find_lengths, mirror, put_difference
 from globular.kernels.expect import find_largest, weight_of
 from globular.kernels.joint import exponential, joint_block, load_features
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, Scratch, take_number
 
 PAIRS_AT_ONCE = 1 << 14
 """Pairs of a block; one row has no more than there are components."""
@@ -138,15 +138,15 @@ def add_pairs(
 
 @kernel
 def pair_spans(
-    queue: Any,  # IN/OUT spans not taken yet
+    queue: Queue,  # IN/OUT spans not taken yet
     rows_per_span: int,  # IN
     x: Any,  # IN  (N, D)
     scales: Any,  # IN  (N,) or empty
     weights: Any,  # IN  (N,) or empty
     pairs: Any,  # IN
     form: Any,  # IN  all components by differences
-    block: Any,  # scratch of this thread
-    densities: Any,  # scratch (PAIRS_AT_ONCE,)
+    block: Scratch,  # scratch of this thread
+    densities: Scratch,  # scratch (PAIRS_AT_ONCE,)
     q: Any,  # OUT (P,) responsibilities, or empty
     tally: Any,  # OUT a `kernels.expect.Tally`
 ) -> None:
@@ -249,16 +249,16 @@ def settle_bounds(
 
 @kernel
 def look_spans(
-    queue: Any,  # IN/OUT spans not taken yet
+    queue: Queue,  # IN/OUT spans not taken yet
     rows_per_span: int,  # IN
     observed: Any,  # IN
     leading: Any,  # IN  a form of the first columns, or of all
     form: Any,  # IN  all components by differences, where the first columns are not all
     margin: Any,  # IN
-    leading_block: Any,  # scratch for the form of the first columns
-    block: Any,  # scratch for the other, which has no joint of its own
-    best: Any,  # scratch (B,) int64
-    chosen: Any,  # scratch (B,) int64
+    leading_block: Scratch,  # scratch for the form of the first columns
+    block: Scratch,  # scratch for the other, which has no joint of its own
+    best: Scratch,  # scratch (B,) int64
+    chosen: Scratch,  # scratch (B,) int64
     masks: Any,  # OUT (N, ⌈C / 64⌉) uint64: a bit for every component that matters
     sizes: Any,  # OUT (spans, 4): pairs; rows that have several, and their pairs; rows that have none
 ) -> None:
@@ -295,7 +295,7 @@ def look_spans(
 
 @kernel
 def list_pairs(
-    queue: Any,  # IN/OUT spans not taken yet
+    queue: Queue,  # IN/OUT spans not taken yet
     rows_per_span: int,  # IN
     masks: Any,  # IN  (N, ⌈C / 64⌉), a bit at least for every row
     before: Any,  # IN  (spans, ≥ 3): pairs, rows that have several, and their pairs, of the spans before

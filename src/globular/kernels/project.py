@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import allocating_kernel, kernel
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.rows import multiply_csr_row
 
 
 @allocating_kernel  # it makes nothing, but a call of BLAS is compiled with the allocator only
 def project_rows(
-    queue: Any,  # IN/OUT blocks of B rows
+    queue: Queue,  # IN/OUT blocks of B rows
     x: Any,  # IN  (N, D)
     scales: Any,  # IN  (N,) or empty
     origin: Any,  # IN  (D,) in the rows' dtype
     basis: Any,  # IN  (D, d) in it
-    seen: Any,  # scratch (B, D)
+    seen: Scratch,  # scratch (B, D)
     out: Any,  # OUT (N, d) (x − origin) · basis
 ) -> None:
     """The origin is subtracted before the product: far from zero it would eat the digits of the rows. O(N · D · d)."""
@@ -36,7 +36,7 @@ def project_rows(
 
 @kernel
 def project_csr_rows(
-    queue: Any,  # IN/OUT blocks of B rows
+    queue: Queue,  # IN/OUT blocks of B rows
     B: int,  # IN
     rows: Any,  # IN  (data, indices, indptr)
     scales: Any,  # IN  (N,) or empty

@@ -26,6 +26,8 @@ from numba.core.typed_passes import IRLegalization, NopythonRewrites
 from numba.core.typing.context import Context
 from numba.core.untyped_passes import InlineClosureLikes
 
+from globular.kernels.sharing import add_wrapper
+
 IS_KNOWN = version_info.short <= (0, 68)
 """Whether all of this was tried with this version of numba; for others there is tests/passes/test_quick.py."""
 
@@ -120,8 +122,13 @@ class _QuickContext(CPUContext):
             raise NotImplementedError
         return super().get_function(fn, sig, _firstcall)
 
-    def create_cpython_wrapper(self, library: Any, *arguments: Any, **options: Any) -> None:
-        super().create_cpython_wrapper(_Unoptimised(library), *arguments, **options)
+    roles: list[str]
+    """How the parameters of the function are annotated."""
+
+    def create_cpython_wrapper(
+        self, library: Any, kernel: Any, environment: Any, helper: Any, release_gil: bool = False
+    ) -> None:
+        add_wrapper(self, _Unoptimised(library), kernel, environment, helper, release_gil, self.roles)
 
 
 class QuickCompiler(Compiler):
@@ -136,6 +143,12 @@ class QuickCompiler(Compiler):
             self.state.typingctx = _quick(typing)
         if IS_KNOWN and type(self.state.targetctx) is CPUContext:  # a copy for this function alone
             self.state.targetctx.__class__ = _QuickContext
+
+    def compile_extra(self, function: Any) -> Any:
+        code = function.__code__
+        names = code.co_varnames[: code.co_argcount]
+        self.state.targetctx.roles = [str(function.__annotations__.get(name, "")) for name in names]
+        return super().compile_extra(function)
 
     def define_pipelines(self) -> Any:
         pipelines = super().define_pipelines()

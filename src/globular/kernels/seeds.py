@@ -14,7 +14,7 @@ import numpy as np
 from globular.kernels.cells import score_block
 from globular.kernels.compile import allocating_kernel, kernel
 from globular.kernels.nearest import nominate_and_check
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.rows import rows_between, squared_distance
 from globular.kernels.scores import copy_row
 from globular.kernels.thin import nearest_of_thin
@@ -48,7 +48,7 @@ def lower_by_one(
 
 @kernel
 def lower_runs_by_one(
-    queue: Any,  # IN/OUT runs
+    queue: Queue,  # IN/OUT runs
     length: int,  # IN  rows of a run
     rows: Any,  # IN
     scales: Any,  # IN  (N,) or empty
@@ -90,7 +90,7 @@ def settle_seeds(
 
 @allocating_kernel  # it makes nothing, but a call of BLAS is compiled with the allocator only
 def lower_by_many(
-    queue: Any,  # IN/OUT blocks of B rows
+    queue: Queue,  # IN/OUT blocks of B rows
     rows: Any,  # IN
     scales: Any,  # IN  (N,) or empty
     offset: Any,  # IN  (D,) or empty
@@ -105,12 +105,12 @@ def lower_by_many(
     everyone: Any,  # IN  (N,) 0, 1, 2, …
     d2: Any,  # IN/OUT (N,)
     seeds: Any,  # IN/OUT (N,)
-    seen: Any,  # scratch (B, D)
-    scores: Any,  # scratch (B · chunk,) for so many seeds at a time
-    lengths: Any,  # scratch (B,)
-    keys: Any,  # scratch (chunk / TILE, rounded up) integers as wide as a score
-    best: Any,  # scratch (B,)
-    found: Any,  # scratch (B,) int32
+    seen: Scratch,  # scratch (B, D)
+    scores: Scratch,  # scratch (B · chunk,) for so many seeds at a time
+    lengths: Scratch,  # scratch (B,)
+    keys: Scratch,  # scratch (chunk / TILE, rounded up) integers as wide as a score
+    best: Scratch,  # scratch (B,)
+    found: Scratch,  # scratch (B,) int32
 ) -> None:
     """Lower all rows by many seeds, exactly: products nominate, see `nearest`. O(N · C · D)."""
     n, C, B = d2.shape[0], centers.shape[0], lengths.shape[0]
@@ -139,7 +139,7 @@ def lower_by_many(
 
 @kernel
 def lower_thin_by_many(
-    queue: Any,  # IN/OUT blocks of B rows
+    queue: Queue,  # IN/OUT blocks of B rows
     rows: Any,  # IN  dense, of few columns
     scales: Any,  # IN  (N,) or empty
     offset: Any,  # IN  (D,) or empty
@@ -153,12 +153,12 @@ def lower_thin_by_many(
     base: int,  # IN
     d2: Any,  # IN/OUT (N,)
     seeds: Any,  # IN/OUT (N,)
-    seen: Any,  # scratch (B, D)
-    lengths: Any,  # scratch (B,)
-    best: Any,  # scratch (B,)
-    found: Any,  # scratch (B,) int32
-    lanes: Any,  # scratch (3 + D, LANES) in the scores' dtype
-    nearest: Any,  # scratch (LANES,) int32
+    seen: Scratch,  # scratch (B, D)
+    lengths: Scratch,  # scratch (B,)
+    best: Scratch,  # scratch (B,)
+    found: Scratch,  # scratch (B,) int32
+    lanes: Scratch,  # scratch (3 + D, LANES) in the scores' dtype
+    nearest: Scratch,  # scratch (LANES,) int32
 ) -> None:
     """The same as `lower_by_many`. O(N · C · D)."""
     n, C, B = d2.shape[0], centers.shape[0], lengths.shape[0]
@@ -179,7 +179,7 @@ def lower_thin_by_many(
 
 @kernel
 def trial_potentials(
-    queue: Any,  # IN/OUT runs
+    queue: Queue,  # IN/OUT runs
     length: int,  # IN  rows of a run
     rows: Any,  # IN
     scales: Any,  # IN  (N,) row scales or empty
@@ -276,13 +276,13 @@ def seed_cell(
 
 @kernel
 def seed_cells(
-    queue: Any,  # IN/OUT cells
+    queue: Queue,  # IN/OUT cells
     x: Any,  # IN  (n, D) rows in the order of their cells
     weights: Any,  # IN  (n,) or empty
     starts: Any,  # IN  (cells + 1,)
     ends: Any,  # IN  (cells + 1,) where the seeds of each cell begin
     uniforms: Any,  # IN  (seeds,) numbers in [0, 1)
-    d2: Any,  # scratch (largest cell,) in the rows' dtype
+    d2: Scratch,  # scratch (largest cell,) in the rows' dtype
     chosen: Any,  # OUT (seeds,) rows that became seeds; −1 where no distinct row was left
 ) -> None:
     """`seed_cell` for all cells. O(n · quota · D)."""

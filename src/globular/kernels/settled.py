@@ -8,7 +8,7 @@ import numpy as np
 
 from globular.kernels.compile import kernel
 from globular.kernels.nominate import LARGEST, NOBODY, PER_PRODUCT
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, take_number
 
 ROUND_UP = 1.0 + 2.0**-20
 """Factor that makes up for the rounding of shifts and their sums."""
@@ -85,7 +85,7 @@ def aim_at(
 
 @kernel
 def add_up(
-    queue: Any,  # IN/OUT stretches of clusters not taken yet
+    queue: Queue,  # IN/OUT stretches of clusters not taken yet
     clusters_at_once: int,  # IN
     tally: Any,  # IN
     afresh: bool,  # IN  whether the spans have added all rows, not the moved ones

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from globular.kernels.compile import kernel
 from globular.kernels.expect import expect_some
 from globular.kernels.joint import Block, Form
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, Scratch, take_number
 
 
 class Stretches(NamedTuple):
@@ -56,13 +56,13 @@ def cut_stretches(
 
 @kernel
 def expect_stretches(
-    queue: Any,  # IN/OUT stretches not taken yet
+    queue: Queue,  # IN/OUT stretches not taken yet
     stretches: Any,  # IN
     bounds: Any,  # IN  (G + 1,) the components of mixture g are bounds[g] … bounds[g + 1] − 1
     observed: Any,  # IN  all chunks
     least: float,  # IN  chunks with a smaller share of a component count, but move nothing
     form: Any,  # IN  all components by differences
-    block: Any,  # scratch of this thread, for the largest mixture
+    block: Scratch,  # scratch of this thread, for the largest mixture
     found: Any,  # OUT of stretches
 ) -> None:
     """O(chunks · components · S) of all stretches."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from globular.kernels.compile import kernel
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, take_number
 from globular.kernels.seeds import weighted_sum
 
 
 @kernel
 def sum_runs(
-    queue: Any,  # IN/OUT runs
+    queue: Queue,  # IN/OUT runs
     length: int,  # IN  rows of a run
     d2: Any,  # IN  (N,)
     weights: Any,  # IN  (N,) or empty
@@ -27,7 +27,7 @@ def sum_runs(
 
 @kernel
 def settle_runs(
-    queue: Any,  # IN/OUT runs
+    queue: Queue,  # IN/OUT runs
     length: int,  # IN  rows of a run
     former: Any,  # IN  (N,)
     labels: Any,  # IN  (N,)
@@ -50,7 +50,7 @@ def settle_runs(
 
 @kernel
 def sum_by_key(
-    queue: Any,  # IN/OUT spans of rows
+    queue: Queue,  # IN/OUT spans of rows
     keys: Any,  # IN  (N,)
     d2: Any,  # IN  (N,), or empty: all ones
     weights: Any,  # IN  (N,) or empty
@@ -69,7 +69,7 @@ def sum_by_key(
 
 @kernel
 def rename(
-    queue: Any,  # IN/OUT runs
+    queue: Queue,  # IN/OUT runs
     length: int,  # IN  rows of a run
     names: Any,  # IN  (C,)
     labels: Any,  # IN/OUT (N,)
@@ -84,7 +84,7 @@ def rename(
 
 @kernel
 def locate_in_runs(
-    queue: Any,  # IN/OUT runs that masses fall into
+    queue: Queue,  # IN/OUT runs that masses fall into
     length: int,  # IN  rows of a run
     runs: Any,  # IN  (R,)
     firsts: Any,  # IN  (R + 1,) where the masses of each run begin

@@ -6,7 +6,7 @@ from typing import Any
 
 from globular.kernels.ascending import count_up_to
 from globular.kernels.compile import kernel
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, take_number
 from globular.kernels.rows import add_row, fetch
 
 AHEAD = 4  # how many rows ahead memory is asked for
@@ -14,7 +14,7 @@ AHEAD = 4  # how many rows ahead memory is asked for
 
 @kernel
 def sum_spans(
-    queue: Any,  # IN/OUT spans of rows
+    queue: Queue,  # IN/OUT spans of rows
     length: int,  # IN  rows of a span
     rows: Any,  # IN
     weights: Any,  # IN  (N,) or empty
@@ -71,7 +71,7 @@ def cut_runs(
 
 @kernel
 def sum_by_runs(
-    queue: Any,  # IN/OUT runs
+    queue: Queue,  # IN/OUT runs
     runs: Any,  # IN  (R, 3), see `cut_runs`
     rows: Any,  # IN
     places: Any,  # IN  (n,) where rows lie in `rows`, in cluster order from `base` on
@@ -146,7 +146,7 @@ def list_moves(
 
 @kernel
 def sum_moved(
-    queue: Any,  # IN/OUT tasks
+    queue: Queue,  # IN/OUT tasks
     bounds: Any,  # IN  (T + 1,) task t has order[bounds[t]:bounds[t + 1]], whole clusters
     order: Any,  # IN  (m,) moves by cluster
     rows: Any,  # IN

@@ -12,7 +12,7 @@ import numpy as np
 from globular.kernels.compile import inline, kernel
 from globular.kernels.nearest import thin_scores
 from globular.kernels.probe import closest_cells, merge_closest
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.rows import squared_distance
 from globular.kernels.scores import copy_row
 from globular.kernels.thin import LANES, STATE, lower_lanes, nearest_of_thin
@@ -20,16 +20,16 @@ from globular.kernels.thin import LANES, STATE, lower_lanes, nearest_of_thin
 
 @kernel
 def route_thin(
-    queue: Any,  # IN/OUT blocks of B rows
+    queue: Queue,  # IN/OUT blocks of B rows
     rows: Any,  # IN
     scales: Any,  # IN  (N,) or empty
     offset: Any,  # IN  (D,) or empty
     factors: Any,  # IN
     score_norms: Any,  # IN  (cells,) ‖m − offset‖²
-    seen: Any,  # scratch (B, D)
-    scores: Any,  # scratch (B, cells)
-    keys: Any,  # scratch (cells rounded up to a multiple of HEAT,) integers as wide as a score
-    winners: Any,  # scratch (cells / HEAT, rounded up) of the same type
+    seen: Scratch,  # scratch (B, D)
+    scores: Scratch,  # scratch (B, cells)
+    keys: Scratch,  # scratch (cells rounded up to a multiple of HEAT,) integers as wide as a score
+    winners: Scratch,  # scratch (cells / HEAT, rounded up) of the same type
     cells: Any,  # OUT (N, p) the p closest cells of every row, closest first
 ) -> None:
     """O(N · (cells · D + p · HEAT))."""
@@ -46,7 +46,7 @@ def route_thin(
 
 @kernel
 def merge_cells_of_thin(
-    queue: Any,  # IN/OUT tasks
+    queue: Queue,  # IN/OUT tasks
     tasks: Any,  # IN  (T, 3)
     rows: Any,  # IN
     order: Any,  # IN  (N,)
@@ -57,8 +57,8 @@ def merge_cells_of_thin(
     members: Any,  # IN  (cells,) numbers of the cells
     factors: Any,  # IN
     score_norms: Any,  # IN  (cells,)
-    seen: Any,  # scratch (B, D)
-    scores: Any,  # scratch (B, largest cell above)
+    seen: Scratch,  # scratch (B, D)
+    scores: Scratch,  # scratch (B, largest cell above)
     costs: Any,  # IN/OUT (N, p) the p lowest scores so far, ascending
     cells: Any,  # IN/OUT (N, p) whose they are
 ) -> None:
@@ -111,7 +111,7 @@ def gather_lanes(
 
 @kernel
 def search_cells_of_thin(
-    queue: Any,  # IN/OUT tasks
+    queue: Queue,  # IN/OUT tasks
     tasks: Any,  # IN  (T, 3)
     rows: Any,  # IN
     order: Any,  # IN  (N,)
@@ -128,9 +128,9 @@ def search_cells_of_thin(
     former: Any,  # OUT (N,) labels before the first round
     best: Any,  # IN/OUT (N,) squared distance to the label's centre
     labels: Any,  # IN/OUT (N,)
-    lanes: Any,  # scratch (3 + D, LANES) in the scores' dtype
-    nearest: Any,  # scratch (LANES,) int32
-    squares: Any,  # scratch (LANES,) float64
+    lanes: Scratch,  # scratch (3 + D, LANES) in the scores' dtype
+    nearest: Scratch,  # scratch (LANES,) int32
+    squares: Scratch,  # scratch (LANES,) float64
 ) -> None:
     """The same as `cells.search_cells`: the lowest score wins if it is closer in float64. O(N · members · D)."""
     t = take_number(queue)
@@ -159,7 +159,7 @@ def search_cells_of_thin(
 
 @kernel
 def descend_cells_of_thin(
-    queue: Any,  # IN/OUT tasks
+    queue: Queue,  # IN/OUT tasks
     tasks: Any,  # IN  (T, 3)
     rows: Any,  # IN
     order: Any,  # IN  (N,)
@@ -176,12 +176,12 @@ def descend_cells_of_thin(
     children: Any,  # IN/OUT (N,) the closest centre of the row's cell
     d2: Any,  # OUT (N,) its squared distance
     changed: Any,  # OUT (T,) rows whose child has changed
-    gathered: Any,  # scratch (LANES, D) in the rows' dtype
-    seen: Any,  # scratch (LANES, D)
-    lengths: Any,  # scratch (3, LANES): lengths, scales, squared distances
-    found: Any,  # scratch (LANES,) int32
-    lanes: Any,  # scratch (3 + D, LANES) in the scores' dtype
-    nearest: Any,  # scratch (LANES,) int32
+    gathered: Scratch,  # scratch (LANES, D) in the rows' dtype
+    seen: Scratch,  # scratch (LANES, D)
+    lengths: Scratch,  # scratch (3, LANES): lengths, scales, squared distances
+    found: Scratch,  # scratch (LANES,) int32
+    lanes: Scratch,  # scratch (3 + D, LANES) in the scores' dtype
+    nearest: Scratch,  # scratch (LANES,) int32
 ) -> None:
     """The same as `cells.descend_cells`. O(N · children · D)."""
     nothing = offset[:0]

@@ -8,7 +8,7 @@ import numpy as np
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.prefetch import prefetch_row
-from globular.kernels.queue import take_number
+from globular.kernels.queue import Queue, take_number
 from globular.kernels.rows import add_row, for_csr, squared_distance
 
 
@@ -32,7 +32,7 @@ def add_four(x: Any, at: Any, i: int, weights: Any, scales: Any, origin: Any, su
 
 @kernel
 def sum_votes(
-    queue: Any,  # IN/OUT runs
+    queue: Queue,  # IN/OUT runs
     runs: Any,  # IN  (R, 3), see `sums.cut_runs`
     pieces: Any,  # IN  (P,)
     rows: Any,  # IN

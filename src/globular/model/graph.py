@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from globular.kernels import graph as kernels
 from globular.kernels.queue import new_queue
+from globular.kernels.team import share_kernel
 from globular.model.groups import group_by
 from globular.model.statistics import PairStatistics
-from globular.threads import on_all_threads
 
 Graph: TypeAlias = NDArray[np.int32]
 """(C, G): row c holds c itself and then its G − 1 neighbours, closest first."""
@@ -64,7 +64,7 @@ def estimated_graph(graph: Graph, statistics: PairStatistics, n_threads: int) ->
             np.zeros(C, dtype=np.int32), np.empty(most, dtype=np.int32), np.empty(most), np.empty(most),
         )  # fmt: skip
 
-    on_all_threads(estimate, min(n_threads, -(-C // _CLUSTERS_PER_BLOCK)), calls_blas=False)
+    share_kernel(estimate, queue, min(n_threads, -(-C // _CLUSTERS_PER_BLOCK)), calls_blas=False)
     return new_graph
 
 

@@ -9,8 +9,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from globular.kernels import grouped
 from globular.kernels.queue import new_queue
+from globular.kernels.team import share_kernel
 from globular.model.statistics import F64
-from globular.threads import on_all_threads, worth_waking
+from globular.threads import worth_waking
 
 SECONDS_PER_MEMBER = 2.5e-9
 """Of each of the two kernels that sort on several threads, about."""
@@ -39,9 +40,9 @@ def group_by(
         return starts, order
     ends = np.empty((n_spans, n_groups + APART), dtype=order.dtype)
     queues = new_queue(), new_queue()
-    on_all_threads(lambda: grouped.count_labels(queues[0], labels, ends), n_spans, calls_blas=False)
+    share_kernel(lambda: grouped.count_labels(queues[0], labels, ends), queues[0], n_spans, calls_blas=False)
     grouped.running_starts(ends, starts)
-    on_all_threads(lambda: grouped.place_members(queues[1], labels, ends, order), n_spans, calls_blas=False)
+    share_kernel(lambda: grouped.place_members(queues[1], labels, ends, order), queues[1], n_spans, calls_blas=False)
     return starts, order
 
 

@@ -21,10 +21,11 @@ from globular.kernels import thin, thin_cells
 from globular.kernels.nearest import TILE
 from globular.kernels.probe import HEAT
 from globular.kernels.queue import new_queue
+from globular.kernels.team import share_kernel
 from globular.model.groups import group_by
 from globular.model.statistics import F64
 from globular.seam.passes import Labels
-from globular.threads import even_ranges, on_all_threads, run_all, worth_waking
+from globular.threads import even_ranges, run_all, worth_waking
 
 Tasks = NDArray[np.int64]
 """(T, 3): a cell, and some of its rows, order[begin:end] of rows grouped by cell."""
@@ -82,7 +83,7 @@ def for_cells(
     numbers = np.zeros(len(tasks), dtype=np.int64)
     if indexed:
         share = CellShare(new_queue(), tasks, indexed[0], order, indexed[1])
-        on_all_threads(lambda: work(share, numbers), threads_for_cells(shard))
+        share_kernel(lambda: work(share, numbers), share.queue, threads_for_cells(shard))
     else:
 
         def gathered(t: int) -> None:
@@ -156,7 +157,7 @@ class CellProduct:
             on_rows(shard.rows, threads_for_cells(shard), route)
         else:
             queue, everyone = new_queue(), slice(0, shard.n_rows)
-            on_all_threads(lambda: route(queue, picked[0], everyone, picked[1]), threads_for_cells(shard))
+            share_kernel(lambda: route(queue, picked[0], everyone, picked[1]), queue, threads_for_cells(shard))
         return found
 
     def merge_closest(self, cell_of: Labels, costs: Floats, found: Labels) -> int:

@@ -19,10 +19,11 @@ from globular.kernels import batch_products as kernels
 from globular.kernels import columns as column_kernels
 from globular.kernels.batch import SAFETY
 from globular.kernels.queue import new_queue
+from globular.kernels.team import share_kernel
 from globular.model.columns import ColumnMeans
 from globular.model.statistics import F64, I64
 from globular.seam.passes import Labels
-from globular.threads import cached_property, even_ranges, on_all_threads, run_all
+from globular.threads import cached_property, even_ranges, run_all
 
 ROWS_PER_BLOCK, SCORES_PER_BLOCK = 512, 2**17
 """Most rows, and about how many scores, of one product: they stay in the second-level cache."""
@@ -54,7 +55,7 @@ def on_positions(
     n = len(positions)
     if can_be_indexed(shard.rows):
         queue, some = new_queue(), BatchRows(positions, shard.rows.kernel_rows(0, shard.n_rows), NO_PLACES)
-        on_all_threads(lambda: work(queue, some, slice(0, n)), min(shard.n_threads, 1 + n // LEAST_ROWS))
+        share_kernel(lambda: work(queue, some, slice(0, n)), queue, min(shard.n_threads, 1 + n // LEAST_ROWS))
         return
 
     def gathered(span: tuple[int, int]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ from globular.backends.cpu.shard import CpuShard
 from globular.backends.limits import SORT_UP_TO
 from globular.kernels import grouped as kernels
 from globular.kernels.queue import new_queue
+from globular.kernels.team import share_kernel
 from globular.model.groups import group_by, order_by
-from globular.threads import even_ranges, map_all, on_all_threads, run_all, worth_waking
+from globular.threads import even_ranges, map_all, run_all, worth_waking
 
 SETTLED = 8
 """Rows are sorted by cluster once at most one in 8 of them changes its cluster in a pass."""
@@ -123,11 +125,11 @@ def move_rows(shard: CpuShard, held: Grouping, moved: NDArray[np.integer]) -> ND
     new_starts = np.empty_like(starts)
     new_members = np.empty_like(members) if held.spare is None else held.spare
     queue, tasks = new_queue(), held.tasks(ROWS_PER_TASK)
-    on_all_threads(
+    share_kernel(
         lambda: kernels.join_groups(
             queue, tasks, starts, members, left, old, arrivals, new, new_starts, new_members
         ),
-        worth_waking(shard.n_threads, _SECONDS_PER_MEMBER * 3 * members.size), calls_blas=False,
+        queue, worth_waking(shard.n_threads, _SECONDS_PER_MEMBER * 3 * members.size), calls_blas=False,
     )  # fmt: skip
     held.starts, held.members, held.spare = new_starts, new_members, members
     return numbers
@@ -167,11 +169,8 @@ def packed(
     to = np.cumsum(sizes) - sizes
     n = int(sizes.sum())
     found = [np.empty((len(array), n), dtype=array.dtype) for array in scattered]
-    queues = [new_queue() for _ in scattered]
-
-    def pack() -> None:
-        for queue, array, out in zip(queues, scattered, found, strict=True):
-            kernels.pack(queue, begins, sizes, to, array, out)
-
-    on_all_threads(pack, worth_waking(n_threads, _SECONDS_PER_MEMBER * n), calls_blas=False)
+    threads = worth_waking(n_threads, _SECONDS_PER_MEMBER * n)
+    for array, out in zip(scattered, found, strict=True):
+        pack = partial(kernels.pack, queue := new_queue(), begins, sizes, to, array, out)
+        share_kernel(pack, queue, threads, calls_blas=False)
     return found

@@ -17,9 +17,10 @@ from scipy import sparse
 from globular.data.blocks import working_dtype
 from globular.kernels.grouped import look_up
 from globular.kernels.queue import new_queue
+from globular.kernels.team import share_kernel
 from globular.kernels.votes import copy_csr
 from globular.model.statistics import F64
-from globular.threads import even_ranges, on_all_threads, run_all, worth_waking
+from globular.threads import even_ranges, run_all, worth_waking
 
 Number = TypeVar("Number", bound=np.generic)
 Floats: TypeAlias = NDArray[np.float32] | NDArray[np.float64]
@@ -208,7 +209,7 @@ def in_place(rows: Rows, chosen: NDArray[np.integer], n_threads: int) -> tuple[K
     places = np.empty(len(chosen), dtype=chosen.dtype if len(array[0]) < 2**31 else np.int64)
 
     queue, threads = new_queue(), worth_waking(n_threads, SECONDS_PER_PLACE * len(chosen))
-    on_all_threads(lambda: look_up(queue, PLACES_AT_ONCE, picks, chosen, places), threads, calls_blas=False)
+    share_kernel(lambda: look_up(queue, PLACES_AT_ONCE, picks, chosen, places), queue, threads, calls_blas=False)
     return array, places
 
 
@@ -219,7 +220,7 @@ def on_rows(
     *,
     calls_blas: bool = True,
 ) -> None:
-    """Call a kernel that takes blocks of rows from a queue, once per thread, with all rows; see `on_all_threads`.
+    """Call a kernel that takes blocks of rows from a queue, with all rows; see `share_kernel`.
 
     `work` gets the queue, rows, and which ones they are. Rows that have to be converted come in parts, each with a
     queue of its own.
@@ -227,7 +228,7 @@ def on_rows(
     if can_be_indexed(rows):
         queue, everyone = new_queue(), rows.kernel_rows(0, rows.shape[0])
         everywhere = slice(0, rows.shape[0])
-        on_all_threads(lambda: work(queue, everyone, everywhere), n_threads, calls_blas=calls_blas)
+        share_kernel(lambda: work(queue, everyone, everywhere), queue, n_threads, calls_blas=calls_blas)
     else:
         spans = even_ranges(rows.shape[0], ROWS_AT_ONCE)
         run_all(lambda span: work(new_queue(), rows.kernel_rows(*span), slice(*span)), spans, n_threads)

@@ -17,9 +17,9 @@ from globular.backends.host import RUN, error_runs, runs_of, threads_for_runs
 from globular.kernels import seeds as kernels
 from globular.kernels.nearest import TILE
 from globular.kernels.queue import new_queue
+from globular.kernels.team import share_kernel
 from globular.model.statistics import F64, PotentialStatistics
 from globular.seam.passes import AddSeeds, CellSeeds, Index, TrySeeds
-from globular.threads import on_all_threads
 
 FEW = 3
 """New seeds up to which each goes by itself: reading the rows again is cheaper than a thin matrix product."""
@@ -113,5 +113,5 @@ def cell_seeds(shard: CpuShard, work: CellSeeds) -> Index:
         scratch = np.empty(largest, dtype=x.dtype)
         kernels.seed_cells(queue, x, shard.weights, work.starts, ends, work.uniforms, scratch, chosen)
 
-    on_all_threads(seed, shard.n_threads)
+    share_kernel(seed, queue, shard.n_threads)
     return chosen.astype(np.intp)

@@ -133,7 +133,7 @@ class Settled:
         is_copied = len(self.given.scales) or len(self.given.offset)
         copies = np.empty((n if is_copied and not self.across else 0, D), dtype=dtype)
         return Block(
-            np.empty(n + STRETCH, dtype=np.int64), copies, np.arange(n), np.empty(n, dtype=dtype),
+            np.empty(n + STRETCH, dtype=np.int64), copies, np.empty(n, dtype=np.int64), np.empty(n, dtype=dtype),
             np.empty((2, n), dtype=dtype), np.empty((2, n), dtype=dtype), np.empty(n, dtype=np.int32),
             np.empty(n, dtype=np.float32), np.empty(n, dtype=np.int32), np.empty(ROWS_PER_BLOCK),
             np.empty(n, dtype=np.int64), np.empty(ROWS, dtype=np.int64), np.empty(ROWS, dtype=dtype),

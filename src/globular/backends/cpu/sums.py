@@ -14,10 +14,11 @@ from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import SECONDS_PER_NUMBER
 from globular.kernels import sums as kernels
 from globular.kernels.queue import new_queue
+from globular.kernels.team import share_kernel
 from globular.model.groups import group_by, order_by
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.passes import Assign, Labels, SumByLabel
-from globular.threads import even_ranges, on_all_threads, run_all, worth_waking
+from globular.threads import even_ranges, run_all, worth_waking
 
 FEW_SUMS = 1 << 16
 """Numbers (clusters × columns) up to which sums stay in the second-level cache."""
@@ -90,7 +91,7 @@ def _sums_by_span(shard: CpuShard, n_clusters: int) -> tuple[F64, F64]:
     if can_be_indexed(rows):
         queue, everyone = new_queue(), rows.kernel_rows(0, n)
         threads = min(shard.n_threads, len(spans))
-        on_all_threads(lambda: add(queue, everyone, slice(0, n), slice(None)), threads, calls_blas=False)
+        share_kernel(lambda: add(queue, everyone, slice(0, n), slice(None)), queue, threads, calls_blas=False)
     else:
         run_all(convert_and_add, range(len(spans)), shard.n_threads, calls_blas=False)
     return np.add.reduce(sums, axis=0), np.add.reduce(counts, axis=0)
@@ -113,7 +114,7 @@ def _sums_in_cluster_order(shard: CpuShard, grouping: Grouping) -> tuple[F64, F6
 
     if grouping.copied is not None or can_be_indexed(shard.rows):
         queue = new_queue()
-        on_all_threads(lambda: add(queue, runs, 0, n), min(shard.n_threads, len(runs)), calls_blas=False)
+        share_kernel(lambda: add(queue, runs, 0, n), queue, min(shard.n_threads, len(runs)), calls_blas=False)
     else:
         run_all(
             lambda r: add(new_queue(), runs[r : r + 1], *runs[r, :2].tolist()), range(len(runs)), shard.n_threads,
@@ -163,6 +164,6 @@ def add_moved(shard: CpuShard, moved: NDArray[np.integer], sums: F64, counts: F6
     if indexed:
         queue, rows = new_queue(), shard.rows.kernel_rows(0, shard.n_rows)
         threads = worth_waking(shard.n_threads, n_moves * (SECONDS_PER_MOVE + shard.n_columns * SECONDS_PER_NUMBER))
-        on_all_threads(lambda: add(queue, bounds[: n_tasks + 1], order, rows), threads, calls_blas=False)
+        share_kernel(lambda: add(queue, bounds[: n_tasks + 1], order, rows), queue, threads, calls_blas=False)
     else:
         run_all(gather_and_add, range(n_tasks), shard.n_threads, calls_blas=False)

@@ -16,12 +16,12 @@ from globular.backends.tree.cells import frontier_of
 from globular.backends.tree.frontier import Children, Frontier
 from globular.kernels.chunks import cell_divergences
 from globular.kernels.queue import new_queue
+from globular.kernels.team import share_kernel
 from globular.model.chunks import BoundGap, ChunkGains, Within
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.seam.among import All
 from globular.seam.tree_passes import ExpectCells, Gains, Gap
-from globular.threads import on_all_threads
 
 SAMPLED_ROWS, SAMPLED_CELLS = 4, 8192
 """4 rows of a cell, of at most 8,192 cells, tell how far the bound is below the log-likelihood."""
@@ -126,8 +126,8 @@ def gap_of_all(shard: HostShard, work: Gap) -> BoundGap:
         # D(q_A ‖ p(s | x)) = Σ_s q_A(s) (⟨log p(s, x)⟩_A − log p(s, x)) − log Σ_s exp ⟨log p(s, x)⟩_A + log p(x); the
         # sum is zero in the mean over the cell, and keeps the estimate from varying.
         divergences, queue = np.empty(len(found)), new_queue()
-        on_all_threads(
-            lambda: cell_divergences(queue, expected, found, rows.parents, divergences), shard.n_threads,
+        share_kernel(
+            lambda: cell_divergences(queue, expected, found, rows.parents, divergences), queue, shard.n_threads,
             calls_blas=False,
         )  # fmt: skip
         return float(nodes.weights @ mean_of_sample(rows, divergences, len(nodes)))

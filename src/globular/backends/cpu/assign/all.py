@@ -19,10 +19,11 @@ from globular.kernels.label import Given
 from globular.kernels.nearest import own_distances
 from globular.kernels.queue import new_queue
 from globular.kernels.settled import add_up
+from globular.kernels.team import share_kernel
 from globular.model.statistics import F64, FarRows, HardStatistics
 from globular.seam.among import All
 from globular.seam.passes import Assign, Farthest
-from globular.threads import even_ranges, map_all, on_all_threads, run_all, worth_waking
+from globular.threads import even_ranges, map_all, run_all, worth_waking
 
 ROWS_PER_SPAN = 1024
 """Least rows of a span."""
@@ -90,7 +91,7 @@ def _add_up(shard: CpuShard, settled: Settled, tally: Tally, afresh: bool) -> fl
             settled.sums, settled.counts, settled.peaks, gains, shares,
         )  # fmt: skip
 
-    on_all_threads(add, min(shard.n_threads, -(-C // clusters_at_once)), calls_blas=False)
+    share_kernel(add, queue, min(shard.n_threads, -(-C // clusters_at_once)), calls_blas=False)
     if afresh or shares.min() >= FADED:
         return float(settled.total + gains.sum())
     settled.n_moved = 0
@@ -134,7 +135,7 @@ def _sweep(shard: CpuShard, settled: Settled, add_sums: bool, all_sums: bool, di
             assign_spans(queue, rows_per_span, rows, given, nominees, shifts, task, state, block, tally)
 
     seconds = SECONDS_PER_PRODUCT * n * (C + 16) * D
-    on_all_threads(assign, worth_waking(min(shard.n_threads, n_spans), seconds), calls_blas=False)
+    share_kernel(assign, queue, worth_waking(min(shard.n_threads, n_spans), seconds), calls_blas=False)
     return tally
 
 

@@ -30,12 +30,13 @@ from globular.backends.cpu.grouped import packed
 from globular.backends.cpu.shard import CpuShard
 from globular.kernels import batch as kernels
 from globular.kernels.queue import new_queue
+from globular.kernels.team import share_kernel
 from globular.model.columns import ColumnMeans
 from globular.model.nested import Batch, Bounds, Candidates, NestedStatistics
 from globular.model.statistics import F64, I64
 from globular.seam.among import Down, Probe
 from globular.seam.passes import Assign, AssignBatch, Labels
-from globular.threads import on_all_threads, single_threaded_blas, worth_waking
+from globular.threads import single_threaded_blas, worth_waking
 
 DIRECT_SHARE = 1 / 6
 """Dense rows with at most this share of the centres as candidates compute those distances alone, others all: a
@@ -108,8 +109,8 @@ def _labels_of(shard: CpuShard, batch: I64) -> tuple[Labels, Labels]:
     """The labels of the batch, and a copy that a search may change."""
     former, new, queue = np.empty(len(batch), dtype=np.int32), np.empty(len(batch), dtype=np.int32), new_queue()
     labels, threads = shard.labels, worth_waking(shard.n_threads, SECONDS_PER_ROW * len(batch))
-    on_all_threads(
-        lambda: kernels.copy_labels(queue, ROWS_PER_BLOCK, batch, labels, former, new), threads, calls_blas=False
+    share_kernel(
+        lambda: kernels.copy_labels(queue, ROWS_PER_BLOCK, batch, labels, former, new), queue, threads, calls_blas=False
     )
     return former, new
 
@@ -118,8 +119,8 @@ def _write_labels(shard: CpuShard, batch: I64, former: Labels, new: Labels) -> I
     """Give the rows of the batch their labels; positions of those that changed."""
     begins, queue, labels = np.arange(0, len(batch), ROWS_PER_BLOCK), new_queue(), shard.labels
     moved, n_moved = np.empty((1, len(batch)), dtype=np.int64), np.empty(len(begins), dtype=np.int64)
-    on_all_threads(
-        lambda: kernels.write_labels(queue, ROWS_PER_BLOCK, batch, former, new, labels, moved, n_moved),
+    share_kernel(
+        lambda: kernels.write_labels(queue, ROWS_PER_BLOCK, batch, former, new, labels, moved, n_moved), queue,
         worth_waking(shard.n_threads, SECONDS_PER_ROW * len(batch)), calls_blas=False,
     )  # fmt: skip
     return packed(moved, begins=begins, sizes=n_moved, n_threads=shard.n_threads)[0][0]
@@ -156,8 +157,8 @@ def _unsettled(shard: CpuShard, batch: I64, labels: Labels, state: BoundState) -
     """Positions of rows that are new, or that their bounds do not settle."""
     begins, queue = np.arange(0, len(batch), ROWS_PER_BLOCK), new_queue()
     found, n_found = np.empty((1, len(batch)), dtype=np.int64), np.empty(len(begins), dtype=np.int64)
-    on_all_threads(
-        lambda: kernels.find_unsettled(queue, ROWS_PER_BLOCK, batch, labels, *state[1:], found, n_found),
+    share_kernel(
+        lambda: kernels.find_unsettled(queue, ROWS_PER_BLOCK, batch, labels, *state[1:], found, n_found), queue,
         min(shard.n_threads, len(begins)), calls_blas=False,
     )  # fmt: skip
     return packed(found, begins=begins, sizes=n_found, n_threads=shard.n_threads)[0][0]

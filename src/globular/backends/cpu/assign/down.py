@@ -16,11 +16,12 @@ from globular.backends.cpu.sums import former_labels, wanted_sums
 from globular.backends.host import sum_by
 from globular.kernels.graph import neighbors_in_cells
 from globular.kernels.queue import new_queue
+from globular.kernels.team import share_kernel
 from globular.model.cells import CellLevel
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Down
 from globular.seam.passes import Assign, CellNeighbors, Labels
-from globular.threads import on_all_threads, worth_waking
+from globular.threads import worth_waking
 
 SECONDS_PER_PAIR = 5e-9
 """Of the distance between two centres, about."""
@@ -77,5 +78,5 @@ def cell_neighbors(shard: CpuShard, work: CellNeighbors) -> Labels:
         )  # fmt: skip
 
     pairs = float(sizes[tasks[:, 0]].mean()) * len(adjacent) / len(sizes) * shard.n_rows
-    on_all_threads(search, worth_waking(shard.n_threads, SECONDS_PER_PAIR * pairs))
+    share_kernel(search, queue, worth_waking(shard.n_threads, SECONDS_PER_PAIR * pairs))
     return out

@@ -23,6 +23,7 @@ from globular.kernels import neighbors as kernels
 from globular.kernels.grouped import pack
 from globular.kernels.members import settle_hard
 from globular.kernels.queue import new_queue
+from globular.kernels.team import share_kernel
 from globular.model.graph import Graph
 from globular.model.groups import group_by
 from globular.model.search import Search
@@ -108,7 +109,7 @@ def _search_neighborhoods(
         queue, everything = new_queue(), slice(0, len(objectives))
         rows, places = grouping.load(shard, 0, shard.n_rows)
         threads = min(shard.n_threads, len(objectives))
-        on_all_threads(lambda: search_groups(queue, everything, rows, places), threads, calls_blas=False)
+        share_kernel(lambda: search_groups(queue, everything, rows, places), queue, threads, calls_blas=False)
     else:
         within = (np.arange(shard.n_rows) - np.repeat(begins[:-1], np.diff(begins))).astype(order.dtype)
 
@@ -132,7 +133,9 @@ def _rounded(shard: CpuShard, centers: F64, dtype: np.dtype) -> tuple[Floats, F6
     norms, queue = np.empty(len(centers)), new_queue()
     size = 1 + NUMBERS_PER_BLOCK // centers.shape[1]
     threads = min(shard.n_threads, -(-len(centers) // size))
-    on_all_threads(lambda: neighborhoods.round_centers(queue, size, centers, quick, norms), threads, calls_blas=False)
+    share_kernel(
+        lambda: neighborhoods.round_centers(queue, size, centers, quick, norms), queue, threads, calls_blas=False
+    )
     return quick, norms
 
 
@@ -140,9 +143,10 @@ def kept_members(shard: CpuShard, graph: Graph, n_candidates: int) -> NDArray[np
     """K(n); where it is new or does not fit the labels, the neighbourhood of the label."""
     members = cast(NDArray[np.int32], shard.state.get("members", np.int32, -1, width=n_candidates))
     queue, labels = new_queue(), shard.labels
-    on_all_threads(
-        lambda: kernels.renew_members(queue, RUN, labels, graph, members), threads_for_runs(shard), calls_blas=False
-    )
+    share_kernel(
+        lambda: kernels.renew_members(queue, RUN, labels, graph, members), queue, threads_for_runs(shard),
+        calls_blas=False,
+    )  # fmt: skip
     return members
 
 

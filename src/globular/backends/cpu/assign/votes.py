@@ -13,13 +13,14 @@ from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import cut_clusters
 from globular.kernels.queue import new_queue
 from globular.kernels.sums import join_pieces
+from globular.kernels.team import share_kernel
 from globular.kernels.votes import sum_votes
 from globular.model.columns import Ballots
 from globular.model.groups import group_by
 from globular.model.nested import NestedStatistics
 from globular.model.statistics import F64, I64
 from globular.seam.passes import Labels
-from globular.threads import even_ranges, on_all_threads, run_all, worth_waking
+from globular.threads import even_ranges, run_all, worth_waking
 
 ROWS_PER_SUM = 1024
 PICKED_AT_ONCE = 1 << 14
@@ -70,7 +71,7 @@ def add_votes(shard: CpuShard, moves: Moves, origin: F64, statistics: NestedStat
     if can_be_indexed(shard.rows):
         queue, loaded = new_queue(), shard.rows.kernel_rows(0, shard.n_rows)
         threads = min(shard.n_threads, len(runs))
-        on_all_threads(lambda: add(queue, runs, loaded, rows, slice(0, n)), threads, calls_blas=False)
+        share_kernel(lambda: add(queue, runs, loaded, rows, slice(0, n)), queue, threads, calls_blas=False)
     else:
 
         def gathered(run: int) -> None:

@@ -25,12 +25,13 @@ from globular.kernels.differences import new_differences
 from globular.kernels.expect import Tally, answer_spans, expect_spans, feature_spans
 from globular.kernels.joint import Block, Form, Observed
 from globular.kernels.queue import new_queue
+from globular.kernels.team import share_kernel
 from globular.model.chunks import Chunks, ShareRule
 from globular.model.covariances.scatter import CANCELLATION_LIMIT
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.model.tied import linear_coefficients
-from globular.threads import cached_property, even_ranges, on_all_threads, run_all
+from globular.threads import cached_property, even_ranges, run_all
 
 _BLOCK_ENTRIES = 2**15
 """Numbers in the widest array of a block: a quarter of a megabyte, which the cache of a core holds."""
@@ -211,10 +212,10 @@ class ChunkBlocks:
         return np.empty((0, self.coefficients.shape[1])) if features is None else features
 
     def on_threads(self, n_rows: int, n_threads: int, work: Callable[[NDArray[np.int64], Spans], object]) -> None:
-        """Call a kernel with the queue of all spans once per thread."""
+        """Call a kernel with the queue of all spans; see `share_kernel`."""
         spans, queue = self.spans(n_rows), new_queue()
         is_tiny = spans.n <= 1 and spans.rows_per_block * self._cost <= TINY
-        on_all_threads(lambda: work(queue, spans), min(n_threads, max(1, spans.n)), calls_blas=not is_tiny)
+        share_kernel(lambda: work(queue, spans), queue, min(n_threads, max(1, spans.n)), calls_blas=not is_tiny)
 
     def features(self, chunks: Chunks, n_threads: int = 1) -> F64:
         """φ of the chunks, (M, W)."""

@@ -19,12 +19,13 @@ from globular.backends.cpu.rows import CSRRows, read_only
 from globular.backends.cpu.shard import CpuShard
 from globular.kernels.linear import SparseBlock, SparseForm, SparseTally, answer_csr, expect_csr
 from globular.kernels.queue import new_queue
+from globular.kernels.team import share_kernel
 from globular.model.covariances import FAMILIES
 from globular.model.exponential import ExponentialMixture, LinearMixture, LinearStatistics, Surveyed
 from globular.model.statistics import F64, I64
 from globular.seam.answers import Answer
 from globular.seam.mixture_passes import ExpectLinear, Survey
-from globular.threads import even_ranges, map_all, on_all_threads, run_all
+from globular.threads import even_ranges, map_all, run_all
 
 ROWS_PER_BLOCK = 4096
 """Rows whose entries are looked at one by one at a time."""
@@ -63,10 +64,10 @@ class SparseBlocks:
         return SparseBlock(np.empty((C, B)), np.empty(C), np.empty(C, dtype=np.int64), largest, densities, totals)
 
     def on_threads(self, work: Callable[[NDArray[np.int64], Any, SparseBlock], object]) -> None:
-        """Call a kernel with the queue of all spans, the rows and scratch, once per thread."""
+        """Call a kernel with the queue of all spans, the rows and scratch; see `share_kernel`."""
         queue, everyone = new_queue(), self._rows.kernel_rows(0, self._rows.shape[0])
         threads = min(self._n_threads, max(1, self.spans.n))
-        on_all_threads(lambda: work(queue, everyone, self.block()), threads, calls_blas=False)
+        share_kernel(lambda: work(queue, everyone, self.block()), queue, threads, calls_blas=False)
 
 
 def _check_columns(shard: CpuShard, n_columns: int) -> None:

@@ -12,12 +12,13 @@ from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import RUN, runs_of, threads_for_runs
 from globular.kernels import members as kernels
 from globular.kernels.queue import new_queue
+from globular.kernels.team import share_kernel
 from globular.model.gaussian import GaussianParameters
 from globular.model.groups import group_by
 from globular.model.statistics import F64, SoftStatistics
 from globular.seam.among import Neighbors
 from globular.seam.mixture_passes import Expect
-from globular.threads import on_all_threads, run_all
+from globular.threads import run_all
 
 
 @CpuShard.implements(Expect, Neighbors)
@@ -91,8 +92,8 @@ def soft_sums(
     C, D = means.shape
     C_prime = members.shape[1]
     clusters, queue, threads = np.empty(members.size, dtype=np.int32), new_queue(), threads_for_runs(shard, C_prime)
-    on_all_threads(
-        lambda: kernels.clusters_of_entries(queue, RUN, members.ravel(), C, clusters), threads, calls_blas=False
+    share_kernel(
+        lambda: kernels.clusters_of_entries(queue, RUN, members.ravel(), C, clusters), queue, threads, calls_blas=False
     )
     starts, order = group_by(clusters, C + 1, shard.n_threads)
     counts, sums, scatter = np.zeros(C), np.zeros((C, D)), np.zeros(mixture.family.scatter.shape(C, D))
@@ -106,7 +107,7 @@ def soft_sums(
     spans = list(cut_groups(starts[:-1], _rows_per_task(len(order))))
     if can_be_indexed(shard.rows):
         queue, rows, tasks = new_queue(), shard.rows.kernel_rows(0, shard.n_rows), np.array([0, *(b for _, b in spans)])
-        on_all_threads(lambda: add(queue, tasks, rows, False), min(shard.n_threads, len(spans)), calls_blas=False)
+        share_kernel(lambda: add(queue, tasks, rows, False), queue, min(shard.n_threads, len(spans)), calls_blas=False)
     else:
 
         def gather_and_add(span: tuple[int, int]) -> None:

@@ -22,11 +22,11 @@ from globular.backends.limits import NOMINEES
 from globular.kernels import nominated as kernels
 from globular.kernels.members import clusters_of_entries
 from globular.kernels.queue import new_queue
+from globular.kernels.team import share_kernel
 from globular.model.gaussian import GaussianParameters
 from globular.model.groups import group_by
 from globular.model.statistics import F64, SoftStatistics
 from globular.seam.among import Probe
-from globular.threads import on_all_threads
 
 NEGLIGIBLE = 1e-30
 """Responsibilities up to this add nothing to sums and reconstructions."""
@@ -67,9 +67,10 @@ def truncated_step(
     n_threads, searched = threads_for_runs(shard), nominees.shape[1] > 0
     before = share_out(costs[:, : members.shape[1]].copy(), shard.weights, n_threads)[1] if searched else 0.0
     queue, n_runs = new_queue(), -(-shard.n_rows // RUN)
-    on_all_threads(
-        lambda: kernels.keep_best(queue, RUN, candidates, costs, n_runs, members, kept), n_threads, calls_blas=False
-    )
+    share_kernel(
+        lambda: kernels.keep_best(queue, RUN, candidates, costs, n_runs, members, kept), queue, n_threads,
+        calls_blas=False,
+    )  # fmt: skip
     shard.labels[:] = members[:, 0]
     total.n_distances = n_distances + n_candidates
     total.log_likelihood = share_out(kept, shard.weights, n_threads)[1]
@@ -91,9 +92,9 @@ def _joined(shard: CpuShard, members: Members, nominees: Members) -> tuple[Membe
     """All that rows look at, each component once, and the number of these pairs."""
     candidates = np.empty((len(members), members.shape[1] + nominees.shape[1]), dtype=np.int32)
     numbers, queue = np.empty(-(-len(members) // RUN), dtype=np.int64), new_queue()
-    on_all_threads(
-        lambda: kernels.add_nominees(queue, RUN, members, nominees, candidates, numbers), threads_for_runs(shard),
-        calls_blas=False,
+    share_kernel(
+        lambda: kernels.add_nominees(queue, RUN, members, nominees, candidates, numbers), queue,
+        threads_for_runs(shard), calls_blas=False,
     )  # fmt: skip
     return candidates, int(numbers.sum())
 
@@ -101,8 +102,8 @@ def _joined(shard: CpuShard, members: Members, nominees: Members) -> tuple[Membe
 def share_out(costs: F64, weights: F64, n_threads: int) -> tuple[F64, float]:
     """Costs become w q(c); returns log-densities and their sum by weight."""
     densities, totals, queue = np.empty(len(costs)), np.empty(-(-len(costs) // RUN)), new_queue()
-    on_all_threads(
-        lambda: kernels.share_out(queue, RUN, costs, weights, densities, totals), n_threads, calls_blas=False
+    share_kernel(
+        lambda: kernels.share_out(queue, RUN, costs, weights, densities, totals), queue, n_threads, calls_blas=False
     )
     return densities, float(totals.sum())
 

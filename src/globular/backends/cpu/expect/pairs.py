@@ -17,11 +17,12 @@ from globular.kernels.differences import new_differences
 from globular.kernels.expect import Tally
 from globular.kernels.joint import Observed
 from globular.kernels.queue import new_queue
+from globular.kernels.team import share_kernel
 from globular.model.gaussian import GaussianParameters
 from globular.model.groups import starts_of
 from globular.model.observations import ExpectedMixture
 from globular.model.statistics import F64, I64
-from globular.threads import on_all_threads, run_all, worth_waking
+from globular.threads import run_all, worth_waking
 
 LEADING = 0.4
 """Share of the columns that a look at all components begins with, where these are many."""
@@ -90,8 +91,9 @@ class Pairs:
 
         if all_rows.is_direct():
             queue, x = new_queue(), all_rows.block(0, shard.n_rows)
-            on_all_threads(
+            share_kernel(
                 lambda: call(queue, x, shard.scales, shard.weights, self.listed, q, tally),
+                queue,
                 min(shard.n_threads, max(1, spans.n)),
             )
         else:
@@ -147,8 +149,8 @@ def look_at_all(shard: CpuShard, mixture: GaussianParameters, nats: float, most:
     n_single = shard.n_rows - n_several
     counts = (shard.n_rows, n_pairs), (n_several, in_several), (n_single, n_single)
     found, queue = Look(*(Pairs.empty(*each) for each in counts)), new_queue()
-    on_all_threads(
-        lambda: kernels.list_pairs(queue, spans.rows, masks, before, *(each.listed for each in found)),
+    share_kernel(
+        lambda: kernels.list_pairs(queue, spans.rows, masks, before, *(each.listed for each in found)), queue,
         min(spans.n, found.everyone.threads(shard.n_threads)), calls_blas=False,
     )  # fmt: skip
     return found

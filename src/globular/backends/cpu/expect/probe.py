@@ -23,11 +23,11 @@ from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import RUN, runs_of, threads_for_runs
 from globular.kernels import expect_probe as kernels
 from globular.kernels.queue import new_queue
+from globular.kernels.team import share_kernel
 from globular.model.statistics import F64, SoftStatistics, TruncatedPosterior
 from globular.seam.among import Probe
 from globular.seam.answers import Answer, Truncated
 from globular.seam.mixture_passes import Expect
-from globular.threads import on_all_threads
 
 EXPONENTIAL = 8
 """Numbers that are read in the time of one exponential, about."""
@@ -83,9 +83,10 @@ def _on_costs(shard: CpuShard, kernel: Callable[..., None], weighed: Costs, cost
     """What a kernel finds in runs of rows, added up."""
     totals, queue = np.empty(-(-shard.n_rows // RUN)), new_queue()
     threads = threads_for_runs(shard, EXPONENTIAL * costs.shape[1])
-    on_all_threads(
-        lambda: kernel(queue, RUN, costs, weighed.unit, weighed.base, shard.weights, totals), threads, calls_blas=False
-    )
+    share_kernel(
+        lambda: kernel(queue, RUN, costs, weighed.unit, weighed.base, shard.weights, totals), queue, threads,
+        calls_blas=False,
+    )  # fmt: skip
     return float(totals.sum())
 
 

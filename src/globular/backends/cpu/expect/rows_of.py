@@ -18,10 +18,11 @@ from globular.backends.cpu.rows import read_only
 from globular.backends.cpu.shard import CpuShard
 from globular.kernels import claims as kernels
 from globular.kernels.queue import new_queue
+from globular.kernels.team import share_kernel
 from globular.model.groups import starts_of
 from globular.model.statistics import F64, I64, Claim
 from globular.seam.mixture_passes import RowsOf
-from globular.threads import even_ranges, map_all, on_all_threads, run_all, worth_waking
+from globular.threads import even_ranges, map_all, run_all, worth_waking
 
 ROWS_AT_ONCE, DRAWN_AT_ONCE, PAIRED_AT_ONCE = 4096, 1 << 14, 4096
 """Rows that are evaluated at once, that numbers are drawn for, and whose pairs are looked through."""
@@ -106,10 +107,10 @@ def _new_sizes(pairs: Pairs, n_numbers: int) -> I64:
 
 
 def _on_spans(kernel: Callable[..., None], pairs: Pairs, n_threads: int, *arguments: Any) -> None:
-    """Call a kernel that looks at every pair, once per thread that is worth waking."""
+    """Call a kernel that looks at every pair, on the threads that are worth waking."""
     queue, listed = new_queue(), pairs.listed
     n_threads = min(max(1, -(-len(pairs.rows) // PAIRED_AT_ONCE)), pairs.threads(n_threads))
-    on_all_threads(lambda: kernel(queue, PAIRED_AT_ONCE, listed, *arguments), n_threads, calls_blas=False)
+    share_kernel(lambda: kernel(queue, PAIRED_AT_ONCE, listed, *arguments), queue, n_threads, calls_blas=False)
 
 
 def _draw(seed: int, first_row: int, n: int) -> F64:

@@ -15,9 +15,10 @@ from globular.kernels import shares as kernels
 from globular.kernels.differences import new_differences
 from globular.kernels.joint import Block
 from globular.kernels.queue import new_queue
+from globular.kernels.team import share_kernel
 from globular.model.statistics import SoftStatistics, WithinStatistics
 from globular.seam.mixture_passes import ExpectShares
-from globular.threads import on_all_threads, worth_waking
+from globular.threads import worth_waking
 
 SMALLEST_SHARE = float(np.exp(-24.0))
 """Smaller responsibilities count, but move nothing."""
@@ -45,7 +46,7 @@ def expect_shares(shard: CpuShard, work: ExpectShares) -> WithinStatistics:
 
     n_distances = int(((stretches.end - stretches.first) * sizes[stretches.mixture]).sum())
     seconds = n_distances * (SECONDS_PER_PAIR + SECONDS_PER_TERM * found.scatter.shape[1])
-    on_all_threads(call, min(worth_waking(shard.n_threads, seconds), max(1, len(stretches.first))))
+    share_kernel(call, queue, min(worth_waking(shard.n_threads, seconds), max(1, len(stretches.first))))
     kernels.add_stretches(stretches, work.bounds, found, total)
     likelihoods, weights = total.totals[:, 0], total.totals[:, 1]
     scatter = total.scatter.reshape(kind.shape(C, D))

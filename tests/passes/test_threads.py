@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dis
 import multiprocessing
 import signal
 import sys
 import threading
 import time
-import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +14,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
+from ctrl_c import CtrlC
 from globular import threads
 from globular.backends.cpu import CpuShard
 from globular.kernels.compile import kernel
@@ -147,29 +146,6 @@ def test_blas_has_its_old_number_of_threads_after_ctrl_c_at_any_moment(n_threads
         if interrupter.moment > 0:
             break
     assert len(kept) > 50
-
-
-class CtrlC:
-    """A trace function that raises KeyboardInterrupt at one of the places of our threads where CPython hears signals.
-
-    These are the beginning of a function, and the end of a call or of a round of a loop.
-    """
-
-    def __init__(self, moment: int) -> None:
-        self.moment = moment + 1
-        self._before: dict[types.FrameType, str] = {}
-
-    def __call__(self, frame: types.FrameType, event: str, argument: object) -> CtrlC | None:
-        if not frame.f_globals["__name__"].startswith("globular.threads."):
-            return None
-        frame.f_trace_opcodes = True
-        before = self._before.get(frame, "RESUME")
-        self._before[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-        if event == "opcode" and before.startswith(("RESUME", "CALL", "JUMP_BACKWARD")):
-            self.moment -= 1
-            if self.moment == 0:
-                raise KeyboardInterrupt
-        return self
 
 
 def test_blas_is_held_and_given_back_by_any_thread() -> None:

@@ -83,7 +83,7 @@ def search_few_columns(
     pair_sums: Any,  # OUT
     objectives: Any,  # OUT
     numbers: Any,  # OUT
-    batch: Zeros,  # scratch, a Batch
+    batch: Zeros,  # scratch, a Batch of zeros
     table: Scratch,  # scratch (G, G + 1) float64
 ) -> None:
     """C′ = 1, few columns. O(rows · (G + n_random) · D)."""

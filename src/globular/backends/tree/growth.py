@@ -152,7 +152,8 @@ def join(trees: Sequence[Nodes], top: Top, n_threads: int) -> Nodes:
         np.add(tree.ends, rows_before[number], out=ends[begin:end])
         joined.children[begin:end] = np.where(tree.children < 0, -1, tree.children + begin)
 
-    run_all(copy, range(len(trees)), n_threads)
+    # The memory is new, and the system gives out its pages to one thread at a time.
+    run_all(copy, range(len(trees)), min(n_threads, 4))
     starts[:n_top], ends[:n_top] = rows_before[top.spans].T
     joined.children[:n_top] = np.where(top.children < 0, nodes_before[~top.children], top.children)
     joined.scatter[:n_top] = 0.0

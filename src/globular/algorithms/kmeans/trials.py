@@ -200,16 +200,20 @@ class _Prospects:
     def best_swaps(self, at_most: int, in_vain: set[Swap]) -> list[Swap]:
         """The most promising swaps that have nothing to do with each other, without those known to be in vain."""
         swaps: list[Swap] = []
-        settled = np.zeros(len(self._centers), dtype=bool)
-        spares = np.argsort(self._losses, kind="stable").tolist()
-        for cluster in np.argsort(-self._gains, kind="stable").tolist():
-            for spare in [] if settled[cluster] else spares:
-                if self._gains[cluster] <= LEAST_RATIO * self._losses[spare]:
+        settled = [False] * len(self._centers)
+        # lists: of hundreds of centres tens of thousands of pairs are looked at one by one
+        gains, losses, nearest = (np.asarray(each).tolist() for each in (self._gains, self._losses, self._nearest))
+        spares = np.argsort(losses, kind="stable").tolist()
+        for cluster in np.argsort(-np.asarray(gains), kind="stable").tolist():
+            if settled[cluster] or settled[nearest[cluster]]:
+                continue
+            for spare in spares:
+                if gains[cluster] <= LEAST_RATIO * losses[spare]:
                     break
-                touched = [cluster, spare, self._nearest[cluster], self._nearest[spare]]
-                if spare == cluster or settled[touched].any() or (cluster, spare) in in_vain:
+                if spare == cluster or settled[spare] or settled[nearest[spare]] or (cluster, spare) in in_vain:
                     continue
-                settled[touched] = True
+                for touched in (cluster, spare, nearest[cluster], nearest[spare]):
+                    settled[touched] = True
                 swaps.append((cluster, spare))
                 break
             if len(swaps) == at_most:

@@ -55,6 +55,9 @@ CLUSTERS_TRIED = 100
 SWAPPED_FROM, SWAPPED_GAIN = 192, 3e-3
 """Number of clusters from which a search of all rows begins with probing and swaps of many centres at once, as from
 there on a look at all centres takes longer than to probe; and the share that such an iteration gains at least."""
+DEARER = 2.0
+"""An exact iteration takes ever longer beside one that probes: after such swaps it has to gain more than is asked for,
+in proportion to the number of clusters and so many times as much at most."""
 WORTH_KEEPING = 1e-5
 """Share of what is at stake that a trial has to gain."""
 
@@ -163,6 +166,7 @@ def swap_and_search(
             return
         centers, n_before = step.model, step.iteration
         trials = replace(trials, n_before=n_before, rough_gain=SETTLED_GAIN)
+        options = replace(options, min_gain=min(DEARER, len(centers) / SWAPPED_FROM) * options.min_gain)
     left = replace(options, max_iter=options.max_iter - n_before)
     yield from numbered_from(search_by_trials(shard, centers, left, trials, rng), n_before)
 

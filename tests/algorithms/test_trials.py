@@ -274,11 +274,11 @@ def test_more_clusters_have_fewer_trials() -> None:
     assert n_steps(trials.CLUSTERS_TRIED + 1, 1) == n_steps(trials.CLUSTERS_TRIED + 1, 0)
 
 
-@pytest.mark.parametrize(("growth", "share"), [(2, 0.0), (3, 0.5), (4, 1.0), (16, 1.0)])
+@pytest.mark.parametrize(("growth", "share"), [(2, 1 / 3), (3, 2 / 3), (4, 1.0), (16, 1.0)])
 def test_trials_are_left_to_a_next_part_that_is_hardly_larger(
     growth: int, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert pipeline.LEFT_TO_NEXT == (2.0, 4.0)
+    assert pipeline.LEFT_TO_NEXT == (1.0, 4.0)
     asked, search = [], pipeline.search_by_trials
 
     def noted(shard: Any, centers: Any, options: Any, tried: TrialOptions, rng: Any) -> Any:

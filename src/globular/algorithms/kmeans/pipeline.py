@@ -100,9 +100,9 @@ MORE_PROBES_ON_A_CARD, LESS_GAIN_ON_A_CARD = 2, 0.2
 searches so many times the cells, and iterations, though not swaps, go on while they gain this share of what is asked
 elsewhere. Swaps cost three times what an iteration does there, so but for the best quality the first iterations come
 before them."""
-LEFT_TO_NEXT = (2.0, 4.0)
-"""How many times the rows of a part the next one has where all trials are left to that one, and where none are; so
-little changes where there is no next part any more."""
+LEFT_TO_NEXT = (1.0, 4.0)
+"""How many times the rows of a part the next one has where all trials are left to that one, and where none are. The
+next has at least twice the rows, where a third are made: so little changes where there is no next part any more."""
 ON_ALL_ROWS = 1.0
 """Where there is no part, trials may take as many iterations as came before them."""
 

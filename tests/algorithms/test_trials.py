@@ -13,9 +13,9 @@ from sklearn.exceptions import ConvergenceWarning
 from globular import KMeans, datasets
 from globular.algorithms.kmeans import coreset, pipeline, trials
 from globular.algorithms.kmeans.coreset import draw_parts
-from globular.algorithms.kmeans.probing import ProbingOptions
+from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.kmeans.trials import TrialOptions, search_by_trials
-from globular.algorithms.steps import last_step
+from globular.algorithms.steps import last_step, result_of
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.model.history import ITERATIONS, PART, SWAPS
@@ -274,6 +274,26 @@ def test_more_clusters_have_fewer_trials() -> None:
     assert n_steps(trials.CLUSTERS_TRIED + 1, 1) == n_steps(trials.CLUSTERS_TRIED + 1, 0)
 
 
+@pytest.mark.parametrize(("growth", "share"), [(2, 1 / 3), (3, 2 / 3), (4, 1.0), (16, 1.0)])
+def test_trials_are_left_to_a_next_part_that_is_hardly_larger(
+    growth: int, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert pipeline.LEFT_TO_NEXT == (1.0, 4.0)
+    asked, search = [], pipeline.search_by_trials
+
+    def noted(shard: Any, centers: Any, options: Any, tried: TrialOptions, rng: Any) -> Any:
+        asked.append(tried.max_trials)
+        return search(shard, centers, options, tried, rng)
+
+    monkeypatch.setattr(pipeline, "search_by_trials", noted)
+    X, rng = groups(n=200 * growth), np.random.default_rng(0)
+    best = last_step(probing_kmeans(CpuShard(X), X[:30].copy(), EXACTLY, rng))
+    parts: list[Any] = [CpuShard(X[:200]), CpuShard(X)]
+    found = result_of(pipeline._search_parts(parts, best, EXACTLY, TrialOptions(), rng))
+    assert asked == [round(share * TrialOptions().max_trials), TrialOptions().max_trials]
+    assert parts == [] and found.stage == PART
+
+
 @pytest.mark.parametrize("form", ["dense", "float32", "csr", "split"])
 def test_swaps_of_many_come_before_trials_of_hundreds(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     X = groups(n=600, k=40)
@@ -290,6 +310,22 @@ def test_swaps_of_many_come_before_trials_of_hundreds(form: str, monkeypatch: py
     error = float(hard.squared_distances(hard.as_seen(X), steps[-1].model).min(axis=1).sum())
     assert error <= objectives[-1] * (1 + 1e-6)
     assert steps[1].n_distances < 600 * 32 and steps[1].stage == SWAPS
+
+
+@pytest.mark.parametrize(("k", "factor"), [(191, 1.0), (192, 1.0), (288, 1.5), (384, 2.0), (450, 2.0)])
+def test_after_swaps_of_many_iterations_have_to_gain_more(
+    k: int, factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, search = [], trials.search_by_trials
+
+    def noted(shard: Any, centers: Any, options: ProbingOptions, tried: Any, rng: Any) -> Any:
+        asked.append(options.min_gain)
+        return search(shard, centers, options, tried, rng)
+
+    monkeypatch.setattr(trials, "search_by_trials", noted)
+    X, rng = groups(n=1000, k=500), np.random.default_rng(0)
+    last_step(trials.swap_and_search(CpuShard(X), X[:k].copy(), EXACTLY, TrialOptions(), rng, labelled=False))
+    assert asked == pytest.approx([factor * EXACTLY.min_gain])
 
 
 @pytest.mark.parametrize("limit", [1, 3, 8])

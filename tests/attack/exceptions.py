@@ -120,7 +120,7 @@ _REASONS = {
         algorithms.kmeans.subspace: FEWEST_DIRECTIONS DIRECTIONS_PER_CLUSTER POWER_STEPS
         algorithms.kmeans.swaps: MAX_ROUNDS SAFETY DRAWN FIRST_TRUST WORTH_ANOTHER_ROUND SETTLED_GAIN
         algorithms.kmeans.trials: LOSS_KEPT LEAST_RATIO CUTS ROUGH_GAIN STEPS_PER_TRIAL FAILURES_PER_DRAW
-            WORTH_KEEPING SWAPPED_GAIN
+            WORTH_KEEPING SWAPPED_GAIN DEARER
         algorithms.infinite.polishing: _LAST _STRENGTHS _LEFT_OUT _USUAL
         algorithms.mixtures.ahead: _ROWS_PER_PARAMETER _SHARE _MOST_STEPS _NEAR _CAUTION
         algorithms.mixtures.chunky: _LAST _WORTH_GOING

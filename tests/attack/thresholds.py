@@ -101,6 +101,7 @@ _CENTERS: Mapping[str, Values] = {
     "algorithms.kmeans.pipeline.ROWS_PER_START": (1, NEVER),
     "algorithms.kmeans.pipeline.ENDS_ALIKE": (1, NEVER),
     "algorithms.kmeans.pipeline.ALIKE": (0.0, 1e9),
+    "algorithms.kmeans.pipeline.LEFT_TO_NEXT": ((-2.0, -1.0), (1e9, 2e9)),
     "algorithms.kmeans.pipeline.LARGEST_SHARE": ({"exact": 0.0, "probing": 0.0}, {"exact": 1.0, "probing": 1.0}),
     "algorithms.kmeans.trials.CLUSTERS_TRIED": (1, NEVER),
     "algorithms.kmeans.trials.SWAPPED_FROM": (3, NEVER),

@@ -100,6 +100,9 @@ MORE_PROBES_ON_A_CARD, LESS_GAIN_ON_A_CARD = 2, 0.2
 searches so many times the cells, and iterations, though not swaps, go on while they gain this share of what is asked
 elsewhere. Swaps cost three times what an iteration does there, so but for the best quality the first iterations come
 before them."""
+LEFT_TO_NEXT = (1.0, 4.0)
+"""How many times the rows of a part the next one has where all trials are left to that one, and where none are. The
+next has at least twice the rows, where a third are made: so little changes where there is no next part any more."""
 ON_ALL_ROWS = 1.0
 """Where there is no part, trials may take as many iterations as came before them."""
 
@@ -263,7 +266,9 @@ def _search_parts(
     while parts:
         part = parts.pop(0)
         logger.info("searches on %d rows", part.n_rows)
-        for step in search_by_trials(part, best.model, options, trials, rng):
+        here = 1.0 if not parts else float(np.interp(parts[0].n_rows / part.n_rows, LEFT_TO_NEXT, (0.0, 1.0)))
+        some = replace(trials, max_trials=round(here * trials.max_trials))
+        for step in search_by_trials(part, best.model, options, some, rng):
             is_last = step.stopped != "" and not parts
             best = replace(
                 step, iteration=0, stopped="", stage=PART, next_rows=None if is_last else STEPS_PER_TRIAL * part.n_rows

@@ -55,6 +55,9 @@ CLUSTERS_TRIED = 100
 SWAPPED_FROM, SWAPPED_GAIN = 192, 3e-3
 """Number of clusters from which a search of all rows begins with probing and swaps of many centres at once, as from
 there on a look at all centres takes longer than to probe; and the share that such an iteration gains at least."""
+DEARER = 2.0
+"""An exact iteration takes ever longer beside one that probes: after such swaps it has to gain more than is asked for,
+in proportion to the number of clusters and so many times as much at most."""
 WORTH_KEEPING = 1e-5
 """Share of what is at stake that a trial has to gain."""
 
@@ -163,6 +166,7 @@ def swap_and_search(
             return
         centers, n_before = step.model, step.iteration
         trials = replace(trials, n_before=n_before, rough_gain=SETTLED_GAIN)
+        options = replace(options, min_gain=min(DEARER, len(centers) / SWAPPED_FROM) * options.min_gain)
     left = replace(options, max_iter=options.max_iter - n_before)
     yield from numbered_from(search_by_trials(shard, centers, left, trials, rng), n_before)
 
@@ -200,16 +204,20 @@ class _Prospects:
     def best_swaps(self, at_most: int, in_vain: set[Swap]) -> list[Swap]:
         """The most promising swaps that have nothing to do with each other, without those known to be in vain."""
         swaps: list[Swap] = []
-        settled = np.zeros(len(self._centers), dtype=bool)
-        spares = np.argsort(self._losses, kind="stable").tolist()
-        for cluster in np.argsort(-self._gains, kind="stable").tolist():
-            for spare in [] if settled[cluster] else spares:
-                if self._gains[cluster] <= LEAST_RATIO * self._losses[spare]:
+        settled = [False] * len(self._centers)
+        # lists: of hundreds of centres tens of thousands of pairs are looked at one by one
+        gains, losses, nearest = (np.asarray(each).tolist() for each in (self._gains, self._losses, self._nearest))
+        spares = np.argsort(losses, kind="stable").tolist()
+        for cluster in np.argsort(-np.asarray(gains), kind="stable").tolist():
+            if settled[cluster] or settled[nearest[cluster]]:
+                continue
+            for spare in spares:
+                if gains[cluster] <= LEAST_RATIO * losses[spare]:
                     break
-                touched = [cluster, spare, self._nearest[cluster], self._nearest[spare]]
-                if spare == cluster or settled[touched].any() or (cluster, spare) in in_vain:
+                if spare == cluster or settled[spare] or settled[nearest[spare]] or (cluster, spare) in in_vain:
                     continue
-                settled[touched] = True
+                for touched in (cluster, spare, nearest[cluster], nearest[spare]):
+                    settled[touched] = True
                 swaps.append((cluster, spare))
                 break
             if len(swaps) == at_most:

@@ -163,7 +163,10 @@ def sort_when_it_pays(shard: CpuShard, held: Grouping, n_moved: int) -> None:
 def packed(
     *scattered: NDArray[Any], begins: NDArray[np.int64], sizes: NDArray[np.int64], n_threads: int
 ) -> list[NDArray[Any]]:
-    """Of arrays (m, ·) the same stretches, one after the other: what the tasks of a pass have found. O(members)."""
+    """Of arrays (m, ·) the same stretches, one after the other: what the tasks of a pass have found. O(members).
+
+    To the kernel they are integers, whatever they are: one for each size of a number is enough.
+    """
     to = np.cumsum(sizes) - sizes
     n = int(sizes.sum())
     found = [np.empty((len(array), n), dtype=array.dtype) for array in scattered]
@@ -171,7 +174,7 @@ def packed(
 
     def pack() -> None:
         for queue, array, out in zip(queues, scattered, found, strict=True):
-            kernels.pack(queue, begins, sizes, to, array, out)
+            kernels.pack(queue, begins, sizes, to, *(numbers.view(f"i{numbers.itemsize}") for numbers in (array, out)))
 
     on_all_threads(pack, worth_waking(n_threads, _SECONDS_PER_MEMBER * n), calls_blas=False)
     return found

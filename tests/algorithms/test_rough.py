@@ -7,7 +7,13 @@ import pytest
 
 from globular.algorithms.kmeans import rough
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
-from globular.algorithms.kmeans.rough import distances_to_closest, rough_lloyd, variance_within
+from globular.algorithms.kmeans.rough import (
+    best_of_rough,
+    distances_to_closest,
+    rough_lloyd,
+    rough_seeds,
+    variance_within,
+)
 from globular.algorithms.steps import last_step
 from globular.backends.cpu import CpuShard
 
@@ -81,3 +87,31 @@ def test_variance_within_is_that_of_all_rows_where_these_are_few(monkeypatch: py
     assert weighted == pytest.approx(WEIGHTS @ d2 / (3 * WEIGHTS.sum()), rel=0.1)
     monkeypatch.setattr(rough, "MOST_SAMPLED", 200)
     assert variance_within(CpuShard(X), X[:9]) == pytest.approx(d2.mean() / 3, rel=0.2)
+
+
+@pytest.mark.parametrize(("offset", "unit"), [(0.0, 1.0), (1e6, 1.0), (0.0, 1e-200)])
+def test_seeds_are_rows_one_in_each_group(offset: float, unit: float) -> None:
+    rows = unit * (X + offset)
+    seeds = rough_seeds(rows, WEIGHTS, 6, np.random.default_rng(1))
+    assert (seeds[:, None] == rows).all(axis=2).any(axis=1).all()
+    groups = np.rint((seeds / unit - offset).mean(axis=1) / 20)
+    assert sorted(groups) == [0, 1, 2, 3, 4, 5]
+
+
+def test_seeds_have_weight_and_are_repeated_where_rows_are() -> None:
+    rows, weights = np.repeat(X[:3], 5, axis=0), np.repeat([1.0, 0.0, 2.0], 5)
+    seeds = rough_seeds(rows, weights, 5, np.random.default_rng(0))
+    assert len(seeds) == 5 and len(np.unique(seeds, axis=0)) == 2
+    assert not (seeds == X[1]).all(axis=1).any()
+    assert rough_seeds(np.ones((4, 2)), np.ones(4), 2, np.random.default_rng(0)).tolist() == [[1.0, 1.0]] * 2
+
+
+def test_the_best_of_some_runs_is_no_worse_than_one() -> None:
+    def error(n_runs: int) -> float:
+        found = best_of_rough(X, WEIGHTS, 12, n_runs, 5, np.random.default_rng(3))
+        np.testing.assert_allclose(found.error, WEIGHTS @ distances_to_closest(X, found.centers), rtol=1e-12)
+        return found.error
+
+    assert error(6) <= error(1)
+    one, two = (best_of_rough(X, WEIGHTS, 12, 3, 5, np.random.default_rng(3), n).centers for n in (1, 2))
+    np.testing.assert_array_equal(one, two)

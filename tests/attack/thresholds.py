@@ -176,7 +176,6 @@ _MIXTURES: Mapping[str, Values] = {
     "backends.cpu.expect.rows_of.ROWS_AT_ONCE": (16, NEVER),
     "backends.cpu.expect.rows_of.DRAWN_AT_ONCE": (16, NEVER),
     "backends.cpu.expect.rows_of.PAIRED_AT_ONCE": (16, NEVER),
-    "backends.cpu.expect.within.ROWS_PER_TASK": (16, NEVER),
     "backends.cpu.expect.blocks._BLOCK_ENTRIES": (64, 1 << 20),
     "backends.cpu.expect.blocks.SPAN_SUMS": (1 << 8, 1 << 28),
     "backends.cpu.expect.blocks.PAIR_WORK": (0, NEVER),

@@ -266,3 +266,14 @@ def test_rows_far_from_zero_are_seen_about_the_mean_of_a_sample(form: str, n: in
         else:
             assert found is not None
             np.testing.assert_array_equal(found, mean.astype(CpuShard(matrix).dtype))
+
+
+@pytest.mark.parametrize("size", [1, 3, 50])
+def test_moves_are_cut_between_clusters(size: int) -> None:
+    clusters = np.random.default_rng(0).integers(0, 9, 40).astype(np.int32)
+    order = np.argsort(clusters, kind="stable")
+    bounds = sums._cut_moves(order, clusters, size)
+    inner = bounds[1:-1]
+    assert bounds[0] == 0 and bounds[-1] == 40 and (np.diff(bounds) > 0).all()
+    assert (clusters[order[inner]] != clusters[order[inner - 1]]).all()
+    assert len(bounds) - 1 == {1: 9, 3: 9, 50: 1}[size]

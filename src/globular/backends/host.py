@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from globular.kernels.queue import new_queue
 from globular.kernels.random import random_labels
-from globular.kernels.state import locate_in_runs, rename, settle_runs, sum_by_key, sum_runs
+from globular.kernels.state import locate_in_runs, settle_runs, sum_by_key
 from globular.kernels.team import share_kernel
 from globular.model.statistics import F64
 from globular.seam.passes import (
@@ -38,7 +38,7 @@ from globular.seam.passes import (
 )
 from globular.seam.shard import Shard
 from globular.seam.state import PointState
-from globular.threads import cached_property, even_ranges, worth_waking
+from globular.threads import cached_property, even_ranges, run_all, worth_waking
 
 Handler = Callable[[Any, Any], Any]
 Function = TypeVar("Function", bound=Handler)
@@ -194,15 +194,20 @@ def _on_runs(shard: HostShard, queue: NDArray[np.int64], work: Callable[[], obje
 def error_runs(shard: HostShard) -> F64:
     """Σ w d² of every run of rows, as kept by the last pass or taken from the state."""
     if shard.error_runs is None:
-        d2, queue, sums = shard.squared_distances, new_queue(), np.empty(-(-shard.n_rows // RUN))
-        _on_runs(shard, queue, lambda: sum_runs(queue, RUN, d2, shard.weights, sums))
-        shard.error_runs = sums
+        nothing = np.empty(0, dtype=np.int32)
+        _settle(shard, nothing, nothing)
+    assert shard.error_runs is not None
     return shard.error_runs
 
 
 def settle(shard: HostShard, former: Labels) -> tuple[float, int]:
     """Σ w d² after a pass, whose runs are kept, and how many rows have another label than before it."""
-    labels, d2, queue = shard.labels, shard.squared_distances, new_queue()
+    return _settle(shard, former, shard.labels)
+
+
+def _settle(shard: HostShard, former: Labels, labels: Labels) -> tuple[float, int]:
+    """The same for these labels, or for none."""
+    d2, queue = shard.squared_distances, new_queue()
     shard.error_runs = sums = np.empty(-(-shard.n_rows // RUN))
     changes = np.empty(len(sums), dtype=np.int64)
     _on_runs(shard, queue, lambda: settle_runs(queue, RUN, former, labels, d2, shard.weights, sums, changes))
@@ -289,5 +294,9 @@ def blend_errors(shard: HostShard, work: BlendErrors) -> None:
 
 @HostShard.implements(Relabel)
 def relabel(shard: HostShard, work: Relabel) -> None:
-    names, labels, queue = np.asarray(work.names, dtype=np.int32), shard.labels, new_queue()
-    _on_runs(shard, queue, lambda: rename(queue, RUN, names, labels))
+    names, labels = np.asarray(work.names, dtype=np.int32), shard.labels
+
+    def rename(span: tuple[int, int]) -> None:
+        labels[slice(*span)] = np.take(names, labels[slice(*span)], mode="wrap")
+
+    run_all(rename, even_ranges(len(labels), ROWS_PER_SPAN), threads_for_runs(shard), calls_blas=False)

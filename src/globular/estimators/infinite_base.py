@@ -289,7 +289,8 @@ class InfiniteEstimator(MixtureEstimator):
         if not 0 <= discount < alpha[0]:
             raise ValueError("prior_['discount'] must be at least 0 and less than prior_['sticks'][0]; fit again")
         prior = StickPrior(float(alpha[0]), float(alpha[1]), float(discount))
-        return Sticks(prior, both[:, 0], both[:, 1], closed=self.truncation == "fixed")
+        first, second = np.ascontiguousarray(both.T)
+        return Sticks(prior, first, second, closed=self.truncation == "fixed")
 
     def _mixture(self) -> GaussianParameters:
         return self._infinite().local

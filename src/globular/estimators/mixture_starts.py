@@ -14,7 +14,7 @@ from sklearn.utils import check_array
 from globular.algorithms import seeding
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.kmeans.probing import find_labels
-from globular.algorithms.kmeans.rough import rough_lloyd
+from globular.algorithms.kmeans.rough import rough_lloyd, rough_seeds
 from globular.algorithms.kmeans.variational import VariationalOptions, start_rows, variational_kmeans
 from globular.algorithms.mixtures.em import EMOptions, start_at_random, start_from_means
 from globular.algorithms.mixtures.pipeline import search_start
@@ -23,6 +23,7 @@ from globular.algorithms.seeding.common import Seeds
 from globular.algorithms.seeding.named import SEEDINGS, Start, Starting, automatic, draw_seeds
 from globular.algorithms.steps import Step, mapped, result_of, to_the_last
 from globular.model.covariances import FAMILIES
+from globular.model.few_rows import SEED_DISTANCES
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
 from globular.seam.shard import Shard
@@ -51,7 +52,10 @@ def _kmeans_means(shard: Shard, n_components: int, rng: np.random.Generator) -> 
 
 def kmeans_of_cells(shard: Shard, means: F64, weights: F64, n_components: int, rng: np.random.Generator) -> F64:
     """The same for some cells, whose means are the rows of a shard of their own."""
-    seeds = result_of(_seeds(shard, n_components, rng)).centers
+    if len(means) * n_components <= SEED_DISTANCES:  # in plain NumPy: nothing has to be compiled
+        seeds = rough_seeds(means, weights, n_components, rng)
+    else:
+        seeds = result_of(_seeds(shard, n_components, rng)).centers
     variances = np.average(np.square(means - np.average(means, axis=0, weights=weights)), axis=0, weights=weights)
     tol = _KMEANS_TOLERANCE * float(variances.mean())
     return rough_lloyd(means, seeds, _KMEANS_ITERATIONS, weights=weights, tol=tol, n_threads=shard.n_threads).centers

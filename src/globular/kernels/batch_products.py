@@ -8,7 +8,7 @@ import numpy as np
 
 from globular.kernels.batch import LARGEST, place_of, stored_lower, stored_upper
 from globular.kernels.columns import closest_by_scores, column_scores, keep_products
-from globular.kernels.compile import allocating_kernel, inline, kernel
+from globular.kernels.compile import inline, kernel
 from globular.kernels.nearest import scores_may_overflow
 from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.scores import decide, rounding, score_rows
@@ -26,7 +26,7 @@ def name_block(
             stretches[k] = scales[chosen[k]]
 
 
-@allocating_kernel  # it makes nothing, but a call of BLAS is compiled with the allocator only
+@kernel
 def label_by_products(
     queue: Queue,  # IN/OUT blocks of B rows
     positions: Any,  # IN  (n,) rows of the batch to label

@@ -83,6 +83,21 @@ def multiply_rows(typing_context: Any, y: Any, y_first: Any, n: Any, x: Any, x_f
 
 
 @_inside_kernels
+def multiply(typing_context: Any, y: Any, x: Any, out: Any) -> Any:
+    """out = Y X for as many rows of y as out has, all C-contiguous of one dtype."""
+    ensure_blas()  # type: ignore[no-untyped-call]
+    single = out.dtype == types.float32
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        y, x, out = (_array(context, builder, signature, values, at) for at in range(3))
+        n, first = builder.extract_value(out.shape, 0), ir.Constant(context.get_value_type(types.intp), 0)
+        a, b, c = ((_address(builder, array, first), _width(builder, array)) for array in (x, y, out))
+        return _gemm(context, builder, single, ("n", "n"), (_width(builder, out), n, _width(builder, y)), a, b, c, 0.0)
+
+    return types.intc(y, x, out), generate
+
+
+@_inside_kernels
 def add_product(typing_context: Any, y: Any, x: Any, x_first: Any, m: Any, out: Any) -> Any:
     """out += Y[:, :m] X for m rows of x from the given one on, all C-contiguous of one dtype."""
     ensure_blas()  # type: ignore[no-untyped-call]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.cells import block_size, score_block
-from globular.kernels.compile import allocating_kernel, kernel
+from globular.kernels.compile import kernel
 from globular.kernels.nearest import score_slack, scores_may_overflow, settle_block, thin_scores
 from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.rows import squared_distance
@@ -152,7 +152,7 @@ def search_group(
         lower[i, group] = bound_below(np.sqrt(max(nearest_other, 0.0)))
 
 
-@allocating_kernel  # it makes nothing, but a call of BLAS is compiled with the allocator only
+@kernel
 def score_some(
     rows: Any,  # IN
     chosen: Any,  # IN  (m,) rows to multiply
@@ -175,7 +175,7 @@ def score_some(
     score_block(rows, chosen, offset, factors, first, seen, scores, lengths)
 
 
-@allocating_kernel  # it makes nothing, but a call of BLAS is compiled with the allocator only
+@kernel
 def assign_bounded(
     queue: Queue,  # IN/OUT blocks
     size: int,  # IN  rows of a block

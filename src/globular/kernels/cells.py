@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from globular.kernels.compile import allocating_kernel, inline, kernel
+from globular.kernels.blas import multiply_rows
+from globular.kernels.compile import inline, kernel
 from globular.kernels.nearest import TILE, find_in_tile, tile_minima
 from globular.kernels.prefetch import prefetch_row
 from globular.kernels.probe import closest_cells, merge_closest
@@ -39,7 +38,7 @@ def csr_scores_of(
         multiply_csr_row(rows, at[k], 1.0, factors, first, scores[k])
 
 
-@allocating_kernel  # it makes nothing, but a call of BLAS is compiled with the allocator only
+@kernel
 def score_block(
     rows: Any,  # IN
     at: Any,  # IN  (m,) where each row lies
@@ -58,7 +57,7 @@ def score_block(
                 prefetch_row(rows[0], at[k + 4])
             copy_row(rows[0], at[k], offset, seen, k)
             lengths[k] = length(seen[k], 0, seen.shape[1])
-        np.dot(seen[:m], factors[first : first + chunk].T, scores)
+        multiply_rows(seen, 0, m, factors, first, chunk, scores)
     else:
         csr_scores_of(rows, at, factors, first, scores, lengths)
 
@@ -69,7 +68,7 @@ def block_size(scores: Any, n_centers: int, most: int) -> int:
     return min(most, scores.shape[0] // n_centers)
 
 
-@allocating_kernel
+@kernel
 def route_rows(
     queue: Queue,  # IN/OUT blocks of B rows
     rows: Any,  # IN
@@ -96,18 +95,18 @@ def route_rows(
             for k in range(m):
                 multiply_csr_row(rows, begin + k if in_turn else places[begin + k], 1.0, factors, 0, block[k])
         elif in_turn and offset.shape[0] == 0:
-            np.dot(rows[0][begin : begin + m], factors.T, block)
+            multiply_rows(rows[0], begin, m, factors, 0, n_cells, block)
         else:
             for k in range(m):
                 if not in_turn and k + 4 < m:
                     prefetch_row(rows[0], places[begin + k + 4])
                 copy_row(rows[0], begin + k if in_turn else places[begin + k], offset, seen, k)
-            np.dot(seen[:m], factors.T, block)
+            multiply_rows(seen, 0, m, factors, 0, n_cells, block)
         closest_cells(block, score_norms, scales[begin : begin + m], cells[begin : begin + m], keys, winners)
         begin = B * take_number(queue)
 
 
-@allocating_kernel
+@kernel
 def merge_cells(
     queue: Queue,  # IN/OUT tasks
     tasks: Any,  # IN  (T, 3)
@@ -140,7 +139,7 @@ def merge_cells(
         t = take_number(queue)
 
 
-@allocating_kernel
+@kernel
 def search_cells(
     queue: Queue,  # IN/OUT tasks
     tasks: Any,  # IN  (T, 3)
@@ -245,7 +244,7 @@ def check_cell(
                 labels[i] = c
 
 
-@allocating_kernel
+@kernel
 def descend_cells(
     queue: Queue,  # IN/OUT tasks
     tasks: Any,  # IN  (T, 3)

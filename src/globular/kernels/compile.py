@@ -58,7 +58,7 @@ def kernel(function: Function) -> Function:
 
 
 def allocating_kernel(function: Function) -> Function:
-    """The same for the rare kernel that makes an array of its own, outside its loops."""
+    """The same for the rare kernel that makes an array of its own, outside its loops; none that threads share."""
     return _compiled(function, COMPILED)
 
 

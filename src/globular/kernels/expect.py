@@ -1,7 +1,9 @@
 """Passes of Gaussian mixtures as one call per thread: sums of an E-step, and what a mixture says of every row.
 
 Rows come in spans, and a thread takes the next span until none is left (`kernels.queue`). What a span adds up goes to
-its own place, so results do not depend on threads. See `kernels.joint` for what is done with a block of rows.
+its own place, so results do not depend on threads. A span that says of which mixture it is, is a *stretch*: one kernel
+serves all rows under one mixture and many small mixtures, each with rows of its own (`kernels.shares`). See
+`kernels.joint` for what is done with a block of rows.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import numpy as np
 from globular.kernels.blas import add_product
 from globular.kernels.compile import inline, kernel
 from globular.kernels.differences import TILE, add_moments, mirror, put_difference
-from globular.kernels.joint import joint_block, load_features, per_weight, scale_lines, softmax_block
+from globular.kernels.joint import Block, Form, joint_block, load_features, per_weight, scale_lines, softmax_block
 from globular.kernels.queue import Queue, Scratch, take_number
 
 NOTHING = 1e-20
@@ -21,12 +23,29 @@ NOTHING = 1e-20
 
 
 class Tally(NamedTuple):
-    """What spans add up, weighted by the responsibilities."""
+    """What spans or stretches add up, weighted by the responsibilities; all spans may lie one behind the other."""
 
     raw: Any  # (spans, C, W) sums of the features
     tight_sums: Any  # (spans, T, D) of tight components about their means
     tight_scatter: Any  # (spans, T, S), or (spans, T, D²) where it is whole matrices
     totals: Any  # (spans, 2) Σ w log p(x), Σ w
+
+
+class Answers(NamedTuple):
+    """What a mixture says of every row, as far as it is asked for."""
+
+    components: Any  # (N,) the one of largest p(c | x), the lowest on ties, −1 for noise; or empty
+    densities: Any  # (N,) log p(x), or empty
+    table: Any  # (N, ≥ C), or empty: p(c | x) where densities are wanted too, else log p(c, x)
+
+
+class Stretches(NamedTuple):
+    """Some rows each, under one of some mixtures: what a thread takes at once."""
+
+    mixture: Any  # (I,) ascending
+    first: Any  # (I,) rows or chunks first … end − 1
+    end: Any  # (I,)
+    place: Any  # (I,) where the sums of its first component go, in those of all stretches
 
 
 @inline
@@ -92,21 +111,17 @@ def add_tight(
         m, largest = 0, 0.0
         for i in range(n):
             largest = max(largest, shares[i])
-        for i in range(n):
-            share = shares[i]
-            if share <= max(least * weight_of(counted, first + i), NOTHING * largest):
-                continue
-            for d in range(D):
-                put_difference(differences, m, d, features[at + i, d] - form.means[t, d])
-            differences.values[m] = share
-            if observed.scatter.shape[1]:
-                add_spread(observed, first + i, share, form, scatter, t, D)
-            m += 1
-            if m == TILE:
+        for i in range(n + 1):  # the last time what is left is added: at a second place it would be compiled twice
+            if i < n and shares[i] > max(least * weight_of(counted, first + i), NOTHING * largest):
+                for d in range(D):
+                    put_difference(differences, m, d, features[at + i, d] - form.means[t, d])
+                differences.values[m] = shares[i]
+                if observed.scatter.shape[1]:
+                    add_spread(observed, first + i, shares[i], form, scatter, t, D)
+                m += 1
+            if m == TILE or (i == n and m > 0):
                 add_moments(differences, m, form, t, sums, scatter)
                 m = 0
-        if m:
-            add_moments(differences, m, form, t, sums, scatter)
 
 
 @inline
@@ -163,65 +178,77 @@ def expect_some(
 
 
 @kernel
-def expect_spans(
-    queue: Queue,  # IN/OUT spans not taken yet
-    rows_per_span: int,  # IN
+def answer_some(
     observed: Any,  # IN
-    counted: Any,  # IN  (N,) or empty: how much each row or chunk counts
-    least: float,  # IN  rows with a smaller share of a tight component count, but move nothing
+    first: int,  # IN
+    end: int,  # IN  rows first … end − 1
     form: Any,  # IN
-    block: Scratch,  # scratch of this thread
-    tally: Any,  # OUT
+    block: Any,  # scratch of this thread
+    answers: Any,  # OUT
 ) -> None:
-    """An E-step and what an M-step needs of it. O(N·C·S)."""
-    N = observed.x.shape[0]
-    span = take_number(queue)
-    while span < tally.raw.shape[0]:
-        end = min(N, (span + 1) * rows_per_span)
-        expect_some(
-            observed, counted, span * rows_per_span, end, least, form, block,
-            tally.raw[span], tally.tight_sums[span], tally.tight_scatter[span], tally.totals[span],
-        )  # fmt: skip
-        span = take_number(queue)
+    """What a mixture says of some rows. O(n·C·S)."""
+    B, C = block.features.shape[0], form.coefficients.shape[0]
+    components, densities, table = answers
+    for begin in range(first, end, B):
+        n = min(B, end - begin)
+        joint_block(observed, begin, n, form, True, block, block.joint)
+        if components.shape[0]:
+            find_largest(block.joint, n, block.largest, components[begin : begin + n])
+            for i in range(n):
+                if form.background > block.largest[i]:
+                    components[begin + i] = -1
+        if densities.shape[0]:
+            softmax_block(block.joint, n, form.background, block.largest, block.totals, densities[begin : begin + n])
+            if table.shape[0]:
+                for i in range(n):
+                    block.totals[i] = 1.0 / block.totals[i]
+                scale_lines(block.joint, n, block.totals)
+        if table.shape[0]:
+            for i in range(n):
+                for c in range(C):
+                    table[begin + i, c] = block.joint[c, i]
 
 
 @kernel
-def answer_spans(
-    queue: Queue,  # IN/OUT spans not taken yet
-    rows_per_span: int,  # IN
+def expect_or_answer(
+    queue: Queue,  # IN/OUT stretches not taken yet
+    stretches: Any,  # IN
+    bounds: Any,  # IN  (G + 1,) the components of mixture g are bounds[g] … bounds[g + 1] − 1
     observed: Any,  # IN
-    form: Any,  # IN
-    block: Scratch,  # scratch of this thread
-    components: Any,  # OUT (N,) the one of largest p(c | x), the lowest on ties, −1 for noise; or empty
-    densities: Any,  # OUT (N,) log p(x), or empty
-    table: Any,  # OUT (N, ≥ C), or empty: p(c | x) where densities are wanted too, else log p(c, x)
+    counted: Any,  # IN  (N,) or empty: how much each row or chunk counts
+    least: float,  # IN  rows with a smaller share of a tight component count, but move nothing
+    form: Any,  # IN  all components; of several mixtures all are tight
+    block: Scratch,  # scratch of this thread, for the largest mixture
+    tally: Any,  # OUT of components, one stretch behind the other; or empty
+    answers: Any,  # OUT where the tally is empty
 ) -> None:
-    """What a mixture says of every row. O(N·C·S)."""
-    N, B = observed.x.shape[0], block.features.shape[0]
-    C = form.coefficients.shape[0]
-    span = take_number(queue)
-    while span * rows_per_span < N:
-        end = min(N, (span + 1) * rows_per_span)
-        for first in range(span * rows_per_span, end, B):
-            n = min(B, end - first)
-            joint_block(observed, first, n, form, True, block, block.joint)
-            if components.shape[0]:
-                find_largest(block.joint, n, block.largest, components[first : first + n])
-                for i in range(n):
-                    if form.background > block.largest[i]:
-                        components[first + i] = -1
-            if densities.shape[0]:
-                densities_here = densities[first : first + n]
-                softmax_block(block.joint, n, form.background, block.largest, block.totals, densities_here)
-                if table.shape[0]:
-                    for i in range(n):
-                        block.totals[i] = 1.0 / block.totals[i]
-                    scale_lines(block.joint, n, block.totals)
-            if table.shape[0]:
-                for i in range(n):
-                    for c in range(C):
-                        table[first + i, c] = block.joint[c, i]
-        span = take_number(queue)
+    """E-steps and what M-steps need of them, or what a mixture says of every row.
+
+    Nearly all of their code is the same: as two kernels it would be compiled twice. O(rows·components·S) of all
+    stretches.
+    """
+    item = take_number(queue)
+    while item < stretches.first.shape[0]:
+        begin, end = bounds[stretches.mixture[item]], bounds[stretches.mixture[item] + 1]
+        C, place = end - begin, stretches.place[item]
+        mixture = Form(
+            form.offset, form.coefficients[begin:end], form.tight[:C], form.means[begin:end], form.factors[begin:end],
+            form.precisions[begin:end], form.constants[begin:end], form.background, form.triangular, form.symmetric,
+        )  # fmt: skip
+        scratch = Block(
+            block.features, block.joint[:C], block.bare, block.largest, block.densities, block.totals, block.differences
+        )
+        if tally.totals.shape[0]:
+            T = mixture.means.shape[0]
+            at = place if T == C else place // C * T  # where some are tight there is one mixture
+            expect_some(
+                observed, counted, stretches.first[item], stretches.end[item], least, mixture, scratch,
+                tally.raw[place : place + C], tally.tight_sums[at : at + T], tally.tight_scatter[at : at + T],
+                tally.totals[item],
+            )  # fmt: skip
+        else:
+            answer_some(observed, stretches.first[item], stretches.end[item], mixture, scratch, answers)
+        item = take_number(queue)
 
 
 @inline

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from globular.kernels.blas import multiply_rows
 from globular.kernels.cells import block_size
-from globular.kernels.compile import allocating_kernel, inline, kernel
+from globular.kernels.compile import inline, kernel
 from globular.kernels.neighborhoods import AHEAD
 from globular.kernels.prefetch import prefetch_row
 from globular.kernels.probe import HEAT, lowest_of_heat
@@ -76,7 +77,7 @@ def own_costs(
         run = take_number(queue)
 
 
-@allocating_kernel  # it makes nothing, but a call of BLAS is compiled with the allocator only
+@kernel
 def visit_cells(
     queue: Queue,  # IN/OUT tasks
     tasks: Any,  # IN  (T, 3) as in `cells`
@@ -117,7 +118,7 @@ def visit_cells(
                         seen[k, D + j] = seen[k, j] * seen[k, j]
                 lengths[k] = length_of(seen[k], 0, D) if seen.shape[1] == D else 0.0
             block = scores[: m * (stop - first)].reshape(m, stop - first)
-            np.dot(seen[:m], factors[first:stop].T, block)
+            multiply_rows(seen, 0, m, factors, first, stop - first, block)
             check_cell(
                 rows, places[begin:end], order[begin:end], lengths, block, norms[first:stop], curvatures[first:stop],
                 components[first:stop], means, precisions, biases, members, costs,

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import allocating_kernel, inline, kernel
+from globular.kernels.blas import multiply_rows
+from globular.kernels.compile import inline, kernel
 from globular.kernels.queue import Queue, Scratch, Zeros, take_number
 
 
@@ -109,7 +110,7 @@ def insert_neighbor(cost: float, other: int, costs: Any, out: Any, i: int) -> No
     costs[k], out[i, k] = cost, other
 
 
-@allocating_kernel  # it makes nothing, but a call of BLAS is compiled with the allocator only
+@kernel
 def neighbors_in_cells(
     queue: Queue,  # IN/OUT tasks
     tasks: Any,  # IN  (T, 3) a cell, and some of its centres, begin … end − 1
@@ -120,7 +121,7 @@ def neighbors_in_cells(
     own: Scratch,  # scratch (A, D), A no less than the centres of a task
     others: Scratch,  # scratch (B, D)
     norms: Scratch,  # scratch (max(A, B),)
-    products: Scratch,  # scratch (A · B,)
+    products: Scratch,  # scratch (A, B)
     costs: Scratch,  # scratch (A, G)
     out: Any,  # OUT (C, G) each centre itself, then the closest of those cells, closest first (ties: lower index)
 ) -> None:
@@ -139,11 +140,10 @@ def neighbors_in_cells(
             for first in range(starts[adjacent[a]], stop, B):
                 m = min(B, stop - first)
                 load_about(centers, first, m, starts[cell], others, norms)
-                product = products[: n * m].reshape(n, m)
-                np.dot(own[:n], others[:m].T, product)
+                multiply_rows(own, 0, n, others, 0, m, products)
                 for i in range(n):
                     for k in range(m):
-                        cost = norms[k] - 2.0 * product[i, k]
+                        cost = norms[k] - 2.0 * products[i, k]
                         if cost < costs[i, out.shape[1] - 1] and first + k != begin + i:
                             insert_neighbor(cost, first + k, costs[i], out, begin + i)
         t = take_number(queue)

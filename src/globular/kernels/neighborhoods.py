@@ -24,27 +24,6 @@ AHEAD = 4  # how many rows ahead memory is asked for
 
 
 @kernel
-def round_centers(
-    queue: Queue,  # IN/OUT blocks
-    size: int,  # IN  centres of a block
-    centers: Any,  # IN  (C, D) float64
-    quick: Any,  # OUT (C, D) the same in the rows' dtype
-    norms: Any,  # OUT (C,) ‖m‖²
-) -> None:
-    """What a search needs of the centres. O(C · D)."""
-    C, D = centers.shape
-    first = size * take_number(queue)
-    while first < C:
-        for c in range(first, min(first + size, C)):
-            total = 0.0
-            for j in range(D):
-                quick[c, j] = centers[c, j]
-                total += centers[c, j] * centers[c, j]
-            norms[c] = total
-        first = size * take_number(queue)
-
-
-@kernel
 def search_neighborhoods(
     queue: Queue,  # IN/OUT tasks
     tasks: Any,  # IN  (T + 1,) task t has the groups tasks[t] … tasks[t + 1] − 1

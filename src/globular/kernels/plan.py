@@ -55,7 +55,7 @@ class Plans(NamedTuple):
 
     kernels: list[str]
     costs: list[float]
-    """Seconds that each of them took to compile, behind those before it."""
+    """Seconds that each of them took to compile with all that it calls: kernels that have much in common are alike."""
     fits: list[Fit]
 
 
@@ -81,7 +81,7 @@ def plan_for(
     known = [fit for fit in fits if (fit.model, fit.covariance) == (model, covariance)]
     chosen = min(known, key=unlikeness).kernels if known else []
     if largest_first:
-        chosen = sorted(chosen, key=lambda number: -costs[number])
+        chosen = sorted(chosen, key=lambda number: -round(costs[number]))  # among like ones what is needed first
     return list(dict.fromkeys(kernels[number].replace("*", str(itemsize)) for number in chosen))
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from globular.kernels.compile import allocating_kernel, kernel
+from globular.kernels.blas import multiply
+from globular.kernels.compile import kernel
 from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.rows import multiply_csr_row
 
 
-@allocating_kernel  # it makes nothing, but a call of BLAS is compiled with the allocator only
+@kernel
 def project_rows(
     queue: Queue,  # IN/OUT blocks of B rows
     x: Any,  # IN  (N, D)
@@ -30,7 +29,7 @@ def project_rows(
             stretch = x.dtype.type(scales[begin + k] if scales.shape[0] else 1.0)
             for j in range(x.shape[1]):
                 seen[k, j] = stretch * x[begin + k, j] - origin[j]
-        np.dot(seen[:m], basis, out[begin : begin + m])
+        multiply(seen, basis, out[begin : begin + m])
         begin = B * take_number(queue)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import allocating_kernel, inline, kernel
+from globular.kernels.blas import multiply
+from globular.kernels.compile import inline, kernel
 from globular.kernels.nearest import compare, scores_may_overflow
 from globular.kernels.prefetch import prefetch_row
 from globular.kernels.rows import float_bits
@@ -30,7 +31,7 @@ def copy_row(x: Any, row: int, offset: Any, out: Any, i: int) -> float:
     return total
 
 
-@allocating_kernel  # it makes nothing, but a call of BLAS is compiled with the allocator only
+@kernel
 def score_rows(
     x: Any,  # IN  (·, D)
     at: Any,  # IN  (n,) where each row lies in `x`
@@ -51,7 +52,7 @@ def score_rows(
             if i + 4 < m:
                 prefetch_row(x, at[first + i + 4])
             lengths[first + i] = np.sqrt(copy_row(x, at[first + i], offset, seen, i))
-        np.dot(seen[:m], factors, scores[first : first + m])
+        multiply(seen, factors, scores[first : first + m])
 
 
 @inline

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.cells import score_block
-from globular.kernels.compile import allocating_kernel, kernel
+from globular.kernels.compile import kernel
 from globular.kernels.nearest import nominate_and_check
 from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.rows import rows_between, squared_distance
@@ -88,7 +88,7 @@ def settle_seeds(
             seeds[i] = base + found[i]
 
 
-@allocating_kernel  # it makes nothing, but a call of BLAS is compiled with the allocator only
+@kernel
 def lower_by_many(
     queue: Queue,  # IN/OUT blocks of B rows
     rows: Any,  # IN

@@ -105,21 +105,6 @@ class Entry:
             size = builder.add(size, self._size(builder, each, builder.extract_value(value, k)))
         return size
 
-    def _uncounted(self, builder: Any, values: list[Any]) -> Any:
-        """The arguments without what counts references to them: threads would fight for the counters."""
-        pairs = zip(self._types, values, strict=True)
-        return self._packer.as_arguments(builder, [self._without_counter(builder, *each) for each in pairs])
-
-    def _without_counter(self, builder: Any, kind: Any, value: Any) -> Any:
-        if isinstance(kind, types.Array):
-            array = self._context.make_array(kind)(self._context, builder, value)
-            array.meminfo = array.meminfo.type(None)
-            return array._getvalue()
-        for k, each in enumerate(_members(kind)):
-            uncounted = self._without_counter(builder, each, builder.extract_value(value, k))
-            value = builder.insert_value(value, uncounted, k)
-        return value
-
     def _moved(self, builder: Any, kind: Any, value: Any, to: Any) -> tuple[Any, Any]:
         """A value whose arrays lie elsewhere, one after the other, and where they end."""
         if isinstance(kind, types.Array):
@@ -160,7 +145,6 @@ class Entry:
         builder = ir.IRBuilder(function.append_basic_block())
         packed = builder.alloca(self._packed)
         values = self._packer.from_arguments(builder, function.args[2:])
-        results, arguments = function.args[:2], self._uncounted(builder, values)
         waiting = self._context.make_array(self._types[0])(self._context, builder, values[0])
         with builder.if_then(builder.icmp_signed("<", waiting.nitems, _WORD(queue.SIZE))):
             builder.ret(builder.call(self.kernel, function.args))
@@ -173,13 +157,13 @@ class Entry:
         with builder.if_then(builder.icmp_signed(">", needed, _load(builder, team, ROOM))):
             builder.store(needed, _word(builder, waiting.data, queue.NEEDED))
             builder.ret(self._kind.return_type(0))
-        for k, argument in enumerate(arguments):
+        for k, argument in enumerate(function.args[2:]):
             builder.store(argument, _field(builder, packed, k))
         for word, value in ((FUNCTION, self.join()), (ARGUMENTS, packed)):
             builder.store(builder.ptrtoint(value, _WORD), _word(builder, team, word))
         builder.store(_WORD(0), _word(builder, team, FAILED))
         _wake_two(builder, team, _WORD(0))
-        status = builder.call(self.kernel, [*results, *arguments])
+        status = builder.call(self.kernel, function.args)
         with cgutils.for_range(builder, _load(builder, team, N_OTHERS)) as loop:
             seat = _words(builder, _load(builder, team, builder.add(loop.index, _WORD(SEATS))))
             _acquire(builder, team, _load(builder, seat, DONE))

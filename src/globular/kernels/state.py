@@ -10,27 +10,11 @@ from globular.kernels.seeds import weighted_sum
 
 
 @kernel
-def sum_runs(
-    queue: Queue,  # IN/OUT runs
-    length: int,  # IN  rows of a run
-    d2: Any,  # IN  (N,)
-    weights: Any,  # IN  (N,) or empty
-    sums: Any,  # OUT (runs,) Σ w d²
-) -> None:
-    """O(N)."""
-    r = take_number(queue)
-    while r < sums.shape[0]:
-        begin, end = r * length, (r + 1) * length
-        sums[r] = weighted_sum(d2[begin:end], weights[begin:end])
-        r = take_number(queue)
-
-
-@kernel
 def settle_runs(
     queue: Queue,  # IN/OUT runs
     length: int,  # IN  rows of a run
-    former: Any,  # IN  (N,)
-    labels: Any,  # IN  (N,)
+    former: Any,  # IN  (N,), or empty: nothing is compared
+    labels: Any,  # IN  (N,), or as empty
     d2: Any,  # IN  (N,)
     weights: Any,  # IN  (N,) or empty
     sums: Any,  # OUT (runs,) Σ w d²
@@ -39,10 +23,10 @@ def settle_runs(
     """O(N)."""
     r = take_number(queue)
     while r < sums.shape[0]:
-        begin, end = r * length, min((r + 1) * length, labels.shape[0])
+        begin, end = r * length, min((r + 1) * length, d2.shape[0])
         sums[r] = weighted_sum(d2[begin:end], weights[begin:end])
         n = 0
-        for i in range(begin, end):
+        for i in range(begin, min(end, former.shape[0])):
             n += former[i] != labels[i]
         changes[r] = n
         r = take_number(queue)
@@ -65,21 +49,6 @@ def sum_by_key(
             share = d2[i] if d2.shape[0] else 1.0
             sums[s, keys[i]] += share * weights[i] if weights.shape[0] else share
         s = take_number(queue)
-
-
-@kernel
-def rename(
-    queue: Queue,  # IN/OUT runs
-    length: int,  # IN  rows of a run
-    names: Any,  # IN  (C,)
-    labels: Any,  # IN/OUT (N,)
-) -> None:
-    """labels = names[labels]. O(N)."""
-    begin = length * take_number(queue)
-    while begin < labels.shape[0]:
-        for i in range(begin, min(begin + length, labels.shape[0])):
-            labels[i] = names[labels[i]]
-        begin = length * take_number(queue)
 
 
 @kernel

@@ -125,26 +125,6 @@ def join_pieces(
 
 
 @kernel
-def list_moves(
-    joining: Any,  # IN  (n,) rows that have moved
-    old: Any,  # IN  (n,) the clusters that they have left, or less than 0
-    labels: Any,  # IN  (N,) those that they have joined
-    numbers: Any,  # OUT (2n,) the rows, and once more those that have left a cluster
-    clusters: Any,  # OUT (2n,) int32: which they join, and leave
-) -> int:
-    """How many of both there are. O(n)."""
-    n = joining.shape[0]
-    for k in range(n):
-        numbers[k], clusters[k] = joining[k], labels[joining[k]]
-    total = n
-    for k in range(n):
-        if old[k] >= 0:
-            numbers[total], clusters[total] = joining[k], old[k]
-            total += 1
-    return total
-
-
-@kernel
 def sum_moved(
     queue: Queue,  # IN/OUT tasks
     bounds: Any,  # IN  (T + 1,) task t has order[bounds[t]:bounds[t + 1]], whole clusters
@@ -174,22 +154,3 @@ def sum_moved(
             factor = weight * (scales[i] if scales.shape[0] else 1.0)
             add_row(rows, k if are_gathered else i, factor, origin, sums, c)
         t = take_number(queue)
-
-
-@kernel
-def cut_moves(
-    order: Any,  # IN  (m,) moves by cluster
-    clusters: Any,  # IN  (m,)
-    size: int,  # IN  about the moves of a task
-    bounds: Any,  # OUT (≤ m / size + 2,) where tasks begin, and where the last one ends
-) -> int:
-    """Cut moves by cluster into tasks of whole clusters; how many there are. O(m)."""
-    n_tasks, at, m = 0, 0, order.shape[0]
-    while at < m:
-        bounds[n_tasks] = at
-        n_tasks += 1
-        at = min(at + size, m)
-        while at < m and clusters[order[at]] == clusters[order[at - 1]]:
-            at += 1
-    bounds[n_tasks] = m
-    return n_tasks

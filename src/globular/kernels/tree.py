@@ -207,29 +207,59 @@ def split_node(
 
 
 @kernel
-def grow_subtree(
+def _set_plane(
+    projections: Any, begin: int, middle: int, end: int, center: Any, direction: Any, planes: Any, cuts: Any, node: int
+) -> bool:
+    """A plane x · direction = cut with the two parts of a split on its two sides; False if ties leave none."""
+    below, above = projections[begin], projections[middle]
+    for i in range(begin, middle):
+        below = max(below, projections[i])
+    for i in range(middle, end):
+        above = min(above, projections[i])
+    if below >= above:
+        return False
+    cuts[node] = 0.5 * (below + above)
+    for d in range(center.shape[0]):
+        planes[node, d] = direction[d]
+        cuts[node] += center[d] * direction[d]
+    return True
+
+
+@kernel
+def grow_nodes(
     rows: Any,  # IN/OUT see `split_node`
     order: Any,  # IN/OUT
     weights: Any,  # IN/OUT
-    leaf_size: int,  # IN  nodes of more rows are split
+    largest: float,  # IN  nodes of more rows are split …
+    deepest: int,  # IN  … where planes are wanted, down to this depth
     starts: Any,  # IN the root's at 0, OUT (capacity,) of all nodes
     ends: Any,  # the same
     children: Any,  # OUT (capacity, 2), −1 for leaves
+    planes: Any,  # OUT (capacity, D) normals of planes between the children, of leaves as they were; or empty
+    cuts: Any,  # OUT (capacity,) and where the planes lie
+    depths: Any,  # OUT (capacity,) or empty
     projections: Any,  # scratch (N,)
     center: Any,  # scratch (D,)
     direction: Any,  # scratch (D,)
     turned: Any,  # scratch (D,)
 ) -> int:
-    """Split a node and its children until all have at most `leaf_size` rows; the number of nodes. O(n·D·log n).
+    """Split a node and its children until all have at most `largest` rows; the number of nodes. O(n·D·log n).
 
-    Children come after their parents. A tree over n rows has at most 2n − 1 nodes.
+    Children come after their parents. A tree over n rows has at most 2n − 1 nodes. Where planes are wanted a node that
+    none parts stays whole: they split all rows about as they split a sample of them.
     """
-    n_nodes, node = 1, 0
+    n_nodes, node, parted = 1, 0, cuts.shape[0] > 0
+    if parted:
+        depths[0] = 0
     while node < n_nodes:
         children[node, 0] = children[node, 1] = -1
         begin, end = starts[node], ends[node]
-        if end - begin > leaf_size:
+        if end - begin > largest and (not parted or depths[node] < deepest):
             middle = split_node(rows, order, weights, begin, end, projections, center, direction, turned)
+            if middle > begin and parted:
+                depths[n_nodes] = depths[n_nodes + 1] = depths[node] + 1
+                if not _set_plane(projections, begin, middle, end, center, direction, planes, cuts, node):
+                    middle = begin
             if middle > begin:
                 children[node, 0], children[node, 1] = n_nodes, n_nodes + 1
                 starts[n_nodes], ends[n_nodes] = begin, middle

@@ -1,69 +1,10 @@
-"""Kernels of the top of a partition tree: planes found on a sample, and all rows sent down them."""
+"""The kernel of the top of a partition tree: all rows sent down planes that were found on a sample."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from globular.kernels.compile import kernel
-from globular.kernels.tree import split_node
-
-
-@kernel
-def _set_plane(
-    projections: Any, begin: int, middle: int, end: int, center: Any, direction: Any, planes: Any, cuts: Any, node: int
-) -> bool:
-    """A plane x · direction = cut with the two parts of a split on its two sides; False if ties leave none."""
-    below, above = projections[begin], projections[middle]
-    for i in range(begin, middle):
-        below = max(below, projections[i])
-    for i in range(middle, end):
-        above = min(above, projections[i])
-    if below >= above:
-        return False
-    cuts[node] = 0.5 * (below + above)
-    for d in range(center.shape[0]):
-        planes[node, d] = direction[d]
-        cuts[node] += center[d] * direction[d]
-    return True
-
-
-@kernel
-def find_planes(
-    rows: Any,  # IN/OUT (n, D) a sample, reordered
-    order: Any,  # IN/OUT (n,)
-    weights: Any,  # IN/OUT (n,) or empty
-    largest: float,  # IN  nodes of more rows of the sample are split …
-    deepest: int,  # IN  … down to this depth
-    starts: Any,  # IN the root's at 0, OUT (capacity,)
-    ends: Any,  # the same
-    children: Any,  # OUT (capacity, 2); of leaves, themselves
-    planes: Any,  # OUT (capacity, D) normals
-    cuts: Any,  # OUT (capacity,)
-    depths: Any,  # OUT (capacity,)
-    projections: Any,  # scratch (n,)
-    center: Any,  # scratch (D,)
-    direction: Any,  # scratch (D,)
-    turned: Any,  # scratch (D,)
-) -> int:
-    """Planes that split all rows about as they split a sample; the number of nodes. O(n·D·log n)."""
-    n_nodes, node = 1, 0
-    depths[0] = 0
-    while node < n_nodes:
-        children[node, 0] = children[node, 1] = node
-        cuts[node] = 0.0
-        for d in range(rows.shape[1]):
-            planes[node, d] = 0.0
-        begin, end = starts[node], ends[node]
-        if end - begin > largest and depths[node] < deepest:
-            middle = split_node(rows, order, weights, begin, end, projections, center, direction, turned)
-            if middle > begin and _set_plane(projections, begin, middle, end, center, direction, planes, cuts, node):
-                children[node, 0], children[node, 1] = n_nodes, n_nodes + 1
-                starts[n_nodes], ends[n_nodes] = begin, middle
-                starts[n_nodes + 1], ends[n_nodes + 1] = middle, end
-                depths[n_nodes] = depths[n_nodes + 1] = depths[node] + 1
-                n_nodes += 2
-        node += 1
-    return n_nodes
 
 
 @kernel

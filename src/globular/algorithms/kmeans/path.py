@@ -19,7 +19,7 @@ import numpy as np
 
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
-from globular.algorithms.seeding.named import greedy_trials
+from globular.algorithms.seeding.common import greedy_trials
 from globular.algorithms.seeding.plus_plus import distinct_plus_plus, extend, extend_greedily
 from globular.algorithms.steps import last_step, result_of
 from globular.model.statistics import F64

@@ -1,4 +1,4 @@
-"""Lloyd steps over some thousands of rows in plain NumPy, up to rounding: where k-means is a means and not the end.
+"""Seeds and Lloyd steps for some thousands of rows in plain NumPy, up to rounding: where k-means is not the end.
 
 Cells of centres and starts of mixtures take a few steps over rows that are few beside those of the fit, and need
 neither exact labels nor bounds from step to step. A product of matrices and a search for the smallest number are as
@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from globular.algorithms.seeding.common import evenly_spread_masses
+from globular.algorithms.seeding.common import evenly_spread_masses, greedy_trials, repeat_rows
 from globular.model.statistics import F64
 from globular.seam.passes import Index
 from globular.seam.shard import Shard
-from globular.threads import even_ranges, map_all, worth_waking
+from globular.threads import even_ranges, map_all, single_threaded_blas, worth_waking
 
 SCORES_AT_ONCE = 1 << 17
 """Scores of a block of rows, which stay in the cache until the smallest are found."""
@@ -26,6 +26,8 @@ REMOTE = 30.0
 """Times the typical distance from the mean: beside a row so far off others hardly differ in single precision."""
 FAR = 1e15
 """Times the range of the rows: a centre beyond is as far off as one there, whose square is a number."""
+NOTHING_LEFT = 1e-12
+"""Share of the variance that rounding leaves where every row is a seed."""
 MOST_SAMPLED, SAMPLED_NUMBERS = 4096, 1 << 20
 """Rows that stand for all of a shard, or as many as have so many numbers if that is less."""
 
@@ -35,6 +37,14 @@ class RoughClusters(NamedTuple):
 
     centers: F64
     labels: Index
+
+
+class RoughRun(NamedTuple):
+    """Centres, the Σ w d² that they leave, and the distances that it took to find them."""
+
+    centers: F64
+    error: float
+    n_distances: int
 
 
 class _Rows:
@@ -105,6 +115,51 @@ def rough_lloyd(
         if shift <= tol:
             break
     return RoughClusters(centers, prepared.closest(centers))
+
+
+@single_threaded_blas  # sums over rows are the same then for any number of threads
+def rough_seeds(rows: F64, weights: F64, n_seeds: int, rng: np.random.Generator) -> F64:
+    """Greedy k-means++: of some rows drawn by their error the best is the next seed. O(N · n_seeds log n_seeds · D).
+
+    They are repeated where there are fewer distinct rows.
+    """
+    about = rows - rows.mean(axis=0)
+    about /= float(np.abs(about).max(initial=0.0)) or 1.0
+    squares = np.einsum("ij,ij->i", about, about)
+    chosen = [min(int(np.cumsum(weights).searchsorted(rng.random() * weights.sum(), side="right")), len(rows) - 1)]
+    d2 = np.maximum(squares - 2.0 * (about @ about[chosen[0]]) + squares[chosen[0]], 0.0)
+    n_trials, least = greedy_trials(n_seeds), NOTHING_LEFT * float(weights @ squares)
+    for _ in range(n_seeds - 1):
+        errors = np.cumsum(weights * d2)
+        if errors[-1] <= least:
+            break
+        drawn = np.minimum(errors.searchsorted(rng.random(n_trials) * errors[-1], side="right"), len(rows) - 1)
+        trials = about[drawn] @ about.T  # (n_trials, N): what is looked at next lies together
+        trials *= -2.0
+        trials += squares
+        trials += squares[drawn, None]
+        np.clip(trials, 0.0, d2, out=trials)
+        best = int(np.argmin(trials @ weights))
+        chosen.append(int(drawn[best]))
+        d2 = trials[best]
+    return repeat_rows(rows[chosen], n_seeds)
+
+
+def best_of_rough(
+    rows: F64, weights: F64, n_clusters: int, n_starts: int, n_steps: int, rng: np.random.Generator, n_threads: int = 1
+) -> RoughRun:
+    """The best of some runs, each from seeds of its own."""
+    prepared = _Rows(rows, weights, n_threads)
+    found: list[tuple[float, int, F64]] = []
+    for _ in range(n_starts):
+        centers = rough_seeds(rows, weights, n_clusters, rng)
+        for _ in range(n_steps):
+            centers = prepared.means(prepared.closest(centers), centers)
+        errors = np.square(rows - centers[prepared.closest(centers)]).sum(axis=1)
+        found.append((float(weights @ errors), len(found), centers))
+    error, _, centers = min(found)
+    n_looks = n_starts * (greedy_trials(n_clusters) + n_steps + 1)
+    return RoughRun(centers, error, n_looks * len(rows) * n_clusters)
 
 
 def distances_to_closest(rows: F64, centers: F64, n_threads: int = 1) -> F64:

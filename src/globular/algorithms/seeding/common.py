@@ -41,6 +41,11 @@ def first_seed(shard: Shard, rng: np.random.Generator) -> F64:
     return shard.take(shard.locate(np.array([rng.random() * shard.total_weight]), "weights"))
 
 
+def greedy_trials(n_clusters: int) -> int:
+    """Draws for a greedily chosen seed, as in scikit-learn."""
+    return 2 + int(np.log(n_clusters))
+
+
 def few_rows_of(shard: Shard, *, unit_centers: bool = False) -> FewRows:
     """All rows of a shard, beside the algorithm."""
     everything = np.arange(shard.n_rows)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from globular.algorithms.seeding.afk_mc2 import afk_mc2
-from globular.algorithms.seeding.common import Seeds, few_rows_of
+from globular.algorithms.seeding.common import Seeds, few_rows_of, greedy_trials
 from globular.algorithms.seeding.hierarchical import THREE_LEVELS_FROM, hierarchical
 from globular.algorithms.seeding.parallel import parallel
 from globular.algorithms.seeding.plus_plus import plus_plus, plus_plus_of_few
@@ -46,11 +46,6 @@ class Start:
 
 Starting = Generator[Step[F64], None, Start]
 """What finds a start: it shows the centres that it has so far, fewer than there shall be or all of them."""
-
-
-def greedy_trials(n_clusters: int) -> int:
-    """Draws for a greedily chosen seed, as in scikit-learn."""
-    return 2 + int(np.log(n_clusters))
 
 
 def _greedy(shard: Shard, n_clusters: int, rng: np.random.Generator) -> Seeds:

@@ -40,7 +40,7 @@ os._exit(0)
 """
 """It leaves at once: the thread that waits for the end of its parent holds stdin, which Python would close."""
 MOST_PROCESSES = 3
-"""A kernel is compiled by one process, and the largest takes a seventh of all: more of them would wait for it."""
+"""A kernel is compiled by one process, and the largest takes a seventh of all or more: others would wait for it."""
 
 
 class _Starter(Listener):

@@ -142,14 +142,14 @@ def moved_sums(shard: CpuShard, n_clusters: int, moved: NDArray[np.integer]) -> 
 def add_moved(shard: CpuShard, moved: NDArray[np.integer], sums: F64, counts: F64, offset: F64 | None = None) -> None:
     """Add the moved rows to the sums of their new clusters, and take them from those that they have left."""
     joining, old = moved
-    numbers, clusters = np.empty(2 * len(joining), dtype=np.int64), np.empty(2 * len(joining), dtype=np.int32)
-    n_moves = kernels.list_moves(joining, old, shard.labels, numbers, clusters)
-    numbers, clusters = numbers[:n_moves], clusters[:n_moves]
+    left, leaving = old >= 0, joining
+    if not left.all():
+        old, leaving = old[left], joining[left]
+    numbers = np.concatenate([joining, leaving], dtype=np.int64)
+    clusters = np.concatenate([shard.labels[joining], old], dtype=np.int32, casting="same_kind")
     order = order_by(clusters, len(sums), shard.n_threads).astype(np.int64, copy=False)
     indexed, origin = can_be_indexed(shard.rows), np.zeros(shard.n_columns) if offset is None else offset
-    size = MOVES_PER_TASK if indexed else ROWS_PER_TASK
-    bounds = np.empty(n_moves // size + 2, dtype=np.int64)
-    n_tasks = kernels.cut_moves(order, clusters, size, bounds)
+    bounds = _cut_moves(order, clusters, MOVES_PER_TASK if indexed else ROWS_PER_TASK)
 
     def add(queue: NDArray[np.int64], bounds: NDArray[np.int64], order: NDArray[np.int64], rows: KernelRows) -> None:
         kernels.sum_moved(
@@ -163,7 +163,19 @@ def add_moved(shard: CpuShard, moved: NDArray[np.integer], sums: F64, counts: F6
 
     if indexed:
         queue, rows = new_queue(), shard.rows.kernel_rows(0, shard.n_rows)
-        threads = worth_waking(shard.n_threads, n_moves * (SECONDS_PER_MOVE + shard.n_columns * SECONDS_PER_NUMBER))
-        share_kernel(lambda: add(queue, bounds[: n_tasks + 1], order, rows), queue, threads, calls_blas=False)
+        threads = worth_waking(shard.n_threads, len(order) * (SECONDS_PER_MOVE + shard.n_columns * SECONDS_PER_NUMBER))
+        share_kernel(lambda: add(queue, bounds, order, rows), queue, threads, calls_blas=False)
     else:
-        run_all(gather_and_add, range(n_tasks), shard.n_threads, calls_blas=False)
+        run_all(gather_and_add, range(len(bounds) - 1), shard.n_threads, calls_blas=False)
+
+
+def _cut_moves(order: NDArray[np.int64], clusters: Labels, size: int) -> NDArray[np.int64]:
+    """Where tasks of about so many moves begin, which are ordered by cluster, and where the last one ends.
+
+    Clusters stay whole.
+    """
+    if len(order) <= size:
+        return np.array([0, len(order)])
+    last = clusters[order[np.arange(size, len(order), size) - 1]]
+    ends = np.searchsorted(clusters, last, side="right", sorter=order)
+    return np.unique(np.concatenate([[0], ends, [len(order)]]))

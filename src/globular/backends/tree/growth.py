@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.kernels.tree import grow_subtree
-from globular.kernels.tree_planes import find_planes, route_rows
+from globular.kernels.tree import grow_nodes
+from globular.kernels.tree_planes import route_rows
 from globular.kernels.tree_sums import sum_up
 from globular.model.groups import group_by
 from globular.model.statistics import F64, I64
@@ -78,7 +78,7 @@ def grow(rows: NDArray[Any], weights: F64, width: int, leaf_size: int, n_threads
     top, starts, order = _route(rows, weights, largest, n_threads)
     parts = [order[begin:end] for begin, end in itertools.pairwise(starts)]
     subtrees = map_all(lambda part: _subtree(rows, weights, part, width, leaf_size), parts, n_threads)
-    return join(subtrees, top, n_threads)
+    return join(subtrees, top, n_threads, rows.dtype)
 
 
 def _route(rows: NDArray[Any], weights: F64, largest: int, n_threads: int) -> tuple[Top, I64, NDArray[np.integer]]:
@@ -90,14 +90,15 @@ def _route(rows: NDArray[Any], weights: F64, largest: int, n_threads: int) -> tu
     chosen = np.random.default_rng(0).integers(edges[:-1], edges[1:])
     sample, numbers = rows[chosen], np.arange(n, dtype=np.int32)
     starts, ends, depths = np.zeros((3, 2 * n), dtype=np.int64)
-    children, planes, cuts = np.empty((2 * n, 2), dtype=np.int64), np.empty((2 * n, D)), np.empty(2 * n)
+    children, planes, cuts = np.empty((2 * n, 2), dtype=np.int64), np.zeros((2 * n, D)), np.zeros(2 * n)
     ends[0] = n
-    n_nodes = find_planes(
+    n_nodes = grow_nodes(
         sample, numbers, weights[chosen] if len(weights) else weights, largest * n / N, DEEPEST,
         starts, ends, children, planes, cuts, depths, np.empty(n), *np.empty((3, D)),
     )  # fmt: skip
     starts, ends, children = starts[:n_nodes], ends[:n_nodes], children[:n_nodes]
-    leaves = np.flatnonzero(children[:, 0] == np.arange(n_nodes))
+    leaves = np.flatnonzero(children[:, 0] < 0)
+    children[leaves] = leaves[:, None]  # rows that have arrived stay
     leaves = leaves[np.argsort(starts[leaves])]  # from left to right, so that every node holds a range of them
     inner = np.setdiff1d(np.arange(n_nodes), leaves)
     names = np.empty(n_nodes, dtype=np.int64)
@@ -122,7 +123,10 @@ def _subtree(rows: NDArray[Any], weights: F64, numbers: NDArray[np.integer], wid
     starts, ends = np.empty(2 * n, dtype=np.int64), np.empty(2 * n, dtype=np.int64)
     children = np.empty((2 * n, 2), dtype=np.int64)
     starts[0], ends[0] = 0, n
-    n_nodes = grow_subtree(held, numbers, counted, leaf_size, starts, ends, children, np.empty(n), *np.empty((3, D)))
+    no_planes = np.empty((0, D)), np.empty(0), np.empty(0, dtype=np.int64)
+    n_nodes = grow_nodes(
+        held, numbers, counted, float(leaf_size), 0, starts, ends, children, *no_planes, np.empty(n), *np.empty((3, D))
+    )
     arrays = starts[:n_nodes].copy(), ends[:n_nodes].copy(), children[:n_nodes].copy()
     sums, means, scatter = np.empty(n_nodes), np.empty((n_nodes, D)), np.zeros((n_nodes, width))
     square = np.empty((D, D)) if width > D > 1 else np.empty((0, 0))
@@ -130,8 +134,11 @@ def _subtree(rows: NDArray[Any], weights: F64, numbers: NDArray[np.integer], wid
     return Nodes(numbers, *arrays, sums, means, scatter)
 
 
-def join(trees: Sequence[Nodes], top: Top, n_threads: int) -> Nodes:
-    """One tree over the rows of all, each of them a subtree of it. The top's statistics are sums of its children's."""
+def join(trees: Sequence[Nodes], top: Top, n_threads: int, dtype: np.dtype) -> Nodes:
+    """One tree over the rows of all, each of them a subtree of it. The top's statistics are sums of its children's.
+
+    `dtype` is that of the rows, for which the kernel is there; none of them is looked at.
+    """
     n_top, D, width = len(top.children), trees[0].means.shape[1], trees[0].scatter.shape[1]
     rows_before = np.cumsum([0, *(tree.n_rows for tree in trees)])
     nodes_before = n_top + np.cumsum([0, *(tree.n_nodes for tree in trees)])
@@ -158,7 +165,7 @@ def join(trees: Sequence[Nodes], top: Top, n_threads: int) -> Nodes:
     joined.children[:n_top] = np.where(top.children < 0, nodes_before[~top.children], top.children)
     joined.scatter[:n_top] = 0.0
     sum_up(
-        np.empty((0, D)), np.empty(0), joined.starts, joined.ends, joined.children, 0, n_top,
+        np.empty((0, D), dtype), np.empty(0), joined.starts, joined.ends, joined.children, 0, n_top,
         joined.weights, joined.means, joined.scatter, np.empty((4, D)), np.empty((0, 0)),
     )  # fmt: skip
     return joined

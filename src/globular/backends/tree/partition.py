@@ -121,7 +121,7 @@ class PartitionTree(Nodes):
         """One tree over the rows of all; each of them is a subtree of it."""
         if len(trees) == 1:
             return trees[0]
-        joined = join(trees, halving(len(trees)), n_threads)
+        joined = join(trees, halving(len(trees)), n_threads, np.dtype(np.float64))
         return cls(
             joined.order, joined.starts, joined.ends, joined.children, joined.weights, joined.means, joined.scatter,
             trees[0].kind,

@@ -71,7 +71,7 @@ def cell_neighbors(shard: CpuShard, work: CellNeighbors) -> Labels:
 
     def search() -> None:
         own, others = np.empty((2, CENTERS_PER_TASK, shard.n_columns))
-        norms, products = np.empty(CENTERS_PER_TASK), np.empty(CENTERS_PER_TASK**2)
+        norms, products = np.empty(CENTERS_PER_TASK), np.empty((CENTERS_PER_TASK, CENTERS_PER_TASK))
         neighbors_in_cells(
             queue, tasks, centers, starts, adjacent, bounds, own, others, norms, products,
             np.empty((CENTERS_PER_TASK, n_neighbors)), out,

@@ -30,7 +30,7 @@ from globular.model.search import Search
 from globular.model.statistics import F64, HardStatistics, PairStatistics
 from globular.seam.among import Neighbors
 from globular.seam.passes import Assign
-from globular.threads import on_all_threads, run_all
+from globular.threads import even_ranges, on_all_threads, run_all
 
 FEW_COLUMNS = 12
 """Columns up to which the search is vectorised over rows."""
@@ -130,12 +130,14 @@ def _search_neighborhoods(
 def _rounded(shard: CpuShard, centers: F64, dtype: np.dtype) -> tuple[Floats, F64]:
     """The centres in another precision, and ‖m‖²."""
     quick: Floats = np.empty(centers.shape, dtype=dtype)
-    norms, queue = np.empty(len(centers)), new_queue()
-    size = 1 + NUMBERS_PER_BLOCK // centers.shape[1]
-    threads = min(shard.n_threads, -(-len(centers) // size))
-    share_kernel(
-        lambda: neighborhoods.round_centers(queue, size, centers, quick, norms), queue, threads, calls_blas=False
-    )
+    norms = np.empty(len(centers))
+
+    def convert(span: tuple[int, int]) -> None:
+        some = slice(*span)
+        quick[some] = centers[some]
+        np.einsum("ij,ij->i", centers[some], centers[some], out=norms[some])
+
+    run_all(convert, even_ranges(len(centers), 1 + NUMBERS_PER_BLOCK // centers.shape[1]), shard.n_threads)
     return quick, norms
 
 

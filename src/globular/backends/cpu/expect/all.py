@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from globular.backends.cpu.expect.blocks import ChunkBlocks, Moments, Spans
 from globular.backends.cpu.rows import read_only
 from globular.backends.cpu.shard import CpuShard
-from globular.kernels.expect import Tally, answer_spans, expect_spans
+from globular.kernels.expect import Answers, Tally
 from globular.kernels.joint import Observed
 from globular.kernels.queue import new_queue
 from globular.model.gaussian import GaussianParameters
@@ -88,8 +88,8 @@ def moments_of_rows(shard: CpuShard, blocks: ChunkBlocks) -> Moments:
     form, tally = blocks.form, blocks.new_tally(blocks.spans(shard.n_rows).n)
 
     def expect(queue: NDArray[np.int64], rows: Observed, cut: Cut) -> None:
-        expect_spans(
-            queue, cut.spans.rows, rows, read_only(shard.weights[cut.rows]), 0.0, form,
+        blocks.expect(
+            queue, cut.spans, rows, read_only(shard.weights[cut.rows]), 0.0, form,
             blocks.block(cut.spans.rows_per_block), Tally(*(each[cut.which] for each in tally)),
         )  # fmt: skip
 
@@ -118,14 +118,12 @@ def answer(shard: CpuShard, work: Answer) -> list[Any]:
 
 
 def write_answers(shard: CpuShard, blocks: ChunkBlocks, components: I64, densities: F64, table: F64) -> None:
-    """Write what a mixture says of every row; see `kernels.expect.answer_spans`."""
+    """Write what a mixture says of every row; see `kernels.expect.Answers`."""
     form = blocks.form
 
     def write(queue: NDArray[np.int64], rows: Observed, cut: Cut) -> None:
-        answer_spans(
-            queue, cut.spans.rows, rows, form, blocks.block(cut.spans.rows_per_block),
-            components[cut.rows], densities[cut.rows], table[cut.rows],
-        )  # fmt: skip
+        answers = Answers(components[cut.rows], densities[cut.rows], table[cut.rows])
+        blocks.tell(queue, cut.spans, rows, form, blocks.block(cut.spans.rows_per_block), answers)
 
     on_rows(shard, blocks, write)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from globular.backends.cpu.rows import Floats, read_only
 from globular.kernels.blas import SYMMETRIC, TRIANGULAR
 from globular.kernels.differences import new_differences
-from globular.kernels.expect import Tally, answer_spans, expect_spans, feature_spans
+from globular.kernels.expect import Answers, Stretches, Tally, expect_or_answer, feature_spans
 from globular.kernels.joint import Block, Form, Observed
 from globular.kernels.queue import new_queue
 from globular.kernels.team import share_kernel
@@ -52,6 +53,7 @@ _SUMMED_AT_ONCE = 2**10
 _NONE = read_only(np.empty(0))
 _NO_VALUES, _NO_TABLE = np.empty(0), np.empty((0, 0))
 _NO_NUMBERS = np.empty(0, dtype=np.int64)
+NO_ANSWERS, _NO_TALLY = Answers(_NO_NUMBERS, _NO_VALUES, _NO_TABLE), Tally(*[_NO_TABLE] * 4)
 ABSENT = -1e300
 """Stands for the log-weight of a component of weight zero: −∞ would make NaN in a matrix product."""
 
@@ -78,6 +80,15 @@ class Spans(NamedTuple):
     rows: int
     """Of a span; the last may have fewer."""
     rows_per_block: int
+
+
+@lru_cache(maxsize=16)  # EM asks for the same ones again and again
+def _one_mixture(C: int, n: int, rows_per_span: int, n_rows: int) -> tuple[Stretches, NDArray[np.int64]]:
+    """n spans of rows under a mixture of C components, and where these begin and end."""
+    numbers = np.arange(n)
+    first = rows_per_span * numbers
+    ends = np.minimum(first + rows_per_span, n_rows)
+    return Stretches(np.zeros_like(first), first, ends, C * numbers), np.array([0, C])
 
 
 @dataclass(slots=True)
@@ -247,12 +258,12 @@ class ChunkBlocks:
         self, observed: Observed, n_threads: int, *, components: I64 = _NO_NUMBERS, densities: F64 = _NO_VALUES,
         table: F64 = _NO_TABLE,
     ) -> None:  # fmt: skip
-        """Write what the mixture says of rows or chunks; see `kernels.expect.answer_spans`."""
+        """Write what the mixture says of rows or chunks; see `kernels.expect.Answers`."""
         form = self.form_for_cells if observed.scatter.shape[1] else self.form
 
         def work(queue: NDArray[np.int64], spans: Spans) -> None:
             block = self.block(spans.rows_per_block)
-            answer_spans(queue, spans.rows, observed, form, block, components, densities, table)
+            self.tell(queue, spans, observed, form, block, Answers(components, densities, table))
 
         self.on_threads(len(observed.x), n_threads, work)
 
@@ -276,10 +287,27 @@ class ChunkBlocks:
 
         def work(queue: NDArray[np.int64], spans: Spans) -> None:
             block = self.block(spans.rows_per_block, rule)
-            expect_spans(queue, spans.rows, observed, counted, least, form, block, tally)
+            self.expect(queue, spans, observed, counted, least, form, block, tally)
 
         self.on_threads(len(observed.x), n_threads, work)
         return self.total(tally, n_threads)
+
+    def expect(
+        self, queue: NDArray[np.int64], spans: Spans, observed: Observed, counted: F64, least: float, form: Form,
+        block: Block, tally: Tally,
+    ) -> None:  # fmt: skip
+        """Take spans until none is left: stretches of rows under one mixture, which is all of the form."""
+        stretches, bounds = _one_mixture(len(self.means), len(tally.totals), spans.rows, len(observed.x))
+        flat = Tally(*(each.reshape(-1, each.shape[-1]) for each in tally))
+        expect_or_answer(queue, stretches, bounds, observed, counted, least, form, block, flat, NO_ANSWERS)
+
+    def tell(
+        self, queue: NDArray[np.int64], spans: Spans, observed: Observed, form: Form, block: Block, answers: Answers
+    ) -> None:
+        """The same for what the mixture says of every row or chunk."""
+        n_rows = len(observed.x)
+        stretches, bounds = _one_mixture(len(self.means), -(-n_rows // spans.rows), spans.rows, n_rows)
+        expect_or_answer(queue, stretches, bounds, observed, _NONE, 0.0, form, block, _NO_TALLY, answers)
 
     def total(self, tally: Tally, n_threads: int) -> Moments:
         """The sums of all spans, in their order."""

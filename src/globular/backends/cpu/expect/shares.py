@@ -6,17 +6,20 @@ form that would cancel.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from globular.backends.cpu.expect.blocks import ChunkBlocks, block_size
+from globular.backends.cpu.expect.blocks import NO_ANSWERS, ChunkBlocks, block_size
 from globular.backends.cpu.rows import read_only
 from globular.backends.cpu.shard import CpuShard
 from globular.kernels import shares as kernels
 from globular.kernels.differences import new_differences
-from globular.kernels.joint import Block
+from globular.kernels.expect import Stretches, Tally, expect_or_answer
+from globular.kernels.joint import Block, Observed
 from globular.kernels.queue import new_queue
 from globular.kernels.team import share_kernel
-from globular.model.statistics import SoftStatistics, WithinStatistics
+from globular.model.statistics import F64, I64, SoftStatistics, WithinStatistics
 from globular.seam.mixture_passes import ExpectShares
 from globular.threads import worth_waking
 
@@ -30,28 +33,45 @@ SECONDS_PER_PAIR, SECONDS_PER_TERM = 2e-8, 1e-9
 
 @CpuShard.implements(ExpectShares)
 def expect_shares(shard: CpuShard, work: ExpectShares) -> WithinStatistics:
-    (C, D), kind = work.mixture.means.shape, work.mixture.family.scatter
-    blocks = ChunkBlocks(work.mixture, np.zeros(D), by_differences=True)
-    has_scatter = work.chunks.scatter.shape[1] > 0
+    blocks = ChunkBlocks(work.mixture, np.zeros(work.mixture.n_features), by_differences=True)
+    observed = blocks.observed(work.chunks)
+    groups = Groups(work.starts, work.seen, work.bounds)
+    return expect_groups(blocks, observed, observed.weights, groups, SMALLEST_SHARE, shard.n_threads)
+
+
+class Groups(NamedTuple):
+    """Which mixture looks at which rows or chunks; see `ExpectShares`."""
+
+    starts: I64
+    seen: I64
+    bounds: I64
+
+
+def expect_groups(
+    blocks: ChunkBlocks, observed: Observed, counted: F64, groups: Groups, least: float, n_threads: int
+) -> WithinStatistics:
+    """E-steps of mixtures whose components are evaluated by differences."""
+    (C, D), bounds = blocks.means.shape, groups.bounds
+    has_scatter = observed.scatter.shape[1] > 0
     # Read-only like all of a form: its functions are compiled once for this pass and others.
     form = (blocks.form_for_cells if has_scatter else blocks.form)._replace(coefficients=read_only(np.zeros((C, 1))))
-    seen, sizes = blocks.observed(work.chunks), work.bounds[1:] - work.bounds[:-1]
-    stretches, n_sums = _stretches(work)
+    sizes = bounds[1:] - bounds[:-1]
+    stretches, n_sums = _stretches(groups)
     found, total = (_new_sums(each, D, blocks) for each in ((n_sums, len(stretches.first)), (C, len(sizes))))
     queue = new_queue()
 
     def call() -> None:
         block = _scratch(int(sizes.max()), D)
-        kernels.expect_stretches(queue, stretches, work.bounds, seen, SMALLEST_SHARE, form, block, found)
+        expect_or_answer(queue, stretches, bounds, observed, counted, least, form, block, found, NO_ANSWERS)
 
     n_distances = int(((stretches.end - stretches.first) * sizes[stretches.mixture]).sum())
-    seconds = n_distances * (SECONDS_PER_PAIR + SECONDS_PER_TERM * found.scatter.shape[1])
-    share_kernel(call, queue, min(worth_waking(shard.n_threads, seconds), max(1, len(stretches.first))))
-    kernels.add_stretches(stretches, work.bounds, found, total)
+    seconds = n_distances * (SECONDS_PER_PAIR + SECONDS_PER_TERM * found.tight_scatter.shape[1])
+    share_kernel(call, queue, min(worth_waking(n_threads, seconds), max(1, len(stretches.first))))
+    kernels.add_stretches(stretches, bounds, found, total)
     likelihoods, weights = total.totals[:, 0], total.totals[:, 1]
-    scatter = total.scatter.reshape(kind.shape(C, D))
+    scatter = total.tight_scatter.reshape(blocks.kind.shape(C, D))
     parts = SoftStatistics(
-        total.counts[:, 0], total.sums, scatter, float(likelihoods.sum()), float(weights.sum()), n_distances
+        total.raw[:, 0], total.tight_sums, scatter, float(likelihoods.sum()), float(weights.sum()), n_distances
     )
     return WithinStatistics(parts, likelihoods)
 
@@ -65,16 +85,16 @@ def _scratch(C: int, D: int) -> Block:
     )
 
 
-def _new_sums(n: tuple[int, int], D: int, blocks: ChunkBlocks) -> kernels.ShareSums:
+def _new_sums(n: tuple[int, int], D: int, blocks: ChunkBlocks) -> Tally:
     """Of so many components, and stretches or mixtures."""
     S = blocks.kind.width(D) if blocks.kind.separable else D * D
-    return kernels.ShareSums(np.empty((n[0], 1)), np.empty((n[0], D)), np.empty((n[0], S)), np.empty((n[1], 2)))
+    return Tally(np.empty((n[0], 1)), np.empty((n[0], D)), np.empty((n[0], S)), np.empty((n[1], 2)))
 
 
-def _stretches(work: ExpectShares) -> tuple[kernels.Stretches, int]:
+def _stretches(groups: Groups) -> tuple[Stretches, int]:
     """What threads take, and how many sums it leaves."""
     n = n_sums = 0
     for _ in range(2):  # they are counted first
-        found = kernels.Stretches(*np.empty((4, n), dtype=np.int64))
-        n, n_sums = kernels.cut_stretches(work.starts, work.seen, work.bounds, CHUNKS_AT_ONCE, found)
+        found = Stretches(*np.empty((4, n), dtype=np.int64))
+        n, n_sums = kernels.cut_stretches(*groups, CHUNKS_AT_ONCE, found)
     return found, n_sums

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from globular.backends.cpu.expect.blocks import ABSENT
-from globular.backends.cpu.rows import load_rows
+from globular.backends.cpu.expect.blocks import ChunkBlocks
+from globular.backends.cpu.expect.shares import Groups, expect_groups
+from globular.backends.cpu.rows import read_only
 from globular.backends.cpu.shard import CpuShard
-from globular.kernels import within as kernels
 from globular.model.groups import group_by
-from globular.model.statistics import SoftStatistics, WithinStatistics
+from globular.model.statistics import WithinStatistics
 from globular.seam.mixture_passes import ExpectWithin, LabelByDensity
 from globular.seam.shard import answer
-from globular.threads import even_ranges, run_all
-
-ROWS_PER_TASK = 4096
-"""Rows of the components that go together, on average."""
 
 
 @CpuShard.implements(LabelByDensity)
@@ -25,25 +21,11 @@ def label_by_density(shard: CpuShard, work: LabelByDensity) -> None:
 
 @CpuShard.implements(ExpectWithin)
 def expect_within(shard: CpuShard, work: ExpectWithin) -> WithinStatistics:
-    mixture, n = work.mixture, shard.n_rows
-    (CM, D), C = mixture.means.shape, mixture.n_components // work.n_parts
-    bounds, order = group_by(shard.labels, C)
-    found, gathered = load_rows(shard.rows, order)
-    scales, weights = shard.scales, shard.weights
-    if gathered:  # rows that cannot be used as they lie come in the order of the components
-        scales, weights = (values[order] if len(values) else values for values in (scales, weights))
-        order = np.arange(n, dtype=order.dtype)
-    constants = np.maximum(mixture.log_constants, ABSENT)
-    factors = np.ascontiguousarray(mixture.each(mixture.factors))
-    counts, sums, scatter = np.zeros(CM), np.zeros((CM, D)), np.zeros(mixture.family.scatter.shape(CM, D))
-    likelihoods = np.zeros(C)
-
-    def look(span: tuple[int, int]) -> None:
-        kernels.expect_within(
-            found[0], scales, weights, order, bounds, span, mixture.means, factors, constants,
-            counts, sums, scatter, likelihoods,
-        )  # fmt: skip
-
-    run_all(look, even_ranges(C, max(1, ROWS_PER_TASK * C // max(n, 1))), shard.n_threads)
-    parts = SoftStatistics(counts, sums, scatter, float(likelihoods.sum()), shard.total_weight, n * work.n_parts)
-    return WithinStatistics(parts, likelihoods)
+    """Every component is a mixture of its parts, for which its rows are brought together: a copy of all of them."""
+    C = work.mixture.n_components // work.n_parts
+    starts, order = group_by(shard.labels, C, shard.n_threads)
+    blocks = ChunkBlocks(work.mixture, np.zeros(work.mixture.n_features), by_differences=True)
+    scales, weights = (values[order] if len(values) else values for values in (shard.scales, shard.weights))
+    rows = blocks.rows(shard.dense_rows.gather(order), scales)
+    groups = Groups(starts, np.arange(C)[:, None], np.arange(0, len(blocks.means) + 1, work.n_parts))
+    return expect_groups(blocks, rows, read_only(weights), groups, 0.0, shard.n_threads)

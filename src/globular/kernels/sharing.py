@@ -10,7 +10,7 @@ Memory that Python and this code share is arrays of 8-byte words; the constants 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 from llvmlite import ir
@@ -21,13 +21,15 @@ from numba.extending import intrinsic
 
 from globular.kernels import queue
 
-ACQUIRE, RELEASE, N_OTHERS, ROOM, FUNCTION, ARGUMENTS, FAILED, SEATS = range(8)
-"""Of a team: addresses of Python's functions for locks, threads to wake, bytes of scratch that each has, the `join` of
-the kernel, its arguments, the status of a call that has failed; then the address of every thread's seat."""
-CALLED, DONE, TEAM, NUMBER, SCRATCH, SEAT_SIZE = range(6)
-"""Of a seat: locks that open when the thread is called and when it has done its share, its team, which of the threads
-it is, and where its scratch memory is."""
+RELEASE, N_OTHERS, ROOM, FUNCTION, ARGUMENTS, FAILED, SEATS = range(7)
+"""Of a team: the address of Python's function that releases locks, threads to wake, bytes of scratch that each has, the
+`join` of the kernel, its arguments, the status of a call that has failed; then the address of every thread's seat."""
+ACQUIRE, CALLED, DONE, TEAM, NUMBER, SCRATCH, SEAT_SIZE = range(7)
+"""Of a seat: the address of what acquires locks, the two that open when the thread is called and when it has done its
+share, its team, which of the threads it is, and where its scratch memory is."""
 CACHE_LINE = 64
+_N_ITEMS, _DATA = 2, 4
+"""Of an array: behind two addresses how many numbers it has, the bytes of one, and where they are."""
 
 _WORD, _INT, _BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8)
 _POINTER = _BYTE.as_pointer()
@@ -54,8 +56,10 @@ def _call(builder: Any, address: Any, returns: Any, *arguments: Any) -> Any:
     return builder.call(builder.inttoptr(address, kind.as_pointer()), arguments)
 
 
-def _acquire(builder: Any, team: Any, lock: Any) -> None:
-    _call(builder, _load(builder, team, ACQUIRE), _INT, builder.inttoptr(lock, _POINTER), _INT(1))
+def _acquire(builder: Any, seat: Any, lock: int) -> None:
+    """Wait until a lock of a seat opens."""
+    address = builder.inttoptr(_load(builder, seat, lock), _POINTER)
+    _call(builder, _load(builder, seat, ACQUIRE), _INT, address, _INT(1))
 
 
 def _release(builder: Any, team: Any, lock: Any) -> None:
@@ -70,52 +74,37 @@ def _wake_two(builder: Any, team: Any, first: Any) -> None:
             _release(builder, team, _load(builder, seat, CALLED))
 
 
-def _in_cache_lines(builder: Any, n: Any) -> Any:
-    return builder.and_(builder.add(n, _WORD(CACHE_LINE - 1)), _WORD(-CACHE_LINE))
-
-
 def _members(kind: Any) -> list[Any]:
     """The types of a tuple's members; of anything else none."""
     return list(kind) if isinstance(kind, types.BaseTuple) else []
 
 
+def _sizes(flat: Any, at: int) -> tuple[Any, Any]:
+    """How many numbers an array has, and the bytes of one."""
+    return flat[at + _N_ITEMS], flat[at + _N_ITEMS + 1]
+
+
 class Entry:
-    """Makes the way into a kernel; `roles` are the annotations of its parameters."""
+    """Makes the way into a kernel; `roles` are the annotations of its parameters.
+
+    Numba hands arrays and tuples over as the numbers and addresses that they consist of, one argument each. They stay
+    so here: to put them together and take them apart again would take longer to compile than most kernels.
+    """
 
     def __init__(self, context: Any, module: Any, kernel: Any, roles: list[str]) -> None:
-        self._context, self._types, self._roles = context, kernel.argtypes, roles
-        self._packer = context.get_arg_packer(kernel.argtypes)
         self._kind = context.call_conv.get_function_type(kernel.restype, kernel.argtypes)
         self._packed = ir.LiteralStructType(self._kind.args[2:])
         self.kernel = ir.Function(module, self._kind, kernel.llvm_func_name)
         self._module, self._name = module, kernel.llvm_func_name
+        at, self._scratch = 0, list[tuple[int, str]]()
+        for kind, role in zip(kernel.argtypes, roles, strict=True):
+            begins, at = _arrays(context, kind, at)
+            self._scratch += [(begin, role) for begin in begins if role in SCRATCH_ROLES]
 
-    def _scratch(self, builder: Any, values: list[Any]) -> Iterator[tuple[int, Any]]:
-        """Which arguments are scratch, and bytes of all arrays among them."""
-        for k, role in enumerate(self._roles):
-            if role in SCRATCH_ROLES:
-                yield k, self._size(builder, self._types[k], values[k])
-
-    def _size(self, builder: Any, kind: Any, value: Any) -> Any:
-        if isinstance(kind, types.Array):
-            array = self._context.make_array(kind)(self._context, builder, value)
-            return _in_cache_lines(builder, builder.mul(array.nitems, array.itemsize))
-        size = _WORD(0)
-        for k, each in enumerate(_members(kind)):
-            size = builder.add(size, self._size(builder, each, builder.extract_value(value, k)))
-        return size
-
-    def _moved(self, builder: Any, kind: Any, value: Any, to: Any) -> tuple[Any, Any]:
-        """A value whose arrays lie elsewhere, one after the other, and where they end."""
-        if isinstance(kind, types.Array):
-            array = self._context.make_array(kind)(self._context, builder, value)
-            end = builder.add(to, self._size(builder, kind, value))
-            array.data = builder.inttoptr(to, array.data.type)
-            return array._getvalue(), end
-        for k, each in enumerate(_members(kind)):
-            moved, to = self._moved(builder, each, builder.extract_value(value, k), to)
-            value = builder.insert_value(value, moved, k)
-        return value, to
+    def _bytes(self, builder: Any, flat: Any, at: int) -> Any:
+        """Of an array, in whole cache lines."""
+        size = builder.mul(*_sizes(flat, at))
+        return builder.and_(builder.add(size, _WORD(CACHE_LINE - 1)), _WORD(-CACHE_LINE))
 
     def join(self) -> Any:
         """A function of a seat that calls the kernel as its team says."""
@@ -125,14 +114,16 @@ class Entry:
         seat = function.args[0]
         team = _words(builder, _load(builder, seat, TEAM))
         packed = builder.inttoptr(_load(builder, team, ARGUMENTS), self._packed.as_pointer())
-        arguments = [builder.load(_field(builder, packed, k)) for k in range(len(self._packed))]
-        values, to = self._packer.from_arguments(builder, arguments), _load(builder, seat, SCRATCH)
-        for k, size in self._scratch(builder, values):
-            if self._roles[k] == ZEROS:
+        flat = [builder.load(_field(builder, packed, k)) for k in range(len(self._packed))]
+        to = _load(builder, seat, SCRATCH)
+        for at, role in self._scratch:
+            size = self._bytes(builder, flat, at)
+            if role == ZEROS:
                 cgutils.memset(builder, builder.inttoptr(to, _POINTER), size, 0)  # type: ignore[no-untyped-call]
-            values[k], to = self._moved(builder, self._types[k], values[k], to)
+            flat[at + _DATA] = builder.inttoptr(to, flat[at + _DATA].type)
+            to = builder.add(to, size)
         results = [builder.bitcast(builder.alloca(_WORD, 8), kind) for kind in self._kind.args[:2]]
-        status = builder.call(self.kernel, [*results, *self._packer.as_arguments(builder, values)])
+        status = builder.call(self.kernel, [*results, *flat])
         with builder.if_then(builder.icmp_signed("!=", status, status.type(0))):
             builder.store(builder.sext(status, _WORD), _word(builder, team, FAILED))
         builder.ret_void()
@@ -143,33 +134,47 @@ class Entry:
         function = ir.Function(self._module, self._kind, f"shared.{self._name}")
         function.linkage = "internal"
         builder = ir.IRBuilder(function.append_basic_block())
-        packed = builder.alloca(self._packed)
-        values = self._packer.from_arguments(builder, function.args[2:])
-        waiting = self._context.make_array(self._types[0])(self._context, builder, values[0])
-        with builder.if_then(builder.icmp_signed("<", waiting.nitems, _WORD(queue.SIZE))):
-            builder.ret(builder.call(self.kernel, function.args))
-        address = _load(builder, waiting.data, queue.TEAM)
-        with builder.if_then(builder.icmp_signed("==", address, _WORD(0))):
-            builder.ret(builder.call(self.kernel, function.args))
-        team, needed = _words(builder, address), _WORD(0)
-        for _, size in self._scratch(builder, values):
-            needed = builder.add(needed, size)
-        with builder.if_then(builder.icmp_signed(">", needed, _load(builder, team, ROOM))):
-            builder.store(needed, _word(builder, waiting.data, queue.NEEDED))
-            builder.ret(self._kind.return_type(0))
-        for k, argument in enumerate(function.args[2:]):
-            builder.store(argument, _field(builder, packed, k))
-        for word, value in ((FUNCTION, self.join()), (ARGUMENTS, packed)):
-            builder.store(builder.ptrtoint(value, _WORD), _word(builder, team, word))
-        builder.store(_WORD(0), _word(builder, team, FAILED))
-        _wake_two(builder, team, _WORD(0))
+        packed, flat = builder.alloca(self._packed), function.args[2:]
+        waiting, address = flat[_DATA], builder.alloca(_WORD)
+        builder.store(_WORD(0), address)
+        with builder.if_then(builder.icmp_signed(">=", flat[_N_ITEMS], _WORD(queue.SIZE))):
+            builder.store(_load(builder, waiting, queue.TEAM), address)
+        team = _words(builder, builder.load(address))
+        has_team = builder.icmp_signed("!=", builder.load(address), _WORD(0))
+        with builder.if_then(has_team):
+            needed = _WORD(0)
+            for at, _ in self._scratch:
+                needed = builder.add(needed, self._bytes(builder, flat, at))
+            with builder.if_then(builder.icmp_signed(">", needed, _load(builder, team, ROOM))):
+                builder.store(needed, _word(builder, waiting, queue.NEEDED))
+                builder.ret(self._kind.return_type(0))
+            for k, argument in enumerate(flat):
+                builder.store(argument, _field(builder, packed, k))
+            for word, value in ((FUNCTION, self.join()), (ARGUMENTS, packed)):
+                builder.store(builder.ptrtoint(value, _WORD), _word(builder, team, word))
+            builder.store(_WORD(0), _word(builder, team, FAILED))
+            _wake_two(builder, team, _WORD(0))
         status = builder.call(self.kernel, function.args)
-        with cgutils.for_range(builder, _load(builder, team, N_OTHERS)) as loop:
-            seat = _words(builder, _load(builder, team, builder.add(loop.index, _WORD(SEATS))))
-            _acquire(builder, team, _load(builder, seat, DONE))
-        builder.store(_load(builder, team, FAILED), _word(builder, waiting.data, queue.FAILED))
+        with builder.if_then(has_team):
+            with cgutils.for_range(builder, _load(builder, team, N_OTHERS)) as loop:
+                seat = _words(builder, _load(builder, team, builder.add(loop.index, _WORD(SEATS))))
+                _acquire(builder, seat, DONE)
+            builder.store(_load(builder, team, FAILED), _word(builder, waiting, queue.FAILED))
         builder.ret(status)
         return function
+
+
+def _arrays(context: Any, kind: Any, at: int) -> tuple[list[int], int]:
+    """Where the arrays begin in the flat arguments of one, which begin at `at`, and where these end."""
+    found: list[int] = []
+    if isinstance(kind, types.BaseTuple):
+        for each in _members(kind):
+            begins, at = _arrays(context, each, at)
+            found += begins
+        return found, at
+    if isinstance(kind, types.Array):
+        found.append(at)
+    return found, at + len(context.get_arg_packer([kind]).argument_types)
 
 
 SCRATCH_ROLES = ("Scratch", ZEROS := "Zeros")
@@ -204,11 +209,10 @@ def _serve(typing_context: Any, seat: Any) -> Any:
         again, work, end = (builder.append_basic_block() for _ in range(3))
         builder.branch(again)
         builder.position_at_end(again)
-        lock = _load(builder, seat, CALLED)
-        builder.cbranch(builder.icmp_signed("==", lock, _WORD(0)), end, work)
+        builder.cbranch(builder.icmp_signed("==", _load(builder, seat, CALLED), _WORD(0)), end, work)
         builder.position_at_end(work)
-        _acquire(builder, _words(builder, _load(builder, seat, TEAM)), lock)
-        team = _words(builder, _load(builder, seat, TEAM))  # it may have grown meanwhile
+        _acquire(builder, seat, CALLED)
+        team = _words(builder, _load(builder, seat, TEAM))
         _wake_two(builder, team, builder.add(builder.mul(_load(builder, seat, NUMBER), _WORD(2)), _WORD(2)))
         _call(builder, _load(builder, team, FUNCTION), ir.VoidType(), seat)
         _release(builder, team, _load(builder, seat, DONE))

@@ -39,14 +39,19 @@ def serve(
 @cache
 def _locks() -> tuple[int, int, Callable[[], int]]:
     """Addresses of what acquires and releases a lock, for code that does not hold the interpreter's; and a new one."""
-    python = ctypes.pythonapi
-    new = python.PyThread_allocate_lock
-    new.restype = ctypes.c_void_p
-    acquire, release = python.PyThread_acquire_lock, python.PyThread_release_lock
+    number, address, none = ctypes.c_int, ctypes.c_void_p, None
+    new, acquire, release = (
+        ctypes.PYFUNCTYPE(*kinds)((f"PyThread_{name}_lock", ctypes.pythonapi))
+        for name, kinds in {
+            "allocate": (address,),
+            "acquire": (number, address, number),
+            "release": (none, address),
+        }.items()
+    )
 
     def new_lock() -> int:
         lock = int(new())
-        acquire(ctypes.c_void_p(lock), 1)
+        acquire(lock, 1)
         return lock
 
     return *(int(ctypes.cast(each, ctypes.c_void_p).value or 0) for each in (acquire, release)), new_lock
@@ -89,12 +94,12 @@ class _Team:
         serve(np.zeros(sharing.SEAT_SIZE, dtype=np.int64))  # compiled here: without a lock it returns
         while len(self._seats) < n_seats:
             seat: Words = np.zeros(sharing.SEAT_SIZE, dtype=np.int64)
-            seat[sharing.TEAM], seat[sharing.NUMBER] = _first_words(acquire).ctypes.data, len(self._seats)
+            seat[sharing.ACQUIRE], seat[sharing.NUMBER] = acquire, len(self._seats)
             seat[sharing.DONE], seat[sharing.CALLED] = new_lock(), new_lock()
             _thread.start_new_thread(serve, (seat,))
             self._seats.append(seat)
         words: Words = np.zeros(sharing.SEATS + len(self._seats), dtype=np.int64)
-        words[sharing.ACQUIRE], words[sharing.RELEASE], words[sharing.ROOM] = acquire, release, self._room
+        words[sharing.RELEASE], words[sharing.ROOM] = release, self._room
         self._scratch = [np.empty(self._room + sharing.CACHE_LINE, dtype=np.uint8) for _ in self._seats]
         for number, (seat, scratch) in enumerate(zip(self._seats, self._scratch, strict=True)):
             begin = scratch.ctypes.data
@@ -102,14 +107,6 @@ class _Team:
             seat[sharing.TEAM] = words.ctypes.data
             words[sharing.SEATS + number] = seat.ctypes.data
         self._words, self._is_arranged = words, True
-
-
-@cache
-def _first_words(acquire: int) -> Words:
-    """A team that nobody calls: a thread needs to know how to wait before it has its own."""
-    words: Words = np.zeros(sharing.SEATS, dtype=np.int64)
-    words[sharing.ACQUIRE] = acquire
-    return words
 
 
 _idle: list[_Team] = []

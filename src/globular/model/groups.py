@@ -13,8 +13,9 @@ from globular.kernels.team import share_kernel
 from globular.model.statistics import F64
 from globular.threads import worth_waking
 
-SECONDS_PER_MEMBER = 2.5e-9
-"""Of each of the two kernels that sort on several threads, about."""
+SECONDS_PER_MEMBER = 6e-10
+"""A quarter of what each of the two kernels takes that sort on several threads: with what is between them, these are
+three calls for one."""
 APART = 32
 """Numbers between what two spans count: threads that count into one line of the cache wait for each other."""
 

@@ -20,6 +20,7 @@ from globular import threads
 from globular.callbacks import Callback, Checkpoint, EarlyStopping, Progress, TimeBudget, as_callbacks
 from globular.callbacks.progress import Display, Forecast, format_seconds
 from globular.errors import CheckpointWarning, DataError, FitInterruptedWarning
+from globular.kernels.team import share_kernel
 from globular.model.history import History, Record
 from globular.persistence import load, read_info
 
@@ -560,14 +561,14 @@ def test_ctrl_c_while_rows_are_regrouped_leaves_labels_and_inertia_that_agree(
 ) -> None:
     left = moment
 
-    def interrupted(work: Any, n_threads: int, *, calls_blas: bool) -> None:
+    def interrupted(work: Any, queue: Any, n_threads: int, *, calls_blas: bool) -> None:
         nonlocal left
         left -= 1
         if left == 0:
             raise KeyboardInterrupt
         work()
 
-    monkeypatch.setattr("globular.backends.cpu.grouped.on_all_threads", interrupted)
+    monkeypatch.setattr("globular.backends.cpu.grouped.share_kernel", interrupted)
     model = globular.VariationalKMeans(20, n_candidates=1, tol=0, random_state=0)
     with pytest.warns(FitInterruptedWarning):
         model.fit(X_CTRL_C)
@@ -591,7 +592,7 @@ def test_ctrl_c_in_the_middle_of_any_pass_leaves_a_whole_model(model: Any, monke
 
         return work
 
-    for function in (threads.run_all, threads.on_all_threads):
+    for function in (threads.run_all, threads.on_all_threads, share_kernel):
         for name, module in list(sys.modules.items()):
             if name.startswith("globular.backends") and getattr(module, function.__name__, None) is function:
                 monkeypatch.setattr(module, function.__name__, counting(function))

@@ -53,7 +53,7 @@ class KernelCompiler(QuickCompiler):
 
     Else LLVM would write each loop twice, and have the program compare addresses for which of the two to take. Its
     guess is a coarse one, and the two may add up in different orders: a fit would depend on where its arrays lie. So
-    what a kernel writes may be reached by one of its arguments only (`tests/passes/test_memory.py`).
+    what a kernel writes may be reached by one of its arguments only (`tests/passes/test_addresses.py`).
     """
 
     def __init__(

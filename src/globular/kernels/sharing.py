@@ -28,7 +28,7 @@ ACQUIRE, CALLED, DONE, TEAM, NUMBER, SCRATCH, SEAT_SIZE = range(7)
 """Of a seat: the address of what acquires locks, the two that open when the thread is called and when it has done its
 share, its team, which of the threads it is, and where its scratch memory is."""
 CACHE_LINE = 64
-_N_ITEMS, _DATA = 2, 4
+_N_ITEMS, _ITEM_SIZE, _DATA = 2, 3, 4
 """Of an array: behind two addresses how many numbers it has, the bytes of one, and where they are."""
 
 _WORD, _INT, _BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8)
@@ -79,11 +79,6 @@ def _members(kind: Any) -> list[Any]:
     return list(kind) if isinstance(kind, types.BaseTuple) else []
 
 
-def _sizes(flat: Any, at: int) -> tuple[Any, Any]:
-    """How many numbers an array has, and the bytes of one."""
-    return flat[at + _N_ITEMS], flat[at + _N_ITEMS + 1]
-
-
 class Entry:
     """Makes the way into a kernel; `roles` are the annotations of its parameters.
 
@@ -103,7 +98,7 @@ class Entry:
 
     def _bytes(self, builder: Any, flat: Any, at: int) -> Any:
         """Of an array, in whole cache lines."""
-        size = builder.mul(*_sizes(flat, at))
+        size = builder.mul(flat[at + _N_ITEMS], flat[at + _ITEM_SIZE])
         return builder.and_(builder.add(size, _WORD(CACHE_LINE - 1)), _WORD(-CACHE_LINE))
 
     def join(self) -> Any:

@@ -12,6 +12,7 @@ import ctypes
 import os
 from collections.abc import Callable
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,15 +40,13 @@ def serve(
 @cache
 def _locks() -> tuple[int, int, Callable[[], int]]:
     """Addresses of what acquires and releases a lock, for code that does not hold the interpreter's; and a new one."""
-    number, address, none = ctypes.c_int, ctypes.c_void_p, None
-    new, acquire, release = (
-        ctypes.PYFUNCTYPE(*kinds)((f"PyThread_{name}_lock", ctypes.pythonapi))
-        for name, kinds in {
-            "allocate": (address,),
-            "acquire": (number, address, number),
-            "release": (none, address),
-        }.items()
-    )
+    number, address = ctypes.c_int, ctypes.c_void_p
+
+    def of_python(name: str, *kinds: Any) -> Any:
+        return ctypes.PYFUNCTYPE(*kinds)((f"PyThread_{name}_lock", ctypes.pythonapi))
+
+    new, release = of_python("allocate", address), of_python("release", None, address)
+    acquire = of_python("acquire", number, address, number)
 
     def new_lock() -> int:
         lock = int(new())
@@ -75,17 +74,18 @@ class _Team:
         """Call a function that calls one kernel with this queue; so many threads share it, the calling one included."""
         if not self._is_arranged or len(self._seats) < n_threads - 1:
             self._arrange(n_threads - 1)
-        self._words[sharing.N_OTHERS] = n_threads - 1
-        queue[TEAM] = self._words.ctypes.data
-        work()
+        self._let_join(queue, work, n_threads - 1)
         if queue[NEEDED]:
             self._room = int(queue[NEEDED])
             self._arrange(n_threads - 1)
-            queue[TEAM] = self._words.ctypes.data
-            self._words[sharing.N_OTHERS] = n_threads - 1
-            work()
+            self._let_join(queue, work, n_threads - 1)
         if queue[FAILED]:
             raise RuntimeError("a kernel failed on another thread than the calling one: n_threads=1 will tell how")
+
+    def _let_join(self, queue: Words, work: Callable[[], object], n_others: int) -> None:
+        self._words[sharing.N_OTHERS] = n_others
+        queue[TEAM] = self._words.ctypes.data
+        work()
 
     def _arrange(self, n_seats: int) -> None:
         """At least so many threads, each with its scratch memory; pages of it that are never written take none."""

@@ -22,17 +22,17 @@ APART = 4096
 FITS = {
     "few clusters": ("KMeans", {"n_clusters": 5}, 400, 3),
     "steps": ("KMeans", {"n_clusters": 40, "algorithm": "lloyd", "max_iter": 5}, 2000, 12),
-    "many clusters": ("KMeans", {"n_clusters": 600}, 6000, 8),
-    "many in the plane": ("KMeans", {"n_clusters": 600}, 6000, 2),
+    "many clusters": ("KMeans", {"n_clusters": 600}, 2500, 8),
+    "many in the plane": ("KMeans", {"n_clusters": 600}, 2500, 2),
     "directions": ("KMeans", {"n_clusters": 30, "metric": "cosine"}, 1500, 9),
-    "batches": ("NestedMiniBatchKMeans", {"n_clusters": 30}, 6000, 5),
+    "batches": ("NestedMiniBatchKMeans", {"n_clusters": 30}, 3000, 5),
     "truncated means": ("VariationalKMeans", {"n_clusters": 60}, 3000, 6),
     "truncated mixture": ("VariationalGaussianMixture", {"n_components": 60}, 3000, 6),
     "full": ("GaussianMixture", {"n_components": 4, "covariance_type": "full"}, 1500, 5),
     "diagonal": ("GaussianMixture", {"n_components": 6, "covariance_type": "diag"}, 1500, 5),
     "low rank": ("LowRankGaussianMixture", {"n_components": 6, "n_factors": 2}, 1500, 6),
     "tree": ("ChunkyGaussianMixture", {"n_components": 5}, 3000, 3),
-    "infinite": ("InfiniteGaussianMixture", {}, 600, 4),
+    "infinite": ("InfiniteGaussianMixture", {}, 300, 4),
 }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numba.core import errors
 
-from globular.kernels import quick
+from globular.kernels import linking, quick
 from globular.kernels.compile import COMPILED, allocating_kernel, kernel
 from globular.kernels.quick import undisturbed
 from globular.kernels.rows import bits_float, float_bits, order_key
@@ -53,6 +53,7 @@ def code_of(dispatcher: Any) -> str:
 @pytest.mark.parametrize("is_known", [True, False])
 def test_it_makes_the_code_that_numba_makes(is_known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quick, "IS_KNOWN", is_known)
+    monkeypatch.setattr(linking, "IS_KNOWN", False)  # LLVM goes over it as often as for numba
     random = np.random.default_rng(0)
     x, y = random.normal(size=(20, 5)), random.normal(size=5)
     fast, slow = kernel(farthest), numba.njit(farthest, **COMPILED, _nrt=False)
@@ -60,6 +61,15 @@ def test_it_makes_the_code_that_numba_makes(is_known: bool, monkeypatch: pytest.
     assert fast(x, y, found) == slow(x, y, wanted)
     assert found.tobytes() == wanted.tobytes()
     assert code_of(fast) == code_of(slow)
+
+
+@pytest.mark.parametrize("decorated", [kernel, allocating_kernel])
+def test_code_that_llvm_goes_over_once_gives_the_same_numbers(decorated: Any) -> None:
+    random = np.random.default_rng(1)
+    x, y = random.normal(size=(37, 9)), random.normal(size=9)
+    found, wanted = np.empty(37), np.empty(37)
+    assert decorated(farthest)(x, y, found) == pytest.approx(numba.njit(farthest)(x, y, wanted), rel=1e-15)
+    np.testing.assert_allclose(found, wanted, rtol=1e-15)
 
 
 def test_closures_and_expressions_of_arrays_are_compiled_as_numba_does() -> None:

@@ -1,9 +1,10 @@
 """Numba's compiler without the work that our kernels do not need: the same code, a fifth sooner.
 
 More than half of the time that a kernel takes to compile is numba's own, in Python. Most of it is needed. What is not:
-reports and checks between its passes, passes that look for what is not there, types of the same operation on the same
-types found again at every place and in every round, searches for ways to see arrays as arrays, and colours for messages
-that nobody reads. All of this reaches into numba, so a version that was not tried compiles as it does by itself.
+reports and checks between its passes, passes that look for what is not there, where variables live and die, which only
+matters for those that are counted, types of the same operation on the same types found again at every place and in
+every round, searches for ways to see arrays as arrays, and colours for messages that nobody reads. All of this reaches
+into numba, so a version that was not tried compiles as it does by itself.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from types import CodeType
 from typing import Any
 
 from numba import types, version_info
-from numba.core import errors
+from numba.core import errors, postproc
 from numba.core.compiler import Compiler, Flags
 from numba.core.compiler_machinery import PassManager
 from numba.core.cpu import CPUContext
+from numba.core.postproc import PostProcessor
 from numba.core.targetconfig import ConfigStack
+from numba.core.transforms import canonicalize_cfg
 from numba.core.typed_passes import IRLegalization, NopythonRewrites
 from numba.core.typing.context import Context
 from numba.core.untyped_passes import InlineClosureLikes
@@ -50,11 +53,29 @@ class _BarePasses(PassManager):
         self.passes = passes
         self.finalize()
 
+    def run(self, state: Any) -> None:
+        # Numba compiles one function at a time in all threads, so nobody else sees this.
+        numbas, postproc.PostProcessor = postproc.PostProcessor, _BarePostProcessor  # type: ignore[misc]
+        try:
+            super().run(state)
+        finally:
+            postproc.PostProcessor = numbas  # type: ignore[misc]
+
     def _runPass(self, index: int, step: Any, state: Any) -> None:
         step.analysis = self._analysis
         step.run_initialization(state)
         step.run_pass(state)
         step.run_finalizer(state)
+
+
+class _BarePostProcessor(PostProcessor):
+    """Says where variables live and die only if somebody will ask, and not after each of four passes."""
+
+    def run(self, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
+        if emit_dels or self.func_ir.is_generator:
+            super().run(emit_dels, extend_lifetimes)
+        else:
+            self.func_ir.blocks, self.func_ir.generator_info = canonicalize_cfg(self.func_ir.blocks), None
 
 
 def _is_idle(step: Any, state: Any) -> bool:

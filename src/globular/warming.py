@@ -37,6 +37,7 @@ from globular.kernels.target import levels
 FITS: list[Any] = [
     KMeans(8),
     KMeans(100),
+    KMeans(380),
     KMeans(600),
     KMeans(2000, max_iter=5),
     KMeans(20, algorithm="lloyd", max_iter=5),

@@ -81,7 +81,7 @@ def plan_for(
     known = [fit for fit in fits if (fit.model, fit.covariance) == (model, covariance)]
     chosen = min(known, key=unlikeness).kernels if known else []
     if largest_first:
-        chosen = sorted(chosen, key=lambda number: -round(costs[number]))  # among like ones what is needed first
+        chosen = sorted(chosen, key=lambda number: -round(2 * costs[number]))  # among like ones what is needed first
     return list(dict.fromkeys(kernels[number].replace("*", str(itemsize)) for number in chosen))
 
 

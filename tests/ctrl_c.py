@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import sys
 import types
 
 
@@ -14,6 +15,7 @@ class CtrlC:
 
     def __init__(self, moment: int, where: str = "globular.threads.") -> None:
         self.moment = moment + 1
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 tells of instructions only if this was asked for before
         self._where = where
         self._before: dict[types.FrameType, str] = {}
 

@@ -81,7 +81,6 @@ _REASONS = {
         algorithms.mixtures.missing: NUMBERS_PER_BLOCK
         algorithms.ward: NUMBERS_AT_ONCE
         backends.cpu.nearest: SPARE
-        backends.cpu.settled: CACHE_LINE
         estimators.conditional: NUMBERS_PER_BLOCK
     """,
     "what a parameter is where it is not given": """

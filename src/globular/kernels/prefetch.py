@@ -9,7 +9,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-_CACHE_LINE = 64
+CACHE_LINE = 64
 
 
 @intrinsic
@@ -32,7 +32,7 @@ def prefetch_row(typing_context: Any, array: Any, row: Any) -> Any:
         )
         read, keep, data = (ir.Constant(ir.IntType(32), value) for value in (0, 2, 1))
         length = builder.mul(width, size)
-        step = ir.Constant(width.type, _CACHE_LINE)
+        step = ir.Constant(width.type, CACHE_LINE)
         with cgutils.for_range_slice(builder, ir.Constant(width.type, 0), length, step, inc=True) as (position, _):
             builder.call(prefetch, [builder.gep(first, [position]), read, keep, data])
         return context.get_dummy_value()

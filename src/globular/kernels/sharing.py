@@ -20,6 +20,7 @@ from numba.core.callwrapper import PyCallWrapper
 from numba.extending import intrinsic
 
 from globular.kernels import queue
+from globular.kernels.prefetch import CACHE_LINE
 
 RELEASE, N_OTHERS, ROOM, FUNCTION, ARGUMENTS, FAILED, SEATS = range(7)
 """Of a team: the address of Python's function that releases locks, threads to wake, bytes of scratch that each has, the
@@ -27,7 +28,6 @@ RELEASE, N_OTHERS, ROOM, FUNCTION, ARGUMENTS, FAILED, SEATS = range(7)
 ACQUIRE, CALLED, DONE, TEAM, NUMBER, SCRATCH, SEAT_SIZE = range(7)
 """Of a seat: the address of what acquires locks, the two that open when the thread is called and when it has done its
 share, its team, which of the threads it is, and where its scratch memory is."""
-CACHE_LINE = 64
 _N_ITEMS, _ITEM_SIZE, _DATA = 2, 3, 4
 """Of an array: behind two addresses how many numbers it has, the bytes of one, and where they are."""
 
@@ -86,15 +86,18 @@ class Entry:
     so here: to put them together and take them apart again would take longer to compile than most kernels.
     """
 
-    def __init__(self, context: Any, module: Any, kernel: Any, roles: list[str]) -> None:
-        self._kind = context.call_conv.get_function_type(kernel.restype, kernel.argtypes)
+    def __init__(self, context: Any, function: Any, kernel: Any, roles: list[str]) -> None:
+        self._kernel, self._kind = function, function.function_type
         self._packed = ir.LiteralStructType(self._kind.args[2:])
-        self.kernel = ir.Function(module, self._kind, kernel.llvm_func_name)
-        self._module, self._name = module, kernel.llvm_func_name
         at, self._scratch = 0, list[tuple[int, str]]()
         for kind, role in zip(kernel.argtypes, roles, strict=True):
             begins, at = _arrays(context, kind, at)
             self._scratch += [(begin, role) for begin in begins if role in SCRATCH_ROLES]
+
+    def _function(self, name: str, kind: Any) -> Any:
+        function = ir.Function(self._kernel.module, kind, f"{name}.{self._kernel.name}")
+        function.linkage = "internal"
+        return function
 
     def _bytes(self, builder: Any, flat: Any, at: int) -> Any:
         """Of an array, in whole cache lines."""
@@ -103,8 +106,7 @@ class Entry:
 
     def join(self) -> Any:
         """A function of a seat that calls the kernel as its team says."""
-        function = ir.Function(self._module, ir.FunctionType(ir.VoidType(), [_WORD.as_pointer()]), f"join.{self._name}")
-        function.linkage = "internal"
+        function = self._function("join", ir.FunctionType(ir.VoidType(), [_WORD.as_pointer()]))
         builder = ir.IRBuilder(function.append_basic_block())
         seat = function.args[0]
         team = _words(builder, _load(builder, seat, TEAM))
@@ -118,7 +120,7 @@ class Entry:
             flat[at + _DATA] = builder.inttoptr(to, flat[at + _DATA].type)
             to = builder.add(to, size)
         results = [builder.bitcast(builder.alloca(_WORD, 8), kind) for kind in self._kind.args[:2]]
-        status = builder.call(self.kernel, [*results, *flat])
+        status = builder.call(self._kernel, [*results, *flat])
         with builder.if_then(builder.icmp_signed("!=", status, status.type(0))):
             builder.store(builder.sext(status, _WORD), _word(builder, team, FAILED))
         builder.ret_void()
@@ -126,8 +128,7 @@ class Entry:
 
     def shared(self) -> Any:
         """A function of the same arguments that calls the kernel, on all threads of the team that the queue has."""
-        function = ir.Function(self._module, self._kind, f"shared.{self._name}")
-        function.linkage = "internal"
+        function = self._function("shared", self._kind)
         builder = ir.IRBuilder(function.append_basic_block())
         packed, flat = builder.alloca(self._packed), function.args[2:]
         waiting, address = flat[_DATA], builder.alloca(_WORD)
@@ -149,7 +150,7 @@ class Entry:
                 builder.store(builder.ptrtoint(value, _WORD), _word(builder, team, word))
             builder.store(_WORD(0), _word(builder, team, FAILED))
             _wake_two(builder, team, _WORD(0))
-        status = builder.call(self.kernel, function.args)
+        status = builder.call(self._kernel, function.args)
         with builder.if_then(has_team):
             with cgutils.for_range(builder, _load(builder, team, N_OTHERS)) as loop:
                 seat = _words(builder, _load(builder, team, builder.add(loop.index, _WORD(SEATS))))
@@ -191,8 +192,10 @@ def add_wrapper(
 ) -> None:
     """Numba's `create_cpython_wrapper`, which calls a kernel that can be shared by its entry."""
     module = context.create_module("wrapper")
-    entry = Entry(context, module, kernel, roles)
-    called = entry.shared() if can_be_shared(kernel, roles) else entry.kernel
+    kind = context.call_conv.get_function_type(kernel.restype, kernel.argtypes)
+    called = ir.Function(module, kind, kernel.llvm_func_name)
+    if can_be_shared(kernel, roles):
+        called = Entry(context, called, kernel, roles).shared()
     wrapper: Any = PyCallWrapper
     wrapper(context, module, called, kernel, environment, call_helper=helper, release_gil=release_gil).build()
     library.add_ir_module(module)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from globular.kernels import sharing
 from globular.kernels.compile import kernel
+from globular.kernels.prefetch import CACHE_LINE
 from globular.kernels.queue import FAILED, NEEDED, TEAM
 from globular.kernels.quick import IS_KNOWN
 from globular.threads import on_all_threads, single_threaded_blas
@@ -100,10 +101,10 @@ class _Team:
             self._seats.append(seat)
         words: Words = np.zeros(sharing.SEATS + len(self._seats), dtype=np.int64)
         words[sharing.RELEASE], words[sharing.ROOM] = release, self._room
-        self._scratch = [np.empty(self._room + sharing.CACHE_LINE, dtype=np.uint8) for _ in self._seats]
+        self._scratch = [np.empty(self._room + CACHE_LINE, dtype=np.uint8) for _ in self._seats]
         for number, (seat, scratch) in enumerate(zip(self._seats, self._scratch, strict=True)):
             begin = scratch.ctypes.data
-            seat[sharing.SCRATCH] = begin + -begin % sharing.CACHE_LINE
+            seat[sharing.SCRATCH] = begin + -begin % CACHE_LINE
             seat[sharing.TEAM] = words.ctypes.data
             words[sharing.SEATS + number] = seat.ctypes.data
         self._words, self._is_arranged = words, True

@@ -125,19 +125,17 @@ def rough_seeds(rows: F64, weights: F64, n_seeds: int, rng: np.random.Generator)
     """
     about = rows - rows.mean(axis=0)
     about /= float(np.abs(about).max(initial=0.0)) or 1.0
-    squares = np.einsum("ij,ij->i", about, about)
+    squares, ones = np.einsum("ij,ij->i", about, about), np.ones(len(rows))
+    scored, factors = np.column_stack([about, squares, ones]), np.column_stack([-2.0 * about, ones, squares])
     chosen = [min(int(np.cumsum(weights).searchsorted(rng.random() * weights.sum(), side="right")), len(rows) - 1)]
-    d2 = np.maximum(squares - 2.0 * (about @ about[chosen[0]]) + squares[chosen[0]], 0.0)
+    d2 = np.maximum(scored @ factors[chosen[0]], 0.0)
     n_trials, least = greedy_trials(n_seeds), NOTHING_LEFT * float(weights @ squares)
     for _ in range(n_seeds - 1):
         errors = np.cumsum(weights * d2)
         if errors[-1] <= least:
             break
         drawn = np.minimum(errors.searchsorted(rng.random(n_trials) * errors[-1], side="right"), len(rows) - 1)
-        trials = about[drawn] @ about.T  # (n_trials, N): what is looked at next lies together
-        trials *= -2.0
-        trials += squares
-        trials += squares[drawn, None]
+        trials = factors[drawn] @ scored.T  # (n_trials, N): what is looked at next lies together
         np.clip(trials, 0.0, d2, out=trials)
         best = int(np.argmin(trials @ weights))
         chosen.append(int(drawn[best]))

@@ -21,6 +21,7 @@ from globular.kernels import nominate, settled
 from globular.kernels.assign import STRETCH
 from globular.kernels.label import Block, Given
 from globular.kernels.nominate import CENTER_CHUNK, Nominees
+from globular.kernels.prefetch import CACHE_LINE
 from globular.kernels.tiles import ROWS, line_tile, tile_for
 from globular.model.statistics import F64
 
@@ -28,7 +29,6 @@ ROWS_PER_BLOCK = 256
 """Rows that are labelled together."""
 CACHED = 1 << 18
 """Bytes of centres that a block of rows looks at before it looks at the next ones: they stay in the cache."""
-CACHE_LINE = 64
 FADED = 2.0**-10
 """Share of its largest count below which too little is left of a cluster: what remains in its sums may be rounding."""
 

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from numba import _dynfunc, types  # type: ignore[attr-defined]
+from numba import _dynfunc, types, version_info  # type: ignore[attr-defined]
 from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 from numba.core.compiler import Compiler
 from numba.core.compiler_machinery import register_pass
@@ -46,6 +46,8 @@ def _level_codegen() -> _LevelCodegen | None:
 
 
 PACKAGE = __name__.rpartition(".")[0]
+OPTIMISES_ONCE = IS_KNOWN and version_info.short >= (0, 62)
+"""Whether `_KernelLibrary` is for this version of numba; older ones arrange LLVM's passes otherwise."""
 
 
 class _KernelLibrary(JITCodeLibrary):
@@ -89,7 +91,7 @@ class KernelCompiler(QuickCompiler):
 
     def compile_extra(self, function: Any) -> Any:
         self.state.flags.noalias = function.__module__.startswith(f"{PACKAGE}.")
-        if IS_KNOWN:
+        if OPTIMISES_ONCE:
             self.state.library = _KernelLibrary(self.state.targetctx.codegen(), function.__qualname__)
             self.state.library.enable_object_caching()
         return super().compile_extra(function)

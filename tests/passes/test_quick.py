@@ -9,7 +9,7 @@ from typing import Any
 import numba
 import numpy as np
 import pytest
-from numba.core import errors
+from numba.core import errors, postproc
 
 from globular.kernels import linking, quick
 from globular.kernels.compile import COMPILED, allocating_kernel, kernel
@@ -86,6 +86,8 @@ def test_numba_is_left_as_it_was() -> None:
     assert gc.isenabled()
     assert gc.get_freeze_count() == 0
     assert type(errors.termcolor()).__name__ != "_Plain"
+    kernel(farthest)(np.ones((1, 1)), np.ones(1), np.empty(1))
+    assert postproc.PostProcessor.__name__ == "PostProcessor"
 
 
 @pytest.mark.parametrize(("single", "whole"), [(np.float32, np.int32), (np.float64, np.int64)])

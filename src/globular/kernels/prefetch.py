@@ -9,7 +9,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-CACHE_LINE = 64
+from globular.kernels.target import CACHE_LINE
 
 
 @intrinsic

@@ -20,7 +20,7 @@ from numba.core.callwrapper import PyCallWrapper
 from numba.extending import intrinsic
 
 from globular.kernels import queue
-from globular.kernels.prefetch import CACHE_LINE
+from globular.kernels.target import CACHE_LINE
 
 RELEASE, N_OTHERS, ROOM, FUNCTION, ARGUMENTS, FAILED, SEATS = range(7)
 """Of a team: the address of Python's function that releases locks, threads to wake, bytes of scratch that each has, the

@@ -17,6 +17,9 @@ from numba.core.codegen import get_host_cpu_features
 
 config: Any = numba_config  # its names are set when it is imported
 
+CACHE_LINE = 64
+"""Bytes that memory hands over at once."""
+
 
 class Target(NamedTuple):
     """A processor as LLVM calls it, and its instructions: "+" for what it has, "-" for what code must do without."""

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from globular.kernels import sharing
 from globular.kernels.compile import kernel
-from globular.kernels.prefetch import CACHE_LINE
 from globular.kernels.queue import FAILED, NEEDED, TEAM
 from globular.kernels.quick import IS_KNOWN
+from globular.kernels.target import CACHE_LINE
 from globular.threads import on_all_threads, single_threaded_blas
 
 SCRATCH = 1 << 20

@@ -21,7 +21,7 @@ from globular.kernels import nominate, settled
 from globular.kernels.assign import STRETCH
 from globular.kernels.label import Block, Given
 from globular.kernels.nominate import CENTER_CHUNK, Nominees
-from globular.kernels.prefetch import CACHE_LINE
+from globular.kernels.target import CACHE_LINE
 from globular.kernels.tiles import ROWS, line_tile, tile_for
 from globular.model.statistics import F64
 

@@ -238,7 +238,7 @@ def _search_and_step(
             return
         start = yield from seed(shard)
         if start.is_seeding:
-            yield from swap_and_search(shard, start.centers, stepping, all_rows, rng, labelled=start.labelled)
+            yield from swap_and_search(shard, start.centers, stepping, all_rows, rng)
         else:  # a start that the user has chosen stays as it is
             yield from probing_kmeans(shard, start.centers, stepping, rng)
         return

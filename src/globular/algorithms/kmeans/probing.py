@@ -55,7 +55,8 @@ class ProbingOptions:
     unexplained: float = 0.0
     """The part of the objective that the rows of a shard do not show, because they are coordinates in a subspace."""
     swap_probes: int = 2
-    """Cells that each row searches in a round of swaps, however many it will search in the iterations."""
+    """Cells that each row searches in a round of swaps, however many it will search in the iterations; 0 looks at all
+    centres."""
     swap_gain: float | None = None
     """What a round of swaps has to gain, if not `min_gain`."""
     settles: bool = False

@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from globular.algorithms.graphs import nearest_others
 from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, search_widely
 from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.kmeans.momentum import Momentum
@@ -40,7 +41,7 @@ from globular.model.history import SWAPS
 from globular.model.search import Search
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Neighbors, Probe
-from globular.seam.passes import Assign, Index, Labels, Relabel, Total
+from globular.seam.passes import Assign, Halve, Index, Labels, Relabel, Total
 from globular.seam.shard import Shard
 
 MAX_ROUNDS = 20
@@ -116,7 +117,9 @@ def swap_seeds(
     labelled: bool = True,
     good_enough: float = 0.0,
 ) -> Generator[Step[F64], None, SwappedSeeds]:
-    """Rounds of one probing step and many swaps; rows that are not labelled are searched widely in the first.
+    """Rounds of one probing step (or an exact one: see `swap_probes`) and many swaps.
+
+    Rows that probe and are not labelled are searched widely in the first.
 
     They end when there is little to gain by swaps any more, a round gains less than the share `swap_gain` of the
     objective, or the objective is no more than `good_enough`. A round yields its means from before its swaps, with the
@@ -127,8 +130,10 @@ def swap_seeds(
     momentum = Momentum(unit_centers=options.unit_centers, n_threads=shard.n_threads)
     swaps = _Swaps(shard, rng)
     for n_rounds in range(1, min(MAX_ROUNDS, options.max_iter) + 1):
-        cells = draw_cells(shard, centers, rng)
-        if labelled:
+        cells = draw_cells(shard, centers, rng) if options.swap_probes > 0 else None
+        if cells is None:
+            statistics = shard.run(Assign(centers))
+        elif labelled:
             statistics = shard.run(Assign(centers, Probe(cells, options.swap_probes)))
         else:
             statistics, labelled = search_widely(shard, centers, options.swap_probes, rng), True
@@ -179,17 +184,20 @@ class _Swaps:
         self._newcomers, self._expected = np.empty(0, dtype=np.intp), np.empty(0)
         """The last round's swaps that trusted Zador's law, and the gains it promised."""
 
-    def make(self, centers: F64, cells: CenterCells, statistics: HardStatistics) -> Index:
-        """Swap in place and rename the labels of the clusters that are given up; returns which."""
+    def make(self, centers: F64, cells: CenterCells | None, statistics: HardStatistics) -> Index:
+        """Swap in place and rename the labels of the clusters that are given up; returns which.
+
+        Without cells the next round looks at all centres, and labels need not be renamed.
+        """
         C, self.promised = len(centers), 0.0
         if C < 3 or statistics.objective <= 0:
             return np.empty(0, dtype=np.intp)
-        nearest = graph_by_cells(self._shard, centers, cells, 2)[:, 1]
+        nearest = nearest_others(centers) if cells is None else graph_by_cells(self._shard, centers, cells, 2)[:, 1]
         counts = statistics.counts
         losses = cost_of_joining(counts, centers, counts[nearest], centers[nearest])
         self._zador_trust = np.append(self._zador_trust, losses[self._newcomers] / self._expected)
         trust = min(1.0, float(np.median(self._zador_trust)))
-        splits = _try_splits(self._shard, centers, statistics, self._rng)
+        splits = _try_splits(self._shard, centers, statistics, self._rng, keeps_labels=cells is None)
         self.n_distances += splits.n_distances
         gains = np.maximum(splits.gains, trust * splits.zador_gains)
         names, seats = matched_swaps(losses, nearest, gains, splits.owners, SAFETY)
@@ -200,7 +208,9 @@ class _Swaps:
         centers[seats[taken]] = splits.centers[taken]
         trusting = taken[gains[taken] > by_cut[taken]]
         self._newcomers, self._expected = seats[trusting].astype(np.intp), by_law[trusting]
-        self._shard.run(Relabel(np.concatenate([names, np.where(seats < 0, names[np.asarray(splits.owners)], seats)])))
+        if cells is not None:
+            new_names = np.where(seats < 0, names[np.asarray(splits.owners)], seats)
+            self._shard.run(Relabel(np.concatenate([names, new_names])))
         return np.flatnonzero(names != np.arange(C))
 
 
@@ -215,8 +225,13 @@ class _Splits:
     n_distances: int
 
 
-def _try_splits(shard: Shard, centers: F64, statistics: HardStatistics, rng: np.random.Generator) -> _Splits:
-    """Second centres for clusters drawn by their error. The rows they would win are labelled C, C + 1, … after it."""
+def _try_splits(
+    shard: Shard, centers: F64, statistics: HardStatistics, rng: np.random.Generator, *, keeps_labels: bool
+) -> _Splits:
+    """Second centres for clusters drawn by their error.
+
+    Unless it `keeps_labels`, the rows they would win are labelled C, C + 1, … after it.
+    """
     C = len(centers)
     errors = shard.run(Total("errors", "labels", C))
     masses = np.sort(rng.random(max(1, int(DRAWN * C)))) * statistics.objective
@@ -225,11 +240,17 @@ def _try_splits(shard: Shard, centers: F64, statistics: HardStatistics, rng: np.
     rows, labels = shard.take(drawn), shard.labels[drawn]
     share = _share_of_a_second_center(rows - centers[labels])
     owners, first = np.unique(labels, return_index=True)
-    graph = np.repeat(np.arange(C + len(owners), dtype=np.int32)[:, None], 2, axis=1)
-    graph[owners, 1] = np.arange(C, C + len(owners))
-    search = Search(n_candidates=1, n_random=0, seed=0, estimate=False)
-    won = shard.run(Assign(np.concatenate([centers, rows[first]]), Neighbors(graph, search), "moves"))
-    sums, counts = won.sums[C:], won.counts[C:]
+    if keeps_labels:
+        seconds = centers.copy()
+        seconds[owners] = rows[first]
+        won = shard.run(Halve(centers, seconds))
+        sums, counts = won.sums[owners], won.counts[owners]
+    else:
+        graph = np.repeat(np.arange(C + len(owners), dtype=np.int32)[:, None], 2, axis=1)
+        graph[owners, 1] = np.arange(C, C + len(owners))
+        search = Search(n_candidates=1, n_random=0, seed=0, estimate=False)
+        won = shard.run(Assign(np.concatenate([centers, rows[first]]), Neighbors(graph, search), "moves"))
+        sums, counts = won.sums[C:], won.counts[C:]
     left = statistics.counts[owners] - counts
     left[left < _ROUNDING * statistics.counts[owners]] = 0.0  # all was won: what is left of it is rounding
     means = sums / np.maximum(counts, 1e-300)[:, None]

@@ -28,14 +28,14 @@ from typing import TypeAlias
 
 import numpy as np
 
+from globular.algorithms.graphs import nearest_others
 from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.kmeans.swaps import SETTLED_GAIN, cost_of_joining, swap_and_step
 from globular.algorithms.steps import Step, numbered_from
 from globular.model.history import SWAPS
 from globular.model.statistics import F64
-from globular.seam.passes import Halve, Index, Spare, SumByLabel
+from globular.seam.passes import Halve, Spare, SumByLabel
 from globular.seam.shard import Shard, lies_on_a_card
-from globular.threads import single_threaded_blas
 
 Swap: TypeAlias = tuple[int, int]
 """A cluster that gets a second centre, and the spare centre that it gets."""
@@ -53,11 +53,11 @@ FAILURES_PER_DRAW = 3
 """Failures after which clusters are cut anew."""
 CLUSTERS_TRIED = 100
 SWAPPED_FROM, SWAPPED_GAIN = 192, 3e-3
-"""Number of clusters from which a search of all rows begins with probing and swaps of many centres at once, as from
-there on a look at all centres takes longer than to probe; and the share that such an iteration gains at least."""
+"""Number of clusters from which a search of all rows begins with swaps of many centres at once, and the share that such
+an iteration gains at least."""
 DEARER = 2.0
-"""An exact iteration takes ever longer beside one that probes: after such swaps it has to gain more than is asked for,
-in proportion to the number of clusters and so many times as much at most."""
+"""An iteration takes ever longer: after such swaps it has to gain more than is asked for, in proportion to the number
+of clusters and so many times as much at most."""
 WORTH_KEEPING = 1e-5
 """Share of what is at stake that a trial has to gain."""
 
@@ -143,20 +143,14 @@ def search_by_trials(
 
 
 def swap_and_search(
-    shard: Shard,
-    centers: F64,
-    options: ProbingOptions,
-    trials: TrialOptions,
-    rng: np.random.Generator,
-    *,
-    labelled: bool = True,
+    shard: Shard, centers: F64, options: ProbingOptions, trials: TrialOptions, rng: np.random.Generator
 ) -> Iterator[Step[F64]]:
     """`search_by_trials` where there is no part of the rows; of hundreds of clusters, after swaps of many at once."""
     n_before = 0
     if len(centers) >= SWAPPED_FROM and not lies_on_a_card(shard):
-        swapping = replace(options, n_probes=options.swap_probes, min_gain=max(options.min_gain, SWAPPED_GAIN))
+        swapping = replace(options, swap_probes=0, min_gain=max(options.min_gain, SWAPPED_GAIN))
         best: Step[F64] | None = None
-        for step in swap_and_step(shard, centers, swapping, rng, labelled=labelled):
+        for step in swap_and_step(shard, centers, swapping, rng):
             is_last = step.iteration == options.max_iter or step.objective <= options.unexplained
             if best is not None and best.objective < step.objective:  # some swaps were bad, and will be undone
                 step = replace(step, objective=best.objective, model=best.model)
@@ -182,7 +176,7 @@ class _Prospects:
         self._firsts, self._seconds, self._gains = centers.copy(), centers.copy(), np.zeros(C)
         self._seconds[owners] = shard.take(drawn[first])
         counts = self._cut(shard)
-        self._nearest = near = _nearest_others(centers)
+        self._nearest = near = nearest_others(centers)
         merged = cost_of_joining(counts, centers, counts[near], centers[near])
         self._losses = np.minimum(LOSS_KEPT * found.losses, merged)
         self.objective = found.objective
@@ -230,13 +224,3 @@ class _Prospects:
         for cluster, spare in swaps:
             centers[cluster], centers[spare] = self._firsts[cluster], self._seconds[cluster]
         return centers
-
-
-@single_threaded_blas  # the same bits for any number of threads; and threads of BLAS go on spinning after a product
-def _nearest_others(centers: F64) -> Index:
-    """For every centre the closest other one. O(C² D)."""
-    norms = np.einsum("ij,ij->i", centers, centers)
-    squared = norms[:, None] + norms - 2.0 * (centers @ centers.T)
-    np.fill_diagonal(squared, np.inf)
-    nearest: Index = squared.argmin(axis=1)
-    return nearest

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from globular.model.cells import CellTree
 from globular.model.graph import Graph
 from globular.model.statistics import F64
-from globular.seam.passes import CellNeighbors, Index, Labels
+from globular.seam.passes import CellNeighbors, Labels
 from globular.seam.shard import Shard
 from globular.threads import single_threaded_blas
 
@@ -23,13 +23,12 @@ def nearest_graph(shard: Shard, centers: F64, n_neighbors: int) -> Graph:
 
 
 @single_threaded_blas  # the same bits for any number of threads; and threads of BLAS go on spinning after a product
-def nearest_others(centers: F64) -> Index:
+def nearest_others(centers: F64) -> Labels:
     """For every centre the closest other one. O(C² D)."""
     norms = np.einsum("ij,ij->i", centers, centers)
     squared = norms[:, None] + norms - 2.0 * (centers @ centers.T)
     np.fill_diagonal(squared, np.inf)
-    nearest: Index = squared.argmin(axis=1)
-    return nearest
+    return squared.argmin(axis=1).astype(np.int32)
 
 
 def neighbor_graph(shard: Shard, tree: CellTree, n_neighbors: int) -> Labels:

@@ -118,6 +118,10 @@ class MixtureEstimator(MixtureAnswers):
     def _begin_with(self, data: Input, clock: Clock, watched: bool) -> Iterator[Record]:
         """Check what is left, and start."""
         self._check_rows(data)
+        return self._run(data, clock, watched)
+
+    def _checked_start(self, data: Input) -> GivenStart:
+        """What is known of the start, after the checks that look at rows."""
         mean_variance(data)  # for its check
         self._check_fit(data)
         given = self._given(data)
@@ -126,7 +130,7 @@ class MixtureEstimator(MixtureAnswers):
         n_bytes = self._most_bytes(data)
         if n_bytes is not None:
             check_allocation(0, "the fit, beside X", "take fewer components", at_most=n_bytes)
-        return self._run(data, given, clock, watched)
+        return given
 
     def _last_fit(self, data: Input) -> GivenStart:
         """Where the last fit ended."""
@@ -145,13 +149,13 @@ class MixtureEstimator(MixtureAnswers):
             n_threads=resolve_threads(self.n_threads),
         )  # fmt: skip
 
-    def _run(self, data: Input, given: GivenStart, clock: Clock, watched: bool) -> Iterator[Record]:
+    def _run(self, data: Input, clock: Clock, watched: bool) -> Iterator[Record]:
         """All runs of a fit, the best of which is kept."""
         random_state = check_random_state(self.random_state)
         limits = cache(lambda: covariance_limits(data.shard, EMOptions(reg_covar=self.reg_covar)))
         fit = Fit(self, data.n_rows, max_iter=self.max_iter, max_time=self.max_time, clock=clock, watched=watched)
 
-        def begin() -> Iterator[Step[Any]]:
+        def begin(given: GivenStart) -> Iterator[Step[Any]]:
             self.__dict__.pop("labels_", None)  # those of the last fit
             starting = self._start(data, given, random_state)
             if self.max_iter == 0:
@@ -171,9 +175,10 @@ class MixtureEstimator(MixtureAnswers):
 
         try:
             with compiling_ahead(data.shard, *self._plan):
+                given = self._checked_start(data)
                 yield from fit.best_of(
                     1 if given.continues else self.n_init,
-                    lambda: in_units(begin(), data.unit),
+                    lambda: in_units(begin(given), data.unit),
                     partial(self._publish, data, cache(lambda: spare_centers(data, self.n_components))),
                     finish,
                     lambda step: None,

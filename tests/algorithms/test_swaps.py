@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +19,7 @@ from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.model.history import ITERATIONS, SWAPS
 from globular.seam.among import Probe
-from globular.seam.passes import Assign
+from globular.seam.passes import Assign, Halve
 from reference import assign as hard
 
 ALL_SWAPS = ProbingOptions(min_gain=0.0)
@@ -50,6 +51,21 @@ def test_labels_go_with_the_centers() -> None:
     swapped = result_of(swap_seeds(shard, centers, ALL_SWAPS, random))
     assert swapped.centers.shape == (100, 2) and np.isfinite(swapped.centers).all()
     assert shard.labels.min() >= 0 and shard.labels.max() < 100
+
+
+def test_rounds_that_look_at_all_centers_need_no_labels() -> None:
+    grid = datasets.birch_grid(15, 40, random_state=0)
+    before = hard.squared_distances(grid.X, grid.X[:225]).min(axis=1).mean()
+    ends = []
+    for labels in (0, np.arange(len(grid.X)) % 225):  # none of which is right
+        shard = CpuShard(grid.X)
+        shard.labels[:] = labels
+        exactly = replace(ALL_SWAPS, swap_probes=0)
+        swapped = result_of(swap_seeds(shard, grid.X[:225], exactly, np.random.default_rng(0)))
+        ends.append(swapped.centers)
+    np.testing.assert_array_equal(*ends)
+    after = hard.squared_distances(grid.X, swapped.centers).min(axis=1).mean()
+    assert swapped.n_swaps > 10 and after < 0.5 * before
 
 
 def test_they_do_no_harm_where_there_are_no_groups(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +159,14 @@ def test_what_a_split_gains_is_what_it_lowers_the_objective_by() -> None:
         centers = np.array([X[labels == c].mean(axis=0) for c in range(6)])
         statistics = shard.run(Assign(centers, Probe(draw_cells(shard, centers, np.random.default_rng(0)), 6)))
     np.testing.assert_array_equal(shard.labels, labels)
-    splits = swaps._try_splits(shard, centers, statistics, np.random.default_rng(1))
+    other = CpuShard(X)
+    other.labels[:] = labels
+    other.run(Halve(centers, centers))
+    kept = swaps._try_splits(other, centers, statistics, np.random.default_rng(1), keeps_labels=True)
+    np.testing.assert_array_equal(other.labels, labels)
+    splits = swaps._try_splits(shard, centers, statistics, np.random.default_rng(1), keeps_labels=False)
+    np.testing.assert_array_equal(kept.owners, splits.owners)
+    np.testing.assert_allclose(kept.gains, splits.gains, rtol=1e-9, atol=1e-9)
     parts = shard.labels
 
     def error(named: Any) -> float:

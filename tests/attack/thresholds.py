@@ -46,6 +46,7 @@ _CENTERS: Mapping[str, Values] = {
     "backends.cpu.settled.ROWS_PER_BLOCK": (16, 1 << 12),
     "backends.cpu.settled.CACHED": (1, NEVER),
     "model.groups.APART": (0, 32),
+    "model.groups.SORTED_ALONE": (0, NEVER),
     "model.graph._CLUSTERS_PER_BLOCK": (3, NEVER),
     "model.subspace.WHOLE_SPECTRUM_UP_TO": (4, 1 << 12),
     "algorithms.kmeans.subspace.FROM_COLUMNS": (2, NEVER),

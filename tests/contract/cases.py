@@ -256,6 +256,13 @@ def spare(p: Problem, shard: Any, before: State, after: State, found: Any) -> No
     alike(shard.take(p.everyone, "errors"), p.w * d2.seed_distances(p.rows, p.w, p.centers).d2, 1e-4)
 
 
+def halves(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    labels = hard.closest_centers(p.rows, p.former)
+    alike(found, hard.halve(p.rows, p.w, labels, p.former, p.centers))
+    squared = hard.distances_in_halves(p.rows, labels, p.former, p.centers).min(axis=0)
+    alike(shard.take(p.everyone, "errors"), p.w * squared)
+
+
 def seeds(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
     wanted = d2.seed_distances(p.rows, p.w, np.vstack([p.former, p.centers]))
     alike(shard.take(p.everyone, "errors"), p.w * wanted.d2)
@@ -472,8 +479,7 @@ CASES = [
     Case("farthest", lambda p: Farthest(p.centers, 7), lambda p, s, b, a, found: alike(
         found, hard.farthest(p.rows, p.w, p.centers, b["labels"], 7))),
     Case("spare", lambda p: Spare(p.centers), spare),
-    Case("halve", lambda p: Halve(p.former, p.centers), says(lambda p: hard.halve(
-        p.rows, p.w, hard.closest_centers(p.rows, p.former), p.former, p.centers))),
+    Case("halve", lambda p: Halve(p.former, p.centers), halves),
     Case("add seeds", lambda p: AddSeeds(p.centers, C), seeds, lambda p: [AddSeeds(p.former)]),
     Case("try seeds", lambda p: TrySeeds(p.centers[:4]), says(lambda p: d2.trial_potentials(
         p.rows, p.w, d2.seed_distances(p.rows, p.w, p.former).d2, p.centers[:4])), lambda p: [AddSeeds(p.former)]),

@@ -207,13 +207,18 @@ def answer(shard: NumpyShard, work: answers.Answer) -> list[Any]:
     return [float(shard.w @ found) if work.want == "total" else found]
 
 
+@NumpyShard.implements(passes.Halve)
+def halve(shard: NumpyShard, work: passes.Halve) -> statistics.HardStatistics:
+    shard.squared_distances[:] = hard.distances_in_halves(shard.x, shard.labels, work.firsts, work.seconds).min(axis=0)
+    return hard.halve(shard.x, shard.w, shard.labels, work.firsts, work.seconds)
+
+
 def simple(kind: Any, function: Any) -> None:
     NumpyShard.implements(kind)(lambda shard, work: function(shard.x, shard.w, shard, work))
 
 
 simple(passes.SumByLabel, lambda x, w, s, p: statistics.HardStatistics(*sums_by(x, w, s.labels, p.n_clusters), 0, 0, 0))
 simple(passes.Farthest, lambda x, w, s, p: hard.farthest(x, w, p.centers, s.labels, p.n))
-simple(passes.Halve, lambda x, w, s, p: hard.halve(x, w, s.labels, p.firsts, p.seconds))
 simple(mixture_passes.ExpectWithin, lambda x, w, s, p: soft.within_pass(x, w, p.mixture, s.labels, p.n_parts))
 simple(passes.TrySeeds, lambda x, w, s, p: d2.trial_potentials(x, w, s.squared_distances, p.seeds))
 simple(passes.Moments, lambda x, w, s, p: statistics.ColumnMoments(((s.total_weight, *hard.column_moments(x, w)),)))

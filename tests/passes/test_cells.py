@@ -15,10 +15,9 @@ from globular.backends.cpu.products import THIN
 from globular.kernels.grouped import count_labels
 from globular.model import groups
 from globular.model.cells import CellLevel, CellTree, CenterCells
-from globular.model.groups import SECONDS_PER_MEMBER, group_by
+from globular.model.groups import SORTED_ALONE, group_by
 from globular.seam.among import Down, Probe
 from globular.seam.passes import Assign
-from globular.threads.how_many import WAKING, worth_waking
 from reference import assign as hard
 from reference import probe as probed
 
@@ -97,20 +96,20 @@ def test_down_finds_the_closest_child(form: str, D: int, offset: float, blocks: 
         assert found.n_changed == np.count_nonzero(before != shard.labels)
 
 
-ALONE = int(1.5**2 * WAKING / SECONDS_PER_MEMBER)
-"""Members up to which one thread sorts."""
-
-
-@pytest.mark.parametrize("n", [0, 5, ALONE - 1, ALONE + 1, 9 * ALONE + 3])
-@pytest.mark.parametrize("n_groups", [1, 700, 2 * ALONE])
-def test_groups_are_a_stable_sort_for_any_number_of_threads(n: int, n_groups: int) -> None:
+@pytest.mark.parametrize("n", [0, 5, SORTED_ALONE, SORTED_ALONE + 1, 3 * SORTED_ALONE])
+@pytest.mark.parametrize("n_groups", [1, 700, 2 * SORTED_ALONE])
+def test_groups_are_a_stable_sort_for_any_number_of_threads(
+    n: int, n_groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = []
+    monkeypatch.setattr(groups, "share_kernel", lambda call, *_, **__: shared.append(call()))
     labels = np.random.default_rng(n).integers(n_groups, size=n).astype(np.int32)
     expected = np.argsort(labels, kind="stable")
     for n_threads in (1, 2, 7):
         starts, order = group_by(labels, n_groups, n_threads)
         np.testing.assert_array_equal(order, expected)
         np.testing.assert_array_equal(np.diff(starts), np.bincount(labels, minlength=n_groups))
-    assert worth_waking(2, SECONDS_PER_MEMBER * n) == (2 if n > ALONE else 1)
+    assert bool(shared) == (n > SORTED_ALONE and 8 * n_groups <= n)
 
 
 def test_spans_of_a_sort_count_into_lines_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +121,7 @@ def test_spans_of_a_sort_count_into_lines_of_their_own(monkeypatch: pytest.Monke
         count_labels(queue, labels, counts)
 
     monkeypatch.setattr(groups.grouped, "count_labels", count)
-    group_by(np.zeros(9 * ALONE, dtype=np.int32), 3, 4)
+    group_by(np.zeros(2 * SORTED_ALONE, dtype=np.int32), 3, 4)
     assert len(seen[0]) > 1
     assert seen[0].strides[0] >= 3 * seen[0].itemsize + 128
 

@@ -73,10 +73,14 @@ def spare(rows: F64, weights: F64, centers: F64) -> SpareCenters:
     return SpareCenters(losses.astype(np.float64), float(weights @ closest), len(rows) * len(centers))
 
 
+def distances_in_halves(rows: F64, labels: NDArray[np.integer], firsts: F64, seconds: F64) -> F64:
+    """‖x − μ′‖² and ‖x − μ″‖², (2, n)."""
+    return np.stack([np.sum((rows - centers[labels]) ** 2, axis=1) for centers in (firsts, seconds)])
+
+
 def halve(rows: F64, weights: F64, labels: NDArray[np.integer], firsts: F64, seconds: F64) -> HardStatistics:
     """Sums of the rows closer to μ″ of their label than to μ′, and Σ w min(‖x − μ′‖², ‖x − μ″‖²)."""
-    to_first = np.sum((rows - firsts[labels]) ** 2, axis=1)
-    to_second = np.sum((rows - seconds[labels]) ** 2, axis=1)
+    to_first, to_second = distances_in_halves(rows, labels, firsts, seconds)
     votes = (weights * (to_second < to_first))[:, None] * (labels[:, None] == np.arange(len(firsts)))
     objective = float(weights @ np.minimum(to_first, to_second))
     return HardStatistics(votes.T @ rows, votes.sum(axis=0), objective, 0, 2 * len(rows))

@@ -53,6 +53,7 @@ def halve_clusters(
     seconds: Any,  # IN  (C, D) float64
     second_norms: Any,  # IN  (C,)
     offset: Any,  # IN  (D,) zeros
+    d2: Any,  # OUT (n,) squared distance to the closer of the two
     sums: Any,  # IN/OUT (C, D) Σ w x over the rows that are closer to the second
     counts: Any,  # IN/OUT (C,) Σ w over them
 ) -> float:
@@ -67,5 +68,6 @@ def halve_clusters(
         if second < first:
             counts[c] += weight
             add_row(rows, i, weight * scale, offset, sums, c)
-        objective += weight * min(first, second)
+        d2[i] = min(first, second)
+        objective += weight * d2[i]
     return objective

@@ -13,9 +13,10 @@ from globular.kernels.team import share_kernel
 from globular.model.statistics import F64
 from globular.threads import worth_waking
 
-SECONDS_PER_MEMBER = 6e-10
-"""A quarter of what each of the two kernels takes that sort on several threads: with what is between them, these are
-three calls for one."""
+SORTED_ALONE = 40_000
+"""Members up to which one thread sorts sooner: several of them need three calls for one."""
+SECONDS_PER_MEMBER = 5e-9
+"""Of both kernels by which several threads sort, about."""
 APART = 32
 """Numbers between what two spans count: threads that count into one line of the cache wait for each other."""
 
@@ -36,7 +37,7 @@ def group_by(
     starts = np.empty(n_groups + 1, dtype=np.int64)
     order: NDArray[np.integer] = np.empty(n, dtype=np.int32 if n < 2**31 else np.int64)
     n_spans = min(worth_waking(n_threads, SECONDS_PER_MEMBER * n), n // max(1, 4 * n_groups))
-    if n_spans < 2:
+    if n_spans < 2 or n <= SORTED_ALONE:
         grouped.group_by_label(labels, starts, order)
         return starts, order
     ends = np.empty((n_spans, n_groups + APART), dtype=order.dtype)

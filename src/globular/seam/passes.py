@@ -167,9 +167,11 @@ class Spare(Pass[SpareCenters]):
 class Halve(Pass[HardStatistics]):
     """Cut every cluster in two: rows that are closer to the second of their cluster than to its first, summed up.
 
-    The labels stay; the objective is that of both halves. Two distances a row.
+    The labels stay; the objective is that of both halves, and rows get their squared distance to the closer of the two
+    centres. Two distances a row.
     """
 
+    effect = Effect({"d2"}, reads={"labels"})
     firsts: F64
     seconds: F64
 

@@ -72,17 +72,18 @@ class Part:
         if not len(index):  # no row of a sample need be its
             D = rows.shape[1]
             return cls(index, weights, np.zeros(D), np.zeros((D, D)), 0.0, np.zeros(2), np.zeros(2))
-        mean, covariance = _moments(rows[index], weights)
+        mean, covariance, away = _moments(rows[index], weights)
         shares = weights / weights.sum()
         n = 1.0 / float((shares**2).sum())
-        return cls(index, weights, mean, covariance, n, *_oddness(rows[index] - mean, shares, n, covariance))
+        return cls(index, weights, mean, covariance, n, *_oddness(away, shares, n, covariance))
 
     def with_(self, other: Part, rows: F64) -> Part:
         """Both together."""
         index, place = np.unique(np.concatenate([self.index, other.index]), return_inverse=True)
         weights: F64 = np.bincount(place, np.concatenate([self.weights, other.weights])).astype(np.float64)
+        mean, covariance, _ = _moments(rows[index], weights)
         return Part(
-            index, weights, *_moments(rows[index], weights), self.n + other.n, self.chi_squared + other.chi_squared,
+            index, weights, mean, covariance, self.n + other.n, self.chi_squared + other.chi_squared,
             self.n_moments + other.n_moments,
         )  # fmt: skip
 
@@ -156,12 +157,12 @@ def _without_outliers(names: I64, shared: F64, smallest: float) -> I64:
     return names
 
 
-def _moments(rows: F64, weights: F64) -> tuple[F64, F64]:
-    """Mean and covariance."""
+def _moments(rows: F64, weights: F64) -> tuple[F64, F64, F64]:
+    """Mean and covariance, and how far the rows are from the mean."""
     total = float(weights.sum())
     mean = weights @ rows / total
     away = rows - mean
-    return mean, (away * weights[:, None]).T @ away / total
+    return mean, (away * weights[:, None]).T @ away / total, away
 
 
 def _oddness(away: F64, weights: F64, n: float, covariance: F64) -> tuple[F64, F64]:

@@ -19,7 +19,7 @@ from globular.model.few_rows import SEED_DISTANCES
 from globular.model.observations import Moments
 from globular.model.statistics import F64
 
-_ROWS, _ROWS_PER_MEAN = 20_000, 100
+_ROWS, _ROWS_PER_MEAN = 5_000, 100
 """Rows that k-means looks at, or as many a mean if that is more."""
 _STEPS, _STEADY = 10, 1e-4
 """Most steps of k-means, and the shift of the means, in units of the variance, that ends them."""

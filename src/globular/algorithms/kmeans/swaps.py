@@ -192,6 +192,8 @@ class _Swaps:
         C, self.promised = len(centers), 0.0
         if C < 3 or statistics.objective <= 0:
             return np.empty(0, dtype=np.intp)
+        if cells is None:
+            self._shard.run(Halve(centers, centers))  # a look at all centres leaves no distances behind
         nearest = nearest_others(centers) if cells is None else graph_by_cells(self._shard, centers, cells, 2)[:, 1]
         counts = statistics.counts
         losses = cost_of_joining(counts, centers, counts[nearest], centers[nearest])
@@ -234,7 +236,7 @@ def _try_splits(
     """
     C = len(centers)
     errors = shard.run(Total("errors", "labels", C))
-    masses = np.sort(rng.random(max(1, int(DRAWN * C)))) * statistics.objective
+    masses = np.sort(rng.random(max(1, int(DRAWN * C)))) * float(errors.sum())
     drawn = distinct(shard.locate(masses, "errors"))
     drawn = drawn[rng.permutation(len(drawn))]
     rows, labels = shard.take(drawn), shard.labels[drawn]

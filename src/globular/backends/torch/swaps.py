@@ -32,7 +32,8 @@ def halve(shard: TorchShard, work: Halve) -> HardStatistics:
     both = torch.cat([shard.tensor(work.firsts), shard.tensor(work.seconds)])
     labels = shard.label_tensor
     found = labels.clone()
-    _, tally = Aim(shard, both).decide((labels + n)[:, None], found, keep=True)
+    d2, tally = Aim(shard, both).decide((labels + n)[:, None], found, keep=True)
+    shard.d2_tensor.copy_(d2)
     second = torch.nonzero(found >= n)[:, 0]
     sums = sums_by(shard, labels[second], n, errors=False, rows=second)
     return HardStatistics(shard.give(sums[:, :-2]), shard.give(sums[:, -2]), float(tally[0]), 0, 2 * shard.n_rows)

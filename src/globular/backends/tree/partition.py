@@ -43,7 +43,7 @@ from globular.model.covariances import ScatterKind
 from globular.model.statistics import F64, I64
 from globular.threads import even_ranges, run_all
 
-NODES_AT_ONCE = 1 << 13
+NODES_AT_ONCE = 1 << 11
 """Nodes that one thread copies."""
 
 

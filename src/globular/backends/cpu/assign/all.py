@@ -26,7 +26,7 @@ from globular.seam.passes import Assign, Farthest
 from globular.threads import even_ranges, map_all, run_all, worth_waking
 
 ROWS_PER_SPAN = 1024
-"""Least rows of a span."""
+"""Least rows of a span, and eight times as many as clusters where it has sums of them."""
 SPANS = 256
 """Most spans, half as many where they have many sums: enough that 16 threads end at about the same time."""
 MANY_SUMS = 1 << 14
@@ -104,7 +104,8 @@ def _add_up(shard: CpuShard, settled: Settled, tally: Tally, afresh: bool) -> fl
 def _sweep(shard: CpuShard, settled: Settled, add_sums: bool, all_sums: bool, distances: bool) -> Tally:
     """All rows, on all threads."""
     n, (C, D) = shard.n_rows, settled.sums.shape
-    rows_per_span = max(ROWS_PER_SPAN, 8 * C, -(-n // (SPANS if C * D <= MANY_SUMS else SPANS // 2)))
+    most_spans = SPANS // 2 if add_sums and C * D > MANY_SUMS else SPANS
+    rows_per_span = max(ROWS_PER_SPAN, 8 * C if add_sums else 1, -(-n // most_spans))
     n_spans = -(-n // rows_per_span)
     tally = Tally(
         *settled.span_sums(n_spans if add_sums else 0),

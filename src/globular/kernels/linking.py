@@ -89,11 +89,13 @@ class KernelCompiler(QuickCompiler):
         super().__init__(typing, target, library, args, return_type, flags, variables)
         self.state.targetctx._internal_codegen = _level_codegen() or self.state.targetctx._internal_codegen
 
+    library = _KernelLibrary if OPTIMISES_ONCE else JITCodeLibrary
+    """Where its code goes."""
+
     def compile_extra(self, function: Any) -> Any:
         self.state.flags.noalias = function.__module__.startswith(f"{PACKAGE}.")
-        if OPTIMISES_ONCE:
-            self.state.library = _KernelLibrary(self.state.targetctx.codegen(), function.__qualname__)
-            self.state.library.enable_object_caching()
+        self.state.library = self.library(self.state.targetctx.codegen(), function.__qualname__)
+        self.state.library.enable_object_caching()
         return super().compile_extra(function)
 
 
@@ -104,8 +106,7 @@ class _LinkedLowering(NativeLowering):
     _name = "linked_lowering"
 
     def run_pass(self, state: Any) -> bool:
-        state.library = library = _LinkedLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
-        state.flags.no_compile = True
+        library, state.flags.no_compile = state.library, True
         super().run_pass(state)
         lowered = state["cr"]
         described = lowered.fndesc
@@ -119,6 +120,8 @@ class _LinkedLowering(NativeLowering):
 
 class CalleeCompiler(KernelCompiler):
     """Compiles what other kernels call, as far as linking needs."""
+
+    library = _LinkedLibrary
 
     def define_pipelines(self) -> Any:
         pipelines = super().define_pipelines()

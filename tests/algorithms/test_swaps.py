@@ -19,7 +19,7 @@ from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.model.history import ITERATIONS, SWAPS
 from globular.seam.among import Probe
-from globular.seam.passes import Assign, Halve
+from globular.seam.passes import Assign
 from reference import assign as hard
 
 ALL_SWAPS = ProbingOptions(min_gain=0.0)
@@ -159,14 +159,7 @@ def test_what_a_split_gains_is_what_it_lowers_the_objective_by() -> None:
         centers = np.array([X[labels == c].mean(axis=0) for c in range(6)])
         statistics = shard.run(Assign(centers, Probe(draw_cells(shard, centers, np.random.default_rng(0)), 6)))
     np.testing.assert_array_equal(shard.labels, labels)
-    other = CpuShard(X)
-    other.labels[:] = labels
-    other.run(Halve(centers, centers))
-    kept = swaps._try_splits(other, centers, statistics, np.random.default_rng(1), keeps_labels=True)
-    np.testing.assert_array_equal(other.labels, labels)
-    splits = swaps._try_splits(shard, centers, statistics, np.random.default_rng(1), keeps_labels=False)
-    np.testing.assert_array_equal(kept.owners, splits.owners)
-    np.testing.assert_allclose(kept.gains, splits.gains, rtol=1e-9, atol=1e-9)
+    splits = swaps._try_splits(shard, centers, statistics, np.random.default_rng(1))
     parts = shard.labels
 
     def error(named: Any) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -256,11 +256,12 @@ def spare(p: Problem, shard: Any, before: State, after: State, found: Any) -> No
     alike(shard.take(p.everyone, "errors"), p.w * d2.seed_distances(p.rows, p.w, p.centers).d2, 1e-4)
 
 
-def halves(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+def halves(p: Problem, shard: Any, before: State, after: State, found: Any, *, named: bool = False) -> None:
     labels = hard.closest_centers(p.rows, p.former)
     alike(found, hard.halve(p.rows, p.w, labels, p.former, p.centers))
-    squared = hard.distances_in_halves(p.rows, labels, p.former, p.centers).min(axis=0)
-    alike(shard.take(p.everyone, "errors"), p.w * squared)
+    squared = hard.distances_in_halves(p.rows, labels, p.former, p.centers)
+    alike(shard.take(p.everyone, "errors"), p.w * squared.min(axis=0))
+    np.testing.assert_array_equal(after["labels"], labels + C * (named & (squared[1] < squared[0])))
 
 
 def seeds(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
@@ -480,6 +481,8 @@ CASES = [
         found, hard.farthest(p.rows, p.w, p.centers, b["labels"], 7))),
     Case("spare", lambda p: Spare(p.centers), spare),
     Case("halve", lambda p: Halve(p.former, p.centers), halves),
+    Case("halve by name", lambda p: Halve(p.former, p.centers, np.arange(C, 2 * C, dtype=np.int32)),
+         partial(halves, named=True)),
     Case("add seeds", lambda p: AddSeeds(p.centers, C), seeds, lambda p: [AddSeeds(p.former)]),
     Case("try seeds", lambda p: TrySeeds(p.centers[:4]), says(lambda p: d2.trial_potentials(
         p.rows, p.w, d2.seed_distances(p.rows, p.w, p.former).d2, p.centers[:4])), lambda p: [AddSeeds(p.former)]),

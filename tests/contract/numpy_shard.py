@@ -209,8 +209,12 @@ def answer(shard: NumpyShard, work: answers.Answer) -> list[Any]:
 
 @NumpyShard.implements(passes.Halve)
 def halve(shard: NumpyShard, work: passes.Halve) -> statistics.HardStatistics:
-    shard.squared_distances[:] = hard.distances_in_halves(shard.x, shard.labels, work.firsts, work.seconds).min(axis=0)
-    return hard.halve(shard.x, shard.w, shard.labels, work.firsts, work.seconds)
+    found = hard.halve(shard.x, shard.w, shard.labels, work.firsts, work.seconds)
+    squared = hard.distances_in_halves(shard.x, shard.labels, work.firsts, work.seconds)
+    shard.squared_distances[:] = squared.min(axis=0)
+    if work.names is not None:
+        shard.labels[:] = np.where(squared[1] < squared[0], work.names[shard.labels], shard.labels)
+    return found
 
 
 def simple(kind: Any, function: Any) -> None:

@@ -47,7 +47,8 @@ def halve_clusters(
     rows: Any,  # IN
     scales: Any,  # IN  (n,) or empty
     weights: Any,  # IN  (n,) or empty
-    labels: Any,  # IN  (n,)
+    names: Any,  # IN  (C,) or empty: labels of those that are closer to the second
+    labels: Any,  # IN/OUT (n,)
     firsts: Any,  # IN  (C, D) float64
     first_norms: Any,  # IN  (C,)
     seconds: Any,  # IN  (C, D) float64
@@ -68,6 +69,8 @@ def halve_clusters(
         if second < first:
             counts[c] += weight
             add_row(rows, i, weight * scale, offset, sums, c)
+            if names.shape[0]:
+                labels[i] = names[c]
         d2[i] = min(first, second)
         objective += weight * d2[i]
     return objective

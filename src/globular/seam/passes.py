@@ -167,13 +167,17 @@ class Spare(Pass[SpareCenters]):
 class Halve(Pass[HardStatistics]):
     """Cut every cluster in two: rows that are closer to the second of their cluster than to its first, summed up.
 
-    The labels stay; the objective is that of both halves, and rows get their squared distance to the closer of the two
-    centres. Two distances a row.
+    The rows summed up get the label names[c] in the place of c, if there are names. The objective is that of both
+    halves, and all rows get their squared distance to the closer of the two centres. Two distances a row.
     """
 
-    effect = Effect({"d2"}, reads={"labels"})
     firsts: F64
     seconds: F64
+    names: Labels | None = None
+
+    @property
+    def effect(self) -> Effect:
+        return Effect({"d2"}, reads={"labels"}) if self.names is None else Effect({"labels", "d2"})
 
 
 # --- seeds -----------------------------------------------------------------------------------------------------------

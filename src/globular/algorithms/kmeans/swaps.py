@@ -38,9 +38,8 @@ from globular.algorithms.steps import Step, after, mapped, numbered_from
 from globular.model.cells import CenterCells
 from globular.model.draws import matched_swaps
 from globular.model.history import SWAPS
-from globular.model.search import Search
 from globular.model.statistics import F64, HardStatistics
-from globular.seam.among import Neighbors, Probe
+from globular.seam.among import Probe
 from globular.seam.passes import Assign, Halve, Index, Labels, Relabel, Total
 from globular.seam.shard import Shard
 
@@ -185,10 +184,7 @@ class _Swaps:
         """The last round's swaps that trusted Zador's law, and the gains it promised."""
 
     def make(self, centers: F64, cells: CenterCells | None, statistics: HardStatistics) -> Index:
-        """Swap in place and rename the labels of the clusters that are given up; returns which.
-
-        Without cells the next round looks at all centres, and labels need not be renamed.
-        """
+        """Swap in place and rename the labels of the clusters that are given up; returns which."""
         C, self.promised = len(centers), 0.0
         if C < 3 or statistics.objective <= 0:
             return np.empty(0, dtype=np.intp)
@@ -199,7 +195,7 @@ class _Swaps:
         losses = cost_of_joining(counts, centers, counts[nearest], centers[nearest])
         self._zador_trust = np.append(self._zador_trust, losses[self._newcomers] / self._expected)
         trust = min(1.0, float(np.median(self._zador_trust)))
-        splits = _try_splits(self._shard, centers, statistics, self._rng, keeps_labels=cells is None)
+        splits = _try_splits(self._shard, centers, statistics, self._rng)
         self.n_distances += splits.n_distances
         gains = np.maximum(splits.gains, trust * splits.zador_gains)
         names, seats = matched_swaps(losses, nearest, gains, splits.owners, SAFETY)
@@ -210,9 +206,7 @@ class _Swaps:
         centers[seats[taken]] = splits.centers[taken]
         trusting = taken[gains[taken] > by_cut[taken]]
         self._newcomers, self._expected = seats[trusting].astype(np.intp), by_law[trusting]
-        if cells is not None:
-            new_names = np.where(seats < 0, names[np.asarray(splits.owners)], seats)
-            self._shard.run(Relabel(np.concatenate([names, new_names])))
+        self._shard.run(Relabel(np.concatenate([names, np.where(seats < 0, names[np.asarray(splits.owners)], seats)])))
         return np.flatnonzero(names != np.arange(C))
 
 
@@ -227,13 +221,8 @@ class _Splits:
     n_distances: int
 
 
-def _try_splits(
-    shard: Shard, centers: F64, statistics: HardStatistics, rng: np.random.Generator, *, keeps_labels: bool
-) -> _Splits:
-    """Second centres for clusters drawn by their error.
-
-    Unless it `keeps_labels`, the rows they would win are labelled C, C + 1, … after it.
-    """
+def _try_splits(shard: Shard, centers: F64, statistics: HardStatistics, rng: np.random.Generator) -> _Splits:
+    """Second centres for clusters drawn by their error. The rows they would win are labelled C, C + 1, … after it."""
     C = len(centers)
     errors = shard.run(Total("errors", "labels", C))
     masses = np.sort(rng.random(max(1, int(DRAWN * C)))) * float(errors.sum())
@@ -242,17 +231,10 @@ def _try_splits(
     rows, labels = shard.take(drawn), shard.labels[drawn]
     share = _share_of_a_second_center(rows - centers[labels])
     owners, first = np.unique(labels, return_index=True)
-    if keeps_labels:
-        seconds = centers.copy()
-        seconds[owners] = rows[first]
-        won = shard.run(Halve(centers, seconds))
-        sums, counts = won.sums[owners], won.counts[owners]
-    else:
-        graph = np.repeat(np.arange(C + len(owners), dtype=np.int32)[:, None], 2, axis=1)
-        graph[owners, 1] = np.arange(C, C + len(owners))
-        search = Search(n_candidates=1, n_random=0, seed=0, estimate=False)
-        won = shard.run(Assign(np.concatenate([centers, rows[first]]), Neighbors(graph, search), "moves"))
-        sums, counts = won.sums[C:], won.counts[C:]
+    seconds, names = centers.copy(), np.arange(C, dtype=np.int32)
+    seconds[owners], names[owners] = rows[first], np.arange(C, C + len(owners))
+    won = shard.run(Halve(centers, seconds, names))
+    sums, counts = won.sums[owners], won.counts[owners]
     left = statistics.counts[owners] - counts
     left[left < _ROUNDING * statistics.counts[owners]] = 0.0  # all was won: what is left of it is rounding
     means = sums / np.maximum(counts, 1e-300)[:, None]

@@ -14,6 +14,7 @@ from globular.seam.passes import Halve, Spare
 from globular.threads import even_ranges, map_all, ordered_map
 
 ROWS_PER_BLOCK = 16384
+NO_NAMES = np.empty(0, dtype=np.int32)
 
 
 @CpuShard.implements(Spare)
@@ -41,12 +42,13 @@ def spare(shard: CpuShard, work: Spare) -> SpareCenters:
 @CpuShard.implements(Halve)
 def halve(shard: CpuShard, work: Halve) -> HardStatistics:
     norms = [np.einsum("ij,ij->i", centers, centers) for centers in (work.firsts, work.seconds)]
+    names = NO_NAMES if work.names is None else np.ascontiguousarray(work.names, dtype=np.int32)
     shape, origin, d2 = work.firsts.shape, np.zeros(shard.n_columns), shard.squared_distances
 
     def cut(span: tuple[int, int]) -> HardStatistics:
         part, sums, counts = slice(*span), np.zeros(shape), np.zeros(shape[0])
         objective = kernels.halve_clusters(
-            shard.rows.kernel_rows(*span), shard.scales[part], shard.weights[part], shard.labels[part],
+            shard.rows.kernel_rows(*span), shard.scales[part], shard.weights[part], names, shard.labels[part],
             work.firsts, norms[0], work.seconds, norms[1], origin, d2[part], sums, counts,
         )  # fmt: skip
         return HardStatistics(sums, counts, objective, 0, 2 * (span[1] - span[0]))

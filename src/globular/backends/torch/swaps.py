@@ -35,7 +35,10 @@ def halve(shard: TorchShard, work: Halve) -> HardStatistics:
     d2, tally = Aim(shard, both).decide((labels + n)[:, None], found, keep=True)
     shard.d2_tensor.copy_(d2)
     second = torch.nonzero(found >= n)[:, 0]
-    sums = sums_by(shard, labels[second], n, errors=False, rows=second)
+    owners = labels[second]
+    sums = sums_by(shard, owners, n, errors=False, rows=second)
+    if work.names is not None:
+        labels[second] = shard.tensor(work.names, torch.int32)[owners]
     return HardStatistics(shard.give(sums[:, :-2]), shard.give(sums[:, -2]), float(tally[0]), 0, 2 * shard.n_rows)
 
 

@@ -53,7 +53,8 @@ def code_of(dispatcher: Any) -> str:
 @pytest.mark.parametrize("is_known", [True, False])
 def test_it_makes_the_code_that_numba_makes(is_known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quick, "IS_KNOWN", is_known)
-    monkeypatch.setattr(linking, "OPTIMISES_ONCE", False)  # LLVM goes over it as often as for numba
+    # LLVM goes over it as often as for numba
+    monkeypatch.setattr(linking.KernelCompiler, "library", linking.JITCodeLibrary)
     random = np.random.default_rng(0)
     x, y = random.normal(size=(20, 5)), random.normal(size=5)
     fast, slow = kernel(farthest), numba.njit(farthest, **COMPILED, _nrt=False)

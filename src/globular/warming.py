@@ -46,9 +46,9 @@ FITS: list[Any] = [
     GaussianMixture(8, max_iter=5),
     GaussianMixture(8, covariance_type="diag", max_iter=5),
     VariationalGaussianMixture(600, max_iter=5),
-    ChunkyGaussianMixture(8, max_iter=5),
+    ChunkyGaussianMixture(8),
     LowRankGaussianMixture(100, 2, max_iter=5),
-    InfiniteGaussianMixture(max_iter=5),
+    InfiniteGaussianMixture(),
     VonMisesFisherMixture(8, max_iter=5),
 ]
 """The fits that make the kernels of the models."""

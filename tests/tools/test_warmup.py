@@ -31,6 +31,29 @@ def test_a_model_that_was_warmed_up_compiles_nothing() -> None:
     assert "compiling" not in done.stderr
 
 
+WHOLE_FIT = """
+import sys
+import numpy as np
+import globular
+X = np.random.default_rng(1).normal(size=(20_000, 8)) + 9 * np.random.default_rng(2).integers(0, 5, (20_000, 1))
+model = getattr(globular, sys.argv[1])(random_state=1)
+model.fit(X.astype(np.float32)).predict(X.astype(np.float32))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", warming.MODELS)
+def test_a_whole_fit_compiles_nothing_after_the_short_ones_of_a_warm_up(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """To its last iteration: infinite mixtures need their largest kernels after many."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    warming._in_a_process((name, "float32"))
+    command = [sys.executable, "-W", "ignore", "-c", WHOLE_FIT, name]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "compiling" not in done.stderr
+
+
 def test_the_command_prepares_what_it_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -189,7 +189,8 @@ class _Swaps:
         if C < 3 or statistics.objective <= 0:
             return np.empty(0, dtype=np.intp)
         if cells is None:
-            self._shard.run(Halve(centers, centers))  # a look at all centres leaves no distances behind
+            # a look at all centres leaves no distances behind
+            self.n_distances += self._shard.run(Halve(centers, centers)).n_distances
         nearest = nearest_others(centers) if cells is None else graph_by_cells(self._shard, centers, cells, 2)[:, 1]
         counts = statistics.counts
         losses = cost_of_joining(counts, centers, counts[nearest], centers[nearest])

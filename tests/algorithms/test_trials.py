@@ -113,7 +113,7 @@ def test_parts_of_many_clusters_begin_where_they_are_a_third_of_the_rows(n_rows:
     assert len(parts) == (n_rows >= 3 * 64 * 100)
 
 
-def testnearest_others_are_those_of_brute_force() -> None:
+def test_nearest_others_are_those_of_brute_force() -> None:
     centers = np.random.default_rng(0).normal(size=(50, 7))
     squared = hard.squared_distances(centers, centers)
     np.fill_diagonal(squared, np.inf)

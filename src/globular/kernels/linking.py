@@ -83,14 +83,14 @@ class KernelCompiler(QuickCompiler):
     what a kernel writes may be reached by one of its arguments only (`tests/passes/test_addresses.py`).
     """
 
+    library = _KernelLibrary if OPTIMISES_ONCE else JITCodeLibrary
+    """Where its code goes."""
+
     def __init__(
         self, typing: Any, target: Any, library: Any, args: Any, return_type: Any, flags: Any, variables: Any
     ) -> None:
         super().__init__(typing, target, library, args, return_type, flags, variables)
         self.state.targetctx._internal_codegen = _level_codegen() or self.state.targetctx._internal_codegen
-
-    library = _KernelLibrary if OPTIMISES_ONCE else JITCodeLibrary
-    """Where its code goes."""
 
     def compile_extra(self, function: Any) -> Any:
         self.state.flags.noalias = function.__module__.startswith(f"{PACKAGE}.")

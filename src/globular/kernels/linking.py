@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from llvmlite.binding import Linkage
 from numba import _dynfunc, types, version_info  # type: ignore[attr-defined]
 from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 from numba.core.compiler import Compiler
@@ -55,13 +56,18 @@ class _KernelLibrary(JITCodeLibrary):
 
     Numba has LLVM go over it by itself before, and over the whole twice, to find references to be counted in pairs;
     kernels count none. (What kernels call needs to be gone over by itself: short loops are up to a quarter slower when
-    they are inlined first.)
+    they are inlined first.) And it does not tell LLVM that nobody else calls these functions: what is called at one
+    place can be inlined, and nobody has to hand on what nobody reads. Arrays are seven arguments each and tuples have
+    dozens of them, so that this was half of the machine code.
     """
 
     def _optimize_functions(self, module: Any) -> None:
         module.data_layout = self._codegen._data_layout
 
     def _optimize_final_module(self) -> None:
+        for function in self._final_module.functions:
+            if not function.is_declaration and function.linkage is Linkage.linkonce_odr:
+                function.linkage = "internal"
         passes, options = self._codegen._module_pass_manager()
         passes.run(self._final_module, options)
 

@@ -3,8 +3,9 @@
 More than half of the time that a kernel takes to compile is numba's own, in Python. Most of it is needed. What is not:
 reports and checks between its passes, passes that look for what is not there, where variables live and die, which only
 matters for those that are counted, types of the same operation on the same types found again at every place and in
-every round, searches for ways to see arrays as arrays, and colours for messages that nobody reads. All of this reaches
-into numba, so a version that was not tried compiles as it does by itself.
+every round, searches for ways to see arrays as arrays, searches for declarations where no module is new, and colours
+for messages that nobody reads. All of this reaches into numba, so a version that was not tried compiles as it does by
+itself.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import contextlib
 import copy
 import functools
 import gc
+import sys
 from collections.abc import Iterator
-from types import CodeType
-from typing import Any
+from types import CodeType, ModuleType
+from typing import Any, ClassVar
 
 from numba import types, version_info
 from numba.core import errors, postproc
@@ -91,9 +93,37 @@ def _is_of_numba(function: Any) -> bool:
 
 
 class _QuickTyping(Context):
-    """Numba's typing, which remembers what a function of numba returns for given types."""
+    """Numba's typing with a memory: of attributes, of modules and functions, and of what functions of numba return."""
 
-    _known: dict[Any, tuple[Any, Any, Any]]
+    _of_numba: Context
+    _known: dict[Any, Any]
+    """What was found, with what was asked for: the key has its address, which nobody else may get."""
+    _n_modules: int
+    """Of Python, when it looked for declarations last."""
+
+    def refresh(self) -> None:
+        """Look for new declarations: these come with modules."""
+        if self._n_modules != len(sys.modules):
+            self._of_numba.refresh()
+            self._n_modules = len(sys.modules)
+
+    def resolve_value_type(self, val: Any) -> Any:
+        """Of a constant; numbers are typed each time."""
+        if id(val) in self._known:
+            return self._known[id(val)][1]
+        found = super().resolve_value_type(val)
+        if callable(val) or isinstance(val, ModuleType):
+            self._known[id(val)] = val, found
+        return found
+
+    def resolve_getattr(self, typ: Any, attr: str) -> Any:
+        """Of an attribute; methods are looked up each time."""
+        if (id(typ), attr) in self._known:
+            return self._known[id(typ), attr][1]
+        found = super().resolve_getattr(typ, attr)
+        if not isinstance(found, types.Callable | None):
+            self._known[id(typ), attr] = typ, found
+        return found
 
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
         function: Any = func if type(func) is types.Function else self._lookup_global(func)
@@ -117,7 +147,7 @@ def _quick(typing: Any) -> Any:
     if type(typing) is not Context:
         return typing
     quick: Any = copy.copy(typing)
-    quick.__class__, quick._known = _QuickTyping, {}
+    quick.__class__, quick._of_numba, quick._known, quick._n_modules = _QuickTyping, typing, {}, 0
     return quick
 
 
@@ -138,10 +168,18 @@ class _Unoptimised:
 class _QuickContext(CPUContext):
     """Numba's target, which knows that arrays are arrays: numba looks everywhere for a way to turn them into some."""
 
+    _sizes: ClassVar[dict[Any, int]] = {}
+
     def get_function(self, fn: Any, sig: Any, _firstcall: bool = True) -> Any:
         if fn == "__array__" and isinstance(sig.args[0], types.Array):
             raise NotImplementedError
         return super().get_function(fn, sig, _firstcall)
+
+    def get_abi_sizeof(self, ty: Any) -> Any:
+        """Of a type; numba has LLVM read a program for each."""
+        if ty not in self._sizes:
+            self._sizes[ty] = super().get_abi_sizeof(ty)
+        return self._sizes[ty]
 
     roles: list[str]
     """How the parameters of the function are annotated."""
@@ -158,10 +196,9 @@ class QuickCompiler(Compiler):
     def __init__(
         self, typing: Any, target: Any, library: Any, args: Any, return_type: Any, flags: Any, variables: Any
     ) -> None:
-        options = _QuickFlags(flags) if IS_KNOWN else flags
-        super().__init__(typing, target, library, args, return_type, options, variables)
         if IS_KNOWN:
-            self.state.typingctx = _quick(typing)
+            typing, flags = _quick(typing), _QuickFlags(flags)
+        super().__init__(typing, target, library, args, return_type, flags, variables)
         if IS_KNOWN and type(self.state.targetctx) is CPUContext:  # a copy for this function alone
             self.state.targetctx.__class__ = _QuickContext
 

@@ -1,6 +1,7 @@
 """Rows that components draw from those that are theirs, out of pairs (row, component): counted first, then listed.
 
-Every span of rows counts what it will list, so that it knows where to write whatever thread takes it.
+Each kernel is called twice. First there is no room for what it finds, and every span of rows counts; then spans know
+where to write, whatever thread takes them.
 """
 
 from __future__ import annotations
@@ -36,79 +37,42 @@ def is_claimed(draw: Any, row: int, component: int, share: float) -> bool:
 
 
 @kernel
-def count_drawn(
+def find_drawn(
     queue: Queue,  # IN/OUT spans not taken yet
     rows_per_span: int,  # IN
     pairs: Any,  # IN  a `kernels.pairs.PairList`
     draw: Any,  # IN
-    sizes: Any,  # OUT (spans, 2) rows that may be drawn, and their pairs
+    places: Any,  # IN/OUT (spans, 2) where the rows that may be drawn go, and their pairs; then where they end
+    found: Any,  # OUT pairs of these rows, but for the first start; or empty
 ) -> None:
     """O(pairs)."""
     n = pairs.numbers.shape[0]
     span = take_number(queue)
     while span * rows_per_span < n:
-        sizes[span] = 0
+        at, place = places[span, 0], places[span, 1]
         for r in range(span * rows_per_span, min(n, (span + 1) * rows_per_span)):
             if is_drawn(draw, pairs, r):
-                sizes[span, 0] += 1
-                sizes[span, 1] += pairs.starts[r + 1] - pairs.starts[r]
-        span = take_number(queue)
-
-
-@kernel
-def list_drawn(
-    queue: Queue,  # IN/OUT spans not taken yet
-    rows_per_span: int,  # IN
-    pairs: Any,  # IN
-    draw: Any,  # IN
-    before: Any,  # IN  (spans, 2) rows and pairs of the spans before
-    found: Any,  # OUT pairs of the rows that may be drawn, but for the first start
-) -> None:
-    """O(pairs)."""
-    n = pairs.numbers.shape[0]
-    span = take_number(queue)
-    while span * rows_per_span < n:
-        at, place = before[span, 0], before[span, 1]
-        for r in range(span * rows_per_span, min(n, (span + 1) * rows_per_span)):
-            if is_drawn(draw, pairs, r):
-                for p in range(pairs.starts[r], pairs.starts[r + 1]):
-                    found.components[place] = pairs.components[p]
-                    place += 1
-                found.numbers[at], found.starts[at + 1] = pairs.numbers[r], place
+                begin, size = pairs.starts[r], pairs.starts[r + 1] - pairs.starts[r]
+                if found.numbers.shape[0]:
+                    for k in range(size):
+                        found.components[place + k] = pairs.components[begin + k]
+                    found.numbers[at], found.starts[at + 1] = pairs.numbers[r], place + size
                 at += 1
+                place += size
+        places[span, 0], places[span, 1] = at, place
         span = take_number(queue)
 
 
 @kernel
-def count_claims(
+def find_claims(
     queue: Queue,  # IN/OUT spans not taken yet
     rows_per_span: int,  # IN
     pairs: Any,  # IN
     q: Any,  # IN  (P,) responsibilities
     draw: Any,  # IN
-    sizes: Any,  # OUT (spans, C) rows that each component draws
-) -> None:
-    """O(pairs)."""
-    n = pairs.numbers.shape[0]
-    span = take_number(queue)
-    while span * rows_per_span < n:
-        sizes[span] = 0
-        for r in range(span * rows_per_span, min(n, (span + 1) * rows_per_span)):
-            for p in range(pairs.starts[r], pairs.starts[r + 1]):
-                sizes[span, pairs.components[p]] += is_claimed(draw, pairs.numbers[r], pairs.components[p], q[p])
-        span = take_number(queue)
-
-
-@kernel
-def list_claims(
-    queue: Queue,  # IN/OUT spans not taken yet
-    rows_per_span: int,  # IN
-    pairs: Any,  # IN
-    q: Any,  # IN  (P,)
-    draw: Any,  # IN
     weights: Any,  # IN  (N,) or empty
-    places: Any,  # IN/OUT (spans, C) where what each component draws goes
-    owners: Any,  # OUT (claims,) rows, ascending within a component
+    places: Any,  # IN/OUT (spans, C) where what each component draws goes; then where it ends
+    owners: Any,  # OUT (claims,) rows, ascending within a component; or empty
     shares: Any,  # OUT (claims,) w q, divided by the rate
 ) -> None:
     """O(pairs)."""
@@ -120,7 +84,8 @@ def list_claims(
             for p in range(pairs.starts[r], pairs.starts[r + 1]):
                 c = pairs.components[p]
                 if is_claimed(draw, row, c, q[p]):
-                    owners[places[span, c]] = row
-                    shares[places[span, c]] = q[p] * weight_of(weights, row) / draw.rates[c]
+                    if owners.shape[0]:
+                        owners[places[span, c]] = row
+                        shares[places[span, c]] = q[p] * weight_of(weights, row) / draw.rates[c]
                     places[span, c] += 1
         span = take_number(queue)

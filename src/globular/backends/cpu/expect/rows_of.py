@@ -65,13 +65,17 @@ def _claim_pairs(shard: CpuShard, pairs: Pairs, work: RowsOf) -> list[Claim]:
     pairs = _drawn_pairs(pairs, draw, shard.n_threads)
     q, sizes = np.empty(len(pairs)), _new_sizes(pairs, len(rates))
     pairs.e_step(shard, work.mixture, q)
-    _on_spans(kernels.count_claims, pairs, shard.n_threads, q, draw, sizes)
+
+    def find(places: I64, n_claims: int) -> tuple[I64, F64]:
+        owners, weights = np.empty(n_claims, dtype=np.int64), np.empty(n_claims)
+        given = q, draw, read_only(shard.weights), places, owners, weights
+        _on_spans(kernels.find_claims, pairs, shard.n_threads, *given)
+        return owners, weights
+
+    find(sizes, 0)
     before = starts_of(sizes.T.ravel())  # what a component draws of all spans lies together
     places, bounds = before[:-1].reshape(sizes.shape[::-1]).T.copy(), before[:: len(sizes)]
-    owners, weights = np.empty(before[-1], dtype=np.int64), np.empty(before[-1])
-    _on_spans(
-        kernels.list_claims, pairs, shard.n_threads, q, draw, read_only(shard.weights), places, owners, weights
-    )  # fmt: skip
+    owners, weights = find(places, before[-1])
     rows = shard.take(owners)
     held = (slice(bounds[component], bounds[component + 1]) for component in work.components)
     return [Claim(rows[those], weights[those]) for those in held]
@@ -93,12 +97,16 @@ def _drawn(shard: CpuShard, work: RowsOf) -> F64:
 
 def _drawn_pairs(pairs: Pairs, draw: kernels.Draw, n_threads: int) -> Pairs:
     """Those of rows that one of their components may draw."""
+
+    def find(places: I64, n_rows: int, n_pairs: int) -> Pairs:
+        found = Pairs.empty(n_rows, n_pairs)
+        _on_spans(kernels.find_drawn, pairs, n_threads, draw, places, found.listed)
+        return found
+
     sizes = _new_sizes(pairs, 2)
-    _on_spans(kernels.count_drawn, pairs, n_threads, draw, sizes)
+    find(sizes, 0, 0)
     before = starts_of(sizes)
-    found = Pairs.empty(*before[-1])
-    _on_spans(kernels.list_drawn, pairs, n_threads, draw, before, found.listed)
-    return found
+    return find(before, *before[-1].tolist())
 
 
 def _new_sizes(pairs: Pairs, n_numbers: int) -> I64:

@@ -42,7 +42,7 @@ from globular.model.dirichlet import InfiniteMixture
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.observations import Moments
 from globular.model.search import Search
-from globular.model.statistics import Claim, SoftStatistics
+from globular.model.statistics import Claims, SoftStatistics
 from globular.model.sticks import StickPrior
 from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
@@ -283,7 +283,7 @@ def test_what_components_draw_depends_neither_on_spans_nor_on_threads(
     mixture = isotropic_mixture(rows[:8], 1.5, "full")
     work = RowsOf(mixture, np.array([5, 0]), np.array(rates), 0, remembered=True)
 
-    def claims(n_threads: int) -> list[Claim]:
+    def claims(n_threads: int) -> Claims:
         shard = CpuShard(rows, weights, n_threads=n_threads)
         shard.run(Expect(mixture, Remembered(renew=True)))
         return shard.run(work)

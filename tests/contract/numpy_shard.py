@@ -141,13 +141,14 @@ def scatter_within(shard: NumpyShard, work: mixture_passes.ScatterWithin) -> Any
 
 
 @NumpyShard.implements(mixture_passes.RowsOf)
-def rows_of(shard: NumpyShard, work: mixture_passes.RowsOf) -> list[statistics.Claim]:
+def rows_of(shard: NumpyShard, work: mixture_passes.RowsOf) -> statistics.Claims:
     joint = log_joint(shard, work.mixture)
     q = np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))[:, work.components]
     drawn = np.random.Generator(np.random.PCG64([work.seed, 0]).advance(shard.first_row)).random(shard.n_rows)
     chosen = (q > 1e-4) & (shard.w > 0)[:, None] & (drawn[:, None] < work.rates)
-    claims = zip(chosen.T, q.T / work.rates[:, None], strict=True)
-    return [statistics.Claim(shard.x[rows], (shard.w * share)[rows]) for rows, share in claims]
+    which, rows = np.nonzero(chosen.T)
+    weights = (shard.w[:, None] * q / work.rates)[rows, which]
+    return statistics.Claims(shard.x[rows], weights, np.append(0, np.cumsum(chosen.sum(axis=0))))
 
 
 @NumpyShard.implements(mixture_passes.LabelByDensity)

@@ -6,9 +6,10 @@ Arrays are float64 whatever the rows are. `n_distances` counts data-to-cluster d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
+from itertools import pairwise
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -241,10 +242,26 @@ class Claim:
     weights: F64
     """w q(component), (m,)."""
 
+
+@dataclass(slots=True)
+class Claims:
+    """The same of several components, one behind the other."""
+
+    rows: F64
+    weights: F64
+    starts: I64
+    """What the i-th of them has is starts[i] … starts[i + 1] − 1."""
+
+    def __iter__(self) -> Iterator[Claim]:
+        for first, end in pairwise(self.starts.tolist()):
+            yield Claim(self.rows[first:end], self.weights[first:end])
+
     @classmethod
-    def join(cls, parts: list[Claim]) -> Claim:
-        """All parts in order."""
-        return joined(parts)
+    def join(cls, parts: Sequence[Claims]) -> Claims:
+        """Of every component all parts in order."""
+        claims = [joined(of) for of in zip(*parts, strict=True)]
+        whole, starts = joined(claims), sum(part.starts for part in parts)
+        return cls(whole.rows, whole.weights, np.asarray(starts))
 
 
 @dataclass(frozen=True, slots=True)

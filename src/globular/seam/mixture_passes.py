@@ -8,7 +8,7 @@ from globular.model.chunks import Chunks
 from globular.model.exponential import ExponentialMixture, LinearMixture, LinearStatistics, Surveyed
 from globular.model.gaussian import GaussianParameters
 from globular.model.low_rank import LowRankParameters, LowRankStatistics
-from globular.model.statistics import F64, I64, Claim, SoftStatistics, WithinStatistics
+from globular.model.statistics import F64, I64, Claims, SoftStatistics, WithinStatistics
 from globular.seam.among import ALL, All, Neighbors, Probe, Remembered, SoftAmong
 from globular.seam.passes import HERE, NO_EFFECT, Change, Effect, Index, Pass
 
@@ -120,7 +120,7 @@ class ExpectWithin(Pass[WithinStatistics]):
 
 
 @dataclass(frozen=True, eq=False)
-class RowsOf(Pass[list[Claim]]):
+class RowsOf(Pass[Claims]):
     """Copies of the rows that these components are responsible for, weighted by w·q; one distance a row and component.
 
     A component gives the share `rates` of its rows, drawn at random, and their weights divided by it. `remembered`
@@ -134,8 +134,8 @@ class RowsOf(Pass[list[Claim]]):
     seed: int
     remembered: bool = False
 
-    def merge(self, one: list[Claim], other: list[Claim]) -> list[Claim]:
-        return [Claim.join([a, b]) for a, b in zip(one, other, strict=True)]
+    def merge(self, one: Claims, other: Claims) -> Claims:
+        return Claims.join([one, other])
 
 
 @dataclass(frozen=True, eq=False)

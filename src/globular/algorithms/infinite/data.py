@@ -106,14 +106,9 @@ class RowData:
         rates = np.minimum(1.0, min(self._max_trial_rows, most) / np.maximum(held, 1.0))
         seed, kind = int(self._rng.integers(2**62)), mixture.family.scatter
         claims = self.shard.run(RowsOf(mixture, components, rates, seed, remembered=remembered))
-        rows = [Chunks(claim.weights, claim.rows, np.empty((len(claim.rows), 0)), kind) for claim in claims]
-        return self._shares_of(rows, 0 if remembered else self.shard.n_rows * mixture.n_components)
-
-    def _shares_of(self, claims: list[Chunks], n_distances: int, *, refined: bool = False) -> Shares:
-        of_rows = all(chunks.scatter.shape[1] == 0 for chunks in claims)
-        starts = starts_of([len(claim) for claim in claims])
-        cells = joined(claims) if of_rows else Chunks.join(claims)
-        return Shares(self.shard.local(cells.means[:0]), cells, starts, n_distances, refined)
+        cells = Chunks(claims.weights, claims.rows, np.empty((len(claims.rows), 0)), kind)
+        n_distances = 0 if remembered else self.shard.n_rows * mixture.n_components
+        return Shares(self.shard.local(cells.means[:0]), cells, claims.starts, n_distances)
 
     def parts(self, value: NodeValue, gain: float) -> Chunks | None:
         """The partition of the data that is worth most, see `Shard.best_nodes`; None if there is no tree."""
@@ -252,7 +247,9 @@ class CellData(ActiveRowData):
         if self.n_cells > before:
             n_distances += self.n_cells * mixture.n_components
             claims = self.shard.run(CellsOf(mixture, components))
-        return self._shares_of(claims, n_distances, refined=self.n_cells > before)
+        of_rows = all(claim.scatter.shape[1] == 0 for claim in claims)
+        cells, starts = joined(claims) if of_rows else Chunks.join(claims), starts_of([len(claim) for claim in claims])
+        return Shares(self.shard.local(cells.means[:0]), cells, starts, n_distances, refined=self.n_cells > before)
 
     def parts(self, value: NodeValue, gain: float) -> Chunks | None:
         return self.shard.run(BestCut(value, gain))

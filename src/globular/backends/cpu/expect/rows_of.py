@@ -20,7 +20,7 @@ from globular.kernels import claims as kernels
 from globular.kernels.queue import new_queue
 from globular.kernels.team import share_kernel
 from globular.model.groups import starts_of
-from globular.model.statistics import F64, I64, Claim
+from globular.model.statistics import F64, I64, Claims
 from globular.seam.mixture_passes import RowsOf
 from globular.threads import even_ranges, map_all, run_all, worth_waking
 
@@ -33,7 +33,7 @@ SMALLEST_SHARE = 1e-4
 
 
 @CpuShard.implements(RowsOf)
-def rows_of(shard: CpuShard, work: RowsOf) -> list[Claim]:
+def rows_of(shard: CpuShard, work: RowsOf) -> Claims:
     mixture, components, rates, seed = work.mixture, work.components, work.rates, work.seed
     kept = shard.recall(Kept)
     if work.remembered and kept is not None:
@@ -41,23 +41,22 @@ def rows_of(shard: CpuShard, work: RowsOf) -> list[Claim]:
 
     blocks = blocks_for(shard, mixture)
 
-    def claim(block: Span) -> list[Claim]:
+    def claim(block: Span) -> Claims:
         rows = block_rows(shard, block)
         weights = shard.weights[slice(*block)] if len(shard.weights) else np.ones(len(rows))
         q, _ = blocks.posterior(blocks.rows(rows, np.empty(0)))
         drawn = _draw(seed, shard.first_row + block[0], len(rows))
-        found = []
-        for component, rate in zip(components, rates, strict=True):
-            chosen = np.flatnonzero((q[:, component] > SMALLEST_SHARE) & (drawn < rate) & (weights > 0))
-            found.append(Claim(rows[chosen], weights[chosen] * q[chosen, component] / rate))
-        return found
+        shares = np.take(q, components, axis=1)
+        is_claimed = (shares > SMALLEST_SHARE) & (drawn[:, None] < rates) & (weights > 0)[:, None]
+        which, chosen = np.nonzero(is_claimed.T)
+        found = weights[chosen] * shares[chosen, which] / rates[which]
+        return Claims(rows[chosen], found, starts_of(np.bincount(which, minlength=len(components))))
 
-    parts = map_all(claim, even_ranges(shard.n_rows, ROWS_AT_ONCE), shard.n_threads)
-    none = Claim(np.empty((0, shard.n_columns)), np.empty(0))
-    return [Claim.join([none, *(part[i] for part in parts)]) for i in range(len(components))]
+    none = Claims(np.empty((0, shard.n_columns)), np.empty(0), np.zeros(len(components) + 1, dtype=np.int64))
+    return Claims.join([none, *map_all(claim, even_ranges(shard.n_rows, ROWS_AT_ONCE), shard.n_threads)])
 
 
-def _claim_pairs(shard: CpuShard, pairs: Pairs, work: RowsOf) -> list[Claim]:
+def _claim_pairs(shard: CpuShard, pairs: Pairs, work: RowsOf) -> Claims:
     """The same from pairs that were kept; rows that nobody draws are left alone."""
     rates = np.zeros(work.mixture.n_components)
     rates[work.components] = work.rates
@@ -73,12 +72,11 @@ def _claim_pairs(shard: CpuShard, pairs: Pairs, work: RowsOf) -> list[Claim]:
         return owners, weights
 
     find(sizes, 0)
-    before = starts_of(sizes.T.ravel())  # what a component draws of all spans lies together
-    places, bounds = before[:-1].reshape(sizes.shape[::-1]).T.copy(), before[:: len(sizes)]
-    owners, weights = find(places, before[-1])
-    rows = shard.take(owners)
-    held = (slice(bounds[component], bounds[component + 1]) for component in work.components)
-    return [Claim(rows[those], weights[those]) for those in held]
+    wanted = sizes[:, work.components].T  # nobody else draws any
+    before = starts_of(wanted.ravel())  # what a component draws of all spans lies together
+    sizes[:, work.components] = before[:-1].reshape(wanted.shape).T
+    owners, weights = find(sizes, before[-1])
+    return Claims(shard.take(owners), weights, before[:: len(sizes)])
 
 
 def _drawn(shard: CpuShard, work: RowsOf) -> F64:

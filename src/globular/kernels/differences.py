@@ -45,55 +45,59 @@ def put_difference(differences: Any, k: int, d: int, value: float) -> None:
 
 
 @inline
-def find_lengths(differences: Any, m: int, form: Any, c: int) -> None:
-    """The values become (x − μ)ᵀ Σ⁻¹ (x − μ) of m differences, which may be gone after that. O(m·S)."""
-    lengths, last = differences.values[:m], form.precisions.shape[1] - 1
-    whole = form.factors.shape[1] > 0
-    lengths[:] = 0.0
+def find_lengths(differences: Any, m: int, factors: Any, precisions: Any, triangular: int, c: int) -> None:
+    """The values become (x − μ)ᵀ Σ⁻¹ (x − μ) of m differences, which may be gone after that. O(m·S).
+
+    The last but one are of a `kernels.joint.Form`, which as a whole would take longer to hand over.
+    """
+    lengths, last, whole = differences.values, precisions.shape[1] - 1, factors.shape[1] > 0
+    for k in range(m):
+        lengths[k] = 0.0
     if differences.by_column.shape[0]:
-        D, entry = differences.by_column.shape[0], differences.scaled[:m]
+        D, entry = differences.by_column.shape[0], differences.scaled
         for d in range(D):
             if whole:
-                entry[:] = 0.0
+                for k in range(m):
+                    entry[k] = 0.0
                 for e in range(d + 1):
-                    factor, line = form.factors[c, e * D + d], differences.by_column[e, :m]
+                    factor, line = factors[c, e * D + d], differences.by_column[e]
                     for k in range(m):
                         entry[k] += factor * line[k]
                 for k in range(m):
                     lengths[k] += entry[k] * entry[k]
             else:
-                factor, line = form.precisions[c, min(d, last)], differences.by_column[d, :m]
+                factor, line = precisions[c, min(d, last)], differences.by_column[d]
                 for k in range(m):
                     lengths[k] += factor * line[k] * line[k]
         return
     away = differences.by_row
     if whole:
-        multiply_by_triangle(form.triangular, form.factors, c, away, m)
+        multiply_by_triangle(triangular, factors, c, away, m)
     for k in range(m):
         total = 0.0
         for d in range(away.shape[1]):
-            factor = 1.0 if whole else form.precisions[c, min(d, last)]
+            factor = 1.0 if whole else precisions[c, min(d, last)]
             total += factor * away[k, d] * away[k, d]
         lengths[k] = total
 
 
 @inline
-def add_moments(differences: Any, m: int, form: Any, c: int, sums: Any, scatter: Any) -> None:
+def add_moments(differences: Any, m: int, whole: bool, symmetric: int, c: int, sums: Any, scatter: Any) -> None:
     """Add m differences, whose weights are the values, to the sums of a component and to its scatter. O(m·S).
 
-    Of a matrix the upper triangle is written; the differences are gone after that.
+    Of a `whole` matrix the upper triangle is written; the differences are gone after that.
     """
-    weights, last, whole = differences.values[:m], scatter.shape[1] - 1, form.factors.shape[1] > 0
+    weights, last = differences.values, scatter.shape[1] - 1
     if differences.by_column.shape[0]:
-        D, scaled = differences.by_column.shape[0], differences.scaled[:m]
+        D, scaled = differences.by_column.shape[0], differences.scaled
         for d in range(D):
-            line, total = differences.by_column[d, :m], 0.0
+            line, total = differences.by_column[d], 0.0
             for k in range(m):
                 scaled[k] = weights[k] * line[k]
                 total += scaled[k]
             sums[c, d] += total
             for e in range(d, D if whole else d + 1):
-                other, total = differences.by_column[e, :m], 0.0
+                other, total = differences.by_column[e], 0.0
                 for k in range(m):
                     total += scaled[k] * other[k]
                 scatter[c, d * D + e if whole else min(d, last)] += total
@@ -107,13 +111,12 @@ def add_moments(differences: Any, m: int, form: Any, c: int, sums: Any, scatter:
             if not whole:
                 scatter[c, min(d, last)] += away[k, d] * away[k, d]
     if whole:
-        add_symmetric(form.symmetric, away, m, scatter, c)
+        add_symmetric(symmetric, away, m, scatter, c)
 
 
 @inline
-def mirror(scatter: Any, form: Any) -> None:
+def mirror(scatter: Any, D: int) -> None:
     """Whole matrices from the upper triangles that `add_moments` writes. O(C·D²)."""
-    D = form.means.shape[1] if form.factors.shape[1] else 0
     for c in range(scatter.shape[0]):
         for d in range(D):
             for e in range(d + 1, D):

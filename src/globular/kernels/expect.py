@@ -23,7 +23,10 @@ NOTHING = 1e-20
 
 
 class Tally(NamedTuple):
-    """What spans or stretches add up, weighted by the responsibilities; all spans may lie one behind the other."""
+    """What spans or stretches add up, weighted by the responsibilities; all spans may lie one behind the other.
+
+    Zeros at first: whoever makes it has them for nothing.
+    """
 
     raw: Any  # (spans, C, W) sums of the features
     tight_sums: Any  # (spans, T, D) of tight components about their means
@@ -105,7 +108,7 @@ def add_tight(
 ) -> None:
     """Moments of tight components about their means; rows with no share to speak of cost nothing. O(n·T·S)."""
     T, D = form.means.shape
-    differences = block.differences
+    differences, whole = block.differences, form.factors.shape[1] > 0
     for t in range(T):
         shares = block.joint[form.tight[t]]
         m, largest = 0, 0.0
@@ -117,26 +120,26 @@ def add_tight(
                     put_difference(differences, m, d, features[at + i, d] - form.means[t, d])
                 differences.values[m] = shares[i]
                 if observed.scatter.shape[1]:
-                    add_spread(observed, first + i, shares[i], form, scatter, t, D)
+                    part = shares[i] * per_weight(observed.weights, first + i)
+                    add_spread(observed.scatter, first + i, part, scatter, t, D if whole else 0)
                 m += 1
             if m == TILE or (i == n and m > 0):
-                add_moments(differences, m, form, t, sums, scatter)
+                add_moments(differences, m, whole, form.symmetric, t, sums, scatter)
                 m = 0
 
 
 @inline
-def add_spread(observed: Any, i: int, share: float, form: Any, scatter: Any, t: int, D: int) -> None:
-    """Add what a chunk's rows scatter about its mean; of matrices the upper triangle. O(S)."""
-    part = share * per_weight(observed, i)
-    if form.factors.shape[1]:
+def add_spread(spread: Any, i: int, part: float, scatter: Any, t: int, D: int) -> None:
+    """Add a part of what a chunk's rows scatter about its mean; of matrices, of D > 0, the upper triangle. O(S)."""
+    if D:
         place = 0
         for d in range(D):
             for e in range(d, D):
-                scatter[t, d * D + e] += part * observed.scatter[i, place]
+                scatter[t, d * D + e] += part * spread[i, place]
                 place += 1
     else:
         for s in range(scatter.shape[1]):
-            scatter[t, s] += part * observed.scatter[i, s]
+            scatter[t, s] += part * spread[i, s]
 
 
 @kernel
@@ -148,18 +151,14 @@ def expect_some(
     least: float,  # IN
     form: Any,  # IN
     block: Any,  # scratch of this thread
-    raw: Any,  # OUT (C, W)
-    sums: Any,  # OUT (T, D)
-    scatter: Any,  # OUT (T, S) or (T, D²)
-    totals: Any,  # OUT (2,)
+    raw: Any,  # IN/OUT (C, W)
+    sums: Any,  # IN/OUT (T, D)
+    scatter: Any,  # IN/OUT (T, S) or (T, D²)
+    totals: Any,  # IN/OUT (2,)
 ) -> None:
     """The sums of some rows, see `Tally`. O(n·C·S)."""
     B, (C, W) = block.features.shape[0], form.coefficients.shape
     ready = observed.features.shape[0] > 0
-    raw[:] = 0.0
-    sums[:] = 0.0
-    scatter[:] = 0.0
-    totals[:] = 0.0
     for begin in range(first, end, B):
         n = min(B, end - begin)
         share_block(observed, counted, begin, n, form, block)
@@ -174,7 +173,7 @@ def expect_some(
         for i in range(n):
             totals[0] += weight_of(counted, begin + i) * block.densities[i]
             totals[1] += weight_of(counted, begin + i)
-    mirror(scatter, form)
+    mirror(scatter, form.means.shape[1] if form.factors.shape[1] else 0)
 
 
 @kernel
@@ -219,7 +218,7 @@ def expect_or_answer(
     least: float,  # IN  rows with a smaller share of a tight component count, but move nothing
     form: Any,  # IN  all components; of several mixtures all are tight
     block: Scratch,  # scratch of this thread, for the largest mixture
-    tally: Any,  # OUT of components, one stretch behind the other; or empty
+    tally: Any,  # IN/OUT of components, one stretch behind the other; or empty
     answers: Any,  # OUT where the tally is empty
 ) -> None:
     """E-steps and what M-steps need of them, or what a mixture says of every row.

@@ -102,16 +102,16 @@ def load_features(
                     row[np.uint64(place + e - d)] = value * row[e]
                 place += D - d
         if with_scatter and observed.scatter.shape[1] and S:
-            share = per_weight(observed, first + i)
+            share = per_weight(observed.weights, first + i)
             for s in range(S):
                 row[D + s] += share * observed.scatter[first + i, s]
         row[D + S] = 1.0
 
 
 @inline
-def per_weight(observed: Any, i: int) -> float:
+def per_weight(weights: Any, i: int) -> float:
     """1 / w of a chunk; 0 for one of weight zero, which has no scatter."""
-    weight = observed.weights[i] if observed.weights.shape[0] else 1.0
+    weight = weights[i] if weights.shape[0] else 1.0
     return 1.0 / weight if weight > 0.0 else 0.0
 
 
@@ -136,7 +136,7 @@ def tight_joint(
             for i in range(m):
                 for d in range(D):
                     put_difference(differences, i, d, features[at + begin + i, d] - form.means[t, d])
-            find_lengths(differences, m, form, t)
+            find_lengths(differences, m, form.factors, form.precisions, form.triangular, t)
             for i in range(m):
                 line[begin + i] = differences.values[i]
         if with_scatter and observed.scatter.shape[1]:
@@ -144,7 +144,7 @@ def tight_joint(
                 total = 0.0
                 for s in range(form.precisions.shape[1]):
                     total += form.precisions[t, s] * observed.scatter[first + i, s]
-                line[i] += max(per_weight(observed, first + i) * total, 0.0)
+                line[i] += max(per_weight(observed.weights, first + i) * total, 0.0)
         constant = form.constants[t]
         for i in range(n):
             line[i] = constant - 0.5 * line[i]

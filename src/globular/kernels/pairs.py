@@ -61,10 +61,10 @@ def sort_pairs(
 
 
 @inline
-def load_pairs(x: Any, scales: Any, pairs: Any, block: Any, begin: int, m: int, form: Any, c: int) -> None:
+def load_pairs(x: Any, scales: Any, numbers: Any, block: Any, begin: int, m: int, form: Any, c: int) -> None:
     """x − μ_c of m pairs from the given one on. O(m·D)."""
     for k in range(m):
-        i = pairs.numbers[block.owners[block.order[begin + k]]]
+        i = numbers[block.owners[block.order[begin + k]]]
         scale = scales[i] if scales.shape[0] else 1.0
         for d in range(x.shape[1]):
             put_difference(block.differences, k, d, (scale * x[i, d] - form.offset[d]) - form.means[c, d])
@@ -86,8 +86,8 @@ def share_pairs(
     for c in range(form.means.shape[0]):
         while begin < block.ends[c]:
             m = min(TILE, block.ends[c] - begin)
-            load_pairs(x, scales, pairs, block, begin, m, form, c)
-            find_lengths(block.differences, m, form, c)
+            load_pairs(x, scales, pairs.numbers, block, begin, m, form, c)
+            find_lengths(block.differences, m, form.factors, form.precisions, form.triangular, c)
             for k in range(m):
                 block.values[block.order[begin + k]] = form.constants[c] - 0.5 * block.differences.values[k]
             begin += m
@@ -128,11 +128,11 @@ def add_pairs(
     for c in range(form.means.shape[0]):
         while begin < block.ends[c]:
             m = min(TILE, block.ends[c] - begin)
-            load_pairs(x, scales, pairs, block, begin, m, form, c)
+            load_pairs(x, scales, pairs.numbers, block, begin, m, form, c)
             for k in range(m):
                 weights[k] = block.values[block.order[begin + k]]
                 raw[c, count] += weights[k]
-            add_moments(block.differences, m, form, c, sums, scatter)
+            add_moments(block.differences, m, form.factors.shape[1] > 0, form.symmetric, c, sums, scatter)
             begin += m
 
 
@@ -148,7 +148,7 @@ def pair_spans(
     block: Scratch,  # scratch of this thread
     densities: Scratch,  # scratch (PAIRS_AT_ONCE,)
     q: Any,  # OUT (P,) responsibilities, or empty
-    tally: Any,  # OUT a `kernels.expect.Tally`
+    tally: Any,  # IN/OUT a `kernels.expect.Tally`
 ) -> None:
     """An E-step that knows of these pairs alone, and what an M-step needs of it. O(P·S)."""
     n_rows, capacity = pairs.numbers.shape[0], block.values.shape[0]
@@ -156,10 +156,6 @@ def pair_spans(
     while span < tally.raw.shape[0]:
         raw, sums, scatter = tally.raw[span], tally.tight_sums[span], tally.tight_scatter[span]
         totals = tally.totals[span]
-        raw[:] = 0.0
-        sums[:] = 0.0
-        scatter[:] = 0.0
-        totals[:] = 0.0
         first, end = span * rows_per_span, min(n_rows, (span + 1) * rows_per_span)
         while first < end:
             start, last = pairs.starts[first], first + 1
@@ -178,7 +174,7 @@ def pair_spans(
                     block.values[p] *= weight
             add_pairs(x, scales, pairs, form, block, raw, sums, scatter)
             first = last
-        mirror(scatter, form)
+        mirror(scatter, form.means.shape[1] if form.factors.shape[1] else 0)
         span = take_number(queue)
 
 
@@ -207,7 +203,7 @@ def exact_line(
         for k in range(m):
             for d in range(form.means.shape[1]):
                 put_difference(differences, k, d, features[chosen[begin + k], d] - form.means[c, d])
-        find_lengths(differences, m, form, c)
+        find_lengths(differences, m, form.factors, form.precisions, form.triangular, c)
         for k in range(m):
             out[chosen[begin + k]] = form.constants[c] - 0.5 * differences.values[k]
 
@@ -228,23 +224,19 @@ def settle_bounds(
 
     O(n·C + n·(components that matter)·D²)
     """
-    C = form.means.shape[0]
     load_features(observed, first, n, form.offset, False, block.features)
     find_largest(joint, n, block.largest, best)
-    for c in range(C):
-        m = 0
-        for i in range(n):
-            chosen[m] = i
-            m += best[i] == c
-        exact_line(block.features, chosen[:m], form, c, block.differences, block.densities)
-    for c in range(C):
-        line = joint[c]
-        m = 0
-        for i in range(n):
-            chosen[m] = i
-            m += best[i] != c and line[i] >= block.densities[i] - (margin.nats + margin.rounding)
-            line[i] = block.densities[i] if best[i] == c else -np.inf
-        exact_line(block.features, chosen[:m], form, c, block.differences, line)
+    for step in range(2):  # one call for both: what it calls would be compiled twice
+        for c in range(form.means.shape[0]):
+            line, m = joint[c], 0
+            for i in range(n):
+                chosen[m] = i
+                if step == 0:
+                    m += best[i] == c
+                else:
+                    m += best[i] != c and line[i] >= block.densities[i] - (margin.nats + margin.rounding)
+                    line[i] = block.densities[i] if best[i] == c else -np.inf
+            exact_line(block.features, chosen[:m], form, c, block.differences, line if step else block.densities)
 
 
 @kernel
@@ -259,8 +251,8 @@ def look_spans(
     block: Scratch,  # scratch for the other, which has no joint of its own
     best: Scratch,  # scratch (B,) int64
     chosen: Scratch,  # scratch (B,) int64
-    masks: Any,  # OUT (N, ⌈C / 64⌉) uint64: a bit for every component that matters
-    sizes: Any,  # OUT (spans, 4): pairs; rows that have several, and their pairs; rows that have none
+    masks: Any,  # IN  zeros, OUT (N, ⌈C / 64⌉) uint64: a bit for every component that matters
+    sizes: Any,  # IN  zeros, OUT (spans, 4): pairs; rows that have several, and their pairs; rows that have none
 ) -> None:
     """Which components matter to each row. O(N·C·S)."""
     N, B = observed.x.shape[0], leading_block.features.shape[0]
@@ -268,16 +260,15 @@ def look_spans(
     span = take_number(queue)
     while span * rows_per_span < N:
         end = min(N, (span + 1) * rows_per_span)
-        sizes[span] = 0
         for first in range(span * rows_per_span, end, B):
             n = min(B, end - first)
             joint_block(observed, first, n, leading, True, leading_block, leading_block.joint)
             if leading.offset.shape[0] < form.offset.shape[0]:
                 settle_bounds(observed, first, n, form, margin, block, leading_block.joint, best, chosen)
             find_largest(leading_block.joint, n, leading_block.largest, best)
-            counts = chosen[:n]
-            counts[:] = 0
-            masks[first : first + n] = 0
+            counts = chosen
+            for i in range(n):
+                counts[i] = 0
             for c in range(C):
                 line, bit = leading_block.joint[c], np.uint64(1) << np.uint64(c & 63)
                 for i in range(n):

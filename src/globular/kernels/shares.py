@@ -38,13 +38,9 @@ def add_stretches(
     stretches: Any,  # IN
     bounds: Any,  # IN
     found: Any,  # IN  a `kernels.expect.Tally` of stretches
-    total: Any,  # OUT of mixtures
+    total: Any,  # IN/OUT of mixtures
 ) -> None:
-    """Sums of mixtures, in the order of their stretches; zeros where there is none. O(numbers)."""
-    total.raw[:] = 0.0
-    total.tight_sums[:] = 0.0
-    total.tight_scatter[:] = 0.0
-    total.totals[:] = 0.0
+    """Sums of mixtures, in the order of their stretches. O(numbers)."""
     for item in range(stretches.first.shape[0]):
         g = stretches.mixture[item]
         for c in range(bounds[g], bounds[g + 1]):

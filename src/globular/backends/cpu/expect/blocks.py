@@ -268,11 +268,11 @@ class ChunkBlocks:
         self.on_threads(len(observed.x), n_threads, work)
 
     def new_tally(self, n_spans: int) -> Tally:
-        """What spans write to."""
+        """What spans add to."""
         (C, W), (T, D) = self.coefficients.shape, (len(self.tight), self.means.shape[1])
         S = self.kind.width(D) if self.kind.separable else D * D
         return Tally(
-            np.empty((n_spans, C, W)), np.empty((n_spans, T, D)), np.empty((n_spans, T, S)), np.empty((n_spans, 2))
+            np.zeros((n_spans, C, W)), np.zeros((n_spans, T, D)), np.zeros((n_spans, T, S)), np.zeros((n_spans, 2))
         )
 
     def moments(

@@ -126,7 +126,7 @@ def look_at_all(shard: CpuShard, mixture: GaussianParameters, nats: float, most:
         first = _leading(mixture, round(LEADING * D))
         leading = ChunkBlocks(first, first.offset)
     spans = leading.spans(shard.n_rows)
-    masks = np.empty((shard.n_rows, -(-C // 64)), dtype=np.uint64)
+    masks = np.zeros((shard.n_rows, -(-C // 64)), dtype=np.uint64)
     sizes = np.zeros((spans.n, 4), dtype=np.int64)
     margin, forms = kernels.Margin(nats, ROUNDING), (leading.form, blocks.form)
 

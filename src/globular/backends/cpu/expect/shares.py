@@ -88,7 +88,7 @@ def _scratch(C: int, D: int) -> Block:
 def _new_sums(n: tuple[int, int], D: int, blocks: ChunkBlocks) -> Tally:
     """Of so many components, and stretches or mixtures."""
     S = blocks.kind.width(D) if blocks.kind.separable else D * D
-    return Tally(np.empty((n[0], 1)), np.empty((n[0], D)), np.empty((n[0], S)), np.empty((n[1], 2)))
+    return Tally(np.zeros((n[0], 1)), np.zeros((n[0], D)), np.zeros((n[0], S)), np.zeros((n[1], 2)))
 
 
 def _stretches(groups: Groups) -> tuple[Stretches, int]:

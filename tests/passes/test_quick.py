@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -106,3 +106,42 @@ def test_bits_of_floats_sort_like_the_floats(single: Any, whole: Any) -> None:
     assert (bits == values.view(whole)).all()
     assert (np.diff(keys) > 0).all()
     assert (again == values).all()
+
+
+class Within(NamedTuple):
+    """Arguments inside arguments."""
+
+    matrix: Any
+    pair: Any
+    factor: float
+    is_wanted: bool
+
+
+def test_arguments_of_every_kind_reach_a_kernel() -> None:
+    @kernel
+    def gather(within: Any, narrow: Any, large: Any, short: int, out: Any) -> tuple[float, int]:
+        first, second = within.pair
+        for i in range(out.shape[0]):
+            for j in range(out.shape[1]):
+                out[i, j] = within.matrix[i, j] * first[j] + second[i, j] if within.is_wanted else within.factor
+        return narrow + out.shape[1], large - short
+
+    matrix = np.arange(12.0).reshape(3, 4)
+    turned, first, second = np.asfortranarray(matrix), np.arange(8.0)[::2], matrix[:, ::-1].astype(np.float32)
+    for is_wanted, wanted in ((True, matrix * first + second), (np.False_, np.full((3, 4), 2.5))):
+        out = np.empty((3, 4))
+        within = Within(turned, (first, second), 2.5, bool(is_wanted))
+        assert gather(within, np.float32(1.5), np.uint64(2**63), np.int16(1), out) == (5.5, 2**63 - 1)
+        assert (out == wanted).all()
+
+
+def test_an_error_in_a_kernel_is_one_of_python() -> None:
+    @kernel
+    def refuse(values: Any, k: int) -> float:
+        if k > 0:
+            raise ValueError("no more than that")
+        return float(values[k])
+
+    assert refuse(np.ones(1), 0) == 1.0
+    with pytest.raises(ValueError, match="no more than that"):
+        refuse(np.ones(1), 1)

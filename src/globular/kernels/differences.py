@@ -48,7 +48,7 @@ def put_difference(differences: Any, k: int, d: int, value: float) -> None:
 def find_lengths(differences: Any, m: int, factors: Any, precisions: Any, triangular: int, c: int) -> None:
     """The values become (x − μ)ᵀ Σ⁻¹ (x − μ) of m differences, which may be gone after that. O(m·S).
 
-    The last but one are of a `kernels.joint.Form`, which as a whole would take longer to hand over.
+    `factors`, `precisions` and `triangular` are of a `kernels.joint.Form`, of which nothing else is read.
     """
     lengths, last, whole = differences.values, precisions.shape[1] - 1, factors.shape[1] > 0
     for k in range(m):

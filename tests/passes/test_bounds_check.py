@@ -117,6 +117,18 @@ def test_the_check_itself_works(tmp_path: Path) -> None:
         run_checked(code, tmp_path)
 
 
+def test_a_negative_index_is_outside(tmp_path: Path) -> None:
+    """In kernels it does not count from the end."""
+    code = (
+        "import numpy as np\n"
+        "from globular.kernels.compile import kernel\n"
+        "kernel(lambda x, i: x[i])(np.ones(3), -1)\n"
+        "print('checked')"
+    )
+    with pytest.raises(AssertionError, match="IndexError"):
+        run_checked(code, tmp_path)
+
+
 def test_hard_pass_stays_within_its_arrays(tmp_path: Path) -> None:
     run_checked(SMALL, tmp_path)
 

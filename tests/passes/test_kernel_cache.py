@@ -42,7 +42,7 @@ def package(tmp_path: Path) -> Path:
     kernels = home / "kernels"
     kernels.mkdir(parents=True)
     source = Path(globular.__file__).parent / "kernels"
-    for name in ("__init__", "cache", "compile", "linking", "queue", "quick", "sharing", "target"):
+    for name in ("__init__", "brief", "cache", "compile", "linking", "queue", "quick", "sharing", "target"):
         shutil.copy(source / f"{name}.py", kernels)
     (home / "__init__.py").write_text("")
     (kernels / "helper.py").write_text(HELPER.format(1))

@@ -10,6 +10,7 @@ import numba
 import numpy as np
 import pytest
 from numba.core import errors, postproc
+from numba.core.typed_passes import NativeLowering
 
 from globular.kernels import linking, quick
 from globular.kernels.compile import COMPILED, allocating_kernel, kernel
@@ -53,6 +54,7 @@ def code_of(dispatcher: Any) -> str:
 @pytest.mark.parametrize("is_known", [True, False])
 def test_it_makes_the_code_that_numba_makes(is_known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quick, "IS_KNOWN", is_known)
+    monkeypatch.setattr(quick, "BriefLowering", NativeLowering)  # for that there is test_brief.py
     # LLVM goes over it as often as for numba
     monkeypatch.setattr(linking.KernelCompiler, "library", linking.JITCodeLibrary)
     random = np.random.default_rng(0)

@@ -25,6 +25,7 @@ from numba.core.event import Listener, install_listener
 from numba.core.registry import CPUDispatcher
 from numba.core.typed_passes import NativeLowering
 
+from globular.kernels.brief import BriefLowering
 from globular.kernels.cache import KernelCache, target
 from globular.kernels.quick import IS_KNOWN, QuickCompiler, undisturbed
 from globular.kernels.target import asked_for, host
@@ -106,7 +107,7 @@ class KernelCompiler(QuickCompiler):
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
-class _LinkedLowering(NativeLowering):
+class _LinkedLowering(BriefLowering if IS_KNOWN else NativeLowering):  # type: ignore[misc]
     """Numba's last step without what callers do: it ends with code that can be linked."""
 
     _name = "linked_lowering"
@@ -133,7 +134,7 @@ class CalleeCompiler(KernelCompiler):
         pipelines = super().define_pipelines()
         for pipeline in pipelines:
             pipeline.passes = [
-                (_LinkedLowering if step is NativeLowering else step, why) for step, why in pipeline.passes
+                (_LinkedLowering if issubclass(step, NativeLowering) else step, why) for step, why in pipeline.passes
             ]
         return pipelines
 

@@ -27,10 +27,11 @@ from numba.core.cpu import CPUContext
 from numba.core.postproc import PostProcessor
 from numba.core.targetconfig import ConfigStack
 from numba.core.transforms import canonicalize_cfg
-from numba.core.typed_passes import IRLegalization, NopythonRewrites
+from numba.core.typed_passes import IRLegalization, NativeLowering, NopythonRewrites
 from numba.core.typing.context import Context
 from numba.core.untyped_passes import InlineClosureLikes
 
+from globular.kernels.brief import BriefLowering
 from globular.kernels.sharing import add_wrapper
 
 IS_KNOWN = version_info.short <= (0, 68)
@@ -213,7 +214,13 @@ class QuickCompiler(Compiler):
         if not IS_KNOWN:
             return pipelines
         return [
-            _BarePasses([(step, why) for step, why in pipeline.passes if not _is_idle(step, self.state)])
+            _BarePasses(
+                [
+                    (BriefLowering if step is NativeLowering else step, why)
+                    for step, why in pipeline.passes
+                    if not _is_idle(step, self.state)
+                ]
+            )
             for pipeline in pipelines
         ]
 

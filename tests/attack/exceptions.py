@@ -18,7 +18,7 @@ _REASONS = {
         model.selection: FAINT CLOSE_SILHOUETTES CLOSE_CRITERIA FACTOR_APART
         selection: REFERENCE_ROWS ROWS_PER_CLUSTER REFERENCE_WORK
     """,
-    "about the seconds of something: whether several threads are woken, which `threads.how_many.WAKING` tries": """
+    "about the seconds of something: how many threads are woken, which `threads.how_many.WAKING`, `WAITING` try": """
         *.SECONDS_PER_* *._SECONDS_PER_*
         backends.cpu.expect.probe: EXPONENTIAL
     """,

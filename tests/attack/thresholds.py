@@ -14,6 +14,7 @@ NEVER = 1 << 40
 
 _CENTERS: Mapping[str, Values] = {
     "threads.how_many.WAKING": (1e-12, 1.0),
+    "threads.how_many.WAITING": (1e-12, 1.0),
     "backends.limits.SORT_UP_TO": (1, NEVER),
     "backends.host.PART_BYTES": (1 << 10, NEVER),
     "backends.cpu.sums.FEW_SUMS": (1, NEVER),

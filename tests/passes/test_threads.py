@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import signal
 import sys
@@ -23,6 +24,7 @@ from globular.seam.passes import Assign
 from globular.threads import (
     default_threads,
     even_ranges,
+    map_all,
     on_all_threads,
     ordered_map,
     read_ahead,
@@ -41,14 +43,32 @@ def blas_threads() -> set[int]:
     return {pool["num_threads"] for pool in own or pools}
 
 
-def test_as_many_threads_wake_as_are_soonest_done() -> None:
-    def seconds(n: int, work: float) -> float:
-        return work / n + n * threads.how_many.WAKING
+@pytest.mark.parametrize("interpreted", [False, True])
+def test_as_many_threads_wake_as_are_soonest_done(interpreted: bool) -> None:
+    each = threads.how_many.WAITING if interpreted else threads.how_many.WAKING
 
-    for work in (0.0, 1e-6, 1e-4, 1e-3, 5e-3, 1.0):
-        n = worth_waking(16, work)
+    def seconds(n: int, work: float) -> float:
+        return work / n + n * each
+
+    for work in (0.0, 1e-6, 1e-4, 1e-3, 5e-3, 1.0, math.inf):
+        n = worth_waking(16, work, interpreted=interpreted)
         assert seconds(n, work) <= 1.03 * min(seconds(other, work) for other in range(1, 17))
     assert worth_waking(2, 1.0) == 2
+
+
+@pytest.mark.parametrize(("seconds", "n_awake"), [(0.0, 1), (math.inf, 4)])
+def test_work_of_no_time_is_done_by_the_calling_thread(seconds: float, n_awake: int) -> None:
+    together = threading.Barrier(n_awake, timeout=60)
+    seen = set()
+
+    def work(item: int) -> None:
+        if item < n_awake:
+            together.wait()  # so many are at it at once
+        seen.add(threading.get_ident())
+
+    run_all(work, range(20), 4, seconds=seconds)
+    assert len(seen) == n_awake
+    assert map_all(lambda item: item + 1, range(5), 4, seconds=seconds) == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 7])

@@ -299,4 +299,5 @@ def relabel(shard: HostShard, work: Relabel) -> None:
     def rename(span: tuple[int, int]) -> None:
         labels[slice(*span)] = np.take(names, labels[slice(*span)], mode="wrap")
 
-    run_all(rename, even_ranges(len(labels), ROWS_PER_SPAN), threads_for_runs(shard), calls_blas=False)
+    spans, seconds = even_ranges(len(labels), ROWS_PER_SPAN), SECONDS_PER_NUMBER * len(labels)
+    run_all(rename, spans, shard.n_threads, seconds=seconds, calls_blas=False)

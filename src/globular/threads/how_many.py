@@ -12,6 +12,8 @@ from globular.cores import usable_cores
 WAKING = 1e-5
 """Seconds that another thread costs a pass. (Fits on 16 cores took as long with a third of it, and longer with four
 times as much.)"""
+WAITING = 5e-5
+"""The same of a thread that runs in the interpreter, whose lock it has to wait for."""
 
 
 def default_threads() -> int:
@@ -33,9 +35,12 @@ def resolve_threads(n_threads: int | None) -> int:
     return int(n_threads)
 
 
-def worth_waking(n_threads: int, seconds: float) -> int:
-    """Threads for work that one thread does in so many seconds: with n of them it takes seconds / n + n · `WAKING`."""
-    return max(1, min(n_threads, round(math.sqrt(seconds / WAKING))))
+def worth_waking(n_threads: int, seconds: float, *, interpreted: bool = False) -> int:
+    """Threads for work that one thread does in so many seconds: with n of them it takes seconds / n + n · `WAKING`.
+
+    Or n · `WAITING`, where it is `interpreted`.
+    """
+    return round(max(1.0, min(n_threads, math.sqrt(seconds / (WAITING if interpreted else WAKING)))))
 
 
 def even_ranges(n: int, size: int) -> list[tuple[int, int]]:

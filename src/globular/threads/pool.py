@@ -8,10 +8,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import partial
+from math import inf
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar, cast
 
 from globular.threads.blas import single_threaded_blas
+from globular.threads.how_many import worth_waking
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -143,12 +145,18 @@ def _first_result(waiting: deque[_Task[Result]]) -> Result:
 
 
 def run_all(
-    function: Callable[[Item], object], items: Iterable[Item], n_threads: int, *, calls_blas: bool = True
+    function: Callable[[Item], object],
+    items: Iterable[Item],
+    n_threads: int,
+    *,
+    seconds: float = inf,
+    calls_blas: bool = True,
 ) -> None:
     """Call a function that only writes in place for all items, which are listed before the first call.
 
-    The calling thread takes its share: until another one is awake it may have done much of a small pass itself. To
-    hold BLAS to one thread takes longer than a small pass, which therefore says that it does not call it.
+    Where one thread would take so many `seconds` for them, fewer threads may be worth waking. The calling thread takes
+    its share: until another one is awake it may have done much of a small pass itself. To hold BLAS to one thread takes
+    longer than a small pass, which therefore says that it does not call it.
     """
     left = deque(items)
 
@@ -164,7 +172,8 @@ def run_all(
                 left.clear()
                 raise
 
-    share_out = partial(_share_out, share, min(n_threads, len(left)), left.clear)
+    n_threads = worth_waking(min(n_threads, len(left)), seconds, interpreted=True)
+    share_out = partial(_share_out, share, n_threads, left.clear)
     single_threaded_blas.run(share_out) if calls_blas else share_out()
 
 
@@ -195,7 +204,9 @@ def _share_out(work: Callable[[], object], n_threads: int, give_up: Callable[[],
         _abandon(helpers)
 
 
-def map_all(function: Callable[[Item], Result], items: Iterable[Item], n_threads: int) -> list[Result]:
+def map_all(
+    function: Callable[[Item], Result], items: Iterable[Item], n_threads: int, *, seconds: float = inf
+) -> list[Result]:
     """`run_all` for functions with results, which are all kept and come in the order of the items."""
     numbered = list(enumerate(items))
     results: dict[int, Result] = {}
@@ -203,7 +214,7 @@ def map_all(function: Callable[[Item], Result], items: Iterable[Item], n_threads
     def keep(item: tuple[int, Item]) -> None:
         results[item[0]] = function(item[1])
 
-    run_all(keep, numbered, n_threads)
+    run_all(keep, numbered, n_threads, seconds=seconds)
     return [results[number] for number, _ in numbered]
 
 

@@ -72,7 +72,7 @@ def update_centers(
 
 def by_parts(work: Callable[[slice], object], sums: F64, n_threads: int) -> None:
     """Do something to all rows of an array, (C, D), on our threads; a single one takes all of them at once."""
-    threads = worth_waking(n_threads, SECONDS_PER_NUMBER * sums.size)
+    threads = worth_waking(n_threads, SECONDS_PER_NUMBER * sums.size, interpreted=True)
     if threads == 1:
         work(slice(0, len(sums)))
         return

@@ -125,7 +125,7 @@ class CellProduct:
                 factors[part] = np.multiply(shifted, -2.0, out=shifted)
 
         spans = even_ranges(len(members), 1 + PREPARED_AT_ONCE // max(1, shard.n_columns))
-        run_all(prepare, spans, worth_waking(shard.n_threads, SECONDS_PER_NUMBER * factors.size), calls_blas=False)
+        run_all(prepare, spans, shard.n_threads, seconds=SECONDS_PER_NUMBER * factors.size, calls_blas=False)
         self.factors = cast(Floats, np.ascontiguousarray(factors.T) if self.is_thin or is_sparse else factors)
         self._largest = int(np.diff(starts).max(initial=1))
 

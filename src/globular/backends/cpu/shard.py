@@ -16,7 +16,7 @@ from globular.kernels.nearest import row_lengths
 from globular.model.statistics import F64
 from globular.seam.passes import Index, Pass, Result
 from globular.seam.state import PointState
-from globular.threads import cached_property, even_ranges, map_all, run_all, worth_waking
+from globular.threads import cached_property, even_ranges, map_all, run_all
 
 TAKEN_AT_ONCE = 1 << 13
 """Rows that one thread takes out of all."""
@@ -144,8 +144,8 @@ class CpuShard(HostShard):
         def take(span: tuple[int, int]) -> None:
             found[slice(*span)] = self.take_rows(indices[slice(*span)])
 
-        threads = worth_waking(self.n_threads, SECONDS_PER_NUMBER * found.size)
-        run_all(take, even_ranges(len(indices), TAKEN_AT_ONCE), threads)
+        seconds = SECONDS_PER_NUMBER * found.size
+        run_all(take, even_ranges(len(indices), TAKEN_AT_ONCE), self.n_threads, seconds=seconds, calls_blas=False)
         return found
 
     def subset(self, indices: Index) -> CpuShard:

@@ -95,7 +95,7 @@ def gains_of_all(shard: HostShard, work: Gains) -> ChunkGains:
     blocks = ChunkBlocks(work.mixture, frontier.offset)
 
     def of_some(places: I64) -> tuple[F64, int]:
-        nodes = frontier.node_chunks.pick(places)
+        nodes = frontier.some_chunks(places)
         # the children's parts of F minus their parents'
         gains = -nodes.weights * blocks.densities(blocks.observed(nodes), n_threads)
         n_cells = len(places)
@@ -120,7 +120,7 @@ def gap_of_all(shard: HostShard, work: Gap) -> BoundGap:
     blocks = ChunkBlocks(work.mixture, frontier.offset)
 
     def of_sample(places: I64, rows: Children) -> float:
-        nodes = frontier.node_chunks.pick(places)
+        nodes = frontier.some_chunks(places)
         cells, single = blocks.observed(nodes), blocks.observed(rows.chunks)
         expected, found = blocks.log_joint(cells, shard.n_threads), blocks.log_joint(single, shard.n_threads)
         # D(q_A ‖ p(s | x)) = Σ_s q_A(s) (⟨log p(s, x)⟩_A − log p(s, x)) − log Σ_s exp ⟨log p(s, x)⟩_A + log p(x); the
@@ -152,7 +152,7 @@ def sampled_gap(frontier: Frontier, of_sample: Callable[[I64, Children], float],
     chosen = spread[:: -(-len(spread) // SAMPLED_CELLS)]
     rows = frontier.sample(chosen, SAMPLED_ROWS)
     total = of_sample(chosen, rows)
-    weights = frontier.node_chunks.weights
+    weights = frontier.tree.weights[frontier.nodes]
     share = weights[chosen].sum() / weights[spread].sum() if weights[chosen].sum() > 0 else 1.0
     return BoundGap(total / share, (len(chosen) + len(rows.chunks)) * per_cell)
 

@@ -106,7 +106,7 @@ def gains_of_members(shard: HostShard, work: Gains) -> ChunkGains:
 
     def of_some(places: I64) -> tuple[F64, int]:
         held = members[places]
-        nodes = frontier.node_chunks.pick(places)
+        nodes = frontier.some_chunks(places)
         gains = -nodes.weights * bounds_of(nodes, held, np.arange(len(places)))
         n_cells = len(places)
         for children in frontier.children(places, shard.n_threads):
@@ -129,7 +129,7 @@ def gap_of_members(shard: HostShard, work: Gap) -> BoundGap:
     members, costs = _members(frontier), _Costs(work.mixture)
 
     def of_sample(places: I64, rows: Children) -> float:
-        held, nodes = members[places], frontier.node_chunks.pick(places)
+        held, nodes = members[places], frontier.some_chunks(places)
         of_nodes = costs.bounds(nodes, held, np.arange(len(places)), shard.n_threads)
         of_rows = costs.bounds(rows.chunks, held, rows.parents, shard.n_threads)
         return float(nodes.weights @ mean_of_sample(rows, of_rows - of_nodes[rows.parents], len(nodes)))

@@ -80,7 +80,7 @@ class Frontier:
 
     def _set(self, nodes: I64, rows: Chunks) -> None:
         self.nodes = nodes
-        self.node_chunks = self.tree.chunks(nodes, self._n_threads)
+        self._node_chunks: Chunks | None = None
         self.spread = self._has_scatter[nodes]
         """Whether the rows of a node differ, (n_nodes,)."""
         self._is_leaf, self._sizes = self.tree.is_leaf(nodes), self.tree.sizes(nodes)
@@ -94,6 +94,17 @@ class Frontier:
     def offset(self) -> F64:
         """Mean of all rows, (D,): what passes subtract so that large offsets do not cancel."""
         return self.tree.means[0]
+
+    @property
+    def node_chunks(self) -> Chunks:
+        """The cells that are nodes, copied when somebody asks: what opens cells again and again looks at few."""
+        if self._node_chunks is None:
+            self._node_chunks = self.tree.chunks(self.nodes, self._n_threads)
+        return self._node_chunks
+
+    def some_chunks(self, places: I64) -> Chunks:
+        """Those at these places of `nodes`."""
+        return self.tree.chunks(self.nodes[places], self._n_threads)
 
     @property
     def chunks(self) -> Chunks:

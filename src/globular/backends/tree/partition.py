@@ -45,6 +45,8 @@ from globular.threads import even_ranges, run_all
 
 NODES_AT_ONCE = 1 << 11
 """Nodes that one thread copies."""
+SECONDS_PER_NUMBER = 1e-9
+"""Of their statistics, about."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -71,7 +73,8 @@ class PartitionTree(Nodes):
             for values, out in zip((self.weights, self.means, self.scatter), found, strict=True):
                 np.take(values, nodes[some], axis=0, out=out[some], mode="clip")  # without a copy of its own
 
-        run_all(copy, even_ranges(len(nodes), NODES_AT_ONCE), n_threads)
+        seconds = SECONDS_PER_NUMBER * len(nodes) * (1 + D + S)
+        run_all(copy, even_ranges(len(nodes), NODES_AT_ONCE), n_threads, seconds=seconds, calls_blas=False)
         return Chunks(*found, self.kind)
 
     def rows_of(self, node: int) -> NDArray[np.integer]:

@@ -70,12 +70,16 @@ def find_claims(
     pairs: Any,  # IN
     q: Any,  # IN  (P,) responsibilities
     draw: Any,  # IN
+    x: Any,  # IN  (N, D) rows, or (N, 0)
+    single: Any,  # IN  (N, D) rows in float32, or (N, 0)
+    scales: Any,  # IN  (N,) factors of the rows, or empty
     weights: Any,  # IN  (N,) or empty
     places: Any,  # IN/OUT (spans, C) where what each component draws goes; then where it ends
-    owners: Any,  # OUT (claims,) rows, ascending within a component; or empty
+    owners: Any,  # OUT (claims,) numbers of rows, ascending within a component; or empty
+    rows: Any,  # OUT (claims, D) these rows
     shares: Any,  # OUT (claims,) w q, divided by the rate
 ) -> None:
-    """O(pairs)."""
+    """O(pairs + claims·D)."""
     n = pairs.numbers.shape[0]
     span = take_number(queue)
     while span * rows_per_span < n:
@@ -84,8 +88,14 @@ def find_claims(
             for p in range(pairs.starts[r], pairs.starts[r + 1]):
                 c = pairs.components[p]
                 if is_claimed(draw, row, c, q[p]):
+                    at = places[span, c]
                     if owners.shape[0]:
-                        owners[places[span, c]] = row
-                        shares[places[span, c]] = q[p] * weight_of(weights, row) / draw.rates[c]
-                    places[span, c] += 1
+                        owners[at] = row
+                        shares[at] = q[p] * weight_of(weights, row) / draw.rates[c]
+                        scale = weight_of(scales, row)
+                        for d in range(x.shape[1]):
+                            rows[at, d] = scale * x[row, d]
+                        for d in range(single.shape[1]):
+                            rows[at, d] = scale * single[row, d]
+                    places[span, c] = at + 1
         span = take_number(queue)

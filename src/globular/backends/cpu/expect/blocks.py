@@ -73,6 +73,12 @@ def _nothing(n_rows: int, dtype: type[np.floating] = np.float64) -> Floats:
     return read_only(np.empty((n_rows, 0), dtype))
 
 
+def by_precision(rows: Floats) -> tuple[Floats, Floats]:
+    """Rows in float64 and in float32, of which one has no columns: kernels take both, and are compiled once."""
+    n = len(rows)
+    return (_nothing(n), rows) if rows.dtype == np.float32 else (rows, _nothing(n, np.float32))
+
+
 class Spans(NamedTuple):
     """How rows are cut."""
 
@@ -215,9 +221,7 @@ class ChunkBlocks:
 
     def rows(self, rows: Floats, scales: F64) -> Observed:
         """Rows as kernels take them."""
-        n = len(rows)
-        x, single = (_nothing(n), rows) if rows.dtype == np.float32 else (rows, _nothing(n, np.float32))
-        return Observed(x, single, read_only(scales), _NONE, _nothing(n), self._ready(None))
+        return Observed(*by_precision(rows), read_only(scales), _NONE, _nothing(len(rows)), self._ready(None))
 
     def _ready(self, features: F64 | None) -> F64:
         return np.empty((0, self.coefficients.shape[1])) if features is None else features

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from globular.backends.cpu.expect.all import Span, block_rows, blocks_for
+from globular.backends.cpu.expect.blocks import by_precision
 from globular.backends.cpu.expect.pairs import Pairs
 from globular.backends.cpu.expect.remembered import Kept
 from globular.backends.cpu.rows import read_only
@@ -22,7 +23,7 @@ from globular.kernels.team import share_kernel
 from globular.model.groups import starts_of
 from globular.model.statistics import F64, I64, Claims
 from globular.seam.mixture_passes import RowsOf
-from globular.threads import even_ranges, map_all, run_all, worth_waking
+from globular.threads import even_ranges, map_all, run_all
 
 ROWS_AT_ONCE, DRAWN_AT_ONCE, PAIRED_AT_ONCE = 4096, 1 << 14, 4096
 """Rows that are evaluated at once, that numbers are drawn for, and whose pairs are looked through."""
@@ -65,18 +66,23 @@ def _claim_pairs(shard: CpuShard, pairs: Pairs, work: RowsOf) -> Claims:
     q, sizes = np.empty(len(pairs)), _new_sizes(pairs, len(rates))
     pairs.e_step(shard, work.mixture, q)
 
-    def find(places: I64, n_claims: int) -> tuple[I64, F64]:
-        owners, weights = np.empty(n_claims, dtype=np.int64), np.empty(n_claims)
-        given = q, draw, read_only(shard.weights), places, owners, weights
+    direct = shard.dense_rows.is_direct()
+    read = by_precision(shard.dense_rows.block(0, shard.n_rows) if direct else read_only(np.empty((0, 0))))
+    factors, counted = read_only(shard.scales), read_only(shard.weights)
+
+    def find(places: I64, n_claims: int) -> tuple[I64, F64, F64]:
+        owners, shares = np.empty(n_claims, dtype=np.int64), np.empty(n_claims)
+        rows = np.empty((n_claims, shard.n_columns if direct else 0))
+        given = q, draw, *read, factors, counted, places, owners, rows, shares
         _on_spans(kernels.find_claims, pairs, shard.n_threads, *given)
-        return owners, weights
+        return owners, rows, shares
 
     find(sizes, 0)
     wanted = sizes[:, work.components].T  # nobody else draws any
     before = starts_of(wanted.ravel())  # what a component draws of all spans lies together
     sizes[:, work.components] = before[:-1].reshape(wanted.shape).T
-    owners, weights = find(sizes, before[-1])
-    return Claims(shard.take(owners), weights, before[:: len(sizes)])
+    owners, rows, weights = find(sizes, before[-1])
+    return Claims(rows if direct else shard.take(owners), weights, before[:: len(sizes)])
 
 
 def _drawn(shard: CpuShard, work: RowsOf) -> F64:
@@ -88,8 +94,8 @@ def _drawn(shard: CpuShard, work: RowsOf) -> F64:
     def draw(span: Span) -> None:
         drawn[slice(*span)] = _draw(work.seed, shard.first_row + span[0], span[1] - span[0])
 
-    spans = even_ranges(shard.n_rows, DRAWN_AT_ONCE)
-    run_all(draw, spans, worth_waking(shard.n_threads, SECONDS_PER_NUMBER * shard.n_rows), calls_blas=False)
+    spans, seconds = even_ranges(shard.n_rows, DRAWN_AT_ONCE), SECONDS_PER_NUMBER * shard.n_rows
+    run_all(draw, spans, shard.n_threads, seconds=seconds, calls_blas=False)
     return drawn
 
 

@@ -58,6 +58,22 @@ def test_a_prior_that_is_right_stays_and_one_that_inflates_is_weakened() -> None
     assert right.log_density > inflated.log_density
 
 
+def test_weaker_priors_are_tried_while_they_are_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, tried = rows(2000), []
+    weakened = GaussianPrior.weakened
+
+    def note(self: GaussianPrior, share: float) -> GaussianPrior:
+        tried.append(share)
+        return weakened(self, share)
+
+    monkeypatch.setattr(GaussianPrior, "weakened", note)
+    chosen(X, prior_of(X, truth(X).covariances[0], 400.0))
+    assert tried == [1.0, 0.3]
+    tried.clear()
+    chosen(X, prior_of(X, np.eye(3), 400.0))
+    assert tried == [1.0, 0.3, 0.1, 0.03, 0.01]
+
+
 def test_the_density_is_that_of_rows_which_had_no_part() -> None:
     X = rows(2000)
     prior, mixture = prior_of(X, truth(X).covariances[0], 400.0), truth(X)

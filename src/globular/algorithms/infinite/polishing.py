@@ -30,7 +30,7 @@ from globular.seam.shard import Shard
 _LAST = 0.3
 """Polishing goes on until a step adds less than this part of `tol`: under a prior EM takes smaller steps."""
 _STRENGTHS = 1.0, 0.3, 0.1, 0.03, 0.01
-"""Shares of the fitted S₀ that are tried."""
+"""Shares of the fitted S₀ that are tried, as long as each is better than the one before."""
 _LEFT_OUT, _MOST_LEFT_OUT = 0.2, 4000
 """Share of the rows that are left out to tell which is best, and how many at most."""
 FEWEST_ROWS, _USUAL = 1000, 0.3
@@ -110,14 +110,11 @@ class PolishedRun(VariationalRun):
             statistics = self._data.e_step(step.model, self._n_arrangements)
             self._n_distances += step.n_distances + statistics.n_distances
             moments = Moments.from_pass(step.model, statistics)
-            chosen = best_strength(self._data.shard, step.model, statistics, fitted, self._alpha)
-            own, self.prior = self.prior, chosen.prior
             begun = self._state(moments, 0.0, np.zeros((T, 2)), self._n_arrangements, state.F)
             begun, chosen = self._settled(begun, fitted)
             if chosen.log_density > density + self._options.gain:
                 self.prior = chosen.prior
                 return begun
-            self.prior = own
         return state
 
     def _settled(self, state: State, fitted: Prior) -> tuple[State, Strength]:
@@ -166,14 +163,19 @@ def best_strength(
     index = (np.arange(n) * (shard.n_rows / n)).astype(np.intp)
     left_out = shard.local(shard.take(index), shard.take(index, "weights"))
     rest = _difference(Moments.from_pass(mixture, found), Moments.from_pass(mixture, left_out.run(Expect(mixture))))
-    tried = []
-    for share in _STRENGTHS:
+
+    def tried(share: float) -> Strength:
         weaker = prior.weakened(share)
         totals = left_out.run(Answer(InfiniteMixture.update(weaker, alpha, rest, 0.0), "total"))
-        tried.append(Strength(weaker, float(sum(totals)) / left_out.total_weight))
-        if weaker is prior:
+        return Strength(weaker, float(sum(totals)) / left_out.total_weight)
+
+    best = tried(_STRENGTHS[0])
+    for share in _STRENGTHS[1:]:
+        weaker = tried(share)
+        if weaker.log_density <= best.log_density:
             break
-    return max(tried, key=lambda one: one.log_density)
+        best = weaker
+    return best
 
 
 def _difference(whole: Moments, part: Moments) -> Moments:

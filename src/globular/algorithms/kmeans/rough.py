@@ -16,7 +16,7 @@ from globular.algorithms.seeding.common import evenly_spread_masses, greedy_tria
 from globular.model.statistics import F64
 from globular.seam.passes import Index
 from globular.seam.shard import Shard
-from globular.threads import even_ranges, map_all, single_threaded_blas, worth_waking
+from globular.threads import even_ranges, map_all, single_threaded_blas
 
 SCORES_AT_ONCE = 1 << 17
 """Scores of a block of rows, which stay in the cache until the smallest are found."""
@@ -75,8 +75,8 @@ class _Rows:
         def look(block: tuple[int, int]) -> Index:
             return np.argmax(self._scored[slice(*block)] @ factors.T, axis=1)
 
-        n_threads = worth_waking(self._n_threads, SECONDS_PER_PRODUCT * n * C * D)
-        return np.concatenate(map_all(look, even_ranges(n, max(1, SCORES_AT_ONCE // C)), n_threads))
+        blocks, seconds = even_ranges(n, max(1, SCORES_AT_ONCE // C)), SECONDS_PER_PRODUCT * n * C * D
+        return np.concatenate(map_all(look, blocks, self._n_threads, seconds=seconds))
 
     def means(self, labels: Index, centers: F64) -> F64:
         """The mean of every cluster's rows; centres without rows stay where they are. O(N D)."""
@@ -146,16 +146,18 @@ def rough_seeds(rows: F64, weights: F64, n_seeds: int, rng: np.random.Generator)
 def best_of_rough(
     rows: F64, weights: F64, n_clusters: int, n_starts: int, n_steps: int, rng: np.random.Generator, n_threads: int = 1
 ) -> RoughRun:
-    """The best of some runs, each from seeds of its own."""
+    """The best of some runs, side by side, each from seeds of its own."""
     prepared = _Rows(rows, weights, n_threads)
-    found: list[tuple[float, int, F64]] = []
-    for _ in range(n_starts):
-        centers = rough_seeds(rows, weights, n_clusters, rng)
+
+    def run(own: np.random.Generator) -> tuple[float, F64]:
+        centers = rough_seeds(rows, weights, n_clusters, own)
         for _ in range(n_steps):
             centers = prepared.means(prepared.closest(centers), centers)
         errors = np.square(rows - centers[prepared.closest(centers)]).sum(axis=1)
-        found.append((float(weights @ errors), len(found), centers))
-    error, _, centers = min(found)
+        return float(weights @ errors), centers
+
+    own = [np.random.default_rng(seed) for seed in rng.integers(2**63, size=n_starts)]
+    error, centers = min(map_all(run, own, n_threads), key=lambda found: found[0])
     n_looks = n_starts * (greedy_trials(n_clusters) + n_steps + 1)
     return RoughRun(centers, error, n_looks * len(rows) * n_clusters)
 

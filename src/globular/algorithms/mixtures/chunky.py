@@ -64,6 +64,8 @@ _POLISHED_AFTER: dict[Polishing, tuple[str, ...]] = {
 }
 _LAST = 0.1
 """Where no more cells are opened EM goes on until F changes by less than this part of `tol`."""
+_AHEAD = 2.0
+"""How many times `share` of the cells are opened at once for a mixture that stays as it is meanwhile."""
 _WORTH_GOING = 0.4
 """Share of `refine_tol` that EM on a sample of the rows has to gain for cells to be opened for it."""
 
@@ -237,7 +239,7 @@ class _Cells:
             fine = self._hardly(found) and (not tight or self._is_tight(mixture))
             if fine and not (tight and self.n_cells == first):
                 return
-            more = min(math.ceil(self._options.share * self.n_cells), n_cells - self.n_cells)
+            more = min(math.ceil(_AHEAD * self._options.share * self.n_cells), n_cells - self.n_cells)
             before, self.n_cells = self.n_cells, self._shard.run(OpenGaining(found.smallest_within(more)))
             if self.n_cells == before:
                 return

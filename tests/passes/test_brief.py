@@ -128,6 +128,15 @@ def test_an_index_that_is_known_to_be_negative_counts_from_the_end() -> None:
     assert kernel(lambda x: x[1, 0, 1])(np.arange(12.0).reshape(3, 2, 2)) == 5.0
 
 
+def test_an_array_without_axes_has_one_item() -> None:
+    def doubled(x: Any, out: Any) -> None:
+        out[()] = 2.0 * x[()]
+
+    out = np.zeros(())
+    kernel(doubled)(np.array(3.0), out)
+    assert out == 6.0
+
+
 NUMBERS: list[Any] = [0, 1, -3, 2**62, 0.0, -0.0, 1.5, -np.inf, np.inf, np.nan]
 
 

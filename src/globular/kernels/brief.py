@@ -48,23 +48,26 @@ class BriefLower(Lower):
         for block in self.func_ir.blocks.values():
             for each in block.find_insts(Assign):
                 self._given.setdefault(each.target.name, []).append(each.value)
-        self._known: dict[str, bool] = {}
 
     def _counts_up(self, name: str) -> bool:
         """Whether a variable is nothing but a range, or an iterator of one, whose step is known to be positive."""
-        if name not in self._known:
-            self._known[name] = True  # unless one of its values is not; it may be one of them itself
-            self._known[name] = all(map(self._is_ascending, self._given.get(name, [None])))
-        return self._known[name]
+        names, seen = [name], set[str]()
+        while names:
+            seen.add(name := names.pop())
+            for value in self._given.get(name, [None]):
+                source = value.value if isinstance(value, Expr) and value.op == "getiter" else value
+                if not isinstance(source, Var):
+                    if not self._is_ascending(source):
+                        return False
+                elif source.name not in seen:
+                    names.append(source.name)
+        return True
 
     def _is_ascending(self, value: Any) -> bool:
-        if isinstance(value, Var):
-            return self._counts_up(value.name)
-        if not isinstance(value, Expr):
+        """Whether a value is range(stop), range(start, stop) or one with a step that is known to be positive."""
+        if not isinstance(value, Expr) or value.op != "call":
             return False
-        if value.op == "getiter":
-            return self._counts_up(value.value.name)
-        if value.op != "call" or getattr(self.typeof(value.func.name), "typing_key", None) is not range:
+        if getattr(self.typeof(value.func.name), "typing_key", None) is not range:
             return False
         step = guard(find_const, self.func_ir, value.args[2]) if len(value.args) == 3 else 1
         return step is not None and step > 0
@@ -147,7 +150,7 @@ class BriefLower(Lower):
         """Where an item lies; None if this is no single item, or its array has another layout."""
         kind, write = self.typeof(array.name), self.builder
         kinds = _index_types(self.typeof(index.name))
-        if not isinstance(kind, types.Array) or kind.layout != "C" or kind.ndim != len(kinds):
+        if not kinds or not isinstance(kind, types.Array) or kind.layout != "C" or kind.ndim != len(kinds):
             return None
         given, values = self.loadvar(index.name), self.loadvar(array.name)
         several = isinstance(self.typeof(index.name), types.BaseTuple)

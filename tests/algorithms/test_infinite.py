@@ -33,16 +33,18 @@ from globular.algorithms.infinite.tree_partition import Worth, hard_free_energy
 from globular.algorithms.steps import Step, result_of
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu.expect import rows_of
+from globular.backends.cpu.expect.blocks import ChunkBlocks
 from globular.backends.cpu.expect.remembered import MARGIN, Kept
 from globular.backends.many.split import SplitShard
+from globular.backends.tree import component_cells
 from globular.backends.tree import expect as tree_expect
-from globular.model.chunks import Chunks, Within
+from globular.model.chunks import Chunks, Claims, Within
 from globular.model.covariances import COLUMNS, OUTER
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.observations import Moments
 from globular.model.search import Search
-from globular.model.statistics import Claims, SoftStatistics
+from globular.model.statistics import SoftStatistics
 from globular.model.sticks import StickPrior
 from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
@@ -267,7 +269,7 @@ def test_claims_are_responsibilities(weighted: bool) -> None:
         chosen = q[:, component] > 1e-4
         expected = q[chosen, component] * (weights[chosen] if weights is not None else 1.0)
         np.testing.assert_allclose(claim.weights, expected, rtol=1e-9)
-        np.testing.assert_allclose(claim.rows, rows[chosen], atol=1e-12)
+        np.testing.assert_allclose(claim.means, rows[chosen], atol=1e-12)
     parts = SplitShard([CpuShard(rows[:100], None if weights is None else weights[:100]),
                         CpuShard(rows[100:], None if weights is None else weights[100:], n_threads=2)])  # fmt: skip
     for claim, other in zip(one, parts.run(RowsOf(mixture, wanted, rates, 0)), strict=True):
@@ -289,12 +291,12 @@ def test_what_components_draw_depends_neither_on_spans_nor_on_threads(
         return shard.run(work)
 
     wanted = claims(1)
-    assert min(len(claim.rows) for claim in wanted) > 30
+    assert min(len(claim) for claim in wanted) > 30
     for name in ("PAIRED_AT_ONCE", "DRAWN_AT_ONCE"):
         monkeypatch.setattr(rows_of, name, 64)
     monkeypatch.setattr(how_many, "WAKING", 1e-12)
     for one, other in zip(wanted, claims(3), strict=True):
-        np.testing.assert_array_equal(one.rows, other.rows)
+        np.testing.assert_array_equal(one.means, other.means)
         np.testing.assert_array_equal(one.weights, other.weights)
 
 
@@ -321,7 +323,7 @@ def test_rows_that_remember_their_components_lose_nothing_that_matters(kind: str
             shard.run(RowsOf(mixture, wanted, rates, 0)),
             strict=True,
         ):
-            np.testing.assert_allclose(kept.rows, all_rows.rows, atol=1e-12)
+            np.testing.assert_allclose(kept.means, all_rows.means, atol=1e-12)
             np.testing.assert_allclose(kept.weights, all_rows.weights, rtol=np.exp(-MARGIN))
         mixture = isotropic_mixture(means + 0.05 * (step + 1), 1.4, kind)
 
@@ -384,7 +386,7 @@ def test_cells_of_components_that_are_tried_are_opened(C_prime: int | None) -> N
         shard.run(ExpectCells(mixture, Neighbors(graph, Search(C_prime, 0, 0, estimate=False))))
     bound = shard.run(ExpectCells(mixture)).log_likelihood
     n_cells = shard.run(OpenHeld(mixture, np.array([3, 5]), 40))
-    claims = shard.run(CellsOf(mixture, np.arange(8)))
+    claims = list(shard.run(CellsOf(mixture, np.arange(8))))
     assert n_cells > n_before and n_cells < n_before + 4 * 80
     assert min(len(claims[3]), len(claims[5])) >= 30 > len(claims[0])
     after = shard.run(ExpectCells(mixture))
@@ -504,7 +506,36 @@ def test_a_part_of_the_claims_weighs_as_much_as_all() -> None:
     (again,) = CpuShard(rows, n_threads=2).run(RowsOf(mixture, np.array([0]), np.array([0.1]), 7))
     assert 1500 < len(part.weights) < 2500
     assert part.weights.sum() == pytest.approx(20_000, rel=0.1)
-    np.testing.assert_array_equal(part.rows, again.rows)
+    np.testing.assert_array_equal(part.means, again.means)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"CELLS_AT_ONCE": 7}, {"TABLE_NUMBERS": 100}])
+def test_what_components_hold_of_cells_depends_neither_on_spans_nor_on_threads(
+    sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some cells are nodes, some are single rows."""
+    rows, _ = blobs(n=900, C=8, D=3, apart=3.0)
+    mixture, wanted = isotropic_mixture(rows[:8], 1.5, "full"), np.array([5, 0, 7])
+    shards = [CpuShard(rows, np.random.default_rng(0).uniform(size=len(rows)), n_threads=n) for n in (1, 3)]
+    for shard in shards:
+        shard.run(Plant(OUTER, 8, largest=4.0))
+        shard.run(OpenGaining(float(np.median(shard.run(Gains(mixture, 1000)).gains))))
+    cells = shards[0].run(TakeCells())
+    assert np.count_nonzero(cells.scatter.any(axis=1)) > 20 < np.count_nonzero(~cells.scatter.any(axis=1))
+    blocks = ChunkBlocks(mixture, np.zeros(3))
+    q = blocks.posterior(blocks.observed(cells))[0]
+    for name, value in sizes.items():
+        monkeypatch.setattr(component_cells, name, value)
+    monkeypatch.setattr(how_many, "WAKING", 1e-12)
+    one, other = (shard.run(CellsOf(mixture, wanted)) for shard in shards)
+    for claim, same, component in zip(one, other, wanted.tolist(), strict=True):
+        share = q[:, component]
+        chosen = share > 1e-4
+        np.testing.assert_allclose(claim.weights, (cells.weights * share)[chosen], rtol=1e-9)
+        np.testing.assert_array_equal(claim.means, cells.means[chosen])
+        np.testing.assert_allclose(claim.scatter, (cells.scatter * share[:, None])[chosen], rtol=1e-9)
+        for name in ("weights", "means", "scatter"):
+            np.testing.assert_array_equal(getattr(claim, name), getattr(same, name))
 
 
 def test_claimed_cells_weigh_what_the_component_holds() -> None:

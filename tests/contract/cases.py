@@ -331,7 +331,7 @@ def claims(p: Problem, shard: Any, before: State, after: State, found: Any) -> N
     q, _ = soft.posterior(p.rows, p.mixture())
     for component, claim in zip((4, 0), found, strict=True):
         chosen = (q[:, component] > 1e-4) & (p.w > 0)
-        alike(claim, {"rows": p.rows[chosen], "weights": (p.w * q[:, component])[chosen]})
+        alike(claim, {"means": p.rows[chosen], "weights": (p.w * q[:, component])[chosen]})
 
 
 def says(wanted: Callable[[Problem], Any], rtol: float = 1e-9) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 
 from globular.backends.blocks import BlockShard
 from globular.model import statistics
+from globular.model.chunks import Chunks, Claims
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.exponential import ExponentialMixture, Surveyed
 from globular.model.low_rank import LowRankParameters
@@ -141,14 +142,15 @@ def scatter_within(shard: NumpyShard, work: mixture_passes.ScatterWithin) -> Any
 
 
 @NumpyShard.implements(mixture_passes.RowsOf)
-def rows_of(shard: NumpyShard, work: mixture_passes.RowsOf) -> statistics.Claims:
+def rows_of(shard: NumpyShard, work: mixture_passes.RowsOf) -> Claims:
     joint = log_joint(shard, work.mixture)
     q = np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))[:, work.components]
     drawn = np.random.Generator(np.random.PCG64([work.seed, 0]).advance(shard.first_row)).random(shard.n_rows)
     chosen = (q > 1e-4) & (shard.w > 0)[:, None] & (drawn[:, None] < work.rates)
     which, rows = np.nonzero(chosen.T)
     weights = (shard.w[:, None] * q / work.rates)[rows, which]
-    return statistics.Claims(shard.x[rows], weights, np.append(0, np.cumsum(chosen.sum(axis=0))))
+    held = Chunks.of_rows(shard.x[rows], weights, work.mixture.family.scatter)
+    return Claims(held, np.append(0, np.cumsum(chosen.sum(axis=0))))
 
 
 @NumpyShard.implements(mixture_passes.LabelByDensity)

@@ -84,7 +84,7 @@ def test_rows_that_have_to_be_converted_give_the_same_bits(kind: str, D: int) ->
 @pytest.mark.parametrize(("kind", "D"), [("diag", 4), ("full", 4), ("full", 40)])
 @pytest.mark.parametrize(
     "sizes", [{"SPAN_SUMS": 1, "FEWEST_SPANS": 1}, {"SPAN_SUMS": 1}, {"SPAN_WORK": 1, "LEAST_ROWS": 1},
-              {"SPAN_WORK": 1, "LEAST_ROWS": 1, "_SMALL_SUM": 1}, {"TINY": 0}, {"_BLOCK_ENTRIES": 1}],
+              {"SPAN_WORK": 1, "LEAST_ROWS": 1, "SUMMED_AT_ONCE": 1}, {"TINY": 0}, {"_BLOCK_ENTRIES": 1}],
 )  # fmt: skip
 def test_how_rows_are_cut_changes_rounding_alone(
     kind: str, D: int, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch

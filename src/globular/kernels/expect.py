@@ -281,3 +281,23 @@ def feature_spans(
         first, end = span * rows_per_span, min(N, (span + 1) * rows_per_span)
         load_features(observed, first, end - first, offset, True, features[first:end])
         span = take_number(queue)
+
+
+@kernel
+def add_parts(
+    queue: Queue,  # IN/OUT stretches of numbers not taken yet
+    parts: Any,  # IN  (parts, K)
+    length: int,  # IN  numbers that a thread adds up at once
+    total: Any,  # OUT (K,)
+) -> None:
+    """parts[0] + parts[1] + …, in this order. O(parts·K)."""
+    K = total.shape[0]
+    first = take_number(queue) * length
+    while first < K:
+        end = min(K, first + length)
+        for k in range(first, end):
+            total[k] = 0.0
+        for i in range(parts.shape[0]):
+            for k in range(first, end):
+                total[k] += parts[i, k]
+        first = take_number(queue) * length

@@ -6,8 +6,9 @@ nothing cancels, and packed as its kind says.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -39,9 +40,15 @@ class Chunks:
         return Chunks.join([self, other])
 
     @classmethod
+    def of_rows(cls, rows: F64, weights: F64, kind: ScatterKind) -> Chunks:
+        """Every row by itself."""
+        return cls(weights, rows, np.empty((len(rows), 0)), kind)
+
+    @classmethod
     def join(cls, parts: list[Chunks]) -> Chunks:
         """All parts in order."""
-        return joined([part.with_scatter() for part in parts])
+        of_rows = all(part.scatter.shape[1] == 0 for part in parts)
+        return joined(parts if of_rows else [part.with_scatter() for part in parts])
 
     def with_scatter(self) -> Chunks:
         """The same, zeros written out."""
@@ -58,6 +65,27 @@ class Chunks:
     def pick(self, which: slice | np.ndarray) -> Chunks:
         """Some of them."""
         return picked(self, which)
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Chunks or rows that some components of a mixture are responsible for, those of one behind those of the other."""
+
+    chunks: Chunks
+    """Of weights w q(component), and summed scatter that has shrunk with it."""
+    starts: I64
+    """What the i-th component has is starts[i] … starts[i + 1] − 1."""
+
+    def __iter__(self) -> Iterator[Chunks]:
+        return (self.chunks.pick(slice(*pair)) for pair in pairwise(self.starts.tolist()))
+
+    @classmethod
+    def join(cls, parts: list[Claims]) -> Claims:
+        """Of every component all parts in order."""
+        if len(parts) == 1:
+            return parts[0]
+        chunks = Chunks.join([chunks for of in zip(*parts, strict=True) for chunks in of])
+        return cls(chunks, np.sum([part.starts for part in parts], axis=0))
 
 
 NodeValue = Callable[[Chunks], F64]

@@ -6,10 +6,9 @@ Arrays are float64 whatever the rows are. `n_distances` counts data-to-cluster d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from itertools import pairwise
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -231,37 +230,6 @@ class FarRows:
     def first(self, n: int) -> FarRows:
         """The n farthest of them."""
         return picked(self, slice(n))
-
-
-@dataclass(slots=True)
-class Claim:
-    """Rows that a component of a mixture is responsible for."""
-
-    rows: F64
-    """(m, D), as the passes see them."""
-    weights: F64
-    """w q(component), (m,)."""
-
-
-@dataclass(slots=True)
-class Claims:
-    """The same of several components, one behind the other."""
-
-    rows: F64
-    weights: F64
-    starts: I64
-    """What the i-th of them has is starts[i] … starts[i + 1] − 1."""
-
-    def __iter__(self) -> Iterator[Claim]:
-        for first, end in pairwise(self.starts.tolist()):
-            yield Claim(self.rows[first:end], self.weights[first:end])
-
-    @classmethod
-    def join(cls, parts: Sequence[Claims]) -> Claims:
-        """Of every component all parts in order."""
-        claims = [joined(of) for of in zip(*parts, strict=True)]
-        whole, starts = joined(claims), sum(part.starts for part in parts)
-        return cls(whole.rows, whole.weights, np.asarray(starts))
 
 
 @dataclass(frozen=True, slots=True)

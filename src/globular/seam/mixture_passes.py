@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from globular.model.chunks import Chunks
+from globular.model.chunks import Chunks, Claims
 from globular.model.exponential import ExponentialMixture, LinearMixture, LinearStatistics, Surveyed
 from globular.model.gaussian import GaussianParameters
 from globular.model.low_rank import LowRankParameters, LowRankStatistics
-from globular.model.statistics import F64, I64, Claims, SoftStatistics, WithinStatistics
+from globular.model.statistics import F64, I64, SoftStatistics, WithinStatistics
 from globular.seam.among import ALL, All, Neighbors, Probe, Remembered, SoftAmong
 from globular.seam.passes import HERE, NO_EFFECT, Change, Effect, Index, Pass
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.model.chunks import BoundGap, ChunkGains, Chunks, NodeValue, ShareRule, Within
+from globular.model.chunks import BoundGap, ChunkGains, Chunks, Claims, NodeValue, ShareRule, Within
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import SoftStatistics
@@ -146,14 +146,14 @@ class BestCut(Pass[Chunks]):
 
 
 @dataclass(frozen=True, eq=False)
-class CellsOf(Pass[list[Chunks]]):
+class CellsOf(Pass[Claims]):
     """The cells that these components are responsible for, weighted by w·q; one density a cell and component."""
 
     mixture: GaussianParameters
     components: NDArray[np.integer]
 
-    def merge(self, one: list[Chunks], other: list[Chunks]) -> list[Chunks]:
-        return [a + b for a, b in zip(one, other, strict=True)]
+    def merge(self, one: Claims, other: Claims) -> Claims:
+        return Claims.join([one, other])
 
 
 @dataclass(frozen=True)

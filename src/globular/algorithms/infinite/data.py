@@ -11,13 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from globular.algorithms.graphs import nearest_graph
-from globular.model.chunks import Chunks, NodeValue
+from globular.model.chunks import Chunks, Claims, NodeValue
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph, estimated_graph
-from globular.model.groups import starts_of
 from globular.model.search import Search
-from globular.model.statistics import F64, I64, SoftStatistics, WithinStatistics, joined
+from globular.model.statistics import F64, I64, SoftStatistics, WithinStatistics
 from globular.seam.among import Neighbors, Remembered
 from globular.seam.mixture_passes import Expect, ExpectShares, RowsOf
 from globular.seam.shard import Shard
@@ -104,11 +103,12 @@ class RowData:
     ) -> Shares:
         held = counts * (self.shard.n_rows / self.shard.total_weight)
         rates = np.minimum(1.0, min(self._max_trial_rows, most) / np.maximum(held, 1.0))
-        seed, kind = int(self._rng.integers(2**62)), mixture.family.scatter
+        seed = int(self._rng.integers(2**62))
         claims = self.shard.run(RowsOf(mixture, components, rates, seed, remembered=remembered))
-        cells = Chunks(claims.weights, claims.rows, np.empty((len(claims.rows), 0)), kind)
-        n_distances = 0 if remembered else self.shard.n_rows * mixture.n_components
-        return Shares(self.shard.local(cells.means[:0]), cells, claims.starts, n_distances)
+        return self._shares(claims, 0 if remembered else self.shard.n_rows * mixture.n_components)
+
+    def _shares(self, claims: Claims, n_distances: int, *, refined: bool = False) -> Shares:
+        return Shares(self.shard.local(claims.chunks.means[:0]), claims.chunks, claims.starts, n_distances, refined)
 
     def parts(self, value: NodeValue, gain: float) -> Chunks | None:
         """The partition of the data that is worth most, see `Shard.best_nodes`; None if there is no tree."""
@@ -240,16 +240,14 @@ class CellData(ActiveRowData):
             return super().shares(mixture, components, counts, most)
         before, n_distances = self.n_cells, self.n_cells * mixture.n_components
         claims = self.shard.run(CellsOf(mixture, components))
-        few = np.array([len(chunks) < _LEAST_CELLS for chunks in claims])
+        few = np.diff(claims.starts) < _LEAST_CELLS
         if few.any():
             # Step 2a: what is one cell to all components may be two clusters
             self.n_cells = self.shard.run(OpenHeld(mixture, components[few], _LEAST_CELLS))
         if self.n_cells > before:
             n_distances += self.n_cells * mixture.n_components
             claims = self.shard.run(CellsOf(mixture, components))
-        of_rows = all(claim.scatter.shape[1] == 0 for claim in claims)
-        cells, starts = joined(claims) if of_rows else Chunks.join(claims), starts_of([len(claim) for claim in claims])
-        return Shares(self.shard.local(cells.means[:0]), cells, starts, n_distances, refined=self.n_cells > before)
+        return self._shares(claims, n_distances, refined=self.n_cells > before)
 
     def parts(self, value: NodeValue, gain: float) -> Chunks | None:
         return self.shard.run(BestCut(value, gain))

@@ -7,35 +7,59 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.expect.blocks import ChunkBlocks
 from globular.backends.cpu.expect.rows_of import SMALLEST_SHARE
+from globular.backends.cpu.rows import read_only
 from globular.backends.host import HostShard
 from globular.backends.tree.cells import frontier_of
 from globular.backends.tree.frontier import Frontier
-from globular.model.chunks import Chunks
+from globular.kernels.claims import find_cells
+from globular.kernels.queue import new_queue
+from globular.kernels.team import share_kernel
+from globular.model.chunks import Chunks, Claims
 from globular.model.gaussian import GaussianParameters
+from globular.model.groups import starts_of
 from globular.seam.tree_passes import CellsOf, OpenHeld
-from globular.threads import even_ranges, map_all
+from globular.threads import even_ranges, worth_waking
 
-_CELLS_AT_ONCE = 1024
+CELLS_AT_ONCE = 1024
+"""Cells that one thread looks through."""
+TABLE_NUMBERS = 2**23
+"""Responsibilities that are held at once: 64 MB."""
+SECONDS_PER_PAIR = 1e-9
+"""Of a cell and component that are looked at, about."""
 
 
 @HostShard.implements(CellsOf)
-def cells_of(shard: HostShard, work: CellsOf) -> list[Chunks]:
-    frontier, mixture, components = frontier_of(shard), work.mixture, work.components
-    blocks = ChunkBlocks(mixture, frontier.offset)
+def cells_of(shard: HostShard, work: CellsOf) -> Claims:
+    frontier, mixture = frontier_of(shard), work.mixture
+    blocks, at_once = ChunkBlocks(mixture, frontier.offset), max(1, TABLE_NUMBERS // mixture.n_components)
+    return Claims.join([
+        _claimed(blocks, chunks.pick(slice(*span)), work.components, shard.n_threads)
+        for chunks in frontier.parts()
+        for span in even_ranges(len(chunks), at_once)
+    ])  # fmt: skip
 
-    def claim(part: Chunks) -> list[Chunks]:
-        q, _ = blocks.posterior(blocks.observed(part))
-        found = []
-        for component in components:
-            chosen = np.flatnonzero(q[:, component] > SMALLEST_SHARE)
-            held, share = part.pick(chosen), q[chosen, component]
-            # the scatter is summed, so that it shrinks with the weight
-            found.append(Chunks(held.weights * share, held.means, held.scatter * share[:, None], held.kind))
-        return found
 
-    spans = [(chunks, span) for chunks in frontier.parts() for span in even_ranges(len(chunks), _CELLS_AT_ONCE)]
-    parts = map_all(lambda task: claim(task[0].pick(slice(*task[1]))), spans, shard.n_threads)
-    return [Chunks.join([part[i] for part in parts]) for i in range(len(components))]
+def _claimed(blocks: ChunkBlocks, cells: Chunks, components: NDArray[np.integer], n_threads: int) -> Claims:
+    """What components hold of some cells: counted first, then copied."""
+    q, _ = blocks.posterior(blocks.observed(cells), n_threads)
+    n_spans, wanted = -(-len(cells) // CELLS_AT_ONCE), components.astype(np.int64)
+    places = np.zeros((n_spans, len(components)), dtype=np.int64)
+    held = [read_only(np.ascontiguousarray(each)) for each in (cells.weights, cells.means, cells.scatter)]
+    n_threads = worth_waking(min(n_threads, n_spans), SECONDS_PER_PAIR * q.size)
+
+    def find(n: int) -> Chunks:
+        weights, means, scatter = (np.empty((n, *each.shape[1:])) for each in held)
+        queue, given = new_queue(), (*held, places, weights, means, scatter)
+        share_kernel(
+            lambda: find_cells(queue, CELLS_AT_ONCE, q, wanted, SMALLEST_SHARE, *given), queue, n_threads,
+            calls_blas=False,
+        )  # fmt: skip
+        return Chunks(weights, means, scatter, cells.kind)
+
+    find(0)
+    starts = starts_of(places.T.ravel())  # what a component holds in all spans lies together
+    places[:] = starts[:-1].reshape(places.T.shape).T
+    return Claims(find(int(starts[-1])), starts[::n_spans])
 
 
 @HostShard.implements(OpenHeld)

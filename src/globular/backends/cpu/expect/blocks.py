@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from globular.backends.cpu.rows import Floats, read_only
 from globular.kernels.blas import SYMMETRIC, TRIANGULAR
 from globular.kernels.differences import new_differences
-from globular.kernels.expect import Answers, Stretches, Tally, expect_or_answer, feature_spans
+from globular.kernels.expect import Answers, Stretches, Tally, add_parts, expect_or_answer, feature_spans
 from globular.kernels.joint import Block, Form, Observed
 from globular.kernels.queue import new_queue
 from globular.kernels.team import share_kernel
@@ -32,7 +32,7 @@ from globular.model.covariances.scatter import CANCELLATION_LIMIT
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.model.tied import linear_coefficients
-from globular.threads import cached_property, even_ranges, run_all
+from globular.threads import cached_property, worth_waking
 
 _BLOCK_ENTRIES = 2**15
 """Numbers in the widest array of a block: a quarter of a megabyte, which the cache of a core holds."""
@@ -42,14 +42,16 @@ SPAN_SUMS = 2**24
 """Numbers in the sums of all spans together, about, down to the fewest spans."""
 SPAN_WORK, LEAST_ROWS = 2**19, 256
 """Least multiplications of a span, and least rows of a component in it: its sums shall cost less than they save."""
+LEAST_PAIRS = 32
+"""The same of rows where not all pairs are looked at, and a pair costs about as much as a component's sums."""
 PAIR_WORK = 64
 """Multiplications that looking up a pair (row, component) is worth, where not all are looked at."""
 TINY = 2**18
 """Multiplications of a product up to which BLAS takes one thread anyway."""
-_SMALL_SUM = 2**17
-"""Numbers that one thread adds up faster than several are woken."""
-_SUMMED_AT_ONCE = 2**10
+SUMMED_AT_ONCE = 2**9
 """Numbers of a sum that one thread adds up: few enough for the sums of some components to go to all threads."""
+SECONDS_PER_NUMBER = 5e-10
+"""Of the numbers that are added up, about."""
 _NONE = read_only(np.empty(0))
 _NO_VALUES, _NO_TABLE = np.empty(0), np.empty((0, 0))
 _NO_NUMBERS = np.empty(0, dtype=np.int64)
@@ -190,12 +192,12 @@ class ChunkBlocks:
     def spans(self, n_rows: int, n_pairs: int | None = None) -> Spans:
         """Spans of about equal size, and equal blocks in them; n_pairs (row, component) are looked at, or all."""
         C, cost = len(self.means), self._cost
-        most = min(SPANS, max(FEWEST_SPANS, SPAN_SUMS // cost))
+        most, least_rows = min(SPANS, max(FEWEST_SPANS, SPAN_SUMS // cost)), LEAST_ROWS
         if n_pairs is None:
             n_pairs = n_rows * C
         else:
-            cost += C * PAIR_WORK
-        least = max(LEAST_ROWS * C, SPAN_WORK * C // cost)
+            cost, least_rows = cost + C * PAIR_WORK, LEAST_PAIRS
+        least = max(least_rows * C, SPAN_WORK * C // cost)
         n = max(1, min(most, n_pairs // least))
         rows = max(1, -(-n_rows // n))
         n_blocks = -(-rows // block_size(self.width))
@@ -346,16 +348,11 @@ def statistics_of(total: Moments, n_distances: int) -> SoftStatistics:
 
 
 def add_in_order(parts: F64, n_threads: int) -> F64:
-    """parts[0] + parts[1] + …, on several threads where that pays."""
+    """parts[0] + parts[1] + …, on the threads that this is worth."""
     if len(parts) == 1:
         return parts[0]
-    if parts.size <= _SMALL_SUM:
-        return np.asarray(np.add.reduce(parts, axis=0))
-    flat = parts.reshape(len(parts), -1)
-    total = np.empty(flat.shape[1])
-
-    def add(span: tuple[int, int]) -> None:
-        np.add.reduce(flat[:, slice(*span)], axis=0, out=total[slice(*span)])
-
-    run_all(add, even_ranges(flat.shape[1], _SUMMED_AT_ONCE), n_threads)
-    return total.reshape(parts.shape[1:])
+    total, queue = np.empty(parts.shape[1:]), new_queue()
+    flat, numbers = parts.reshape(len(parts), total.size), total.ravel()
+    n_threads = worth_waking(min(n_threads, -(-total.size // SUMMED_AT_ONCE)), SECONDS_PER_NUMBER * parts.size)
+    share_kernel(lambda: add_parts(queue, flat, SUMMED_AT_ONCE, numbers), queue, n_threads, calls_blas=False)
+    return total

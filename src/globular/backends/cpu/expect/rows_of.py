@@ -20,8 +20,9 @@ from globular.backends.cpu.shard import CpuShard
 from globular.kernels import claims as kernels
 from globular.kernels.queue import new_queue
 from globular.kernels.team import share_kernel
+from globular.model.chunks import Chunks, Claims
 from globular.model.groups import starts_of
-from globular.model.statistics import F64, I64, Claims
+from globular.model.statistics import F64, I64
 from globular.seam.mixture_passes import RowsOf
 from globular.threads import even_ranges, map_all, run_all
 
@@ -40,7 +41,7 @@ def rows_of(shard: CpuShard, work: RowsOf) -> Claims:
     if work.remembered and kept is not None:
         return _claim_pairs(shard, kept.pairs, work)
 
-    blocks = blocks_for(shard, mixture)
+    blocks, kind = blocks_for(shard, mixture), mixture.family.scatter
 
     def claim(block: Span) -> Claims:
         rows = block_rows(shard, block)
@@ -51,9 +52,12 @@ def rows_of(shard: CpuShard, work: RowsOf) -> Claims:
         is_claimed = (shares > SMALLEST_SHARE) & (drawn[:, None] < rates) & (weights > 0)[:, None]
         which, chosen = np.nonzero(is_claimed.T)
         found = weights[chosen] * shares[chosen, which] / rates[which]
-        return Claims(rows[chosen], found, starts_of(np.bincount(which, minlength=len(components))))
+        starts = starts_of(np.bincount(which, minlength=len(components)))
+        return Claims(Chunks.of_rows(rows[chosen], found, kind), starts)
 
-    none = Claims(np.empty((0, shard.n_columns)), np.empty(0), np.zeros(len(components) + 1, dtype=np.int64))
+    none = Claims(
+        Chunks.of_rows(np.empty((0, shard.n_columns)), np.empty(0), kind), np.zeros(len(components) + 1, dtype=np.int64)
+    )
     return Claims.join([none, *map_all(claim, even_ranges(shard.n_rows, ROWS_AT_ONCE), shard.n_threads)])
 
 
@@ -82,7 +86,8 @@ def _claim_pairs(shard: CpuShard, pairs: Pairs, work: RowsOf) -> Claims:
     before = starts_of(wanted.ravel())  # what a component draws of all spans lies together
     sizes[:, work.components] = before[:-1].reshape(wanted.shape).T
     owners, rows, weights = find(sizes, before[-1])
-    return Claims(rows if direct else shard.take(owners), weights, before[:: len(sizes)])
+    rows = rows if direct else shard.take(owners)
+    return Claims(Chunks.of_rows(rows, weights, work.mixture.family.scatter), before[:: len(sizes)])
 
 
 def _drawn(shard: CpuShard, work: RowsOf) -> F64:

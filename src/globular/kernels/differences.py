@@ -1,7 +1,8 @@
 """Differences of some rows from the mean of a component: their lengths under its covariance, and moments about it.
 
-Where columns are few, differences have a line for every column, and products are loops along it: BLAS would take a lock
-for each of them, at which many threads wait. Otherwise they have a line for every row, which BLAS multiplies.
+Unless columns are many, differences have a line for every column, and products are loops along four of them: BLAS
+would take a lock for each of them, at which many threads wait. (16 threads on rows of 16 columns were as slow as one.)
+Otherwise they have a line for every row, which BLAS multiplies.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import numpy as np
 from globular.kernels.blas import add_symmetric, multiply_by_triangle
 from globular.kernels.compile import inline
 
-TILE = 128
-"""Rows whose differences are taken at once."""
-FEW_COLUMNS = 12
+TILE, LINE = 128, 136
+"""Rows whose differences are taken at once, and numbers from one line of them to the next: lines a power of two apart
+would drive each other out of the cache."""
+FEW_COLUMNS = 32
 """Most columns that have lines of their own."""
 
 
@@ -23,7 +25,7 @@ class Differences(NamedTuple):
     """Scratch of a thread for TILE rows."""
 
     by_row: Any  # (TILE, D), or (0, D) where columns are few
-    by_column: Any  # (D, TILE) where they are, else (0, TILE)
+    by_column: Any  # (D, LINE) where they are, else (0, LINE)
     scaled: Any  # (TILE,) scratch
     values: Any  # (TILE,) squared lengths, or weights
 
@@ -31,7 +33,7 @@ class Differences(NamedTuple):
 def new_differences(n_columns: int) -> Differences:
     """Scratch for rows of so many columns."""
     few = n_columns <= FEW_COLUMNS
-    by_row, by_column = np.empty((0 if few else TILE, n_columns)), np.empty((n_columns if few else 0, TILE))
+    by_row, by_column = np.empty((0 if few else TILE, n_columns)), np.empty((n_columns if few else 0, LINE))
     return Differences(by_row, by_column, *np.empty((2, TILE)))
 
 
@@ -54,21 +56,24 @@ def find_lengths(differences: Any, m: int, factors: Any, precisions: Any, triang
     for k in range(m):
         lengths[k] = 0.0
     if differences.by_column.shape[0]:
-        D, entry = differences.by_column.shape[0], differences.scaled
+        D, lines, entry = differences.by_column.shape[0], differences.by_column, differences.scaled
         for d in range(D):
             if whole:
                 for k in range(m):
                     entry[k] = 0.0
-                for e in range(d + 1):
-                    factor, line = factors[c, e * D + d], differences.by_column[e]
+                for e in range(0, d + 1, 4):
+                    # beyond the triangle the last line counts again, for nothing
+                    f, g, h = min(e + 1, d), min(e + 2, d), min(e + 3, d)
+                    one, two = factors[c, e * D + d], factors[c, f * D + d] if f > e else 0.0
+                    three, four = factors[c, g * D + d] if g > f else 0.0, factors[c, h * D + d] if h > g else 0.0
                     for k in range(m):
-                        entry[k] += factor * line[k]
+                        entry[k] += (one * lines[e, k] + two * lines[f, k]) + (three * lines[g, k] + four * lines[h, k])
                 for k in range(m):
                     lengths[k] += entry[k] * entry[k]
             else:
-                factor, line = precisions[c, min(d, last)], differences.by_column[d]
+                factor = precisions[c, min(d, last)]
                 for k in range(m):
-                    lengths[k] += factor * line[k] * line[k]
+                    lengths[k] += factor * lines[d, k] * lines[d, k]
         return
     away = differences.by_row
     if whole:
@@ -89,18 +94,30 @@ def add_moments(differences: Any, m: int, whole: bool, symmetric: int, c: int, s
     """
     weights, last = differences.values, scatter.shape[1] - 1
     if differences.by_column.shape[0]:
-        D, scaled = differences.by_column.shape[0], differences.scaled
+        D, lines, scaled = differences.by_column.shape[0], differences.by_column, differences.scaled
         for d in range(D):
-            line, total = differences.by_column[d], 0.0
+            total = 0.0
             for k in range(m):
-                scaled[k] = weights[k] * line[k]
+                scaled[k] = weights[k] * lines[d, k]
                 total += scaled[k]
             sums[c, d] += total
-            for e in range(d, D if whole else d + 1):
-                other, total = differences.by_column[e], 0.0
+            end = D if whole else d + 1
+            for e in range(d, end, 4):
+                f, g, h = min(e + 1, end - 1), min(e + 2, end - 1), min(e + 3, end - 1)
+                one = two = three = four = 0.0
                 for k in range(m):
-                    total += scaled[k] * other[k]
-                scatter[c, d * D + e if whole else min(d, last)] += total
+                    one += scaled[k] * lines[e, k]
+                    two += scaled[k] * lines[f, k]
+                    three += scaled[k] * lines[g, k]
+                    four += scaled[k] * lines[h, k]
+                place = d * D if whole else min(d, last) - d
+                scatter[c, place + e] += one
+                if f > e:
+                    scatter[c, place + f] += two
+                if g > f:
+                    scatter[c, place + g] += three
+                if h > g:
+                    scatter[c, place + h] += four
         return
     away = differences.by_row
     for k in range(m):

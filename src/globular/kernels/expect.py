@@ -23,10 +23,7 @@ NOTHING = 1e-20
 
 
 class Tally(NamedTuple):
-    """What spans or stretches add up, weighted by the responsibilities; all spans may lie one behind the other.
-
-    Zeros at first: whoever makes it has them for nothing.
-    """
+    """What spans or stretches add up, weighted by the responsibilities; all spans may lie one behind the other."""
 
     raw: Any  # (spans, C, W) sums of the features
     tight_sums: Any  # (spans, T, D) of tight components about their means
@@ -55,6 +52,20 @@ class Stretches(NamedTuple):
 def weight_of(weights: Any, i: int) -> float:
     """Of a row; one if there are no weights."""
     return weights[i] if weights.shape[0] else 1.0
+
+
+@inline
+def begin_sums(raw: Any, sums: Any, scatter: Any, totals: Any) -> None:
+    """Zeros, written by the thread that adds to them: they are in its cache then."""
+    for c in range(raw.shape[0]):
+        for w in range(raw.shape[1]):
+            raw[c, w] = 0.0
+    for t in range(sums.shape[0]):
+        for d in range(sums.shape[1]):
+            sums[t, d] = 0.0
+        for s in range(scatter.shape[1]):
+            scatter[t, s] = 0.0
+    totals[0] = totals[1] = 0.0
 
 
 @kernel
@@ -151,12 +162,13 @@ def expect_some(
     least: float,  # IN
     form: Any,  # IN
     block: Any,  # scratch of this thread
-    raw: Any,  # IN/OUT (C, W)
-    sums: Any,  # IN/OUT (T, D)
-    scatter: Any,  # IN/OUT (T, S) or (T, D²)
-    totals: Any,  # IN/OUT (2,)
+    raw: Any,  # OUT (C, W)
+    sums: Any,  # OUT (T, D)
+    scatter: Any,  # OUT (T, S) or (T, D²)
+    totals: Any,  # OUT (2,)
 ) -> None:
     """The sums of some rows, see `Tally`. O(n·C·S)."""
+    begin_sums(raw, sums, scatter, totals)
     B, (C, W) = block.features.shape[0], form.coefficients.shape
     ready = observed.features.shape[0] > 0
     for begin in range(first, end, B):
@@ -218,7 +230,7 @@ def expect_or_answer(
     least: float,  # IN  rows with a smaller share of a tight component count, but move nothing
     form: Any,  # IN  all components; of several mixtures all are tight
     block: Scratch,  # scratch of this thread, for the largest mixture
-    tally: Any,  # IN/OUT of components, one stretch behind the other; or empty
+    tally: Any,  # OUT of components, one stretch behind the other; or empty
     answers: Any,  # OUT where the tally is empty
 ) -> None:
     """E-steps and what M-steps need of them, or what a mixture says of every row.

@@ -12,7 +12,7 @@ import numpy as np
 
 from globular.kernels.compile import inline, kernel
 from globular.kernels.differences import TILE, add_moments, find_lengths, mirror, put_difference
-from globular.kernels.expect import find_largest, weight_of
+from globular.kernels.expect import begin_sums, find_largest, weight_of
 from globular.kernels.joint import exponential, joint_block, load_features
 from globular.kernels.queue import Queue, Scratch, take_number
 
@@ -148,7 +148,7 @@ def pair_spans(
     block: Scratch,  # scratch of this thread
     densities: Scratch,  # scratch (PAIRS_AT_ONCE,)
     q: Any,  # OUT (P,) responsibilities, or empty
-    tally: Any,  # IN/OUT a `kernels.expect.Tally`
+    tally: Any,  # OUT a `kernels.expect.Tally`
 ) -> None:
     """An E-step that knows of these pairs alone, and what an M-step needs of it. O(P·S)."""
     n_rows, capacity = pairs.numbers.shape[0], block.values.shape[0]
@@ -156,6 +156,7 @@ def pair_spans(
     while span < tally.raw.shape[0]:
         raw, sums, scatter = tally.raw[span], tally.tight_sums[span], tally.tight_scatter[span]
         totals = tally.totals[span]
+        begin_sums(raw, sums, scatter, totals)
         first, end = span * rows_per_span, min(n_rows, (span + 1) * rows_per_span)
         while first < end:
             start, last = pairs.starts[first], first + 1

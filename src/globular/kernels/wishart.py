@@ -32,25 +32,49 @@ def log_beta(a: float, b: float) -> float:
     return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
 
 
+@inline
+def factor(matrices: Any, c: int, least: float, lower: Any) -> bool:
+    """The Cholesky factor of a matrix, zeros above its diagonal; False where a pivot is not so much of the diagonal.
+
+    A row at a time, of which the upper triangle is not read. O(D³)
+    """
+    D = matrices.shape[1]
+    for i in range(D):
+        for j in range(i + 1):
+            rest = matrices[c, i, j]
+            for k in range(j):
+                rest -= lower[c, i, k] * lower[c, j, k]
+            if j < i:
+                lower[c, i, j] = rest / lower[c, j, j]
+            elif rest >= least * matrices[c, i, i] and rest > 0.0:
+                lower[c, i, i] = math.sqrt(rest)
+            else:
+                return False
+        for j in range(i + 1, D):
+            lower[c, i, j] = 0.0
+    return True
+
+
 @kernel
-def invert_lower(
-    lower: Any,  # IN  (C, D, D) lower triangular
-    inverse: Any,  # OUT (C, D, D) zeros above the diagonal
-) -> None:
-    """Forward substitution, a row of the inverse at a time; a library call for each would cost more. O(C·D³)."""
-    C, D = lower.shape[:2]
+def wishart_scales(
+    scatter: Any,  # IN  (C, D, D)
+    pulled: Any,  # IN  (C,) weights of …
+    away: Any,  # IN  (C, D) … the distances from m₀
+    prior_scale: Any,  # IN  (D, D) S₀
+    least: float,  # IN  what a pivot is of the diagonal, at least
+    scales: Any,  # OUT (C, D, D) S
+    lower: Any,  # OUT (C, D, D) their factors
+) -> bool:
+    """S of posteriors, the sum of all three, and whether every one has a factor. O(C·D³)."""
+    C, D = away.shape
+    positive = True
     for c in range(C):
-        for i in range(D):
-            for j in range(D):
-                inverse[c, i, j] = 0.0
-            for k in range(i):
-                factor = lower[c, i, k]
-                for j in range(k + 1):
-                    inverse[c, i, j] -= factor * inverse[c, k, j]
-            scale = 1.0 / lower[c, i, i]
-            for j in range(i):
-                inverse[c, i, j] *= scale
-            inverse[c, i, i] = scale
+        for d in range(D):
+            for e in range(d + 1):
+                entry = 0.5 * (scatter[c, d, e] + scatter[c, e, d]) + pulled[c] * (away[c, d] * away[c, e])
+                scales[c, d, e] = scales[c, e, d] = prior_scale[d, e] + entry
+        positive = factor(scales, c, least, lower) and positive
+    return positive
 
 
 @kernel
@@ -60,45 +84,42 @@ def wishart_terms(
     means: Any,  # IN  (C, D)
     prior_mean: Any,  # IN  (D,)
     prior_factor: Any,  # IN  (D, D) lower factor of S₀
+    inverse: Any,  # scratch (D, D)
     product: Any,  # scratch (D,)
-    inverse: Any,  # OUT (C, D, D) of the factors
-    terms: Any,  # OUT (3, C): Σ_d ψ((ν − d)/2), tr S₀ S⁻¹, (m − m₀)ᵀ S⁻¹ (m − m₀)
+    factors: Any,  # OUT (C, D, D) upper factors of the expected precisions ν S⁻¹
+    terms: Any,  # OUT (5, C): Σ_d ψ((ν − d)/2), tr S₀ S⁻¹, (m − m₀)ᵀ S⁻¹ (m − m₀), Σ_d log Γ((ν − d)/2), log |S|
 ) -> None:
     """O(C·D³)."""
     C, D = means.shape
-    invert_lower(lower, inverse)
     for c in range(C):
-        digammas = trace = distance = 0.0
-        for d in range(D):
-            digammas += digamma(0.5 * (nu[c] - d))
+        digammas = trace = distance = log_gammas = log_determinant = 0.0
+        root = math.sqrt(nu[c])
+        for i in range(D):
+            # a row of the inverse factor by forward substitution: a library call for each would cost more
+            for j in range(D):
+                inverse[i, j] = product[j] = 0.0
+            for k in range(i):
+                for j in range(k + 1):
+                    inverse[i, j] -= lower[c, i, k] * inverse[k, j]
+            scale = 1.0 / lower[c, i, i]
+            inverse[i, i] = 1.0
             whitened = 0.0
-            for e in range(d + 1):
-                whitened += inverse[c, d, e] * (means[c, e] - prior_mean[e])
-                product[e] = 0.0
+            for j in range(i + 1):
+                inverse[i, j] *= scale
+                whitened += inverse[i, j] * (means[c, j] - prior_mean[j])
             distance += whitened * whitened
-            for f in range(d + 1):
-                entry = inverse[c, d, f]
+            for j in range(D):
+                factors[c, j, i] = root * inverse[i, j]
+            for f in range(i + 1):
                 for e in range(f + 1):
-                    product[e] += entry * prior_factor[f, e]
-            for e in range(d + 1):
+                    product[e] += inverse[i, f] * prior_factor[f, e]
+            for e in range(i + 1):
                 trace += product[e] * product[e]
-        terms[0, c], terms[1, c], terms[2, c] = digammas, trace, distance
-
-
-@kernel
-def wishart_normalisers(
-    lower: Any,  # IN  (C, D, D)
-    nu: Any,  # IN  (C,)
-    terms: Any,  # OUT (2, C): Σ_d log Γ((ν − d)/2), log |S|
-) -> None:
-    """O(C·D)."""
-    C, D = lower.shape[:2]
-    for c in range(C):
-        log_gammas = log_determinant = 0.0
-        for d in range(D):
-            log_gammas += math.lgamma(0.5 * (nu[c] - d))
-            log_determinant += 2.0 * math.log(lower[c, d, d])
-        terms[0, c], terms[1, c] = log_gammas, log_determinant
+            digammas += digamma(0.5 * (nu[c] - i))
+            log_gammas += math.lgamma(0.5 * (nu[c] - i))
+            log_determinant += 2.0 * math.log(lower[c, i, i])
+        terms[0, c], terms[1, c], terms[2, c], terms[3, c] = digammas, trace, distance, log_gammas
+        terms[4, c] = log_determinant
 
 
 @kernel

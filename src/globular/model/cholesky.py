@@ -13,6 +13,11 @@ _EPS = float(np.finfo(np.float64).eps)
 _MOST_LIFTS = 25  # tries of a Cholesky factor, each with ten times the lift: the last is far more than any rounding
 
 
+def least_pivot(D: int) -> float:
+    """Share of a diagonal that pivots are at least, or they are rounding."""
+    return _EPS * D
+
+
 def with_factors(matrices: F64, least: F64) -> tuple[F64, F64]:
     """The matrices, their diagonals lifted by units of rounding where a Cholesky factor needs it; and the factors.
 
@@ -21,7 +26,7 @@ def with_factors(matrices: F64, least: F64) -> tuple[F64, F64]:
     try:
         # on matrices this small threads only wait for each other
         lower: F64 = single_threaded_blas.run(partial(np.linalg.cholesky, matrices))
-        if (_pivots(lower) >= _EPS * matrices.shape[1] * _diagonals(matrices)).all():
+        if (_pivots(lower) >= least_pivot(matrices.shape[1]) * _diagonals(matrices)).all():
             return matrices, lower
     except np.linalg.LinAlgError:
         pass
@@ -31,7 +36,7 @@ def with_factors(matrices: F64, least: F64) -> tuple[F64, F64]:
 
 def _lifted(matrix: F64, least: F64) -> tuple[F64, F64]:
     """The same of one matrix: what is lifted depends on no other."""
-    rounding = _EPS * len(matrix)
+    rounding = least_pivot(len(matrix))
     diagonal = np.maximum(np.diagonal(matrix), least)
     lifted, share = matrix, 10.0 * rounding
     for _ in range(_MOST_LIFTS):

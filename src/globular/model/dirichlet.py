@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from globular.kernels.predictive import Students
 from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior
 from globular.model.statistics import F64
 from globular.model.sticks import StickPrior, Sticks
@@ -59,6 +60,15 @@ class InfiniteMixture(Generic[P]):
     def free_energy(self, log_normalisers: float) -> float:
         """Eqs. 8 and 22, given Σ_n log Σ_i exp S_{n,i}."""
         return self.divergence - log_normalisers
+
+    def students(self) -> Students | None:
+        """p(x | X) as a mixture of Student-t densities, where it is one."""
+        everyone, weights = self.posterior, self.sticks.weights
+        if not self.sticks.closed:
+            everyone, weights = everyone.join(self.tail), np.append(weights, self.sticks.remainder)
+        found = everyone.students()
+        with np.errstate(divide="ignore"):
+            return found and found._replace(constants=found.constants + np.log(weights))
 
     def log_predictive(self, rows: F64) -> F64:
         """log p(x | X), Eq. 10, (N,); the bracket taken under q so that the weights sum to one."""

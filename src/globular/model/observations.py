@@ -22,6 +22,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.kernels.predictive import Students
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics, joined, picked
@@ -143,6 +144,10 @@ class Posterior(ABC):
     @abstractmethod
     def log_predictive(self, rows: F64) -> F64:
         """log ∫ p(x | η) q_i(η) dη, (N, C)."""
+
+    def students(self) -> Students | None:
+        """The same where it is a Student-t density."""
+        return None
 
     @property
     @abstractmethod

@@ -14,8 +14,9 @@ from typing import ClassVar, Self
 import numpy as np
 from scipy.special import digamma, gammaln
 
-from globular.kernels.wishart import wishart_normalisers, wishart_terms
-from globular.model.cholesky import with_factors
+from globular.kernels.predictive import Students
+from globular.kernels.wishart import wishart_scales, wishart_terms
+from globular.model.cholesky import least_pivot, with_factors
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior
@@ -58,9 +59,10 @@ class GaussianPosterior(Posterior):
         return float(np.log(S).sum())
 
     @classmethod
-    def summed(cls, beta: F64, m: F64, nu: F64, scatter: F64, pulled: F64, prior: GaussianPrior) -> Self:
+    def summed(cls, moments: Moments, beta: F64, m: F64, nu: F64, pulled: F64, prior: GaussianPrior) -> Self:
         """Posteriors whose S is the sum of S₀, the scatter, and what distances from m₀ add to it."""
-        return cls(beta, m, nu, prior.S + np.maximum(scatter, 0.0) + pulled, prior)
+        away = moments.kind.outer(pulled, moments.means - prior.m)
+        return cls(beta, m, nu, prior.S + np.maximum(moments.scatter, 0.0) + away, prior)
 
     def __len__(self) -> int:
         return len(self.beta)
@@ -141,13 +143,16 @@ class GaussianPosterior(Posterior):
         """tr S₀ W, (C,)."""
         return (self.prior.S / self.S).sum(axis=1)
 
-    def log_predictive(self, rows: F64) -> F64:
+    def students(self) -> Students:
         """A product of Student-t densities with ν degrees of freedom, one a column."""
-        scale = self.S * (1.0 + 1.0 / self.beta)[:, None]  # ν times the squared scale of the t density
-        half = 0.5 * (self.nu + 1)
-        constants = self.m.shape[1] * (gammaln(half) - gammaln(0.5 * self.nu)) - 0.5 * np.log(np.pi * scale).sum(axis=1)
-        spread = np.log1p((rows - self.m[:, None]) ** 2 / scale[:, None]).sum(axis=2)
-        return (constants[:, None] - half[:, None] * spread).T
+        C, D = self.m.shape
+        scales, powers = 1.0 / (self.S * (1.0 + 1.0 / self.beta)[:, None]), 0.5 * (self.nu + 1)
+        constants = D * (gammaln(powers) - gammaln(0.5 * self.nu)) + 0.5 * np.log(scales / np.pi).sum(axis=1)
+        return Students(self.m, np.empty((C, 0)), scales, constants, powers)
+
+    def log_predictive(self, rows: F64) -> F64:
+        of, away = self.students(), rows - self.m[:, None]
+        return (of.constants[:, None] - of.powers[:, None] * np.log1p(of.scales[:, None] * away**2).sum(axis=2)).T
 
     def draw(self, component: int, n: int, random: np.random.RandomState) -> F64:
         """Rows from the predictive density of a component."""
@@ -167,9 +172,11 @@ class MatrixPosterior(GaussianPosterior):
         return float(np.linalg.slogdet(S)[1])
 
     @classmethod
-    def summed(cls, beta: F64, m: F64, nu: F64, scatter: F64, pulled: F64, prior: GaussianPrior) -> Self:
-        S = prior.S + scatter + pulled
-        S, lower = with_factors(0.5 * (S + np.swapaxes(S, 1, 2)), np.diagonal(prior.S))
+    def summed(cls, moments: Moments, beta: F64, m: F64, nu: F64, pulled: F64, prior: GaussianPrior) -> Self:
+        S, lower = np.empty((2, *moments.scatter.shape))
+        away = moments.means - prior.m
+        if not wishart_scales(moments.scatter, pulled, away, prior.S, least_pivot(m.shape[1]), S, lower):
+            S, lower = with_factors(S, np.diagonal(prior.S))
         posterior = cls(beta, m, nu, S, prior)
         posterior.__dict__["_lower"] = lower
         return posterior
@@ -180,27 +187,17 @@ class MatrixPosterior(GaussianPosterior):
 
     @cached_property
     def _solved(self) -> tuple[F64, F64]:
-        """Inverses of the factors, and the terms that follow from them; see `wishart_terms`."""
+        """Factors of the expected precisions, and the terms that follow from them; see `wishart_terms`."""
         C, D = self.m.shape
-        inverse, terms = np.empty((C, D, D)), np.empty((3, C))
-        wishart_terms(self._lower, self.nu, self.m, self.prior.m, self.prior.factor, np.empty(D), inverse, terms)
-        return inverse, terms
-
-    @cached_property
-    def _normalisers(self) -> F64:
-        """log Γ of the normalisers, and log |S|, (2, C)."""
-        terms = np.empty((2, len(self)))
-        wishart_normalisers(self._lower, self.nu, terms)
-        return terms
-
-    @property
-    def _inverse_lower(self) -> F64:
-        return self._solved[0]
+        factors, terms, prior = np.empty((C, D, D)), np.empty((5, C)), self.prior
+        wishart_terms(
+            self._lower, self.nu, self.m, prior.m, prior.factor, np.empty((D, D)), np.empty(D), factors, terms
+        )
+        return factors, terms
 
     def join(self, other: Self) -> Self:
         joined = super().join(other)
         # factors are most of the work of a mixture this small, and both have them
-        joined.__dict__["_lower"] = np.concatenate([self._lower, other._lower])
         joined.__dict__["_solved"] = (
             np.concatenate([self._solved[0], other._solved[0]]),
             np.concatenate([self._solved[1], other._solved[1]], axis=1),
@@ -208,10 +205,10 @@ class MatrixPosterior(GaussianPosterior):
         return joined
 
     def _log_gammas(self) -> F64:
-        return self._normalisers[0]
+        return self._solved[1][3]
 
     def _log_determinants(self) -> F64:
-        return self._normalisers[1]
+        return self._solved[1][4]
 
     def _digammas(self) -> F64:
         return self._solved[1][0]
@@ -224,29 +221,32 @@ class MatrixPosterior(GaussianPosterior):
 
     def fitted_scale(self, nu: float, floor: F64) -> F64:
         D, rows = len(floor), float(self.nu.mean())
-        inverse = self._inverse_lower
+        factors = self._solved[0]
         if len(self) < SHAPED_FROM or rows < SHAPED_ROWS * D:
             # few components would hide in S₀ the directions that they differ in
-            precisions = self.nu[:, None] * (inverse**2).sum(axis=1)
+            precisions = (factors**2).sum(axis=2)
             return np.diag(np.maximum(nu / precisions.mean(axis=0), floor))
         units = np.sqrt(floor)
-        factors = np.sqrt(self.nu / (nu * len(self)))[:, None, None] * inverse * units
-        precision = np.tensordot(factors, factors, axes=([0, 1], [0, 1]))  # in units of the floor
+        factors = factors * (units / np.sqrt(nu * len(self)))[:, None]
+        precision = np.tensordot(factors, factors, axes=([0, 2], [0, 2]))  # in units of the floor
         scale = np.linalg.inv(precision) + np.eye(D)
         return np.asarray(0.5 * np.outer(units, units) * (scale + scale.T))
 
     def _factors(self) -> F64:
-        upper = np.sqrt(self.nu)[:, None, None] * np.swapaxes(self._inverse_lower, 1, 2)
-        return np.ascontiguousarray(upper)
+        return self._solved[0]
+
+    def students(self) -> Students:
+        """A Student-t density with ν + 1 − D degrees of freedom."""
+        (C, D), ratio, powers = self.m.shape, 1.0 + 1.0 / self.beta, 0.5 * (self.nu + 1)
+        constants = gammaln(powers) - gammaln(powers - 0.5 * D)
+        constants -= 0.5 * (D * np.log(np.pi * ratio) + self._log_determinants())
+        scales = 1.0 / (self.nu * ratio)
+        return Students(self.m, self._solved[0].reshape(C, D * D), scales[:, None], constants, powers)
 
     def log_predictive(self, rows: F64) -> F64:
-        """A Student-t density with ν + 1 − D degrees of freedom."""
-        D, ratio, half = self.m.shape[1], 1.0 + 1.0 / self.beta, 0.5 * (self.nu + 1)
-        constants = gammaln(half) - gammaln(half - 0.5 * D)
-        constants -= 0.5 * (D * np.log(np.pi * ratio) + self._log_determinants())
-        whitened = (rows - self.m[:, None]) @ np.swapaxes(self._inverse_lower, 1, 2)
-        spread = np.log1p(np.einsum("cnd,cnd->cn", whitened, whitened) / ratio[:, None])
-        return (constants[:, None] - half[:, None] * spread).T
+        of, whitened = self.students(), (rows - self.m[:, None]) @ self._solved[0]
+        spread = np.log1p(of.scales * np.einsum("cnd,cnd->cn", whitened, whitened))
+        return (of.constants[:, None] - of.powers[:, None] * spread).T
 
     def draw(self, component: int, n: int, random: np.random.RandomState) -> F64:
         D = self.m.shape[1]
@@ -328,9 +328,6 @@ class GaussianPrior(Prior):
         return self if self.floor is None else replace(self, S=share * self.S)
 
     def update(self, moments: Moments) -> GaussianPosterior:
-        counts = moments.counts
-        away = moments.means - self.m
-        beta = self.beta + counts
-        pulled = self.beta * counts / beta  # how much the distance from m₀ adds to the scatter
-        m, nu = self.m + (counts / beta)[:, None] * away, self.nu + counts
-        return self.kind.summed(beta, m, nu, moments.scatter, moments.kind.outer(pulled, away), self)
+        counts, beta = moments.counts, self.beta + moments.counts
+        m = self.m + (counts / beta)[:, None] * (moments.means - self.m)
+        return self.kind.summed(moments, beta, m, self.nu + counts, self.beta * counts / beta, self)

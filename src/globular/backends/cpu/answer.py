@@ -8,16 +8,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.expect.all import weighted_total
-from globular.backends.cpu.rows import CSRRows
+from globular.backends.cpu.rows import CSRRows, read_only
 from globular.backends.cpu.shard import CpuShard
+from globular.kernels.blas import TRIANGULAR
+from globular.kernels.differences import TILE, new_differences
+from globular.kernels.predictive import Students, predict_spans
+from globular.kernels.queue import new_queue
+from globular.kernels.team import share_kernel
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.statistics import F64
 from globular.seam.answers import Answer, Centers
-from globular.threads import even_ranges, run_all
+from globular.threads import even_ranges, run_all, worth_waking
 
 ROWS_PER_BLOCK = 4096
 PREDICTIVE_AT_ONCE = 1 << 17
 """Numbers of all differences of rows from components that a thread holds at once, about."""
+PREDICTED_NUMBERS = 1 << 21
+"""Numbers of rows that are converted at once: 16 MB."""
+SECONDS_PER_TERM = 1e-9
+"""Of a row, component and number of its second moments, about."""
 _CANCELLED = 1e-4
 """Squared distances below this share of the squares that they come from are computed again as differences."""
 
@@ -77,11 +86,29 @@ class _Euclidean:
 @CpuShard.implements(Answer, InfiniteMixture)
 def predictive(shard: CpuShard, work: Answer) -> list[Any]:
     """The "log_densities" log p(x | X) of every row, (N,), or their weighted "total"."""
-    scores = np.empty(shard.n_rows)
-    n_at_once = max(1, PREDICTIVE_AT_ONCE // (len(work.model.posterior) * shard.n_columns))
+    scores, students = np.empty(shard.n_rows), work.model.students()
+    if students is not None:
+        fixed = Students(*(read_only(each) for each in students))
+        for block in even_ranges(shard.n_rows, max(TILE, PREDICTED_NUMBERS // shard.n_columns)):
+            _predict(shard.take(np.arange(*block)), fixed, shard.n_threads, scores[slice(*block)])
+    else:
+        n_at_once = max(1, PREDICTIVE_AT_ONCE // (len(work.model.posterior) * shard.n_columns))
 
-    def score(block: tuple[int, int]) -> None:
-        scores[slice(*block)] = work.model.log_predictive(shard.take(np.arange(*block)))
+        def score(block: tuple[int, int]) -> None:
+            scores[slice(*block)] = work.model.log_predictive(shard.take(np.arange(*block)))
 
-    run_all(score, even_ranges(shard.n_rows, n_at_once), shard.n_threads)
+        run_all(score, even_ranges(shard.n_rows, n_at_once), shard.n_threads)
     return [weighted_total(shard, scores)] if work.want == "total" else [scores]
+
+
+def _predict(rows: F64, students: Students, n_threads: int, densities: F64) -> None:
+    """Predictive log-densities of some rows."""
+    queue, given, (C, D) = new_queue(), read_only(rows), students.means.shape
+
+    def call() -> None:
+        largest, totals = np.empty((2, TILE))
+        joint = np.empty((C, TILE))
+        predict_spans(queue, given, students, TRIANGULAR, new_differences(D), joint, largest, totals, densities)
+
+    seconds = SECONDS_PER_TERM * len(rows) * C * (1 + students.factors.shape[1] + students.scales.shape[1])
+    share_kernel(call, queue, worth_waking(min(n_threads, -(-len(rows) // TILE)), seconds))

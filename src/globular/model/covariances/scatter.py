@@ -245,7 +245,8 @@ class _Outer(ScatterKind):
         return counts[:, None, None] * covariances
 
     def outer(self, counts: F64, shifts: F64) -> F64:
-        return counts[:, None, None] * (shifts[:, :, None] * shifts[:, None, :])
+        weighted = np.sqrt(counts)[:, None] * shifts  # of both sides, so that matrices are symmetric
+        return weighted[:, :, None] * weighted[:, None, :]
 
     def outer_sum(self, counts: F64, shifts: F64) -> F64:
         return ((counts[:, None] * shifts).T @ shifts)[None]

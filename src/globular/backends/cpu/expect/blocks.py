@@ -40,7 +40,7 @@ SPANS, FEWEST_SPANS = 128, 16
 """Most spans, and those that there may be however large their sums are."""
 SPAN_SUMS = 2**24
 """Numbers in the sums of all spans together, about, down to the fewest spans."""
-SPAN_WORK, LEAST_ROWS = 2**19, 256
+SPAN_WORK, LEAST_ROWS = 2**17, 128
 """Least multiplications of a span, and least rows of a component in it: its sums shall cost less than they save."""
 LEAST_PAIRS = 32
 """The same of rows where not all pairs are looked at, and a pair costs about as much as a component's sums."""
@@ -274,11 +274,11 @@ class ChunkBlocks:
         self.on_threads(len(observed.x), n_threads, work)
 
     def new_tally(self, n_spans: int) -> Tally:
-        """What spans add to."""
+        """What spans sum up."""
         (C, W), (T, D) = self.coefficients.shape, (len(self.tight), self.means.shape[1])
         S = self.kind.width(D) if self.kind.separable else D * D
         return Tally(
-            np.zeros((n_spans, C, W)), np.zeros((n_spans, T, D)), np.zeros((n_spans, T, S)), np.zeros((n_spans, 2))
+            np.empty((n_spans, C, W)), np.empty((n_spans, T, D)), np.empty((n_spans, T, S)), np.empty((n_spans, 2))
         )
 
     def moments(

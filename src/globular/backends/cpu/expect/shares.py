@@ -6,6 +6,7 @@ form that would cancel.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from globular.threads import worth_waking
 
 SMALLEST_SHARE = float(np.exp(-24.0))
 """Smaller responsibilities count, but move nothing."""
-CHUNKS_AT_ONCE = 1024
+CHUNKS_AT_ONCE = 512
 """Most chunks of a stretch."""
 SECONDS_PER_PAIR, SECONDS_PER_TERM = 2e-8, 1e-9
 """Of a chunk and component, and of every number of its second moments, about."""
@@ -57,7 +58,8 @@ def expect_groups(
     form = (blocks.form_for_cells if has_scatter else blocks.form)._replace(coefficients=read_only(np.zeros((C, 1))))
     sizes = bounds[1:] - bounds[:-1]
     stretches, n_sums = _stretches(groups)
-    found, total = (_new_sums(each, D, blocks) for each in ((n_sums, len(stretches.first)), (C, len(sizes))))
+    found = _new_sums(np.empty, (n_sums, len(stretches.first)), D, blocks)
+    total = _new_sums(np.zeros, (C, len(sizes)), D, blocks)
     queue = new_queue()
 
     def call() -> None:
@@ -85,10 +87,10 @@ def _scratch(C: int, D: int) -> Block:
     )
 
 
-def _new_sums(n: tuple[int, int], D: int, blocks: ChunkBlocks) -> Tally:
+def _new_sums(new: Callable[[tuple[int, int]], F64], n: tuple[int, int], D: int, blocks: ChunkBlocks) -> Tally:
     """Of so many components, and stretches or mixtures."""
     S = blocks.kind.width(D) if blocks.kind.separable else D * D
-    return Tally(np.zeros((n[0], 1)), np.zeros((n[0], D)), np.zeros((n[0], S)), np.zeros((n[1], 2)))
+    return Tally(new((n[0], 1)), new((n[0], D)), new((n[0], S)), new((n[1], 2)))
 
 
 def _stretches(groups: Groups) -> tuple[Stretches, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from globular.kernels.cholesky import factor, invert_row
 from globular.kernels.compile import inline, kernel
 
 LARGE = 10.0  # from here on six terms of the asymptotic series give the digamma function to the last digits
@@ -32,29 +33,6 @@ def log_beta(a: float, b: float) -> float:
     return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
 
 
-@inline
-def factor(matrices: Any, c: int, least: float, lower: Any) -> bool:
-    """The Cholesky factor of a matrix, zeros above its diagonal; False where a pivot is not so much of the diagonal.
-
-    A row at a time, of which the upper triangle is not read. O(D³)
-    """
-    D = matrices.shape[1]
-    for i in range(D):
-        for j in range(i + 1):
-            rest = matrices[c, i, j]
-            for k in range(j):
-                rest -= lower[c, i, k] * lower[c, j, k]
-            if j < i:
-                lower[c, i, j] = rest / lower[c, j, j]
-            elif rest >= least * matrices[c, i, i] and rest > 0.0:
-                lower[c, i, i] = math.sqrt(rest)
-            else:
-                return False
-        for j in range(i + 1, D):
-            lower[c, i, j] = 0.0
-    return True
-
-
 @kernel
 def wishart_scales(
     scatter: Any,  # IN  (C, D, D)
@@ -73,7 +51,7 @@ def wishart_scales(
             for e in range(d + 1):
                 entry = 0.5 * (scatter[c, d, e] + scatter[c, e, d]) + pulled[c] * (away[c, d] * away[c, e])
                 scales[c, d, e] = scales[c, e, d] = prior_scale[d, e] + entry
-        positive = factor(scales, c, least, lower) and positive
+        positive = factor(scales[c], least, lower[c]) and positive
     return positive
 
 
@@ -95,21 +73,13 @@ def wishart_terms(
         digammas = trace = distance = log_gammas = log_determinant = 0.0
         root = math.sqrt(nu[c])
         for i in range(D):
-            # a row of the inverse factor by forward substitution: a library call for each would cost more
-            for j in range(D):
-                inverse[i, j] = product[j] = 0.0
-            for k in range(i):
-                for j in range(k + 1):
-                    inverse[i, j] -= lower[c, i, k] * inverse[k, j]
-            scale = 1.0 / lower[c, i, i]
-            inverse[i, i] = 1.0
+            invert_row(lower[c], i, inverse)
             whitened = 0.0
-            for j in range(i + 1):
-                inverse[i, j] *= scale
-                whitened += inverse[i, j] * (means[c, j] - prior_mean[j])
-            distance += whitened * whitened
             for j in range(D):
+                whitened += inverse[i, j] * (means[c, j] - prior_mean[j])
                 factors[c, j, i] = root * inverse[i, j]
+                product[j] = 0.0
+            distance += whitened * whitened
             for f in range(i + 1):
                 for e in range(f + 1):
                     product[e] += inverse[i, f] * prior_factor[f, e]

@@ -42,7 +42,9 @@ class Frontier:
         self.tree = tree
         self.leaf_size = leaf_size
         self._read, self._n_threads = read, n_threads
-        self._has_scatter = np.any(tree.scatter != 0.0, axis=1)
+        self._has_scatter = tree.scatter[:, 0] != 0.0  # says it of nearly all nodes
+        others = np.flatnonzero(~self._has_scatter)
+        self._has_scatter[others] = tree.scatter[others].any(axis=1)
         self.gains: F64 | None = None
         """Per node, what opening it would gain for every cell it adds, as left by a pass; NaN where a node is new."""
         self.gains_of: Gains | None = None

@@ -27,7 +27,7 @@ from globular.threads import even_ranges, map_all, run_all
 
 SUBTREES = 256
 """Subtrees that are grown, about."""
-SMALLEST_SUBTREE = 4096
+SMALLEST_SUBTREE = 8192
 """Least rows of a subtree."""
 SAMPLED = 128
 """Rows of the sample for every subtree."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from scipy.linalg.lapack import dtrtri
 
+from globular.kernels.cholesky import invert_factors
 from globular.model.covariances.family import CentralMoments, CovarianceFamily, CovarianceLimits
 from globular.model.covariances.scatter import OUTER, ScatterKind
 from globular.model.statistics import F64
@@ -22,13 +22,11 @@ class _Matrices(CovarianceFamily):
     scatter: ClassVar[ScatterKind] = OUTER
     requirement = "symmetric, positive-definite"
 
-    @single_threaded_blas  # on matrices this small threads only wait for each other
     def factors(self, covariances: F64) -> F64:
-        D = covariances.shape[-1]
-        lower = np.linalg.cholesky(covariances).reshape(-1, D, D)
-        # the transpose of a matrix in C order is the same memory in Fortran order: no copy on the way to LAPACK
-        inverse = [dtrtri(matrix.T)[0] for matrix in lower]
-        return np.ascontiguousarray(np.stack(inverse).reshape(covariances.shape))
+        factors = np.empty((covariances.size // covariances.shape[-1] ** 2, *covariances.shape[-2:]))
+        if not _factored(covariances, factors):
+            raise np.linalg.LinAlgError("a covariance is not positive definite")
+        return factors.reshape(covariances.shape)
 
     def precisions(self, factors: F64) -> F64:
         return factors @ np.swapaxes(factors, -1, -2)
@@ -105,8 +103,12 @@ def _lifted(covariance: F64, limits: CovarianceLimits) -> F64:
 
 def _positive(matrices: F64) -> bool:
     """Whether every one of the matrices has a Cholesky factor."""
-    try:
-        np.linalg.cholesky(matrices)
-    except np.linalg.LinAlgError:
-        return False
-    return True
+    return _factored(matrices, np.empty((0, *matrices.shape[-2:])))
+
+
+def _factored(matrices: F64, factors: F64) -> bool:
+    """The same, and the factors of their inverses where these are wanted; see `invert_factors`."""
+    D = matrices.shape[-1]
+    lower, inverse = np.empty((2, D, D))
+    some = np.array(matrices, dtype=np.float64).reshape(-1, D, D)  # a copy, as kernels take it
+    return invert_factors(some, lower, inverse, factors)

@@ -351,6 +351,8 @@ def add_in_order(parts: F64, n_threads: int) -> F64:
     """parts[0] + parts[1] + …, on the threads that this is worth."""
     if len(parts) == 1:
         return parts[0]
+    if parts.size <= SUMMED_AT_ONCE:
+        return np.asarray(np.add.reduce(parts, axis=0))
     total, queue = np.empty(parts.shape[1:]), new_queue()
     flat, numbers = parts.reshape(len(parts), total.size), total.ravel()
     n_threads = worth_waking(min(n_threads, -(-total.size // SUMMED_AT_ONCE)), SECONDS_PER_NUMBER * parts.size)

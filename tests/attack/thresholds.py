@@ -187,6 +187,7 @@ _MIXTURES: Mapping[str, Values] = {
     "backends.cpu.expect.blocks.SPAN_WORK": (1, NEVER),
     "backends.cpu.expect.blocks.LEAST_ROWS": (1, NEVER),
     "backends.cpu.expect.blocks.LEAST_PAIRS": (1, NEVER),
+    "backends.cpu.answer.PREDICTED_NUMBERS": (1, NEVER),
     "backends.cpu.expect.blocks.SUMMED_AT_ONCE": (1, NEVER),
     "backends.cpu.expect.remembered._DENSE": (0.0, 1.0),
     "model.covariances.scatter.CANCELLATION_LIMIT": (0.0, 1e12),

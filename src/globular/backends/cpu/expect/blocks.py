@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import Floats, read_only
 from globular.kernels.blas import SYMMETRIC, TRIANGULAR
-from globular.kernels.differences import new_differences
+from globular.kernels.differences import FEW_COLUMNS, TILE, new_differences
 from globular.kernels.expect import Answers, Stretches, Tally, add_parts, expect_or_answer, feature_spans
 from globular.kernels.joint import Block, Form, Observed
 from globular.kernels.queue import new_queue
@@ -196,7 +196,8 @@ class ChunkBlocks:
         if n_pairs is None:
             n_pairs = n_rows * C
         else:
-            cost, least_rows = cost + C * PAIR_WORK, LEAST_PAIRS
+            by_blas = self.means.shape[1] > FEW_COLUMNS  # which takes as many rows at once as there are
+            cost, least_rows = cost + C * PAIR_WORK, TILE if by_blas else LEAST_PAIRS
         least = max(least_rows * C, SPAN_WORK * C // cost)
         n = max(1, min(most, n_pairs // least))
         rows = max(1, -(-n_rows // n))

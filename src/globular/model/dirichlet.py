@@ -7,8 +7,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from globular.kernels.predictive import Students
-from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior
+from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior, Students
 from globular.model.statistics import F64
 from globular.model.sticks import StickPrior, Sticks
 from globular.threads import cached_property

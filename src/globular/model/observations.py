@@ -17,12 +17,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.kernels.predictive import Students
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics, joined, picked
@@ -113,6 +112,29 @@ class Moments:
         return Moments(counts, a.means + share[:, None] * apart, scatter, self.kind)
 
 
+class Students(NamedTuple):
+    """Student-t densities, log p(x) = constant − power · log(1 + scale · q), q the squares of a Gaussian mixture."""
+
+    mixture: ExpectedMixture
+    constants: F64
+    """(C,)."""
+    powers: F64
+    """(C,): half of the degrees of freedom and columns."""
+    scales: F64
+    """(C,)."""
+
+    def log_density(self, squares: F64) -> F64:
+        """log Σ_c p(c, x) of rows from their squares, (N, C), which are gone after that."""
+        squares *= self.scales
+        np.log1p(squares, out=squares)
+        squares *= -self.powers
+        squares += self.constants
+        top = squares.max(axis=1)
+        squares -= np.where(np.isfinite(top), top, 0.0)[:, None]
+        with np.errstate(divide="ignore"):
+            return top + np.log(np.exp(squares, out=squares).sum(axis=1))
+
+
 class Posterior(ABC):
     """q_η of several components (Eq. 13)."""
 
@@ -146,7 +168,7 @@ class Posterior(ABC):
         """log ∫ p(x | η) q_i(η) dη, (N, C)."""
 
     def students(self) -> Students | None:
-        """The same where it is a Student-t density."""
+        """The same where it is a Student-t density of squares that a Gaussian mixture has."""
         return None
 
     @property

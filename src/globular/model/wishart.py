@@ -14,12 +14,11 @@ from typing import ClassVar, Self
 import numpy as np
 from scipy.special import digamma, gammaln
 
-from globular.kernels.predictive import Students
 from globular.kernels.wishart import wishart_scales, wishart_terms
 from globular.model.cholesky import least_pivot, with_factors
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
-from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior
+from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior, Students
 from globular.model.statistics import F64
 from globular.threads import cached_property
 
@@ -143,16 +142,13 @@ class GaussianPosterior(Posterior):
         """tr S₀ W, (C,)."""
         return (self.prior.S / self.S).sum(axis=1)
 
-    def students(self) -> Students:
-        """A product of Student-t densities with ν degrees of freedom, one a column."""
-        C, D = self.m.shape
-        scales, powers = 1.0 / (self.S * (1.0 + 1.0 / self.beta)[:, None]), 0.5 * (self.nu + 1)
-        constants = D * (gammaln(powers) - gammaln(0.5 * self.nu)) + 0.5 * np.log(scales / np.pi).sum(axis=1)
-        return Students(self.m, np.empty((C, 0)), scales, constants, powers)
-
     def log_predictive(self, rows: F64) -> F64:
-        of, away = self.students(), rows - self.m[:, None]
-        return (of.constants[:, None] - of.powers[:, None] * np.log1p(of.scales[:, None] * away**2).sum(axis=2)).T
+        """A product of Student-t densities with ν degrees of freedom, one a column."""
+        scale = self.S * (1.0 + 1.0 / self.beta)[:, None]  # ν times the squared scale of the t density
+        half = 0.5 * (self.nu + 1)
+        constants = self.m.shape[1] * (gammaln(half) - gammaln(0.5 * self.nu)) - 0.5 * np.log(np.pi * scale).sum(axis=1)
+        spread = np.log1p((rows - self.m[:, None]) ** 2 / scale[:, None]).sum(axis=2)
+        return (constants[:, None] - half[:, None] * spread).T
 
     def draw(self, component: int, n: int, random: np.random.RandomState) -> F64:
         """Rows from the predictive density of a component."""
@@ -236,17 +232,16 @@ class MatrixPosterior(GaussianPosterior):
         return self._solved[0]
 
     def students(self) -> Students:
-        """A Student-t density with ν + 1 − D degrees of freedom."""
-        (C, D), ratio, powers = self.m.shape, 1.0 + 1.0 / self.beta, 0.5 * (self.nu + 1)
+        """Student-t densities with ν + 1 − D degrees of freedom."""
+        D, ratio, powers = self.m.shape[1], 1.0 + 1.0 / self.beta, 0.5 * (self.nu + 1)
         constants = gammaln(powers) - gammaln(powers - 0.5 * D)
         constants -= 0.5 * (D * np.log(np.pi * ratio) + self._log_determinants())
-        scales = 1.0 / (self.nu * ratio)
-        return Students(self.m, self._solved[0].reshape(C, D * D), scales[:, None], constants, powers)
+        return Students(self.expected_mixture(np.zeros(len(self))), constants, powers, 1.0 / (self.nu * ratio))
 
     def log_predictive(self, rows: F64) -> F64:
         of, whitened = self.students(), (rows - self.m[:, None]) @ self._solved[0]
-        spread = np.log1p(of.scales * np.einsum("cnd,cnd->cn", whitened, whitened))
-        return (of.constants[:, None] - of.powers[:, None] * spread).T
+        squares = np.einsum("cnd,cnd->nc", whitened, whitened)
+        return np.asarray(of.constants - of.powers * np.log1p(of.scales * squares))
 
     def draw(self, component: int, n: int, random: np.random.RandomState) -> F64:
         D = self.m.shape[1]

@@ -8,25 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.expect.all import weighted_total
+from globular.backends.cpu.expect.blocks import ChunkBlocks
 from globular.backends.cpu.rows import CSRRows, read_only
 from globular.backends.cpu.shard import CpuShard
-from globular.kernels.blas import TRIANGULAR
-from globular.kernels.differences import TILE, new_differences
-from globular.kernels.predictive import Students, predict_spans
-from globular.kernels.queue import new_queue
-from globular.kernels.team import share_kernel
 from globular.model.dirichlet import InfiniteMixture
+from globular.model.observations import Students
 from globular.model.statistics import F64
 from globular.seam.answers import Answer, Centers
-from globular.threads import even_ranges, run_all, worth_waking
+from globular.threads import even_ranges, run_all
 
 ROWS_PER_BLOCK = 4096
 PREDICTIVE_AT_ONCE = 1 << 17
 """Numbers of all differences of rows from components that a thread holds at once, about."""
-PREDICTED_NUMBERS = 1 << 21
-"""Numbers of rows that are converted at once: 16 MB."""
-SECONDS_PER_TERM = 1e-9
-"""Of a row, component and number of its second moments, about."""
+TABLE_NUMBERS, FINISHED_AT_ONCE = 1 << 21, 1 << 14
+"""Densities of rows and components that are held at once, 16 MB, and that a thread finishes at once, in its cache."""
+SECONDS_PER_DENSITY = 2e-8
+"""Of a row and component, about."""
 _CANCELLED = 1e-4
 """Squared distances below this share of the squares that they come from are computed again as differences."""
 
@@ -88,9 +85,11 @@ def predictive(shard: CpuShard, work: Answer) -> list[Any]:
     """The "log_densities" log p(x | X) of every row, (N,), or their weighted "total"."""
     scores, students = np.empty(shard.n_rows), work.model.students()
     if students is not None:
-        fixed = Students(*(read_only(each) for each in students))
-        for block in even_ranges(shard.n_rows, max(TILE, PREDICTED_NUMBERS // shard.n_columns)):
-            _predict(shard.take(np.arange(*block)), fixed, shard.n_threads, scores[slice(*block)])
+        blocks = ChunkBlocks(students.mixture, students.mixture.offset, by_differences=True)
+        for block in even_ranges(shard.n_rows, max(1, TABLE_NUMBERS // len(students.constants))):
+            rows = blocks.rows(read_only(shard.take(np.arange(*block))), np.empty(0))
+            joint = blocks.log_joint(rows, shard.n_threads)
+            _finish(joint, blocks.constants, students, scores[slice(*block)], shard.n_threads)
     else:
         n_at_once = max(1, PREDICTIVE_AT_ONCE // (len(work.model.posterior) * shard.n_columns))
 
@@ -101,14 +100,14 @@ def predictive(shard: CpuShard, work: Answer) -> list[Any]:
     return [weighted_total(shard, scores)] if work.want == "total" else [scores]
 
 
-def _predict(rows: F64, students: Students, n_threads: int, densities: F64) -> None:
-    """Predictive log-densities of some rows."""
-    queue, given, (C, D) = new_queue(), read_only(rows), students.means.shape
+def _finish(joint: F64, constants: F64, students: Students, densities: F64, n_threads: int) -> None:
+    """Student-t densities from what a Gaussian mixture says of rows: its squares are in it."""
 
-    def call() -> None:
-        largest, totals = np.empty((2, TILE))
-        joint = np.empty((C, TILE))
-        predict_spans(queue, given, students, TRIANGULAR, new_differences(D), joint, largest, totals, densities)
+    def finish(span: tuple[int, int]) -> None:
+        some = slice(*span)
+        squares = np.subtract(constants, joint[some], out=joint[some])
+        squares *= 2.0
+        densities[some] = students.log_density(squares)
 
-    seconds = SECONDS_PER_TERM * len(rows) * C * (1 + students.factors.shape[1] + students.scales.shape[1])
-    share_kernel(call, queue, worth_waking(min(n_threads, -(-len(rows) // TILE)), seconds))
+    n_at_once, seconds = max(1, FINISHED_AT_ONCE // joint.shape[1]), SECONDS_PER_DENSITY * joint.size
+    run_all(finish, even_ranges(len(joint), n_at_once), n_threads, seconds=seconds, calls_blas=False)

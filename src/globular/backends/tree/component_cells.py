@@ -59,7 +59,7 @@ def _claimed(blocks: ChunkBlocks, cells: Chunks, components: NDArray[np.integer]
     find(0)
     starts = starts_of(places.T.ravel())  # what a component holds in all spans lies together
     places[:] = starts[:-1].reshape(places.T.shape).T
-    return Claims(find(int(starts[-1])), starts[::n_spans])
+    return Claims(find(int(starts[-1])), starts[::n_spans].copy())
 
 
 @HostShard.implements(OpenHeld)

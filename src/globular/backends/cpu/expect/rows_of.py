@@ -87,7 +87,7 @@ def _claim_pairs(shard: CpuShard, pairs: Pairs, work: RowsOf) -> Claims:
     sizes[:, work.components] = before[:-1].reshape(wanted.shape).T
     owners, rows, weights = find(sizes, before[-1])
     rows = rows if direct else shard.take(owners)
-    return Claims(Chunks.of_rows(rows, weights, work.mixture.family.scatter), before[:: len(sizes)])
+    return Claims(Chunks.of_rows(rows, weights, work.mixture.family.scatter), before[:: len(sizes)].copy())
 
 
 def _drawn(shard: CpuShard, work: RowsOf) -> F64:

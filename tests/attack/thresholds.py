@@ -221,11 +221,11 @@ _FAMILIES: Mapping[str, Values] = {
     "algorithms.mixtures.exponential_swaps.FEWEST_ROWS": (1, NEVER),
 }
 _CORRELATED: Mapping[str, Values] = {
-    "backends.cpu.expect.full.ROWS_AT_ONCE": (7, NEVER),
+    "backends.cpu.expect.full.ROWS_AT_ONCE": (1, NEVER),
     "backends.cpu.expect.low_rank.PAIRS_PER_TASK": (1, NEVER),
-    "backends.limits.COSTS_AT_ONCE": (23, NEVER),
+    "backends.limits.COSTS_AT_ONCE": (1, NEVER),
     "backends.cpu.expect.low_rank.MOST_ROUNDING": (0.0, 1e9),
-    "backends.cpu.expect.low_rank.ROWS_AT_ONCE": (7, NEVER),
+    "backends.cpu.expect.low_rank.ROWS_AT_ONCE": (1, NEVER),
     "backends.cpu.expect.low_rank.SCATTERED_AT_ONCE": (7, NEVER),
     "backends.cpu.expect.low_rank.SPANS": (1, 1 << 10),
     "model.coordinates.ROWS_AT_ONCE": (1, NEVER),
@@ -258,7 +258,7 @@ _TREES: Mapping[str, Values] = {
     "algorithms.infinite.tree_partition._FITTED": (2, NEVER),
     "backends.cpu.answer.PREDICTIVE_AT_ONCE": (1, NEVER),
     "backends.tree.component_cells.CELLS_AT_ONCE": (1, NEVER),
-    "backends.tree.component_cells.TABLE_NUMBERS": (100, NEVER),
+    "backends.tree.component_cells.TABLE_NUMBERS": (1, NEVER),
     "backends.tree.expect_neighbors._COMPONENTS_PER_TASK": (1, NEVER),
     "backends.tree.expect.SAMPLED_CELLS": (4, NEVER),
     "backends.tree.growth.DEEPEST": (1, 60),

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior, Students
+from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior, Students, log_total
 from globular.model.statistics import F64
 from globular.model.sticks import StickPrior, Sticks
 from globular.threads import cached_property
@@ -75,6 +75,4 @@ class InfiniteMixture(Generic[P]):
             joint = self.posterior.log_predictive(rows).T + np.log(self.sticks.weights)[:, None]
             if not self.sticks.closed:
                 joint = np.vstack([joint, self.tail.log_predictive(rows).T + np.log(self.sticks.remainder)])
-            top = joint.max(axis=0)
-            joint -= np.where(np.isfinite(top), top, 0.0)
-            return top + np.log(np.exp(joint, out=joint).sum(axis=0))
+        return log_total(joint.T)

@@ -112,6 +112,14 @@ class Moments:
         return Moments(counts, a.means + share[:, None] * apart, scatter, self.kind)
 
 
+def log_total(joint: F64) -> F64:
+    """log Σ_c exp of log-densities, (N, C), which are gone after that."""
+    top = joint.max(axis=1)
+    joint -= np.where(np.isfinite(top), top, 0.0)[:, None]
+    with np.errstate(divide="ignore"):
+        return np.asarray(top + np.log(np.exp(joint, out=joint).sum(axis=1)))
+
+
 class Students(NamedTuple):
     """Student-t densities, log p(x) = constant − power · log(1 + scale · q), q the squares of a Gaussian mixture."""
 
@@ -129,10 +137,7 @@ class Students(NamedTuple):
         np.log1p(squares, out=squares)
         squares *= -self.powers
         squares += self.constants
-        top = squares.max(axis=1)
-        squares -= np.where(np.isfinite(top), top, 0.0)[:, None]
-        with np.errstate(divide="ignore"):
-            return top + np.log(np.exp(squares, out=squares).sum(axis=1))
+        return log_total(squares)
 
 
 class Posterior(ABC):

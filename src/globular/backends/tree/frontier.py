@@ -62,9 +62,7 @@ class Frontier:
     def reset(self, largest: float = np.inf, depth: int = 0) -> None:
         """Back to the highest nodes of a weight of at most `largest` and at least `depth` deep."""
         D = self.tree.means.shape[1]
-        self._set(
-            self.tree.cut(largest, depth), Chunks(np.empty(0), np.empty((0, D)), np.empty((0, 0)), self.tree.kind)
-        )
+        self._set(self.tree.cut(largest, depth), Chunks.of_rows(np.empty((0, D)), np.empty(0), self.tree.kind))
         self._leaves = np.empty(0, dtype=np.int64)
         self.members, self.gains, self.gains_of = None, None, None
 
@@ -136,7 +134,7 @@ class Frontier:
         sizes = self.tree.sizes(leaves)
         ranks = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         rows, weights = self._read(self.tree.order[np.repeat(self.tree.starts[leaves], sizes) + ranks])
-        return Chunks(weights, rows, np.empty((len(rows), 0)), self.tree.kind)
+        return Chunks.of_rows(rows, weights, self.tree.kind)
 
     def sample(self, places: I64, n: int) -> Children:
         """Of the nodes at these places up to n rows each, evenly spaced: neighbours in the tree lie side by side."""
@@ -146,7 +144,7 @@ class Frontier:
         ranks = np.arange(len(parents)) - np.repeat(np.cumsum(taken) - taken, taken)
         positions = self.tree.starts[nodes][parents] + (2 * ranks + 1) * sizes[parents] // (2 * taken[parents])
         rows, weights = self._read(self.tree.order[positions])
-        return Children(Chunks(weights, rows, np.empty((len(rows), 0)), self.tree.kind), parents)
+        return Children(Chunks.of_rows(rows, weights, self.tree.kind), parents)
 
     def open(self, places: I64) -> None:
         """Replace the nodes at these places with their children."""
@@ -157,14 +155,7 @@ class Frontier:
         rows = self.row_chunks
         by_row = np.empty(0, dtype=np.int64)
         for part in self.children(opened):
-            fresh = part.chunks
-            by_row = opened[part.parents]
-            rows = Chunks(
-                np.concatenate([rows.weights, fresh.weights]),
-                np.concatenate([rows.means, fresh.means]),
-                np.empty((len(rows) + len(fresh), 0)),
-                rows.kind,
-            )
+            by_row, rows = opened[part.parents], rows + part.chunks
         if self.members is not None:
             of_rows = np.arange(len(self.nodes), len(self))
             self.members = self.members[np.concatenate([stay, np.repeat(inner, 2), of_rows, by_row])]

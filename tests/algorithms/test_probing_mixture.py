@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from globular import GaussianMixture, VariationalGaussianMixture, threads
@@ -178,6 +179,7 @@ def test_sparse_rows_have_no_such_pass() -> None:
     st.sampled_from(TYPES), st.booleans(),
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
+@example(seed=16, n=14, C=9, D=1, C_prime=1, covariance_type="tied_spherical", single=False)
 def test_the_free_energy_never_falls(
     seed: int, n: int, C: int, D: int, C_prime: int, covariance_type: str, single: bool
 ) -> None:
@@ -185,8 +187,11 @@ def test_the_free_energy_never_falls(
     rows = random.integers(-3, 4, size=(n, D)) / 2 + random.choice([0.0, 1e-3, 1.0]) * random.normal(size=(n, D))
     weights = random.integers(0, 3, size=n).astype(np.float64)
     weights[0] = 1.0
+    assume(np.ptp(rows[weights > 0], axis=0).all())  # where all are the same, densities are rounding errors
     shard = CpuShard(rows.astype(np.float32 if single else np.float64), weights)
-    mixture = mixture_of(rows, covariance_type, C, seed)
+    mixture, learned_weights = mixture_of(rows, covariance_type, C, seed), bool(seed % 2)
+    if not learned_weights:  # an M-step that keeps weights equal would take them from unequal ones to worse
+        mixture = replace(mixture, weights=np.full(C, 1 / C))
     limits = covariance_limits(shard, EMOptions(reg_covar=0.0))
     shard.run(ScatterLabels(C, seed % 1000))
     C_prime = min(C_prime, C)
@@ -198,7 +203,7 @@ def test_the_free_energy_never_falls(
         bounds.append(found.log_likelihood)
         exact = weights @ answer(shard, mixture, "log_densities")
         assert bounds[-1] <= exact + 1e-6 * (1 + abs(exact))
-        mixture = m_step(mixture, found, limits, learned_weights=bool(seed % 2))
+        mixture = m_step(mixture, found, limits, learned_weights=learned_weights)
     assert all(after >= before - 1e-7 * (1 + abs(before)) for before, after in pairwise(bounds))
 
 

@@ -181,6 +181,6 @@ def test_cells_of_rows_in_single_precision_are_drawn_in_it() -> None:
     rows = np.random.default_rng(0).normal(size=(50, 3))
     centers = rows[:20] / 3
     single = _as_precise_as_rows(CpuShard(rows.astype(np.float32)), centers)
-    assert single.dtype == np.float64 and np.array_equal(single, centers.astype(np.float32))
+    assert single.dtype == np.float32 and np.array_equal(single, centers.astype(np.float32))
     assert _as_precise_as_rows(CpuShard(rows), centers) is centers
     assert _as_precise_as_rows(CpuShard(rows * 1e300), centers) is centers

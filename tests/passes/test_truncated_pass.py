@@ -18,6 +18,7 @@ from globular.backends.many.stream import StreamShard
 from globular.data.open import as_source
 from globular.errors import UnsupportedPassError
 from globular.kernels import few_columns
+from globular.model import centers
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph, random_graph
 from globular.model.search import Search
@@ -337,7 +338,7 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(truncated, "TABLES_AT_ONCE", 1)
     monkeypatch.setattr(truncated, "ROWS_PER_SEARCH", 16)
     monkeypatch.setattr(truncated, "GATHERED_ROWS", 16)
-    monkeypatch.setattr(truncated, "NUMBERS_PER_BLOCK", 16)
+    monkeypatch.setattr(centers, "NUMBERS_AT_ONCE", 16)
     monkeypatch.setattr(grouped, "_COMPARED_AT_ONCE", 16)
     monkeypatch.setattr(threads.how_many, "WAKING", 1e-12)
     monkeypatch.setattr(sums, "MOVES_PER_TASK", 16)

@@ -12,7 +12,7 @@ import numpy as np
 
 from globular.backends.cpu.shard import DENSE, HERE, CpuShard, local_shard
 from globular.backends.host import PART_BYTES, HostShard
-from globular.model.statistics import F64
+from globular.model.statistics import F64, Floats
 from globular.seam.passes import Index
 from globular.threads import even_ranges
 
@@ -37,5 +37,5 @@ class BlockShard(HostShard):
     def subset(self, indices: Index) -> CpuShard:
         return self.local(self.take(indices), self.take(indices, "weights") if len(self.weights) else None)
 
-    def local(self, rows: F64, weights: F64 | None = None) -> CpuShard:
+    def local(self, rows: Floats, weights: F64 | None = None) -> CpuShard:
         return local_shard(rows, weights, self.n_threads)

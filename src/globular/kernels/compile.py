@@ -62,8 +62,13 @@ def allocating_kernel(function: Function) -> Function:
     return _compiled(function, COMPILED)
 
 
+def strict_kernel(function: Function) -> Function:
+    """A kernel whose quotients are divisions: by way of an inverse the mean of equal rows would not be these rows."""
+    return _compiled(function, {**COMPILED, "_nrt": False, "fastmath": False})
+
+
 def inline(function: Function) -> Function:
-    """The same for small helpers that LLVM shall inline into the kernels that call them."""
+    """The same as `kernel` for small helpers that LLVM shall inline into the kernels that call them."""
     return _compiled(function, INLINED)
 
 

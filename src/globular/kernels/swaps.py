@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import kernel
+from globular.kernels.queue import Queue, take_number
 from globular.kernels.rows import add_row, squared_distance
 
 
@@ -44,6 +45,9 @@ def two_closest(
 
 @kernel
 def halve_clusters(
+    queue: Queue,  # IN/OUT spans of rows
+    length: int,  # IN  rows of a span
+    first_row: int,  # IN  number of the first of these rows
     rows: Any,  # IN
     scales: Any,  # IN  (n,) or empty
     weights: Any,  # IN  (n,) or empty
@@ -55,22 +59,36 @@ def halve_clusters(
     second_norms: Any,  # IN  (C,)
     offset: Any,  # IN  (D,) zeros
     d2: Any,  # OUT (n,) squared distance to the closer of the two
-    sums: Any,  # IN/OUT (C, D) Σ w x over the rows that are closer to the second
-    counts: Any,  # IN/OUT (C,) Σ w over them
-) -> float:
-    """Give every row to the closer one of the two centres of its cluster; returns Σ w d². O(n · D)."""
-    objective = 0.0
-    for i in range(labels.shape[0]):
-        scale = scales[i] if scales.shape[0] else 1.0
-        weight = weights[i] if weights.shape[0] else 1.0
-        c = labels[i]
-        first = squared_distance(rows, i, scale, firsts, c, first_norms)
-        second = squared_distance(rows, i, scale, seconds, c, second_norms)
-        if second < first:
-            counts[c] += weight
-            add_row(rows, i, weight * scale, offset, sums, c)
-            if names.shape[0]:
-                labels[i] = names[c]
-        d2[i] = min(first, second)
-        objective += weight * d2[i]
-    return objective
+    objectives: Any,  # OUT (spans,) Σ w d²
+    sums: Any,  # OUT (spans, C, D) Σ w x over the rows that are closer to the second; or (0, C, D)
+    counts: Any,  # OUT (spans, C) Σ w over them; or (0, C)
+    won: Any,  # OUT (2, N) where there are no sums: the numbers of these rows from where each span begins, and their c
+    n_won: Any,  # OUT (spans,) how many they are
+) -> None:
+    """Give every row to the closer one of the two centres of its cluster. O(n · D)."""
+    s = take_number(queue)
+    while s < objectives.shape[0]:
+        objective, begin, is_summed = 0.0, s * length, sums.shape[0] > 0
+        at = first_row + begin
+        if is_summed:
+            sums[s] = 0.0
+            counts[s] = 0.0
+        for i in range(begin, min(begin + length, labels.shape[0])):
+            scale = scales[i] if scales.shape[0] else 1.0
+            weight = weights[i] if weights.shape[0] else 1.0
+            c = labels[i]
+            first = squared_distance(rows, i, scale, firsts, c, first_norms)
+            second = squared_distance(rows, i, scale, seconds, c, second_norms)
+            if second < first:
+                if is_summed:
+                    counts[s, c] += weight
+                    add_row(rows, i, weight * scale, offset, sums[s], c)
+                else:
+                    won[0, at], won[1, at] = first_row + i, c
+                    at += 1
+                if names.shape[0]:
+                    labels[i] = names[c]
+            d2[i] = min(first, second)
+            objective += weight * d2[i]
+        objectives[s], n_won[s] = objective, at - first_row - begin
+        s = take_number(queue)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
+Floats: TypeAlias = NDArray[np.floating[Any]]
 I64 = NDArray[np.int64]
 Record = TypeVar("Record")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,10 @@ from globular.kernels.columns import transpose_back
 from globular.kernels.votes import move_centers
 from globular.model.columns import ColumnMeans
 from globular.model.nested import NestedStatistics
-from globular.model.statistics import F64, I64
+from globular.model.statistics import F64, I64, Floats
 from globular.threads import even_ranges, run_all, to_the_end
 
 ENTRIES_PER_TASK = 2**18  # numbers of C × D that one thread handles at a time
-Floats: TypeAlias = NDArray[np.floating[Any]]
 TINY = float(np.finfo(np.float64).tiny)
 LARGEST_OFFSET = 2.0**20
 """Squared offset of centres, in mean squares of their differences, up to which sums may be taken about zero."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from globular.errors import UnsupportedPassError
 from globular.model.gaussian import about_the_mean
-from globular.model.statistics import F64
+from globular.model.statistics import F64, Floats
 from globular.model.tied import Spread
 from globular.seam.answers import Answer
 from globular.seam.mixture_passes import Expect
@@ -72,10 +72,10 @@ class Shard(ABC):
         """These rows (ascending) as a shard of their own, with their weights but without labels or other state."""
 
     @abstractmethod
-    def local(self, rows: F64, weights: F64 | None = None) -> Shard:
+    def local(self, rows: Floats, weights: F64 | None = None) -> Shard:
         """A C-sized shard of these rows (as `take` returns them) in memory beside the algorithm, on the same threads.
 
-        It sees the rows as they are given: they are not scaled again.
+        It sees the rows as they are given: they are not scaled again, and rows in float32 stay in it.
         """
 
     @cached_property

@@ -76,12 +76,12 @@ def _group_centers(shard: Shard, centers: F64, first: F64) -> RoughClusters:
     return RoughClusters(middles, local.labels.astype(np.intp))
 
 
-def _as_precise_as_rows(shard: Shard, centers: F64) -> F64:
+def _as_precise_as_rows(shard: Shard, centers: F64) -> NDArray[np.floating]:
     """Centres of rows in float32 in float32, which is as good for cells: kernels for float64 need not be compiled."""
     some = shard.take(np.arange(min(shard.n_rows, 8)))
     with np.errstate(over="ignore"):
         are_single = np.array_equal(some, some.astype(np.float32))
-    return centers.astype(np.float32).astype(np.float64) if are_single else centers
+    return centers.astype(np.float32) if are_single else centers
 
 
 @single_threaded_blas  # the same bits for any number of threads

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from globular.model.centers import means_of
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.passes import Farthest
 from globular.seam.shard import Shard
-from globular.threads import even_ranges, run_all, worth_waking
-
-NUMBERS_PER_PART = 1 << 16
-"""Numbers of centres that are worked on at once: they stay in the cache."""
-SECONDS_PER_NUMBER = 2e-9
-"""Of all that is done to one at once, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +56,10 @@ def update_centers(
     if unit:
         divisors = np.sqrt(np.einsum("ij,ij->i", sums, sums))
         filled &= divisors > 0  # where opposite rows cancel, the cluster keeps its direction
-    centers = np.empty_like(sums)
-    divisors = np.where(filled, divisors, 1.0)[:, None]
-    by_parts(lambda part: np.divide(sums[part], divisors[part], out=centers[part]), sums, shard.n_threads)
+    centers = means_of(sums, np.where(filled, divisors, 1.0), shard.n_threads)
     if unit or not all_filled:
         centers[~filled] = old[~filled]
     return CenterUpdate(centers, tuple(relocated))
-
-
-def by_parts(work: Callable[[slice], object], sums: F64, n_threads: int) -> None:
-    """Do something to all rows of an array, (C, D), on our threads; a single one takes all of them at once."""
-    threads = worth_waking(n_threads, SECONDS_PER_NUMBER * sums.size, interpreted=True)
-    if threads == 1:
-        work(slice(0, len(sums)))
-        return
-    spans = even_ranges(len(sums), 1 + NUMBERS_PER_PART // max(1, sums.shape[1]))
-    run_all(lambda span: work(slice(*span)), spans, threads, calls_blas=False)
 
 
 def place_empty(

@@ -20,8 +20,9 @@ import numpy as np
 
 from globular.algorithms.graphs import nearest_graph
 from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, label_by_cells
-from globular.algorithms.kmeans.centers import by_parts, update_centers
+from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.steps import Step
+from globular.model.centers import add_up
 from globular.model.graph import Graph, estimated_graph, introduce, random_graph
 from globular.model.search import Search
 from globular.model.statistics import F64, HardStatistics, PairStatistics
@@ -227,9 +228,8 @@ def _advance(totals: HardStatistics, moved: HardStatistics, n_threads: int) -> H
     counts = totals.counts + moved.counts
     emptied = counts <= 1e-9 * totals.counts
     counts[emptied] = 0.0
-    sums = totals.sums
-    by_parts(lambda part: np.add(sums[part], moved.sums[part], out=sums[part]), sums, n_threads)
-    return HardStatistics(sums, counts, moved.objective, moved.n_changed, moved.n_distances)
+    add_up(totals.sums, moved.sums, n_threads)
+    return HardStatistics(totals.sums, counts, moved.objective, moved.n_changed, moved.n_distances)
 
 
 class Patience:

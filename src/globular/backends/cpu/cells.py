@@ -12,10 +12,10 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.products import THIN
+from globular.backends.cpu.products import THIN, prepared
 from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, gather_rows, in_place, on_rows, picked_in_place
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.host import NONE, SECONDS_PER_NUMBER
+from globular.backends.host import NONE
 from globular.kernels import cells as kernels
 from globular.kernels import thin, thin_cells
 from globular.kernels.nearest import TILE
@@ -25,7 +25,7 @@ from globular.kernels.team import share_kernel
 from globular.model.groups import group_by
 from globular.model.statistics import F64
 from globular.seam.passes import Labels
-from globular.threads import even_ranges, run_all, worth_waking
+from globular.threads import run_all, worth_waking
 
 Tasks = NDArray[np.int64]
 """(T, 3): a cell, and some of its rows, order[begin:end] of rows grouped by cell."""
@@ -36,8 +36,6 @@ GATHERED_ROWS = 4096
 """The same for rows that have to be brought together: there each task is a call of its own."""
 BLOCK_SCORES = 1 << 16
 """Scores of a block: with the rows they come from they stay in the second-level cache."""
-PREPARED_AT_ONCE = 1 << 15
-"""Numbers of centres that a thread prepares at once: they stay in the second-level cache."""
 BLOCK_ROWS = (16, 512)
 """Least and most rows of a block."""
 SECONDS_PER_ROW = 1e-7
@@ -110,22 +108,9 @@ class CellProduct:
         self.offset = NONE if shard.offset is None else shard.offset
         is_sparse = isinstance(shard.rows, CSRRows)
         self.is_thin = not is_sparse and 0 < shard.n_columns <= THIN
-        self.norms: F64 = np.empty(len(members))
-        self.score_norms: Floats = np.empty(len(members), dtype=self._dtype)
-        factors: Floats = np.empty(self.centers.shape, dtype=self._dtype)
-
-        def prepare(span: tuple[int, int]) -> None:
-            part = slice(*span)
-            np.einsum("ij,ij->i", self.centers[part], self.centers[part], out=self.norms[part])
-            shifted = np.take(self.centers, members[part], axis=0)
-            if len(self.offset):
-                shifted -= self.offset
-            with np.errstate(over="ignore"):  # kernels see by themselves where scores overflow
-                self.score_norms[part] = np.einsum("ij,ij->i", shifted, shifted)
-                factors[part] = np.multiply(shifted, -2.0, out=shifted)
-
-        spans = even_ranges(len(members), 1 + PREPARED_AT_ONCE // max(1, shard.n_columns))
-        run_all(prepare, spans, shard.n_threads, seconds=SECONDS_PER_NUMBER * factors.size, calls_blas=False)
+        self.norms, self.score_norms, factors = prepared(
+            self.centers, -2.0, self._dtype, shard.n_threads, members, self.offset
+        )
         self.factors = cast(Floats, np.ascontiguousarray(factors.T) if self.is_thin or is_sparse else factors)
         self._largest = int(np.diff(starts).max(initial=1))
 

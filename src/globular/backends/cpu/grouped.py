@@ -23,7 +23,7 @@ from globular.kernels import grouped as kernels
 from globular.kernels.queue import new_queue
 from globular.kernels.team import share_kernel
 from globular.model.groups import group_by, order_by
-from globular.threads import even_ranges, map_all, run_all, worth_waking
+from globular.threads import even_ranges, run_all, worth_waking
 
 SETTLED = 8
 """Rows are sorted by cluster once at most one in 8 of them changes its cluster in a pass."""
@@ -32,7 +32,7 @@ STALE = 4
 ROWS_PER_TASK = 4096
 """Least rows of a task: handing one out costs as much as a thousand rows."""
 _ROWS_PER_COPY = 8192
-_COMPARED_AT_ONCE = 1 << 17
+_COMPARED_AT_ONCE = 1 << 15
 _SECONDS_PER_MEMBER = 1e-9
 """Of members that are moved from front to back, about."""
 
@@ -77,7 +77,8 @@ class Grouping:
     def tasks(self, n_rows: int) -> NDArray[np.int64]:
         """Ranges of groups with about so many rows each: one ends where the next begins. Threads play no part."""
         begins = np.searchsorted(self.starts[:-1], np.arange(0, self.starts[-1], n_rows))
-        return np.unique(np.append(begins, [0, len(self.starts) - 1]))
+        bounds = np.concatenate([[0], begins, [len(self.starts) - 1]])
+        return bounds[np.diff(bounds, prepend=-1) > 0]  # ascending already: `unique` would sort them
 
 
 def cut_groups(starts: NDArray[np.int64], n_rows: int) -> Iterator[tuple[int, int]]:
@@ -106,8 +107,12 @@ def group_rows(shard: CpuShard, n_clusters: int) -> Grouping:
 
 
 def _equal(one: NDArray[np.int32], other: NDArray[np.int32], n_threads: int) -> bool:
-    spans = [slice(*span) for span in even_ranges(len(one), _COMPARED_AT_ONCE)]
-    return all(map_all(lambda part: bool((one[part] == other[part]).all()), spans, n_threads))
+    counts, queue = np.empty(-(-len(one) // _COMPARED_AT_ONCE), dtype=np.int64), new_queue()
+    share_kernel(
+        lambda: kernels.count_differences(queue, _COMPARED_AT_ONCE, one, other, counts), queue,
+        worth_waking(n_threads, _SECONDS_PER_MEMBER * len(one)), calls_blas=False,
+    )  # fmt: skip
+    return not counts.any()
 
 
 def move_rows(shard: CpuShard, held: Grouping, moved: NDArray[np.integer]) -> NDArray[np.integer]:
@@ -117,11 +122,11 @@ def move_rows(shard: CpuShard, held: Grouping, moved: NDArray[np.integer]) -> ND
     new already.
     """
     (left, old, new), starts, members = moved, held.starts, held.members
-    numbers = members[0, left]
+    numbers = members[0].take(left)
     if len(left) == 0:
         return numbers
     order = order_by(new, len(starts) - 1, shard.n_threads)
-    arrivals, new = left[order], new[order]
+    arrivals, new = left.take(order), new.take(order)
     new_starts = np.empty_like(starts)
     new_members = np.empty_like(members) if held.spare is None else held.spare
     queue, tasks = new_queue(), held.tasks(ROWS_PER_TASK)

@@ -14,12 +14,17 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, read_only
 from globular.backends.cpu.shard import CpuShard
+from globular.backends.host import NONE
 from globular.kernels import nearest as kernels
+from globular.kernels.centers import prepare_centers
+from globular.model.centers import by_blocks
 from globular.model.statistics import F64
 
 SCORES_PER_BLOCK = 1 << 19
 THIN = 8
 """Columns up to which rows are multiplied by our own kernel: BLAS would mostly pack and unpack."""
+AS_THEY_ARE = np.empty(0, dtype=np.intp)
+"""An order of centres."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,19 @@ class ScoreChunk:
     """‖m − offset‖², (chunk,)."""
     longest: float
     """The largest ‖m − offset‖."""
+
+
+def prepared(
+    centers: F64, factor: float, dtype: np.dtype, n_threads: int, members: NDArray[np.intp] = AS_THEY_ARE,
+    offset: F64 = NONE,
+) -> tuple[F64, Floats, Floats]:  # fmt: skip
+    """‖m‖² of the centres; ‖m − offset‖² and factor · (m − offset) in the order of `members`, in another precision."""
+    norms, score_norms, factors = np.empty(len(centers)), np.empty(len(centers), dtype), np.empty(centers.shape, dtype)
+    by_blocks(
+        lambda queue, size: prepare_centers(queue, size, centers, members, offset, factor, norms, score_norms, factors),
+        centers.shape, n_threads,
+    )  # fmt: skip
+    return norms, score_norms, factors
 
 
 class CenterProduct:

@@ -232,3 +232,23 @@ def on_rows(
     else:
         spans = even_ranges(rows.shape[0], ROWS_AT_ONCE)
         run_all(lambda span: work(new_queue(), rows.kernel_rows(*span), slice(*span)), spans, n_threads)
+
+
+def on_spans(
+    rows: Rows, length: int, n_threads: int, work: Callable[[NDArray[np.int64], KernelRows, slice, slice], object]
+) -> None:
+    """`on_rows` for a kernel that takes spans of so many rows and has something of its own for each of them.
+
+    `work` also gets which spans these rows are; rows that have to be converted come span by span.
+    """
+    n = rows.shape[0]
+    spans = even_ranges(n, length)
+    if can_be_indexed(rows):
+        queue, everyone, threads = new_queue(), rows.kernel_rows(0, n), max(1, min(n_threads, len(spans)))
+        share_kernel(lambda: work(queue, everyone, slice(0, n), slice(None)), queue, threads, calls_blas=False)
+        return
+
+    def converted(s: int) -> None:
+        work(new_queue(), rows.kernel_rows(*spans[s]), slice(*spans[s]), slice(s, s + 1))
+
+    run_all(converted, range(len(spans)), n_threads, calls_blas=False)

@@ -13,7 +13,7 @@ from globular.backends.cpu.rows import CSRRows, DenseRows, Rows, read_only
 from globular.backends.host import NONE, HostShard
 from globular.errors import UnsupportedPassError
 from globular.kernels.nearest import row_lengths
-from globular.model.statistics import F64
+from globular.model.statistics import F64, Floats
 from globular.seam.passes import Index, Pass, Result
 from globular.seam.state import PointState
 from globular.threads import cached_property, even_ranges, map_all, run_all
@@ -158,12 +158,14 @@ class CpuShard(HostShard):
         part.__dict__["offset"] = self.offset  # any will do, and to look for another takes as long as a small pass
         return part
 
-    def local(self, rows: F64, weights: F64 | None = None) -> CpuShard:
+    def local(self, rows: Floats, weights: F64 | None = None) -> CpuShard:
         return local_shard(rows, weights, self.n_threads)
 
 
-def local_shard(rows: F64, weights: F64 | None, n_threads: int) -> CpuShard:
+def local_shard(rows: Floats, weights: F64 | None, n_threads: int) -> CpuShard:
     """See `Shard.local`: rows that came from float32 go back to it without loss and at twice the speed."""
+    if rows.dtype == np.float32:
+        return CpuShard(rows, weights, n_threads=n_threads)
     single: NDArray[Any] = np.empty(rows.shape, dtype=np.float32)
 
     def convert(span: tuple[int, int]) -> bool:

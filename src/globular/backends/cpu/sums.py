@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.grouped import ROWS_PER_TASK, Grouping
-from globular.backends.cpu.rows import DenseRows, KernelRows, can_be_indexed, gather_rows
+from globular.backends.cpu.rows import DenseRows, KernelRows, can_be_indexed, gather_rows, on_spans
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import SECONDS_PER_NUMBER
 from globular.kernels import sums as kernels
@@ -18,7 +18,7 @@ from globular.kernels.team import share_kernel
 from globular.model.groups import group_by, order_by
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.passes import Assign, Labels, SumByLabel
-from globular.threads import even_ranges, run_all, worth_waking
+from globular.threads import run_all, worth_waking
 
 FEW_SUMS = 1 << 16
 """Numbers (clusters × columns) up to which sums stay in the second-level cache."""
@@ -63,7 +63,7 @@ def cluster_sums(shard: CpuShard, n_clusters: int, grouping: Grouping | None = N
 
 def sums_about_offset(shard: CpuShard, n_clusters: int, grouping: Grouping | None = None) -> tuple[F64, F64]:
     """Σ w (x − offset) and Σ w per label."""
-    if n_clusters * shard.n_columns <= FEW_SUMS and isinstance(shard.rows, DenseRows):
+    if is_few(shard, n_clusters):
         return _sums_by_span(shard, n_clusters)
     if grouping is None:
         starts, order = group_by(shard.labels, n_clusters, shard.n_threads)
@@ -71,12 +71,22 @@ def sums_about_offset(shard: CpuShard, n_clusters: int, grouping: Grouping | Non
     return _sums_in_cluster_order(shard, grouping)
 
 
+def is_few(shard: CpuShard, n_clusters: int) -> bool:
+    """Whether each span of rows may have all sums of its own; over the columns of sparse rows they would be large."""
+    return n_clusters * shard.n_columns <= FEW_SUMS and isinstance(shard.rows, DenseRows)
+
+
+def span_length(n_rows: int, n_clusters: int) -> int:
+    """Rows of such a span."""
+    return max(ROWS_PER_RUN, 8 * n_clusters, -(-n_rows // SPANS))
+
+
 def _sums_by_span(shard: CpuShard, n_clusters: int) -> tuple[F64, F64]:
     """Few sums: every span of rows has its own, added in the order of the spans; rows are read as they lie."""
-    rows, n, D = shard.dense_rows, shard.n_rows, shard.n_columns
-    length = max(ROWS_PER_RUN, 8 * n_clusters, -(-n // SPANS))
-    spans = even_ranges(n, length)
-    sums, counts = np.empty((len(spans), n_clusters, D)), np.empty((len(spans), n_clusters))
+    n, D = shard.n_rows, shard.n_columns
+    length = span_length(n, n_clusters)
+    n_spans = -(-n // length)
+    sums, counts = np.empty((n_spans, n_clusters, D)), np.empty((n_spans, n_clusters))
     shift = np.zeros(D) if shard.offset is None else shard.offset
 
     def add(queue: NDArray[np.int64], rows: KernelRows, part: slice, spans: slice) -> None:
@@ -85,15 +95,7 @@ def _sums_by_span(shard: CpuShard, n_clusters: int) -> tuple[F64, F64]:
             counts[spans],
         )  # fmt: skip
 
-    def convert_and_add(s: int) -> None:
-        add(new_queue(), rows.kernel_rows(*spans[s]), slice(*spans[s]), slice(s, s + 1))
-
-    if can_be_indexed(rows):
-        queue, everyone = new_queue(), rows.kernel_rows(0, n)
-        threads = min(shard.n_threads, len(spans))
-        share_kernel(lambda: add(queue, everyone, slice(0, n), slice(None)), queue, threads, calls_blas=False)
-    else:
-        run_all(convert_and_add, range(len(spans)), shard.n_threads, calls_blas=False)
+    on_spans(shard.rows, length, shard.n_threads, add)
     return np.add.reduce(sums, axis=0), np.add.reduce(counts, axis=0)
 
 
@@ -114,7 +116,7 @@ def _sums_in_cluster_order(shard: CpuShard, grouping: Grouping) -> tuple[F64, F6
 
     if grouping.copied is not None or can_be_indexed(shard.rows):
         queue = new_queue()
-        share_kernel(lambda: add(queue, runs, 0, n), queue, min(shard.n_threads, len(runs)), calls_blas=False)
+        share_kernel(lambda: add(queue, runs, 0, n), queue, max(1, min(shard.n_threads, len(runs))), calls_blas=False)
     else:
         run_all(
             lambda r: add(new_queue(), runs[r : r + 1], *runs[r, :2].tolist()), range(len(runs)), shard.n_threads,
@@ -146,7 +148,7 @@ def add_moved(shard: CpuShard, moved: NDArray[np.integer], sums: F64, counts: F6
     if not left.all():
         old, leaving = old[left], joining[left]
     numbers = np.concatenate([joining, leaving], dtype=np.int64)
-    clusters = np.concatenate([shard.labels[joining], old], dtype=np.int32, casting="same_kind")
+    clusters = np.concatenate([shard.labels.take(joining), old], dtype=np.int32, casting="same_kind")
     order = order_by(clusters, len(sums), shard.n_threads).astype(np.int64, copy=False)
     indexed, origin = can_be_indexed(shard.rows), np.zeros(shard.n_columns) if offset is None else offset
     bounds = _cut_moves(order, clusters, MOVES_PER_TASK if indexed else ROWS_PER_TASK)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
+from globular.backends.cpu.grouped import Grouping, packed
 from globular.backends.cpu.products import CenterProduct
-from globular.backends.cpu.rows import CSRRows
+from globular.backends.cpu.rows import KernelRows, on_spans
 from globular.backends.cpu.shard import CpuShard
+from globular.backends.cpu.sums import cluster_sums, is_few, span_length
 from globular.kernels import swaps as kernels
 from globular.kernels.nearest import row_lengths
+from globular.model.groups import group_by
 from globular.model.statistics import F64, HardStatistics, SpareCenters
 from globular.seam.passes import Halve, Spare
-from globular.threads import even_ranges, map_all, ordered_map
+from globular.threads import even_ranges, map_all
 
-ROWS_PER_BLOCK = 16384
+ROWS_PER_BLOCK = 4096
+"""Rows of a task, where the rows that are won are listed."""
 NO_NAMES = np.empty(0, dtype=np.int32)
 
 
@@ -41,21 +46,30 @@ def spare(shard: CpuShard, work: Spare) -> SpareCenters:
 
 @CpuShard.implements(Halve)
 def halve(shard: CpuShard, work: Halve) -> HardStatistics:
+    n, (C, D) = shard.n_rows, work.firsts.shape
     norms = [np.einsum("ij,ij->i", centers, centers) for centers in (work.firsts, work.seconds)]
     names = NO_NAMES if work.names is None else np.ascontiguousarray(work.names, dtype=np.int32)
-    shape, origin, d2 = work.firsts.shape, np.zeros(shard.n_columns), shard.squared_distances
+    # few sums are taken span by span; for many the rows that are won are listed, and added cluster by cluster
+    few = is_few(shard, C)
+    length = span_length(n, C) if few else ROWS_PER_BLOCK
+    begins = np.arange(0, n, length)
+    sums, counts = np.empty((len(begins) if few else 0, C, D)), np.empty((len(begins) if few else 0, C))
+    won: NDArray[np.integer] = np.empty((2, 0 if few else n), dtype=np.int32 if n < 2**31 else np.int64)
+    objectives, n_won = np.empty(len(begins)), np.empty(len(begins), dtype=np.int64)
+    origin, d2 = np.zeros(D), shard.squared_distances
 
-    def cut(span: tuple[int, int]) -> HardStatistics:
-        part, sums, counts = slice(*span), np.zeros(shape), np.zeros(shape[0])
-        objective = kernels.halve_clusters(
-            shard.rows.kernel_rows(*span), shard.scales[part], shard.weights[part], names, shard.labels[part],
-            work.firsts, norms[0], work.seconds, norms[1], origin, d2[part], sums, counts,
+    def cut(queue: NDArray[np.int64], rows: KernelRows, part: slice, spans: slice) -> None:
+        kernels.halve_clusters(
+            queue, length, part.start, rows, shard.scales[part], shard.weights[part], names, shard.labels[part],
+            work.firsts, norms[0], work.seconds, norms[1], origin, d2[part], objectives[spans], sums[spans],
+            counts[spans], won, n_won[spans],
         )  # fmt: skip
-        return HardStatistics(sums, counts, objective, 0, 2 * (span[1] - span[0]))
 
-    # sums over the many columns of sparse rows are as large as all rows together: one is enough
-    n_rows = shard.n_rows if isinstance(shard.rows, CSRRows) else max(ROWS_PER_BLOCK, 8 * shape[0])
-    total = HardStatistics(np.zeros(shape), np.zeros(shape[0]), 0.0, 0, 0)
-    for found in ordered_map(cut, even_ranges(shard.n_rows, n_rows), shard.n_threads):
-        total = total + found
-    return total
+    on_spans(shard.rows, length, shard.n_threads, cut)
+    if few:
+        found = np.add.reduce(sums, axis=0), np.add.reduce(counts, axis=0)
+    else:
+        [[numbers, clusters]] = packed(won, begins=begins, sizes=n_won, n_threads=shard.n_threads)
+        starts, order = group_by(clusters, C, shard.n_threads)
+        found = cluster_sums(shard, C, Grouping(clusters, starts, numbers[order][None]))
+    return HardStatistics(*found, float(objectives.sum()), 0, 2 * n)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.shard import CpuShard, local_shard
 from globular.backends.host import HostShard
-from globular.model.statistics import F64
+from globular.model.statistics import F64, Floats
 from globular.seam.passes import Index, Labels, Locate, Pass, Result, RowValue, Take, Total
 from globular.seam.shard import Shard
 from globular.seam.tree_sum import tree_total
@@ -101,7 +101,7 @@ class SideBySide(Shard):
     def subset(self, indices: Index) -> CpuShard:
         return self.local(self.take(indices), self.take(indices, "weights"))
 
-    def local(self, rows: F64, weights: F64 | None = None) -> CpuShard:
+    def local(self, rows: Floats, weights: F64 | None = None) -> CpuShard:
         return local_shard(rows, weights, self.n_threads)
 
 
@@ -140,6 +140,6 @@ class SplitShard(SideBySide):
     def _some(self, work: Mapping[int, Pass[Result]]) -> dict[int, Result]:
         return {part: self.shards[part].run(own) for part, own in work.items()}
 
-    def local(self, rows: F64, weights: F64 | None = None) -> Shard:  # type: ignore[override]
+    def local(self, rows: Floats, weights: F64 | None = None) -> Shard:  # type: ignore[override]
         """Beside the first part, which may lie on a card."""
         return self.shards[0].local(rows, weights)

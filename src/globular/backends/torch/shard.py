@@ -15,7 +15,7 @@ from globular.backends.torch.card import DENSE, CardShard, DeviceState
 from globular.backends.torch.plain import blocks, seen
 from globular.backends.torch.recording import Recordings
 from globular.errors import UnsupportedPassError
-from globular.model.statistics import F64
+from globular.model.statistics import F64, Floats
 from globular.seam.passes import Index, Pass, Result
 from globular.threads import cached_property
 
@@ -110,11 +110,11 @@ class TorchShard(CardShard):
         weights, scales = (None if each is None else each[chosen] for each in (self.w, self.scales))
         return TorchShard(self.x[chosen], weights, scales=scales)
 
-    def local(self, rows: F64, weights: F64 | None = None) -> TorchShard:
+    def local(self, rows: Floats, weights: F64 | None = None) -> TorchShard:
         return beside(self, rows, weights)
 
 
-def beside(shard: CardShard, rows: F64, weights: F64 | None) -> TorchShard:
+def beside(shard: CardShard, rows: Floats, weights: F64 | None) -> TorchShard:
     """A few rows of the algorithm's on the card of a shard."""
     given = None if weights is None else shard.tensor(weights)
     return TorchShard(shard.tensor(rows, shard.exact), given, lent_recordings=shard.lent_recordings)

@@ -19,7 +19,7 @@ from globular.backends.torch.card import DENSE, CardShard
 from globular.backends.torch.shard import NOT_WRITTEN, TorchShard, beside, exact_type
 from globular.data.blocks import Block, Source, working_dtype
 from globular.data.some_rows import check_rows
-from globular.model.statistics import F64
+from globular.model.statistics import F64, Floats
 from globular.seam.passes import Index
 from globular.threads import default_threads, even_ranges, read_ahead, run_all
 
@@ -85,7 +85,7 @@ class StreamedShard(CardShard):
     def subset(self, indices: Index) -> TorchShard:
         return self._taken(indices)
 
-    def local(self, rows: F64, weights: F64 | None = None) -> TorchShard:
+    def local(self, rows: Floats, weights: F64 | None = None) -> TorchShard:
         return beside(self, rows, weights)
 
 

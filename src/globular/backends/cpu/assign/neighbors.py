@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.grouped import ROWS_PER_TASK, Grouping, group_rows, move_rows, packed, sort_when_it_pays
+from globular.backends.cpu.products import prepared
 from globular.backends.cpu.rows import DenseRows, Floats, KernelRows, can_be_indexed, gather_rows, on_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import cluster_sums, moved_sums
@@ -30,7 +31,7 @@ from globular.model.search import Search
 from globular.model.statistics import F64, HardStatistics, PairStatistics
 from globular.seam.among import Neighbors
 from globular.seam.passes import Assign
-from globular.threads import even_ranges, on_all_threads, run_all
+from globular.threads import on_all_threads, run_all
 
 FEW_COLUMNS = 12
 """Columns up to which the search is vectorised over rows."""
@@ -38,8 +39,6 @@ ROWS_PER_SEARCH, GATHERED_ROWS = 1024, 16384
 """Least rows of a task, and of one whose rows have to be brought together, which is a call of its own."""
 TABLES_AT_ONCE = 8
 """Full tables of pairs that a thread has room for before it asks for more."""
-NUMBERS_PER_BLOCK = 1 << 16
-"""Numbers of centres for which another thread is worth waking."""
 
 
 @CpuShard.implements(Assign, Neighbors)
@@ -82,13 +81,14 @@ def _search_neighborhoods(
     grouping, dtype = group_rows(shard, C), shard.rows.dtype
     starts, order = grouping.starts, grouping.order
     few = isinstance(shard.rows, DenseRows) and D <= FEW_COLUMNS
-    quick, norms = _rounded(shard, centers, dtype)
+    norms, _, quick = prepared(centers, 1.0, dtype, shard.n_threads)
     indexed = grouping.copied is not None or can_be_indexed(shard.rows)
     tasks = grouping.tasks(ROWS_PER_SEARCH if indexed else GATHERED_ROWS)
     begins = starts[tasks]
     room = tasks * (G * (G - 1)) + begins * search.n_random  # where the triples of a task begin, if it has all it may
     width = int(room[-1]) if search.estimate else 0
-    pairs, sums = np.empty((2, width), dtype=np.int32), np.empty((2, width), dtype=np.float32)
+    triples = np.empty((4, width), dtype=np.int32)
+    pairs, sums = triples[:2], triples[2:].view(np.float32)
     moved, numbers = np.empty((3, shard.n_rows), dtype=order.dtype), np.empty((len(tasks) - 1, 3), dtype=np.int64)
     objectives = np.empty(len(tasks) - 1)
 
@@ -120,25 +120,12 @@ def _search_neighborhoods(
         run_all(gathered, range(len(objectives)), shard.n_threads)
     n_distances, n_pairs, n_moved = np.ascontiguousarray(numbers.T)
     [moved] = packed(moved, begins=begins[:-1], sizes=n_moved, n_threads=shard.n_threads)
-    triples = PairStatistics(*packed(pairs, sums, begins=room[:-1], sizes=n_pairs, n_threads=shard.n_threads))
+    [triples] = packed(triples, begins=room[:-1], sizes=n_pairs, n_threads=shard.n_threads)
     moved[0] = move_rows(shard, grouping, moved)
     sort_when_it_pays(shard, grouping, moved.shape[1])
     shard.keep(grouping)
-    return float(objectives.sum()), int(n_distances.sum()), triples, moved[:2]
-
-
-def _rounded(shard: CpuShard, centers: F64, dtype: np.dtype) -> tuple[Floats, F64]:
-    """The centres in another precision, and ‖m‖²."""
-    quick: Floats = np.empty(centers.shape, dtype=dtype)
-    norms = np.empty(len(centers))
-
-    def convert(span: tuple[int, int]) -> None:
-        some = slice(*span)
-        quick[some] = centers[some]
-        np.einsum("ij,ij->i", centers[some], centers[some], out=norms[some])
-
-    run_all(convert, even_ranges(len(centers), 1 + NUMBERS_PER_BLOCK // centers.shape[1]), shard.n_threads)
-    return quick, norms
+    found = PairStatistics(triples[:2], triples[2:].view(np.float32))
+    return float(objectives.sum()), int(n_distances.sum()), found, moved[:2]
 
 
 def kept_members(shard: CpuShard, graph: Graph, n_candidates: int) -> NDArray[np.int32]:
@@ -158,7 +145,7 @@ def search_candidates_of(
     """C′ > 1, or soft: K(n) becomes the best of the union of its members' neighbourhoods."""
     n, C = shard.n_rows, len(centers)
     dtype = shard.rows.dtype if costs.dtype is None else costs.dtype
-    quick, norms = _rounded(shard, centers, dtype)
+    norms, _, quick = prepared(centers, 1.0, dtype, shard.n_threads)
     precisions, biases = costs.search_precisions.astype(dtype), costs.search_biases.astype(dtype)
     _, order = group_by(shard.labels, C, shard.n_threads)
     tasks = np.append(np.arange(0, n, ROWS_PER_TASK), n)

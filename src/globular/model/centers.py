@@ -1,0 +1,43 @@
+"""Sums of clusters that go on, and their means, by all threads: with thousands of centres one would take too long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from globular.kernels import centers as kernels
+from globular.kernels.queue import new_queue
+from globular.kernels.team import share_kernel
+from globular.model.statistics import F64
+from globular.threads import worth_waking
+
+NUMBERS_AT_ONCE = 1 << 14
+"""Numbers of centres that a thread takes at once."""
+SECONDS_PER_NUMBER = 1e-9
+"""Of a number that is read, changed and written, about."""
+
+
+def add_up(sums: F64, more: F64, n_threads: int) -> None:
+    """sums += more, (C, D)."""
+    if type(sums) is np.ndarray:  # others lie on a card
+        by_blocks(lambda queue, size: kernels.add_sums(queue, size, more, sums), sums.shape, n_threads)
+    else:
+        sums += more
+
+
+def means_of(sums: F64, divisors: F64, n_threads: int) -> F64:
+    """Sums (C, D) by divisors (C,)."""
+    if type(sums) is not np.ndarray:
+        return sums / divisors[:, None]
+    means = np.empty_like(sums)
+    by_blocks(lambda queue, size: kernels.divide_sums(queue, size, sums, divisors, means), sums.shape, n_threads)
+    return means
+
+
+def by_blocks(work: Callable[..., object], shape: tuple[int, ...], n_threads: int) -> None:
+    """Call a kernel over blocks of centres: it gets the queue of these, and how many centres a block has."""
+    queue, (C, D) = new_queue(), shape
+    size = 1 + NUMBERS_AT_ONCE // max(1, D)
+    threads = worth_waking(min(n_threads, -(-C // size)), SECONDS_PER_NUMBER * C * D)
+    share_kernel(lambda: work(queue, size), queue, threads, calls_blas=False)

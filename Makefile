@@ -8,6 +8,7 @@ NEWEST := .venv-newest
 BASE   ?= HEAD
 MINUTES ?= 60
 JOBS   ?= 2
+SHARED := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-all test-bounds test-gpu test-oldest test-newest attack lint bench speed docs dist test-dist wheel-with-kernels clean
 
@@ -15,7 +16,7 @@ demo: $(VENV)/.user
 	$(BIN)/globular demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -m "not slow" $(SHARED)
 
 test-all: $(VENV)/.dev
 	$(BIN)/python -m pytest
@@ -26,16 +27,16 @@ test-gpu: $(VENV)/.dev
 
 # Compiled code with its indices checked, in a cache of its own (the key of the cache knows of it).
 test-bounds: $(VENV)/.dev
-	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(abspath $(VENV))/bounds $(BIN)/python -m pytest -n $(JOBS) --dist loadfile \
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(abspath $(VENV))/bounds $(BIN)/python -m pytest $(SHARED) \
 	tests/passes tests/contract tests/attack
 
 # The oldest versions of everything that are supported, in an environment of their own; PYTHON is a Python 3.11 then.
 test-oldest: $(OLDEST)/.test
-	NUMBA_CACHE_DIR=$(abspath $(OLDEST))/kernels $(OLDEST)/bin/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile
+	NUMBA_CACHE_DIR=$(abspath $(OLDEST))/kernels $(OLDEST)/bin/python -m pytest -m "not slow" $(SHARED)
 
 # The newest of everything that there is today; PYTHON is the newest Python then. `make clean` makes it forget.
 test-newest: $(NEWEST)/.test
-	NUMBA_CACHE_DIR=$(abspath $(NEWEST))/kernels $(NEWEST)/bin/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile
+	NUMBA_CACHE_DIR=$(abspath $(NEWEST))/kernels $(NEWEST)/bin/python -m pytest -m "not slow" $(SHARED)
 
 attack: $(VENV)/.dev
 	$(BIN)/python tests/attack/run.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
@@ -81,7 +82,7 @@ wheel-with-kernels: $(VENV)/.dev
 test-dist: dist
 	build/empty/bin/python -m pip install --quiet "$$(ls dist/*.whl)[test]"
 	tar xzf dist/*.tar.gz -C build/empty --strip-components=1 --exclude='*/src'
-	cd build/empty && bin/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile
+	cd build/empty && bin/python -m pytest -m "not slow" $(SHARED)
 
 bench: $(VENV)/.bench
 	$(BIN)/globular bench --quick

@@ -25,6 +25,14 @@ os.environ.setdefault("GLOBULAR_COMPILE_AHEAD", "0")
 
 ROOT = Path(__file__).resolve().parents[1]
 
+LONGEST_FILES = ("test_dask.py", "test_site.py", "test_thresholds.py")
+"""Of whole minutes: begun last, one of them would keep one process busy while the others have nothing left to do."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Processes take files in the order of the tests."""
+    items.sort(key=lambda item: item.path.name not in LONGEST_FILES)
+
 
 @pytest.fixture(scope="session")
 def real_data() -> Callable[[str], Any]:

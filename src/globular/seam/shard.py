@@ -75,7 +75,7 @@ class Shard(ABC):
     def local(self, rows: Floats, weights: F64 | None = None) -> Shard:
         """A C-sized shard of these rows (as `take` returns them) in memory beside the algorithm, on the same threads.
 
-        It sees the rows as they are given: they are not scaled again, and rows in float32 stay in it.
+        It sees the rows as they are given: they are not scaled again, and may stay in float32.
         """
 
     @cached_property

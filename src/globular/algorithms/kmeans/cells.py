@@ -16,7 +16,7 @@ from globular.algorithms.seeding.common import evenly_spread_masses
 from globular.algorithms.steps import last_step
 from globular.model.cells import CenterCells
 from globular.model.graph import Graph
-from globular.model.statistics import F64, HardStatistics
+from globular.model.statistics import F64, Floats, HardStatistics
 from globular.seam.among import Down, Probe
 from globular.seam.passes import AddSeeds, Assign, LabelBySeeds, Relabel, RoughCells, SumByLabel
 from globular.seam.shard import Shard
@@ -76,7 +76,7 @@ def _group_centers(shard: Shard, centers: F64, first: F64) -> RoughClusters:
     return RoughClusters(middles, local.labels.astype(np.intp))
 
 
-def _as_precise_as_rows(shard: Shard, centers: F64) -> NDArray[np.floating]:
+def _as_precise_as_rows(shard: Shard, centers: F64) -> Floats:
     """Centres of rows in float32 in float32, which is as good for cells: kernels for float64 need not be compiled."""
     some = shard.take(np.arange(min(shard.n_rows, 8)))
     with np.errstate(over="ignore"):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -168,18 +167,13 @@ def sort_when_it_pays(shard: CpuShard, held: Grouping, n_moved: int) -> None:
 
 
 def packed(
-    *scattered: NDArray[Any], begins: NDArray[np.int64], sizes: NDArray[np.int64], n_threads: int
-) -> list[NDArray[Any]]:
-    """Of arrays (m, ·) the same stretches, one after the other: what the tasks of a pass have found. O(members).
-
-    To the kernel they are integers, whatever they are: one for each size of a number is enough.
-    """
-    to = np.cumsum(sizes) - sizes
-    n = int(sizes.sum())
-    found = [np.empty((len(array), n), dtype=array.dtype) for array in scattered]
-    threads = worth_waking(n_threads, _SECONDS_PER_MEMBER * n)
-    for array, out in zip(scattered, found, strict=True):
-        numbers = (each.view(f"i{each.itemsize}") for each in (array, out))  # one type of them is compiled
-        pack = partial(kernels.pack, queue := new_queue(), begins, sizes, to, *numbers)
-        share_kernel(pack, queue, threads, calls_blas=False)
+    scattered: NDArray[Any], begins: NDArray[np.int64], sizes: NDArray[np.int64], n_threads: int
+) -> NDArray[Any]:
+    """Stretches of an array (m, ·), one after the other: what the tasks of a pass have found. O(members)."""
+    to, queue = np.cumsum(sizes) - sizes, new_queue()
+    found = np.empty((len(scattered), int(sizes.sum())), dtype=scattered.dtype)
+    threads = worth_waking(n_threads, _SECONDS_PER_MEMBER * found.shape[1])
+    share_kernel(
+        lambda: kernels.pack(queue, begins, sizes, to, scattered, found), queue, threads, calls_blas=False
+    )  # fmt: skip
     return found

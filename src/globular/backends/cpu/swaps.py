@@ -69,7 +69,7 @@ def halve(shard: CpuShard, work: Halve) -> HardStatistics:
     if few:
         found = np.add.reduce(sums, axis=0), np.add.reduce(counts, axis=0)
     else:
-        [[numbers, clusters]] = packed(won, begins=begins, sizes=n_won, n_threads=shard.n_threads)
+        numbers, clusters = packed(won, begins, n_won, shard.n_threads)
         starts, order = group_by(clusters, C, shard.n_threads)
         found = cluster_sums(shard, C, Grouping(clusters, starts, numbers[order][None]))
     return HardStatistics(*found, float(objectives.sum()), 0, 2 * n)

@@ -123,7 +123,7 @@ def _write_labels(shard: CpuShard, batch: I64, former: Labels, new: Labels) -> I
         lambda: kernels.write_labels(queue, ROWS_PER_BLOCK, batch, former, new, labels, moved, n_moved), queue,
         worth_waking(shard.n_threads, SECONDS_PER_ROW * len(batch)), calls_blas=False,
     )  # fmt: skip
-    return packed(moved, begins=begins, sizes=n_moved, n_threads=shard.n_threads)[0][0]
+    return packed(moved, begins, n_moved, shard.n_threads)[0]
 
 
 def _by_products(shard: CpuShard, centers: F64 | ColumnMeans, batch: I64, labels: Labels) -> _Found:
@@ -161,7 +161,7 @@ def _unsettled(shard: CpuShard, batch: I64, labels: Labels, state: BoundState) -
         lambda: kernels.find_unsettled(queue, ROWS_PER_BLOCK, batch, labels, *state[1:], found, n_found), queue,
         min(shard.n_threads, len(begins)), calls_blas=False,
     )  # fmt: skip
-    return packed(found, begins=begins, sizes=n_found, n_threads=shard.n_threads)[0][0]
+    return packed(found, begins, n_found, shard.n_threads)[0]
 
 
 def _search_few(
@@ -182,7 +182,7 @@ def _search_few(
 
     on_positions(shard, batch, positions, search)
     n_wide, n_distances = np.ascontiguousarray(numbers.T)
-    left = packed(wide, begins=begins, sizes=n_wide, n_threads=shard.n_threads)[0][0]
+    left = packed(wide, begins, n_wide, shard.n_threads)[0]
     return left, int(n_distances.sum())
 
 

@@ -119,8 +119,8 @@ def _search_neighborhoods(
 
         run_all(gathered, range(len(objectives)), shard.n_threads)
     n_distances, n_pairs, n_moved = np.ascontiguousarray(numbers.T)
-    [moved] = packed(moved, begins=begins[:-1], sizes=n_moved, n_threads=shard.n_threads)
-    [triples] = packed(triples, begins=room[:-1], sizes=n_pairs, n_threads=shard.n_threads)
+    moved = packed(moved, begins[:-1], n_moved, shard.n_threads)
+    triples = packed(triples, room[:-1], n_pairs, shard.n_threads)
     moved[0] = move_rows(shard, grouping, moved)
     sort_when_it_pays(shard, grouping, moved.shape[1])
     shard.keep(grouping)
@@ -252,4 +252,4 @@ def _settle_hard(shard: CpuShard, centers: F64, members: NDArray[np.int32]) -> t
         )  # fmt: skip
 
     on_rows(shard.rows, threads_for_runs(shard, shard.n_columns), settle, calls_blas=False)
-    return float(objectives.sum()), packed(moved, begins=begins, sizes=n_moved, n_threads=shard.n_threads)[0]
+    return float(objectives.sum()), packed(moved, begins, n_moved, shard.n_threads)

@@ -79,7 +79,6 @@ _CENTERS: Mapping[str, Values] = {
     "backends.cpu.assign.bounded.BLOCK_SCORES": (16, 1 << 20),
     "backends.cpu.assign.bounded.BLOCK_ROWS": (16, 1 << 12),
     "backends.cpu.grouped._ROWS_PER_COPY": (1, NEVER),
-    "backends.cpu.grouped._COMPARED_AT_ONCE": (1, NEVER),
     "backends.cpu.settled.FADED": (0.0, 1.0),
     "model.subspace.LEADING": (2, 1 << 10),
     "algorithms.kmeans.subspace.SAMPLED_NUMBERS": (1, NEVER),

@@ -42,24 +42,6 @@ def span_of(n: int, n_spans: int, s: int) -> tuple[int, int]:
 
 
 @kernel
-def count_differences(
-    queue: Queue,  # IN/OUT stretches
-    length: int,  # IN  labels of a stretch
-    one: Any,  # IN  (n,)
-    other: Any,  # IN  (n,)
-    counts: Any,  # OUT (stretches,)
-) -> None:
-    """Labels that are not the same. O(n)."""
-    s = take_number(queue)
-    while s < counts.shape[0]:
-        n_different = 0
-        for i in range(s * length, min((s + 1) * length, one.shape[0])):
-            n_different += one[i] != other[i]
-        counts[s] = n_different
-        s = take_number(queue)
-
-
-@kernel
 def count_labels(
     queue: Queue,  # IN/OUT spans
     labels: Any,  # IN  (n,)

@@ -15,7 +15,7 @@ def settle_runs(
     length: int,  # IN  rows of a run
     former: Any,  # IN  (N,), or empty: nothing is compared
     labels: Any,  # IN  (N,), or as empty
-    d2: Any,  # IN  (N,)
+    d2: Any,  # IN  (N,), or empty: nothing is summed
     weights: Any,  # IN  (N,) or empty
     sums: Any,  # OUT (runs,) Σ w d²
     changes: Any,  # OUT (runs,) rows whose labels differ
@@ -23,7 +23,7 @@ def settle_runs(
     """O(N)."""
     r = take_number(queue)
     while r < sums.shape[0]:
-        begin, end = r * length, min((r + 1) * length, d2.shape[0])
+        begin, end = r * length, min((r + 1) * length, max(d2.shape[0], former.shape[0]))
         sums[r] = weighted_sum(d2[begin:end], weights[begin:end])
         n = 0
         for i in range(begin, min(end, former.shape[0])):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.products import THIN, prepared
-from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, gather_rows, in_place, on_rows, picked_in_place
+from globular.backends.cpu.rows import CSRRows, KernelRows, gather_rows, in_place, on_rows, picked_in_place
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import NONE
 from globular.kernels import cells as kernels
@@ -23,7 +23,7 @@ from globular.kernels.probe import HEAT
 from globular.kernels.queue import new_queue
 from globular.kernels.team import share_kernel
 from globular.model.groups import group_by
-from globular.model.statistics import F64
+from globular.model.statistics import F64, Floats
 from globular.seam.passes import Labels
 from globular.threads import run_all, worth_waking
 

@@ -15,13 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, load_rows, read_only
+from globular.backends.cpu.rows import CSRRows, KernelRows, load_rows, read_only
 from globular.backends.cpu.shard import CpuShard
+from globular.backends.host import NONE, RUN
 from globular.backends.limits import SORT_UP_TO
 from globular.kernels import grouped as kernels
 from globular.kernels.queue import new_queue
+from globular.kernels.state import settle_runs
 from globular.kernels.team import share_kernel
 from globular.model.groups import group_by, order_by
+from globular.model.statistics import Floats
 from globular.threads import even_ranges, run_all, worth_waking
 
 SETTLED = 8
@@ -31,7 +34,6 @@ STALE = 4
 ROWS_PER_TASK = 4096
 """Least rows of a task: handing one out costs as much as a thousand rows."""
 _ROWS_PER_COPY = 8192
-_COMPARED_AT_ONCE = 1 << 15
 _SECONDS_PER_MEMBER = 1e-9
 """Of members that are moved from front to back, about."""
 
@@ -106,12 +108,13 @@ def group_rows(shard: CpuShard, n_clusters: int) -> Grouping:
 
 
 def _equal(one: NDArray[np.int32], other: NDArray[np.int32], n_threads: int) -> bool:
-    counts, queue = np.empty(-(-len(one) // _COMPARED_AT_ONCE), dtype=np.int64), new_queue()
+    n_runs, queue = -(-len(one) // RUN), new_queue()
+    nothing, changes = np.empty(n_runs), np.empty(n_runs, dtype=np.int64)
     share_kernel(
-        lambda: kernels.count_differences(queue, _COMPARED_AT_ONCE, one, other, counts), queue,
+        lambda: settle_runs(queue, RUN, one, other, NONE, NONE, nothing, changes), queue,
         worth_waking(n_threads, _SECONDS_PER_MEMBER * len(one)), calls_blas=False,
     )  # fmt: skip
-    return not counts.any()
+    return not changes.any()
 
 
 def move_rows(shard: CpuShard, held: Grouping, moved: NDArray[np.integer]) -> NDArray[np.integer]:

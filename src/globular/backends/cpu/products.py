@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, read_only
+from globular.backends.cpu.rows import CSRRows, KernelRows, read_only
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import NONE
 from globular.kernels import nearest as kernels
 from globular.kernels.centers import prepare_centers
 from globular.model.centers import by_blocks
-from globular.model.statistics import F64
+from globular.model.statistics import F64, Floats
 
 SCORES_PER_BLOCK = 1 << 19
 THIN = 8

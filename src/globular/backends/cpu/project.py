@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from globular.backends.cpu.rows import CSRRows, Floats, KernelRows, on_rows
+from globular.backends.cpu.rows import CSRRows, KernelRows, on_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import HostShard
 from globular.kernels.project import project_csr_rows, project_rows
-from globular.model.statistics import F64
+from globular.model.statistics import F64, Floats
 from globular.model.subspace import Subspace
 from globular.seam.passes import PowerStep, Project
 

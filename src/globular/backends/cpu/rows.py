@@ -19,11 +19,10 @@ from globular.kernels.grouped import look_up
 from globular.kernels.queue import new_queue
 from globular.kernels.team import share_kernel
 from globular.kernels.votes import copy_csr
-from globular.model.statistics import F64
+from globular.model.statistics import F64, Floats
 from globular.threads import even_ranges, run_all, worth_waking
 
 Number = TypeVar("Number", bound=np.generic)
-Floats: TypeAlias = NDArray[np.float32] | NDArray[np.float64]
 KernelRows: TypeAlias = tuple[Any, ...]
 """(array,) or (data, indices, indptr): see `kernels.rows`."""
 ROWS_AT_ONCE = 1 << 14

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.grouped import ROWS_PER_TASK, Grouping, group_rows, move_rows, packed, sort_when_it_pays
 from globular.backends.cpu.products import prepared
-from globular.backends.cpu.rows import DenseRows, Floats, KernelRows, can_be_indexed, gather_rows, on_rows
+from globular.backends.cpu.rows import DenseRows, KernelRows, can_be_indexed, gather_rows, on_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import cluster_sums, moved_sums
 from globular.backends.host import RUN, runs_of, threads_for_runs
@@ -28,7 +28,7 @@ from globular.kernels.team import share_kernel
 from globular.model.graph import Graph
 from globular.model.groups import group_by
 from globular.model.search import Search
-from globular.model.statistics import F64, HardStatistics, PairStatistics
+from globular.model.statistics import F64, Floats, HardStatistics, PairStatistics
 from globular.seam.among import Neighbors
 from globular.seam.passes import Assign
 from globular.threads import on_all_threads, run_all

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.cpu.rows import Floats, read_only
+from globular.backends.cpu.rows import read_only
 from globular.kernels.blas import SYMMETRIC, TRIANGULAR
 from globular.kernels.differences import FEW_COLUMNS, TILE, new_differences
 from globular.kernels.expect import Answers, Stretches, Tally, add_parts, expect_or_answer, feature_spans
@@ -30,7 +30,7 @@ from globular.kernels.team import share_kernel
 from globular.model.chunks import Chunks, ShareRule
 from globular.model.covariances.scatter import CANCELLATION_LIMIT
 from globular.model.gaussian import GaussianParameters
-from globular.model.statistics import F64, I64, SoftStatistics
+from globular.model.statistics import F64, I64, Floats, SoftStatistics
 from globular.model.tied import linear_coefficients
 from globular.threads import cached_property, worth_waking
 

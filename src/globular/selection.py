@@ -39,6 +39,7 @@ from globular.estimators.arguments import generator, whole_number
 from globular.estimators.inputs import Input, mean_variance, open_input
 from globular.estimators.kmeans import KMeans
 from globular.estimators.mixture import GaussianMixture
+from globular.model.centers import median_center
 from globular.model.covariances import FAMILIES
 from globular.model.selection import CRITERIA, LOWER_IS_BETTER, Score, Scores
 from globular.model.statistics import F64
@@ -286,7 +287,7 @@ def silhouette(rows: F64, weights: F64, centers: F64) -> float:
     if len(centers) < 2:
         return np.nan
     total = 0.0
-    offset = centers.mean(axis=0)
+    offset = median_center(centers)
     shifted = centers - offset
     norms = np.square(shifted).sum(axis=1)
     step = max(1, (1 << 22) // len(centers))

@@ -29,6 +29,17 @@ def _with_a_far_row(random: np.random.Generator, n: int, D: int) -> Rows:
     return rows
 
 
+def _with_a_very_far_row(random: np.random.Generator, n: int, D: int) -> Rows:
+    rows = random.normal(size=(n, D))
+    rows[n // 2] = 10.0 ** random.integers(6, 13)
+    return rows
+
+
+def _periodic(random: np.random.Generator, n: int, D: int) -> Rows:
+    period = int(random.integers(2, 6))
+    return 9.0 * random.normal(size=(period, D))[np.arange(n) % period] + random.normal(size=(n, D))
+
+
 def _columns_of_many_units(random: np.random.Generator, n: int, D: int) -> Rows:
     return random.normal(size=(n, D)) * 10.0 ** random.integers(-4, 5, size=D)
 
@@ -37,9 +48,9 @@ def _on_a_line(random: np.random.Generator, n: int, D: int) -> Rows:
     return np.outer(random.normal(size=n), random.normal(size=D))
 
 
-def _with_a_constant_column(random: np.random.Generator, n: int, D: int) -> Rows:
+def _with_constant_columns(random: np.random.Generator, n: int, D: int) -> Rows:
     rows = random.normal(size=(n, D))
-    rows[:, 0] = 7.0
+    rows[:, : max(1, D // 3)] = 7.0
     return rows
 
 
@@ -52,7 +63,9 @@ GEOMETRIES: Mapping[str, Maker] = {
     "heavy tails": lambda random, n, D: np.clip(random.standard_cauchy(size=(n, D)), -1e6, 1e6),
     "many units": _columns_of_many_units,
     "a line": _on_a_line,
-    "a constant column": _with_a_constant_column,
+    "constant columns": _with_constant_columns,
+    "a very far row": _with_a_very_far_row,
+    "periodic": _periodic,
     "far from zero": lambda random, n, D: 1e3 + random.normal(size=(n, D)),
     "tiny": lambda random, n, D: 1e-9 * random.normal(size=(n, D)),
     "huge": lambda random, n, D: 1e9 * random.normal(size=(n, D)),

@@ -30,7 +30,8 @@ _REASONS = {
         estimators.kmeans: CARD_BYTES_PER_PROBE
     """,
     "whether time is left, which tests of `max_time` try": """
-        estimators.centroids: TIMED_ROWS WIDE_SEARCH
+        algorithms.kmeans.probing: WIDE_SEARCH
+        estimators.centroids: TIMED_ROWS
         estimators.running: GRACE SAME_PRESS_SECONDS
     """,
     "workers that come late, die or are full, which `tests/estimators/test_dask.py` kills": """
@@ -57,6 +58,7 @@ _REASONS = {
         backends.cpu.expect.nominated: NEGLIGIBLE
         backends.cpu.expect.pairs: ROUNDING
         backends.cpu.expect.remembered: MARGIN
+        backends.cpu.nearest: ROUNDINGS
         backends.cpu.expect.rows_of: SMALLEST_SHARE
         estimators.weights: ORDINARY
         model.covariances.family: REG_COVAR RELATIVE_FLOOR LEAST_VARIANCE _ROUNDED
@@ -80,7 +82,8 @@ _REASONS = {
         algorithms.kmeans.rough: SCORES_AT_ONCE
         algorithms.mixtures.missing: NUMBERS_PER_BLOCK
         algorithms.ward: NUMBERS_AT_ONCE
-        backends.cpu.nearest: SPARE
+        backends.cpu.nearest: SPARE WIDER
+        model.centers: SAMPLED
         estimators.conditional: NUMBERS_PER_BLOCK
     """,
     "what a parameter is where it is not given": """
@@ -114,7 +117,7 @@ _REASONS = {
         algorithms.kmeans.nested_choices: N_PROBES SWAPS_GAIN CELLS_GAIN
         algorithms.kmeans.pipeline: STEPS_PER_START MOST_STARTS STARTS_PER_CLUSTER FADING PART_GAIN PART_STEPS
             ON_ALL_ROWS MORE_PROBES_ON_A_CARD LESS_GAIN_ON_A_CARD
-        algorithms.kmeans.probing: LEAST_STAKE LABEL_PROBES
+        algorithms.kmeans.probing: LEAST_STAKE LABEL_PROBES MOST_LOOKS
         algorithms.kmeans.rough: FAR NOTHING_LEFT MOST_SAMPLED SAMPLED_NUMBERS
         algorithms.kmeans.subspace: FEWEST_DIRECTIONS DIRECTIONS_PER_CLUSTER POWER_STEPS
         algorithms.kmeans.swaps: MAX_ROUNDS SAFETY DRAWN FIRST_TRUST WORTH_ANOTHER_ROUND SETTLED_GAIN

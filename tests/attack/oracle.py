@@ -20,17 +20,17 @@ def directions(X: Rows) -> Rows:
     return np.divide(X, lengths, out=np.zeros_like(X), where=lengths > 0.0)
 
 
-def rounding_of_distances(X: Rows, centers: Rows) -> float:
-    """How much a squared distance of rows and centres in float32 may be off: both are rounded once."""
-    size = max(np.abs(X).max(initial=0.0), np.abs(centers).max(initial=0.0))
-    return 64.0 * X.shape[1] * float(np.finfo(np.float32).eps * size) ** 2
+def rounding_of_distances(X: Rows, centers: Rows) -> Rows:
+    """How much the squared distances of rows and centres in float32 may be off, (n, C): both are rounded once."""
+    sizes = np.maximum(np.abs(X).max(axis=1, initial=0.0)[:, None], np.abs(centers).max(axis=1, initial=0.0))
+    return 64.0 * X.shape[1] * (np.finfo(np.float32).eps * sizes) ** 2
 
 
 def which_are_nearest(X: Rows, centers: Rows, labels: Any) -> Any:
     """Of every row, whether no other centre is nearer than the one that its label names, but for rounding."""
-    distances = squared_distances(X, centers)
-    chosen = distances[np.arange(len(X)), labels]
-    return chosen <= (1.0 + 1e-5) * distances.min(axis=1) + rounding_of_distances(X, centers)
+    distances, rounding = squared_distances(X, centers), rounding_of_distances(X, centers)
+    chosen = (distances - rounding)[np.arange(len(X)), labels]
+    return chosen <= ((1.0 + 1e-5) * distances + rounding).min(axis=1)
 
 
 def are_nearest(X: Rows, centers: Rows, labels: Any) -> bool:

@@ -17,7 +17,15 @@ from sklearn.exceptions import ConvergenceWarning
 import globular
 from attack.cases import Case, cases, exactly
 from attack.counting import attack
-from attack.oracle import are_nearest, directions, log_densities, squared_distances, which_are_nearest, worst_condition
+from attack.oracle import (
+    are_nearest,
+    directions,
+    log_densities,
+    rounding_of_distances,
+    squared_distances,
+    which_are_nearest,
+    worst_condition,
+)
 from makers import FORMS
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -79,9 +87,16 @@ def check_centers(model: Any, case: Case) -> None:
     predicted = model.predict(X)
     assert are_nearest(rows, centers, predicted)
     cosine = getattr(model, "metric", "") == "cosine"  # one less the cosine, which of a row of zeros is zero
-    distances = 1.0 - rows @ centers.T if cosine else np.sqrt(squared_distances(rows, centers))
-    np.testing.assert_allclose(model.transform(X), distances, rtol=1e-4, atol=1e-6 * (1.0 + np.abs(rows).max()))
+    squares, rounding = squared_distances(rows, centers), rounding_of_distances(rows, centers)
+    distances = 1.0 - rows @ centers.T if cosine else np.sqrt(squares)
+    assert np.all(np.abs(model.transform(X) - distances) <= 1e-6 + 1e-4 * distances + np.sqrt(rounding))
     assert model.labels_.min() >= 0 and model.labels_.max() < case.n_clusters
+    several, apart = model.nearest_centers(X, min(3, case.n_clusters))
+    assert are_nearest(rows, centers, several[:, 0]) and np.all(np.diff(apart, axis=1) >= 0.0)
+    others = np.ones((case.n, case.n_clusters), dtype=bool)
+    np.put_along_axis(others, several, False, axis=1)
+    lowest = np.where(others, (1.0 + 1e-5) * squares + rounding, np.inf).min(axis=1)
+    assert np.all(np.take_along_axis(squares - rounding, several, axis=1).max(axis=1) <= lowest)
 
 
 def check_inertia(model: Any, case: Case) -> None:

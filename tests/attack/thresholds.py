@@ -153,6 +153,7 @@ _BATCHES: Mapping[str, Values] = {
     "model.votes.LARGEST_OFFSET": (0.0, 1e100),
     "algorithms.kmeans.nested_choices.CELLS_FROM": (10, NEVER),
     "algorithms.kmeans.probing.EXACT_LABELS_UP_TO": (10, NEVER),
+    "algorithms.kmeans.probing.LEAST_RECALL": (0.0, 1.0),
     "algorithms.kmeans.nested_choices.STREAMED_BOUNDS": (1, NEVER),
     "algorithms.kmeans.nested_choices.FEW_CLUSTERS": (1, NEVER),
     "algorithms.kmeans.nested_choices.SMALL_GROUPS": (1, NEVER),

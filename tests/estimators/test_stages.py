@@ -12,6 +12,7 @@ import numba
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 
 import globular
 from globular import GaussianMixture, KMeans, NestedMiniBatchKMeans, VariationalGaussianMixture, VariationalKMeans
@@ -19,6 +20,7 @@ from globular.algorithms.kmeans.pipeline import PipelineOptions, kmeans
 from globular.algorithms.seeding.named import draw_seeds
 from globular.backends.cpu import CpuShard
 from globular.callbacks import Checkpoint
+from globular.estimators import running
 from globular.estimators.running import Fit
 from globular.model.clock import Clock
 from globular.model.history import Record
@@ -195,13 +197,17 @@ def test_a_part_may_begin_without_labels(init: str) -> None:
 
 
 @pytest.mark.parametrize("n_clusters", [50, 4096])
-def test_labels_are_rough_where_time_is_up_before_the_first_iteration(n_clusters: int) -> None:
+def test_labels_are_rough_where_time_is_up_before_the_first_iteration(
+    n_clusters: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "GRACE", (1.0, 0.0))
     X = np.random.default_rng(0).normal(size=(10_000, 3)).astype(np.float32)
-    model = KMeans(n_clusters, algorithm="probing", random_state=0, max_time=1e-9).fit(X)
+    with pytest.warns(ConvergenceWarning, match=r"closest centre of only \d+% of the rows.*'max_time'.*predict"):
+        model = KMeans(n_clusters, algorithm="probing", random_state=0, max_time=1e-9).fit(X)
     assert model.stopped_ == "max_time" and model.n_iter_ == 0
     squared = hard.squared_distances(X, model.cluster_centers_)
     assert model.inertia_ == pytest.approx(squared[np.arange(len(X)), model.labels_].sum(), rel=1e-5)
-    assert 0.3 < model.label_recall_ <= 1.0 and model.inertia_ < 2.0 * squared.min(axis=1).sum()
+    assert 0.3 < model.label_recall_ < 0.9 and model.inertia_ < 2.0 * squared.min(axis=1).sum()
     assert model.n_distances_ < len(X) * (3.5 * np.sqrt(n_clusters) if n_clusters < 4096 else 120)
 
 

@@ -16,7 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 
 from globular.algorithms.kmeans.cells import draw_cells, draw_small_cells, label_by_cells
-from globular.algorithms.kmeans.probing import find_labels
+from globular.algorithms.kmeans.probing import LEAST_RECALL, WIDE_SEARCH, find_labels
 from globular.algorithms.seeding.named import STARTS
 from globular.algorithms.steps import Step, in_units
 from globular.backends.registry import compiling_ahead
@@ -41,8 +41,6 @@ from globular.seam.shard import answer
 
 TIMED_ROWS = (1024, 16384)
 """Rows, and more of them, whose labelling is timed where a fit has a time limit."""
-WIDE_SEARCH = 4.0
-"""About how many times as long as rough labels the first search over all rows takes."""
 
 
 class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Estimator):
@@ -87,8 +85,8 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
         """Set the fitted attributes that a step's model holds, `cluster_centers_` among them."""
 
     @abstractmethod
-    def _finish(self, data: Input, reason: str) -> int:
-        """Set labels and inertia for the centres as they are handed out; returns the distances it took."""
+    def _finish(self, data: Input, seconds_left: float) -> int:
+        """Set labels, inertia and recall for the centres as they are handed out; returns the distances it took."""
 
     def _begin(self, X: Any, sample_weight: Any, *, watched: bool) -> Iterator[Record]:
         self._validate_params()
@@ -151,7 +149,7 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
         def finish(reason: str) -> float:
             self.stopped_ = reason
             self.__dict__.pop("labels_", None)  # those that the last pass has left belong to other centres
-            fit.n_distances += self._finish(data, reason)
+            fit.n_distances += self._finish(data, fit.seconds_left)
             return -self.inertia_
 
         with compiling_ahead(data.shard, *self._plan):
@@ -163,6 +161,7 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
                 partial(_error_per_row, data),
             )
         self._warn_if_fewer()
+        self._warn_of_labels()
 
     def _publish(self, data: Input, spare: Callable[[], F64], step: Step[Any], history: History) -> None:
         self.__dict__.pop("labels_", None)
@@ -209,6 +208,15 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
             warn_user(
                 f"Number of distinct clusters ({n_found}) found smaller than n_clusters ({self.n_clusters}). "
                 "Possibly due to duplicate points in X.",
+                ConvergenceWarning,
+            )
+
+    def _warn_of_labels(self) -> None:
+        recall = getattr(self, "label_recall_", 1.0)
+        if recall < LEAST_RECALL:
+            warn_user(
+                f"labels_ hold the closest centre of only {recall:.0%} of the rows, and inertia_ is that of labels_: "
+                f"the fit ended early (stopped_={self.stopped_!r}); predict(X) finds the closest centres",
                 ConvergenceWarning,
             )
 

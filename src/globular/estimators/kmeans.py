@@ -17,7 +17,7 @@ from globular.algorithms.steps import Step, mapped
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.parameters import DEVICE, Constraints
-from globular.estimators.running import warn_user
+from globular.estimators.running import INTERRUPTED, warn_user
 from globular.estimators.starts import continues, starting_centers
 from globular.model.history import ITERATIONS, History
 from globular.model.statistics import F64
@@ -192,12 +192,14 @@ class KMeans(CentroidEstimator):
     def _last_probes(self) -> int:
         return self._options().last_probes
 
-    def _finish(self, data: Input, reason: str) -> int:
+    def _finish(self, data: Input, seconds_left: float) -> int:
         n_probes, centers = self._last_probes(), self._centers()
         self.label_recall_, n_distances = 1.0, 0
-        if reason != "no label changed" or data.dtype != np.float64:  # centres have moved, or were rounded to float32
-            labelled = self.history_[-1].stage == ITERATIONS  # swaps that Ctrl-C has ended leave labels of no centre
-            found = label_rows(data.shard, centers, n_probes, labelled=labelled, hurried=reason == "max_time")
+        if self.stopped_ != "no label changed" or data.dtype != np.float64:  # centres have moved, or were rounded
+            last = self.history_[-1]
+            # swaps that Ctrl-C has ended leave labels of no centre
+            labelled = last.stage == ITERATIONS or (last.labels_all_rows and self.stopped_ != INTERRUPTED)
+            found = label_rows(data.shard, centers, n_probes, labelled=labelled, seconds_left=seconds_left)
             self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
             n_distances = found.n_distances
         self.labels_ = data.labels(centers, exact=n_probes == 0).copy()

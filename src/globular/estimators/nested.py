@@ -203,7 +203,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         self.inertia_ = update.energy * data.shard.total_weight * data.unit
         self.__dict__.pop("labels_", None)
         if self.compute_labels:
-            self._finish(data, "")
+            self._finish(data)
         return self
 
     def _checked_votes(self) -> tuple[F64, F64, F64]:
@@ -336,11 +336,12 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     def _last_probes(self) -> int | None:
         return label_probes(self.n_clusters, exact=self.search_ != "cells") if self.compute_labels else None
 
-    def _finish(self, data: Input, reason: str) -> int:
+    def _finish(self, data: Input, seconds_left: float = np.inf) -> int:
         n_probes, centers = self._last_probes(), self._centers()
         if n_probes is None:
             return 0
-        found = label_rows(data.shard, centers, n_probes, labelled=self.batch_size_ == data.n_rows)
+        labelled = self.batch_size_ == data.n_rows
+        found = label_rows(data.shard, centers, n_probes, labelled=labelled, seconds_left=seconds_left)
         self.labels_ = data.labels(centers, exact=n_probes == 0).copy()
         self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
         return found.n_distances

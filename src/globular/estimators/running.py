@@ -206,12 +206,15 @@ class Fit:
                 return "max_time"
         return ""
 
-    def _is_late(self, seconds: float) -> bool:
-        """Whether the fit would be too late after so many more seconds."""
-        if self.max_time is None:
-            return False
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the fit exceeds `max_time` and its grace, infinite without a limit."""
         factor, more = GRACE
-        return self.seconds >= self.max_time or self.seconds + seconds > factor * self.max_time + more
+        return np.inf if self.max_time is None else factor * self.max_time + more - self.seconds
+
+    def _is_late(self, seconds: float) -> bool:
+        """Whether the fit would exceed its time limit if it went on for `seconds`."""
+        return self.max_time is not None and (self.seconds >= self.max_time or seconds > self.seconds_left)
 
     def end(self, reason: str) -> None:
         """Tell the callbacks, and the user if the fit was cut short by Ctrl-C."""

@@ -20,6 +20,7 @@ from globular.errors import MemoryBudgetError, import_extra
 from globular.estimators.mixtures import MixtureEstimator
 from globular.export.tables import centers_from
 from globular.io.files import check_file, write_whole
+from globular.model.centers import median_center
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
 
@@ -150,7 +151,7 @@ def kmeans_graph(centers: F64, dtype: str, *, cosine: bool) -> Any:
         closest = graph.add("ReduceMax", similarity, axes=[1], keepdims=0)
         graph.add("Sub", graph.constant(np.array(1.0, dtype=dtype)), closest, name="distance")
     else:
-        offset = centers.mean(axis=0)
+        offset = median_center(centers)
         shifted = centers - offset
         rows = graph.add("Sub", "X", graph.constant(offset.astype(dtype)))
         scores = _affine(graph, rows, -2.0 * shifted.T, np.square(shifted).sum(axis=1), dtype)

@@ -15,6 +15,7 @@ not, and since cells are cheap to redraw it needs no memory of neighbourhoods at
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -77,6 +78,11 @@ LEAST_STAKE = 1e-3
 EXACT_LABELS_UP_TO, LABEL_PROBES = 5000, 2
 """Number of clusters up to which the last labels look at all centres, and cells searched beyond. Up to there it takes
 at most a third as long as a fit that is not `KMeans`' own."""
+LEAST_RECALL, MOST_LOOKS = 0.9, 10
+"""Share of the rows that have their closest centre when a fit ends, unless time is up or they have looked into cells
+this often; with less, the fit warns."""
+WIDE_SEARCH = 4.0
+"""Time of the first search over all rows in units of a look into a single small cell, about."""
 
 
 def probing_kmeans(
@@ -143,23 +149,34 @@ def label_probes(n_clusters: int, *, exact: bool) -> int:
     return 0 if exact or n_clusters <= EXACT_LABELS_UP_TO else LABEL_PROBES
 
 
-def label_rows(shard: Shard, centers: F64, n_probes: int, *, labelled: bool = True, hurried: bool = False) -> Labelling:
+def label_rows(
+    shard: Shard, centers: F64, n_probes: int, *, labelled: bool = True, seconds_left: float = np.inf
+) -> Labelling:
     """Label every row with the closest centre of a few cells, or of all where `n_probes` is 0.
 
-    Rows that are `labelled` keep their label if none is closer. If `hurried`, others have the closest centre of a
-    single small cell. The cells are drawn with a fixed seed, here and in `predict(exact=False)`: labels belong to the
-    centres, not to the `random_state` of the fit that found them.
+    Rows that are `labelled` keep their label if none is closer. All rows look at newly drawn cells until a share of
+    `LEAST_RECALL` has its closest centre, or another look would take more than `seconds_left`; where time is limited,
+    the first look of rows without labels is into a single small cell. The cells are drawn with a fixed seed, here and
+    in `predict(exact=False)`: labels belong to the centres, not to the `random_state` of the fit that found them.
     """
     if n_probes == 0:
         exact = shard.run(Assign(centers, want="labels"))
         return Labelling(exact.objective, exact.n_distances)
-    rng = np.random.default_rng(0)
-    if hurried and not labelled:
-        found = label_by_cells(shard, centers, draw_small_cells(shard, centers, rng))
-        return Labelling(found.objective, found.n_distances, label_recall(shard, centers, rng))
-    n_distances = 0 if labelled else label_by_cells(shard, centers, draw_cells(shard, centers, rng)).n_distances
-    found = shard.run(Assign(centers, Probe(draw_cells(shard, centers, rng), n_probes), "labels"))
-    return Labelling(found.objective, n_distances + found.n_distances, label_recall(shard, centers, rng))
+    rng, n_distances = np.random.default_rng(0), 0
+    hurried, deadline = seconds_left < np.inf, time.perf_counter() + seconds_left
+    for look in range(1 if labelled else 0, MOST_LOOKS + 1):
+        began, cells = time.perf_counter(), (draw_small_cells if hurried and look == 0 else draw_cells)
+        if look == 0:
+            found = label_by_cells(shard, centers, cells(shard, centers, rng))
+        else:
+            found = shard.run(Assign(centers, Probe(cells(shard, centers, rng), n_probes), "labels"))
+        n_distances += found.n_distances
+        if look == 0 and not hurried:
+            continue
+        recall, now = label_recall(shard, centers, rng), time.perf_counter()
+        if recall >= LEAST_RECALL or now + (now - began) * (WIDE_SEARCH if look == 0 else 1.0) > deadline:
+            break
+    return Labelling(found.objective, n_distances, recall)
 
 
 def label_recall(shard: Shard, centers: F64, rng: np.random.Generator, n_rows: int = 1000) -> float:

@@ -90,7 +90,7 @@ def swap_and_step(
         settling = replace(options, min_gain=SETTLED_GAIN)
         for step in probing_kmeans(shard, centers, settling, rng, labelled=labelled):
             is_last = step.iteration == options.max_iter or step.objective <= options.unexplained
-            yield replace(step, stopped=step.stopped if is_last else "")
+            yield replace(step, stopped=step.stopped if is_last else "", stage=SWAPS)
         if is_last:
             return
         centers, labelled, n_settling = step.model, True, step.iteration

@@ -11,6 +11,7 @@ from globular.backends.cpu.expect.all import weighted_total
 from globular.backends.cpu.expect.blocks import ChunkBlocks
 from globular.backends.cpu.rows import CSRRows, read_only
 from globular.backends.cpu.shard import CpuShard
+from globular.model.centers import median_center
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.observations import Students
 from globular.model.statistics import F64
@@ -61,7 +62,7 @@ class _Euclidean:
     """By products in float64, and by differences where those cancel."""
 
     def __init__(self, centers: F64, *, sparse: bool) -> None:
-        self.offset = 0.0 if sparse else centers.mean(axis=0)  # sparse rows would not stay sparse
+        self.offset = 0.0 if sparse else median_center(centers)  # sparse rows would not stay sparse
         self.centers = centers - self.offset
         self.norms = (self.centers**2).sum(axis=1)
 

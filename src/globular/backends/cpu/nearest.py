@@ -2,6 +2,9 @@
 
 Products nominate. Of each row's scores ‖μ‖² − 2 x·μ the lowest of every few neighbours is kept, and among the groups
 with the lowest ones there are the n lowest of all; these, and some more, are decided by differences in float64.
+
+Scores are lower bounds: rounding changes them by at most γ (‖μ‖² + 2 ‖x‖ ‖μ‖) ≤ γ (2 ‖μ‖² + ‖x‖²) with γ of some D + 16
+units of rounding. Where the highest score of a row's nominees does not rule out all other centres, more are nominated.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.backends.cpu.rows import KernelRows, gather_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.kernels.nearest import own_distances
+from globular.model.centers import median_center
 from globular.model.statistics import F64
 from globular.seam.answers import NEAREST, Answer, Nearest, Own
 from globular.seam.passes import Labels
@@ -21,7 +26,11 @@ from globular.threads import even_ranges, run_all
 GROUP = 16
 """Neighbouring centres of which the closest stands for all."""
 SPARE = 4
-"""More centres than asked for are decided by differences: rounded products may have their order wrong."""
+"""Centres decided by differences beyond those asked for; more of them leave fewer rows in doubt."""
+WIDER = 8
+"""Factor by which the nominees of a row in doubt grow."""
+ROUNDINGS = 16
+"""Roundings of a score beside those of its D products."""
 NUMBERS_AT_ONCE = 1 << 20
 """Scores, or coordinates of rows, that a thread holds."""
 ROWS_AT_ONCE = 8192
@@ -33,7 +42,8 @@ def squares(shard: CpuShard, work: Answer) -> list[Any]:
     decide, found = Decision(shard, work.model.centers), np.empty(shard.n_rows)
 
     def measure(span: tuple[int, int]) -> None:
-        found[slice(*span)] = decide.squares(span, shard.labels[slice(*span)])
+        here = slice(*span)
+        found[here] = decide.squares(shard.rows.kernel_rows(*span), here, shard.labels[here])
 
     run_all(measure, even_ranges(shard.n_rows, ROWS_AT_ONCE), shard.n_threads)
     return [found]
@@ -43,25 +53,36 @@ def squares(shard: CpuShard, work: Answer) -> list[Any]:
 def nearest(shard: CpuShard, work: Answer) -> list[Any]:
     """The closest centres of all rows in ascending order, (N, n); of those equally far the first comes first."""
     C, n = len(work.model.centers), work.model.n
-    decide, n_decided = Decision(shard, work.model.centers), min(C, n + SPARE)
-    offset = work.model.centers.mean(axis=0)
+    decide, gamma = Decision(shard, work.model.centers), (shard.n_columns + ROUNDINGS) * float(np.finfo(np.float64).eps)
+    offset = median_center(work.model.centers)
     centers = work.model.centers - offset
     norms = np.full(-(-C // GROUP) * GROUP, np.inf)
-    norms[:C] = np.square(centers).sum(axis=1)
+    norms[:C] = (1.0 - 2.0 * gamma) * np.square(centers).sum(axis=1)
     found = np.empty((shard.n_rows, n), dtype=NEAREST)
 
-    def find(span: tuple[int, int]) -> None:
-        scores = np.zeros((span[1] - span[0], len(norms)))
-        np.matmul(shard.take(np.arange(*span)) - offset, -2.0 * centers.T, out=scores[:, :C])
+    def find(chosen: NDArray[np.intp], n_decided: int) -> None:
+        rows = shard.take(chosen) - offset
+        scores = np.zeros((len(rows), len(norms)))
+        np.matmul(rows, -2.0 * centers.T, out=scores[:, :C])
         scores += norms
         numbers = np.sort(lowest_by_groups(scores, n_decided), axis=1).astype(np.int32)  # so that ties go to the first
-        squares = np.stack([decide.squares(span, np.ascontiguousarray(each)) for each in numbers.T], axis=1)
+        kernel_rows = gather_rows(shard.rows, chosen)
+        squares = np.stack([decide.squares(kernel_rows, chosen, each) for each in numbers.T], axis=1)
         order = np.argsort(squares, axis=1, kind="stable")[:, :n]
-        found["center"][slice(*span)] = np.take_along_axis(numbers, order, axis=1)
-        found["square"][slice(*span)] = np.take_along_axis(squares, order, axis=1)
+        found["center"][chosen] = np.take_along_axis(numbers, order, axis=1)
+        found["square"][chosen] = np.take_along_axis(squares, order, axis=1)
+        others = np.take_along_axis(scores, numbers, axis=1).max(axis=1) + (1.0 - 2.0 * gamma) * (rows**2).sum(axis=1)
+        doubtful = ~((found["square"][chosen, -1] * (1.0 + gamma) < others) & (others < np.inf))
+        if n_decided < C and doubtful.any():
+            find(chosen[doubtful], min(C, WIDER * n_decided))
 
     rows_at_once = max(1, min(ROWS_AT_ONCE, NUMBERS_AT_ONCE // max(C, shard.n_columns)))
-    run_all(find, even_ranges(shard.n_rows, rows_at_once), shard.n_threads)
+    with np.errstate(over="ignore", invalid="ignore"):  # scores that overflow rule nothing out
+        run_all(
+            lambda span: find(np.arange(*span), min(C, n + SPARE)),
+            even_ranges(shard.n_rows, rows_at_once),
+            shard.n_threads,
+        )
     return [found]
 
 
@@ -69,13 +90,13 @@ class Decision:
     """Distances of some rows to one centre for each, by differences."""
 
     def __init__(self, shard: CpuShard, centers: F64) -> None:
-        self.shard, self.centers = shard, np.ascontiguousarray(centers, dtype=np.float64)
+        self.scales, self.centers = shard.scales, np.ascontiguousarray(centers, dtype=np.float64)
         self.norms = np.einsum("ij,ij->i", self.centers, self.centers)
 
-    def squares(self, span: tuple[int, int], labels: Labels) -> F64:
-        """Squared distances of consecutive rows to the centres of these labels."""
-        found, rows = np.empty(len(labels)), self.shard.rows.kernel_rows(*span)
-        own_distances(rows, self.shard.scales[slice(*span)], self.centers, self.norms, labels, found)
+    def squares(self, rows: KernelRows, chosen: NDArray[np.intp] | slice, labels: Labels) -> F64:
+        """Squared distances of `rows`, the chosen ones of the shard, to the centres of these labels."""
+        found, scales = np.empty(len(labels)), self.scales[chosen] if len(self.scales) else self.scales
+        own_distances(rows, scales, self.centers, self.norms, np.ascontiguousarray(labels), found)
         return found
 
 

@@ -57,3 +57,12 @@ def test_clusters_without_rows_join_first_and_one_is_a_tree() -> None:
     found = ward_linkage(np.array([[0.0], [1.0], [1.4]]), np.array([5.0, 0.0, 5.0]))
     assert found[0, :2].tolist() == [1, 2] and found[0, 2] < 1e-3
     assert ward_linkage(np.zeros((1, 2)), np.ones(1)).shape == (0, 4)
+
+
+@pytest.mark.parametrize("far", [1e6, 1e9, 1e12])
+def test_one_far_centre_changes_no_other_join(far: float) -> None:
+    centers = np.random.default_rng(0).normal(size=(40, 6))
+    centers[11] = far
+    found, wanted = ward_linkage(centers, np.ones(40)), hierarchy.linkage(centers, "ward")
+    np.testing.assert_array_equal(found[:, :2], wanted[:, :2])
+    np.testing.assert_allclose(found[:, 2], wanted[:, 2], rtol=1e-9)

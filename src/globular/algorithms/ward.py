@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.model.centers import median_center
 from globular.model.statistics import F64, I64
 from globular.threads import single_threaded_blas
 
@@ -28,7 +29,7 @@ def ward_linkage(centers: F64, weights: F64) -> F64:
 
     Half the square of a height is what the join adds to the error; with equal weights of one it is SciPy's "ward".
     """
-    joins = _Joins(centers - centers.mean(axis=0), np.maximum(weights, EMPTY * weights.mean()))
+    joins = _Joins(centers - median_center(centers), np.maximum(weights, EMPTY * weights.mean()))
     joins.join_equal()
     while len(joins.weights) > 1:
         joins.look()

@@ -25,7 +25,8 @@ class CtrlC:
         frame.f_trace_opcodes = True
         before = self._before.get(frame, "RESUME")
         self._before[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-        if event == "opcode" and before.startswith(("RESUME", "CALL", "JUMP_BACKWARD")):
+        hears = before.startswith(("RESUME", "CALL", "JUMP_BACKWARD")) and not before.startswith("CALL_INTRINSIC")
+        if event == "opcode" and hears:
             self.moment -= 1
             if self.moment == 0:
                 raise KeyboardInterrupt

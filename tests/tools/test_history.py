@@ -4,13 +4,15 @@ import copy
 import json
 import pickle
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from globular.model.history import History, Record
+import globular
+from globular.model.history import STAGES, History, Record
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 counts = st.integers(0, 2**62)
@@ -22,7 +24,7 @@ records = st.builds(
     n_distances=counts,
     n_changed=st.none() | counts,
     quantization_error=st.none() | finite,
-    stage=st.sampled_from(["seeds", "part", "swaps", "iterations"]),
+    stage=st.sampled_from(STAGES),
     compile_seconds=finite,
 )
 
@@ -86,8 +88,16 @@ def test_stages_are_told_apart() -> None:
 def test_a_history_that_was_saved_without_stages_has_iterations() -> None:
     row = {"iteration": 1, "seconds": 0.5, "objective": 2.0, "n_distances": 3}
     assert History.from_json_rows([row])[0].stage == "iterations"
-    with pytest.raises(TypeError, match="stage must be a string"):
-        History.from_json_rows([{**row, "stage": 3}])
+    for stage in (3, None, ["seeds"], "", "Seeds", "<b>"):
+        with pytest.raises(ValueError, match="stage must be one of seeds, k-means, part, swaps, iterations; got"):
+            History.from_json_rows([{**row, "stage": stage}])  # type: ignore[dict-item]
+
+
+def test_stages_are_named_in_one_place() -> None:
+    """What steps and records say of their stage is one of STAGES, so that every history can be read again."""
+    assert Record(1, 0.1, 2.0, 3).stage in STAGES
+    for path in Path(globular.__file__).parent.rglob("*.py"):
+        assert not re.search(r"\bstage\s*(=|==|!=)\s*[\"']\w", path.read_text(encoding="utf-8")), path
 
 
 def test_a_wrong_column_name_lists_the_right_ones() -> None:

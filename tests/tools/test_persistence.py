@@ -597,6 +597,7 @@ def test_a_format_version_is_a_whole_number_from_one_on(model_folder: Path, vers
         '{"$history": [{"iteration": "1", "seconds": 0, "objective": 0, "n_distances": 0}]}',
         '{"$history": [{"iteration": 1, "seconds": null, "objective": 0, "n_distances": 0}]}',
         '{"$history": [{"iteration": 1, "seconds": 0, "objective": 0, "n_distances": 1000000000000000000000}]}',
+        '{"$history": [{"iteration": 1, "seconds": 0, "objective": 0, "n_distances": 0, "stage": "<b>"}]}',
         '{"$array": "labels_", "shape": [50], "dtype": "float64"}',
     ],
 )

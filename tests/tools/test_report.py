@@ -7,10 +7,13 @@ import copy
 import gzip
 import html
 import json
+import os
 import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +26,11 @@ from sklearn.datasets import load_digits
 
 import globular
 from globular.cli.main import run
+from globular.cli.shared import printable
 from globular.data.open import as_source
 from globular.datasets import many_blobs
 from globular.errors import DataError
-from globular.model.history import History, Record
+from globular.model.history import STAGES, History, Record
 from globular.report import pictures, write_report
 from globular.report.clusters import centers_of, describe_clusters, project
 from globular.report.scan import scan
@@ -106,6 +110,7 @@ def test_every_estimator_has_a_page(name: str, tmp_path: Path) -> None:
     found.set_params(**dict.fromkeys(size, 4)).fit(rows)
     data = read_data(write_report(found, tmp_path / "r.html", data=rows))
     assert data["sizes"].sum() == 600 and data["n"] == len(centers_of(found))
+    assert set(data["history_stage"]) <= set(STAGES)
     assert read_data(write_report(found, tmp_path / "r.html"))["n"] == data["n"]
 
 
@@ -292,6 +297,85 @@ def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "html" in capsys.readouterr().err
 
 
+# --- names of strangers
+
+HOSTILE = """'"><img src=x onerror=pwned=1></script><script>pwned=1</script>[/red]\x1b[31m"""
+
+
+def leaves(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place in a JSON document that holds no dictionary or list: its container and its key."""
+    for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
+        if isinstance(item, dict | list):
+            yield from leaves(item)
+        else:
+            yield value, key
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path, Path]:
+    """A model with a hostile text wherever its folder may hold one, that folder, and a file with hostile names."""
+    folder = tmp_path_factory.mktemp("hostile")
+    names = ("folder", "file") if os.name == "nt" else (HOSTILE, HOSTILE.replace("/", "_"))  # where names may be any
+    file = folder / names[0] / f"{names[1]}.csv"
+    file.parent.mkdir(parents=True)
+    pd.DataFrame(X[:, :2], columns=[HOSTILE, HOSTILE + "2"]).to_csv(file, index=False)
+    globular.save(globular.KMeans(12, algorithm="lloyd", tol=0, random_state=0).fit(file), folder / "model")
+    place = folder / "model" / "model.json"
+    document = json.loads(place.read_text(encoding="utf-8"))
+    del document["sha256"]  # a stranger can write the right one
+    taken = set()
+    for container, key in leaves(document):
+        before, container[key] = container[key], HOSTILE
+        place.write_text(json.dumps(document), encoding="utf-8")
+        try:
+            write_report(globular.load(folder / "model"), folder / "try.html", data=file)
+            taken.add(key)
+        except (ValueError, TypeError):  # refused by load, or by what prints a number
+            container[key] = before
+    place.write_text(json.dumps(document), encoding="utf-8")
+    assert {"library_version", "created", "algorithm_", "init_", "stopped_"} <= taken and "stage" not in taken
+    model = globular.load(folder / "model")
+    assert model.feature_names_in_[0] == HOSTILE
+    model.history_ = History(replace(record, stage=HOSTILE) for record in model.history_)  # which load refuses
+    return model, folder / "model", file
+
+
+def test_names_are_text_on_the_page(hostile: tuple[Any, Path, Path], tmp_path: Path) -> None:
+    model, _, file = hostile
+    page = write_report(model, tmp_path / "r.html", data=file, title=HOSTILE + "\udcff")
+    tags: list[str] = []
+    attributes: list[str] = []
+
+    class Parser(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            tags.append(tag)
+            attributes.extend(name for name, _ in attrs)
+
+    Parser().feed(page.read_text(encoding="utf-8"))
+    assert tags.count("script") == 2 and "img" not in tags and not any(name.startswith("on") for name in attributes)
+    assert visible_text(page).count(HOSTILE) >= 5  # title twice, file, outcome
+    block = page.read_text(encoding="utf-8").split('id="data">')[1]
+    assert "<" not in block[: block.index("</script>")] and read_data(page)["axes"][0] == HOSTILE
+
+
+def test_scripts_of_the_page_make_no_markup_of_text() -> None:
+    for asset in files("globular.report").joinpath("assets").iterdir():
+        text = asset.read_text(encoding="utf-8")
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|srcdoc|eval\(", text), asset.name
+
+
+def test_names_are_text_in_the_terminal(hostile: tuple[Any, Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither markup of rich nor control characters of a terminal: no crash, and all of the name is there."""
+    _, folder, file = hostile
+    shown = "".join(printable(HOSTILE).split())
+    select = ["select", str(file), "-k", "2:3", "--columns"]
+    right, wrong = [*select, f"{HOSTILE},{HOSTILE}2"], [*select, "none"]
+    for command, code in ((["info", str(folder)], 0), (["info", str(file)], 0), (right, 0), (wrong, 2)):
+        assert run(command) == code
+        told = "".join(capsys.readouterr())
+        assert shown in "".join(told.split()) and "\x1b" not in told, command
+
+
 # --- in a browser
 
 
@@ -447,6 +531,34 @@ def test_images_tables_and_profiles_appear_in_the_panel(browser: Browser, model:
         browser.wait_for("globularReport.data.complete === true")
         browser.evaluate("globularReport.map.select(1)")
         assert browser.evaluate(f"document.querySelectorAll('#panel {selector}').length") == count, selector
+    assert browser.problems == []
+
+
+def test_names_never_run(browser: Browser, hostile: tuple[Any, Path, Path], tmp_path: Path) -> None:
+    model, _, file = hostile
+    browser.problems.clear()
+    browser.open(write_report(model, tmp_path / "report.html", data=file, title=HOSTILE))
+    browser.wait_for("globularReport.data.complete === true")
+    for cluster in (0, 5):  # the map: its tip, and the panel with the names of the columns
+        browser.move(*place_of(browser, cluster))
+        browser.click(*place_of(browser, cluster))
+    assert HOSTILE in browser.evaluate("document.getElementById('panel').textContent")
+    for chart in ("convergence", "distances", "sizes", "moved"):
+        left, top, width = browser.evaluate(
+            f"(() => {{ const plot = document.querySelector('#{chart} svg'); plot.scrollIntoView();"
+            " const box = plot.getBoundingClientRect(); return [box.left, box.top, box.width]; })()"
+        )
+        for share in (0.2, 0.5, 0.9):
+            browser.move(left + share * width, top + 60)
+        told = browser.evaluate(f"document.querySelector('#{chart} .tip').textContent")
+        assert told and (HOSTILE[1:] in told or chart == "sizes"), chart
+    browser.evaluate(
+        "document.querySelectorAll('.switch button, #extremes tr button, .chips button').forEach((b) => b.click())"
+    )
+    browser.evaluate("document.getElementById('color').dispatchEvent(new Event('change'))")
+    assert browser.evaluate("[String(window.pwned), document.images.length, document.scripts.length]") == [
+        "undefined", 0, 2,
+    ]  # fmt: skip
     assert browser.problems == []
 
 

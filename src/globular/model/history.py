@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import pandas as pd
 
-SEEDS, KMEANS, PART, SWAPS, ITERATIONS = "seeds", "k-means", "part", "swaps", "iterations"
+SEEDS, KMEANS, PART, SWAPS, ITERATIONS = STAGES = "seeds", "k-means", "part", "swaps", "iterations"
 
 _REPR_EDGE = 3
 
@@ -183,8 +183,8 @@ class History(Sequence[Record]):
         for name in _FIELD_NAMES:
             values = [getattr(record, name) for record in history]
             if name == "stage":
-                if not all(type(value) is str for value in values):
-                    raise TypeError("history: stage must be a string")
+                if strange := [value for value in values if value not in STAGES]:
+                    raise ValueError(f"history: stage must be one of {', '.join(STAGES)}; got {strange[0]!r}")
                 continue
             unknown = (None,) if name in ("n_changed", "quantization_error") else ()
             if not all(value in unknown or type(value) in (int, float) for value in values):

@@ -89,7 +89,7 @@ def write_report(
     certificate = model.certificate(source) if source is not None and is_truncated(model) else None
     pictures = picture_clusters(clusters, found, source, wanted)
     report = Report(model, clusters, pictures, source, found, certificate)
-    page = report.html(title).encode("utf-8")
+    page = report.html(title).encode("utf-8", "replace")  # names of files may hold halves of characters
     return write_whole(target, lambda file: file.write(page))
 
 

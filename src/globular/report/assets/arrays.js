@@ -42,6 +42,14 @@ function digits(value, n = 4) {
 function compact(value) {
   return new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 }).format(value);
 }
-function escapeHtml(text) {
-  return String(text).replace(/[&<>"]/g, (sign) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[sign]);
+
+// An element of the page. Strings become text, never markup: names that come from data and models cannot run anything.
+function html(tag, attributes = {}, ...children) {
+  const element = Object.assign(document.createElement(tag), attributes);
+  element.append(...children);
+  return element;
+}
+function cells(tag, values) { return values.map((value) => html(tag, tag === "th" ? { scope: "col" } : {}, value)); }
+function fillTip(tip, heading, ...lines) {
+  tip.replaceChildren(html("b", {}, heading), ...lines.filter(Boolean).flatMap((line) => [html("br"), line]));
 }

@@ -37,7 +37,7 @@ function makeScale(low, high, from, to, log) {
   return scale;
 }
 
-// options: x, y (arrays), kind "curve" | "bars", edges (of bars), xLabel, yLabel, fromX, xLog, yLog, fromZero, rule, tell(i), summary
+// options: x, y (arrays), kind "curve" | "bars", edges (of bars), xLabel, yLabel, fromX, xLog, yLog, fromZero, rule, tell(i) (lines of text), summary
 function drawChart(container, options) {
   container.replaceChildren();
   const width = Math.max(260, container.clientWidth), height = 236;
@@ -96,9 +96,7 @@ function drawChart(container, options) {
 }
 
 function addPointer(container, root, points, tell) {
-  const tip = document.createElement("div");
-  tip.className = "tip";
-  tip.hidden = true;
+  const tip = html("div", { className: "tip", hidden: true });
   container.appendChild(tip);
   root.addEventListener("pointermove", (event) => {
     const at = event.clientX - root.getBoundingClientRect().left;
@@ -107,7 +105,7 @@ function addPointer(container, root, points, tell) {
       if (points[i] && (best < 0 || Math.abs(points[i][0] - at) < Math.abs(points[best][0] - at))) best = i;
     if (best < 0) return;
     tip.hidden = false;
-    tip.innerHTML = tell(best);
+    fillTip(tip, ...tell(best));
     const left = Math.min(Math.max(points[best][0] - tip.offsetWidth / 2, 0), container.clientWidth - tip.offsetWidth);
     tip.style.left = `${left}px`;
     tip.style.top = `${Math.max(points[best][1] - tip.offsetHeight - 12, -8)}px`;
@@ -118,9 +116,7 @@ function addPointer(container, root, points, tell) {
 function makeSwitch(element, choices, choose) {
   element.replaceChildren();
   const buttons = choices.map(([value, label], i) => {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = label;
+    const button = html("button", { type: "button" }, label);
     button.setAttribute("aria-pressed", String(i === 0));
     button.addEventListener("click", () => {
       buttons.forEach((other) => other.setAttribute("aria-pressed", String(other === button)));

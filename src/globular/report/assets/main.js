@@ -14,9 +14,7 @@ async function start() {
     hover(id) {
       tip.hidden = id < 0;
       if (id < 0) return;
-      const lines = [`<b>Cluster ${whole.format(id)}</b>`, sizeText(data, id)];
-      if (data.errors) lines.push(`${data.error_name} ${digits(data.errors[id])}`);
-      tip.innerHTML = lines.filter(Boolean).join("<br>");
+      fillTip(tip, `Cluster ${whole.format(id)}`, sizeText(data, id), data.errors ? `${data.error_name} ${digits(data.errors[id])}` : "");
       const x = map.screenX(id) + 14, y = map.screenY(id) + 14;
       tip.style.left = `${Math.max(6, x + tip.offsetWidth > map.width ? x - tip.offsetWidth - 28 : x)}px`;
       tip.style.top = `${Math.min(y, map.height - tip.offsetHeight - 6)}px`;
@@ -138,7 +136,7 @@ function drawConvergence(data) {
     kind: "curve", y, x: axis === "seconds" ? seconds : steps, wholeX: axis === "steps",
     fromX: axis === "seconds" ? 0 : null, xLabel: axis, yLabel: name, yFormat: (v) => digits(v, 4),
     summary: `${name}: ${digits(y[0])} at first, ${digits(y[last])} after ${recordName(data, n - 1).toLowerCase()}`,
-    tell: (i) => `<b>${recordName(data, first + i)}</b><br>${digits(y[i], 6)}<br>${digits(seconds[i], 3)} s`,
+    tell: (i) => [recordName(data, first + i), digits(y[i], 6), `${digits(seconds[i], 3)} s`],
   });
   makeSwitch(document.getElementById("convergence-x"), [["seconds", "Seconds"], ["steps", "Steps"]], draw);
   draw("seconds");
@@ -155,8 +153,7 @@ function drawDistances(data) {
     kind: n <= 150 ? "bars" : "curve", x: Array.from(y, (_, i) => i + 1), y, fromZero: true, wholeX: true, xLabel: "step", yLabel: "distances",
     yFormat: compact, rule: near ? { value: all, label: "every row with every centre" } : null,
     summary: `Distances per step, at most ${compact(most)}`,
-    tell: (i) => `<b>${recordName(data, i)}</b><br>${whole.format(y[i])} distances`
-      + (data.n_rows ? `<br>${digits(y[i] / data.n_rows, 3)} per row` : ""),
+    tell: (i) => [recordName(data, i), `${whole.format(y[i])} distances`, data.n_rows ? `${digits(y[i] / data.n_rows, 3)} per row` : ""],
   });
   figure.querySelector(".note").textContent = all && !near ? `Every row with every centre would be ${compact(all)} an iteration, ${digits(all / most, 3)} times as many.` : "";
 }
@@ -170,7 +167,7 @@ function drawMoved(data) {
     kind: "curve", x: y.map((_, i) => i + 1), y: y.map((v) => (v > 0 || !log ? v : NaN)), yLog: log, wholeX: true, xLabel: "step",
     yLabel: data.n_rows ? "per cent of the rows" : "rows", yFormat: (v) => digits(v, 3),
     summary: `Rows that changed cluster: ${digits(y[0], 3)} at first, ${digits(y[y.length - 1], 3)} at last`,
-    tell: (i) => `<b>${recordName(data, i)}</b><br>${whole.format(data.history_n_changed[i])} rows`,
+    tell: (i) => [recordName(data, i), `${whole.format(data.history_n_changed[i])} rows`],
   });
 }
 
@@ -201,22 +198,32 @@ function drawSizes(data) {
     kind: "bars", edges, y: counts, fromZero: true, xLog: log, xLabel: rows ? "rows in the cluster" : "weight of the component", yLabel: "clusters",
     xFormat: (v) => (rows ? compact(v) : `${digits(100 * v, 2)} %`), yFormat: compact,
     summary: `Histogram of cluster sizes from ${text(low)} to ${text(high)}`,
-    tell: (i) => `<b>${text(rows ? Math.ceil(edges[i]) : edges[i])} to ${text(rows ? Math.max(Math.ceil(edges[i]), Math.ceil(edges[i + 1]) - 1) : edges[i + 1])}</b>${rows ? " rows" : ""}<br>${whole.format(counts[i])} clusters`,
+    tell: (i) => [`${text(rows ? Math.ceil(edges[i]) : edges[i])} to ${text(rows ? Math.max(Math.ceil(edges[i]), Math.ceil(edges[i + 1]) - 1) : edges[i + 1])}${rows ? " rows" : ""}`, `${whole.format(counts[i])} clusters`],
   });
 }
 
 function drawExtremes(data, select) {
-  const choices = [];
-  if (data.size_unit) choices.push(["large", "Largest"], ["small", "Smallest"]);
-  if (data.errors) choices.push(["error", "Highest error"]);
+  const choices = [], measures = [];
+  if (data.size_unit) {
+    choices.push(["large", "Largest"], ["small", "Smallest"]);
+    measures.push(["size", (id) => sizeText(data, id)]);
+  }
+  if (data.errors) {
+    choices.push(["error", "Highest error"]);
+    measures.push([data.error_name, (id) => digits(data.errors[id])]);
+  }
   if (!choices.length) { hideChart("extremes"); return; }
   const plot = document.querySelector("#extremes .plot");
   const draw = (by) => {
     const values = by === "error" ? data.errors : data.sizes, sign = by === "small" ? 1 : -1;
     const ids = Array.from({ length: data.n }, (_, i) => i).sort((a, b) => sign * (values[a] - values[b]) || a - b).slice(0, 8);
-    const head = `<tr><th scope="col">Cluster</th>${data.size_unit ? '<th scope="col">size</th>' : ""}${data.errors ? `<th scope="col">${escapeHtml(data.error_name)}</th>` : ""}</tr>`;
-    const lines = ids.map((id) => `<tr data-id="${id}"><td><button type="button">${whole.format(id)}</button></td>${data.size_unit ? `<td>${sizeText(data, id)}</td>` : ""}${data.errors ? `<td>${digits(data.errors[id])}</td>` : ""}</tr>`);
-    const table = html("table", { className: "rows" }, head + lines.join(""));
+    const table = html("table", { className: "rows" }, html("tr", {}, ...cells("th", ["Cluster", ...measures.map(([name]) => name)])));
+    for (const id of ids) {
+      const button = html("button", { type: "button" }, whole.format(id));
+      const row = html("tr", {}, ...cells("td", [button, ...measures.map(([, tell]) => tell(id))]));
+      row.dataset.id = id;
+      table.append(row);
+    }
     table.addEventListener("click", (event) => {
       const row = event.target.closest("tr[data-id]");
       if (!row) return;

@@ -12,11 +12,6 @@ function sizeText(data, id) {
   if (data.size_unit === "rows") return `${whole.format(data.sizes[id])} ${data.sizes[id] === 1 ? "row" : "rows"}`;
   return data.size_unit === "share" ? `${digits(100 * data.sizes[id], 3)} %` : "";
 }
-function html(tag, attributes = {}, content = "") {
-  const element = Object.assign(document.createElement(tag), attributes);
-  if (content instanceof Node) element.appendChild(content); else if (content) element.innerHTML = content;
-  return element;
-}
 
 function showCluster(panel, data, id, select) {
   panel.replaceChildren();
@@ -27,9 +22,7 @@ function showCluster(panel, data, id, select) {
   }
   const close = html("button", { className: "close", type: "button" }, "Close");
   close.addEventListener("click", () => select(-1));
-  const name = html("div", { className: "name" }, `<strong>Cluster ${whole.format(id)}</strong>`);
-  name.append(close);
-  panel.append(name, html("dl", {}, facts(data, id)));
+  panel.append(html("div", { className: "name" }, html("strong", {}, `Cluster ${whole.format(id)}`), close), html("dl", {}, ...facts(data, id)));
   const place = data.complete ? findShown(data, id) : -1;
   if (!data.complete) {
     panel.append(html("p", { className: "note" }, "Unpacking …"));
@@ -61,7 +54,7 @@ function facts(data, id) {
   }
   if (data.n_rows && data.size_unit === "rows") rows.splice(1, 0, ["share of the rows", `${digits((100 * data.sizes[id]) / data.n_rows, 3)} %`]);
   if (data.errors) rows.push([data.error_name, digits(data.errors[id])]);
-  return rows.map(([key, value]) => `<div><dt>${escapeHtml(key)}</dt><dd>${escapeHtml(value)}</dd></div>`).join("");
+  return rows.map(([key, value]) => html("div", {}, html("dt", {}, key), html("dd", {}, value)));
 }
 const NO_ROW = 4294967295;
 function exemplars(data, place) {
@@ -79,7 +72,7 @@ function rowName(row) { return `row ${whole.format(row.number)}`; }
 function showImages(data, place) {
   const box = html("div", { className: "images" }), [height, width, channels] = data.pictures.image;
   const paint = (values) => {
-    const canvas = Object.assign(document.createElement("canvas"), { width, height }), context = canvas.getContext("2d");
+    const canvas = html("canvas", { width, height }), context = canvas.getContext("2d");
     const image = context.createImageData(width, height);
     for (let p = 0; p < width * height; p++) {
       for (let k = 0; k < 3; k++) image.data[4 * p + k] = values[channels === 3 ? 3 * p + k : p];
@@ -88,46 +81,46 @@ function showImages(data, place) {
     context.putImageData(image, 0, 0);
     return canvas;
   };
-  const first = html("figure", { className: "first" }, paint(centerValues(data, place)));
-  first.append(html("figcaption", {}, "centre"));
-  box.append(first);
+  box.append(html("figure", { className: "first" }, paint(centerValues(data, place)), html("figcaption", {}, "centre")));
   for (const row of exemplars(data, place)) {
-    const figure = html("figure", {}, paint(row.values));
-    figure.querySelector("canvas").setAttribute("role", "img");
-    figure.querySelector("canvas").setAttribute("aria-label", rowName(row));
-    figure.append(html("figcaption", {}, `${rowName(row)}<br>distance ${digits(row.distance, 3)}`));
-    box.append(figure);
+    const canvas = paint(row.values);
+    canvas.setAttribute("role", "img");
+    canvas.setAttribute("aria-label", rowName(row));
+    box.append(html("figure", {}, canvas, html("figcaption", {}, rowName(row), html("br"), `distance ${digits(row.distance, 3)}`)));
   }
   return box;
 }
 function showProfiles(data, place) {
-  const box = document.createElement("div"), center = centerValues(data, place);
-  const draw = (values, color, weight) => {
+  const box = html("div"), center = centerValues(data, place);
+  const draw = (root, values, color, weight) => {
     const n = values.length;
     let path = "";
     for (let i = 0; i < n; i++) path += `${i ? "L" : "M"}${((300 * i) / Math.max(1, n - 1)).toFixed(1)},${(72 - (70 * values[i]) / 255).toFixed(1)}`;
-    return `<path d="${path}" fill="none" stroke="${color}" stroke-width="${weight}" vector-effect="non-scaling-stroke" stroke-linejoin="round"/>`;
+    svg("path", { d: path, fill: "none", stroke: color, "stroke-width": weight, "vector-effect": "non-scaling-stroke", "stroke-linejoin": "round" }, root);
   };
-  const add = (paths, label) => box.append(html("div", { className: "profile-row" },
-    `<svg class="profile" viewBox="0 0 300 74" preserveAspectRatio="none" role="img" aria-label="${label}">${paths}</svg><p>${label}</p>`));
-  add(draw(center, "var(--accent)", 1.5), `centre; values from ${digits(data.pictures.low, 3)} to ${digits(data.pictures.high, 3)}`);
+  const add = (label, ...lines) => {
+    const root = svg("svg", { class: "profile", viewBox: "0 0 300 74", preserveAspectRatio: "none", role: "img", "aria-label": label });
+    for (const line of lines) draw(root, ...line);
+    box.append(html("div", { className: "profile-row" }, root, html("p", {}, label)));
+  };
+  add(`centre; values from ${digits(data.pictures.low, 3)} to ${digits(data.pictures.high, 3)}`, [center, "var(--accent)", 1.5]);
   for (const row of exemplars(data, place))
-    add(draw(center, "var(--accent-soft)", 2.5) + draw(row.values, "var(--ink)", 1), `${rowName(row)}, distance ${digits(row.distance, 3)}`);
+    add(`${rowName(row)}, distance ${digits(row.distance, 3)}`, [center, "var(--accent-soft)", 2.5], [row.values, "var(--ink)", 1]);
   return box;
 }
 function showTable(data, place) {
-  const rows = exemplars(data, place), center = centerValues(data, place);
-  const wrap = html("div", { className: "rows-wrap" });
-  const cell = (value) => `<td>${digits(value)}</td>`;
+  const rows = exemplars(data, place), center = centerValues(data, place), names = data.pictures.columns;
+  const line = (tag, ...values) => html("tr", {}, ...cells(tag, values));
+  const numbers = (values) => Array.from(values, (value) => digits(value));
+  const table = html("table", { className: "rows" });
   if (center.length <= 3) {
-    const head = `<tr><th></th>${data.pictures.columns.map((name) => `<th>${escapeHtml(name)}</th>`).join("")}</tr>`;
-    const line = (name, values, kind) => `<tr class="${kind}"><td>${name}</td>${Array.from(values, cell).join("")}</tr>`;
-    wrap.append(html("table", { className: "rows" }, head + line("centre", center, "center") + rows.map((row) => line(rowName(row), row.values, "")).join("")));
+    const middle = line("td", "centre", ...numbers(center));
+    middle.className = "center";
+    table.append(line("th", "", ...names), middle, ...rows.map((row) => line("td", rowName(row), ...numbers(row.values))));
   } else {
     const few = rows.slice(0, 3);
-    const head = `<tr><th></th><th>centre</th>${few.map((row) => `<th>${rowName(row)}</th>`).join("")}</tr>`;
-    const lines = data.pictures.columns.map((name, d) => `<tr><td>${escapeHtml(name)}</td>${cell(center[d])}${few.map((row) => cell(row.values[d])).join("")}</tr>`);
-    wrap.append(html("table", { className: "rows" }, head + lines.join("")));
+    table.append(line("th", "", "centre", ...few.map(rowName)));
+    names.forEach((name, d) => table.append(line("td", name, ...numbers([center[d], ...few.map((row) => row.values[d])]))));
   }
-  return wrap;
+  return html("div", { className: "rows-wrap" }, table);
 }

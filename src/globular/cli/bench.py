@@ -45,15 +45,15 @@ def bench(
         n_iter=_numbers(iterations),
         quick=quick,
         output=folder,
-        progress=lambda line: console.print(line, markup=False, soft_wrap=True),
+        progress=lambda line: console.print(line, soft_wrap=True),
     )
     table = (results.parent / "table.md").read_text(encoding="utf-8")
     if console.width >= 120:
         console.print(Markdown(table))
     else:  # drawn in fewer columns, its names would be cut
-        console.print(table, markup=False, soft_wrap=True)
+        console.print(table, soft_wrap=True)
     for path in sorted(results.parent.iterdir()):
-        console.print(f"Written: {path}", markup=False, soft_wrap=True)
+        console.print(f"Written: {path}", soft_wrap=True)
 
 
 def _numbers(text: str) -> list[int]:

@@ -64,8 +64,8 @@ def demo(
     save(ours, folder / "model")
     page = write_report(ours, folder / "report.html", data=X, title=f"{n_clusters:,} clusters on a grid")
     for path in (*_draw(folder, X, results), page):
-        console.print(f"Written: {path}", markup=False, soft_wrap=True)
-    console.print(f"Open {folder / 'report.html'} in a browser: a map of the clusters.", markup=False, soft_wrap=True)
+        console.print(f"Written: {path}", soft_wrap=True)
+    console.print(f"Open {folder / 'report.html'} in a browser: a map of the clusters.", soft_wrap=True)
     print_next(console, "globular", "info", folder / "model")
 
 

@@ -12,7 +12,7 @@ import typer
 
 from globular.cli.inputs import load_model, open_for, open_tables, split_columns, with_standard_input
 from globular.cli.options import ColumnsOption, RowsOption
-from globular.cli.shared import as_options, output, print_next, print_table
+from globular.cli.shared import as_options, output, print_next, print_table, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -172,10 +172,10 @@ def _show_data(console: Console, data: Sequence[str], found: Contents, columns: 
     if found.columns and (found.problem or len(found.columns) <= _MOST_SHOWN):
         print_table(console, "columns", [(column.name or "–", column.type) for column in found.columns[:_MOST_SHOWN]])
     if len(found.columns) > _MOST_SHOWN:
-        console.print(f"columns: {_short(', '.join(column.name for column in found.columns))}", markup=False)
+        console.print(printable(f"columns: {_short(', '.join(column.name for column in found.columns))}"))
     chosen = columns
     if found.problem is not None:
-        console.print(f"Not to be clustered as it is: {found.problem}", markup=False, soft_wrap=True)
+        console.print(printable(f"Not to be clustered as it is: {found.problem}"), soft_wrap=True)
         chosen = ",".join(_usable(found.columns))
     if "-" not in data and (found.problem is None or chosen):
         k = max(1, min(1000, (found.n_rows or 0) // 20))

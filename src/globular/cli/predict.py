@@ -104,7 +104,7 @@ def predict(
             blocks = blocks_of_answers(model, source, wanted, show_progress=not quiet)
         _write(target, blocks, source.n_rows, beside)
     if not quiet and target != _STANDARD_OUTPUT:
-        output().print(f"{source.n_rows:,} labels written to {target}", markup=False, soft_wrap=True)
+        output().print(f"{source.n_rows:,} labels written to {target}", soft_wrap=True)
 
 
 def n_clusters_of(model: Any) -> int:

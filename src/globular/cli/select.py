@@ -12,7 +12,7 @@ import typer
 from globular.cli import options
 from globular.cli.inputs import open_weighted, split_columns, with_standard_input
 from globular.cli.models import size_of
-from globular.cli.shared import output, print_next, say
+from globular.cli.shared import output, print_next, printable, say
 
 if TYPE_CHECKING:
     from globular.selection import Selection
@@ -102,7 +102,8 @@ def _sizes(text: str) -> list[int]:
 def _print_scores(found: Selection, name: str) -> None:
     from rich.table import Table
 
-    table = Table(title=f"numbers of clusters for {name}", title_justify="left", title_style="bold", box=None)
+    title = printable(f"numbers of clusters for {name}")
+    table = Table(title=title, title_justify="left", title_style="bold", box=None)
     digits = {"error": ".6g", "elbow": ".3f", "silhouette": ".3f", "bic": ".8g", "icl": ".8g"}
     if found.criterion == "variance_ratio":
         digits["variance_ratio"] = ".6g"

@@ -22,7 +22,12 @@ INTERRUPTED = 130
 
 def say(message: str) -> None:
     """Write one line to standard error under the command's name."""
-    print(f"globular: {message}", file=sys.stderr, flush=True)
+    print(f"globular: {printable(message)}", file=sys.stderr, flush=True)
+
+
+def printable(text: str) -> str:
+    """The text with control characters, which a terminal would obey, written as escapes such as ``\\x1b``."""
+    return re.sub(r"[^\n -~]", lambda sign: sign[0] if sign[0].isprintable() else repr(sign[0])[1:-1], text)
 
 
 def as_options(message: str) -> str:
@@ -37,30 +42,30 @@ def _joined(names: str) -> str:
 
 
 def output() -> Console:
-    """The console for results: standard output."""
+    """The console for results: standard output. It prints names as they are, ``[red]`` and ``:name:`` included."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    return Console(highlight=False, markup=False, emoji=False)
 
 
 def print_next(console: Console, *command: str | Path, word: str = "Next") -> None:
     """Print the command to run next, ready to be copied."""
     text = shlex.join(str(part) for part in command)
-    console.print(f"{word + ':':<5} {text}", markup=False, soft_wrap=True)
+    console.print(f"{word + ':':<5} {printable(text)}", soft_wrap=True)
 
 
 def print_table(console: Console, title: str, rows: Sequence[tuple[str, Any]]) -> None:
     """Print names and values in two columns; rows without a value are left out."""
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(show_header=False, box=None)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
         if value is not None:
-            table.add_row(Text(name), Text(str(value)))
-    console.print(Text(title, style="bold"), soft_wrap=True)  # as a title of the table it would be broken to its width
+            table.add_row(printable(name), printable(str(value)))
+    # as a title of the table it would be broken to its width
+    console.print(printable(title), style="bold", soft_wrap=True)
     console.print(table)
 
 
@@ -117,4 +122,4 @@ def print_written(path: Path, what_next: str = "") -> None:
     from globular.io.files import file_size
 
     size = file_size(path.expanduser().stat().st_size)
-    output().print(f"Written: {path} ({size}){what_next}", markup=False, soft_wrap=True)
+    output().print(f"Written: {path} ({size}){what_next}", soft_wrap=True)

@@ -24,7 +24,7 @@ def warmup(
 
     console, start, (before, _) = output(), time.perf_counter(), kernels_on_disk()
     for done in compile_all(checked(model), jobs):
-        console.print(f"{time.perf_counter() - start:6.1f} s  {done}", markup=False)
+        console.print(f"{time.perf_counter() - start:6.1f} s  {done}")
     kernels, folder = kernels_on_disk()
     where = folder or "no folder, because none can be written to"
-    console.print(f"{kernels - before} kernels compiled; {kernels} in {where}", markup=False, soft_wrap=True)
+    console.print(f"{kernels - before} kernels compiled; {kernels} in {where}", soft_wrap=True)

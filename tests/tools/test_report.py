@@ -189,11 +189,45 @@ def test_one_cluster_and_duplicates_and_an_empty_cluster(tmp_path: Path) -> None
     assert sorted(data["sizes"]) == [0, 3] and np.isfinite(data["errors"]).all()
 
 
-def test_cosine_distances_are_those_of_directions(tmp_path: Path) -> None:
-    found = globular.KMeans(5, metric="cosine", random_state=0).fit(X)
-    data = read_data(write_report(found, tmp_path / "r.html", data=X))
-    total = (data["errors"].astype(float) * data["sizes"]).sum()
-    assert total == pytest.approx(-found.score(X), rel=1e-5)
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix])
+def test_distances_are_those_of_predict_and_errors_those_of_score(metric: str, kind: Any, tmp_path: Path) -> None:
+    rows = kind(X)
+    found = globular.KMeans(5, metric=metric, random_state=0).fit(rows)
+    page = write_report(found, tmp_path / "r.html", data=rows)
+    data = read_data(page)
+    labels, distances = found.predict(rows, return_distance=True)
+    np.testing.assert_array_equal(data["sizes"], np.bincount(labels, minlength=5))
+    np.testing.assert_allclose(data["distances"], distances[data["row_numbers"]], rtol=1e-5)
+    total, unit = (data["errors"].astype(float) * data["sizes"]).sum(), 2 if metric == "cosine" else 1
+    assert unit * total == pytest.approx(-found.score(rows), rel=1e-5)
+    assert data["error_name"] == f"mean {'cosine' if metric == 'cosine' else 'squared'} distance"
+    if metric == "cosine":
+        means = np.bincount(labels, distances) / data["sizes"]
+        np.testing.assert_allclose(data["errors"], means, rtol=1e-5)
+
+
+def test_the_page_agrees_with_a_model_that_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its headline is of the labels of the fit; its own rows are assigned as by predict, and where not, it says so."""
+    rows = many_blobs(6000, 400, 12, center_std=1.0, random_state=0).X
+    found = globular.KMeans(400, algorithm="probing", max_iter=3, random_state=0).fit(rows)
+    miss = f"{1 - found.label_recall_:.1%}"
+    assert 0.5 < found.label_recall_ < 1 and np.mean(found.labels_ == found.predict(rows)) == pytest.approx(
+        found.label_recall_, abs=0.03
+    )
+    monkeypatch.setattr("globular.report.scan.SEARCH_FROM", 100)
+    page = write_report(found, tmp_path / "r.html", data=rows)
+    data = read_data(page)
+    assert re.search(rf"of the labels of the fit miss the closest centre\s+{miss}", visible_text(page))
+    assert data["assignment"] == ""
+    np.testing.assert_array_equal(data["sizes"], np.bincount(found.predict(rows), minlength=400))
+    assert (data["errors"].astype(float) * data["sizes"]).sum() == pytest.approx(-found.score(rows), rel=1e-5)
+    monkeypatch.setattr("globular.report.scan.EXACT_UP_TO", 0)
+    page = write_report(found, tmp_path / "r.html", data=rows)
+    data = read_data(page)
+    assert f"misses the best cluster for {found.certificate(rows).missed:.1%} of 1,000 sampled" in data["assignment"]
+    np.testing.assert_array_equal(data["sizes"], np.bincount(found.predict(rows, exact=False), minlength=400))
+    assert re.search(rf"of the labels of the fit miss the closest centre\s+{miss}", visible_text(page))
 
 
 def test_sparse_rows_and_files(tmp_path: Path) -> None:

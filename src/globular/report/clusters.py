@@ -16,7 +16,7 @@ from globular.estimators.mixtures import MixtureEstimator
 from globular.model.covariances import FAMILIES
 from globular.model.graph import Graph
 from globular.model.statistics import F64
-from globular.report.scan import Scan
+from globular.report.scan import Scan, is_cosine
 
 N_NEIGHBORS = 6
 """Neighbours of a cluster that the page knows."""
@@ -46,7 +46,7 @@ class Clusters:
     size_unit: str
     """"rows", "share" (weights of a mixture), or "" where nothing is known: all sizes are 1 then."""
     errors: F64 | None
-    """(C,), mean squared distance of a cluster's rows to its centre, or the trace of its covariance."""
+    """(C,), mean squared or cosine distance of a cluster's rows to its centre, or the trace of its covariance."""
     error_name: str
     neighbors: Graph
     """(C, up to N_NEIGHBORS), closest first, without the cluster itself."""
@@ -109,7 +109,8 @@ def _sizes(model: Any, scan: Scan | None, C: int) -> tuple[F64, str]:
 
 def _errors(model: Any, scan: Scan | None, centers: F64) -> tuple[F64 | None, str]:
     if scan is not None:
-        return scan.squared / np.maximum(scan.counts, 1), "mean squared distance"
+        mean = scan.squared / np.maximum(scan.counts, 1)
+        return (mean / 2, "mean cosine distance") if is_cosine(model) else (mean, "mean squared distance")
     covariances = getattr(model, "covariances_", None)
     if covariances is None or FAMILIES[model.covariance_type].tied:  # tied: the same for all
         return None, ""

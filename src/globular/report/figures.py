@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from globular.estimators.certificates import Certificate
 from globular.io.files import file_size, in_units
 from globular.model.history import History
 from globular.report.clusters import Clusters
@@ -15,7 +14,7 @@ from globular.report.clusters import Clusters
 Table = list[tuple[str, str]]
 
 
-def key_figures(model: Any, clusters: Clusters, n_rows: int | None, certificate: Certificate | None = None) -> Table:
+def key_figures(model: Any, clusters: Clusters, n_rows: int | None) -> Table:
     """The line of large numbers at the head of the page."""
     history = history_of(model)
     figures: Table = [("clusters", f"{len(clusters):,}")]
@@ -32,9 +31,8 @@ def key_figures(model: Any, clusters: Clusters, n_rows: int | None, certificate:
         compiling = history[-1].compile_seconds
         after = f", after {compiling:,.2g} of compiling" if compiling else ""
         figures.append((f"seconds{after}", f"{history[-1].seconds:,.3g}"))
-    if certificate is not None:
-        figures.append(("of sampled rows missed by the search", f"{certificate.missed:.1%}"))
-        figures.append((f"lost by it, {certificate.unit}", f"{certificate.loss:.2g} ± {certificate.loss_error:.1g}"))
+    if (recall := getattr(model, "label_recall_", 1.0)) < 1:
+        figures.append(("of the labels of the fit miss the closest centre", f"{1 - recall:.1%}"))
     return figures
 
 

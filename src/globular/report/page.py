@@ -23,7 +23,6 @@ from sklearn.utils.validation import check_is_fitted
 from globular._version import __version__
 from globular.data.blocks import Source
 from globular.data.open import as_source
-from globular.estimators.certificates import Certificate, is_truncated
 from globular.io.files import check_file, write_whole
 from globular.model.history import Record
 from globular.report import figures
@@ -56,8 +55,8 @@ def write_report(
     path : path
         Ends in ``.html``. Written whole or not at all.
     data : array, CSR matrix, data frame, source or path, optional
-        Rows to count, and to show for every cluster: usually those of the fit. Read once, block by block. With 2,000
-        clusters and more, rows are assigned by ``predict(X, exact=False)`` where the model offers it.
+        Rows to count, and to show for every cluster: usually those of the fit. Read once, block by block, and
+        assigned by ``predict``; where that would take long, by ``predict(X, exact=False)``, and the page says so.
     title : str, optional
         Headline of the page.
     images : str, default="auto"
@@ -86,9 +85,8 @@ def write_report(
     source = None if data is None else as_source(data)
     found = None if source is None else scan(model, centers, source, n_exemplars_for(*centers.shape), progress)
     clusters = describe_clusters(model, found)
-    certificate = model.certificate(source) if source is not None and is_truncated(model) else None
     pictures = picture_clusters(clusters, found, source, wanted)
-    report = Report(model, clusters, pictures, source, found, certificate)
+    report = Report(model, clusters, pictures, source, found)
     page = report.html(title).encode("utf-8", "replace")  # names of files may hold halves of characters
     return write_whole(target, lambda file: file.write(page))
 
@@ -102,7 +100,6 @@ class Report:
     pictures: Pictures
     source: Source | None
     scan: Scan | None
-    certificate: Certificate | None = None
 
     @property
     def n_rows(self) -> int | None:
@@ -117,7 +114,7 @@ class Report:
             "subtitle": html.escape(self._subtitle()),
             "style": _asset("style.css"),
             "logo": _asset("logo.svg"),
-            "figures": _figures(figures.key_figures(self.model, self.clusters, self.n_rows, self.certificate)),
+            "figures": _figures(figures.key_figures(self.model, self.clusters, self.n_rows)),
             "sizes": _figures(figures.size_figures(self.clusters)),
             "settings": self._settings(),
             "data": _as_script_text(self._data()),
@@ -136,6 +133,14 @@ class Report:
         if self.source is not None and self.source.name != "X":
             words.append(Path(self.source.name).name)
         return " · ".join(words)
+
+    def _assignment(self) -> str:
+        """How the rows were assigned, where not by comparing all centres; and how often that misses the closest."""
+        if self.scan is None or self.scan.exact:
+            return ""
+        found = self.model.certificate(self.source) if hasattr(self.model, "certificate") else None
+        often = "now and then" if found is None else f"for {found.missed:.1%} of {found.n_samples:,} sampled rows"
+        return f"Rows were assigned by predict(X, exact=False), which misses the best cluster {often}."
 
     def _settings(self) -> str:
         C, n_rows = len(self.clusters), self.n_rows
@@ -185,7 +190,7 @@ class Report:
             "graph_of_model": clusters.graph_of_model,
             "n_rows": self.n_rows,
             "objective": "log-likelihood" if mixture else "sum of squared distances",
-            "exact": self.scan is None or self.scan.exact,
+            "assignment": self._assignment(),
             "has_rows": self.scan is not None,
             "history_stage": [record.stage for record in history],
             "pictures": {name: getattr(pictures, name) for name in ("kind", "columns", "image", "low", "high")},

@@ -18,7 +18,9 @@ from globular.model.statistics import F64, I64
 
 _VALUES_PER_BLOCK = 1 << 22
 SEARCH_FROM = 2000
-"""Clusters from which rows are assigned by way of cells of centres rather than by all centres."""
+"""Clusters from which rows may be assigned by way of cells of centres rather than by all centres."""
+EXACT_UP_TO = 2e11
+"""Rows × centres × columns up to which they are compared all the same; larger = exact for longer, some 10 s here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Scan:
     rows: I64
     """The closest rows of each cluster, closest first, (C, n_exemplars); −1 where there are fewer."""
     distances: F64
-    """Distances of `rows` to the centre of their cluster, (C, n_exemplars)."""
+    """Distances of `rows` to the centre of their cluster, as `predict` gives them, (C, n_exemplars)."""
     exact: bool
     """Whether every row was compared with every centre."""
 
@@ -44,8 +46,9 @@ def scan(
     check_columns(source, centers.shape[1], getattr(model, "feature_names_in_", None))
     C = len(centers)
     assign = getattr(model, "predict_components", model.predict)  # clusters of several components have no centre
-    exact = C < SEARCH_FROM or "exact" not in inspect.signature(assign).parameters
-    unit = getattr(model, "metric", "") == "cosine"
+    few = C < SEARCH_FROM or (hasattr(model, "cluster_centers_") and source.n_rows * centers.size <= EXACT_UP_TO)
+    exact = few or "exact" not in inspect.signature(assign).parameters
+    unit = is_cosine(model)
     counts, squared = np.zeros(C, dtype=np.int64), np.zeros(C)
     best = _Closest(C, n_exemplars)
     for block in source.blocks(max(256, _VALUES_PER_BLOCK // source.n_columns)):
@@ -57,7 +60,12 @@ def scan(
         squared += np.bincount(labels, own, minlength=C)
         best.add(np.arange(block.start, block.stop), labels, own)
         progress(block.stop)
-    return Scan(counts, squared, best.rows, np.sqrt(best.squared), exact)
+    return Scan(counts, squared, best.rows, best.squared / 2 if unit else np.sqrt(best.squared), exact)
+
+
+def is_cosine(model: Any) -> bool:
+    """Whether distances are 1 − cos, which is half of ‖x − μ‖² between unit vectors."""
+    return bool(getattr(model, "metric", "") == "cosine")
 
 
 def squared_distances(rows: Matrix, centers: F64, labels: NDArray[Any], *, unit: bool) -> F64:

@@ -68,8 +68,7 @@ function mapNote(data) {
   else parts.push(`Across: ${data.axes[0]}; upwards: ${data.axes[1]}.`);
   if (data.size_unit) parts.push(`The area of a circle is the ${data.size_unit === "rows" ? "number of rows" : "weight"} of the cluster.`);
   parts.push(data.graph_of_model ? "Lines join neighbours in the model's cluster graph." : "Lines join closest centres.");
-  if (!data.exact) parts.push("Rows were assigned by a search that now and then finds the second-closest centre.");
-  return parts.join(" ");
+  return parts.concat(data.assignment || []).join(" ");
 }
 
 function setUpColors(map, data) {

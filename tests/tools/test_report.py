@@ -33,6 +33,7 @@ from globular.errors import DataError
 from globular.model.history import STAGES, History, Record
 from globular.report import pictures, write_report
 from globular.report.clusters import centers_of, describe_clusters, project
+from globular.report.figures import percent
 from globular.report.scan import scan
 from tests.browser import Browser, find_browser
 
@@ -211,7 +212,7 @@ def test_the_page_agrees_with_a_model_that_searches(tmp_path: Path, monkeypatch:
     """Its headline is of the labels of the fit; its own rows are assigned as by predict, and where not, it says so."""
     rows = many_blobs(6000, 400, 12, center_std=1.0, random_state=0).X
     found = globular.KMeans(400, algorithm="probing", max_iter=3, random_state=0).fit(rows)
-    miss = f"{1 - found.label_recall_:.1%}"
+    miss = percent(1 - found.label_recall_)
     assert 0.5 < found.label_recall_ < 1 and np.mean(found.labels_ == found.predict(rows)) == pytest.approx(
         found.label_recall_, abs=0.03
     )
@@ -225,7 +226,9 @@ def test_the_page_agrees_with_a_model_that_searches(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("globular.report.scan.EXACT_UP_TO", 0)
     page = write_report(found, tmp_path / "r.html", data=rows)
     data = read_data(page)
-    assert f"misses the best cluster for {found.certificate(rows).missed:.1%} of 1,000 sampled" in data["assignment"]
+    assert (
+        f"misses the best cluster for {percent(found.certificate(rows).missed)} of 1,000 sampled" in data["assignment"]
+    )
     np.testing.assert_array_equal(data["sizes"], np.bincount(found.predict(rows, exact=False), minlength=400))
     assert re.search(rf"of the labels of the fit miss the closest centre\s+{miss}", visible_text(page))
 

@@ -32,7 +32,7 @@ def key_figures(model: Any, clusters: Clusters, n_rows: int | None) -> Table:
         after = f", after {compiling:,.2g} of compiling" if compiling else ""
         figures.append((f"seconds{after}", f"{history[-1].seconds:,.3g}"))
     if (recall := getattr(model, "label_recall_", 1.0)) < 1:
-        figures.append(("of the labels of the fit miss the closest centre", f"{1 - recall:.1%}"))
+        figures.append(("of the labels of the fit miss the closest centre", percent(1 - recall)))
     return figures
 
 

@@ -139,7 +139,11 @@ class Report:
         if self.scan is None or self.scan.exact:
             return ""
         found = self.model.certificate(self.source) if hasattr(self.model, "certificate") else None
-        often = "now and then" if found is None else f"for {found.missed:.1%} of {found.n_samples:,} sampled rows"
+        often = (
+            "now and then"
+            if found is None
+            else f"for {figures.percent(found.missed)} of {found.n_samples:,} sampled rows"
+        )
         return f"Rows were assigned by predict(X, exact=False), which misses the best cluster {often}."
 
     def _settings(self) -> str:

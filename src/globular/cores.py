@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-_ROOT = Path("/")
+ROOT = Path("/")
+"""Where the files of control groups are."""
 
 
 def usable_cores() -> int:
@@ -38,33 +40,36 @@ def allowed_cores() -> int:
 @cache
 def granted_cores() -> float:
     """Cores of the quota, a part of one counting as one; infinite without a quota. The files are read once."""
-    quota = cgroup_quota(_ROOT)
+    quota = cgroup_quota(ROOT)
     return quota if math.isinf(quota) else max(1, math.ceil(quota))
 
 
 def cgroup_quota(root: Path) -> float:
-    """Processor seconds per second that the control groups of this process grant (version 1 or 2), or infinity.
+    """Processor seconds per second that the control groups of this process grant, or infinity."""
+    return min(map(_quota, cgroup_folders(root, "cpu")), default=math.inf)
 
-    The lowest limit counts, of the process's own group and of those above it. Inside a container the group's path may
-    be that of the machine outside, which is not there: what is there, at the latest the mount itself, is read.
+
+def cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
+    """The folders of this process's control groups for `controller` (version 1 or 2) and of those above them.
+
+    The lowest limit of all of them counts. Inside a container the group's path may be that of the machine outside,
+    which is not there: what is there, at the latest the mount itself, is to be read.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
-        return math.inf
-    limits = [math.inf]
+        return
     for line in lines:
         controllers, _, group = line.partition(":")[2].partition(":")
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        mounts = (controllers, "cpu") if controllers else ("", "unified")
+        mounts = (controllers, controller) if controllers else ("", "unified")
         for mount in dict.fromkeys(mounts):
             place = PurePosixPath(group.lstrip("/"))
-            limits += [_limit(root / "sys/fs/cgroup" / mount / folder) for folder in (place, *place.parents)]
-    return min(limits)
+            yield from (root / "sys/fs/cgroup" / mount / folder for folder in (place, *place.parents))
 
 
-def _limit(folder: Path) -> float:
+def _quota(folder: Path) -> float:
     """Quota ÷ period of one group; a group without a limit says "max" (version 2) or −1 (version 1)."""
     try:
         if (folder / "cpu.max").is_file():

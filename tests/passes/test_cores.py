@@ -1,4 +1,4 @@
-"""Cores are counted by affinity, quota and the share that a parent left."""
+"""Cores are counted by affinity, quota and the share that a parent left; memory by the limits of its container."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import joblib
 import pytest
 
 from globular import cores
+from globular.data import memory
 from globular.threads import default_threads
 
 
@@ -69,6 +70,43 @@ def test_quota_of_control_groups(files, expected, tmp_path):
     assert cores.cgroup_quota(_fake(tmp_path, files)) == expected
 
 
+MEMORY = {
+    "no control groups": ({}, set()),
+    "version 2, own group and the one above": (
+        {"proc/self/cgroup": V2, "sys/fs/cgroup/a/b/memory.max": "max\n", "sys/fs/cgroup/a/memory.max": "3000000\n"},
+        {3_000_000},
+    ),
+    "version 2, in a container": ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "500\n"}, {500}),
+    "version 1, path of the machine outside": (
+        {
+            "proc/self/cgroup": V1,
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "700\n",
+            "sys/fs/cgroup/cpu/memory.limit_in_bytes": "1\n",
+        },
+        {700},
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "expected"), MEMORY.values(), ids=MEMORY)
+def test_memory_stays_within_the_limits_of_control_groups(files, expected, tmp_path, monkeypatch):
+    root = _fake(tmp_path, files)
+    machine = memory.physical_memory.__wrapped__()
+    assert set(memory.memory_limits(root)) - {machine} == expected
+    monkeypatch.setattr(cores, "ROOT", root)
+    assert memory.physical_memory.__wrapped__() == min({machine, *expected})
+
+
+@pytest.mark.skipif(memory.resource is None, reason="this system has no limits of processes")
+def test_memory_stays_within_the_address_space():
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**31, -1));"
+        "from globular.data.memory import physical_memory; print(physical_memory())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= 2**31
+
+
 @pytest.fixture
 def eight_cores(monkeypatch):
     """A machine of eight cores on which nothing is asked for."""
@@ -80,7 +118,7 @@ def eight_cores(monkeypatch):
 @pytest.mark.parametrize(("quota", "expected"), [("max", 8), ("50000", 1), ("250000", 3), ("9900000", 8)])
 def test_threads_stay_within_the_quota(quota, expected, eight_cores, tmp_path, monkeypatch):
     files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": f"{quota} 100000\n"}
-    monkeypatch.setattr(cores, "_ROOT", _fake(tmp_path, files))
+    monkeypatch.setattr(cores, "ROOT", _fake(tmp_path, files))
     cores.granted_cores.cache_clear()
     try:
         assert default_threads() == expected

@@ -78,6 +78,8 @@ class _LinkedLibrary(JITCodeLibrary):
 
     def finalize(self) -> None:
         for library in dict.fromkeys(self._linking_libraries):
+            if hasattr(self, "_reload_init"):  # since numba 0.62: what is to be initialised when a kernel is read
+                self._reload_init.update(library._reload_init)
             self._final_module.link_in(library._get_module_for_linking(), preserve=True)
         self._finalized = True
 

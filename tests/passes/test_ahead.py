@@ -16,6 +16,7 @@ from scipy import sparse
 from globular.backends.cpu import CpuShard, ahead
 from globular.kernels import cache, linking, plan, sums
 from globular.kernels.compile import inline
+from globular.model.clock import Clock
 
 WAITS = "import sys; sys.stdin.buffer.read()"
 
@@ -140,13 +141,41 @@ def test_what_is_on_disk_or_under_way_is_left_aside(tmp_path: Path, monkeypatch:
     compiled: list[Any] = []
     monkeypatch.setattr(linking.Kernel, "compile", lambda self, sig: compiled.append(sig))
     name = sums.sum_spans._cache._file(kinds)
-    for there in (f"{name}.lock", name):
-        (tmp_path / there).touch()
-        sums.sum_spans.compile_if_free(kinds)
-        (tmp_path / there).unlink()
+    (tmp_path / name).touch()
+    sums.sum_spans.compile_if_free(kinds)
+    (tmp_path / name).unlink()
+    lock = tmp_path / f"{name}.lock"
+    with lock.open("w") as other:
+        if cache.fcntl is not None:
+            cache.fcntl.flock(other, cache.fcntl.LOCK_EX)
+            sums.sum_spans.compile_if_free(kinds)
     assert not compiled
+    assert lock.exists()  # left by a process that was killed
     sums.sum_spans.compile_if_free(kinds)
     assert compiled == [kinds]
+    if cache.fcntl is not None:
+        with lock.open("w") as other:
+            cache.fcntl.flock(other, cache.fcntl.LOCK_EX | cache.fcntl.LOCK_NB)  # looking has left no lock behind
+
+
+@pytest.mark.skipif(not ahead.HAS_LOCKS, reason="there are no locks on files")
+def test_nobody_waits_for_ever_for_a_process_that_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import fcntl
+
+    monkeypatch.setattr(cache, "folder", lambda: tmp_path)
+    monkeypatch.setattr(cache, "_sources", lambda: [tmp_path])
+    monkeypatch.setattr(cache, "LONGEST_WAIT", 0.05)
+    kernels, kinds = sums.sum_spans._cache, plan.read("i8:1C")
+    with (lock := tmp_path / f"{kernels._file(kinds)}.lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        clock = Clock()
+        with kernels.alone(kinds):
+            assert clock.compile_seconds == pytest.approx(clock.wall_seconds, abs=0.03)  # waiting is not fitting
+            assert clock.compile_seconds >= 0.05
+        assert lock.exists()  # it is the other's
+    assert f"{lock}: held by another process" in caplog.text
 
 
 @pytest.mark.skipif(not ahead.HAS_LOCKS, reason="there are no locks on files")

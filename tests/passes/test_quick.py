@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import gc
+import inspect
+import json
 import re
+import subprocess
+import sys
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numba
@@ -12,7 +17,8 @@ import pytest
 from numba.core import errors, postproc
 from numba.core.typed_passes import NativeLowering
 
-from globular.kernels import linking, quick
+from globular import GaussianMixture, KMeans
+from globular.kernels import compile, linking, quick, sums
 from globular.kernels.compile import COMPILED, allocating_kernel, kernel
 from globular.kernels.quick import undisturbed
 from globular.kernels.rows import bits_float, float_bits, order_key
@@ -64,6 +70,44 @@ def test_it_makes_the_code_that_numba_makes(is_known: bool, monkeypatch: pytest.
     assert fast(x, y, found) == slow(x, y, wanted)
     assert found.tobytes() == wanted.tobytes()
     assert code_of(fast) == code_of(slow)
+
+
+def small_fits() -> list[float]:
+    """Numbers of two fits, the second large enough for two threads."""
+    X = np.random.default_rng(0).normal(size=(6000, 2)) + np.repeat([[0.0], [9.0], [30.0]], 2000, axis=0)
+    kmeans = KMeans(3, random_state=0, n_threads=2).fit(X[::20])
+    mixture = GaussianMixture(3, covariance_type="diag", random_state=0, n_threads=2).fit(X)
+    return [kmeans.inertia_, mixture.lower_bound_, *sorted(mixture.means_.ravel()), *sorted(mixture.weights_)]
+
+
+UNKNOWN = f"""
+import json, numba
+numba.version_info, numba.__version__ = numba.version_info._replace(short=(99, 0)), "99.0"
+import numpy as np
+from globular import GaussianMixture, KMeans
+from globular.kernels import linking, quick, team
+from globular.threads import how_many
+{inspect.getsource(small_fits)}
+print(json.dumps(small_fits()))
+assert not quick.IS_KNOWN and not linking.OPTIMISES_ONCE and not team._idle
+assert how_many.WAKING == how_many.WAITING
+"""
+
+
+def test_fits_with_a_version_of_numba_that_was_not_tried_are_the_same() -> None:
+    done = subprocess.run([sys.executable, "-c", UNKNOWN], capture_output=True, text=True, check=True)
+    np.testing.assert_allclose(json.loads(done.stdout), small_fits(), rtol=1e-9)
+    assert done.stderr.count("compiling kernels") == done.stderr.count("numba 99.0 is newer than ")
+
+
+def test_a_version_of_numba_that_was_not_tried_is_named(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compile, "IS_KNOWN", False)
+    notice, event = compile._CompilationNotice(), SimpleNamespace(data={"dispatcher": sums.sum_spans})
+    for _ in range(2):
+        notice.on_start(event)
+    assert caplog.text.count(f"numba {numba.__version__} is newer than ") == 1
 
 
 @pytest.mark.parametrize("decorated", [kernel, allocating_kernel])

@@ -162,6 +162,7 @@ def test_ctrl_c_at_any_moment_leaves_a_team_that_works(n_before: int, monkeypatc
         monkeypatch.setattr(team, "_idle", [])
         if n_before:
             share_squares(n_before)
+        idle = list(team._idle)
         interrupter = CtrlC(moment, "globular.kernels.team")
         sys.settrace(interrupter)
         try:
@@ -170,6 +171,7 @@ def test_ctrl_c_at_any_moment_leaves_a_team_that_works(n_before: int, monkeypatc
             pass
         finally:
             sys.settrace(None)
+        assert not n_before or team._idle == idle  # a team that is lost keeps its threads and its memory for ever
         check(share_squares(3, n=100))
         check(share_squares(5, n=100))
         if interrupter.moment > 0:

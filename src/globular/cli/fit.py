@@ -161,7 +161,7 @@ def _report(
             ("mean squared error", None if error is None else f"{error:.6g}"),
             ("iterations", estimator.n_iter_),
             ("seconds", _seconds_by_stage(history)),
-            ("compiling", f"{compiling:.1f} s beside these, kept for the next time" if compiling else None),
+            ("compiling", f"{compiling:.1f} s beside these" if compiling else None),
             ("distances", f"{estimator.n_distances_:,}"),
             ("model", folder),
             ("labels", labels),

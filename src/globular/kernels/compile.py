@@ -9,15 +9,18 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+import numba
 from numba.core.event import Listener, register
 
+from globular.kernels import cache
 from globular.kernels.linking import CalleeCompiler, Kernel
+from globular.kernels.quick import IS_KNOWN, NEWEST_KNOWN
 
 logger = logging.getLogger("globular")
 
 
 class _CompilationNotice(Listener):
-    """Says once per process that kernels are being compiled (they were not in the cache)."""
+    """Says once per process that kernels are being compiled (they were not in the cache), and what is unusual."""
 
     def __init__(self) -> None:
         self._said = False
@@ -26,7 +29,16 @@ class _CompilationNotice(Listener):
         dispatcher = event.data["dispatcher"]
         if not self._said and dispatcher.py_func.__module__.startswith("globular."):
             self._said = True
-            logger.warning("compiling kernels for this CPU: some seconds, kept for the next time")
+            kept = "kept for the next time" if cache.folder() else "for this process alone: no folder can keep them"
+            logger.warning("compiling kernels for this CPU: some seconds, %s", kept)
+            if why := cache.why_not_brought():
+                logger.warning("kernels that came with the package are not used: %s", why)
+            if not IS_KNOWN:
+                logger.warning(
+                    "numba %s is newer than %d.%d, the newest that was tried: kernels take longer to compile, and are "
+                    "shared by threads of Python, fewer for small passes",
+                    numba.__version__, *NEWEST_KNOWN,
+                )  # fmt: skip
 
     def on_end(self, event: Any) -> None:
         pass

@@ -34,8 +34,10 @@ from numba.core.untyped_passes import InlineClosureLikes
 from globular.kernels.brief import BriefLowering
 from globular.kernels.sharing import add_wrapper
 
-IS_KNOWN = version_info.short <= (0, 68)
-"""Whether all of this was tried with this version of numba; for others there is tests/passes/test_quick.py."""
+NEWEST_KNOWN = (0, 68)
+"""The newest version of numba that all of this was tried with; for others there is tests/passes/test_quick.py."""
+IS_KNOWN = version_info.short <= NEWEST_KNOWN
+"""True if kernels are compiled by this quick compiler and shared by a team; else by numba alone and Python threads."""
 
 
 class _QuickFlags(Flags):

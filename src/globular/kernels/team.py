@@ -11,6 +11,7 @@ import _thread
 import ctypes
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from globular.kernels.compile import kernel
 from globular.kernels.queue import FAILED, NEEDED, TEAM
 from globular.kernels.quick import IS_KNOWN
 from globular.kernels.target import CACHE_LINE
-from globular.threads import on_all_threads, single_threaded_blas
+from globular.threads import how_many, on_all_threads, single_threaded_blas
 
 SCRATCH = 1 << 20
 """Bytes of scratch memory that a thread of a team has at first; more where a kernel asks for it."""
@@ -112,6 +113,9 @@ class _Team:
 
 _idle: list[_Team] = []
 
+if not IS_KNOWN:  # then kernels are shared by threads that wait for the interpreter
+    how_many.WAKING = how_many.WAITING
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_idle.clear)  # a forked child has the memory of its parent, but not the threads
 
@@ -130,11 +134,12 @@ def share_kernel(work: Callable[[], object], queue: Words, n_threads: int, *, ca
 
 
 def _call_team(queue: Words, work: Callable[[], object], n_threads: int) -> None:
+    held: list[_Team] = []
     try:
-        team = _idle.pop()
-    except IndexError:  # fits at the same time have a team each
-        team = _Team()
-    try:
-        team.call(queue, work, n_threads)
+        with suppress(IndexError):  # fits at the same time have a team each
+            held.extend(map(_idle.pop, (-1,)))  # one instruction: at Ctrl-C the team is in one of the lists
+        if not held:
+            held.append(_Team())
+        held[0].call(queue, work, n_threads)
     finally:
-        _idle.append(team)
+        _idle.extend(held)

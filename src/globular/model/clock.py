@@ -1,4 +1,4 @@
-"""The time of a fit, and apart from it that which kernels took to compile: the first fit of a kind waits for them."""
+"""Wall time of a fit, with the compilation of kernels counted apart: the first fit of a kind waits for them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,27 @@ from typing import Any
 
 from numba.core import event
 
+from globular.kernels.cache import WAIT
+from globular.kernels.linking import Kernel
+
 _events: Any = event  # has no types
-_compilations = _events.TimingListener()
-_events.register("numba:compile", _compilations)
+
+
+class _Compilations(_events.TimingListener):
+    """Times the compilation of our kernels, not of other people's, and the waiting for processes that compile them."""
+
+    def notify(self, event: Any) -> None:
+        if event.kind == WAIT or isinstance(event.data["dispatcher"], Kernel):
+            super().notify(event)
+
+
+_compilations = _Compilations()
+for kind in ("numba:compile", WAIT):
+    _events.register(kind, _compilations)
 
 
 def _compiled() -> float:
-    """Seconds that this process has spent compiling, in whichever thread."""
+    """Seconds that this process has spent on compiling kernels, in whichever thread."""
     return float(_compilations.duration) if _compilations.done else 0.0
 
 

@@ -67,10 +67,11 @@ dist: $(VENV)/.dev
 	cd build/empty && bin/globular --help > /dev/null
 
 # A wheel for this kind of machine and Python that brings its kernels, compiled here for each level of CPUs that this
-# one reaches; and a fit with it in an environment where there is nothing else: not a word of compiling.
+# one reaches, which must be LEVELS at least; and a fit with it in an environment where there is nothing else: not a word
+# of compiling.
 wheel-with-kernels: $(VENV)/.dev
 	rm -rf build/brought build/empty
-	$(BIN)/python -m globular.warming build/brought
+	$(BIN)/python -m globular.warming build/brought --expect $(LEVELS)
 	$(BIN)/python -m pip install --quiet build
 	GLOBULAR_BROUGHT=$(abspath build/brought) $(BIN)/python -m build --wheel --outdir dist
 	$(BIN)/python -m venv build/empty

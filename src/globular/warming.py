@@ -4,7 +4,8 @@ A kernel is compiled when a fit first needs it, for the types of that fit. So th
 to fit it: to few clusters and to many, in few columns and in many, in both precisions. These fits run in processes of
 their own; what two of them need is compiled by one and read from disk by the other (`kernels/cache.py`).
 
-`python -m globular.warming FOLDER` compiles for every level of CPUs that this one reaches, for a wheel to bring along.
+`python -m globular.warming FOLDER` compiles for every level of CPUs that this one reaches, for a wheel to bring along;
+`python -m globular.warming FOLDER --expect LEVEL …` fails unless these levels are among them.
 """
 
 from __future__ import annotations
@@ -102,12 +103,24 @@ def compile_all(
         yield from pool.map(lambda job: _in_a_process(job, variables), jobs)
 
 
-def compile_levels(folder: Path, names: Sequence[str] = MODELS) -> Iterator[str]:
-    """Compile for every level of CPUs that this one reaches, into a folder that a wheel can bring along."""
+def compile_levels(folder: Path, names: Sequence[str] = MODELS, expected: Sequence[str] = ()) -> Iterator[str]:
+    """Compile for every level of CPUs that this one reaches, into a folder that a wheel can bring along.
+
+    A level that is expected and not reached is an error before anything is compiled, and one without kernels after.
+    """
+    if missing := [name for name in expected if name not in levels()]:
+        raise RuntimeError(
+            f"kernels of {' and '.join(missing)} cannot be built here: this CPU reaches {', '.join(levels()) or 'none'}"
+            "; run it again on a newer one"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / cache.VERSIONS).write_text(cache.versions())
     for name, level in levels().items():
         target = {"NUMBA_CPU_NAME": level.cpu, "NUMBA_CPU_FEATURES": level.features}
         for done in compile_all(names, variables={**target, "NUMBA_CACHE_DIR": str(folder.absolute())}):
             yield f"{name}: {done}"
+        if not any((folder / cache.name_of(level)).glob(f"*{cache.SUFFIX}")):
+            raise RuntimeError(f"no kernels of {name} in {folder}: see that it belongs to you and can be written to")
 
 
 def _in_a_process(job: tuple[str, str], variables: Mapping[str, str] | None = None) -> str:
@@ -137,8 +150,8 @@ def _fit(name: str, dtype: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        for compiled in compile_levels(Path(sys.argv[1])):
+    if sys.argv[2:3] in ([], ["--expect"]):
+        for compiled in compile_levels(Path(sys.argv[1]), expected=sys.argv[3:]):
             print(compiled, flush=True)
     else:
         _fit(*sys.argv[1:])

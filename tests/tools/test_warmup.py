@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +91,32 @@ def test_a_fit_that_fails_says_why() -> None:
 
 def test_kernels_for_a_wheel_are_compiled_for_every_level(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     jobs: list[Any] = []
-    monkeypatch.setattr(warming, "_in_a_process", lambda job, variables: jobs.append((job, variables)) or job[0])
+
+    def in_a_process(job: tuple[str, str], variables: Mapping[str, str]) -> str:
+        jobs.append((job, variables))
+        for level in levels().values():
+            (tmp_path / cache.name_of(level)).mkdir(exist_ok=True)
+            (tmp_path / cache.name_of(level) / "a.kernel").touch()
+        return job[0]
+
+    monkeypatch.setattr(warming, "_in_a_process", in_a_process)
     assert list(warming.compile_levels(tmp_path, ["KMeans"])) == [
         f"{name}: KMeans" for name in levels() for _ in warming.DTYPES
     ]
     for (name, _), variables in jobs:
         assert name == "KMeans" and variables["NUMBA_CACHE_DIR"] == str(tmp_path)
         assert Target(variables["NUMBA_CPU_NAME"], variables["NUMBA_CPU_FEATURES"]) in levels().values()
+    assert (tmp_path / cache.VERSIONS).read_text() == cache.versions()
+
+
+def test_a_wheel_without_the_level_that_it_must_have_is_not_built(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    reached = {"x86-64-v3": Target("x86-64-v3", "+avx2")}
+    monkeypatch.setattr(warming, "levels", lambda: reached)
+    monkeypatch.setattr(warming, "_in_a_process", lambda job, _: pytest.fail("compiled"))
+    with pytest.raises(RuntimeError, match=r"kernels of x86-64-v4 cannot be built here: this CPU reaches x86-64-v3;"):
+        list(warming.compile_levels(tmp_path, ["KMeans"], ["x86-64-v4", "x86-64-v3"]))
+    monkeypatch.setattr(warming, "_in_a_process", lambda job, _: job[0])  # nothing is written
+    with pytest.raises(RuntimeError, match="no kernels of x86-64-v3 in"):
+        list(warming.compile_levels(tmp_path, ["KMeans"], ["x86-64-v3"]))

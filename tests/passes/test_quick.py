@@ -10,11 +10,14 @@ import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
+import llvmlite.binding as llvm
 import numba
 import numpy as np
 import pytest
 from numba.core import errors, postproc
+from numba.core.registry import cpu_target
 from numba.core.typed_passes import NativeLowering
 
 from globular import GaussianMixture, KMeans
@@ -191,3 +194,12 @@ def test_an_error_in_a_kernel_is_one_of_python() -> None:
     assert refuse(np.ones(1), 0) == 1.0
     with pytest.raises(ValueError, match="no more than that"):
         refuse(np.ones(1), 1)
+
+
+@pytest.mark.skipif(numba.version_info.short < (0, 62), reason="this version of numba has nothing to initialise")
+def test_what_a_callee_has_initialised_its_callers_know() -> None:
+    callee = Mock(_reload_init={"init"}, _get_module_for_linking=lambda: llvm.parse_assembly(""))
+    library: Any = linking._LinkedLibrary(cpu_target.target_context.codegen(), "caller")
+    library._linking_libraries.append(callee)
+    library.finalize()
+    assert library._reload_init == {"init"}

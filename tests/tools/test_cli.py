@@ -223,10 +223,91 @@ def test_a_model_is_replaced_only_if_that_is_asked_for(
 ) -> None:
     again = ["fit", data, "-k", 3, "-o", model_folder, "-q"]
     assert_refused(capsys, *again, says="already holds a model; replace it with --force")
-    assert_refused(capsys, *again, "--force", "--resume", says="--force and --resume exclude")
     assert len(globular.load(model_folder).cluster_centers_) == 20
     assert command(*again, "--force") == 0
     assert len(globular.load(model_folder).cluster_centers_) == 3
+
+
+def test_an_output_that_exists_is_replaced_only_with_force(
+    data: Path, model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "new"
+    for asked, option, name in [
+        (["fit", data, "-k", 3, "-o", folder], "--labels", "labels.npy"),
+        (["predict", model_folder, data], "-o", "labels.npy"),
+        (["select", data, "-k", "2,3"], "-o", "scores.csv"),
+        (["report", model_folder], "-o", "report.html"),
+        (["export", model_folder], "-o", "centers.npy"),
+        (["coreset", data, "-n", 50], "-o", "part.csv"),
+    ]:
+        target = tmp_path / name
+        target.write_bytes(b"hours of work")
+        assert_refused(capsys, *asked, option, target, "-q", says=f"{name}: exists already; replace it with --force")
+        assert target.read_bytes() == b"hours of work"
+        assert command(*asked, option, target, "-q", "--force") == 0
+        assert target.read_bytes() != b"hours of work"
+    again = ["fit", data, "-o", folder, "--resume", "--max-iter", 1, "--labels", tmp_path / "labels.npy", "-q"]
+    assert_refused(capsys, *again, says="labels.npy: exists already")
+    assert command(*again, "--force") == 0
+    assert len(globular.load(folder).cluster_centers_) == 3  # of --resume; --force is for the labels
+
+
+def test_an_output_that_is_an_input_is_refused_also_with_force(
+    data: Path, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("parts").mkdir()
+    Path("parts/1.npy").write_bytes(data.read_bytes())
+    Path("link.npy").symlink_to(data)
+    Path("hard.npy").hardlink_to(data)
+    Path("linked").symlink_to("parts")
+    np.save("weights.npy", np.ones(2000))
+    np.savez("several.npz", X=np.load(data), other=np.ones(3))
+    predict = ["predict", model_folder, "--force", "-q"]
+    fit = ["fit", data, "-k", 3, "-o", "m", "--force", "-q"]
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.np*")}
+    for asked in (
+        *([*predict, data, "-o", same] for same in (data, "points.npy", "link.npy", "hard.npy")),
+        *([*predict, "parts", "-o", inside] for inside in ("parts/1.npy", "parts/new.npy", "linked/new.npy")),
+        [*predict, "part*/*.npy", "-o", "parts/1.npy"],
+        [*predict, "several.npz::X", "-o", "several.npz"],
+        [*fit, "--labels", data],
+        [*fit, "--weights", "weights.npy", "--labels", "weights.npy"],
+        ["fit", "parts", "-k", 3, "-o", "parts", "--force"],
+        ["fit", "parts", "-k", 3, "-o", "parts/model"],
+        ["coreset", "several.npz::X", "-n", 9, "-o", "several.npz", "--force"],
+        ["export", model_folder, "--data", "parts", "-o", "parts/x.faiss"],
+        ["report", model_folder, "--data", "parts", "-o", "parts/report.html"],
+        ["select", "parts", "-k", "2,3", "-o", "parts/scores.csv"],
+    ):
+        assert_refused(capsys, *asked, says="the output would change the input .*; choose another place for it")
+    assert_refused(capsys, *fit[:-4], "-o", "x.npy", "--labels", "x.npy", says="the model of -o x.npy goes there")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.np*")} == before
+
+
+@pytest.mark.skipif(not Path("/dev/stdin").exists(), reason="standard input has no name here")
+def test_the_file_behind_standard_input_is_an_input(data: Path, model_folder: Path) -> None:
+    asked = [sys.executable, "-m", "globular", "predict", str(model_folder), "-", "-o", str(data), "--force"]
+    with data.open("rb") as file:
+        done = subprocess.run(asked, stdin=file, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "the output would change the input -" in done.stderr
+    assert np.load(data).shape == (2000, 3)
+
+
+def test_a_name_that_begins_with_a_tilde(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fit = ["fit", "~x.npy", "-k", 3, "-q", "-o"]
+    assert_refused(capsys, *fit, "m", says="~x.npy: no home folder is known for ~x.npy; write the full path")
+    Path("~x.npy").write_bytes(data.read_bytes())
+    assert_refused(capsys, *fit, "~m/a", says="~m/a: no home folder is known for ~m; write the full path")
+    assert_refused(capsys, *fit, "m", "--labels", "~l.npy", says="~l.npy: no home folder is known")
+    assert command(*fit, tmp_path / "~m", "--labels", tmp_path / "~l.npy") == 0
+    assert command("predict", "~m", "~x.npy", "-o", "~l.npy", "--force", "-q") == 0
+    assert len(globular.load("~m").predict("~x.npy")) == globular.io.open_source("~x.npy").n_rows == 2000
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert globular.io.open_source("~/points.npy").n_rows == 2000
 
 
 def test_columns_are_those_of_the_fit_by_their_names(
@@ -240,12 +321,13 @@ def test_columns_are_those_of_the_fit_by_their_names(
     assert command("fit", "abc.csv", "-k", 5, "-o", "model", "-q", "--labels", "labels.npy") == 0
     for asked in (["predict", "model", "cba.csv", "-o", "again.npy"], ["report", "model", "--data", "cba.csv"]):
         assert command(*asked, "-q") == 0
-        assert_refused(capsys, *asked, "--columns", "c,b,a", says=r"other columns .* order; choose --columns a,b,c$")
+        others = [*asked, "--force", "--columns", "c,b,a"]
+        assert_refused(capsys, *others, says=r"other columns .* order; choose --columns a,b,c$")
     assert command("export", "model", "-o", "x.faiss", "--data", "cba.csv", "-q") == 0
     assert capsys.readouterr().err == ""  # no warning that blocks of the file have no names
     np.testing.assert_array_equal(np.load("again.npy"), np.load("labels.npy"))
     np.save("rows.npy", rows)  # without names columns count by their place
-    assert command("predict", "model", "rows.npy", "-o", "again.npy", "-q") == 0
+    assert command("predict", "model", "rows.npy", "-o", "again.npy", "--force", "-q") == 0
     np.testing.assert_array_equal(np.load("again.npy"), np.load("labels.npy"))
     Path("ab.csv").write_text("a,b\n1,2\n")
     assert_refused(capsys, "predict", "model", "ab.csv", "-o", "x.npy", says=r"ab\.csv: no column 'c'; it has: a, b")
@@ -278,6 +360,11 @@ def test_the_only_column_of_lists_is_taken(tmp_path: Path, monkeypatch: pytest.M
         (["-k", "5", "--set", "magic=1"], "--set magic=1: .*KMeans has .*n_init"),
         (["-k", "5", "--set", "n_init"], "write NAME=VALUE"),
         (["-k", "5", "--set", "n_init=0"], "n_init"),
+        (["-k", "5", "--set", "n_clusters=3"], "--set n_clusters=3: the number of clusters is given by -k"),
+        (["-k", "5", "--set", "callbacks=print"], "--set callbacks=print: callbacks are functions; fit in Python"),
+        (["-k", "5", "--set", "verbose=1"], "--set verbose=1: the command shows its progress"),
+        (["-k", "5", "--set", "tol=0", "--tol", "1"], "--set tol=0: tol is given twice, with the value 1.0, too"),
+        (["-k", "5", "--set", "tol=0", "--set", "tol=1"], "--set tol=1: tol is given twice, with the value 0, too"),
         (["--model", "nested-kmeans"], "-k is missing.*infinite-gmm"),
         (["-k", "5", "--max-iter", "0"], "max_iter"),
         (["-k", "5", "--seed", "-1"], "--seed"),

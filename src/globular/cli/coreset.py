@@ -10,7 +10,7 @@ import typer
 
 from globular.cli import options
 from globular.cli.inputs import open_weighted, split_columns, with_standard_input
-from globular.cli.shared import output, print_next, print_written
+from globular.cli.shared import check_output, output, print_next, print_written
 
 if TYPE_CHECKING:
     from globular.coresets import Coreset
@@ -39,6 +39,7 @@ def coreset(
     metric: Annotated[str, typer.Option("--metric", help="euclidean or cosine.")] = "euclidean",
     seed: options.SeedOption = None,
     threads: options.ThreadsOption = None,
+    force: options.ForceOption = False,
     quiet: options.QuietOption = False,
 ) -> None:
     """Draw rows that stand for all of DATA, with a column of weights."""
@@ -46,9 +47,9 @@ def coreset(
     from globular.data.columns import column_names
     from globular.errors import DataError
     from globular.io import write_table
-    from globular.io.files import check_file
 
-    check_file(target, (".npz", ".csv", ".parquet"), "a coreset")
+    suffixes = (".npz", ".csv", ".parquet")
+    check_output(target, suffixes, "a coreset", data, weights, force=force)
     source, sample_weight = open_weighted(with_standard_input(data), split_columns(columns), weights)
     if source.is_sparse:
         raise DataError(f"{source.name}: sparse rows have no columns to write; draw them in Python: globular.coresets")

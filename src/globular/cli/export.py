@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from globular.cli.inputs import load_model, open_for, with_standard_input
-from globular.cli.options import CENTER_SUFFIXES, ColumnsOption, ModelArgument, QuietOption, RowsOption
-from globular.cli.shared import print_written
+from globular.cli.options import CENTER_SUFFIXES, ColumnsOption, ForceOption, ModelArgument, QuietOption, RowsOption
+from globular.cli.shared import check_output, print_written
 
 
 def export(
@@ -35,14 +35,15 @@ def export(
     code_size: Annotated[
         int | None, typer.Option("--code-size", metavar="BYTES", help="For .faiss: rows as product codes (IVF-PQ).")
     ] = None,
+    force: ForceOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Write a model as an ONNX file, as a faiss index, or its centres as a table."""
     from globular.export import to_faiss_ivf, to_npy, to_onnx, write_faiss
     from globular.export.faiss import FAISS_SUFFIXES
-    from globular.io.files import check_file
 
-    check_file(target, (*CENTER_SUFFIXES, ".onnx", *FAISS_SUFFIXES), "an exported model")
+    suffixes = (*CENTER_SUFFIXES, ".onnx", *FAISS_SUFFIXES)
+    check_output(target, suffixes, "an exported model", data or (), force=force)
     suffix = target.suffix.lower()
     if data and suffix not in FAISS_SUFFIXES:
         raise ValueError(f"--data goes into a faiss index only, not into {suffix}; leave it out")

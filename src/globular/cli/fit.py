@@ -11,7 +11,7 @@ from globular.cli.cluster import SchedulerOption, WorkersOption, dask_workers, o
 from globular.cli.inputs import open_weighted, split_columns, with_standard_input
 from globular.cli.models import Model, check_found, model_there, new_model, set_given, size_of
 from globular.cli.select import find_size
-from globular.cli.shared import INTERRUPTED, output, print_next, print_table, say
+from globular.cli.shared import INTERRUPTED, check_output, output, print_next, print_table, refuse_input, say
 
 if TYPE_CHECKING:
     from globular.data.blocks import Source
@@ -50,12 +50,14 @@ def fit(
 
     Ctrl-C ends the fit and saves what there is; the exit code is then 130.
     """
-    from globular.io.files import check_file
     from globular.persistence import save
 
+    refuse_input(folder, data)
     found = model_there(folder, resume=resume, force=force, quiet=quiet)
     if labels is not None:
-        check_file(labels, options.LABEL_SUFFIXES, "a table of labels")
+        check_output(labels, options.LABEL_SUFFIXES, "a table of labels", data, weights, force=force)
+        if folder.resolve().is_relative_to(labels.resolve()):
+            raise ValueError(f"--labels {labels}: the model of -o {folder} goes there; choose another name")
     names, paths = split_columns(columns), with_standard_input(data)
     source, sample_weight = open_weighted(paths, names, weights)
     if names is None and weights is not None and not Path(weights).is_file():

@@ -12,6 +12,12 @@ from globular.cli.shared import say
 
 SIZES = ("n_clusters", "n_components", "max_components")
 """What the estimators call the number that ``-k`` gives."""
+_NOT_TO_BE_SET = {
+    "callbacks": "callbacks are functions; fit in Python for them",
+    "verbose": "the command shows its progress, and with -q does not",
+    **dict.fromkeys(SIZES, "the number of clusters is given by -k"),
+}
+"""Parameters that ``--set`` refuses, and what it says."""
 
 
 class Model(StrEnum):
@@ -35,8 +41,6 @@ def model_there(folder: Path, *, resume: bool, force: bool, quiet: bool) -> Any 
     """The model to go on from. One may be the work of hours: it is replaced only if that is asked for."""
     from globular.persistence import check_destination, is_model, load
 
-    if force and resume:
-        raise ValueError("--force and --resume exclude each other; leave one of them out")
     there = is_model(folder)
     if there and not (force or resume):
         raise ValueError(
@@ -94,8 +98,12 @@ def set_given(estimator: Any, given: dict[str, Any], settings: Sequence[str]) ->
     for text in settings:
         name, equals, value = text.partition("=")
         if not equals or name not in known:
-            options = ", ".join(name for name in known if name not in ("callbacks", "verbose", *SIZES))
+            options = ", ".join(name for name in known if name not in _NOT_TO_BE_SET)
             raise ValueError(f"--set {text}: write NAME=VALUE; {type(estimator).__name__} has {options}")
+        if name in _NOT_TO_BE_SET:
+            raise ValueError(f"--set {text}: {_NOT_TO_BE_SET[name]}")
+        if name in chosen:
+            raise ValueError(f"--set {text}: {name} is given twice, with the value {chosen[name]}, too; leave one out")
         try:
             chosen[name] = literal_eval(value)
         except (ValueError, SyntaxError):  # a word

@@ -119,7 +119,7 @@ CheckpointOption = Annotated[
 ResumeOption = Annotated[
     bool, typer.Option("--resume", help="Go on from the model in MODEL if there is one; iterations count anew.")
 ]
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace the model in MODEL if there is one.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is written if it exists already.")]
 RowsOption = Annotated[
     list[str] | None, typer.Option("--data", metavar="DATA", help="A table of rows; repeatable.", show_default=False)
 ]

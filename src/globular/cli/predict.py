@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ import typer
 from globular.cli import options
 from globular.cli.cluster import SchedulerOption, WorkersOption, dask_workers, on_workers
 from globular.cli.inputs import load_model, open_for, with_standard_input
-from globular.cli.shared import bar_of_rows, output, rows_per_block
+from globular.cli.shared import bar_of_rows, check_output, output, rows_per_block
 
 if TYPE_CHECKING:
     from globular.data.blocks import Source
@@ -84,13 +84,14 @@ def predict(
     threads: options.ThreadsOption = None,
     scheduler: SchedulerOption = None,
     workers: WorkersOption = None,
+    force: options.ForceOption = False,
     quiet: options.QuietOption = False,
 ) -> None:
     """Write the cluster of every row of DATA."""
     paths = with_standard_input(data)
     wanted = Wanted(probabilities, distances, top, max_distance)
     beside = _columns_beside(paths, target, wanted) if keep else None
-    _check_target(target, wanted)
+    _check_target(target, wanted, data, force=force)
     model = load_model(model_folder, threads)
     wanted.check(model)
     source = open_for(model, paths, columns)
@@ -112,13 +113,11 @@ def n_clusters_of(model: Any) -> int:
     return len(model.cluster_centers_ if hasattr(model, "cluster_centers_") else model.means_)
 
 
-def _check_target(target: str, wanted: Wanted) -> None:
-    from globular.io.files import check_file
-
+def _check_target(target: str, wanted: Wanted, data: Sequence[str], *, force: bool) -> None:
     if target == _STANDARD_OUTPUT:
         return
-    path = check_file(target, options.LABEL_SUFFIXES, "a table of labels")
-    if path.suffix.lower() == ".npy" and len(wanted.columns()) > 1:
+    check_output(Path(target), options.LABEL_SUFFIXES, "a table of labels", data, force=force)
+    if Path(target).suffix.lower() == ".npy" and len(wanted.columns()) > 1:
         raise ValueError(
             f"{target}: a .npy file holds one array, and here are {' and '.join(wanted.columns())}; write .npz, .csv "
             "or .parquet"

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from globular.cli.inputs import load_model, open_for, with_standard_input
-from globular.cli.options import ColumnsOption, ModelArgument, QuietOption, RowsOption, ThreadsOption
-from globular.cli.shared import bar_of_rows, print_written
+from globular.cli.options import ColumnsOption, ForceOption, ModelArgument, QuietOption, RowsOption, ThreadsOption
+from globular.cli.shared import bar_of_rows, check_output, print_written
 
 
 def report(
@@ -22,16 +22,16 @@ def report(
         str, typer.Option("--images", metavar="HxW", help="Rows as images: auto, none, or the size as 28x28.")
     ] = "auto",
     threads: ThreadsOption = None,
+    force: ForceOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Write one self-contained HTML page about a model: convergence, sizes, a map of the clusters, their rows.
 
     --data are rows to count and to show, usually those of the fit.
     """
-    from globular.io.files import check_file
     from globular.report import write_report
 
-    check_file(page, (".html", ".htm"), "a report")
+    check_output(page, (".html", ".htm"), "a report", data or (), force=force)
     model = load_model(model_folder, threads)
     source = open_for(model, with_standard_input(data), columns) if data else None
     with bar_of_rows("reading rows", shown=not quiet and source is not None) as bar:

@@ -12,7 +12,7 @@ import typer
 from globular.cli import options
 from globular.cli.inputs import open_weighted, split_columns, with_standard_input
 from globular.cli.models import size_of
-from globular.cli.shared import output, print_next, printable, say
+from globular.cli.shared import check_output, output, print_next, printable, say
 
 if TYPE_CHECKING:
     from globular.selection import Selection
@@ -52,14 +52,14 @@ def select(
     scores: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also write the scores (.csv .parquet).")
     ] = None,
+    force: options.ForceOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the best number alone.")] = False,
 ) -> None:
     """Score numbers of clusters in one run from few to many."""
-    from globular.io.files import check_file
     from globular.selection import select as score
 
     if scores is not None:
-        check_file(scores, (".csv", ".parquet"), "a table of scores")
+        check_output(scores, (".csv", ".parquet"), "a table of scores", data, weights, force=force)
     sizes, paths = _sizes(numbers), with_standard_input(data)
     source, sample_weight = open_weighted(paths, split_columns(columns), weights)
     types = covariance_type if "," not in covariance_type else covariance_type.split(",")

@@ -1,8 +1,9 @@
-"""What the commands share: where they write and how they warn."""
+"""What the commands share: where they write, what they do not write over, and how they warn."""
 
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shlex
 import sys
@@ -117,9 +118,35 @@ def rows_per_block(n_columns: int) -> int:
     return max(1024, (1 << 22) // max(n_columns, 1))
 
 
+def check_output(
+    path: Path, suffixes: tuple[str, ...], what: str, data: Sequence[str], weights: str | None = None, *, force: bool
+) -> None:
+    """Refuse a file that cannot be written, that is an input of the command, or that exists already without `force`."""
+    from globular.io.files import check_file
+
+    target = check_file(path, suffixes, what)
+    refuse_input(target, [*data, weights] if weights is not None and Path(weights).is_file() else data)
+    if target.exists() and not force:
+        raise ValueError(f"{path}: exists already; replace it with --force, or choose another name")
+
+
+def refuse_input(target: Path, inputs: Sequence[str]) -> None:
+    """Refuse to write to an input file or into an input folder, whatever links lead there."""
+    from globular.data.formats import expanded, parts_of, split_dataset
+
+    absolute = expanded(target).absolute()
+    written = [place.stat() for place in (absolute, *absolute.parents) if place.exists()]
+    for name in inputs:
+        shown = "/dev/stdin" if name == "-" else name
+        for place in (split_dataset(shown)[0], *parts_of(shown)):
+            if place.exists() and any(os.path.samestat(place.stat(), each) for each in written):
+                raise ValueError(f"{target}: the output would change the input {name}; choose another place for it")
+
+
 def print_written(path: Path, what_next: str = "") -> None:
     """Name a file that is complete, and its size."""
+    from globular.data.formats import expanded
     from globular.io.files import file_size
 
-    size = file_size(path.expanduser().stat().st_size)
+    size = file_size(expanded(path).stat().st_size)
     output().print(f"Written: {path} ({size}){what_next}", soft_wrap=True)

@@ -57,7 +57,7 @@ def open_path(path: str | os.PathLike[str], columns: Columns = None) -> Source:
     """
     _refuse_address(os.fspath(path))
     try:
-        location, dataset = _split_dataset(os.fspath(path))
+        location, dataset = split_dataset(os.fspath(path))
         if location.is_dir():
             source = _open_folder(location, columns, dataset)
         elif (matching := _matching(location)) is not None:
@@ -79,12 +79,20 @@ def open_path(path: str | os.PathLike[str], columns: Columns = None) -> Source:
     return source
 
 
-def _split_dataset(text: str) -> tuple[Path, str | None]:
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """The path as it is where something lies there, else with the home folder in place of a leading ``~``."""
+    found = Path(path) if os.path.exists(path) else Path(os.path.expanduser(path))
+    if found.parts[:1] and found.parts[0].startswith("~") and not found.exists():
+        raise DataError(f"{os.fspath(path)}: no home folder is known for {found.parts[0]}; write the full path")
+    return found
+
+
+def split_dataset(text: str) -> tuple[Path, str | None]:
     """Take ``file.h5::name`` apart; a file whose own name has two colons wins."""
     file, colons, dataset = text.rpartition("::")
     if not colons or Path(text).exists():
-        return Path(text).expanduser(), None
-    return Path(file).expanduser(), dataset
+        return expanded(text), None
+    return expanded(file), dataset
 
 
 def _refuse_address(text: str) -> None:
@@ -106,7 +114,7 @@ def described(path: str | os.PathLike[str]) -> tuple[int, list[Column]] | None:
 
 def arrays_in(path: str | os.PathLike[str]) -> list[tuple[str, tuple[int, ...], Any]]:
     """The arrays of a file that may have several, by name, shape and type; none for other formats."""
-    location, dataset = _split_dataset(os.fspath(path))
+    location, dataset = split_dataset(os.fspath(path))
     if dataset is not None or location.is_dir() or suffix_of(location) not in _ARCHIVES:
         return []
     _check_file(location)
@@ -116,7 +124,7 @@ def arrays_in(path: str | os.PathLike[str]) -> list[tuple[str, tuple[int, ...], 
 def parts_of(path: str | os.PathLike[str]) -> list[Path]:
     """The files behind a path: those of a folder, those that match a pattern, or the one."""
     _refuse_address(os.fspath(path))
-    location, _ = _split_dataset(os.fspath(path))
+    location, _ = split_dataset(os.fspath(path))
     return files_in(location) if location.is_dir() else _matching(location) or [location]
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from globular.data.blocks import Source, check_not_empty
-from globular.data.formats import open_path, parts_of
+from globular.data.formats import expanded, open_path, parts_of
 from globular.data.frames import are_not_numbers, rows_of
 from globular.data.sources import ArraySource, CSRSource, concatenate, open_memmap
 from globular.errors import DataError
@@ -67,7 +67,7 @@ def tell(X: Any) -> Given:
     if isinstance(X, list | tuple) and X and all(isinstance(item, str | os.PathLike) for item in X):
         return Given("files", Files(tuple(map(os.fspath, X))))
     if isinstance(X, str | os.PathLike):
-        has_parts = os.path.isdir(os.path.expanduser(X)) or len(parts_of(X)) > 1
+        has_parts = expanded(X).is_dir() or len(parts_of(X)) > 1
         return Given("files", Files((os.fspath(X),))) if has_parts else Given("source", open_path(X))
     if isinstance(X, np.memmap) and X.filename is not None:  # a copy of a memmap has no file behind it
         return Given("source", open_memmap(X))

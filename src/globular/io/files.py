@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from globular.data.formats import expanded
 from globular.errors import DataError
 
 
 def check_file(path: str | os.PathLike[str], suffixes: tuple[str, ...], what: str) -> Path:
     """Refuse a place where a file cannot be written; useful before the work rather than after it."""
-    target = Path(path).expanduser()
+    target = expanded(path)
     if target.suffix.lower() not in suffixes:
         raise DataError(f"{path}: {what} is written to a file whose name ends in {' or '.join(suffixes)}")
     if target.is_dir():

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular._version import __version__
+from globular.data.formats import expanded
 from globular.errors import DataError
 
 if sys.platform != "win32":  # folders cannot be opened there, so neither locked nor synced
@@ -80,8 +81,8 @@ def existing_folder(path: str | Path) -> Path:
 
 def _resolved(path: str | Path) -> Path:
     try:
-        return Path(path).expanduser().resolve()
-    except (OSError, RuntimeError) as error:  # links in a circle, a home that nobody has
+        return expanded(path).resolve()
+    except (OSError, RuntimeError) as error:  # links in a circle
         raise DataError(f"{path}: not a place for a model ({error}); check the path") from error
 
 

@@ -173,6 +173,8 @@ def balance(
     kept = np.arange(len(centers))
     result = None
     if min_size is not None:
+        if (everything := weights.sum() * data.unit) * (1 + 1e-12) < min_size:
+            raise ValueError(f"min_size={min_size:g} is more than all rows are, {everything:g}; take at most that")
         result = Assignment(shard, centers, weights)
         kept = result.dissolve(min_size / data.unit)
         names = np.full(len(centers), -1, dtype=np.int32)

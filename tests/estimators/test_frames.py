@@ -14,6 +14,7 @@ import pytest
 
 from globular import GaussianMixture, KMeans
 from globular.data.frames import rows_of
+from globular.errors import DataError
 
 X = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
 LISTS = pa.array(X.tolist(), pa.list_(pa.float32()))
@@ -80,6 +81,18 @@ def test_what_is_no_table_is_told(rows: Any, says: str) -> None:
 def test_other_things_are_refused_by_their_names(rows: Any) -> None:
     with pytest.raises(TypeError, match=r"X must be an array, a data frame, .*, got (NoneType|dict|generator)"):
         KMeans(1).fit(rows)
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array(X[:, i]) for i in range(3)], ["a", "b", "a"])
+    for given in (pd.DataFrame(X, columns=["a", "b", "a"]), table):
+        with pytest.raises(
+            DataError, match=r"X: 2 columns are called 'a'; rename them, or choose others: X\[\[...\]\]"
+        ):
+            KMeans(4).fit(given)
+    (tmp_path / "x.jsonl").write_text('{"a": 1, "b": 2, "a": 3}\n' * 5)
+    with pytest.raises(DataError, match=r"row 1 .*a name stands twice in an object"):
+        KMeans(4).fit(tmp_path / "x.jsonl")
 
 
 def test_an_anndata_is_its_matrix() -> None:

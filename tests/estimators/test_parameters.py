@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 from sklearn.base import BaseEstimator
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
 
 import globular
 from globular.estimators.parameters import DESCRIPTIONS, Constraints, SharedParameters, filled
@@ -60,8 +60,22 @@ def test_a_boolean_is_no_number(estimator: type[BaseEstimator]) -> None:
     numbers = [name for name, allowed in constraints.items() if any(isinstance(each, Interval) for each in allowed)]
     assert "max_iter" in numbers and "tol" in numbers
     for name in numbers:
-        with pytest.raises(ValueError, match=f"'{name}' parameter of {estimator.__name__} must be .*, not a boolean"):
+        with pytest.raises(ValueError, match=f"'{name}' parameter of {estimator.__name__} must be .*Got True"):
             estimator(**{name: True}).fit([[0.0], [1.0], [2.0]])
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_messages_name_words_in_one_order(estimator: type[BaseEstimator]) -> None:
+    for allowed in estimator._parameter_constraints.values():
+        for each in allowed:
+            assert not (isinstance(each, StrOptions) and isinstance(each.options, set) and len(each.options) > 1)
+
+
+def test_a_number_that_is_not_whole_is_told_that() -> None:
+    with pytest.raises(
+        ValueError, match=r"'n_clusters' parameter of KMeans must be an int in the range \[1, inf\)\. Got 2\.5"
+    ):
+        globular.KMeans(2.5).fit([[0.0], [1.0], [2.0]])  # type: ignore[arg-type]
 
 
 def test_names_in_braces_are_filled_in_with_their_indentation() -> None:

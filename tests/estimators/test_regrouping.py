@@ -116,6 +116,9 @@ def test_limits_that_cannot_be_kept_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             globular.balance(fitted(), X, **arguments)
+    with pytest.raises(ValueError, match="min_size=2 is more than all rows are, 1; take at most that"):
+        globular.balance(fitted(), X[:1], min_size=2)
+    assert globular.balance(fitted(), X[:2], min_size=2).sizes.tolist() == [2.0]
     with pytest.raises(TypeError, match="must be a k-means model, got a GaussianMixture"):
         globular.balance(globular.GaussianMixture(2).fit(X), X, max_size=400)
 

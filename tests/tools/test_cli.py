@@ -547,6 +547,21 @@ def test_info_describes_a_table_that_cannot_be_clustered(tmp_path: Path, capsys:
     assert "train (5 × 2 float64), test (3 × 2 float64)" in " ".join(capsys.readouterr().out.split())
 
 
+def test_two_columns_of_one_name_are_refused_before_the_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savetxt("x.csv", np.random.default_rng(0).normal(size=(50, 4)), delimiter=",", header="a,b,a,c", comments="")
+    says = "x.csv: 2 columns are called 'a'; rename them, or choose others: --columns A,B,…"
+    assert_refused(capsys, "fit", "x.csv", "-k", 3, "-o", "m", says=says)
+    assert command("info", "x.csv") == 0
+    printed = capsys.readouterr().out
+    assert says in printed and "globular fit x.csv -k 2 --columns b,c -o model" in printed
+    assert command("fit", "x.csv", "-k", 2, "--columns", "b,c", "-o", "model", "--labels", "l.npy", "-q") == 0
+    assert command("predict", "model", "x.csv", "-o", "again.npy", "-q") == 0
+    np.testing.assert_array_equal(np.load("again.npy"), np.load("l.npy"))
+
+
 def test_info_as_json(model_folder: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("info", model_folder, "--json") == 0
     found = json.loads(capsys.readouterr().out)

@@ -285,6 +285,14 @@ def test_wrong_mergers_are_named() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_coreset_of_one_row_stands_for_all(kind: Any) -> None:
+    found = coresets.coreset(rows_of(50), 1, kind=kind, random_state=0)
+    assert len(found) == 1 and found.weights.sum() == pytest.approx(50)
+    merged = coresets.merge([found, coresets.coreset(rows_of(30), 2, random_state=0)], 1, kind=kind, random_state=0)
+    assert len(merged) == 1 and merged.weights.sum() == pytest.approx(80)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_constant_rows_and_few_distinct_ones(kind: Any) -> None:
     found = coresets.coreset(np.ones((500, 3)), 50, kind=kind, random_state=0)
     assert found.weights.sum() == pytest.approx(500, rel=1e-12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -185,8 +186,10 @@ def _show_data(console: Console, data: Sequence[str], found: Contents, columns: 
 
 def _usable(columns: Sequence[Column]) -> list[str]:
     """The first column of lists, or all columns of numbers."""
-    lists = [column.name for column in columns if column.kind == "lists"]
-    return lists[:1] or [column.name for column in columns if column.kind == "numbers" and column.name]
+    counts = Counter(column.name for column in columns)
+    named = [column for column in columns if column.name and counts[column.name] == 1]
+    lists = [column.name for column in named if column.kind == "lists"]
+    return lists[:1] or [column.name for column in named if column.kind == "numbers"]
 
 
 _MOST_SHOWN = 40

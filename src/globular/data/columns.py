@@ -27,25 +27,26 @@ class Column:
 
 def choose_columns(file: str, names: Sequence[str], columns: Sequence[str] | None) -> list[int]:
     """Positions of `columns` among `names`, in the order asked for; all of them if none are asked for."""
-    if columns is None:
-        return list(range(len(names)))
-    unknown = [column for column in columns if column not in names]
-    if unknown or not columns:
+    wanted = names if columns is None else columns
+    counts, times = Counter(names), Counter(wanted)
+    unknown = [column for column in wanted if column not in counts]
+    if unknown or not (wanted or columns is None):
         listing = ", ".join(names[:_MOST_LISTED]) + (", ..." if len(names) > _MOST_LISTED else "")
         asked = f"no column {', '.join(map(repr, unknown))}" if unknown else "columns= names no column"
         raise DataError(f"{file}: {asked}; it has: {listing}")
-    counts = Counter(names)
-    for column in columns:
+    for column in wanted:
         if counts[column] > 1:
-            raise DataError(f"{file}: {counts[column]} columns are called {column!r}; rename them")
-    return [names.index(column) for column in columns]
+            remedy = "rename them" + (f", or choose others: {reading(file)}" if columns is None else "")
+            raise DataError(f"{file}: {counts[column]} columns are called {column!r}; {remedy}")
+        if times[column] > 1:
+            raise DataError(f"{file}: column {column!r} is asked for twice; name it once")
+    place = {name: position for position, name in enumerate(names)}
+    return [place[column] for column in wanted]
 
 
 def choose_numbers(file: str, table: Sequence[Column], columns: Sequence[str] | None) -> list[Column]:
     """The columns to read: those asked for, or all; they must be numbers, or one column of lists."""
     chosen = [table[i] for i in choose_columns(file, [column.name for column in table], columns)]
-    if len({column.name for column in chosen}) < len(chosen):
-        raise DataError(f"{file}: several columns have the same name; rename them, or choose: {reading(file)}")
     numbers = [column.name for column in chosen if column.kind == "numbers"]
     lists = [column.name for column in chosen if column.kind == "lists"]
     if len(numbers) == len(chosen) or (len(lists) == 1 and len(chosen) == 1):

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from globular.data.arrow_rows import ArrowRows
-from globular.data.columns import Column, choose_numbers
+from globular.data.columns import Column, choose_columns, choose_numbers
 from globular.data.sources import ArraySource
 from globular.errors import DataError
 
+UNEVEN = "X: the rows are not equally long, or hold lists; give every row the same number of values"
 _KNOWN = "an array, a data frame, a scipy sparse matrix, a list of lists, a path or a Source"
 
 
@@ -89,6 +90,7 @@ def _is_list(value: Any) -> bool:
 def _from_frame(frame: Any) -> Any:
     """A frame of numbers, which of pandas stays as it is; one column of lists is its lists."""
     kinds = columns_of(frame)
+    choose_columns("X", [column.name for column in kinds], None)  # refuses two of one name
     if all(column.kind == "numbers" for column in kinds) and _library(frame) == "polars":
         return ArraySource(frame.to_numpy(), column_names=tuple(frame.columns))  # scikit-learn would take float64
     if all(column.kind != "lists" for column in kinds):

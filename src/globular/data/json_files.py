@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,16 +92,24 @@ def _first_row(text: TextFile) -> Any:
     with text.open() as file:
         while line := next_line(file, text.path):
             if line.strip():
-                found = _parsed(line, text.path, 1)
+                found = _parsed(line, text.path, 1, _distinct)
                 if isinstance(found, dict) or (isinstance(found, list) and found):
                     return found
                 raise DataError(f"{text.path}: its first line is neither an object nor a list; write one per row")
     raise DataError(f"{text.path}: has no rows; check that it was written completely")
 
 
-def _parsed(line: bytes, path: Path, number: int) -> Any:
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose names differ; of equal ones JSON keeps the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands twice in an object")
+    return found
+
+
+def _parsed(line: bytes, path: Path, number: int, of_pairs: Callable[..., Any] | None = None) -> Any:
     try:
-        return json.loads(line)
+        return json.loads(line, object_pairs_hook=of_pairs)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: row {number} is not JSON ({error}); write one object or list per line") from error
 

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from globular.data.blocks import Source, check_not_empty
 from globular.data.formats import expanded, open_path, parts_of
-from globular.data.frames import are_not_numbers, rows_of
+from globular.data.frames import UNEVEN, are_not_numbers, rows_of
 from globular.data.sources import ArraySource, CSRSource, concatenate, open_memmap
 from globular.errors import DataError
 
@@ -106,7 +106,7 @@ def _table(X: Any) -> Source:
         try:
             rows = np.asarray(X)
         except ValueError as error:
-            raise DataError("X: the rows are not equally long; give every row the same number of values") from error
+            raise DataError(UNEVEN) from error
         return ArraySource(rows)
     if all(hasattr(X, attribute) for attribute in ("dtypes", "columns", "to_numpy", "iloc")):
         names = tuple(X.columns)

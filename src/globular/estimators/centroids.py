@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import StrOptions
 
 from globular.algorithms.kmeans.cells import draw_cells, draw_small_cells, label_by_cells
 from globular.algorithms.kmeans.probing import LEAST_RECALL, WIDE_SEARCH, find_labels
@@ -28,7 +27,7 @@ from globular.estimators.fitted import check_common, check_indices, checked_floa
 from globular.estimators.inputs import Input, open_input
 from globular.estimators.memory import check_allocation
 from globular.estimators.nearest import NearestCenters
-from globular.estimators.parameters import AUTO, FROM_ONE, Constraints
+from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, one_of
 from globular.estimators.running import Fit, warn_user
 from globular.estimators.starts import filled_up, of_unit_length, spare_centers
 from globular.model.clock import Clock
@@ -49,9 +48,9 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
     _parameter_constraints: ClassVar[Constraints] = {
         **Estimator._parameter_constraints,
         "n_clusters": [FROM_ONE],
-        "init": [StrOptions(set(STARTS)), "array-like", callable],
+        "init": [one_of(*STARTS), "array-like", callable],
         "n_init": [AUTO, FROM_ONE],
-        "metric": [StrOptions({"euclidean", "cosine"})],
+        "metric": [one_of("euclidean", "cosine")],
         "warm_start": ["boolean"],
     }
     n_clusters: int

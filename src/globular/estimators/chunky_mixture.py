@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils._param_validation import StrOptions
 
 from globular.algorithms.mixtures.chunky import ChunkyModel, ChunkyOptions, Polishing, chunky
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
@@ -20,7 +19,7 @@ from globular.estimators.conditional import ConditionalMixture
 from globular.estimators.inputs import Input
 from globular.estimators.mixture_starts import GivenStart, checked_shape
 from globular.estimators.mixtures import Run, Starting
-from globular.estimators.parameters import AUTO, FROM_ONE, NOT_NEGATIVE, Constraints
+from globular.estimators.parameters import AUTO, FROM_ONE, NOT_NEGATIVE, Constraints, one_of
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 
@@ -103,13 +102,13 @@ class ChunkyGaussianMixture(ConditionalMixture):
 
     _parameter_constraints: ClassVar[Constraints] = {
         **ConditionalMixture._parameter_constraints,
-        "covariance_type": [StrOptions(set(FAMILIES))],
-        "weights": [StrOptions({"learned", "equal"})],
+        "covariance_type": [one_of(*FAMILIES)],
+        "weights": [one_of("learned", "equal")],
         "refine_tol": [NOT_NEGATIVE],
         "max_cells": [None, FROM_ONE],
         "polish": ["boolean", AUTO],
         "n_candidates": [AUTO, None, FROM_ONE],
-        "init": [StrOptions(set(CHUNKY_STARTS)), "array-like"],
+        "init": [one_of(*CHUNKY_STARTS), "array-like"],
     }
 
     def __init__(

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils._param_validation import StrOptions
 
 from globular.algorithms.mixtures.exponential import (
     SEEDINGS,
@@ -22,7 +21,7 @@ from globular.estimators.inputs import Input, open_input
 from globular.estimators.memory import mixture_bytes
 from globular.estimators.mixture_starts import GivenStart, checked_shape
 from globular.estimators.mixtures import MixtureEstimator, Run, Starting
-from globular.estimators.parameters import POSITIVE, Constraints
+from globular.estimators.parameters import POSITIVE, Constraints, one_of
 from globular.model.covariances import CovarianceLimits
 from globular.model.exponential import ExponentialMixture
 from globular.model.history import History
@@ -40,8 +39,8 @@ class FamilyMixture(MixtureEstimator):
     _parameter_constraints: ClassVar[Constraints] = {
         **{name: rules for name, rules in MixtureEstimator._parameter_constraints.items() if name != "reg_covar"},
         "smoothing": [POSITIVE],
-        "weights": [StrOptions({"learned", "equal"})],
-        "init_params": [StrOptions(set(SEEDINGS))],
+        "weights": [one_of("learned", "equal")],
+        "init_params": [one_of(*SEEDINGS)],
         "means_init": ["array-like", None],
     }
     _family: ClassVar[type[ExponentialMixture]]

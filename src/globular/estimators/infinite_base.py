@@ -8,7 +8,6 @@ from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite.data import CellData, CellOptions, RowData
@@ -23,7 +22,15 @@ from globular.estimators.inputs import Input
 from globular.estimators.memory import chunky_bytes, mixture_bytes
 from globular.estimators.mixture_starts import MEANS_METHODS, GivenStart, checked_shape
 from globular.estimators.mixtures import MixtureEstimator, Run, Starting
-from globular.estimators.parameters import FROM_ONE, NOT_NEGATIVE, POSITIVE, Constraints, Number, SharedParameters
+from globular.estimators.parameters import (
+    FROM_ONE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    Constraints,
+    Number,
+    SharedParameters,
+    one_of,
+)
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import History
@@ -49,16 +56,16 @@ class InfiniteEstimator(MixtureEstimator):
     _parameter_constraints: ClassVar[Constraints] = {
         **SharedParameters._parameter_constraints,
         "accelerate": ["boolean"],
-        "truncation": [StrOptions({"nested", "fixed"})],
+        "truncation": [one_of("nested", "fixed")],
         "max_components": [None, FROM_ONE],
         "n_candidates": [None, FROM_ONE],
         "min_split_gain": [NOT_NEGATIVE],
         "min_component_weight": [NOT_NEGATIVE],
-        "concentration": [POSITIVE, tuple, list, StrOptions({"gamma"}), dict],
+        "concentration": [POSITIVE, tuple, list, one_of("gamma"), dict],
         "discount": [Number(Real, 0, 1, closed="left")],
         "tol": [POSITIVE],
         "n_init": [FROM_ONE],
-        "init_params": [StrOptions(set(MEANS_METHODS)), "array-like"],
+        "init_params": [one_of(*MEANS_METHODS), "array-like"],
     }
     accelerate: bool
     truncation: str

@@ -6,7 +6,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite.clusters import clusters_of
@@ -17,7 +16,7 @@ from globular.estimators.fitted import checked_floats
 from globular.estimators.infinite_base import InfiniteEstimator
 from globular.estimators.infinite_priors import GivenPrior, gaussian_prior, translated
 from globular.estimators.inputs import Input
-from globular.estimators.parameters import Constraints
+from globular.estimators.parameters import Constraints, one_of
 from globular.model.conditional import marginal_of_infinite
 from globular.model.covariances import FAMILIES
 from globular.model.dirichlet import InfiniteMixture
@@ -147,7 +146,7 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
 
     _parameter_constraints: ClassVar[Constraints] = {
         **InfiniteEstimator._parameter_constraints,
-        "covariance_type": [StrOptions(set(KINDS))],
+        "covariance_type": [one_of(*KINDS)],
         "prior": [None, dict],
     }
     _polishes = True

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils._param_validation import StrOptions
 
 from globular.algorithms.kmeans.pipeline import ALGORITHMS, QUALITIES, PipelineOptions, kmeans, most_bytes
 from globular.algorithms.kmeans.probing import label_rows
@@ -16,7 +15,7 @@ from globular.algorithms.seeding.named import Start
 from globular.algorithms.steps import Step, mapped
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.inputs import Input, mean_variance
-from globular.estimators.parameters import DEVICE, Constraints
+from globular.estimators.parameters import DEVICE, Constraints, one_of
 from globular.estimators.running import INTERRUPTED, warn_user
 from globular.estimators.starts import continues, starting_centers
 from globular.model.history import ITERATIONS, History
@@ -105,8 +104,8 @@ class KMeans(CentroidEstimator):
     _hurries = True
     _parameter_constraints: ClassVar[Constraints] = {
         **CentroidEstimator._parameter_constraints,
-        "algorithm": [StrOptions({"auto", *ALGORITHMS, *NAMES_ELSEWHERE})],
-        "quality": [StrOptions(set(QUALITIES))],
+        "algorithm": [one_of("auto", *ALGORITHMS, *NAMES_ELSEWHERE)],
+        "quality": [one_of(*QUALITIES)],
         "exact_labels": ["boolean"],
         "device": [DEVICE],
         "copy_x": ["boolean"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils._param_validation import StrOptions
 
 from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
@@ -16,7 +15,7 @@ from globular.estimators.low_rank_answers import LowRankAnswers
 from globular.estimators.memory import low_rank_bytes
 from globular.estimators.mixture_starts import GivenStart, settled
 from globular.estimators.mixtures import N_CANDIDATES, MixtureEstimator, Run, Starting
-from globular.estimators.parameters import FROM_ONE, Constraints
+from globular.estimators.parameters import FROM_ONE, Constraints, one_of
 from globular.estimators.starts import choose_centers
 from globular.model.low_rank import NOISES, LowRankParameters, isotropic_factors
 from globular.model.statistics import F64
@@ -104,10 +103,10 @@ callable, default="auto"
     _parameter_constraints: ClassVar[Constraints] = {
         **MixtureEstimator._parameter_constraints,
         "n_factors": [FROM_ONE],
-        "noise": [StrOptions(set(NOISES))],
+        "noise": [one_of(*NOISES)],
         "correlated_noise": ["boolean"],
         "n_candidates": [FROM_ONE],
-        "init": [StrOptions(set(STARTS)), "array-like", callable],
+        "init": [one_of(*STARTS), "array-like", callable],
     }
 
     def __init__(

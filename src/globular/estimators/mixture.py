@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.utils._param_validation import StrOptions
 
 from globular.algorithms.mixtures.em import CONVERGED, EMOptions, em
 from globular.algorithms.mixtures.nested import nested_em
@@ -22,7 +21,7 @@ from globular.estimators.mixture_starts import STARTS, GivenStart, starting_mixt
 from globular.estimators.mixtures import Run, Starting
 from globular.estimators.nested_mixture import batch_bytes, first_batch, grows, truncated_start
 from globular.estimators.noisy_mixture import NoisyMixture
-from globular.estimators.parameters import DEVICE, POSITIVE, Constraints
+from globular.estimators.parameters import DEVICE, POSITIVE, Constraints, one_of
 from globular.estimators.stepwise import StepwiseMixture
 from globular.estimators.truncated_answers import likely_components
 from globular.estimators.variational_mixture import VariationalGaussianMixture
@@ -144,10 +143,10 @@ class GaussianMixture(IncompleteMixture, NoisyMixture, StepwiseMixture):
     _parameter_constraints: ClassVar[Constraints] = {
         **NoisyMixture._parameter_constraints,
         **StepwiseMixture._parameter_constraints,
-        "covariance_type": [StrOptions(set(FAMILIES))],
-        "algorithm": [StrOptions({"auto", "em", "nested", "variational", "chunky"})],
-        "init_params": [StrOptions(set(STARTS))],
-        "weights_init": [StrOptions({"equal"}), "array-like", None],
+        "covariance_type": [one_of(*FAMILIES)],
+        "algorithm": [one_of("auto", "em", "nested", "variational", "chunky")],
+        "init_params": [one_of(*STARTS)],
+        "weights_init": [one_of("equal"), "array-like", None],
         "means_init": ["array-like", None],
         "precisions_init": ["array-like", POSITIVE, None],
         "device": [DEVICE],

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import StrOptions
 
 from globular.algorithms.kmeans.nested import RHO_TOGETHER, NestedModel, NestedOptions, nested_kmeans, one_batch
 from globular.algorithms.kmeans.nested_choices import BOUNDS, CELLS_GAIN, N_PROBES, SEARCHES, NestedSettings, best_start
@@ -22,7 +21,7 @@ from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.fitted import check_common, checked_floats
 from globular.estimators.inputs import MEMORY_SHARE, Input, mean_variance
 from globular.estimators.memory import check_allocation
-from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, Number
+from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, Number, one_of
 from globular.estimators.running import warn_user
 from globular.estimators.starts import starting_centers
 from globular.model.history import PART, SEEDS, History
@@ -117,7 +116,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     _parameter_constraints: ClassVar[Constraints] = {
         **CentroidEstimator._parameter_constraints,
         "batch_size": [AUTO, FROM_ONE],
-        "search": [StrOptions({"auto", *SEARCHES})],
+        "search": [one_of("auto", *SEARCHES)],
         "init_size": [None, FROM_ONE],
         "max_no_improvement": [None, FROM_ONE],
         "reassignment_ratio": [Number(Real, 0, 1, closed="both")],

@@ -23,8 +23,10 @@ class Number(Interval):
     def is_satisfied_by(self, val: Any) -> bool:
         return not isinstance(val, bool) and bool(super().is_satisfied_by(val))
 
-    def __str__(self) -> str:
-        return f"{super().__str__()}, not a boolean"
+
+def one_of(*words: str) -> StrOptions:
+    """Some words, which messages name in this order; a set has another order in every process."""
+    return StrOptions(dict.fromkeys(words).keys())
 
 
 class DeviceName(StrOptions):
@@ -42,7 +44,7 @@ FROM_ONE = Number(Integral, 1, None, closed="left")
 NOT_NEGATIVE = Number(Real, 0, None, closed="left")
 POSITIVE = Number(Real, 0, None, closed="neither")
 SEED = Number(Integral, 0, 2**32 - 1, closed="both")
-AUTO = StrOptions({"auto"})
+AUTO = one_of("auto")
 DEVICE = DeviceName({"auto"})
 
 _TEXT = """

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_array, validate_data
 
 from globular.data.blocks import Source, check_table
 from globular.data.columns import check_columns, column_names
-from globular.data.frames import are_not_numbers
+from globular.data.frames import UNEVEN, are_not_numbers
 from globular.data.sparse_rows import checked_csr
 from globular.errors import DataError
 from globular.model.statistics import F64
@@ -115,6 +115,8 @@ def _told_shortly(message: str, X: Any) -> str:
     if found := re.search(r"contains (?:NaN|infinity)", message):
         looked_for = np.isinf if found[0].endswith("infinity") else np.isnan
         return f"{message[: found.end()]}{_place_of(looked_for, X)}; fill in these values or drop their rows"
+    if "an array element with a sequence" in message:
+        return are_not_numbers(X) or UNEVEN
     values = r":\narray=.*?\n(?=Reshape)|(?<=Complex data not supported)\n.*"
     return are_not_numbers(X) or re.sub(values, ". ", message, flags=re.DOTALL).strip()
 

@@ -7,7 +7,6 @@ from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils._param_validation import StrOptions
 
 from globular.algorithms.kmeans.probing import ProbingOptions, label_probes, label_rows
 from globular.algorithms.kmeans.swaps import swapped_start
@@ -17,7 +16,7 @@ from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.fitted import check_indices
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.memory import variational_bytes
-from globular.estimators.parameters import DEVICE, FROM_ONE, Constraints, Number
+from globular.estimators.parameters import DEVICE, FROM_ONE, Constraints, Number, one_of
 from globular.estimators.starts import starting_centers
 from globular.model.graph import Graph
 from globular.model.statistics import F64
@@ -83,7 +82,7 @@ class VariationalKMeans(CentroidEstimator):
         "n_candidates": [FROM_ONE],
         "n_neighbors": [FROM_ONE],
         "n_random": [Number(Integral, 0, 15, closed="both")],
-        "neighborhoods": [StrOptions({"estimated", "exhaustive"})],
+        "neighborhoods": [one_of("estimated", "exhaustive")],
         "exact_labels": ["boolean"],
         "device": [DEVICE],
     }

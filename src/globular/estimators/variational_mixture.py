@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils._param_validation import StrOptions
 
 from globular.algorithms.kmeans.variational import VariationalOptions, start_rows
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
@@ -26,7 +25,7 @@ from globular.estimators.inputs import Input
 from globular.estimators.memory import mixture_bytes, variational_bytes
 from globular.estimators.mixture_starts import GivenStart, settled
 from globular.estimators.mixtures import N_CANDIDATES, Run, Starting
-from globular.estimators.parameters import DEVICE, FROM_ONE, Constraints
+from globular.estimators.parameters import DEVICE, FROM_ONE, Constraints, one_of
 from globular.estimators.starts import choose_centers
 from globular.estimators.truncated_answers import TruncatedAnswers, likely_components
 from globular.model.covariances import FAMILIES, SEPARABLE
@@ -131,11 +130,11 @@ callable, default="auto"
     _parameter_constraints: ClassVar[Constraints] = {
         **TruncatedAnswers._parameter_constraints,
         "n_candidates": [FROM_ONE],
-        "search": [StrOptions({"auto", "probing", "neighbors", EXHAUSTIVE})],
+        "search": [one_of("auto", "probing", "neighbors", EXHAUSTIVE)],
         "n_neighbors": [None, FROM_ONE],
-        "covariance_type": [StrOptions(set(FAMILIES))],
-        "weights": [StrOptions({"learned", "equal"})],
-        "init": [StrOptions(set(STARTS)), "array-like", callable],
+        "covariance_type": [one_of(*FAMILIES)],
+        "weights": [one_of("learned", "equal")],
+        "init": [one_of(*STARTS), "array-like", callable],
         "device": [DEVICE],
     }
 

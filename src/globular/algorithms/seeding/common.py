@@ -58,7 +58,7 @@ def evenly_spread_masses(total: float, n: int, rng: np.random.Generator) -> F64:
 
     Masses at equal distances would miss whole groups of rows that come in turn.
     """
-    return (np.arange(n, dtype=np.float64) + rng.random(n)) * (total / n)
+    return (np.arange(n, dtype=np.float64) + rng.random(n)) * (total / max(n, 1))
 
 
 class DrawnRows(NamedTuple):
@@ -82,9 +82,9 @@ def sample_by_weight_and_error(shard: Shard, n: int, potential: float, rng: np.r
     by_error = shard.locate(evenly_spread_masses(potential, n // 2, rng), "errors") if potential > 0 else by_weight[:0]
     indices, counts = np.unique(np.concatenate([by_weight, by_error]), return_counts=True)
     # chance of one draw to hit a row, divided by the row's weight
-    chance = np.full(len(indices), 0.5 / total)
+    chance = np.full(len(indices), (n - n // 2) / n / total)
     if potential > 0:
-        chance += 0.5 * take_squared_distances(shard, indices) / potential
+        chance += n // 2 / n * take_squared_distances(shard, indices) / potential
     return DrawnRows(indices, counts / (n * chance), counts)
 
 

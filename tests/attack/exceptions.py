@@ -111,7 +111,7 @@ _REASONS = {
         algorithms.kmeans.balance: REMEMBERED ROUNDS INCREMENT GROWTH LEAST_GAIN
         algorithms.kmeans.cells: STEPS
         algorithms.kmeans.coreset: ROWS_PER_COLUMN GROWTH
-        algorithms.kmeans.few_rows: CANDIDATES LEAST_RATIO FEWER_FAILURES STEPS_PER_FAILURE SOME_STEPS
+        algorithms.kmeans.few_rows: CANDIDATES FEWER_FAILURES STEPS_PER_FAILURE SOME_STEPS
         algorithms.kmeans.momentum: DECAY REACH LEAD
         algorithms.kmeans.nested: RHO_TOGETHER ROWS_PER_REASSIGNMENT
         algorithms.kmeans.nested_choices: N_PROBES SWAPS_GAIN CELLS_GAIN

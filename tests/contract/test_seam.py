@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -17,12 +18,13 @@ from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
 from globular.data.sources import ArraySource
 from globular.errors import UnsupportedPassError
+from globular.model.columns import ColumnMeans
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.nested import NestedStatistics
-from globular.seam.among import Bounded, Down, Remembered
+from globular.seam.among import Bounded, Down, HardAmong, Need, Remembered, SoftAmong
 from globular.seam.mixture_passes import Expect
-from globular.seam.passes import AddSeeds, Assign, Moments, Project, Relabel, SumByLabel
+from globular.seam.passes import AddSeeds, Assign, Change, Moments, Project, Relabel, SumByLabel
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import ExpectCells, Gains, OpenGaining, OpenRows, Plant, TakeCells
 from makers import blobs
@@ -57,6 +59,15 @@ def test_who_remembers_and_who_projects() -> None:
     split = SplitShard([CpuShard(rows[:30]), CpuShard(rows[30:])])
     assert whole.why_not(Remembered) == "" and "remember" in stream.why_not(Remembered)
     assert whole.why_not(Project) == stream.why_not(Project) == "" and "parts" in split.why_not(Project)
+
+
+def test_what_a_pass_needs_is_of_a_closed_set() -> None:
+    with pytest.raises(TypeError, match=r"Typo.needs: 'dense row' is no Need"):
+        type("Typo", (Change,), {"needs": frozenset({"dense row"})})
+    sources: list[Any] = [*get_args(HardAmong), *get_args(SoftAmong), ColumnMeans]
+    shards = [CpuShard(blobs(9)), CpuShard(sparse.csr_array(blobs(9))), SplitShard([CpuShard(blobs(9))])]
+    for names in [*(source.needs for source in sources), *(shard.lacks for shard in shards)]:
+        assert set(names) <= set(get_args(Need))
 
 
 def test_a_split_numbers_the_rows_of_its_parts() -> None:

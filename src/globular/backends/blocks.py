@@ -13,6 +13,7 @@ import numpy as np
 from globular.backends.cpu.shard import DENSE, HERE, CpuShard, local_shard
 from globular.backends.host import PART_BYTES, HostShard
 from globular.model.statistics import F64, Floats
+from globular.seam.among import Need
 from globular.seam.passes import Index
 from globular.threads import even_ranges
 
@@ -21,7 +22,7 @@ class BlockShard(HostShard):
     """Dense rows that are somewhere else."""
 
     @property
-    def lacks(self) -> Mapping[str, str]:
+    def lacks(self) -> Mapping[Need, str]:
         return {"sparse rows": DENSE, "rows on a card": HERE}
 
     @property

@@ -13,7 +13,7 @@ The length is summed anew when the rounding errors of many gains might be felt.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,7 @@ class Ballots(NamedTuple):
 class ColumnMeans:
     """k centres: `factors` times the columns of `places`."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"sparse rows"})
+    needs: ClassVar[frozenset[Literal["sparse rows"]]] = frozenset({"sparse rows"})
     places: F64
     """(D, ≥ k), padded with zeros to whole lines."""
     factors: F64

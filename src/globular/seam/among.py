@@ -16,13 +16,18 @@ from globular.model.search import Search
 from globular.model.statistics import F64
 
 Route = Literal["top", "down", "stay"]
+Need = Literal[
+    "dense rows", "sparse rows", "rows that stay", "rows in one place", "rows on a card", "rows on a CPU",
+]  # fmt: skip
+"""What a pass, or a source of candidates, may need the rows to be; rows that stay are not read anew for every pass."""
+Needs: TypeAlias = Set[Need]
 
 
 @dataclass(frozen=True, slots=True)
 class All:
     """Every centre."""
 
-    needs: ClassVar[Set[str]] = frozenset()
+    needs: ClassVar[Needs] = frozenset()
 
 
 ALL = All()
@@ -32,7 +37,7 @@ ALL = All()
 class Bounded:
     """Every centre that yinyang bounds do not rule out: the same result as `ALL`."""
 
-    needs: ClassVar[Set[str]] = frozenset()
+    needs: ClassVar[Needs] = frozenset()
     groups: CenterGroups
     shifts: F64 | None
     """How far the centres have moved since the last pass; None starts the bounds afresh."""
@@ -45,7 +50,7 @@ class Neighbors:
     About C′·G distances a row, whatever the number of centres; the result has the pairs of Eq. 8 if `search` asks.
     """
 
-    needs: ClassVar[Set[str]] = frozenset()
+    needs: ClassVar[Needs] = frozenset()
     graph: Graph
     search: Search
 
@@ -58,7 +63,7 @@ class Probe:
     it looks at those alone. Rows whose K(n) does not begin with their label start from the label.
     """
 
-    needs: ClassVar[Set[str]] = frozenset()
+    needs: ClassVar[Needs] = frozenset()
     cells: CenterCells | None
     n_probes: int
     n_candidates: int = 1
@@ -72,7 +77,7 @@ class Down:
     tree has grown by one level since the last pass); "stay", the cell of the last pass.
     """
 
-    needs: ClassVar[Set[str]] = frozenset()
+    needs: ClassVar[Needs] = frozenset()
     tree: CellTree
     route: Route = "top"
 
@@ -84,7 +89,7 @@ class Remembered:
     The log-likelihood is then a bound of it from below.
     """
 
-    needs: ClassVar[Set[str]] = frozenset({"dense rows", "rows that stay"})
+    needs: ClassVar[Needs] = frozenset({"dense rows", "rows that stay"})
     renew: bool
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from globular.model.columns import ColumnMeans
 from globular.model.nested import Batch, NestedSearch, NestedStatistics
 from globular.model.statistics import F64, ColumnMoments, FarRows, HardStatistics, PotentialStatistics, SpareCenters
 from globular.model.subspace import Subspace
-from globular.seam.among import ALL, Bounded, Down, HardAmong, Neighbors, Probe
+from globular.seam.among import ALL, Bounded, Down, HardAmong, Need, Needs, Neighbors, Probe
 
 Result = TypeVar("Result")
 Index: TypeAlias = NDArray[np.intp]
@@ -50,9 +50,13 @@ NO_EFFECT = Effect()
 class Pass(Generic[Result]):
     """What is to be done to all rows of a shard."""
 
-    needs: ClassVar[Names] = NOTHING
-    """What the rows must be like: "dense rows", "rows that stay" (not read anew), "rows in one place", "rows on a
-    card", "rows on a CPU"."""
+    needs: ClassVar[Needs] = frozenset()
+    """What the rows must be like."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if unknown := sorted(cls.needs - set(get_args(Need))):
+            raise TypeError(f"{cls.__name__}.needs: {unknown[0]!r} is no Need; every shard would claim to have it")
 
     @property
     def effect(self) -> Effect:
@@ -317,7 +321,7 @@ class Relabel(Change):
 
 # --- C-sized shards that are here ------------------------------------------------------------------------------------
 
-HERE: Names = frozenset({"rows in one place", "rows that stay"})
+HERE: Needs = frozenset({"rows in one place", "rows that stay"})
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ from globular.errors import UnsupportedPassError
 from globular.model.gaussian import about_the_mean
 from globular.model.statistics import F64, Floats
 from globular.model.tied import Spread
+from globular.seam.among import Need
 from globular.seam.answers import Answer
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import Index, Labels, Moments, Pass, Result, RowValue
@@ -42,8 +43,8 @@ class Shard(ABC):
 
     @property
     @abstractmethod
-    def lacks(self) -> Mapping[str, str]:
-        """From what passes may need (`Pass.needs`) and the rows here are not, to the reason."""
+    def lacks(self) -> Mapping[Need, str]:
+        """From what passes may need and the rows here are not, to the reason."""
 
     def run(self, work: Pass[Result]) -> Result:
         """Carry out a pass: change the per-row state as it declares, and return its result."""

@@ -137,7 +137,7 @@ def label_by_cells(shard: Shard, centers: F64, cells: CenterCells) -> HardStatis
 def search_widely(shard: Shard, centers: F64, n_probes: int, rng: np.random.Generator) -> HardStatistics:
     """A first E-step for rows without labels: twice as many probes, for what it misses costs whole iterations later.
 
-    Squared distances to the own centre are left behind as by a `probing_pass`.
+    Squared distances to the own centre are left behind as by a pass among `Probe`.
     """
     if len(centers) <= EXACT_UP_TO:
         found = shard.run(AddSeeds(centers))

@@ -17,7 +17,7 @@ from collections.abc import Generator
 import numpy as np
 
 from globular.algorithms.kmeans.probing import ProbingOptions
-from globular.algorithms.kmeans.trials import ROUGH_GAIN, STEPS_PER_TRIAL, WORTH_KEEPING, TrialOptions
+from globular.algorithms.kmeans.trials import LEAST_RATIO, ROUGH_GAIN, STEPS_PER_TRIAL, WORTH_KEEPING, TrialOptions
 from globular.algorithms.steps import Step
 from globular.model.few_rows import FewRows, StepLimits, TrialLimits
 from globular.model.history import PART
@@ -25,8 +25,6 @@ from globular.model.statistics import F64
 
 CANDIDATES = 4
 """Rows of which the best is tried."""
-LEAST_RATIO = 0.4
-"""A swap is tried if its gain is at least this share of its loss."""
 FEWER_FAILURES = 4
 """A failure is one of some candidates at once, so there are fewer of them for few clusters."""
 STEPS_PER_FAILURE = 0.5

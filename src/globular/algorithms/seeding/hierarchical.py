@@ -11,11 +11,11 @@ centres, a first label for every row (the closest centre of its own cell) and a 
    the centre of their cell (see `shares`) where some of them are hubs and it leaves some rows a lower error.
 3. A few Lloyd steps in which a row may only choose among the children of its own cell.
 
-*What travels.* Rows never leave their shard but for the sample. Steps 1 and 3 are `routed_pass`: each row goes down the
-tree and votes for a centre, and the sums add up over any split of the rows. Step 2 works on rows taken to the
-algorithm's side, some per child and a bounded number of cells at a time. The upper levels take their Lloyd steps on
-their sample alone. So all the rows are read once per upper level, once per Lloyd step of the last level and once for
-the labels, wherever they live.
+*What travels.* Rows never leave their shard but for the sample. Steps 1 and 3 are `Assign` among `Down`: each
+row goes down the tree and votes for a centre, and the sums add up over any split of the rows. Step 2 works on rows
+taken to the algorithm's side, some per child and a bounded number of cells at a time. The upper levels take their Lloyd
+steps on their sample alone. So all the rows are read once per upper level, once per Lloyd step of the last level and
+once for the labels, wherever they live.
 
 *The sample.* If there are few rows per child all of them are used. Otherwise half of the sample is drawn by weight and
 half in proportion to the error w·d² that the level above has left, and a row carries the inverse of its chance of being

@@ -14,6 +14,7 @@ from globular.backends.host import NONE, HostShard
 from globular.errors import UnsupportedPassError
 from globular.kernels.nearest import row_lengths
 from globular.model.statistics import F64, Floats
+from globular.seam.among import Need
 from globular.seam.passes import Index, Pass, Result
 from globular.seam.state import PointState
 from globular.threads import cached_property, even_ranges, map_all, run_all
@@ -96,7 +97,7 @@ class CpuShard(HostShard):
         return mean.astype(self.rows.dtype).astype(np.float64)
 
     @property
-    def lacks(self) -> Mapping[str, str]:
+    def lacks(self) -> Mapping[Need, str]:
         return {
             "rows on a card": HERE,
             **({"dense rows": SPARSE} if isinstance(self.rows, CSRRows) else {"sparse rows": DENSE}),

@@ -20,6 +20,7 @@ from globular.backends.dask.crew import Crew
 from globular.backends.dask.partitions import Partition
 from globular.backends.many.split import SideBySide
 from globular.model.statistics import F64
+from globular.seam.among import Need
 from globular.seam.passes import AllLabels, Labels, Pass, Result
 from globular.threads import resolve_threads
 
@@ -58,7 +59,7 @@ class DaskShard(SideBySide):
         self.dtype: np.dtype[Any] = np.result_type(np.uint8, *{info.dtype for info in self.crew.rows})
 
     @property
-    def _lacks_of_parts(self) -> list[Mapping[str, str]]:
+    def _lacks_of_parts(self) -> list[Mapping[Need, str]]:
         return [info.lacks for info in self.crew.infos]
 
     @property

@@ -24,6 +24,7 @@ from globular.data.blocks import Matrix, check_finite
 from globular.data.some_rows import RowRange, choose_rows
 from globular.errors import DataError
 from globular.model.statistics import F64
+from globular.seam.among import Need
 from globular.seam.shard import Shard
 from globular.seam.tree_sum import TreeSum
 
@@ -53,7 +54,7 @@ class PartInfo:
     """What the client needs to know about a part."""
 
     total_weight: float
-    lacks: dict[str, str]
+    lacks: dict[Need, str]
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from globular.backends.cpu.shard import CpuShard, local_shard
 from globular.backends.host import HostShard
 from globular.model.statistics import F64, Floats
+from globular.seam.among import Need
 from globular.seam.passes import Index, Labels, Locate, Pass, Result, RowValue, Take, Total
 from globular.seam.shard import Shard
 from globular.seam.tree_sum import tree_total
@@ -43,7 +44,7 @@ class SideBySide(Shard):
 
     @property
     @abstractmethod
-    def _lacks_of_parts(self) -> list[Mapping[str, str]]:
+    def _lacks_of_parts(self) -> list[Mapping[Need, str]]:
         """See `Shard.lacks`, part by part."""
 
     @property
@@ -60,7 +61,7 @@ class SideBySide(Shard):
         return float(sum(self.weights_of_parts.tolist()))
 
     @property
-    def lacks(self) -> Mapping[str, str]:
+    def lacks(self) -> Mapping[Need, str]:
         found = {need: reason for lacks in self._lacks_of_parts for need, reason in lacks.items()}
         return {**found, "rows in one place": IN_PARTS, "sparse rows": IN_PARTS}
 
@@ -120,7 +121,7 @@ class SplitShard(SideBySide):
             shard.first_row = self._first(number)
 
     @property
-    def _lacks_of_parts(self) -> list[Mapping[str, str]]:
+    def _lacks_of_parts(self) -> list[Mapping[Need, str]]:
         return [shard.lacks for shard in self.shards]
 
     @property

@@ -21,6 +21,7 @@ from globular.data.blocks import Block, Matrix, Source, working_dtype
 from globular.data.some_rows import check_rows
 from globular.model.nested import NestedStatistics
 from globular.model.statistics import F64
+from globular.seam.among import Need
 from globular.seam.passes import AssignBatch, Index
 from globular.seam.state import PointState
 from globular.threads import cached_property, read_ahead
@@ -73,7 +74,7 @@ class StreamShard(BlockShard):
         return CpuShard(rows, weights, unit_rows=self.unit_rows, n_threads=self.n_threads, state=state)
 
     @cached_property
-    def lacks(self) -> Mapping[str, str]:
+    def lacks(self) -> Mapping[Need, str]:
         first = self.subset(np.zeros(1, dtype=np.intp))
         return {**first.lacks, "rows that stay": READ_ANEW, "sparse rows": READ_ANEW}
 

@@ -17,6 +17,7 @@ from globular.backends.torch.device import has_kernels
 from globular.backends.torch.plain import blocks
 from globular.backends.torch.shard import TorchShard
 from globular.backends.torch.truncated import Costs, members_of, statistics, weighted_total
+from globular.kernels.group_tables import HORIZON
 from globular.model.search import Search
 from globular.model.statistics import NO_PAIRS, HardStatistics, PairStatistics, SoftStatistics
 from globular.seam.among import Neighbors
@@ -27,8 +28,6 @@ Parameters: TypeAlias = tuple[Any, Any, Any]
 """Means, precisions and biases; see `truncated.Costs`."""
 ATTEMPTS = 4
 """Draws for one random candidate before it is given up, because all of them were in the search space already."""
-HORIZON = 2.25
-"""Squared: with C′ = 1 a random candidate half as far again as the farthest neighbour is not listed."""
 _MIXERS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _GOLDEN = 0x9E3779B97F4A7C15
 

@@ -16,6 +16,7 @@ from globular.backends.torch.plain import blocks, seen
 from globular.backends.torch.recording import Recordings
 from globular.errors import UnsupportedPassError
 from globular.model.statistics import F64, Floats
+from globular.seam.among import Need
 from globular.seam.passes import Index, Pass, Result
 from globular.threads import cached_property
 
@@ -72,7 +73,7 @@ class TorchShard(CardShard):
         raise UnsupportedPassError(f"{type(work).__name__} is not available here: {NOT_WRITTEN}")
 
     @property
-    def lacks(self) -> Mapping[str, str]:
+    def lacks(self) -> Mapping[Need, str]:
         return {"sparse rows": DENSE, "rows on a CPU": NOT_WRITTEN}
 
     @cached_property

@@ -20,6 +20,7 @@ from globular.backends.torch.shard import NOT_WRITTEN, TorchShard, beside, exact
 from globular.data.blocks import Block, Source, working_dtype
 from globular.data.some_rows import check_rows
 from globular.model.statistics import F64, Floats
+from globular.seam.among import Need
 from globular.seam.passes import Index
 from globular.threads import default_threads, even_ranges, read_ahead, run_all
 
@@ -70,7 +71,7 @@ class StreamedShard(CardShard):
             return _Sent(numbers, held.to(self.device, non_blocking=True), held, self._stream.record_event())
 
     @property
-    def lacks(self) -> Mapping[str, str]:
+    def lacks(self) -> Mapping[Need, str]:
         return {"sparse rows": DENSE, "rows that stay": READ_ANEW, "rows on a CPU": NOT_WRITTEN}
 
     def _taken(self, indices: Index) -> TorchShard:

@@ -72,7 +72,7 @@ _REASONS = {
         model.gaussian: _WEIGHT_FLOOR
         model.coordinates: _LARGEST_SINGLE
         model.low_rank: ABSENT
-        model.noise: _VARIANCES_OF_WIDTH
+        model.noise: _VARIANCES_OF_WIDTH _NARROW
         model.sticks: _TAIL_TERMS _GAMMA_TURNS _GAMMA_TOLERANCE
         model.subspace: INDEPENDENT
         model.cholesky: _MOST_LIFTS

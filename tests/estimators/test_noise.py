@@ -213,3 +213,43 @@ def test_rows_close_together_are_told_from_rows_anywhere() -> None:
     assert dense[labels >= 0].mean() > 0.97 and dense[labels < 0].mean() < 0.3
     few = CpuShard(X[:8])
     assert len(dense_rows(few, replace(noise, weight=0.5))) == 8
+
+
+@TYPES
+@pytest.mark.parametrize(("spread", "value"), [(0.0, 0.0), (0.0, 1e6), (1e-9, 0.0), (1e-3, 5.0), (0.1, 5.0)])
+def test_columns_in_which_all_rows_agree_say_nothing_about_noise(
+    covariance_type: str, spread: float, value: float
+) -> None:
+    X, _, _ = with_outliers(4, 2)
+    model = GaussianMixture(4, noise=True, covariance_type=covariance_type, random_state=0)
+    without = model.fit(X).labels_
+    random = np.random.default_rng(1)
+    for n in (1, 3, 6):
+        Y = np.hstack([X, value + spread * random.normal(size=(len(X), n))])
+        model.fit(Y)
+        assert adjusted_rand_score(without, model.labels_) > 0.97
+        assert model.noise_weight_ == pytest.approx(0.1, abs=0.02)
+        check_agreement(model, Y)
+    counted = random.uniform(size=len(X)) < 0.7
+    Y[~counted, 2:] += 7.0  # but rows of weight 0 do not agree
+    model.fit(Y.astype(np.float32), sample_weight=counted)
+    assert adjusted_rand_score(without[counted], model.labels_[counted]) > 0.96
+
+
+def check_agreement(model: GaussianMixture, X: F64) -> None:
+    probable = model.predict_proba(X).argmax(axis=1)
+    np.testing.assert_array_equal(model.labels_, np.where(probable == model.n_components, -1, probable))
+    np.testing.assert_array_equal(model.predict(X), model.labels_)
+    assert model.weights_.sum() + model.noise_weight_ == pytest.approx(1.0, abs=1e-12)
+
+
+@TYPES
+def test_answers_agree_where_all_rows_are_noise(covariance_type: str) -> None:
+    X = np.random.default_rng(0).uniform(size=(200, 3))
+    model = GaussianMixture(2, noise=True, covariance_type=covariance_type, means_init=X[:2] + 1e3)
+    precisions = isotropic_mixture(X[:2], 1e-3, covariance_type).precisions
+    model.set_params(weights_init=[0.5, 0.5], precisions_init=precisions).fit(X)
+    assert model.noise_weight_ > 1.0 - 1e-12 and (model.labels_ == -1).all()
+    check_agreement(model, X)
+    model.weights_, model.noise_weight_ = np.zeros(2), 1.0
+    check_agreement(model, X)

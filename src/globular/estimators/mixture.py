@@ -105,7 +105,8 @@ class GaussianMixture(IncompleteMixture, NoisyMixture, StepwiseMixture):
     noise_weight_ : float
         The share of all rows that is noise; with ``noise=True``.
     noise_bounds_ : array of shape (2, n_features)
-        The box of the noise: the smallest and largest values of every column; with ``noise=True``.
+        The box of the noise: the smallest and largest values of every column, or wider in a column that is narrower
+        than a component; with ``noise=True``.
     labels_ : int32 array of shape (n_samples,)
         The most likely component of every row that the fit has seen, −1 for noise. (The variational algorithm looks for
         it among the components of a few cells, from 500 components on.)

@@ -76,7 +76,8 @@ class GaussianParameters:
     @cached_property
     def offset(self) -> F64:
         """Mean of the components, (D,): what passes subtract from rows so that large offsets do not cancel."""
-        return self.weights @ self.means if self.noise is None else self.weights @ self.means / self.weights.sum()
+        mean = self.weights @ self.means
+        return mean if self.noise is None else mean / (self.weights.sum() or 1.0)
 
     @property
     def background(self) -> float:
@@ -167,8 +168,9 @@ def m_step(
     weights = mixing_weights(counts, statistics.total_weight) if learned_weights else equal
     noise = mixture.noise
     if noise is not None:
-        least = _WEIGHT_FLOOR * min(1.0, statistics.total_weight)
-        noise = noise.of_weight(float(max(statistics.total_weight - counts.sum(), least) / statistics.total_weight))
+        total = statistics.total_weight
+        left = max(total - float(counts.sum()), _WEIGHT_FLOOR * min(1.0, total)) / total
+        noise = noise.of_weight(min(left, 1.0 - _WEIGHT_FLOOR))
         weights = weights * (1.0 - noise.weight)
     return GaussianParameters(weights, mixture.means + shifts, covariances, mixture.covariance_type, noise=noise)
 

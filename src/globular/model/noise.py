@@ -16,6 +16,11 @@ from globular.model.statistics import F64
 
 _VARIANCES_OF_WIDTH = 12.0
 """The squared width of an interval by the variance of a number anywhere in it."""
+_NARROW = 2.0
+"""Standard deviations of a component; a box narrower than this in a column cannot hold the component's rows.
+
+No column of rows is narrower than twice their standard deviation, so only a variance shared by columns comes here.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,15 +36,36 @@ class Noise:
 
     @classmethod
     def around(cls, extremes: F64, limits: CovarianceLimits, weight: float) -> Noise:
-        """In the box between the extremes of every column, (2, D), which is at least as wide as a component is."""
+        """In the box between the extremes of every column, (2, D), at least as wide as the narrowest component."""
         narrowest = np.sqrt(_VARIANCES_OF_WIDTH * (limits.smallest + limits.reg_covar))
-        middle, half = extremes.mean(axis=0), np.maximum(extremes[1] - extremes[0], narrowest) / 2
-        return cls(weight, middle - half, middle + half)
+        return cls(weight, *extremes)._of_widths(np.maximum(extremes[1] - extremes[0], narrowest))
+
+    def beside(self, variances: F64) -> Noise:
+        """The box for components of these variances, (D,) or (1,), made wider in columns narrower than they are.
+
+        Where columns share one variance, a component is wide also in a column in which all rows agree. A box that is
+        narrow there would be denser than any component, and all rows noise. As wide as the others on average
+        (geometric), such a column leaves the choice between noise and component to the others: with one variance for D
+        columns, squared distances by the variance and the logarithm of the volume both grow in proportion to D.
+        """
+        narrow = self.widths < _NARROW * np.sqrt(variances)
+        if narrow.all() or not narrow.any():
+            return self
+        return self._of_widths(np.where(narrow, np.exp(np.log(self.widths[~narrow]).mean()), self.widths))
+
+    def _of_widths(self, widths: F64) -> Noise:
+        middle = (self.low + self.high) / 2
+        return replace(self, low=middle - widths / 2, high=middle + widths / 2)
+
+    @property
+    def widths(self) -> F64:
+        """Of the box, (D,)."""
+        return self.high - self.low
 
     @property
     def log_density(self) -> float:
         """−log of the volume of the box."""
-        return -float(np.log(self.high - self.low).sum())
+        return -float(np.log(self.widths).sum())
 
     @property
     def log_joint(self) -> float:

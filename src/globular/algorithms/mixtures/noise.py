@@ -51,19 +51,28 @@ def start_with_noise(
 
 
 def dense_rows(part: Shard, noise: Noise) -> Index:
-    """Rows about which others are closer than all rows, spread evenly over the box, would be."""
+    """Rows about which others are closer than all rows, spread evenly over the box, would be.
+
+    The space about a row is a ball within the box. In columns narrower than the ball the box is the limit: its volume
+    is at most that of a ball in the m widest columns by the widths of the others, whatever m is.
+    """
     n, D = part.n_rows, part.n_columns
     if n <= N_NEIGHBORS:
         return np.arange(n)
     rows = part.take(np.arange(n))
     squares = answer(part, Nearest(rows, N_NEIGHBORS + 1), "nearest")["square"][:, -1]  # the closest is the row itself
-    log_ball = 0.5 * D * log(pi) - lgamma(0.5 * D + 1.0)
+    log_widths = np.sort(np.log(noise.widths))
+    log_volumes = np.full(n, -noise.log_density)
     with np.errstate(divide="ignore"):
-        log_densities = log(N_NEIGHBORS) - log_ball - 0.5 * D * np.log(squares)
-    return np.flatnonzero(log_densities > log(n) + noise.log_density)
+        log_squares = np.log(squares)
+    for m in range(1, D + 1):
+        log_ball = 0.5 * m * (log(pi) + log_squares) - lgamma(0.5 * m + 1.0)
+        np.minimum(log_volumes, log_ball + log_widths[: D - m].sum(), out=log_volumes)
+    return np.flatnonzero(log(N_NEIGHBORS) - log_volumes > log(n) + noise.log_density)
 
 
 def with_noise(mixture: GaussianParameters, noise: Noise) -> GaussianParameters:
     """The mixture with a component for noise, which takes its share from all others."""
-    weights = mixture.weights / mixture.weights.sum() * (1.0 - noise.weight)
-    return replace(mixture, weights=weights, noise=noise)
+    shares = mixture.weights / mixture.weights.sum()
+    noise = noise.beside(shares @ mixture.variances())
+    return replace(mixture, weights=shares * (1.0 - noise.weight), noise=noise)

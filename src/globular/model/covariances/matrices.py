@@ -71,6 +71,8 @@ class Tied(_Matrices):
 
     @single_threaded_blas
     def estimate(self, moments: CentralMoments, previous: F64, limits: CovarianceLimits) -> F64:
+        if not moments.filled.any():  # noise has all rows
+            return previous
         moved = OUTER.outer_sum(moments.counts, moments.shifts)
         return _limited((moments.scatter.sum(axis=0) - moved) / moments.counts.sum(), limits)[0]
 

@@ -34,6 +34,8 @@ class TiedSpherical(CovarianceFamily):
     euclidean = True
 
     def estimate(self, moments: CentralMoments, previous: F64, limits: CovarianceLimits) -> F64:
+        if not moments.filled.any():  # noise has all rows
+            return previous
         moved = NORM.outer_sum(moments.counts, moments.shifts)
         mean = (moments.scatter.sum() - moved.sum()) / (moments.counts.sum() * moments.shifts.shape[1])
         return np.asarray(_limited(mean, np.mean(limits.reg_covar), limits.smallest.mean()))

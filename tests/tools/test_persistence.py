@@ -710,7 +710,6 @@ def one(value: float) -> Any:
         ("full", "covariances_", lambda a: -a),
         ("full", "covariances_", one(np.nan)),
         ("full", "covariances_", lambda a: a + np.triu(np.ones((3, 3)), 1)),
-        ("full", "precisions_", lambda a: a[0]),
         ("tied", "covariances_", lambda a: 0 * a),
         ("diag", "covariances_", one(-1e-9)),
         ("diag", "covariances_", one(0)),

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
 from sklearn.utils._param_validation import make_constraint
 
 from globular.estimators.parameters import SharedParameters
@@ -21,6 +22,18 @@ class Estimator(SharedParameters, BaseEstimator):
 
     _on_cards: ClassVar[str] = "KMeans"
     """The estimator that runs on GPUs, to be named by those which do not."""
+
+    _instead_of_setting: ClassVar[str] = "call fit"
+    """The remedy for users who set attributes of a model that was never fitted."""
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Whether there was a fit; attributes alone, set by hand, are an error that names the remedy."""
+        if "n_features_in_" in vars(self):
+            return True
+        if by_hand := [name for name in vars(self) if name.endswith("_")]:
+            name = type(self).__name__
+            raise NotFittedError(f"{by_hand[0]} was set on a {name} that is not fitted; {self._instead_of_setting}")
+        return False
 
     @property
     def _plan(self) -> tuple[str, int, str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.utils.validation import check_array, check_is_fitted
@@ -32,6 +33,25 @@ NUMBERS_PER_BLOCK = 1 << 20
 
 class ConditionalMixture(MixtureEstimator):
     """Base of the mixtures of Gaussians, which are closed under taking columns and under knowing some of them."""
+
+    _derived: ClassVar[Mapping[str, str]] = dict.fromkeys(("precisions_", "precisions_cholesky_"), "covariances_")
+    _instead_of_setting = "call fit or GaussianMixture.from_parameters(weights, means, covariances, covariance_type)"
+
+    @property
+    def precisions_(self) -> F64:
+        """Inverses of the covariances, in their shape."""
+        return self._follows(self._seen().precisions)
+
+    @property
+    def precisions_cholesky_(self) -> F64:
+        """Factors U of the precisions, U Uᵀ, upper triangular where they are matrices."""
+        return self._follows(self._seen().factors)
+
+    def _follows(self, values: F64) -> F64:
+        """Numbers that follow from `covariances_`, in their type and not to be written to."""
+        found = values.astype(self.covariances_.dtype)
+        found.flags.writeable = False
+        return found
 
     @lazily
     def predict(self, X: Any, *, min_log_density: float | None = None, missing: bool = False) -> I64:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -80,6 +80,9 @@ class InfiniteEstimator(MixtureEstimator):
     posterior_: dict[str, F64]
     prior_: dict[str, Any]
 
+    _derived: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("weights_", "means_", "covariances_", "precisions_", "precisions_cholesky_"), "posterior_"
+    )
     _polishes = False
     """Whether a nested fit ends with steps of EM by predictive densities."""
     warm_start = False
@@ -186,7 +189,7 @@ class InfiniteEstimator(MixtureEstimator):
         self._publish_posterior(step.model)
         sticks = step.model.sticks
         self._publish_sticks(sticks)
-        self.weights_ = sticks.weights
+        self._derive(weights_=sticks.weights)
         self.remaining_weight_ = sticks.remainder
         self.n_components_ = int((sticks.held >= 1.0).sum()) if sticks.closed else step.model.T
         self.clusters_ = np.arange(step.model.T)  # until the fit has ended

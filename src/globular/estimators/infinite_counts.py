@@ -134,7 +134,7 @@ n_distances_
     def _publish_posterior(self, mixture: Mixture) -> None:
         posterior = mixture.posterior
         assert isinstance(posterior, CountsPosterior)
-        self.means_ = posterior.means
+        self._derive(means_=posterior.means)
         self.posterior_ = {"counts": posterior.a}
         self.prior_ = {"counts": posterior.prior.a, "variance": posterior.prior.variance}
 

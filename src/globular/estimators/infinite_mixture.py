@@ -149,6 +149,7 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
         "covariance_type": [one_of(*KINDS)],
         "prior": [None, dict],
     }
+    _derived = InfiniteEstimator._derived
     _polishes = True
 
     def __init__(
@@ -208,11 +209,7 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
     def _publish_posterior(self, mixture: Mixture) -> None:
         posterior = mixture.posterior
         assert isinstance(posterior, GaussianPosterior)
-        self.means_ = posterior.m
-        self.covariances_ = posterior.covariances
-        seen = posterior.expected_mixture(mixture.sticks.log_weights)
-        self.precisions_cholesky_ = seen.factors
-        self.precisions_ = seen.precisions
+        self._derive(means_=posterior.m, covariances_=posterior.covariances)
         self.posterior_ = _named(posterior)
         self.prior_ = _named(posterior.prior)
 

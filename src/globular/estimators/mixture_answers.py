@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import DensityMixin
@@ -28,6 +29,8 @@ from globular.seam.shard import answer
 class MixtureAnswers(DensityMixin, Estimator):
     """Base of `MixtureEstimator`, which says how a fit goes."""
 
+    _derived: ClassVar[Mapping[str, str]] = {}
+    """Attributes that follow from another one, which answers are made from; setting them would change no answer."""
     _weights_are_counts = False
     """Whether a weight of two is two rows rather than twice as much as one."""
     n_components: int
@@ -42,6 +45,17 @@ class MixtureAnswers(DensityMixin, Estimator):
     means_: F64
     weights_: F64
     covariances_: F64
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._derived:
+            raise AttributeError(f"{name} follows from {self._derived[name]}; set that, {self._instead_of_setting}")
+        super().__setattr__(name, value)
+
+    def _derive(self, **arrays: F64) -> None:
+        """Publish attributes that follow from another one, as arrays that cannot be written to."""
+        for name, array in arrays.items():
+            self.__dict__[name] = array.view()
+            self.__dict__[name].flags.writeable = False
 
     @property
     def _learns_weights(self) -> bool:
@@ -123,6 +137,10 @@ class MixtureAnswers(DensityMixin, Estimator):
             last = self._last_mixture = self._checked_mixture()
         return last
 
+    def _seen(self) -> GaussianParameters:
+        """The components, as the E-step has them."""
+        return self._mixture()
+
     @property
     def _noise(self) -> Noise | None:
         """The component for rows that belong to no other, where the estimator has one."""
@@ -154,13 +172,11 @@ class MixtureAnswers(DensityMixin, Estimator):
             check_indices(self.labels_, "labels_", (None,), self.n_components, least=least)
 
     def _check_covariances(self, mixture: GaussianParameters) -> None:
-        """Refuse covariances that are not positive (definite), and what does not follow from them."""
+        """Refuse covariances that are not positive (definite)."""
         with np.errstate(all="ignore"):
             positive = mixture.family.is_positive(mixture.covariances) and np.isfinite(mixture.factors).all()
         if not positive:
             raise ValueError(f"covariances_ must be {mixture.family.requirement}; fit again")
-        for name in ("precisions_", "precisions_cholesky_"):
-            checked_floats(getattr(self, name), name, mixture.factors.shape)
 
     def _n_parameters(self) -> int:
         return self._mixture().n_parameters(learned_weights=self._learns_weights)

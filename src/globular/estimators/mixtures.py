@@ -238,8 +238,6 @@ class MixtureEstimator(MixtureAnswers):
         if dtype == np.float32 and not mixture.family.survives(mixture.covariances, dtype):
             dtype = np.dtype(np.float64)
         self.covariances_ = mixture.covariances.astype(dtype)
-        self.precisions_cholesky_ = mixture.factors.astype(dtype)
-        self.precisions_ = mixture.precisions.astype(dtype)
         self._last_mixture = mixture
 
     def _publish_course(self, data: Input, history: History, stopped: str) -> None:

@@ -113,7 +113,8 @@ def load(path: str | Path) -> Any:
         for name, value in document["attributes"].items():
             if not _is_fitted_name(name):
                 raise ValueError(f"{name!r} is not the name of a fitted attribute")
-            setattr(estimator, name, decode_value(value, arrays))
+            if not isinstance(getattr(estimator_class, name, None), property):  # older versions stored precisions_
+                vars(estimator)[name] = decode_value(value, arrays)  # setattr refuses what follows from others
         _check(estimator)
     if omitted:
         listed = ", ".join(f"{name}={what}" for name, what in omitted.items())

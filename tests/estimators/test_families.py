@@ -18,8 +18,11 @@ from sklearn.utils.estimator_checks import (
 import globular
 from globular import BernoulliMixture, PoissonMixture, VonMisesFisherMixture
 from globular.algorithms.mixtures import exponential
+from globular.backends.cpu import CpuShard
+from globular.backends.many.split import SplitShard
 from globular.estimators import inputs
 from globular.model.exponential import Bernoulli, Directions, Poisson
+from globular.seam.mixture_passes import Survey
 from reference import linear
 
 KINDS: dict[str, tuple[type, type]] = {
@@ -251,8 +254,8 @@ def test_edge_cases_have_an_answer(estimator: Any) -> None:
 @pytest.mark.parametrize(
     ("estimator", "value", "message"),
     [
-        (PoissonMixture, -1.0, "Negative values in data passed to PoissonMixture: X holds counts"),
-        (BernoulliMixture, 2.0, "1 values of X are neither 0 nor 1.*say what counts as one"),
+        (PoissonMixture, -1.0, "Negative values in data passed to PoissonMixture, first in row 7 .*: X holds counts"),
+        (BernoulliMixture, 2.0, "1 values of X are neither 0 nor 1.*, first in row 7 .*say what counts as one"),
         (BernoulliMixture, 0.5, "1 values of X are neither 0 nor 1"),
     ],
 )
@@ -269,8 +272,15 @@ def test_values_that_a_family_does_not_take_are_refused(estimator: Any, value: f
 def test_rows_without_a_direction_are_refused(form: Any) -> None:
     rows = np.random.default_rng(0).normal(size=(50, 4))
     rows[[3, 9]] = 0.0
-    with pytest.raises(ValueError, match="2 of the rows of X are zero and have no direction; leave them out"):
+    with pytest.raises(ValueError, match=r"2 of the rows of X are zero .*, first in row 3 .*; leave them out"):
         VonMisesFisherMixture(2).fit(form(rows))
+    weights = np.ones(50)
+    weights[:5] = 0.0
+    with pytest.raises(ValueError, match=r"1 of the rows of X are zero .*, first in row 9 "):
+        VonMisesFisherMixture(2).fit(form(rows), sample_weight=weights)
+    parts = SplitShard([CpuShard(form(rows[:6]), unit_rows=True), CpuShard(form(rows[6:]), unit_rows=True)])
+    assert parts.run(Survey(Directions)).first == 3
+    assert parts.run(Survey(Bernoulli)).first == CpuShard(form(rows)).run(Survey(Bernoulli)).first == 0
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

@@ -10,7 +10,14 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
-from globular import ChunkyGaussianMixture, GaussianMixture, InfiniteGaussianMixture, VariationalGaussianMixture
+from globular import (
+    ChunkyGaussianMixture,
+    GaussianMixture,
+    InfiniteGaussianMixture,
+    KMeans,
+    PoissonMixture,
+    VariationalGaussianMixture,
+)
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
@@ -198,3 +205,34 @@ def test_float32_rows_stay_float32() -> None:
     assert {answer.dtype for answer in answers} == {np.dtype(np.float32)}
     double = GaussianMixture(2, random_state=0).fit(rows.astype(np.float64), missing=True)
     np.testing.assert_allclose(model.means_, double.means_, atol=1e-3)
+
+
+def test_a_column_that_rows_of_weight_do_not_know_is_named() -> None:
+    rows = blobs(40, 2, 2)
+    rows[:5, 1] = np.nan
+    weights = np.r_[np.ones(5), np.zeros(35)]
+    named = pd.DataFrame(rows, columns=["height", "width"])
+    for X, column in ((rows, "1"), (named, "'width'")):
+        for k in (1, 3, 7):
+            with pytest.raises(
+                ValueError, match=f"of column {column} no value is known in the rows of positive weight"
+            ):
+                GaussianMixture(k).fit(X, sample_weight=weights, missing=True)
+    weights[5] = 1.0
+    assert np.isfinite(GaussianMixture(1).fit(rows, sample_weight=weights, missing=True).covariances_).all()
+
+
+@pytest.mark.parametrize("make", [np.asarray, pd.DataFrame, lambda rows: rows.astype(object), np.ndarray.tolist])
+def test_the_error_of_nan_names_missing_where_there_is_such_a_parameter(make: Any) -> None:
+    rows = blobs(40, 2, 3)
+    complete, rows[4, 1] = rows.copy(), np.nan
+    place = r"NaN, first in row 4 \(the first row is 0\), column '?1'?; fill in these values"
+    for model in (GaussianMixture(2), ChunkyGaussianMixture(2), PoissonMixture(2), KMeans(2)):
+        remedy = ".*call fit with missing=True" if isinstance(model, GaussianMixture) else " or drop their rows$"
+        with pytest.raises(ValueError, match=place + remedy):
+            model.fit(make(rows))
+        takes = hasattr(model.fit(np.abs(complete)), "covariances_")
+        remedy = ".*pass missing=True" if takes else " or drop their rows$"
+        for ask in (model.predict, model.score):
+            with pytest.raises(ValueError, match=place + remedy):
+                ask(make(rows))

@@ -96,7 +96,9 @@ class FamilyMixture(MixtureEstimator):
         """Refuse rows that the family does not take; returns Σ w log h(x)."""
         found = data.shard.run(Survey(self._family))
         if found.n_invalid:
-            raise ValueError(self._family.invalid.format(n=found.n_invalid, name=type(self).__name__))
+            first = found.first if data.left_out is None else data.left_out.counted[found.first]
+            place = f", first in row {first} (the first row is 0)"
+            raise ValueError(self._family.invalid.format(n=found.n_invalid, name=type(self).__name__, place=place))
         return found.log_base
 
     def _check_fit(self, data: Input) -> None:

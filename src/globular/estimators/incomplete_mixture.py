@@ -66,10 +66,13 @@ class IncompleteMixture(ConditionalMixture):
     def _open_incomplete(self, rows: NDArray[Any], sample_weight: Any) -> Input:
         """Rows that count with what is known of them, and filled ones, drawn from one Gaussian, to find a start on."""
         names = vars(self).get("feature_names_in_")
-        if np.isnan(rows).all(axis=0).any():
-            raise ValueError(f"X: of column {np.isnan(rows).all(axis=0).argmax()} no value is known; leave it out")
         weights = Weights.of(check_weights(sample_weight, len(rows)), self.n_components)
         counted = choose_rows(rows, weights.rows)
+        unknown = np.isnan(counted).all(axis=0)
+        if unknown.any():
+            those = "" if weights.rows is None else " in the rows of positive weight"
+            column = unknown.argmax() if names is None else repr(names[unknown.argmax()])
+            raise ValueError(f"X: of column {column} no value is known{those}; leave the column out")
         incomplete = IncompleteRows.of(counted, weights.values, resolve_threads(self.n_threads))
         one = incomplete.one_gaussian()
         drawn = IncompleteRows.of(rows).drawn(one, check_random_state(self.random_state)).astype(rows.dtype, copy=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,8 @@ def validated(
     except DataError:
         raise
     except (ValueError, TypeError) as error:
-        message = _told_shortly(str(error), X)
+        asked, how = (type(estimator).fit, "call fit with") if reset else (type(estimator).predict, "pass")
+        message = _told_shortly(str(error), X, how if "missing" in signature(asked).parameters else "")
         raise (type(error)(message) if source is None else DataError(f"{source.name}: {message}")) from None
 
 
@@ -110,11 +112,17 @@ def _checked_rows(estimator: Any, X: Any, source: Source | None, *, reset: bool,
     return matrix
 
 
-def _told_shortly(message: str, X: Any) -> str:
-    """An error of scikit-learn in one line: the place of NaN and infinity, the columns without numbers, no values."""
+def _told_shortly(message: str, X: Any, how: str) -> str:
+    """An error of scikit-learn in one line: the place of NaN and infinity, the columns without numbers, no values.
+
+    `how` names the way to pass missing=True, and is empty where there is none.
+    """
     if found := re.search(r"contains (?:NaN|infinity)", message):
-        looked_for = np.isinf if found[0].endswith("infinity") else np.isnan
-        return f"{message[: found.end()]}{_place_of(looked_for, X)}; fill in these values or drop their rows"
+        infinite = found[0].endswith("infinity")
+        remedy = "fill in these values or drop their rows"
+        if how and not infinite:
+            remedy = f"fill in these values, drop their rows, or {how} missing=True if NaN is an unknown value"
+        return f"{message[: found.end()]}{_place_of(np.isinf if infinite else np.isnan, X)}; {remedy}"
     if "an array element with a sequence" in message:
         return are_not_numbers(X) or UNEVEN
     values = r":\narray=.*?\n(?=Reshape)|(?<=Complex data not supported)\n.*"
@@ -122,12 +130,15 @@ def _told_shortly(message: str, X: Any) -> str:
 
 
 def _place_of(looked_for: Callable[[Any], Any], X: Any) -> str:
-    values = np.asarray(X) if not sparse.issparse(X) else np.empty(0)
-    if values.ndim != 2 or values.dtype.kind != "f":
-        return ""
     with np.errstate(over="ignore", invalid="ignore"):  # invalid: a NaN of the signalling kind
-        row, column = np.argwhere(looked_for(values.astype(np.float64)))[0]  # long doubles may be finite in X alone
-    return f", first in row {row} (the first row is 0), column {column}"
+        # long doubles may be finite in X alone
+        values: Any = check_array(X, accept_sparse="coo", dtype=np.float64, ensure_all_finite=False)
+    if sparse.issparse(X):
+        row, column = (places[looked_for(values.data).argmax()] for places in (values.row, values.col))
+    else:
+        row, column = np.argwhere(looked_for(values))[0]
+    names = getattr(X, "columns", None)
+    return f", first in row {row} (the first row is 0), column {column if names is None else repr(names[column])}"
 
 
 @contextmanager

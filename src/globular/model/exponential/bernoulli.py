@@ -22,7 +22,7 @@ class Bernoulli(ExponentialMixture):
     """Probabilities of a one, the means of the rows."""
 
     invalid: ClassVar[str] = (
-        "{n} values of X are neither 0 nor 1, which is all that {name} takes; say what counts as one, e.g. "
+        "{n} values of X are neither 0 nor 1, which is all that {name} takes{place}; say what counts as one, e.g. "
         "X = X > X.mean()"
     )
 

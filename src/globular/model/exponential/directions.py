@@ -33,7 +33,7 @@ class Directions(ExponentialMixture):
     """κ, (C,)."""
 
     unit_rows: ClassVar[bool] = True
-    invalid: ClassVar[str] = "{n} of the rows of X are zero and have no direction; leave them out"
+    invalid: ClassVar[str] = "{n} of the rows of X are zero and have no direction{place}; leave them out"
 
     @classmethod
     def of_means(cls, weights: F64, means: F64) -> Self:

@@ -11,6 +11,7 @@ A family is one file with a class that says what its parameters are, which rows 
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -51,13 +52,19 @@ class LinearStatistics(Additive):
 
 
 @dataclass(slots=True)
-class Surveyed(Additive):
+class Surveyed:
     """What a family has to know of all rows before a fit."""
 
     n_invalid: int
     """Entries, or rows, that it does not take."""
     log_base: float
     """Σ w log h(x)."""
+    first: int = sys.maxsize
+    """The number of the first row that it does not take; the largest number where it takes all."""
+
+    def __add__(self, other: Self) -> Self:
+        found = self.n_invalid + other.n_invalid, self.log_base + other.log_base, min(self.first, other.first)
+        return type(self)(*found)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ class Poisson(ExponentialMixture):
     """Rates, the means of the rows."""
 
     by_roots: ClassVar[bool] = True  # the roots of counts have all about the same variance
-    invalid: ClassVar[str] = "Negative values in data passed to {name}: X holds counts, which are at least 0"
+    invalid: ClassVar[str] = "Negative values in data passed to {name}{place}: X holds counts, which are at least 0"
 
     @classmethod
     def of_means(cls, weights: F64, means: F64) -> Self:

@@ -148,15 +148,19 @@ def _log_base(family: type[ExponentialMixture], rows: Any) -> F64:
 def survey(shard: CpuShard, work: Survey) -> Surveyed:
     """Block by block."""
     if work.family.unit_rows:
-        return Surveyed(int((shard.scales == 0).sum()), 0.0)
+        zeros = np.flatnonzero(shard.scales == 0)
+        return Surveyed(len(zeros), 0.0, shard.first_row + int(zeros[0])) if len(zeros) else Surveyed(0, 0.0)
     has_base = work.family.log_base(np.zeros(1)) is not None
 
     def look(span: tuple[int, int]) -> Surveyed:
         rows: Any = shard.rows.block(*span)
         invalid = work.family.are_invalid(rows if isinstance(rows, np.ndarray) else rows.data)
-        n_invalid = 0 if invalid is None else int(np.count_nonzero(invalid))
-        if n_invalid or not has_base:
-            return Surveyed(n_invalid, 0.0)
+        if invalid is not None and invalid.any():
+            first = np.flatnonzero(invalid)[0]
+            row = first // rows.shape[1] if invalid.ndim == 2 else np.searchsorted(rows.indptr, first, "right") - 1
+            return Surveyed(int(np.count_nonzero(invalid)), 0.0, shard.first_row + span[0] + int(row))
+        if not has_base:
+            return Surveyed(0, 0.0)
         base, weights = _log_base(work.family, rows), shard.weights[slice(*span)]
         return Surveyed(0, float(weights @ base if len(weights) else base.sum()))
 

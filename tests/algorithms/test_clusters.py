@@ -9,7 +9,11 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from globular import InfiniteGaussianMixture
+from globular.algorithms.infinite import clusters
 from globular.algorithms.infinite.clusters import Part, are_gaussians, has_valley, merged_clusters
+from globular.algorithms.seeding.common import evenly_spread_rows
+from globular.backends.cpu import CpuShard
+from globular.model.gaussian import isotropic_mixture
 from globular.model.statistics import F64
 
 Noise = Callable[[np.random.Generator, tuple[int, int]], F64]
@@ -101,3 +105,22 @@ def test_a_few_far_rows_are_no_cluster() -> None:
     shares /= shares.sum(axis=1, keepdims=True)
     np.testing.assert_array_equal(merged_clusters(rows, np.ones(1010), shares, smallest=5.0), [0, 1, 2])
     np.testing.assert_array_equal(merged_clusters(rows, np.ones(1010), shares, smallest=12.0), [0, 1, 1])
+
+
+@pytest.mark.parametrize("period", [4, 5])
+def test_rows_that_come_in_turn_are_sampled_in_all_their_phases(period: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clusters that are fitted by two components each, a left and a right half, are merged whatever the order."""
+    n = 2000 * period
+    monkeypatch.setattr(clusters, "_MOST_ROWS", 2000)  # so that rows at even distances would all be of one cluster
+    monkeypatch.setattr(clusters, "_FEWEST_ROWS", 2000)
+    drawn = evenly_spread_rows(n, 2000, np.random.default_rng(0))
+    assert (np.bincount(drawn % period) > 300).all() and (np.diff(drawn) > 0).all()
+    np.testing.assert_array_equal(evenly_spread_rows(7, 9, np.random.default_rng(0)), np.arange(7))
+    rng = np.random.default_rng(0)
+    centers = 9.0 * np.column_stack([np.arange(period), np.arange(period) % 2])
+    rows = centers[np.arange(n) % period] + SHAPES["uniform"](rng, (n, 2))
+    halves = np.repeat(centers, 2, axis=0) + np.tile([[-0.87, 0.0], [0.87, 0.0]], (period, 1))
+    mixture = isotropic_mixture(halves, 0.6, "diag")
+    for order in (np.arange(n), rng.permutation(n)):
+        found = clusters.clusters_of(CpuShard(rows[order]), mixture)
+        np.testing.assert_array_equal(found, np.repeat(np.arange(period), 2))

@@ -10,6 +10,7 @@ import pytest
 from globular.algorithms.infinite import polishing
 from globular.algorithms.infinite.polishing import best_strength, searched_mixture
 from globular.algorithms.mixtures.pipeline import rows_of_part
+from globular.algorithms.seeding.common import evenly_spread_rows
 from globular.backends.cpu import CpuShard
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.gaussian import GaussianParameters
@@ -77,7 +78,7 @@ def test_weaker_priors_are_tried_while_they_are_better(monkeypatch: pytest.Monke
 def test_the_density_is_that_of_rows_which_had_no_part() -> None:
     X = rows(2000)
     prior, mixture = prior_of(X, truth(X).covariances[0], 400.0), truth(X)
-    left_out = np.arange(0, 2000, 5)
+    left_out = evenly_spread_rows(2000, 400, np.random.default_rng(0))
     rest = CpuShard(np.delete(X, left_out, axis=0))
     posterior = InfiniteMixture.update(prior, ALPHA, Moments.from_pass(mixture, rest.run(Expect(mixture))), 0.0)
     density = sum(CpuShard(X[left_out]).run(Answer(posterior, "total"))) / len(left_out)

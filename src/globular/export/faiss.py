@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from sklearn.preprocessing import normalize
 
+from globular.algorithms.seeding.common import evenly_spread_rows
 from globular.data.blocks import Source
 from globular.data.open import as_source
 from globular.errors import DataError
@@ -98,11 +99,11 @@ def _codes(code_size: int, D: int, X: Any) -> tuple[int, int]:
 
 
 def _some_rows(X: Any, D: int, cosine: bool) -> Any:
-    """Rows to train codes on, evenly spread over all."""
+    """Rows to train codes on, drawn from all of X evenly."""
     source = _checked(X, D)
     if source.n_rows < _FEWEST_TRAINED:
         raise ValueError(f"code_size: codes need at least {_FEWEST_TRAINED} rows to train on, X has {source.n_rows}")
-    numbers = np.unique(np.linspace(0, source.n_rows - 1, min(source.n_rows, _MOST_TRAINED)).astype(np.intp))
+    numbers = evenly_spread_rows(source.n_rows, _MOST_TRAINED, np.random.default_rng(0))
     return _dense(source.take(numbers), cosine)
 
 

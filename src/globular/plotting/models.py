@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.cluster import hierarchy
 
+from globular.algorithms.seeding.common import evenly_spread_rows
 from globular.model.covariances import FAMILIES
 from globular.plotting.axes import BLUE, GREY, HUES, INK, new_axes, tidy
 
@@ -169,7 +170,7 @@ def plot_mixture(model: Any, X: ArrayLike | None = None, ax: Axes | None = None,
         rows = np.asarray(X)
         if rows.ndim != 2 or rows.shape[1] != 2:
             raise ValueError(f"X must have two columns, got shape {rows.shape}")
-        rows = rows[:: -(-len(rows) // 20_000)]
+        rows = rows[evenly_spread_rows(len(rows), 20_000, np.random.default_rng(0))]
         axes.scatter(rows[:, 0], rows[:, 1], s=3, color=GREY, alpha=0.5, linewidths=0, rasterized=True)
     shown = np.argsort(-np.asarray(model.weights_), kind="stable")[:_MOST_ELLIPSES]
     covariances = np.asarray(model.covariances_, dtype=np.float64)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.algorithms.seeding.common import evenly_spread_rows
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64
 from globular.seam.shard import Shard, answer
@@ -95,7 +96,7 @@ def clusters_of(shard: Shard, mixture: GaussianParameters, smallest: float = 0.0
     """
     T = mixture.n_components
     n = min(shard.n_rows, _MOST_ROWS, max(_FEWEST_ROWS, _MOST_SHARES // T))
-    index = (np.arange(n) * (shard.n_rows / n)).astype(np.intp)
+    index = evenly_spread_rows(shard.n_rows, n, np.random.default_rng(0))
     rows = np.asarray(shard.take(index), dtype=np.float64)
     weights = shard.take(index, "weights")
     shares = answer(shard.local(rows), mixture, "probabilities")

@@ -17,6 +17,7 @@ import numpy as np
 from globular.algorithms.infinite.run import Mixture, State, VariationalRun
 from globular.algorithms.mixtures.em import EMOptions
 from globular.algorithms.mixtures.pipeline import rows_of_part, search_start
+from globular.algorithms.seeding.common import evenly_spread_rows
 from globular.algorithms.steps import Step
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.gaussian import GaussianParameters
@@ -160,7 +161,7 @@ def best_strength(
     if shard.n_rows < FEWEST_ROWS:
         return Strength(prior.weakened(_USUAL), -np.inf)
     n = min(math.ceil(_LEFT_OUT * shard.n_rows), _MOST_LEFT_OUT)
-    index = (np.arange(n) * (shard.n_rows / n)).astype(np.intp)
+    index = evenly_spread_rows(shard.n_rows, n, np.random.default_rng(0))
     left_out = shard.local(shard.take(index), shard.take(index, "weights"))
     rest = _difference(Moments.from_pass(mixture, found), Moments.from_pass(mixture, left_out.run(Expect(mixture))))
 

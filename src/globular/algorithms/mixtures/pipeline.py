@@ -33,8 +33,8 @@ from globular.algorithms.seeding.common import (
     TAKEN_NUMBERS,
     DrawnRows,
     Seeds,
-    distinct,
     evenly_spread_masses,
+    evenly_spread_rows,
     few_rows_of,
 )
 from globular.algorithms.seeding.named import automatic, draw_seeds
@@ -149,7 +149,7 @@ def _search_few(part: Shard, n: int, n_components: int, rng: np.random.Generator
 
 def _plain_means(part: Shard, n: int, n_components: int, rng: np.random.Generator) -> Seeds:
     """The same in plain NumPy, without a search: the best of some runs."""
-    some = distinct(evenly_spread_masses(part.n_rows, n, rng).astype(np.intp))
+    some = evenly_spread_rows(part.n_rows, n, rng)
     rows, weights = (np.asarray(values, dtype=np.float64) for values in (part.take(some), part.take(some, "weights")))
     best = best_of_rough(rows, weights, n_components, PLAIN_RUNS, PLAIN_STEPS, rng, part.n_threads)
     yield Step(0, best.error, best.n_distances, None, best.centers, stage=KMEANS, next_rows=part.n_rows)

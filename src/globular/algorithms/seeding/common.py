@@ -61,6 +61,14 @@ def evenly_spread_masses(total: float, n: int, rng: np.random.Generator) -> F64:
     return (np.arange(n, dtype=np.float64) + rng.random(n)) * (total / max(n, 1))
 
 
+def evenly_spread_rows(n_rows: int, n: int, rng: np.random.Generator) -> Index:
+    """Numbers of up to n rows, ascending: one anywhere in each of n equal stretches, or all where these are few."""
+    if n >= n_rows:
+        return np.arange(n_rows)
+    drawn = evenly_spread_masses(n_rows, n, rng).astype(np.intp)
+    return distinct(np.minimum(drawn, n_rows - 1))  # a mass may be rounded up to the end
+
+
 class DrawnRows(NamedTuple):
     """Rows, each of them once."""
 

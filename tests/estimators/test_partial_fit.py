@@ -10,6 +10,7 @@ import pytest
 
 import globular
 from globular import GaussianMixture
+from globular.algorithms.mixtures import probing
 from globular.algorithms.mixtures import stepwise as algorithm
 from globular.algorithms.mixtures.em import EMOptions
 from globular.algorithms.mixtures.stepwise import Learned, one_batch
@@ -184,3 +185,27 @@ def test_few_rows_at_a_time_and_one() -> None:
 def test_noise_is_refused() -> None:
     with pytest.raises(ValueError, match=r"partial_fit does not go with noise=True; set noise=False"):
         GaussianMixture(2, noise=True).partial_fit(np.eye(8))
+
+
+def test_every_batch_draws_cells_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same cells would miss the same components again; a model that was saved midway draws what it would have."""
+    drawn: list[Any] = []
+
+    def note(shard: Any, means: Any, rng: np.random.Generator) -> Any:
+        drawn.append(rng.bit_generator.state["state"]["state"])
+        return draw_cells(shard, means, rng)
+
+    draw_cells = probing.draw_cells
+    monkeypatch.setattr(probing, "draw_cells", note)
+    monkeypatch.setattr("globular.estimators.mixture.VARIATIONAL_FROM", C)
+    X = rows_of(4000)
+    model = GaussianMixture(C, covariance_type="diag", random_state=0).fit(X[:1000])
+    drawn.clear()
+    loaded = globular.load(globular.save(model.partial_fit(X[1000:2000]), tmp_path / "model"))
+    copied = globular_copy(model)
+    n = len(drawn)
+    for each in (model, loaded, copied):
+        each.partial_fit(X[2000:3000])
+    assert n > 0 and drawn[:n] != drawn[n : 2 * n] == drawn[2 * n : 3 * n] == drawn[3 * n :]
+    for other in (loaded, copied):
+        np.testing.assert_array_equal(other.means_, model.means_)

@@ -6,9 +6,10 @@ from abc import abstractmethod
 from typing import Any, Self
 
 import numpy as np
+from sklearn.utils import check_random_state
 
 from globular.algorithms.mixtures.em import EMOptions
-from globular.algorithms.mixtures.stepwise import Learned, one_batch
+from globular.algorithms.mixtures.stepwise import Candidates, Learned, one_batch
 from globular.estimators.conditional import ConditionalMixture
 from globular.estimators.fitted import checked_floats
 from globular.estimators.inputs import Input, mean_variance
@@ -79,8 +80,7 @@ class StepwiseMixture(ConditionalMixture):
         mean_variance(data)  # for its check
         learned = Learned(mixture, self._checked_counts() / data.unit)
         options = EMOptions(reg_covar=self.reg_covar, learned_weights=self._learns_weights)
-        n_candidates = min(N_CANDIDATES, self.n_components) if self._truncates else None
-        found = one_batch(data.shard, learned, options, n_candidates)
+        found = one_batch(data.shard, learned, options, self._among() if self._truncates else None)
         self._publish_mixture(found.learned.mixture, self.means_.dtype)
         self.counts_ = found.learned.counts * data.unit
         self.lower_bound_ = found.log_likelihood
@@ -89,6 +89,12 @@ class StepwiseMixture(ConditionalMixture):
         self.n_distances_ = getattr(self, "n_distances_", 0) + found.n_distances
         self.converged_ = False
         self._check_finite()
+
+    def _among(self) -> Candidates:
+        """Candidates of a batch, drawn anew for each: by its number, which is kept with the model, and by the seed."""
+        seed = check_random_state(self.random_state).randint(2**31, size=4)
+        rng = np.random.default_rng([*seed, getattr(self, "n_iter_", 0)])
+        return Candidates(min(N_CANDIDATES, self.n_components), rng)
 
     def _checked_counts(self) -> F64:
         """What rows have left behind; nothing of a mixture that was made from parameters."""

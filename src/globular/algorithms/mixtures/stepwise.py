@@ -71,11 +71,21 @@ class StepwiseResult:
     n_distances: int
 
 
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """How rows find the few components that they look at."""
+
+    n: int
+    """C′, components that a row looks at."""
+    rng: np.random.Generator
+    """Draws the cells of a batch; other ones every time, since the same would miss the same components again."""
+
+
 def one_batch(
-    shard: Shard, before: Learned, options: EMOptions, n_candidates: int | None = None, kappa: float = KAPPA
+    shard: Shard, before: Learned, options: EMOptions, among: Candidates | None = None, kappa: float = KAPPA
 ) -> StepwiseResult:
-    """An E-step on the batch, exact or among `n_candidates` components of each row, and an M-step from all so far."""
-    found = _expect(shard, before.mixture, n_candidates)
+    """An E-step on the batch, exact or among a few components of each row, and an M-step from all so far."""
+    found = _expect(shard, before.mixture, among)
     total = before.total_weight
     moments = shard.column_moments()
     here = ColumnMoments(((found.total_weight, *moments),))
@@ -95,14 +105,14 @@ def one_batch(
     return StepwiseResult(Learned(mixture, statistics.counts * unit), bound, found.n_distances)
 
 
-def _expect(shard: Shard, mixture: GaussianParameters, n_candidates: int | None) -> SoftStatistics:
+def _expect(shard: Shard, mixture: GaussianParameters, among: Candidates | None) -> SoftStatistics:
     """Sums about the means of the mixture, as arrays of NumPy wherever the rows lie."""
     n_distances = 0
-    if n_candidates is None:
+    if among is None:
         found = shard.run(Expect(mixture))
     else:
-        n_distances = find_members(shard, mixture, n_candidates, np.random.default_rng(0))
-        found = shard.run(Expect(mixture, Probe(None, 0, n_candidates)))
+        n_distances = find_members(shard, mixture, among.n, among.rng)
+        found = shard.run(Expect(mixture, Probe(None, 0, among.n)))
     counts, sums, scatter = map(np.asarray, (found.counts, found.sums, found.scatter))
     n_distances += found.n_distances
     return SoftStatistics(counts, sums, scatter, found.log_likelihood, found.total_weight, n_distances)

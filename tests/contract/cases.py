@@ -338,6 +338,10 @@ def says(wanted: Callable[[Problem], Any], rtol: float = 1e-9) -> Any:
     return lambda p, shard, before, after, found: alike(found, wanted(p), rtol)
 
 
+def surveyed(invalid: Callable[[Any], Any]) -> Any:
+    return says(lambda p: Surveyed(int(invalid(p.rows).sum()), 0.0, int(invalid(p.rows).any(axis=1).argmax())))
+
+
 def leaves(name: str, wanted: Callable[[Problem, State], Any]) -> Any:
     return lambda p, shard, before, after, found: np.testing.assert_array_equal(after[name], wanted(p, before))
 
@@ -492,9 +496,8 @@ CASES = [
     Case("expect tied", lambda p: ExpectTied(p.mixture("tied"), p.centers[0]),
          says(lambda p: soft.tied_pass(p.rows, p.w, p.mixture("tied"), p.centers[0]))),
     Case("expect linear", lambda p: ExpectLinear(p.linear), says(lambda p: linear.linear_pass(p.rows, p.w, p.linear))),
-    Case("survey counts", lambda p: Survey(Poisson), says(lambda p: Surveyed(int((p.rows < 0).sum()), 0.0))),
-    Case("survey zeros and ones", lambda p: Survey(Bernoulli), says(lambda p: Surveyed(int(
-        ((p.rows != 0) & (p.rows != 1)).sum()), 0.0))),
+    Case("survey counts", lambda p: Survey(Poisson), surveyed(lambda rows: rows < 0)),
+    Case("survey zeros and ones", lambda p: Survey(Bernoulli), surveyed(lambda rows: (rows != 0) & (rows != 1))),
     Case("answer directions", lambda p: Answer(p.directions, "log_densities"),
          says(lambda p: [linear.posterior(p.rows, p.directions.linear)[1]])),
     Case("answer probabilities of directions", lambda p: Answer(p.directions, "probabilities"),

@@ -160,10 +160,11 @@ def label_by_density(shard: NumpyShard, work: mixture_passes.LabelByDensity) -> 
 
 @NumpyShard.implements(mixture_passes.Survey)
 def survey(shard: NumpyShard, work: mixture_passes.Survey) -> Surveyed:
-    if work.family.unit_rows:
-        return Surveyed(int((shard.x == 0).all(axis=1).sum()), 0.0)
-    base = work.family.log_base(shard.x)
-    return Surveyed(int(work.family.are_invalid(shard.x).sum()), 0.0 if base is None else float(shard.w @ base.sum(1)))
+    unit, base = work.family.unit_rows, work.family.log_base(shard.x)
+    invalid = (shard.x == 0).all(axis=1)[:, None] if unit else work.family.are_invalid(shard.x)
+    rows = np.flatnonzero(invalid.any(axis=1))
+    first = {"first": shard.first_row + int(rows[0])} if len(rows) else {}
+    return Surveyed(int(invalid.sum()), 0.0 if unit or base is None else float(shard.w @ base.sum(1)), **first)
 
 
 @NumpyShard.implements(answers.Answer, ExponentialMixture)

@@ -47,7 +47,7 @@ def test_all_centres_can_be_asked_for_and_ties_go_to_the_first() -> None:
             model.nearest_centers([[3.1]], wrong)
 
 
-@pytest.mark.parametrize("far", [1e4, 1e9, 1e12, 1e160])
+@pytest.mark.parametrize("far", [1e4, 1e9, 1e12, 1e150])
 @pytest.mark.parametrize("k", [17, 60])
 def test_one_far_centre_hides_no_other(far: float, k: int) -> None:
     rows = np.random.default_rng(0).normal(size=(400, 8))
@@ -57,8 +57,7 @@ def test_one_far_centre_hides_no_other(far: float, k: int) -> None:
     labels, distances = model.nearest_centers(rows, 3)
     np.testing.assert_array_equal(labels, np.argsort(apart, axis=1)[:, :3])
     np.testing.assert_allclose(distances, np.sort(apart, axis=1)[:, :3], rtol=1e-12)
-    near = np.arange(k) != k // 2
-    np.testing.assert_allclose(model.transform(rows)[:, near], apart[:, near], rtol=1e-10)
+    np.testing.assert_allclose(model.transform(rows), apart, rtol=1e-10)
 
 
 @pytest.mark.parametrize("n_scores", [GROUP, 3 * GROUP, 40 * GROUP])

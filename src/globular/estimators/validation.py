@@ -58,8 +58,9 @@ def validated(
     except DataError:
         raise
     except (ValueError, TypeError) as error:
-        asked, how = (type(estimator).fit, "call fit with") if reset else (type(estimator).predict, "pass")
-        message = _told_shortly(str(error), X, how if "missing" in signature(asked).parameters else "")
+        asked, how = ("fit", "call fit with") if reset else ("predict", "pass")
+        may_miss = "missing" in signature(getattr(estimator, asked, len)).parameters
+        message = _told_shortly(str(error), X, how if may_miss else "")
         raise (type(error)(message) if source is None else DataError(f"{source.name}: {message}")) from None
 
 

@@ -60,6 +60,7 @@ def nearest(shard: CpuShard, work: Answer) -> list[Any]:
     norms[:C] = (1.0 - 2.0 * gamma) * np.square(centers).sum(axis=1)
     found = np.empty((shard.n_rows, n), dtype=NEAREST)
 
+    @np.errstate(over="ignore", invalid="ignore")  # scores that overflow rule nothing out
     def find(chosen: NDArray[np.intp], n_decided: int) -> None:
         rows = shard.take(chosen) - offset
         scores = np.zeros((len(rows), len(norms)))
@@ -77,12 +78,8 @@ def nearest(shard: CpuShard, work: Answer) -> list[Any]:
             find(chosen[doubtful], min(C, WIDER * n_decided))
 
     rows_at_once = max(1, min(ROWS_AT_ONCE, NUMBERS_AT_ONCE // max(C, shard.n_columns)))
-    with np.errstate(over="ignore", invalid="ignore"):  # scores that overflow rule nothing out
-        run_all(
-            lambda span: find(np.arange(*span), min(C, n + SPARE)),
-            even_ranges(shard.n_rows, rows_at_once),
-            shard.n_threads,
-        )
+    spans = even_ranges(shard.n_rows, rows_at_once)
+    run_all(lambda span: find(np.arange(*span), min(C, n + SPARE)), spans, shard.n_threads)
     return [found]
 
 

@@ -54,8 +54,8 @@ class Noise:
         return self._of_widths(np.where(narrow, np.exp(np.log(self.widths[~narrow]).mean()), self.widths))
 
     def _of_widths(self, widths: F64) -> Noise:
-        middle = (self.low + self.high) / 2
-        return replace(self, low=middle - widths / 2, high=middle + widths / 2)
+        more = np.maximum(widths - self.widths, 0.0) / 2  # a column as wide as before keeps its bounds to the bit
+        return replace(self, low=self.low - more, high=self.high + more)
 
     @property
     def widths(self) -> F64:

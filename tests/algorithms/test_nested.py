@@ -305,6 +305,14 @@ def test_saved_and_loaded_it_goes_on_learning(tmp_path: Path) -> None:
         assert model.counts_.sum() == 1200 and model.n_steps_ == restored.n_steps_
 
 
+def test_tol_reads_no_second_sample() -> None:
+    X = blobs(n=3000, C=20, D=4)
+    one, other = (
+        NestedMiniBatchKMeans(20, batch_size=100, init_size=300, tol=tol, random_state=0).fit(X) for tol in (0.0, 1e-12)
+    )
+    assert [record.objective for record in one.history_[:9]] == [record.objective for record in other.history_[:9]]
+
+
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
 def test_partial_fit_counts_every_row_once(metric: str) -> None:
     X, weights = blobs(n=1000, C=8, D=3), weights_for(1000)

@@ -299,7 +299,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
 
         start = yield from mapped(self._start(sample, random_state), of_the_sample)
         self.init_ = start.name
-        variance = mean_variance(self._sample(data, settings, random_state)) if self.tol > 0 else 0.0
+        variance = mean_variance(sample) if self.tol > 0 else 0.0
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         yield from nested_kmeans(data.shard, start.centers, self._options(settings, variance), rng)
 

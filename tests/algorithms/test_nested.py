@@ -334,9 +334,12 @@ def test_partial_fit_counts_every_row_once(metric: str) -> None:
 
 
 def test_starts_are_compared_on_the_init_rows() -> None:
+    def some_rows(X: Rows, n_clusters: int, random_state: np.random.RandomState) -> Rows:
+        return X[random_state.choice(len(X), n_clusters, replace=False)]
+
     X = blobs(n=5000, C=30, D=2, spread=0.1)
     one, many = (
-        NestedMiniBatchKMeans(30, init="random", n_init=n, init_size=500, max_iter=1, batch_size=5000, random_state=1)
+        NestedMiniBatchKMeans(30, init=some_rows, n_init=n, init_size=500, max_iter=1, batch_size=5000, random_state=1)
         for n in (1, 30)
     )
     first = [next(iter(model.fit_iter(X))).objective for model in (one, many)]

@@ -113,7 +113,7 @@ _REASONS = {
         algorithms.kmeans.coreset: ROWS_PER_COLUMN GROWTH
         algorithms.kmeans.few_rows: CANDIDATES FEWER_FAILURES STEPS_PER_FAILURE SOME_STEPS
         algorithms.kmeans.momentum: DECAY REACH LEAD
-        algorithms.kmeans.nested: RHO_TOGETHER ROWS_PER_REASSIGNMENT
+        algorithms.kmeans.nested: RHO_TOGETHER ROWS_PER_REASSIGNMENT FIRST_STEPS
         algorithms.kmeans.nested_choices: N_PROBES SWAPS_GAIN CELLS_GAIN
         algorithms.kmeans.pipeline: STEPS_PER_START MOST_STARTS STARTS_PER_CLUSTER FADING PART_GAIN PART_STEPS
             ON_ALL_ROWS MORE_PROBES_ON_A_CARD LESS_GAIN_ON_A_CARD

@@ -537,7 +537,7 @@ def test_an_interrupted_batch_leaves_centres_sums_and_counts_that_belong_togethe
             raise KeyboardInterrupt
 
     monkeypatch.setattr("globular.model.votes.run_all", interrupted)
-    model = globular.NestedMiniBatchKMeans(9, batch_size=100, random_state=0)
+    model = globular.NestedMiniBatchKMeans(9, batch_size=100, init=X_CTRL_C[36:45], random_state=0)
     try:
         with pytest.warns(FitInterruptedWarning):
             model.fit(X_CTRL_C)

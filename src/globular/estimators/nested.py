@@ -11,7 +11,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.utils import check_random_state
 
-from globular.algorithms.kmeans.nested import RHO_TOGETHER, NestedModel, NestedOptions, nested_kmeans, one_batch
+from globular.algorithms.kmeans.nested import (
+    RHO_TOGETHER,
+    NestedModel,
+    NestedOptions,
+    first_votes,
+    nested_kmeans,
+    one_batch,
+)
 from globular.algorithms.kmeans.nested_choices import BOUNDS, CELLS_GAIN, N_PROBES, SEARCHES, NestedSettings, best_start
 from globular.algorithms.kmeans.probing import label_probes, label_rows
 from globular.algorithms.seeding.named import Starting
@@ -69,8 +76,9 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         Stop after this number of batches running that did not lower the inertia per row; a batch that does not hold all
         rows yet grows instead.
     reassignment_ratio : float, default=0.0
-        Centres with fewer rows than this share of the largest cluster's move to random rows when the batch grows.
-        Unlike scikit-learn's, the default moves none.
+        Centres with fewer rows than this share of the largest cluster's move to random rows when the batch grows; in
+        `partial_fit` to rows of the batch, each time ten rows per cluster have come. Unlike scikit-learn's, the default
+        moves none.
     compute_labels : bool, default=True
         End with the labels and the inertia of all rows. Otherwise there is no `labels_`, and `inertia_` is the last
         batch's estimate. Labels are the closest centres, as `predict` finds them; above 5,000 clusters with "cells",
@@ -87,6 +95,8 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         Sum of the weights of the rows that voted for each centre.
     sums_ : float64 array of shape (n_clusters, n_features)
         Sum of those rows; what `partial_fit` goes on from.
+    half_counts_, half_sums_ : float64 arrays
+        The same for one half of each cluster, by which `partial_fit` swaps centres; `fit` leaves none.
     batch_size_ : int
         Rows in the last batch.
     n_steps_ : int
@@ -112,6 +122,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     True
     """
 
+    n_steps_: int
     _least_label = -1  # of a row that was in no batch yet
     _parameter_constraints: ClassVar[Constraints] = {
         **CentroidEstimator._parameter_constraints,
@@ -173,8 +184,9 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """One batch: the rows given are assigned, and join the votes for their centres.
 
-        The rows are not kept, so every row votes once if it is given once; what was seen before stays as it is. The
-        first call draws the starting centres from its rows. After `fit` it goes on from there.
+        The rows are not kept, so every row votes once if it is given once. The first call draws the starting centres
+        from its rows. Each time ten rows per cluster have come, centres that share a group of rows are swapped to where
+        one centre serves several (docs/streams.md), unless `init` gives the centres. After `fit` it goes on from there.
 
         Parameters
         ----------
@@ -186,18 +198,23 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         data = self._open(X, sample_weight, reset=first)
         settings = self._choose(data)
         random_state = check_random_state(self.random_state)
+        # numbers of its own for every batch: the same cells would miss the same neighbours again
+        step = 0 if first else self.n_steps_
+        rng = np.random.default_rng([*random_state.randint(2**31, size=4), step])
+        options = replace(self._options(settings), b0=data.n_rows, nested=False, remove_old=False)
+        swaps = isinstance(self.init, str)  # centres that were given stay with their rows
         if first:
             self._refuse_few_rows(data)
-            votes = Votes.none(result_of(self._start(data, random_state)).centers)
-            self.n_steps_ = 0
+            # swaps on few rows per cluster suit those more than the rows to come
+            start = result_of(self._start(data, random_state, swapped=data.n_rows >= settings.init_rows))
+            votes = first_votes(data.shard, start.centers, options, rng) if swaps else Votes.none(start.centers)
+            halves = Votes.none(votes.centers)
         else:
-            centers, sums, counts = self._checked_votes()
-            votes = Votes.resumed(centers, sums / data.unit, counts / data.unit)
-        options = replace(self._options(settings), b0=data.n_rows, nested=False, remove_old=False)
-        rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        update = one_batch(data.shard, votes, options, rng)
-        self._take_votes(votes, data)
-        self.n_steps_ += 1
+            votes, halves = self._checked_votes(data.unit)
+        counted = halves if swaps else None
+        update = one_batch(data.shard, votes, counted, options, step, rng)
+        self._take_votes(votes, data, counted)
+        self.n_steps_ = step + 1
         self.batch_size_ = data.n_rows
         self.inertia_ = update.energy * data.shard.total_weight * data.unit
         self.__dict__.pop("labels_", None)
@@ -205,14 +222,18 @@ class NestedMiniBatchKMeans(CentroidEstimator):
             self._finish(data)
         return self
 
-    def _checked_votes(self) -> tuple[F64, F64, F64]:
-        """Centres, sums and counts, as `partial_fit` goes on from them."""
+    def _checked_votes(self, unit: float = 1.0) -> tuple[Votes, Votes]:
+        """Votes for the centres and for a half of each cluster, as `partial_fit` goes on from them."""
         centers = self._centers()
-        sums = checked_floats(self.sums_, "sums_", centers.shape)
-        counts = checked_floats(self.counts_, "counts_", centers.shape[:1])
+        halves = Votes.none(centers) if not hasattr(self, "half_sums_") else self._votes_of("half_", centers, unit)
+        return self._votes_of("", centers, unit), halves
+
+    def _votes_of(self, prefix: str, centers: F64, unit: float) -> Votes:
+        sums = checked_floats(getattr(self, f"{prefix}sums_"), f"{prefix}sums_", centers.shape)
+        counts = checked_floats(getattr(self, f"{prefix}counts_"), f"{prefix}counts_", centers.shape[:1])
         if counts.min() < 0:
-            raise ValueError("counts_ must be at least 0; fit again")
-        return centers, sums, counts
+            raise ValueError(f"{prefix}counts_ must be at least 0; fit again")
+        return Votes.resumed(centers, sums / unit, counts / unit)
 
     def _check_state(self) -> None:
         super()._check_state()
@@ -264,7 +285,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
             unit_centers=self.metric == "cosine",
         )
 
-    def _start(self, sample: Input, random_state: np.random.RandomState) -> Starting:
+    def _start(self, sample: Input, random_state: np.random.RandomState, *, swapped: bool = True) -> Starting:
         """The best of `n_init` starts, drawn from and compared on a sample of the rows."""
         mean_variance(sample)  # for its check
         return best_start(
@@ -272,7 +293,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
             partial(starting_centers, self, sample, random_state),
             1 if self.warm_start else self._n_init,
             random_state,
-            by_cells=self.search_ == "cells",
+            swapped=swapped,
             unit_centers=self.metric == "cosine",
         )
 
@@ -328,9 +349,14 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     def _take_over(self, step: Step[NestedModel], data: Input) -> None:
         self._take_votes(step.model.votes, data)
 
-    def _take_votes(self, votes: AnyVotes, data: Input) -> None:
-        taken = votes.centers_as(data.dtype), votes.counts * data.unit, votes.whole_sums() * data.unit
-        self.cluster_centers_, self.counts_, self.sums_ = taken  # all three or, after Ctrl-C, none
+    def _take_votes(self, votes: AnyVotes, data: Input, halves: Votes | None = None) -> None:
+        taken = {"counts_": votes.counts * data.unit, "sums_": votes.whole_sums() * data.unit}
+        if halves is None:
+            self.__dict__.pop("half_sums_", None)
+            self.__dict__.pop("half_counts_", None)
+        else:
+            taken |= {"half_counts_": halves.counts * data.unit, "half_sums_": halves.whole_sums() * data.unit}
+        self.__dict__.update(taken, cluster_centers_=votes.centers_as(data.dtype))  # all or, after Ctrl-C, none
 
     def _last_probes(self) -> int | None:
         return label_probes(self.n_clusters, exact=self.search_ != "cells") if self.compute_labels else None

@@ -32,6 +32,7 @@ import numpy as np
 
 from globular.algorithms.kmeans.cells import draw_cells
 from globular.algorithms.kmeans.centers import place_empty
+from globular.algorithms.kmeans.halves import count_halves, cut_in_halves, swap_halves
 from globular.algorithms.kmeans.yinyang import default_groups
 from globular.algorithms.steps import Step
 from globular.model.columns import ColumnMeans
@@ -48,7 +49,10 @@ RHO_TOGETHER = 5.0
 """ρ for all centres together: a step that gains a twenty-fifth of what the sample does not know is not worth its time.
 Measured with 50 clusters of five data sets, dense and sparse; 3 and 10 are nearly as good (docs/nested.md)."""
 ROWS_PER_REASSIGNMENT = 10
-"""Batches that do not nest move weak centres each time ten rows per cluster have gone by, as scikit-learn does."""
+"""Batches that do not nest move weak centres each time ten rows per cluster have gone by, as scikit-learn does; in a
+stream centres are swapped as often."""
+FIRST_STEPS = 3
+"""Steps of k-means on the first batch of a stream before its rows vote; more = a better start, for a pass each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ def nested_kmeans(
 ) -> Iterator[Step[NestedModel]]:
     """Alg. 5. The objective of a step is the inertia of all rows as its batch estimates it."""
     N, weight = shard.n_rows, shard.total_weight
-    votes, bounds = _first_votes(shard, centers, options), _first_bounds(centers, options)
+    votes, bounds = _no_votes(shard, centers, options), _first_bounds(centers, options)
     plateau, reassignment = Plateau(options, N), Reassignment(options, len(centers))
     seed, b, n_visits = int(rng.integers(2**63)), min(options.b0, N), 0
     for t in count(1):
@@ -140,15 +144,45 @@ def nested_kmeans(
             seed = int(rng.integers(2**63))
 
 
-def one_batch(shard: Shard, votes: Votes, options: NestedOptions, rng: np.random.Generator) -> Update:
-    """All rows of a shard as one batch beside what was voted before: Alg. 4 where the caller brings the batches."""
-    batch = Batch(0, shard.n_rows, shard.n_rows)
-    search = NestedSearch(None, _candidates(shard, votes, options, rng), remove_old=False, restart=True)
+def one_batch(
+    shard: Shard, votes: Votes, halves: Votes | None, options: NestedOptions, step: int, rng: np.random.Generator
+) -> Update:
+    """All rows of a shard as batch number `step` (from 0) beside what was voted before: Alg. 4 for a stream.
+
+    Deviation: with votes for `halves` centres are swapped. That is done, and weak centres are moved, each time ten rows
+    per cluster have gone by in batches as large as this one.
+    """
+    batch, k = Batch(0, shard.n_rows, shard.n_rows), len(votes.counts)
+    candidates = _candidates(shard, votes, options, rng)
+    search = NestedSearch(None, candidates, remove_old=False, restart=True)
     change = shard.run(AssignBatch(votes.centers, votes.origin, batch, search))
-    return update_centers(votes, change, options, shard.n_threads)
+    cut = None if halves is None else cut_in_halves(votes, halves)
+    update = update_centers(votes, change, options, shard.n_threads)
+    if halves is not None and cut is not None:
+        count_halves(shard, halves, cut, rng)
+    wait = ROWS_PER_REASSIGNMENT * k
+    if step * batch.size % wait + batch.size < wait:
+        return update
+    if halves is not None:
+        cells = None if candidates is None else candidates.cells
+        swap_halves(shard, votes, halves, cells, unit=options.unit_centers)
+    if options.reassignment_ratio > 0:
+        moved = Reassignment(options, k).move(shard, votes, batch, rng) > 0
+        if halves is not None:
+            halves.sums[moved] = halves.counts[moved] = 0.0
+    return update
 
 
-def _first_votes(shard: Shard, centers: F64, options: NestedOptions) -> AnyVotes:
+def first_votes(shard: Shard, centers: F64, options: NestedOptions, rng: np.random.Generator) -> Votes:
+    """No votes yet, for seeds after some steps of k-means on the first batch of a stream."""
+    votes = Votes.none(centers)
+    for _ in range(FIRST_STEPS):
+        one_batch(shard, votes, None, options, 0, rng)
+        votes = Votes.none(votes.centers)
+    return votes
+
+
+def _no_votes(shard: Shard, centers: F64, options: NestedOptions) -> AnyVotes:
     """Sparse rows in memory vote column by column; cells, and centres of unit length, need them as rows."""
     by_column = not shard.why_not(ColumnMeans) and options.n_probes == 0 and not options.unit_centers
     if by_column and ColumnVotes.suit(centers):

@@ -112,14 +112,14 @@ def best_start(
     n_starts: int,
     random_state: np.random.RandomState,
     *,
-    by_cells: bool,
+    swapped: bool,
     unit_centers: bool,
 ) -> Starting:
-    """The best of several starts on some rows, which seeds were drawn from; searched `by_cells`, seeds are swapped."""
+    """The best of several starts on some rows, which seeds were drawn from and, if asked for, are `swapped` on."""
     starts, options = [], ProbingOptions(min_gain=SWAPS_GAIN, unit_centers=unit_centers)
     for _ in range(n_starts):
         start = yield from seed()
-        if by_cells and start.is_seeding:
+        if swapped and start.is_seeding:
             rng = np.random.default_rng(random_state.randint(2**31, size=4))
             start = yield from swapped_start(shard, start, options, rng)
         starts.append(start)

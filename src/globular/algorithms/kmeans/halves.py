@@ -39,8 +39,8 @@ def cut_in_halves(votes: Votes, halves: Votes) -> Halve:
 def count_halves(shard: Shard, halves: Votes, cut: Halve, rng: np.random.Generator) -> None:
     """Count the rows of a labelled batch; clusters without a cut get one, at a row drawn by its squared distance."""
     won, k = shard.run(cut), len(halves.counts)
-    halves.sums += np.asarray(won.sums) - np.asarray(won.counts)[:, None] * halves.origin
-    halves.counts += np.asarray(won.counts)
+    halves.sums += won.sums - won.counts[:, None] * halves.origin
+    halves.counts += won.counts
     if won.objective <= 0 or halves.counts.all():
         return
     drawn = rng.permutation(shard.locate(np.sort(rng.random(4 * k)) * won.objective, "errors"))

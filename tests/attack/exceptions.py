@@ -125,7 +125,7 @@ _REASONS = {
             WORTH_KEEPING SWAPPED_GAIN DEARER
         algorithms.infinite.polishing: _LAST _STRENGTHS _LEFT_OUT _USUAL
         algorithms.mixtures.ahead: _ROWS_PER_PARAMETER _SHARE _MOST_STEPS _NEAR _CAUTION
-        algorithms.mixtures.chunky: _LAST _AHEAD _WORTH_GOING
+        algorithms.mixtures.chunky: _LAST _AHEAD _FEW_DIMENSIONS _WORTH_GOING
         algorithms.calibration: ROWS_PER_GROUP ROWS_PER_VALUE FEWEST_PER_VALUE MOST_GROUPS STEPS LEAST
         algorithms.mixtures.coreset: ROWS_PER_GROUP MOST_GROUPS ROWS_PER_SEED
         algorithms.mixtures.em: _COLD
@@ -148,7 +148,6 @@ _REASONS = {
         algorithms.seeding.named: NEIGHBORS
         algorithms.ward: SOON
         backends.limits: NOMINEES
-        backends.tree.expect: SAMPLED_ROWS
         backends.tree.growth: SAMPLED
         estimators.nested_mixture: PARTS
         estimators.variational_kmeans: SWAPS_GAIN

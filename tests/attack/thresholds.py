@@ -259,7 +259,7 @@ _TREES: Mapping[str, Values] = {
     "backends.tree.component_cells.CELLS_AT_ONCE": (1, NEVER),
     "backends.tree.component_cells.TABLE_NUMBERS": (1, NEVER),
     "backends.tree.expect_neighbors._COMPONENTS_PER_TASK": (1, NEVER),
-    "backends.tree.expect.SAMPLED_CELLS": (4, NEVER),
+    "backends.tree.expect.SAMPLED_ROWS": (4, 1 << 16),
     "backends.tree.growth.DEEPEST": (1, 60),
     "backends.tree.growth._ROWS_AT_ONCE": (1, NEVER),
     "estimators.chunky_starts.TRUNCATED_FROM": (2, NEVER),

@@ -11,14 +11,9 @@ from typing import Any
 import numpy as np
 
 from globular.kernels.compile import inline, kernel
-from globular.kernels.joint import exponential
 from globular.kernels.members import renormalise
 from globular.kernels.moments import add_square
 from globular.kernels.neighbors import insert, search_space
-from globular.kernels.queue import Queue, take_number
-
-RUN = 512
-"""Rows of a cell that a thread takes at once."""
 
 
 @kernel
@@ -131,41 +126,6 @@ def moments_about(
                 entry = raw[c, place] - means[c, d] * raw[c, e] - sums[c, d] * means[c, e]
                 scatter[c, d, e] = scatter[c, e, d] = entry
                 place += 1
-
-
-@inline
-def _log_sum(values: Any) -> float:
-    """log Σ exp of some numbers. O(C)."""
-    largest, total = values[0], 0.0
-    for c in range(1, values.shape[0]):
-        largest = max(largest, values[c])
-    for c in range(values.shape[0]):
-        total += exponential(values[c] - largest)
-    return largest + np.log(total)
-
-
-@kernel
-def cell_divergences(
-    queue: Queue,  # IN/OUT runs of rows not taken yet
-    expected: Any,  # IN  (M, C) ⟨log p(c, x)⟩ of cells
-    found: Any,  # IN  (R, C) log p(c, x) of some of their rows
-    parents: Any,  # IN  (R,) the cell of each; ascending
-    divergences: Any,  # OUT (R,)
-) -> None:
-    """D(q_A ‖ p(s | x)) of the responsibilities that a cell's rows share from those of single rows. O(R·C)."""
-    n = found.shape[0]
-    first = RUN * take_number(queue)
-    while first < n:
-        bound = 0.0
-        for r in range(first, min(n, first + RUN)):
-            shared, own = expected[parents[r]], found[r]
-            if r == first or parents[r] != parents[r - 1]:
-                bound = _log_sum(shared)
-            total = 0.0
-            for c in range(found.shape[1]):
-                total += exponential(shared[c] - bound) * (shared[c] - own[c])
-            divergences[r] = total - bound + _log_sum(own)
-        first = RUN * take_number(queue)
 
 
 @inline

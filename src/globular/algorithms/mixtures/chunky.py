@@ -66,6 +66,8 @@ _LAST = 0.1
 """Where no more cells are opened EM goes on until F changes by less than this part of `tol`."""
 _AHEAD = 2.0
 """How many times `share` of the cells are opened at once for a mixture that stays as it is meanwhile."""
+_FEW_DIMENSIONS = 3
+"""Dimensions that rows are taken to fill at most; larger = cells are opened further before the gap is looked at."""
 _WORTH_GOING = 0.4
 """Share of `refine_tol` that EM on a sample of the rows has to gain for cells to be opened for it."""
 
@@ -179,9 +181,11 @@ class _Cells:
     def _hardly(self, found: ChunkGains) -> bool:
         """Whether opening all cells would raise F too little for the gap to be worth a look.
 
-        To halve cells in D ≥ 2 dimensions takes 1 − 2^(−2/D) off the gap to the log-likelihood, at most a half.
+        To halve cells in D dimensions takes 1 − 2^(−2/D) off the gap to the log-likelihood; rows that lie near a
+        surface have fewer dimensions than columns.
         """
-        return 2.0 * found.total <= self._options.refine_tol * self._shard.total_weight
+        least = found.total / (1.0 - 2.0 ** (-2.0 / min(self._shard.n_columns, _FEW_DIMENSIONS)))
+        return least <= self._options.refine_tol * self._shard.total_weight
 
     def _is_tight(self, mixture: GaussianParameters) -> bool:
         """Whether F is as close to the log-likelihood as asked for.

@@ -14,17 +14,15 @@ from globular.backends.cpu.expect.blocks import ChunkBlocks
 from globular.backends.host import HostShard
 from globular.backends.tree.cells import frontier_of
 from globular.backends.tree.frontier import Children, Frontier
-from globular.kernels.chunks import cell_divergences
-from globular.kernels.queue import new_queue
-from globular.kernels.team import share_kernel
 from globular.model.chunks import BoundGap, ChunkGains, Within
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.seam.among import All
 from globular.seam.tree_passes import ExpectCells, Gains, Gap
 
-SAMPLED_ROWS, SAMPLED_CELLS = 4, 8192
-"""4 rows of a cell, of at most 8,192 cells, tell how far the bound is below the log-likelihood."""
+SAMPLED_ROWS = 2**12
+"""Rows that tell how far the bound is below the log-likelihood; larger = a closer estimate, whose standard error on
+pixels is 0.007 nats a row."""
 CELLS_AT_ONCE = 2**23
 """Numbers in the means and scatters of children that are looked at together: 64 MB."""
 KEPT_FEATURES = 2**24
@@ -119,42 +117,45 @@ def gap_of_all(shard: HostShard, work: Gap) -> BoundGap:
     frontier = frontier_of(shard)
     blocks = ChunkBlocks(work.mixture, frontier.offset)
 
-    def of_sample(places: I64, rows: Children) -> float:
-        nodes = frontier.some_chunks(places)
-        cells, single = blocks.observed(nodes), blocks.observed(rows.chunks)
-        expected, found = blocks.log_joint(cells, shard.n_threads), blocks.log_joint(single, shard.n_threads)
-        # D(q_A ‖ p(s | x)) = Σ_s q_A(s) (⟨log p(s, x)⟩_A − log p(s, x)) − log Σ_s exp ⟨log p(s, x)⟩_A + log p(x); the
-        # sum is zero in the mean over the cell, and keeps the estimate from varying.
-        divergences, queue = np.empty(len(found)), new_queue()
-        share_kernel(
-            lambda: cell_divergences(queue, expected, found, rows.parents, divergences), queue, shard.n_threads,
-            calls_blas=False,
-        )  # fmt: skip
-        return float(nodes.weights @ mean_of_sample(rows, divergences, len(nodes)))
+    def of_sample(places: I64, rows: Children) -> F64:
+        q, bounds = blocks.posterior(blocks.observed(frontier.some_chunks(places)), shard.n_threads)
+        single, weights = blocks.observed(rows.chunks), rows.chunks.weights
+        rises = blocks.densities(single, shard.n_threads) - bounds[rows.parents]
+        # Σ_s q_A(s) log p(s, x), whose mean over the cell is known, tells by regression how rows differ from their cell
+        expected = bounds + (q * np.log(np.maximum(q, 1e-300))).sum(axis=1)
+        joint = blocks.log_joint(single, shard.n_threads)
+        off = np.einsum("rc,rc->r", q[rows.parents], joint) - expected[rows.parents]
+        return rises - float(weights * rises @ off) / max(float(weights * off @ off), 1e-300) * off
 
     return sampled_gap(frontier, of_sample, work.mixture.n_components)
 
 
-def mean_of_sample(rows: Children, values: F64, n_parents: int) -> F64:
+def _mean_of_sample(rows: Children, values: F64, n_parents: int) -> F64:
     """Weighted mean of values of rows, by cell, (n_parents,)."""
     counted = per_parent(rows, rows.chunks.weights, n_parents)
     return per_parent(rows, rows.chunks.weights * values, n_parents) / np.where(counted > 0, counted, 1.0)
 
 
-def sampled_gap(frontier: Frontier, of_sample: Callable[[I64, Children], float], per_cell: int) -> BoundGap:
-    """The gap from places of nodes and some of their rows. All rows are read at once: they may be on disk.
+def sampled_gap(frontier: Frontier, of_sample: Callable[[I64, Children], F64], per_cell: int) -> BoundGap:
+    """The gap from some rows of nodes at some places, drawn by weight. All rows are read at once, maybe from disk.
 
-    Cells without scatter have no gap. Of very many cells some stand for the others, by their weight.
+    `of_sample` says how far each row is above the bound of its cell. Cells without scatter have no gap; each of the
+    others is looked at, unless they are more than the rows to be drawn.
     """
     spread = np.flatnonzero(frontier.spread)
     if not len(spread):
         return BoundGap(0.0, 0)
-    chosen = spread[:: -(-len(spread) // SAMPLED_CELLS)]
-    rows = frontier.sample(chosen, SAMPLED_ROWS)
-    total = of_sample(chosen, rows)
-    weights = frontier.tree.weights[frontier.nodes]
-    share = weights[chosen].sum() / weights[spread].sum() if weights[chosen].sum() > 0 else 1.0
-    return BoundGap(total / share, (len(chosen) + len(rows.chunks)) * per_cell)
+    rng, weights = np.random.default_rng(0), frontier.tree.weights[frontier.nodes[spread]]
+    unit = float(weights.sum()) / SAMPLED_ROWS
+    masses = unit * (np.arange(SAMPLED_ROWS) + rng.random(SAMPLED_ROWS))
+    hit = np.searchsorted(np.cumsum(weights), masses, "right").clip(max=len(spread) - 1)
+    counts = np.bincount(hit, minlength=len(spread))
+    all_of_them = len(spread) <= SAMPLED_ROWS
+    chosen = np.arange(len(spread)) if all_of_them else np.flatnonzero(counts)
+    rows = frontier.sample(spread[chosen], counts[chosen].clip(min=1), rng)
+    stand_for = weights if all_of_them else unit * counts[chosen]
+    total = float(stand_for @ _mean_of_sample(rows, of_sample(spread[chosen], rows), len(chosen)))
+    return BoundGap(total, (len(chosen) + len(rows.chunks)) * per_cell)
 
 
 def collect_gains(shard: HostShard, work: Gains, of_some: GainOfSome, per_cell: int, n_children: int) -> ChunkGains:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from globular.backends.cpu.expect.blocks import ABSENT, ChunkBlocks
 from globular.backends.host import HostShard
 from globular.backends.tree.cells import frontier_of
-from globular.backends.tree.expect import CELLS_AT_ONCE, collect_gains, mean_of_sample, per_parent, sampled_gap
+from globular.backends.tree.expect import CELLS_AT_ONCE, collect_gains, per_parent, sampled_gap
 from globular.backends.tree.frontier import Children, Frontier
 from globular.kernels import chunks as kernels
 from globular.model.chunks import BoundGap, ChunkGains, Chunks
@@ -128,11 +128,11 @@ def gap_of_members(shard: HostShard, work: Gap) -> BoundGap:
     frontier = frontier_of(shard)
     members, costs = _members(frontier), _Costs(work.mixture)
 
-    def of_sample(places: I64, rows: Children) -> float:
+    def of_sample(places: I64, rows: Children) -> F64:
         held, nodes = members[places], frontier.some_chunks(places)
         of_nodes = costs.bounds(nodes, held, np.arange(len(places)), shard.n_threads)
         of_rows = costs.bounds(rows.chunks, held, rows.parents, shard.n_threads)
-        return float(nodes.weights @ mean_of_sample(rows, of_rows - of_nodes[rows.parents], len(nodes)))
+        return of_rows - of_nodes[rows.parents]
 
     return sampled_gap(frontier, of_sample, members.shape[1])
 

@@ -136,13 +136,17 @@ class Frontier:
         rows, weights = self._read(self.tree.order[np.repeat(self.tree.starts[leaves], sizes) + ranks])
         return Chunks.of_rows(rows, weights, self.tree.kind)
 
-    def sample(self, places: I64, n: int) -> Children:
-        """Of the nodes at these places up to n rows each, evenly spaced: neighbours in the tree lie side by side."""
+    def sample(self, places: I64, n: I64, rng: np.random.Generator) -> Children:
+        """Up to n rows of each node at these places, one anywhere in each of n equal stretches of the tree's order.
+
+        Neighbours in the tree lie side by side, outer rows at the ends: the middles of the stretches would miss them.
+        """
         nodes, sizes = self.nodes[places], self._sizes[places]
         taken = np.minimum(sizes, n)
         parents = np.repeat(np.arange(len(places)), taken)
         ranks = np.arange(len(parents)) - np.repeat(np.cumsum(taken) - taken, taken)
-        positions = self.tree.starts[nodes][parents] + (2 * ranks + 1) * sizes[parents] // (2 * taken[parents])
+        within = (ranks + rng.random(len(ranks))) * (sizes[parents] / taken[parents])
+        positions = self.tree.starts[nodes][parents] + np.minimum(within.astype(np.int64), sizes[parents] - 1)
         rows, weights = self._read(self.tree.order[positions])
         return Children(Chunks.of_rows(rows, weights, self.tree.kind), parents)
 

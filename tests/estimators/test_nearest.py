@@ -48,7 +48,7 @@ def test_all_centres_can_be_asked_for_and_ties_go_to_the_first() -> None:
 
 
 @pytest.mark.parametrize("far", [1e4, 1e9, 1e12, 1e150])
-@pytest.mark.parametrize("k", [17, 60])
+@pytest.mark.parametrize("k", [4, 17, 60])
 def test_one_far_centre_hides_no_other(far: float, k: int) -> None:
     rows = np.random.default_rng(0).normal(size=(400, 8))
     model = globular.KMeans(k, init=rows[:k], max_iter=1).fit(rows)
@@ -58,6 +58,13 @@ def test_one_far_centre_hides_no_other(far: float, k: int) -> None:
     np.testing.assert_array_equal(labels, np.argsort(apart, axis=1)[:, :3])
     np.testing.assert_allclose(distances, np.sort(apart, axis=1)[:, :3], rtol=1e-12)
     np.testing.assert_allclose(model.transform(rows), apart, rtol=1e-10)
+
+
+def test_distances_beside_the_only_other_centre_which_is_far() -> None:
+    rows = np.random.default_rng(0).normal(size=(50, 2))
+    model = globular.KMeans(2, init=rows[:2], max_iter=1).fit(rows)
+    model.cluster_centers_[1] = 1e12
+    np.testing.assert_allclose(model.transform(rows)[:, 0], np.linalg.norm(rows - model.cluster_centers_[0], axis=1))
 
 
 @pytest.mark.parametrize("n_scores", [GROUP, 3 * GROUP, 40 * GROUP])

@@ -63,17 +63,17 @@ class _Euclidean:
 
     def __init__(self, centers: F64, *, sparse: bool) -> None:
         self.offset = 0.0 if sparse else median_center(centers)  # sparse rows would not stay sparse
-        self.centers = centers - self.offset
-        self.norms = (self.centers**2).sum(axis=1)
+        self.centers, self.shifted = centers, centers - self.offset
+        self.norms = (self.shifted**2).sum(axis=1)
 
     def distances(self, block: Any) -> F64:
         """Of a block of rows to all centres."""
         dense = isinstance(block, np.ndarray)
         rows = block.astype(np.float64)
-        rows = rows - self.offset if dense else rows
-        lengths = (rows**2).sum(axis=1) if dense else np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
+        shifted = rows - self.offset if dense else rows
+        lengths = (shifted**2).sum(axis=1) if dense else np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
         scale = lengths[:, None] + self.norms
-        squared = scale - 2.0 * np.asarray(rows @ self.centers.T)
+        squared = scale - 2.0 * np.asarray(shifted @ self.shifted.T)
         cancelled = squared < _CANCELLED * scale
         for c in np.flatnonzero(cancelled.any(axis=0)):
             near = rows[np.flatnonzero(cancelled[:, c])]

@@ -195,20 +195,13 @@ def test_given_priors_are_used_as_they_are() -> None:
 # scikit-learn's conventions -------------------------------------------------------------------------------------------
 
 
-def expected_failures(model: Any) -> dict[str, str]:
-    if isinstance(model, InfiniteMultinomialMixture) or model.truncation != "fixed":
-        return {}
-    return {"check_sample_weight_equivalence_on_dense_data": "repeated rows draw other seeds"}
-
-
 @parametrize_with_checks(
     [
         InfiniteGaussianMixture(),
         InfiniteGaussianMixture(accelerate=False),
         InfiniteGaussianMixture(truncation="fixed", max_components=3, accelerate=False),
         InfiniteMultinomialMixture(),
-    ],
-    expected_failed_checks=expected_failures,
+    ]
 )
 def test_scikit_learn_conventions(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)

@@ -27,7 +27,8 @@ def superfluous_pairs(shares: Shares, moments: Moments, behind: F64, prior: Prio
 
     `shares` and `behind` are those of all components, see `try_splits`.
     """
-    close = _in_question(_close_pairs(moments), moments, prior, rules.gain)
+    close = _close_pairs(moments)
+    close = _in_question(close[(moments.counts[close] > 0).all(axis=1)], moments, prior, rules.gain)
     if not len(close):
         return []
     i, j = close.T

@@ -296,9 +296,9 @@ class VariationalRun:
         return self.arrange(moments, state.tail, np.concatenate([rejected_at, fresh]))
 
     def without_vanished(self, state: State) -> State:
-        """Components that have lost their weight are what the tail is, and left to it."""
+        """Components that have lost their weight are what the tail is, and left to it; a closed mixture has none."""
         stays = state.moments.counts > VANISHED
-        if stays.all() or not stays.any():
+        if self._options.closed or stays.all() or not stays.any():
             return state
         arranged = self.arrange(state.moments.take(stays), state.tail, state.rejected_at[stays])
         return replace(arranged, F=state.F)
@@ -309,4 +309,10 @@ class VariationalRun:
         n_stay = len(moments) - len(pairs)
         stays = np.delete(state.rejected_at, np.ravel(pairs), axis=0)
         merged = np.column_stack([moments.counts[n_stay:], np.zeros(len(pairs))])
+        if self._options.closed:  # as many components as before in the same order, the second of a pair empty
+            first, second = np.transpose(pairs)
+            left = state.moments.take(second)
+            moments = moments.join(Moments(0.0 * left.counts, left.means, 0.0 * left.scatter, left.kind))
+            places = np.concatenate([np.delete(np.arange(len(moments)), np.ravel(pairs)), first, second])
+            return self.arrange(moments.take(np.argsort(places)), state.tail, np.zeros_like(state.rejected_at))
         return self.arrange(moments, state.tail, np.concatenate([stays, merged]))

@@ -94,7 +94,8 @@ def gaussian_prior(shard: Shard, covariance_type: str, given: Mapping[str, Any])
         floor = CovarianceLimits.for_data(0.0, column_means, variances).smallest
         S = nu * np.maximum(variances, floor)
         fits_beta = "mean_precision" not in given
-        return GaussianPrior(kind, beta, m, nu, family.scatter.diagonal(S), LEAST_SCALE * S, fits_beta)
+        own = np.where(variances < floor, floor, 0.0) if (variances < floor).any() else None
+        return GaussianPrior(kind, beta, m, nu, family.scatter.diagonal(S), LEAST_SCALE * S, fits_beta, own)
     S = checked_shape(given["covariance"], family.scatter.entry(D), "prior['covariance']")
     if not family.is_positive(S):
         raise ValueError(f"prior['covariance'] must be {family.requirement}")

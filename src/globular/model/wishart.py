@@ -74,6 +74,8 @@ class GaussianPosterior(Posterior):
         """Eq. 16: precision ν W, and what E[log |Λ|] and E[μ] lack to that Gaussian's own constant."""
         D = self.m.shape[1]
         lacking = 0.5 * (self._digammas() - D * np.log(0.5 * self.nu)) - 0.5 * D / self.beta
+        if self.prior.own is not None:
+            lacking -= 0.5 * self._expected_precisions() @ self.prior.own
         return ExpectedMixture.build(
             log_weights + lacking, self.m, self.covariances, self.covariance_type, self._factors()
         )
@@ -118,6 +120,10 @@ class GaussianPosterior(Posterior):
         """Factors of the expected precisions, if they are at hand."""
         return None
 
+    def _expected_precisions(self) -> F64:
+        """The diagonals of ν W, (C, D)."""
+        return self.nu[:, None] / self.S
+
     def _digammas(self) -> F64:
         """E[log |Λ|] − log |2 W|, (C,)."""
         return self.m.shape[1] * digamma(0.5 * self.nu)
@@ -136,7 +142,7 @@ class GaussianPosterior(Posterior):
 
     def fitted_scale(self, nu: float, floor: F64) -> F64:
         """S₀ that expects the precisions which these expect in the mean, ν₀ S₀⁻¹ = ⟨ν W⟩, and not below the floor."""
-        return np.asarray(np.maximum(nu / (self.nu[:, None] / self.S).mean(axis=0), floor))
+        return np.asarray(np.maximum(nu / self._expected_precisions().mean(axis=0), floor))
 
     def _traces(self) -> F64:
         """tr S₀ W, (C,)."""
@@ -220,8 +226,7 @@ class MatrixPosterior(GaussianPosterior):
         factors = self._solved[0]
         if len(self) < SHAPED_FROM or rows < SHAPED_ROWS * D:
             # few components would hide in S₀ the directions that they differ in
-            precisions = (factors**2).sum(axis=2)
-            return np.diag(np.maximum(nu / precisions.mean(axis=0), floor))
+            return np.diag(np.maximum(nu / self._expected_precisions().mean(axis=0), floor))
         units = np.sqrt(floor)
         factors = factors * (units / np.sqrt(nu * len(self)))[:, None]
         precision = np.tensordot(factors, factors, axes=([0, 2], [0, 2]))  # in units of the floor
@@ -230,6 +235,9 @@ class MatrixPosterior(GaussianPosterior):
 
     def _factors(self) -> F64:
         return self._solved[0]
+
+    def _expected_precisions(self) -> F64:
+        return np.asarray((self._solved[0] ** 2).sum(axis=2))
 
     def students(self) -> Students:
         """Student-t densities with ν + 1 − D degrees of freedom."""
@@ -271,6 +279,11 @@ class GaussianPrior(Prior):
     to what it began with."""
     fits_beta: bool = False
     """Whether β₀ may be fitted as well."""
+    own: F64 | None = None
+    """Variances that every row has of its own, as a cell of a tree has, (D,); 0 but where all rows agree.
+
+    Without them a precision would grow there with the rows of a component, and the largest component gain most by it.
+    """
 
     @property
     def covariance_type(self) -> str:
@@ -324,5 +337,8 @@ class GaussianPrior(Prior):
 
     def update(self, moments: Moments) -> GaussianPosterior:
         counts, beta = moments.counts, self.beta + moments.counts
+        if self.own is not None:
+            own = np.multiply.outer(counts, self._diagonal(self.own))
+            moments = replace(moments, scatter=moments.scatter + own)
         m = self.m + (counts / beta)[:, None] * (moments.means - self.m)
         return self.kind.summed(moments, beta, m, self.nu + counts, self.beta * counts / beta, self)

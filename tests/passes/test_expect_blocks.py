@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.special import logsumexp
 
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu import shard as cpu_shard
@@ -15,10 +14,8 @@ from globular.backends.cpu.expect.blocks import ChunkBlocks, statistics_of
 from globular.backends.cpu.expect.pairs import look_at_all
 from globular.backends.tree import expect as tree_expect
 from globular.kernels import blas
-from globular.kernels.chunks import cell_divergences
 from globular.kernels.compile import kernel
 from globular.kernels.differences import FEW_COLUMNS
-from globular.kernels.queue import new_queue
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import SoftStatistics
 from globular.seam.answers import Answer
@@ -137,17 +134,6 @@ def test_differences_say_what_products_of_features_say(kind: str, D: int) -> Non
     moved = np.where(q > 0.3, q, 0.0)
     np.testing.assert_allclose(few.sums, moved.T @ rows - moved.sum(axis=0)[:, None] * mixture.means, atol=1e-9)
     np.testing.assert_allclose(few.counts, one.counts, rtol=1e-12)
-
-
-def test_divergences_of_cells() -> None:
-    random = np.random.default_rng(0)
-    expected, found = random.normal(scale=5.0, size=(300, 7)), random.normal(scale=5.0, size=(900, 7))
-    parents, divergences = np.repeat(np.arange(300), 3), np.empty(900)
-    cell_divergences(new_queue(), expected, found, parents, divergences)
-    bounds = logsumexp(expected, axis=1)[parents]
-    q = np.exp(expected[parents] - bounds[:, None])
-    wanted = (q * (expected[parents] - found)).sum(axis=1) - bounds + logsumexp(found, axis=1)
-    np.testing.assert_allclose(divergences, wanted, rtol=1e-11, atol=1e-12)
 
 
 def test_pieces_of_a_frontier_and_of_rows_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,11 +211,10 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
             )
 
     def _warn_of_labels(self) -> None:
-        recall = getattr(self, "label_recall_", 1.0)
-        if recall < LEAST_RECALL:
+        if hasattr(self, "labels_") and (recall := getattr(self, "label_recall_", 1.0)) < LEAST_RECALL:
             warn_user(
-                f"labels_ hold the closest centre of only {recall:.0%} of the rows, and inertia_ is that of labels_: "
-                f"the fit ended early (stopped_={self.stopped_!r}); predict(X) finds the closest centres",
+                f"labels_ hold the closest centre of only {recall:.0%} of the rows, and inertia_ is that of labels_ "
+                f"(stopped_={self.stopped_!r}); predict(X) finds the closest centres",
                 ConvergenceWarning,
             )
 

@@ -96,6 +96,7 @@ assert how_many.WAKING == how_many.WAITING
 """
 
 
+@pytest.mark.slow
 def test_a_fit_with_a_version_of_numba_that_was_not_tried_is_the_same() -> None:
     done = subprocess.run([sys.executable, "-c", UNKNOWN], capture_output=True, text=True, check=True)
     np.testing.assert_allclose(json.loads(done.stdout), small_fit(), rtol=1e-9)

@@ -20,9 +20,6 @@ if os.environ.get("CI"):
 # Whoever starts the tests in the background of a shell has Ctrl-C ignored, and tests of Ctrl-C with it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests that run beside each other keep the cores busy; what `backends.cpu.ahead` does has tests of its own.
-os.environ.setdefault("GLOBULAR_COMPILE_AHEAD", "0")
-
 ROOT = Path(__file__).resolve().parents[1]
 
 LONGEST_FILES = ("test_dask.py", "test_site.py", "test_thresholds.py")

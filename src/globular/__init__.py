@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from globular.persistence import load, save
     from globular.regrouping import balance, cluster_tree
     from globular.selection import select
-    from globular.warming import warmup
 
 _HOMES = {
     "KMeans": "globular.estimators.kmeans",
@@ -52,7 +51,6 @@ _HOMES = {
     "load": "globular.persistence",
     "save": "globular.persistence",
     "select": "globular.selection",
-    "warmup": "globular.warming",
 }
 _MODULES = ("callbacks", "coresets", "datasets", "export", "io", "plotting", "report", "seeding")
 
@@ -84,7 +82,6 @@ __all__ = [
     "save",
     "seeding",
     "select",
-    "warmup",
 ]
 
 

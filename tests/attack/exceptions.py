@@ -13,7 +13,7 @@ _REASONS = {
     """,
     "what people look at and run": """
         backends.cpu.ahead.*
-        cli.* report.* plotting.* benchmarking.* datasets.* export.* callbacks.* warming.* data.columns.*
+        cli.* report.* plotting.* benchmarking.* datasets.* export.* callbacks.* data.columns.*
         model.history: _REPR_EDGE
         model.selection: FAINT CLOSE_SILHOUETTES CLOSE_CRITERIA FACTOR_APART
         selection: REFERENCE_ROWS ROWS_PER_CLUSTER REFERENCE_WORK

@@ -22,7 +22,7 @@ from globular.backends.cpu import CpuShard
 from globular.callbacks import Checkpoint
 from globular.estimators import running
 from globular.estimators.running import Fit
-from globular.kernels.compile import kernel
+from globular.jit import kernel
 from globular.model.clock import Clock
 from globular.model.history import Record
 from reference import assign as hard

@@ -13,8 +13,8 @@ from globular.backends.cpu.expect import blocks as expect_blocks
 from globular.backends.cpu.expect.blocks import ChunkBlocks, statistics_of
 from globular.backends.cpu.expect.pairs import look_at_all
 from globular.backends.tree import expect as tree_expect
+from globular.jit import kernel
 from globular.kernels import blas
-from globular.kernels.compile import kernel
 from globular.kernels.differences import FEW_COLUMNS
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import SoftStatistics

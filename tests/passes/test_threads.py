@@ -18,8 +18,7 @@ from threadpoolctl import threadpool_info
 from ctrl_c import CtrlC
 from globular import threads
 from globular.backends.cpu import CpuShard
-from globular.kernels.compile import kernel
-from globular.kernels.queue import new_queue, take_number
+from globular.jit import kernel, new_queue, take_number
 from globular.seam.passes import Assign
 from globular.threads import (
     default_threads,

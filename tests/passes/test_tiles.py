@@ -9,9 +9,9 @@ import pytest
 
 from globular.backends.cpu.rows import read_only
 from globular.backends.cpu.settled import aligned_zeros
-from globular.kernels.compile import kernel
-from globular.kernels.target import CACHE_LINE
-from globular.kernels.tiles import FOLD_COST, ROWS, Tile, line_tile, lowest_of_rows, lowest_of_scores, tile_for, tiles
+from globular.jit import kernel
+from globular.jit.target import CACHE_LINE
+from globular.jit.tiles import FOLD_COST, ROWS, Tile, line_tile, lowest_of_rows, lowest_of_scores, tile_for, tiles
 
 TILES = [(np.dtype(name), tile) for name in ("float32", "float64") for tile in tiles(np.dtype(name).itemsize)]
 

@@ -91,7 +91,7 @@ def test_fit_tells_compiling_apart(
 
 
 def test_help_names_no_types_of_python(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("", "fit", "select", "predict", "info", "report", "export", "coreset", "demo", "bench", "warmup"):
+    for name in ("", "fit", "select", "predict", "info", "report", "export", "coreset", "demo", "bench"):
         assert command(*name.split(), "--help") == 0
         assert not re.search(r"<\w[\w ]*[>|]|list\[", capsys.readouterr().out), name
 

@@ -16,10 +16,9 @@ from typing import Any, ClassVar, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.kernels.queue import new_queue
+from globular.jit import new_queue, share_kernel
 from globular.kernels.random import random_labels
 from globular.kernels.state import locate_in_runs, settle_runs, sum_by_key
-from globular.kernels.team import share_kernel
 from globular.model.statistics import F64
 from globular.seam.passes import (
     AllLabels,

@@ -12,14 +12,13 @@ import numpy as np
 from scipy import sparse
 
 from globular.backends.cpu import CpuShard
-from globular.backends.cpu.ahead import compiling_ahead
 from globular.backends.host import HostShard
 from globular.backends.many.stream import StreamShard
 from globular.data.blocks import Matrix, Source
 from globular.errors import import_extra
 from globular.model.statistics import F64
 
-__all__ = ["beside", "check_card_memory", "compiling_ahead", "rows_on_card", "shard_on_card", "shard_over"]
+__all__ = ["beside", "check_card_memory", "rows_on_card", "shard_on_card", "shard_over"]
 
 
 def shard_over(

@@ -24,11 +24,10 @@ from globular.cli.predict import predict
 from globular.cli.report import report
 from globular.cli.select import select
 from globular.cli.shared import FAILED, INTERRUPTED, as_options, log_level_restored, say, warnings_as_lines
-from globular.cli.warmup import warmup
 from globular.errors import GlobularError
 
 app = typer.Typer(name="globular", epilog="New here? Run: globular demo", add_completion=False, rich_markup_mode="rich")
-for command in (fit, select, predict, info, report, export, coreset, demo, bench, warmup):
+for command in (fit, select, predict, info, report, export, coreset, demo, bench):
     app.command()(command)
 
 # Typer carries its own copy of click in some versions and imports the package in others: ask it for the class.

@@ -36,13 +36,6 @@ class Estimator(SharedParameters, BaseEstimator):
         return False
 
     @property
-    def _plan(self) -> tuple[str, int, str]:
-        """What decides, beside the rows, which kernels a fit needs: model, clusters and covariances."""
-        given = self.get_params(deep=False)
-        n_clusters = given.get("n_clusters") or given.get("n_components") or 1
-        return type(self).__name__, n_clusters, str(given.get("covariance_type", ""))
-
-    @property
     def _card_bytes_per_row(self) -> int:
         """What a fit holds of a card's memory for every row, beside the row itself, at most."""
         return 64

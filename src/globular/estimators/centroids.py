@@ -18,7 +18,6 @@ from globular.algorithms.kmeans.cells import draw_cells, draw_small_cells, label
 from globular.algorithms.kmeans.probing import LEAST_RECALL, WIDE_SEARCH, find_labels
 from globular.algorithms.seeding.named import STARTS
 from globular.algorithms.steps import Step, in_units
-from globular.backends.registry import compiling_ahead
 from globular.estimators.arguments import checked_limit
 from globular.estimators.base import Estimator
 from globular.estimators.devices import where_x_is
@@ -151,14 +150,13 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
             fit.n_distances += self._finish(data, fit.seconds_left)
             return -self.inertia_
 
-        with compiling_ahead(data.shard, *self._plan):
-            yield from fit.best_of(
-                self._n_runs(),
-                lambda: in_units(self._steps(data, random_state), data.unit),
-                partial(self._publish, data, cache(partial(spare_centers, data, self.n_clusters))),
-                finish,
-                partial(_error_per_row, data),
-            )
+        yield from fit.best_of(
+            self._n_runs(),
+            lambda: in_units(self._steps(data, random_state), data.unit),
+            partial(self._publish, data, cache(partial(spare_centers, data, self.n_clusters))),
+            finish,
+            partial(_error_per_row, data),
+        )
         self._warn_if_fewer()
         self._warn_of_labels()
 

@@ -18,7 +18,6 @@ from globular.algorithms.kmeans import variational
 from globular.algorithms.mixtures import chunky, em, nested
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.steps import Step, in_units, mapped, result_of
-from globular.backends.registry import compiling_ahead
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.memory import check_allocation, mixture_bytes
 from globular.estimators.mixture_answers import MixtureAnswers
@@ -174,15 +173,14 @@ class MixtureEstimator(MixtureAnswers):
             return self.lower_bound_
 
         try:
-            with compiling_ahead(data.shard, *self._plan):
-                given = self._checked_start(data)
-                yield from fit.best_of(
-                    1 if given.continues else self.n_init,
-                    lambda: in_units(begin(given), data.unit),
-                    partial(self._publish, data, cache(lambda: spare_centers(data, self.n_components))),
-                    finish,
-                    lambda step: None,
-                )
+            given = self._checked_start(data)
+            yield from fit.best_of(
+                1 if given.continues else self.n_init,
+                lambda: in_units(begin(given), data.unit),
+                partial(self._publish, data, cache(lambda: spare_centers(data, self.n_components))),
+                finish,
+                lambda step: None,
+            )
         except np.linalg.LinAlgError as error:
             raise ValueError(f"{_BEYOND} ({error})") from error
         if self.stopped_ == "max_iter" and self.max_iter > 0:

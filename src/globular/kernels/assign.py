@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from globular.kernels.compile import inline, kernel
+from globular.jit import Queue, Scratch, inline, kernel, take_number, twin
+from globular.jit.tiles import ROWS
 from globular.kernels.label import label_block
 from globular.kernels.nominate import ROUND_DOWN
-from globular.kernels.queue import Queue, Scratch, take_number
-from globular.kernels.rows import for_csr, squared_distance
-from globular.kernels.tiles import ROWS
+from globular.kernels.rows import squared_distance
 
 NO_CLUSTER = np.int32(-1)  # of the type of labels: for another, all that it is given to is compiled again
 STRETCH = 4096
@@ -52,6 +51,7 @@ class Task(NamedTuple):
     distances: bool  # whether Σ w d² is wanted
 
 
+@twin
 def square_of(rows: Any, i: int, scale: float, offset: Any) -> float:
     """‖x − offset‖² or, where there is none, ‖s x‖² in float64. O(D) or O(nnz)."""
     x = rows[0]
@@ -67,7 +67,7 @@ def square_of(rows: Any, i: int, scale: float, offset: Any) -> float:
     return total
 
 
-@for_csr(square_of)
+@square_of.for_csr
 def _square_of(rows: Any, i: int, scale: float, offset: Any) -> float:
     data, _, indptr = rows
     total = 0.0
@@ -76,6 +76,7 @@ def _square_of(rows: Any, i: int, scale: float, offset: Any) -> float:
     return total
 
 
+@twin
 def add_one(rows: Any, i: int, factor: float, offset: Any, sums: Any, c: int) -> None:
     """sums[c] += factor · (x − offset). O(D) or O(nnz)."""
     x = rows[0]
@@ -87,13 +88,14 @@ def add_one(rows: Any, i: int, factor: float, offset: Any, sums: Any, c: int) ->
             sums[c, j] += factor * x[i, j]
 
 
-@for_csr(add_one)
+@add_one.for_csr
 def _add_one(rows: Any, i: int, factor: float, offset: Any, sums: Any, c: int) -> None:
     data, indices, indptr = rows
     for k in range(indptr[i], indptr[i + 1]):
         sums[c, indices[k]] += factor * data[k]
 
 
+@twin
 def move_one(rows: Any, i: int, factor: float, offset: Any, sums: Any, former: int, c: int) -> None:
     """Take factor · (x − offset) from sums[former] and add it to sums[c], another one. O(D) or O(nnz)."""
     x = rows[0]
@@ -109,7 +111,7 @@ def move_one(rows: Any, i: int, factor: float, offset: Any, sums: Any, former: i
             sums[c, j] += value
 
 
-@for_csr(move_one)
+@move_one.for_csr
 def _move_one(rows: Any, i: int, factor: float, offset: Any, sums: Any, former: int, c: int) -> None:
     add_one(rows, i, -factor, offset, sums, former)
     add_one(rows, i, factor, offset, sums, c)

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import inline, kernel
-from globular.kernels.queue import Queue, Scratch, take_number
+from globular.jit import Queue, Scratch, inline, kernel, take_number
 from globular.kernels.rows import fetch, quick_distance, quick_distances, squared_distance
 
 SAFETY = 2.0**-22

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from globular.jit import Queue, Scratch, inline, kernel, take_number
 from globular.kernels.batch import LARGEST, place_of, stored_lower, stored_upper
 from globular.kernels.columns import closest_by_scores, column_scores, keep_products
-from globular.kernels.compile import inline, kernel
 from globular.kernels.nearest import scores_may_overflow
-from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.scores import decide, rounding, score_rows
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from globular.jit import Queue, Scratch, kernel, take_number
+from globular.jit.views import as_matrix
 from globular.kernels.cells import block_size, score_block
-from globular.kernels.compile import kernel
 from globular.kernels.nearest import score_slack, scores_may_overflow, settle_block, thin_scores
-from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.rows import squared_distance
 from globular.kernels.scores import copy_row
 
@@ -222,7 +222,7 @@ def assign_bounded(
             for at in range(0, n_chosen, B):
                 chosen = active[1, at : min(at + B, n_chosen)]
                 m = chosen.shape[0]
-                part = scores[: m * (stop - first)].reshape(m, stop - first)
+                part = as_matrix(scores, m, stop - first)
                 score_some(rows, chosen, offset, factors, is_thin, first, stop, seen, part, lengths)
                 search_group(
                     rows, chosen, begin, lengths, scales, part, score_norms[first:stop], members[first:stop],

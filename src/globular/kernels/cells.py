@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from globular.kernels.blas import multiply_rows
-from globular.kernels.compile import inline, kernel
+from globular.jit import Queue, Scratch, inline, kernel, take_number
+from globular.jit.bits import float_bits
+from globular.jit.blas import multiply_rows
+from globular.jit.prefetch import prefetch_row
+from globular.jit.views import as_matrix
 from globular.kernels.nearest import TILE, find_in_tile, tile_minima
-from globular.kernels.prefetch import prefetch_row
 from globular.kernels.probe import closest_cells, merge_closest
-from globular.kernels.queue import Queue, Scratch, take_number
-from globular.kernels.rows import float_bits, length, multiply_csr_row, row_length, squared_distance
+from globular.kernels.rows import length, multiply_csr_row, row_length, squared_distance
 from globular.kernels.scores import copy_row, decide
 
 
@@ -90,7 +91,7 @@ def route_rows(
     begin = B * take_number(queue)
     while begin < n:
         m = min(B, n - begin)
-        block = scores[: m * n_cells].reshape(m, n_cells)
+        block = as_matrix(scores, m, n_cells)
         if len(rows) > 1:
             for k in range(m):
                 multiply_csr_row(rows, begin + k if in_turn else places[begin + k], 1.0, factors, 0, block[k])
@@ -132,7 +133,7 @@ def merge_cells(
         B = block_size(scores, stop - first, lengths.shape[0])
         for begin in range(tasks[t, 1], tasks[t, 2], B):
             end = min(begin + B, tasks[t, 2])
-            block = scores[: (end - begin) * (stop - first)].reshape(end - begin, stop - first)
+            block = as_matrix(scores, end - begin, stop - first)
             score_block(rows, places[begin:end], offset, factors, first, seen, block, lengths)
             chosen = order[begin:end]
             merge_closest(block, score_norms[first:stop], scales, chosen, members[first:stop], costs, cells)
@@ -170,7 +171,7 @@ def search_cells(
         B = block_size(scores, stop - first, lengths.shape[0])
         for begin in range(tasks[t, 1], tasks[t, 2], B):
             end = min(begin + B, tasks[t, 2])
-            block = scores[: (end - begin) * (stop - first)].reshape(end - begin, stop - first)
+            block = as_matrix(scores, end - begin, stop - first)
             at, chosen = places[begin:end], order[begin:end]
             score_block(rows, at, offset, factors, first, seen, block, lengths)
             if is_first:
@@ -279,7 +280,7 @@ def descend_cells(
         for begin in range(tasks[t, 1], tasks[t, 2], B):
             end = min(begin + B, tasks[t, 2])
             m = end - begin
-            block = scores[: m * (stop - first)].reshape(m, stop - first)
+            block = as_matrix(scores, m, stop - first)
             at = places[begin:end]
             score_block(rows, at, offset, factors, first, seen, block, lengths)
             for k in range(stretches.shape[0] and m):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from globular.kernels.compile import kernel, strict_kernel
-from globular.kernels.queue import Queue, take_number
+from globular.jit import Queue, kernel, strict_kernel, take_number
 
 
 @kernel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from globular.kernels.compile import inline, kernel
+from globular.jit import inline, kernel
 
 
 @inline

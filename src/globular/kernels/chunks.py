@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import inline, kernel
+from globular.jit import inline, kernel
 from globular.kernels.members import renormalise
 from globular.kernels.moments import add_square
 from globular.kernels.neighbors import insert, search_space

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from globular.kernels.compile import inline, kernel
+from globular.jit import Queue, inline, kernel, take_number
 from globular.kernels.expect import weight_of
-from globular.kernels.queue import Queue, take_number
 
 
 class Draw(NamedTuple):

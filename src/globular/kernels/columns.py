@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import inline, kernel
-from globular.kernels.lines import LINE, add_1_line, add_2_lines, add_4_lines, add_8_lines
-from globular.kernels.rows import CANCELLED, distance_by_columns, order_key, row_length
+from globular.jit import inline, kernel
+from globular.jit.bits import order_key
+from globular.jit.lines import LINE, add_1_line, add_2_lines, add_4_lines, add_8_lines
+from globular.kernels.rows import CANCELLED, distance_by_columns, row_length
 from globular.kernels.scores import rounding
 
 UNIT, TINY = 2.0**-53, 2.0**-1022  # round-off and smallest normal number of float64

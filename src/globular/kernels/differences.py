@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from globular.kernels.blas import add_symmetric, multiply_by_triangle
-from globular.kernels.compile import inline
+from globular.jit import inline
+from globular.jit.blas import add_symmetric, multiply_by_triangle
 
 TILE, LINE = 128, 136
 """Rows whose differences are taken at once, and numbers from one line of them to the next: lines a power of two apart
@@ -47,10 +47,10 @@ def put_difference(differences: Any, k: int, d: int, value: float) -> None:
 
 
 @inline
-def find_lengths(differences: Any, m: int, factors: Any, precisions: Any, triangular: int, c: int) -> None:
+def find_lengths(differences: Any, m: int, factors: Any, precisions: Any, c: int) -> None:
     """The values become (x − μ)ᵀ Σ⁻¹ (x − μ) of m differences, which may be gone after that. O(m·S).
 
-    `factors`, `precisions` and `triangular` are of a `kernels.joint.Form`, of which nothing else is read.
+    `factors` and `precisions` are of a `kernels.joint.Form`, of which nothing else is read.
     """
     lengths, last, whole = differences.values, precisions.shape[1] - 1, factors.shape[1] > 0
     for k in range(m):
@@ -77,7 +77,7 @@ def find_lengths(differences: Any, m: int, factors: Any, precisions: Any, triang
         return
     away = differences.by_row
     if whole:
-        multiply_by_triangle(triangular, factors, c, away, m)
+        multiply_by_triangle(factors, c, away, m)
     for k in range(m):
         total = 0.0
         for d in range(away.shape[1]):
@@ -87,7 +87,7 @@ def find_lengths(differences: Any, m: int, factors: Any, precisions: Any, triang
 
 
 @inline
-def add_moments(differences: Any, m: int, whole: bool, symmetric: int, c: int, sums: Any, scatter: Any) -> None:
+def add_moments(differences: Any, m: int, whole: bool, c: int, sums: Any, scatter: Any) -> None:
     """Add m differences, whose weights are the values, to the sums of a component and to its scatter. O(m·S).
 
     Of a `whole` matrix the upper triangle is written; the differences are gone after that.
@@ -128,7 +128,7 @@ def add_moments(differences: Any, m: int, whole: bool, symmetric: int, c: int, s
             if not whole:
                 scatter[c, min(d, last)] += away[k, d] * away[k, d]
     if whole:
-        add_symmetric(symmetric, away, m, scatter, c)
+        add_symmetric(away, m, scatter, c)
 
 
 @inline

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from globular.kernels.compile import inline, kernel
+from globular.jit import inline, kernel
 
 
 @kernel

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from globular.kernels.blas import add_product
-from globular.kernels.compile import inline, kernel
+from globular.jit import Queue, Scratch, inline, kernel, take_number
+from globular.jit.blas import add_product
 from globular.kernels.differences import TILE, add_moments, mirror, put_difference
 from globular.kernels.joint import Block, Form, joint_block, load_features, per_weight, scale_lines, softmax_block
-from globular.kernels.queue import Queue, Scratch, take_number
 
 NOTHING = 1e-20
 """A share that adds nothing to the largest one of its component in a block: less than sums are rounded by."""
@@ -135,7 +134,7 @@ def add_tight(
                     add_spread(observed.scatter, first + i, part, scatter, t, D if whole else 0)
                 m += 1
             if m == TILE or (i == n and m > 0):
-                add_moments(differences, m, whole, form.symmetric, t, sums, scatter)
+                add_moments(differences, m, whole, t, sums, scatter)
                 m = 0
 
 
@@ -244,7 +243,7 @@ def expect_or_answer(
         C, place = end - begin, stretches.place[item]
         mixture = Form(
             form.offset, form.coefficients[begin:end], form.tight[:C], form.means[begin:end], form.factors[begin:end],
-            form.precisions[begin:end], form.constants[begin:end], form.background, form.triangular, form.symmetric,
+            form.precisions[begin:end], form.constants[begin:end], form.background,
         )  # fmt: skip
         scratch = Block(
             block.features, block.joint[:C], block.bare, block.largest, block.densities, block.totals, block.differences

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.blas import multiply_rows
+from globular.jit import Queue, Scratch, inline, kernel, take_number
+from globular.jit.bits import order_key
+from globular.jit.blas import multiply_rows
+from globular.jit.prefetch import prefetch_row
+from globular.jit.views import as_matrix
 from globular.kernels.cells import block_size
-from globular.kernels.compile import inline, kernel
 from globular.kernels.neighborhoods import AHEAD
-from globular.kernels.prefetch import prefetch_row
 from globular.kernels.probe import HEAT, lowest_of_heat
-from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.rows import length as length_of
-from globular.kernels.rows import order_key
 from globular.kernels.scores import copy_row
 
 
@@ -117,7 +117,7 @@ def visit_cells(
                     for j in range(D):
                         seen[k, D + j] = seen[k, j] * seen[k, j]
                 lengths[k] = length_of(seen[k], 0, D) if seen.shape[1] == D else 0.0
-            block = scores[: m * (stop - first)].reshape(m, stop - first)
+            block = as_matrix(scores, m, stop - first)
             multiply_rows(seen, 0, m, factors, first, stop - first, block)
             check_cell(
                 rows, places[begin:end], order[begin:end], lengths, block, norms[first:stop], curvatures[first:stop],

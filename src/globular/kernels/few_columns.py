@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.kernels.compile import inline, kernel
+from globular.jit import Queue, Scratch, Zeros, inline, kernel, take_number
 from globular.kernels.group_tables import HORIZON, add_groups, write_pair
-from globular.kernels.queue import Queue, Scratch, Zeros, take_number
 from globular.kernels.random import random_cluster, random_outside
 
 ROWS_AT_ONCE = 256

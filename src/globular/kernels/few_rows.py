@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from globular.jit import inline, kernel
+from globular.jit.tiles import ROWS, lowest_of_rows
 from globular.kernels.ascending import count_up_to
-from globular.kernels.compile import allocating_kernel, inline, kernel
-from globular.kernels.tiles import ROWS, lowest_of_rows
 
 AT_ONCE = 256
 """Rows whose distances to all centres are taken before the next ones."""
@@ -128,7 +128,7 @@ def add_up(weights: Any, d2: Any, running: Any) -> float:
     return total
 
 
-@allocating_kernel
+@kernel
 def seed_few(
     x: Any,  # IN  (N, D)
     columns: Any,  # IN  (D, N)
@@ -136,13 +136,14 @@ def seed_few(
     draws: Any,  # IN  (C, T) numbers in [0, 1): T draws for each seed, of which the best is taken
     seeds: Any,  # OUT (C,) rows
     potentials: Any,  # OUT (C,) Σ w d² after each seed
+    scratch: Any,  # (4, N)
 ) -> int:
     """k-means++, greedy with more than one draw; returns the number of seeds: all, or as many as distinct rows.
 
     O(N · C · T · D)
     """
     N, (C, T) = len(weights), draws.shape
-    d2, trial, best, running, lowest = np.empty(N), np.empty(N), np.empty(N), np.empty(N), np.inf
+    d2, trial, best, running, lowest = scratch[0], scratch[1], scratch[2], scratch[3], np.inf
     for i in range(N):
         d2[i], best[i] = np.inf, 1.0
     for k in range(C):

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.blas import multiply_rows
-from globular.kernels.compile import inline, kernel
-from globular.kernels.queue import Queue, Scratch, Zeros, take_number
+from globular.jit import Queue, Scratch, Zeros, inline, kernel, take_number
+from globular.jit.blas import multiply_rows
 
 
 @kernel

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import inline
+from globular.jit import inline
 
 HORIZON = 2.25
 """Squared: a random candidate half as far again as the farthest neighbour is none, and its pair is not listed."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from globular.jit import Queue, inline, kernel, take_number
 from globular.kernels.ascending import count_up_to
-from globular.kernels.compile import inline, kernel
-from globular.kernels.queue import Queue, take_number
 
 
 @kernel

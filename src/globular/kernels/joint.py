@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from globular.kernels.blas import multiply_rows
-from globular.kernels.compile import inline, kernel
+from globular.jit import inline, kernel
+from globular.jit.bits import bits_float, float_bits
+from globular.jit.blas import multiply_rows
 from globular.kernels.differences import TILE, find_lengths, put_difference
-from globular.kernels.rows import bits_float, float_bits
 
 _INVERSE_LN2 = 1.0 / math.log(2.0)
 _LN2 = math.log(2.0)
@@ -49,8 +49,6 @@ class Form(NamedTuple):
     precisions: Any  # (T, S) packed
     constants: Any  # (T,)
     background: float  # log p(noise, x), or −∞
-    triangular: int  # address of BLAS's product with a triangle
-    symmetric: int  # address of its symmetric product
 
 
 class Block(NamedTuple):
@@ -136,7 +134,7 @@ def tight_joint(
             for i in range(m):
                 for d in range(D):
                     put_difference(differences, i, d, features[at + begin + i, d] - form.means[t, d])
-            find_lengths(differences, m, form.factors, form.precisions, form.triangular, t)
+            find_lengths(differences, m, form.factors, form.precisions, t)
             for i in range(m):
                 line[begin + i] = differences.values[i]
         if with_scatter and observed.scatter.shape[1]:

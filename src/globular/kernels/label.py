@@ -6,11 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from globular.kernels.compile import inline, kernel, kernel_apart
+from globular.jit import inline, kernel, kernel_apart, twin
+from globular.jit.bits import float_bits
+from globular.jit.prefetch import prefetch_row
+from globular.jit.tiles import ROWS, lowest_of_rows, lowest_of_scores
+from globular.jit.views import as_read_only
 from globular.kernels.nominate import LARGEST, NOBODY, check_scores, csr_scores_of_row, judge_block, merge_chunk
-from globular.kernels.prefetch import prefetch_row
-from globular.kernels.rows import as_read_only, float_bits, for_csr, squared_distance
-from globular.kernels.tiles import ROWS, lowest_of_rows, lowest_of_scores
+from globular.kernels.rows import squared_distance
 
 AHEAD = 2 * ROWS
 """Rows to ask for before they are read."""
@@ -96,6 +98,7 @@ def nominate_rows(
         )  # fmt: skip
 
 
+@twin
 def nominate_block(
     rows: Any, places: Any, given: Any, nominees: Any, first: int, stop: int, block: Any, lows: Any, nominated: Any
 ) -> None:
@@ -109,7 +112,7 @@ def nominate_block(
     nominate_rows(x, lie_at, block.squares[:m], nominees, first, stop, block.no_scores, lows, nominated)
 
 
-@for_csr(nominate_block)
+@nominate_block.for_csr
 def _nominate_block(
     rows: Any, places: Any, given: Any, nominees: Any, first: int, stop: int, block: Any, lows: Any, nominated: Any
 ) -> None:
@@ -121,6 +124,7 @@ def _nominate_block(
         lowest_of_scores(line, i, first, stop, mask, nobody, low, next_low, nominated)
 
 
+@twin
 def score_again(rows: Any, places: Any, n: int, given: Any, nominees: Any, first: int, stop: int, block: Any) -> None:
     """The scores of the n rows block.again, which lie at `places` in the block. O(chunk · D) or O(chunk · nnz)."""
     x, lie_at = rows[0], block.again[:n]
@@ -131,7 +135,7 @@ def score_again(rows: Any, places: Any, n: int, given: Any, nominees: Any, first
     )
 
 
-@for_csr(score_again)
+@score_again.for_csr
 def _score_again(rows: Any, places: Any, n: int, given: Any, nominees: Any, first: int, stop: int, block: Any) -> None:
     for r in range(n):
         row = block.again[r]

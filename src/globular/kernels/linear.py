@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from globular.kernels.compile import inline, kernel
+from globular.jit import Queue, Scratch, inline, kernel, take_number
 from globular.kernels.expect import NOTHING, find_largest, weight_of
 from globular.kernels.joint import scale_lines, softmax_block
-from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.rows import multiply_csr_row
 
 NO_BACKGROUND = -np.inf

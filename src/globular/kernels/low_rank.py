@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from globular.kernels.blas import add_product, multiply_rows
-from globular.kernels.compile import inline, kernel
-from globular.kernels.queue import take_number
+from globular.jit import inline, kernel, take_number
+from globular.jit.blas import add_product, multiply_rows
 
 TILE = 32  # rows that are brought together: with 784 columns a fifth of a megabyte
 CANCELLED = 1e-5  # squared distances below this share of the squares that they come from are computed again

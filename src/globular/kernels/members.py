@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import inline, kernel
-from globular.kernels.queue import Queue, take_number
+from globular.jit import Queue, inline, kernel, take_number
 from globular.kernels.rows import squared_distance
 
 

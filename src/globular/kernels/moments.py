@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from globular.kernels.compile import inline, kernel
-from globular.kernels.queue import Queue, take_number
+from globular.jit import Queue, inline, kernel, take_number
 
 
 @kernel

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import inline, kernel
-from globular.kernels.rows import float_bits, multiply_csr_row, row_length, squared_distance
+from globular.jit import inline, kernel
+from globular.jit.bits import float_bits
+from globular.kernels.rows import multiply_csr_row, row_length, squared_distance
 
 TILE = 64  # scores per running minimum: four AVX-512 registers of float32
 

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import inline, kernel
+from globular.jit import Queue, Scratch, inline, kernel, take_number
+from globular.jit.prefetch import prefetch_row
 from globular.kernels.group_tables import HORIZON, flush_table, write_pair
-from globular.kernels.prefetch import prefetch_row
-from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.random import random_cluster, random_outside
 from globular.kernels.rows import fetch, quick_distance, quick_distances, squared_distance
 

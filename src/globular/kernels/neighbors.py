@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import inline, kernel
+from globular.jit import Queue, Scratch, inline, kernel, take_number
 from globular.kernels.neighborhoods import AHEAD
 from globular.kernels.pair_tables import collect_pairs, drain_pairs
-from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.random import random_cluster
 from globular.kernels.rows import fetch, quick_distance, quick_mahalanobis
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from globular.kernels.compile import inline, kernel
+from globular.jit import inline, kernel
 from globular.kernels.nearest import compare
 from globular.kernels.rows import multiply_csr_row
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import kernel
+from globular.jit import Queue, kernel, take_number
 from globular.kernels.expect_probe import is_member, take_in
-from globular.kernels.queue import Queue, take_number
 
 
 @kernel

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import inline
+from globular.jit import inline
 
 _GOLDEN, _S32 = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
 

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from globular.kernels.compile import inline, kernel
+from globular.jit import Queue, Scratch, inline, kernel, take_number
 from globular.kernels.differences import TILE, add_moments, find_lengths, mirror, put_difference
 from globular.kernels.expect import begin_sums, find_largest, weight_of
 from globular.kernels.joint import exponential, joint_block, load_features
-from globular.kernels.queue import Queue, Scratch, take_number
 
 PAIRS_AT_ONCE = 1 << 14
 """Pairs of a block; one row has no more than there are components."""
@@ -87,7 +86,7 @@ def share_pairs(
         while begin < block.ends[c]:
             m = min(TILE, block.ends[c] - begin)
             load_pairs(x, scales, pairs.numbers, block, begin, m, form, c)
-            find_lengths(block.differences, m, form.factors, form.precisions, form.triangular, c)
+            find_lengths(block.differences, m, form.factors, form.precisions, c)
             for k in range(m):
                 block.values[block.order[begin + k]] = form.constants[c] - 0.5 * block.differences.values[k]
             begin += m
@@ -132,7 +131,7 @@ def add_pairs(
             for k in range(m):
                 weights[k] = block.values[block.order[begin + k]]
                 raw[c, count] += weights[k]
-            add_moments(block.differences, m, form.factors.shape[1] > 0, form.symmetric, c, sums, scatter)
+            add_moments(block.differences, m, form.factors.shape[1] > 0, c, sums, scatter)
             begin += m
 
 
@@ -204,7 +203,7 @@ def exact_line(
         for k in range(m):
             for d in range(form.means.shape[1]):
                 put_difference(differences, k, d, features[chosen[begin + k], d] - form.means[c, d])
-        find_lengths(differences, m, form.factors, form.precisions, form.triangular, c)
+        find_lengths(differences, m, form.factors, form.precisions, c)
         for k in range(m):
             out[chosen[begin + k]] = form.constants[c] - 0.5 * differences.values[k]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import inline, kernel
-from globular.kernels.rows import order_key
+from globular.jit import inline, kernel
+from globular.jit.bits import order_key
 
 HEAT = 16  # cells per heat of the tournament that finds the closest ones
 

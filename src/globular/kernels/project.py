@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from globular.kernels.blas import multiply
-from globular.kernels.compile import kernel
-from globular.kernels.queue import Queue, Scratch, take_number
+from globular.jit import Queue, Scratch, kernel, take_number
+from globular.jit.blas import multiply
 from globular.kernels.rows import multiply_csr_row
 
 

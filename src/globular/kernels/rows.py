@@ -10,33 +10,15 @@ CSR row that is far from a centre expands the square, ‖m‖² + Σ x(x − 2m)
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from numba import types
-from numba.extending import intrinsic, overload
 
-from globular.kernels.compile import OVERLOADED, inline, kernel
-from globular.kernels.prefetch import prefetch_row
+from globular.jit import inline, kernel, twin
+from globular.jit.prefetch import prefetch_row
 
 CANCELLED = 2.0**-10
 """Share of ‖m‖² below which a squared distance to m, its square expanded, has lost too many digits."""
-
-
-def for_csr(dense: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a function with the same arguments the twin of one for dense rows."""
-
-    def register(csr: Callable[..., Any]) -> Callable[..., Any]:
-        @overload(dense, jit_options=OVERLOADED)
-        @wraps(dense)
-        def choose(rows: Any, *_: Any) -> Callable[..., Any]:
-            return dense if len(rows) == 1 else csr
-
-        return csr
-
-    return register
 
 
 @kernel
@@ -62,6 +44,7 @@ def distance_by_columns(
     return total
 
 
+@twin
 def squared_distance(rows: Any, i: int, scale: float, centers: Any, c: int, norms: Any) -> float:
     """‖scale·x_i − m_c‖²; `norms` holds ‖m_c‖² in float64 (needed for CSR only). O(D) or O(nnz)."""
     x = rows[0]
@@ -72,7 +55,7 @@ def squared_distance(rows: Any, i: int, scale: float, centers: Any, c: int, norm
     return total
 
 
-@for_csr(squared_distance)
+@squared_distance.for_csr
 def _squared_distance(rows: Any, i: int, scale: float, centers: Any, c: int, norms: Any) -> float:
     data, indices, indptr = rows
     total = 0.0
@@ -85,7 +68,7 @@ def _squared_distance(rows: Any, i: int, scale: float, centers: Any, c: int, nor
 
 @inline
 def rows_between(rows: Any, begin: int, end: int) -> Any:
-    """Rows begin … end − 1, not copied; for a `kernel`, since an `allocating_kernel` counts references."""
+    """Rows begin … end − 1, not copied."""
     if len(rows) == 1:
         return (rows[0][begin:end],)
     return rows[0], rows[1], rows[2][begin : end + 1]
@@ -130,16 +113,18 @@ def length(values: Any, begin: int, end: int) -> float:
     return np.sqrt(total) / factor
 
 
+@twin
 def row_length(rows: Any, i: int) -> float:
     """‖x_i‖, unscaled. O(D) or O(nnz)."""
     return length(rows[0][i], 0, rows[0].shape[1])
 
 
-@for_csr(row_length)
+@row_length.for_csr
 def _row_length(rows: Any, i: int) -> float:
     return length(rows[0], rows[2][i], rows[2][i + 1])
 
 
+@twin
 def add_row(rows: Any, i: int, factor: float, offset: Any, out: Any, c: int) -> None:
     """out[c] += factor · (x_i − offset); CSR rows know no offset. O(D) or O(nnz)."""
     x = rows[0]
@@ -147,69 +132,14 @@ def add_row(rows: Any, i: int, factor: float, offset: Any, out: Any, c: int) -> 
         out[c, j] += factor * (x[i, j] - offset[j])
 
 
-@for_csr(add_row)
+@add_row.for_csr
 def _add_row(rows: Any, i: int, factor: float, offset: Any, out: Any, c: int) -> None:
     data, indices, indptr = rows
     for k in range(indptr[i], indptr[i + 1]):
         out[c, indices[k]] += factor * data[k]
 
 
-def _bits_of(context: Any, builder: Any, value: Any, kind: Any) -> Any:
-    return builder.bitcast(value, context.get_value_type(kind))
-
-
-def _float_bits(typing_context: Any, value: Any) -> Any:
-    """The bits of a float as an integer: sorts like the floats themselves where these are not negative.
-
-    Minima over integers vectorise, those over floats do not. Negative values, which stand for distances of zero that
-    rounding has spoilt, come before all others, in some order.
-    """
-    signature = types.int32(types.float32) if value == types.float32 else types.int64(types.float64)
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return _bits_of(context, builder, values[0], signature.return_type)
-
-    return signature, generate
-
-
-def _bits_float(typing_context: Any, bits: Any) -> Any:
-    """The float64 of these bits."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return _bits_of(context, builder, values[0], types.float64)
-
-    return types.float64(types.int64), generate
-
-
-def _order_key(typing_context: Any, value: Any) -> Any:
-    """An integer that sorts like the float it comes from, of either sign."""
-    signature, of_bits = _float_bits(typing_context, value)
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        bits = of_bits(context, builder, signature, values)
-        width = bits.type.width
-        sign = builder.ashr(bits, bits.type(width - 1))
-        return builder.xor(bits, builder.and_(sign, bits.type(2 ** (width - 1) - 1)))
-
-    return signature, generate
-
-
-def _as_read_only(typing_context: Any, array: Any) -> Any:
-    """The same array where it is only read, of the type that a user's rows have; for a `kernel`, as `rows_between`."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return values[0]
-
-    return array.copy(readonly=True)(array), generate
-
-
-# Operations of one instruction each: numba's `view` takes a hundred times as long to compile.
-float_bits = cast(Callable[[float], int], intrinsic(_float_bits))
-bits_float = cast(Callable[[int], float], intrinsic(_bits_float))
-order_key = cast(Callable[[float], int], intrinsic(_order_key))
-as_read_only = cast(Callable[[Any], Any], intrinsic(_as_read_only))
-
-
+@twin
 def quick_distance(rows: Any, i: int, scale: float, centers: Any, c: int, norms: Any) -> float:
     """`squared_distance` in the rows' own precision, for choosing among candidates; centers and norms in it too.
 
@@ -229,11 +159,12 @@ def quick_distance(rows: Any, i: int, scale: float, centers: Any, c: int, norms:
     return total
 
 
-@for_csr(quick_distance)
+@quick_distance.for_csr
 def _quick_distance(rows: Any, i: int, scale: float, centers: Any, c: int, norms: Any) -> float:
     return rows[0].dtype.type(squared_distance(rows, i, scale, centers, c, norms))
 
 
+@twin
 def quick_distances(rows: Any, i: int, scale: float, centers: Any, graph: Any, p: int, norms: Any, d: Any) -> None:
     """d[g] = `quick_distance` to the neighbour graph[p, g], for g ≥ 1. O(G · D) or O(G · nnz)."""
     x, G = rows[0], graph.shape[1]
@@ -252,12 +183,13 @@ def quick_distances(rows: Any, i: int, scale: float, centers: Any, graph: Any, p
         d[g] = quick_distance(rows, i, scale, centers, graph[p, g], norms)
 
 
-@for_csr(quick_distances)
+@quick_distances.for_csr
 def _quick_distances(rows: Any, i: int, scale: float, centers: Any, graph: Any, p: int, norms: Any, d: Any) -> None:
     for g in range(1, graph.shape[1]):
         d[g] = quick_distance(rows, i, scale, centers, graph[p, g], norms)
 
 
+@twin
 def quick_mahalanobis(rows: Any, i: int, centers: Any, c: int, precisions: Any) -> float:
     """Σ_j precision_cj (x_ij − m_cj)² in the rows' own precision, for mixtures of dense rows."""
     x = rows[0]
@@ -268,16 +200,17 @@ def quick_mahalanobis(rows: Any, i: int, centers: Any, c: int, precisions: Any) 
     return total
 
 
-@for_csr(quick_mahalanobis)
+@quick_mahalanobis.for_csr
 def _quick_mahalanobis(rows: Any, i: int, centers: Any, c: int, precisions: Any) -> float:
     return rows[0].dtype.type(np.nan)  # mixtures of sparse rows are refused before
 
 
+@twin
 def fetch(rows: Any, i: int) -> None:
     """Ask for a dense row before it is needed; CSR rows are left to the hardware."""
     prefetch_row(rows[0], i)
 
 
-@for_csr(fetch)
+@fetch.for_csr
 def _fetch(rows: Any, i: int) -> None:
     pass

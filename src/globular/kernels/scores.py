@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.blas import multiply
-from globular.kernels.compile import inline, kernel
+from globular.jit import inline, kernel
+from globular.jit.bits import float_bits
+from globular.jit.blas import multiply
+from globular.jit.prefetch import prefetch_row
 from globular.kernels.nearest import compare, scores_may_overflow
-from globular.kernels.prefetch import prefetch_row
-from globular.kernels.rows import float_bits
 
 
 @inline

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from globular.jit import Queue, Scratch, kernel, take_number
+from globular.jit.views import as_matrix
 from globular.kernels.cells import score_block
-from globular.kernels.compile import kernel
 from globular.kernels.nearest import nominate_and_check
-from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.rows import rows_between, squared_distance
 from globular.kernels.scores import copy_row
 from globular.kernels.thin import nearest_of_thin
@@ -127,7 +127,7 @@ def lower_by_many(
             found[i] = -1 if base == 0 else C
         for first in range(0, C, chunk):
             width = min(chunk, C - first)
-            part = scores[: m * width].reshape(m, width)
+            part = as_matrix(scores, m, width)
             score_block(rows, everyone[begin:end], offset, factors, first, seen, part, lengths)
             nominate_and_check(
                 block, lengths, scales[begin:end], part, score_norms[first : first + width], centers, norms, first,

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import kernel
+from globular.jit import Queue, kernel, take_number
 from globular.kernels.nominate import LARGEST, NOBODY, PER_PRODUCT
-from globular.kernels.queue import Queue, take_number
 
 ROUND_UP = 1.0 + 2.0**-20
 """Factor that makes up for the rounding of shifts and their sums."""

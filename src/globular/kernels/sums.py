@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from globular.jit import Queue, kernel, take_number
 from globular.kernels.ascending import count_up_to
-from globular.kernels.compile import kernel
-from globular.kernels.queue import Queue, take_number
 from globular.kernels.rows import add_row, fetch
 
 AHEAD = 4  # how many rows ahead memory is asked for

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import kernel
-from globular.kernels.queue import Queue, take_number
+from globular.jit import Queue, kernel, take_number
 from globular.kernels.rows import add_row, squared_distance
 
 

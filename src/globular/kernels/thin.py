@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import inline, kernel
+from globular.jit import inline, kernel
 from globular.kernels.nearest import check_all, compare, score_slack, scores_may_overflow
 
 LANES = 64

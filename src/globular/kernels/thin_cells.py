@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import inline, kernel
+from globular.jit import Queue, Scratch, inline, kernel, take_number
 from globular.kernels.nearest import thin_scores
 from globular.kernels.probe import closest_cells, merge_closest
-from globular.kernels.queue import Queue, Scratch, take_number
 from globular.kernels.rows import squared_distance
 from globular.kernels.scores import copy_row
 from globular.kernels.thin import LANES, STATE, lower_lanes, nearest_of_thin

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import inline, kernel
+from globular.jit import inline, kernel
+from globular.jit.bits import bits_float, float_bits
 
 SAMPLE, LEAST_SAMPLE = 256, 64
 """Most and least rows of a node from which its first principal component is found, an eighth of them in between."""
@@ -103,7 +103,8 @@ def principal_direction(
             largest = max(largest, abs(turned[d]))
         if largest <= 0.0:  # the rows that count are a single place, some that do not are elsewhere
             return True
-        size = math.ldexp(1.0, -math.frexp(largest)[1])  # a power of two: squares of any size are as exact
+        exponent = min(float_bits(largest) >> 52, 2044)  # biased by 1023
+        size = bits_float((2045 - exponent) << 52)  # a power of two near its inverse: squares of any size are as exact
         squared = 0.0
         for d in range(center.shape[0]):
             turned[d] *= size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from globular.kernels.compile import kernel
+from globular.jit import kernel
 
 
 @kernel

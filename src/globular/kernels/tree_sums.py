@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import inline, kernel
+from globular.jit import inline, kernel
 from globular.kernels.moments import add_square
 from globular.kernels.tree import weight_of
 

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from globular.kernels.compile import inline, kernel
-from globular.kernels.prefetch import prefetch_row
-from globular.kernels.queue import Queue, take_number
-from globular.kernels.rows import add_row, for_csr, squared_distance
+from globular.jit import Queue, inline, kernel, take_number, twin
+from globular.jit.prefetch import prefetch_row
+from globular.kernels.rows import add_row, squared_distance
 
 
 @inline
@@ -63,6 +62,7 @@ def sum_votes(
         run = take_number(queue)
 
 
+@twin
 def add_votes(
     rows: Any, at: Any, labels: Any, weights: Any, scales: Any, origin: Any, origin_norm: Any, begin: int, end: int,
     base: int, totals: Any, sums: Any,
@@ -90,7 +90,7 @@ def add_votes(
         i += 1
 
 
-@for_csr(add_votes)
+@add_votes.for_csr
 def _add_votes(
     rows: Any, at: Any, labels: Any, weights: Any, scales: Any, origin: Any, origin_norm: Any, begin: int, end: int,
     base: int, totals: Any, sums: Any,

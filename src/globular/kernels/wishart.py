@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from globular.jit import inline, kernel
 from globular.kernels.cholesky import factor, invert_row
-from globular.kernels.compile import inline, kernel
 
 LARGE = 10.0  # from here on six terms of the asymptotic series give the digamma function to the last digits
 

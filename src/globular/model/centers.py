@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from globular.jit import new_queue, share_kernel
 from globular.kernels import centers as kernels
-from globular.kernels.queue import new_queue
-from globular.kernels.team import share_kernel
 from globular.model.statistics import F64
 from globular.threads import worth_waking
 

@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.jit.lines import LINE
 from globular.kernels import columns as kernels
-from globular.kernels.lines import LINE
 from globular.model.statistics import F64, I64
 from globular.threads import even_ranges, ordered_map
 

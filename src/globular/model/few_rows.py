@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.jit.tiles import ROWS, tile_for
 from globular.kernels import few_rows as kernels
 from globular.kernels.few_rows import Desk, StepLimits, TrialLimits
-from globular.kernels.tiles import ROWS, tile_for
 from globular.model.statistics import F64
 
 __all__ = ["FewRows", "Found", "SeedRows", "StepLimits", "TrialLimits", "are_few", "are_few_to_seed", "most_few_rows"]
@@ -78,7 +78,9 @@ class FewRows:
     def seeds(self, draws: F64) -> SeedRows:
         """k-means++ seeds by draws in [0, 1), (C, trials for each); fewer where there are fewer distinct rows."""
         seeds, potentials = np.empty(len(draws), dtype=np.intp), np.empty(len(draws))
-        n = kernels.seed_few(self._x, self._columns, self._weights, draws, seeds, potentials)
+        n = kernels.seed_few(
+            self._x, self._columns, self._weights, draws, seeds, potentials, np.empty((4, len(self._weights)))
+        )
         return SeedRows(seeds[:n], float(potentials[n - 1]))
 
     def step(self, centers: F64, limits: StepLimits) -> Found:

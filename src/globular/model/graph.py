@@ -13,9 +13,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.jit import new_queue, share_kernel
 from globular.kernels import graph as kernels
-from globular.kernels.queue import new_queue
-from globular.kernels.team import share_kernel
 from globular.model.groups import group_by
 from globular.model.statistics import PairStatistics
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from globular.jit import new_queue, share_kernel
 from globular.kernels import grouped
-from globular.kernels.queue import new_queue
-from globular.kernels.team import share_kernel
 from globular.model.statistics import F64
 from globular.threads import worth_waking
 

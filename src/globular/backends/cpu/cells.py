@@ -16,12 +16,11 @@ from globular.backends.cpu.products import THIN, prepared
 from globular.backends.cpu.rows import CSRRows, KernelRows, gather_rows, in_place, on_rows, picked_in_place
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import NONE
+from globular.jit import new_queue, share_kernel
 from globular.kernels import cells as kernels
 from globular.kernels import thin, thin_cells
 from globular.kernels.nearest import TILE
 from globular.kernels.probe import HEAT
-from globular.kernels.queue import new_queue
-from globular.kernels.team import share_kernel
 from globular.model.groups import group_by
 from globular.model.statistics import F64, Floats
 from globular.seam.passes import Labels

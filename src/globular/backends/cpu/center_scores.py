@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import CSRRows, KernelRows, can_be_indexed, gather_rows
 from globular.backends.cpu.shard import CpuShard
+from globular.jit import new_queue, share_kernel
 from globular.kernels import batch_products as kernels
 from globular.kernels import columns as column_kernels
 from globular.kernels.batch import SAFETY
-from globular.kernels.queue import new_queue
-from globular.kernels.team import share_kernel
 from globular.model.columns import ColumnMeans
 from globular.model.statistics import F64, I64, Floats
 from globular.seam.passes import Labels

@@ -19,10 +19,9 @@ from globular.backends.cpu.rows import CSRRows, KernelRows, load_rows, read_only
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import NONE, RUN
 from globular.backends.limits import SORT_UP_TO
+from globular.jit import new_queue, share_kernel
 from globular.kernels import grouped as kernels
-from globular.kernels.queue import new_queue
 from globular.kernels.state import settle_runs
-from globular.kernels.team import share_kernel
 from globular.model.groups import group_by, order_by
 from globular.model.statistics import Floats
 from globular.threads import even_ranges, run_all, worth_waking

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from globular.data.blocks import working_dtype
+from globular.jit import new_queue, share_kernel
 from globular.kernels.grouped import look_up
-from globular.kernels.queue import new_queue
-from globular.kernels.team import share_kernel
 from globular.kernels.votes import copy_csr
 from globular.model.statistics import F64, Floats
 from globular.threads import even_ranges, run_all, worth_waking
@@ -219,7 +218,7 @@ def on_rows(
     *,
     calls_blas: bool = True,
 ) -> None:
-    """Call a kernel that takes blocks of rows from a queue, with all rows; see `share_kernel`.
+    """Call a kernel that takes blocks of rows from a queue, with all rows; see `share`.
 
     `work` gets the queue, rows, and which ones they are. Rows that have to be converted come in parts, each with a
     queue of its own.

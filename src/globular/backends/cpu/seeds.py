@@ -14,10 +14,9 @@ from globular.backends.cpu.cells import CellProduct
 from globular.backends.cpu.rows import KernelRows, on_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import RUN, error_runs, runs_of, threads_for_runs
+from globular.jit import new_queue, share_kernel
 from globular.kernels import seeds as kernels
 from globular.kernels.nearest import TILE
-from globular.kernels.queue import new_queue
-from globular.kernels.team import share_kernel
 from globular.model.statistics import F64, PotentialStatistics
 from globular.seam.passes import AddSeeds, CellSeeds, Index, TrySeeds
 

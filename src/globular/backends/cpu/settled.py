@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from globular.backends.cpu.rows import CSRRows, KernelRows, read_only
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import NONE
+from globular.jit.target import CACHE_LINE
+from globular.jit.tiles import ROWS, line_tile, tile_for
 from globular.kernels import nominate, settled
 from globular.kernels.assign import STRETCH
 from globular.kernels.label import Block, Given
 from globular.kernels.nominate import CENTER_CHUNK, Nominees
-from globular.kernels.target import CACHE_LINE
-from globular.kernels.tiles import ROWS, line_tile, tile_for
 from globular.model.statistics import F64
 
 ROWS_PER_BLOCK = 256

@@ -12,9 +12,8 @@ from globular.backends.cpu.grouped import ROWS_PER_TASK, Grouping
 from globular.backends.cpu.rows import DenseRows, KernelRows, can_be_indexed, gather_rows, on_spans
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import SECONDS_PER_NUMBER
+from globular.jit import new_queue, share_kernel
 from globular.kernels import sums as kernels
-from globular.kernels.queue import new_queue
-from globular.kernels.team import share_kernel
 from globular.model.groups import group_by, order_by
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.passes import Assign, Labels, SumByLabel

@@ -11,9 +11,8 @@ from globular.backends.cpu.rows import read_only
 from globular.backends.host import HostShard
 from globular.backends.tree.cells import frontier_of
 from globular.backends.tree.frontier import Frontier
+from globular.jit import new_queue, share_kernel
 from globular.kernels.claims import find_cells
-from globular.kernels.queue import new_queue
-from globular.kernels.team import share_kernel
 from globular.model.chunks import Chunks, Claims
 from globular.model.gaussian import GaussianParameters
 from globular.model.groups import starts_of

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from globular.backends.cpu.settled import FADED, Settled
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import FEW_SUMS, add_moved, former_labels, sums_about_offset, wanted_sums
+from globular.jit import new_queue, share_kernel
 from globular.kernels.assign import RowState, Tally, Task, assign_spans
 from globular.kernels.label import Given
 from globular.kernels.nearest import own_distances
-from globular.kernels.queue import new_queue
 from globular.kernels.settled import add_up
-from globular.kernels.team import share_kernel
 from globular.model.statistics import F64, FarRows, HardStatistics
 from globular.seam.among import All
 from globular.seam.passes import Assign, Farthest

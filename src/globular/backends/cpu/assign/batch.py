@@ -28,9 +28,8 @@ from globular.backends.cpu.center_scores import (
 )
 from globular.backends.cpu.grouped import packed
 from globular.backends.cpu.shard import CpuShard
+from globular.jit import new_queue, share_kernel
 from globular.kernels import batch as kernels
-from globular.kernels.queue import new_queue
-from globular.kernels.team import share_kernel
 from globular.model.columns import ColumnMeans
 from globular.model.nested import Batch, Bounds, Candidates, NestedStatistics
 from globular.model.statistics import F64, I64

@@ -14,9 +14,8 @@ from globular.backends.cpu.cells import CellProduct, cell_tasks
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import former_labels, wanted_sums
 from globular.backends.host import sum_by
+from globular.jit import new_queue, share_kernel
 from globular.kernels.graph import neighbors_in_cells
-from globular.kernels.queue import new_queue
-from globular.kernels.team import share_kernel
 from globular.model.cells import CellLevel
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Down

@@ -19,12 +19,11 @@ from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import cluster_sums, moved_sums
 from globular.backends.host import RUN, runs_of, threads_for_runs
 from globular.backends.limits import HASH_SIZE
+from globular.jit import new_queue, share_kernel
 from globular.kernels import few_columns, neighborhoods
 from globular.kernels import neighbors as kernels
 from globular.kernels.grouped import pack
 from globular.kernels.members import settle_hard
-from globular.kernels.queue import new_queue
-from globular.kernels.team import share_kernel
 from globular.model.graph import Graph
 from globular.model.groups import group_by
 from globular.model.search import Search

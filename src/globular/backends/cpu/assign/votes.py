@@ -11,9 +11,8 @@ from globular.backends.cpu.center_scores import RowProducts
 from globular.backends.cpu.rows import CSRRows, KernelRows, can_be_indexed, gather_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import cut_clusters
-from globular.kernels.queue import new_queue
+from globular.jit import new_queue, share_kernel
 from globular.kernels.sums import join_pieces
-from globular.kernels.team import share_kernel
 from globular.kernels.votes import sum_votes
 from globular.model.columns import Ballots
 from globular.model.groups import group_by

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from globular.backends.cpu.expect.blocks import ChunkBlocks, Moments, Spans
 from globular.backends.cpu.rows import read_only
 from globular.backends.cpu.shard import CpuShard
+from globular.jit import new_queue
 from globular.kernels.expect import Answers, Tally
 from globular.kernels.joint import Observed
-from globular.kernels.queue import new_queue
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.seam.among import All

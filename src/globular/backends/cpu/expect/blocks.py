@@ -21,12 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import read_only
-from globular.kernels.blas import SYMMETRIC, TRIANGULAR
+from globular.jit import new_queue, share_kernel
 from globular.kernels.differences import FEW_COLUMNS, TILE, new_differences
 from globular.kernels.expect import Answers, Stretches, Tally, add_parts, expect_or_answer, feature_spans
 from globular.kernels.joint import Block, Form, Observed
-from globular.kernels.queue import new_queue
-from globular.kernels.team import share_kernel
 from globular.model.chunks import Chunks, ShareRule
 from globular.model.covariances.scatter import CANCELLATION_LIMIT
 from globular.model.gaussian import GaussianParameters
@@ -172,7 +170,7 @@ class ChunkBlocks:
         means, constants = _fixed(self.means[some]), _fixed(self.constants[some])
         return Form(
             _fixed(self.offset), _fixed(self.coefficients), _fixed(self.tight), means, _fixed(factors),
-            _fixed(self.precisions[some]), constants, self.background, TRIANGULAR, SYMMETRIC,
+            _fixed(self.precisions[some]), constants, self.background,
         )  # fmt: skip
 
     @cached_property
@@ -230,7 +228,7 @@ class ChunkBlocks:
         return np.empty((0, self.coefficients.shape[1])) if features is None else features
 
     def on_threads(self, n_rows: int, n_threads: int, work: Callable[[NDArray[np.int64], Spans], object]) -> None:
-        """Call a kernel with the queue of all spans; see `share_kernel`."""
+        """Call a kernel with the queue of all spans; see `share`."""
         spans, queue = self.spans(n_rows), new_queue()
         is_tiny = spans.n <= 1 and spans.rows_per_block * self._cost <= TINY
         share_kernel(lambda: work(queue, spans), queue, min(n_threads, max(1, spans.n)), calls_blas=not is_tiny)

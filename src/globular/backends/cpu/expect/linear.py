@@ -17,9 +17,8 @@ from globular.backends.cpu.expect.all import moments_of_rows, weighted_total, wr
 from globular.backends.cpu.expect.blocks import ABSENT, ChunkBlocks, Spans, add_in_order, block_size
 from globular.backends.cpu.rows import CSRRows, read_only
 from globular.backends.cpu.shard import CpuShard
+from globular.jit import new_queue, share_kernel
 from globular.kernels.linear import SparseBlock, SparseForm, SparseTally, answer_csr, expect_csr
-from globular.kernels.queue import new_queue
-from globular.kernels.team import share_kernel
 from globular.model.covariances import FAMILIES
 from globular.model.exponential import ExponentialMixture, LinearMixture, LinearStatistics, Surveyed
 from globular.model.statistics import F64, I64
@@ -64,7 +63,7 @@ class SparseBlocks:
         return SparseBlock(np.empty((C, B)), np.empty(C), np.empty(C, dtype=np.int64), largest, densities, totals)
 
     def on_threads(self, work: Callable[[NDArray[np.int64], Any, SparseBlock], object]) -> None:
-        """Call a kernel with the queue of all spans, the rows and scratch; see `share_kernel`."""
+        """Call a kernel with the queue of all spans, the rows and scratch; see `share`."""
         queue, everyone = new_queue(), self._rows.kernel_rows(0, self._rows.shape[0])
         threads = min(self._n_threads, max(1, self.spans.n))
         share_kernel(lambda: work(queue, everyone, self.block()), queue, threads, calls_blas=False)

@@ -21,8 +21,8 @@ from globular.backends.cpu.rows import DenseRows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import NONE
 from globular.backends.limits import COSTS_AT_ONCE
+from globular.jit import new_queue
 from globular.kernels import low_rank as kernels
-from globular.kernels.queue import new_queue
 from globular.model.coordinates import Coordinates
 from globular.model.low_rank import LowRankParameters, LowRankStatistics
 from globular.model.statistics import F64, TruncatedPosterior

@@ -10,9 +10,8 @@ from globular.backends.cpu.grouped import ROWS_PER_TASK, cut_groups
 from globular.backends.cpu.rows import KernelRows, can_be_indexed, gather_rows, on_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import RUN, runs_of, threads_for_runs
+from globular.jit import new_queue, share_kernel
 from globular.kernels import members as kernels
-from globular.kernels.queue import new_queue
-from globular.kernels.team import share_kernel
 from globular.model.gaussian import GaussianParameters
 from globular.model.groups import group_by
 from globular.model.statistics import F64, SoftStatistics

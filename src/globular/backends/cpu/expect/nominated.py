@@ -19,10 +19,9 @@ from globular.backends.cpu.expect.neighbors import Costs
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import RUN, threads_for_runs
 from globular.backends.limits import NOMINEES
+from globular.jit import new_queue, share_kernel
 from globular.kernels import nominated as kernels
 from globular.kernels.members import clusters_of_entries
-from globular.kernels.queue import new_queue
-from globular.kernels.team import share_kernel
 from globular.model.gaussian import GaussianParameters
 from globular.model.groups import group_by
 from globular.model.statistics import F64, SoftStatistics

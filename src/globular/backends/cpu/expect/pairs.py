@@ -12,12 +12,11 @@ from globular.backends.cpu.expect.all import Cut, blocks_for, on_rows
 from globular.backends.cpu.expect.blocks import ChunkBlocks, Moments
 from globular.backends.cpu.rows import read_only
 from globular.backends.cpu.shard import CpuShard
+from globular.jit import new_queue, share_kernel
 from globular.kernels import pairs as kernels
 from globular.kernels.differences import new_differences
 from globular.kernels.expect import Tally
 from globular.kernels.joint import Observed
-from globular.kernels.queue import new_queue
-from globular.kernels.team import share_kernel
 from globular.model.gaussian import GaussianParameters
 from globular.model.groups import starts_of
 from globular.model.observations import ExpectedMixture

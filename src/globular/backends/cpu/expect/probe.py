@@ -21,9 +21,8 @@ from globular.backends.cpu.expect.neighbors import Costs, settle_soft, soft_sums
 from globular.backends.cpu.rows import KernelRows, on_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import RUN, runs_of, threads_for_runs
+from globular.jit import new_queue, share_kernel
 from globular.kernels import expect_probe as kernels
-from globular.kernels.queue import new_queue
-from globular.kernels.team import share_kernel
 from globular.model.statistics import F64, SoftStatistics, TruncatedPosterior
 from globular.seam.among import Probe
 from globular.seam.answers import Answer, Truncated

@@ -17,9 +17,8 @@ from globular.backends.cpu.expect.pairs import Pairs
 from globular.backends.cpu.expect.remembered import Kept
 from globular.backends.cpu.rows import read_only
 from globular.backends.cpu.shard import CpuShard
+from globular.jit import new_queue, share_kernel
 from globular.kernels import claims as kernels
-from globular.kernels.queue import new_queue
-from globular.kernels.team import share_kernel
 from globular.model.chunks import Chunks, Claims
 from globular.model.groups import starts_of
 from globular.model.statistics import F64, I64

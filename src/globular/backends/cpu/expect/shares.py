@@ -14,12 +14,11 @@ import numpy as np
 from globular.backends.cpu.expect.blocks import NO_ANSWERS, ChunkBlocks, block_size
 from globular.backends.cpu.rows import read_only
 from globular.backends.cpu.shard import CpuShard
+from globular.jit import new_queue, share_kernel
 from globular.kernels import shares as kernels
 from globular.kernels.differences import new_differences
 from globular.kernels.expect import Stretches, Tally, expect_or_answer
 from globular.kernels.joint import Block, Observed
-from globular.kernels.queue import new_queue
-from globular.kernels.team import share_kernel
 from globular.model.statistics import F64, I64, SoftStatistics, WithinStatistics
 from globular.seam.mixture_passes import ExpectShares
 from globular.threads import worth_waking

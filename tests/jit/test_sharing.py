@@ -11,14 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from globular.kernels.quick import IS_KNOWN
 
 import globular
 from ctrl_c import CtrlC
+from globular.jit import SCRATCH, Queue, Scratch, Zeros, kernel, new_queue, share_kernel, take_number
 from globular.kernels import team
-from globular.kernels.compile import kernel
-from globular.kernels.queue import Queue, Scratch, Zeros, new_queue, take_number
-from globular.kernels.quick import IS_KNOWN
-from globular.kernels.team import SCRATCH, share_kernel
 
 pytestmark = pytest.mark.skipif(not IS_KNOWN, reason="with this version of numba kernels are shared by Python threads")
 

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
 
-from globular.kernels.cache import target
+from globular.jit.instructions import declared, types
+from globular.jit.target import vector_bytes
 
 BY_LANE = platform.machine() in ("aarch64", "arm64")
 """Whether a product takes one lane of a vector for all: then several columns of a row are read at once."""
-VECTOR_BYTES = 64 if target().has("avx512f") else 32 if target().has("avx2") else 16
+VECTOR_BYTES = vector_bytes()
 HAS_MANY_REGISTERS = VECTOR_BYTES == 64 or BY_LANE
 """Whether there are 32 vectors, not 16."""
 
@@ -40,18 +39,6 @@ def unpack(context: Any, builder: Any, signature: Any, values: Any) -> list[Any]
         Array(context, builder, kind, value) if isinstance(kind, types.Array) else value
         for kind, value in zip(signature.args, values, strict=True)
     ]
-
-
-def loop(builder: Any, start: Any, stop: Any, step: int) -> Any:
-    """A loop over start, start + step, … below stop: a context whose value is (index, _)."""
-    size = stop.type
-    start = ir.Constant(size, start) if isinstance(start, int) else start
-    return cgutils.for_range_slice(builder, start, stop, ir.Constant(size, step), inc=True)
-
-
-def variable(builder: Any, value: Any) -> Any:
-    """A variable, which LLVM keeps in a register."""
-    return cgutils.alloca_once_value(builder, value)  # type: ignore[no-untyped-call]
 
 
 class Vectors:
@@ -104,9 +91,7 @@ class Vectors:
     def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
         """a b + c, fused where that is fast."""
         name = f"llvm.fmuladd.v{self.lanes}f{8 * self.itemsize}"
-        function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
-            self.builder.module, ir.FunctionType(self.floats, [self.floats] * 3), name
-        )
+        function = declared(self.builder, name, ir.FunctionType(self.floats, [self.floats] * 3))
         return self.builder.call(function, [a, b, c])
 
     def lower(self, a: Any, b: Any) -> Any:

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
-from globular.kernels.vectors import BY_LANE, HAS_MANY_REGISTERS, VECTOR_BYTES, Vectors, loop, unpack, variable
+from globular.jit.functions import instruction
+from globular.jit.instructions import loop, types, variable
+from globular.jit.vectors import BY_LANE, HAS_MANY_REGISTERS, VECTOR_BYTES, Vectors, unpack
 
 ROWS = 8 if HAS_MANY_REGISTERS else 4
 """Rows at once: with as many sums for each of them as registers allow."""
@@ -132,12 +132,12 @@ def _products_across(vectors: Vectors, n_vectors: int, rows: list[Any], n_column
     if BY_LANE:
         at_once = 16 // vectors.itemsize
         done = builder.and_(n_columns, ir.Constant(size, -at_once))
-        with loop(builder, 0, done, at_once) as (first, _):
+        with loop(builder, 0, done, at_once) as first:
             parts = [vectors.load(builder.gep(row, [first]), at_once) for row in rows]
             for k in range(at_once):
                 values = [vectors.lane(part, k) for part in parts]
                 add_column(builder.add(first, ir.Constant(size, k)), values.__getitem__)
-    with loop(builder, done, n_columns, 1) as (column, _):
+    with loop(builder, done, n_columns, 1) as column:
         add_column(column, lambda row: vectors.splat(builder.load(builder.gep(rows[row], [column]))))
     return [[builder.load(address) for address in each] for each in sums]
 
@@ -150,7 +150,7 @@ def _products_along(vectors: Vectors, rows: list[Any], n_columns: Any, factors: 
     done, at_once = ir.Constant(size, 0), vectors.lanes
     while at_once:  # the columns that are left over from whole vectors by half of one, a quarter, and so on
         stop = builder.and_(n_columns, ir.Constant(size, -at_once))
-        with loop(builder, done, stop, at_once) as (column, _):
+        with loop(builder, done, stop, at_once) as column:
             some = [vectors.load_widened(builder.gep(line, [column]), at_once) for line in lines]
             for row in range(len(rows)):
                 value = vectors.load_widened(builder.gep(rows[row], [column]), at_once)
@@ -208,7 +208,7 @@ class _Rows:
         lengths = [
             vectors.splat(builder.load(self.squares.at(builder.add(self.at, self.number(row))))) for row in range(ROWS)
         ]
-        with loop(builder, self.first, self.stop, tile.width) as (center, _):
+        with loop(builder, self.first, self.stop, tile.width) as center:
             factors = self.factors.at(builder.mul(center, self.n_columns))
             scores = _products_across(vectors, tile.vectors, self.rows, self.n_columns, factors)
             done = builder.sub(center, self.first)
@@ -237,7 +237,7 @@ class _Rows:
             rows.load(self.squares.at(builder.add(self.at, self.number(k * rows.lanes))), rows.lanes)
             for k in range(n_parts)
         ]
-        with loop(builder, self.first, self.stop, PAIR) as (pair, _):
+        with loop(builder, self.first, self.stop, PAIR) as pair:
             factors = self.factors.at(builder.mul(pair, self.n_columns))
             scores = _products_along(vectors, self.rows, self.n_columns, factors)
             for c in range(PAIR):
@@ -255,7 +255,7 @@ class _Rows:
         self._write(search, fold=False)
 
 
-@intrinsic
+@instruction
 def lowest_of_rows(
     typing_context: Any, x: Any, places: Any, at: Any, squares: Any, factors: Any, norms: Any, first: Any, stop: Any,
     mask: Any, nobody: Any, scores: Any, low: Any, next_low: Any, found: Any,
@@ -290,7 +290,7 @@ def lowest_of_rows(
     return types.void(*arguments), generate
 
 
-@intrinsic
+@instruction
 def lowest_of_scores(
     typing_context: Any, scores: Any, at: Any, first: Any, stop: Any, mask: Any, nobody: Any, low: Any, next_low: Any,
     found: Any,
@@ -303,7 +303,7 @@ def lowest_of_scores(
         tile = line_tile(signature.args[0].dtype.bitwidth // 8)
         vectors = Vectors(builder, scores.scalar, tile.lanes)
         search = _Search(vectors, 1, mask, nobody)
-        with loop(builder, 0, builder.sub(stop, first), tile.lanes) as (position, _):
+        with loop(builder, 0, builder.sub(stop, first), tile.lanes) as position:
             search.take(0, vectors.load(scores.at(position), tile.lanes), vectors.numbers_from(position))
         search.write(first, low.at(at), next_low.at(at), found.at(at), fold=True)
         return context.get_dummy_value()

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+
+from globular.jit import instructions
+from globular.jit.functions import instruction
+from globular.jit.instructions import loop, types, variable
 
 LINE = 8  # numbers in a line
 _CONTRACT = ("contract",)
@@ -20,7 +21,7 @@ _CONTRACT = ("contract",)
 def _adding(n_lines: int) -> Any:
     """An intrinsic for so many lines side by side."""
 
-    @intrinsic
+    @instruction
     def add_lines(
         typing_context: Any, data: Any, columns: Any, begin: Any, end: Any, x: Any, first: Any, out: Any, i: Any
     ) -> Any:
@@ -31,7 +32,7 @@ def _adding(n_lines: int) -> Any:
             kinds = signature.args
 
             def array(n: int) -> Any:
-                return context.make_array(kinds[n])(context, builder, arguments[n])
+                return instructions.array(context, builder, signature, arguments, n)
 
             def index(n: int) -> Any:
                 return context.cast(builder, arguments[n], kinds[n], types.intp)
@@ -47,8 +48,8 @@ def _adding(n_lines: int) -> Any:
                 return builder.bitcast(builder.gep(view.data, [start]), line.as_pointer())
 
             zeros = ir.Constant(line, [0.0] * LINE)
-            sums = [cgutils.alloca_once_value(builder, zeros) for _ in range(n_lines)]  # type: ignore[no-untyped-call]
-            with cgutils.for_range_slice(builder, index(2), index(3), ir.Constant(whole, 1), inc=True) as (k, _):
+            sums = [variable(builder, zeros) for _ in range(n_lines)]
+            with loop(builder, index(2), index(3), 1) as k:
                 value = builder.load(builder.gep(values.data, [k]))
                 value = value if value.type == double else builder.fpext(value, double)
                 factor = builder.insert_element(undefined, value, ir.Constant(ir.IntType(32), 0))

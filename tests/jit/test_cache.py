@@ -20,14 +20,14 @@ import pytest
 from numba import types
 
 import globular
+from globular.jit import inline, kernel
+from globular.jit.target import LEVELS, Target, levels
 from globular.kernels import cache, owners
-from globular.kernels.compile import inline, kernel
-from globular.kernels.target import LEVELS, Target, levels
 
 HELPER = "from globular.kernels.compile import inline\n@inline\ndef added(x):\n    return x + {}\n"
 CALLER = """
 import numpy as np
-from globular.kernels.compile import allocating_kernel
+from globular.jit import allocating_kernel
 from globular.kernels.helper import added
 @allocating_kernel
 def total(x):

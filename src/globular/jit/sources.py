@@ -1,0 +1,48 @@
+"""Which sources a kernel is made of: its module, and what that imports from this package, directly or not."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1]
+_IMPORTS = re.compile(rb"^from (globular\.(?:kernels|jit)(?:\.\w+)*) import ([\w, ()]+)", re.MULTILINE)
+
+
+@functools.cache
+def _source(module: str) -> bytes | None:
+    """The source of a module of this package; None for what is no such module."""
+    path = PACKAGE.joinpath(*module.split(".")[1:])
+    for file in (path.with_suffix(".py"), path / "__init__.py"):
+        if module.startswith("globular.") and file.is_file():
+            return file.read_bytes()
+    return None
+
+
+@functools.cache
+def _imported(module: str) -> frozenset[str]:
+    """Modules of kernels, and of what they are written with, that a module imports."""
+    found = set()
+    for package, names in _IMPORTS.findall(_source(module) or b""):
+        found.add(package.decode())
+        found.update(f"{package.decode()}.{name}" for name in re.findall(r"\w+", names.decode()))
+    return frozenset(name for name in found if _source(name) is not None)
+
+
+@functools.cache
+def closure_digest(module: str) -> str | None:
+    """A digest of all sources that a module's kernels are made of; None if it is none of this package."""
+    if _source(module) is None:
+        return None
+    found, left = {module}, [module]
+    while left:
+        new = _imported(left.pop()) - found
+        found |= new
+        left += new
+    digest = hashlib.sha256()
+    for name in sorted(found):
+        source = _source(name) or b""
+        digest.update(f"{name} {len(source)} ".encode() + source)
+    return digest.hexdigest()[:20]

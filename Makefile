@@ -8,18 +8,35 @@ NEWEST := .venv-newest
 BASE   ?= HEAD
 MINUTES ?= 60
 JOBS   ?= 2
+LIBRARY := src/globular/jit/lib
 SHARED := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all test-bounds test-gpu test-oldest test-newest attack lint bench speed docs dist test-dist wheel-with-kernels clean
+.PHONY: demo test test-all test-bounds test-gpu test-oldest test-newest attack lint bench speed docs dist test-dist test-fast test-stock kernels wheel clean
 
 demo: $(VENV)/.user
 	$(BIN)/globular demo
 
-test: $(VENV)/.dev
+test: $(VENV)/.dev $(LIBRARY)/index.txt
 	$(BIN)/python -m pytest -m "not slow" $(SHARED)
 
-test-all: $(VENV)/.dev
+test-all: $(VENV)/.dev $(LIBRARY)/index.txt
 	$(BIN)/python -m pytest
+
+# For whoever changes a kernel: passes, their contract, and a fit of each estimator.
+test-fast: $(VENV)/.dev $(LIBRARY)/index.txt
+	$(BIN)/python -m pytest -m "not slow" $(SHARED) tests/contract tests/passes tests/estimators/test_one_fit.py
+
+# The same passes with kernels compiled by numba's public interface alone.
+test-stock: $(VENV)/.dev
+	GLOBULAR_JIT=stock $(BIN)/python -m pytest -m "not slow" $(SHARED) tests/contract tests/passes
+
+# The library of kernels for this kind of machine (docs/running.md); needs a C compiler.
+kernels: $(VENV)/.dev
+	$(BIN)/python -m globular.jit.build
+
+# Tests need no library, they are only slower without one.
+$(LIBRARY)/index.txt: | $(VENV)/.dev
+	-$(BIN)/python -m globular.jit.build
 
 test-gpu: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet -e ".[gpu]"
@@ -66,18 +83,18 @@ dist: $(VENV)/.dev
 	print(globular.__version__, globular.KMeans(3, random_state=0).fit(numpy.eye(9)).inertia_)"
 	cd build/empty && bin/globular --help > /dev/null
 
-# A wheel for this kind of machine and Python that brings its kernels, compiled here for each level of CPUs that this
-# one reaches, which must be LEVELS at least; and a fit with it in an environment where there is nothing else: not a word
-# of compiling.
-wheel-with-kernels: $(VENV)/.dev
-	rm -rf build/brought build/empty
-	$(BIN)/python -m globular.warming build/brought --expect $(LEVELS)
+# A wheel for this kind of machine that brings the library of kernels; and fits with it in an environment where there is
+# nothing else, which do not even import numba.
+wheel: kernels
+	rm -rf build/empty dist
 	$(BIN)/python -m pip install --quiet build
-	GLOBULAR_BROUGHT=$(abspath build/brought) $(BIN)/python -m build --wheel --outdir dist
-	$(BIN)/python -m venv build/empty
-	build/empty/bin/python -m pip install --quiet dist/*-cp*.whl
-	cd build/empty && bin/python -c "import numpy, globular; \
-	globular.KMeans(8, random_state=0).fit(numpy.random.default_rng(0).random((20000, 8)))" 2> said && ! grep compiling said
+	GLOBULAR_LIBRARY=$(abspath $(LIBRARY)) $(BIN)/python -m build --wheel --outdir dist
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/python -m pip install --quiet dist/*-py3-none-*.whl
+	cd build/empty && bin/python -c "import sys, numpy, globular; \
+	X = numpy.random.default_rng(0).random((20000, 8)); \
+	globular.KMeans(8, random_state=0).fit(X); globular.GaussianMixture(3, random_state=0).fit(X); \
+	sys.exit('numba' in sys.modules)"
 
 # The tests of the source archive with the wheel, without the sources beside them.
 test-dist: dist
@@ -120,4 +137,4 @@ $(NEWEST)/.test: pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) $(NEWEST) build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) $(NEWEST) $(LIBRARY) build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from numba.core.dispatcher import Dispatcher
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 
 import globular
-from globular.kernels.linking import Kernel
+from globular.jit.functions import Kernel
 
+CALL = Kernel.__call__
 GRAIN = 16  # bytes: arrays begin at multiples of it, as allocators have it
 APART = 4096
 
@@ -113,12 +113,12 @@ class Elsewhere:
 def call_thrice(kernel: Any, arguments: tuple[Any, ...], random: np.random.Generator) -> Any:
     """Call a kernel on its arguments, on copies side by side and on copies apart; all must end alike."""
     arrays = [array for array in arrays_in(arguments) if array.size]
-    regions, name = regions_of(arrays), kernel.py_func.__qualname__
+    regions, name = regions_of(arrays), kernel.__qualname__
     side_by_side = Elsewhere(regions, random.permutation(len(regions)), gap=0)
     apart = Elsewhere(regions, np.arange(len(regions)), gap=APART)
     before = [array.tobytes() for array in arrays]
-    given = [repr(Dispatcher.__call__(kernel, *each.moved(arguments))) for each in (side_by_side, apart)]
-    result = Dispatcher.__call__(kernel, *arguments)
+    given = [repr(CALL(kernel, *each.moved(arguments))) for each in (side_by_side, apart)]
+    result = CALL(kernel, *arguments)
     assert given == [repr(result)] * 2, f"{name} returns what depends on where its arrays lie"
     here = [ctypes.string_at(each.begin, each.end - each.begin) for each in regions]
     for place in (side_by_side, apart):

@@ -97,7 +97,7 @@ print("checked")
 
 
 def run_checked(code: str, cache: Path) -> None:
-    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(cache)}
+    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(cache), "GLOBULAR_JIT": "auto"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=600, check=False
     )
@@ -121,8 +121,8 @@ def test_a_negative_index_is_outside(tmp_path: Path) -> None:
     """In kernels it does not count from the end."""
     code = (
         "import numpy as np\n"
-        "from globular.kernels.compile import kernel\n"
-        "kernel(lambda x, i: x[i])(np.ones(3), -1)\n"
+        "from globular.jit import functions\n"
+        "functions.Kernel(lambda x, i: x[i])(np.ones(3), -1)\n"
         "print('checked')"
     )
     with pytest.raises(AssertionError, match="IndexError"):

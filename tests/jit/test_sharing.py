@@ -1,24 +1,24 @@
-"""Threads that wait inside compiled code: they share kernels, and nothing depends on which of them does what."""
+"""Kernels that threads share, by the library's threads and by Python's: nothing depends on which of them does what."""
 
 from __future__ import annotations
 
 import ast
+import ctypes
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from globular.kernels.quick import IS_KNOWN
 
 import globular
 from ctrl_c import CtrlC
-from globular.jit import SCRATCH, Queue, Scratch, Zeros, kernel, new_queue, share_kernel, take_number
-from globular.kernels import team
-
-pytestmark = pytest.mark.skipif(not IS_KNOWN, reason="with this version of numba kernels are shared by Python threads")
+from globular.jit import Queue, Scratch, Zeros, build, kernel, library, new_queue, share_kernel, take_number
+from globular.jit.choice import compiler
+from globular.jit.functions import Kernel
 
 
 @kernel
@@ -63,6 +63,36 @@ def fails_at(queue: Queue, n: int, failing: int) -> None:
         i = take_number(queue)
 
 
+TYPES = {"squares": "i8:1C i8 (f8:1C) i8:1C f8:2C", "numbers_below": "i8:1C i8 f8:1C", "fails_at": "i8:1C i8 i8"}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Callable[..., Any]]:
+    """What gives a kernel of this file as the library would have it."""
+    folder, c_compiler = tmp_path_factory.mktemp("library"), build.find_compiler()
+    if c_compiler is None or compiler().__name__ != "globular.jit.linked":
+        pytest.skip("kernels can be built with a C compiler and a version of numba that was tried alone")
+    build.build_driver(c_compiler, folder / "driver.so")
+    entries = {}
+    for name, types in TYPES.items():
+        code, returns = build.object_code(name, globals()[name], types)
+        (folder / f"{name}.o").write_bytes(code)
+        entries[name] = library.Entry(name, "", name, returns or "-", types)
+    build.link(c_compiler, folder / "kernels.so", "-nostdlib", *folder.glob("*.o"))
+    driver, code_of_all = library.Driver(folder / "driver.so"), ctypes.CDLL(str(folder / "kernels.so"))
+    return lambda each: driver.function(each, code_of_all, [entries[each.__name__]])
+
+
+@pytest.fixture(params=["library", "numba"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every test is of kernels of the library, and of those that numba compiles."""
+    if request.param == "library":
+        make = request.getfixturevalue("built")
+        for name in TYPES:
+            monkeypatch.setitem(globals()[name].__dict__, "_ready", make(globals()[name]))
+    return request.param
+
+
 def share_squares(n_threads: int, n: int = 3000, width: int = 8) -> np.ndarray:
     out, queue = np.zeros((3, n)), new_queue()
     counter = np.zeros(3, dtype=np.int64)
@@ -90,11 +120,10 @@ def test_the_others_take_part() -> None:
     assert any((share_squares(4, n=10_000, width=4096)[2] == 0).sum() > 1 for _ in range(20))
 
 
-@pytest.mark.parametrize("width", [SCRATCH // 16, SCRATCH // 8, SCRATCH // 2])
-def test_scratch_memory_grows_before_a_kernel_begins(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(team, "_idle", [])
+@pytest.mark.parametrize("width", [1 << 16, 1 << 18])
+def test_scratch_memory_grows(width: int) -> None:
     check(share_squares(3, n=40, width=width))
-    check(share_squares(4, n=40, width=width))
+    check(share_squares(4, n=40, width=2 * width))
     check(share_squares(2, n=300, width=4))
 
 
@@ -106,22 +135,22 @@ def test_a_kernel_that_returns_something_is_called_alone() -> None:
     assert np.array_equal(out, np.ones(1000))
 
 
-def test_a_queue_without_a_team_is_worked_off_alone() -> None:
+def test_a_queue_that_nobody_shares_is_worked_off_alone() -> None:
     out = np.zeros(1000)
-    assert numbers_below(np.zeros(1, dtype=np.int64), 1000, out) == 1000
-    squares(np.zeros(1, dtype=np.int64), 1000, (np.empty(2),), np.zeros(1, np.int64), many := np.zeros((3, 1000)))
+    assert numbers_below(new_queue(), 1000, out) == 1000
+    squares(new_queue(), 1000, (np.empty(2),), np.zeros(1, np.int64), many := np.zeros((3, 1000)))
     check(many)
 
 
-def test_an_error_is_told_whichever_thread_it_meets_and_the_team_goes_on() -> None:
+def test_an_error_is_told_whichever_thread_it_meets_and_the_threads_go_on() -> None:
     for failing in range(30):
         queue = new_queue()
-        with pytest.raises((ValueError, RuntimeError), match=r"^no$|n_threads=1 will tell"):
+        with pytest.raises((ValueError, RuntimeError), match=r"^no$|failed with status"):
             share_kernel(lambda queue=queue, failing=failing: fails_at(queue, 200, failing), queue, 3)
     check(share_squares(3))
 
 
-def test_python_threads_have_a_team_each() -> None:
+def test_callers_at_the_same_time_do_not_disturb_each_other() -> None:
     wrong: list[BaseException] = []
 
     def many() -> None:
@@ -141,7 +170,7 @@ def test_python_threads_have_a_team_each() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_has_a_team_of_its_own() -> None:
+def test_a_forked_child_has_threads_of_its_own() -> None:
     check(share_squares(3))
     child = os.fork()
     if child == 0:
@@ -154,14 +183,9 @@ def test_a_forked_child_has_a_team_of_its_own() -> None:
     check(share_squares(3))
 
 
-@pytest.mark.parametrize("n_before", [0, 2, 4])
-def test_ctrl_c_at_any_moment_leaves_a_team_that_works(n_before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_at_any_moment_leaves_threads_that_work() -> None:
     for moment in range(10_000):
-        monkeypatch.setattr(team, "_idle", [])
-        if n_before:
-            share_squares(n_before)
-        idle = list(team._idle)
-        interrupter = CtrlC(moment, "globular.kernels.team")
+        interrupter = CtrlC(moment, "globular.jit")
         sys.settrace(interrupter)
         try:
             share_squares(4, n=100)
@@ -169,12 +193,38 @@ def test_ctrl_c_at_any_moment_leaves_a_team_that_works(n_before: int, monkeypatc
             pass
         finally:
             sys.settrace(None)
-        assert not n_before or team._idle == idle  # a team that is lost keeps its threads and its memory for ever
         check(share_squares(3, n=100))
-        check(share_squares(5, n=100))
         if interrupter.moment > 0:
             break
-    assert moment > (3 if n_before == 4 else 10)
+    assert moment > 1
+
+
+def test_types_that_were_not_built_are_left_to_numba(way: str) -> None:
+    ready = squares.__dict__.get("_ready")
+    queue, scratch, counter, out = new_queue(), (np.empty(2),), np.zeros(1, np.int64), np.zeros((3, 10))
+    if way == "library":
+        assert ready(queue, 10, scratch, counter, out) is None
+        strided, narrow = np.zeros((3, 20))[:, ::2], out.astype(np.float32)
+        unaligned = np.zeros(3 * 10 * 8 + 1, np.uint8)[1:].view(np.float64).reshape(3, 10)
+        for other in (strided, narrow, unaligned, out.T, out[0], "out", None, 1 + 2j, [1.0], {}):
+            assert ready(new_queue(), 10, scratch, counter, other) is NotImplemented
+        assert ready(new_queue(), 10.0, scratch, counter, out) is NotImplemented
+        assert ready(new_queue(), 2**70, scratch, counter, out) is NotImplemented
+        assert ready(new_queue(), 10) is NotImplemented
+    strided = np.zeros((3, 20))[:, ::2]
+    squares(new_queue(), 10, scratch, np.zeros(1, np.int64), strided)
+    check(strided)
+
+
+def test_numbers_of_numpy_are_numbers(way: str) -> None:
+    for n in (np.int64(7), 7):
+        out = np.zeros(7)
+        assert numbers_below(new_queue(), n, out) == 7 and out.sum() == 7.0
+
+
+def test_a_constructor_reads_roles() -> None:
+    assert isinstance(squares, Kernel) and squares.is_shared and not numbers_below.is_shared
+    assert squares.roles == ["Queue", "int", "Scratch", "Zeros", "Any"]
 
 
 KERNELS = Path(globular.__file__).parent / "kernels"

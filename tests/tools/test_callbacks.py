@@ -20,6 +20,7 @@ from globular import threads
 from globular.callbacks import Callback, Checkpoint, EarlyStopping, Progress, TimeBudget, as_callbacks
 from globular.callbacks.progress import Display, Forecast, format_seconds
 from globular.errors import CheckpointWarning, DataError, FitInterruptedWarning
+from globular.jit import share_kernel
 from globular.model.history import History, Record
 from globular.persistence import load, read_info
 
@@ -567,7 +568,7 @@ def test_ctrl_c_while_rows_are_regrouped_leaves_labels_and_inertia_that_agree(
             raise KeyboardInterrupt
         work()
 
-    monkeypatch.setattr("globular.backends.cpu.grouped.share", interrupted)
+    monkeypatch.setattr("globular.backends.cpu.grouped.share_kernel", interrupted)
     model = globular.VariationalKMeans(20, n_candidates=1, tol=0, random_state=0)
     with pytest.warns(FitInterruptedWarning):
         model.fit(X_CTRL_C)

@@ -116,6 +116,13 @@ def _prune(above: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
+def forget() -> None:
+    """Remove all files that numba has written; their folders stay."""
+    above = root()
+    for file in above.rglob("*.nb[ic]") if above else ():
+        file.unlink(missing_ok=True)
+
+
 def kept(dispatcher: Any) -> Any:
     """A dispatcher of numba's that reads what it has compiled from disk, and writes it there."""
     if here := folder_for(dispatcher.py_func.__module__):

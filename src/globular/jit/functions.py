@@ -10,6 +10,7 @@ import builtins
 import functools
 import types
 from collections.abc import Callable
+from pickle import UnpicklingError
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -77,6 +78,9 @@ class Kernel(Compiled):
         try:
             return self.numba(*arguments)
         except OSError:  # numba has compiled it, and found no room on disk
+            return self.numba(*arguments)
+        except (EOFError, UnpicklingError):  # what numba has read from disk is damaged
+            compiler().cache.forget()
             return self.numba(*arguments)
 
     def _own(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,4 +1,8 @@
-"""Which sources a kernel is made of: its module, and what that imports from this package, directly or not."""
+"""Which sources a kernel is made of: its module, and what that imports from this package, directly or not.
+
+The door (`globular.jit`) stands for how kernels are compiled. What calls kernels, looks for them or keeps them is no part
+of their machine code.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,10 @@ import re
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
+DOOR = "globular.jit"
+COMPILERS = (f"{DOOR}.linked", f"{DOOR}.stock")
+OUTSIDE = {f"{DOOR}.{name}" for name in ("addresses", "functions", "sharing", "target")}
+"""What instructions import and no machine code depends on; the width of vectors is that of a level."""
 _IMPORTS = re.compile(rb"^from (globular\.(?:kernels|jit)(?:\.\w+)*) import ([\w, ()]+)", re.MULTILINE)
 
 
@@ -24,11 +32,15 @@ def _source(module: str) -> bytes | None:
 @functools.cache
 def _imported(module: str) -> frozenset[str]:
     """Modules of kernels, and of what they are written with, that a module imports."""
+    if module == DOOR:
+        return frozenset(COMPILERS)
+    if module in COMPILERS:
+        return frozenset()
     found = set()
     for package, names in _IMPORTS.findall(_source(module) or b""):
         found.add(package.decode())
         found.update(f"{package.decode()}.{name}" for name in re.findall(r"\w+", names.decode()))
-    return frozenset(name for name in found if _source(name) is not None)
+    return frozenset(name for name in found - OUTSIDE if _source(name) is not None)
 
 
 @functools.cache

@@ -8,11 +8,13 @@ _REASONS = {
     "compiled into kernels, which `tests/passes` hold to their oracles": """
         kernels.*
     """,
+    "of the door to numba, which `tests/jit` try": """
+        jit.*
+    """,
     "of the backend for cards, which `tests/gpu` try": """
         backends.torch.*
     """,
     "what people look at and run": """
-        backends.cpu.ahead.*
         cli.* report.* plotting.* benchmarking.* datasets.* export.* callbacks.* data.columns.*
         model.history: _REPR_EDGE
         model.selection: FAINT CLOSE_SILHOUETTES CLOSE_CRITERIA FACTOR_APART

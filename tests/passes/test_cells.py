@@ -101,13 +101,13 @@ def test_down_finds_the_closest_child(form: str, D: int, offset: float, blocks: 
 def test_groups_are_a_stable_sort_for_any_number_of_threads(
     n: int, n_groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared, share = [], groups.share
+    shared, share = [], groups.share_kernel
 
     def noted(call: Any, queue: Any, n_threads: int, **how: Any) -> None:
         shared.append(n_threads)
         share(call, queue, n_threads, **how)
 
-    monkeypatch.setattr(groups, "share", noted)
+    monkeypatch.setattr(groups, "share_kernel", noted)
     labels = np.random.default_rng(n).integers(n_groups, size=n).astype(np.int32)
     expected = np.argsort(labels, kind="stable")
     for n_threads in (1, 2, 7):

@@ -14,7 +14,7 @@ from globular.backends.cpu.expect.blocks import ChunkBlocks, statistics_of
 from globular.backends.cpu.expect.pairs import look_at_all
 from globular.backends.tree import expect as tree_expect
 from globular.jit import kernel
-from globular.kernels import blas
+from globular.jit.blas import add_product, add_symmetric, multiply_by_triangle
 from globular.kernels.differences import FEW_COLUMNS
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import SoftStatistics
@@ -27,10 +27,10 @@ NAMES = ("counts", "sums", "scatter", "log_likelihood")
 
 
 @kernel
-def multiply(a: int, s: int, factors: Any, rows: Any, m: int, out: Any, y: Any, total: Any) -> None:
-    blas.add_product(y, rows, 1, m, total)
-    blas.add_symmetric(s, rows, m, out, 1)
-    blas.multiply_by_triangle(a, factors, 1, rows, m)
+def multiply(factors: Any, rows: Any, m: int, out: Any, y: Any, total: Any) -> None:
+    add_product(y, rows, 1, m, total)
+    add_symmetric(rows, m, out, 1)
+    multiply_by_triangle(factors, 1, rows, m)
 
 
 @pytest.mark.parametrize("D", [1, 3, 17])
@@ -41,7 +41,7 @@ def test_products_inside_kernels(D: int) -> None:
     out, y, total = random.normal(size=(3, D * D)), random.normal(size=(4, 8)), random.normal(size=(4, D))
     new_rows, new_out, new_total = rows.copy(), out.copy(), total.copy()
     call = single_threaded_blas(multiply)
-    call(blas.TRIANGULAR, blas.SYMMETRIC, factors, new_rows, 6, new_out, y, new_total)
+    call(factors, new_rows, 6, new_out, y, new_total)
     np.testing.assert_allclose(new_total, total + y[:, :6] @ rows[1:7], atol=1e-12)
     np.testing.assert_allclose(new_rows[:6], rows[:6] @ np.triu(factors[1].reshape(D, D)), atol=1e-12)
     np.testing.assert_array_equal(new_rows[6:], rows[6:])

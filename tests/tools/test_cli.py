@@ -85,7 +85,7 @@ def test_fit_tells_compiling_apart(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled = iter([0.0])
-    monkeypatch.setattr(clock, "_compiled", lambda: next(compiled, 6.1))
+    monkeypatch.setattr(clock, "compile_seconds", lambda: next(compiled, 6.1))
     assert command("fit", data, "-k", 20, "-o", tmp_path / "model") == 0
     assert "6.1 s beside these" in capsys.readouterr().out
 

@@ -21,6 +21,8 @@ from globular.threads import on_all_threads
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+OURS = "is_of_globular"
+"""Marks functions that numba gets from us."""
 N_THREADS = 1
 """Where a queue says how many threads share it; the next number comes before."""
 
@@ -133,7 +135,8 @@ def resolved(function: Callable[..., Any]) -> Callable[..., Any]:
     names |= {"__name__": function.__module__, "__builtins__": builtins}
     cells = [types.CellType(known(cell.cell_contents)) for cell in function.__closure__ or ()]
     copy = types.FunctionType(code, names, function.__name__, function.__defaults__, tuple(cells) or None)
-    return functools.update_wrapper(copy, function)
+    functools.update_wrapper(copy, function).__dict__[OURS] = True
+    return copy
 
 
 def _names(code: types.CodeType) -> set[str]:

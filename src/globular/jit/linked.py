@@ -32,6 +32,7 @@ from numba.core.typed_passes import NativeLowering
 from numba.np.arrayobj import load_item, store_item
 
 from globular.jit import cache, stock
+from globular.jit.functions import OURS
 
 OLDEST, NEWEST = (0, 62), (0, 68)
 TRIED = "0.62 to 0.68"
@@ -155,7 +156,7 @@ class KernelCompiler(Compiler):
     lowering: Any = _Lowering
 
     def compile_extra(self, function: Any) -> Any:
-        self.state.flags.noalias = function.__module__.startswith("globular.")
+        self.state.flags.noalias = hasattr(function, OURS)
         self.state.library = self.library(self.state.targetctx.codegen(), function.__qualname__)
         self.state.library.enable_object_caching()
         return super().compile_extra(function)

@@ -1,7 +1,7 @@
 """Which sources a kernel is made of: its module, and what that imports from this package, directly or not.
 
-The door (`globular.jit`) stands for how kernels are compiled. What calls kernels, looks for them or keeps them is no part
-of their machine code.
+The door (`globular.jit`) stands for how kernels are compiled. What calls kernels, looks for them or keeps them is no
+part of their machine code.
 """
 
 from __future__ import annotations

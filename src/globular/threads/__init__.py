@@ -1,7 +1,7 @@
 """Our own threads: fixed blocks, results in a fixed order, BLAS held to one thread inside.
 
-Kernels release the GIL, so plain Python threads scale; passes of one kernel have threads that need no GIL at all
-(`kernels/team.py`). Which thread runs a block never matters: blocks do not depend
+Kernels release the GIL, so plain Python threads scale; those of the library have threads that need no GIL at all
+(`jit/driver.c`). Which thread runs a block never matters: blocks do not depend
 on the number of threads and their results are combined in block order, so 1 thread and 2 threads give the same bits.
 (numba's `parallel=True` is not used: its work-queue layer fails when two Python threads enter it.)
 """

@@ -14,6 +14,7 @@ from globular.backends.cpu import CpuShard, settled
 from globular.backends.cpu.assign import all as exact
 from globular.kernels.nominate import CENTER_CHUNK
 from globular.seam.passes import Assign, Relabel, ScatterLabels
+from globular.threads import how_many
 from makers import SHARD_FORMS, Rows, blobs, in_form, lattice, weights_for
 from reference import assign as reference
 
@@ -279,6 +280,7 @@ def test_labels_of_many_centers_are_work_for_many_threads(monkeypatch: pytest.Mo
         share(call, queue, n_threads, **how)
 
     monkeypatch.setattr(exact, "share_kernel", noted)
+    monkeypatch.setattr(how_many, "WAKING", 1e-5)  # as with the library
     X = np.random.default_rng(0).normal(size=(20_000, 4)).astype(np.float32)
     CpuShard(X, n_threads=16).run(Assign(X[:2000].astype(np.float64), want="labels"))
     assert threads == [16]

@@ -17,12 +17,11 @@ import numpy as np
 
 from globular.jit import library
 from globular.jit.choice import compiler
+from globular.jit.sources import OURS
 from globular.threads import on_all_threads
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-OURS = "is_of_globular"
-"""Marks functions that numba gets from us."""
 N_THREADS = 1
 """Where a queue says how many threads share it; the next number comes before."""
 

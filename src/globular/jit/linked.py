@@ -32,7 +32,7 @@ from numba.core.typed_passes import NativeLowering
 from numba.np.arrayobj import load_item, store_item
 
 from globular.jit import cache, stock
-from globular.jit.functions import OURS
+from globular.jit.sources import OURS
 
 OLDEST, NEWEST = (0, 62), (0, 68)
 TRIED = "0.62 to 0.68"

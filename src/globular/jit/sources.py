@@ -11,6 +11,8 @@ import hashlib
 import re
 from pathlib import Path
 
+OURS = "is_of_globular"
+"""Marks functions that numba gets from us."""
 PACKAGE = Path(__file__).parents[1]
 DOOR = "globular.jit"
 COMPILERS = (f"{DOOR}.linked", f"{DOOR}.stock")

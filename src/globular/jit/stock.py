@@ -20,7 +20,7 @@ from numba.extending import intrinsic as numba_intrinsic
 from numba.extending import overload
 
 from globular.jit import addresses, cache, clock
-from globular.jit.functions import OURS
+from globular.jit.sources import OURS
 
 FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
 """Sums may be reordered and fused; NaN and infinity keep their meaning."""

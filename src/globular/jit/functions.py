@@ -18,7 +18,7 @@ import numpy as np
 from globular.jit import library
 from globular.jit.choice import compiler
 from globular.jit.sources import OURS
-from globular.threads import on_all_threads
+from globular.threads import cached_property, on_all_threads
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -60,7 +60,7 @@ class Kernel(Compiled):
     def _make(self) -> Any:
         return compiler().dispatcher(resolved(self.function), **self.options)
 
-    @functools.cached_property
+    @cached_property
     def _ready(self) -> Callable[..., Any] | None:
         """The kernel as the library has it, for some types of arguments; for others it returns NotImplemented."""
         return library.find(self)

@@ -105,28 +105,21 @@ def run_checked(code: str, cache: Path) -> None:
     assert done.stdout.endswith("checked\n")
 
 
-def test_the_check_itself_works(tmp_path: Path) -> None:
-    code = (
-        "import numpy as np\n"
+OUTSIDE = {
+    "an index beyond the end": (
         "from globular.kernels.nearest import settle_block\n"
-        "none = np.empty(0)\n"
-        "settle_block(np.ones(5), np.zeros(2, np.int32), none, np.zeros(2, np.int32))\n"
-        "print('checked')"
-    )
-    with pytest.raises(AssertionError, match="IndexError"):
-        run_checked(code, tmp_path)
+        "settle_block(np.ones(5), np.zeros(2, np.int32), np.empty(0), np.zeros(2, np.int32))\n"
+    ),
+    "a negative index, which does not count from the end": (
+        "from globular.jit import functions\nfunctions.Kernel(lambda x, i: x[i])(np.ones(3), -1)\n"
+    ),
+}
 
 
-def test_a_negative_index_is_outside(tmp_path: Path) -> None:
-    """In kernels it does not count from the end."""
-    code = (
-        "import numpy as np\n"
-        "from globular.jit import functions\n"
-        "functions.Kernel(lambda x, i: x[i])(np.ones(3), -1)\n"
-        "print('checked')"
-    )
+@pytest.mark.parametrize("what", OUTSIDE)
+def test_the_check_itself_works(what: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="IndexError"):
-        run_checked(code, tmp_path)
+        run_checked(f"import numpy as np\n{OUTSIDE[what]}print('checked')", tmp_path)
 
 
 def test_hard_pass_stays_within_its_arrays(tmp_path: Path) -> None:

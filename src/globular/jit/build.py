@@ -163,19 +163,27 @@ def build_level(name: str, compiler: str, out: Path) -> None:
 
 
 def build(into: Path = FOLDER) -> Iterator[str]:
-    """Build everything into a folder, and name what is done."""
+    """Build everything into a folder, and name what is done; the folder changes when all is there.
+
+    The index counts kernels as the manifest does, so it must never stand beside libraries of another manifest.
+    """
     compiler = find_compiler()
     if compiler is None:
         raise SystemExit("a C compiler is needed to link kernels: install one, or name it by CC")
     if not levels():
         raise SystemExit("there are no levels for this kind of machine: kernels are compiled by numba")
-    into.mkdir(0o755, parents=True, exist_ok=True)
-    build_driver(compiler, into / f"driver{SUFFIX}")
-    yield "driver"
-    for name in levels():
-        build_level(name, compiler, into)
-        ctypes.CDLL(str(into / f"{name}{SUFFIX}"), mode=os.RTLD_NOW)  # everything that it calls is there
-        yield name
+    into.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=into.parent, prefix=".building-") as temporary:
+        folder = Path(temporary) / into.name
+        folder.mkdir(0o755)
+        build_driver(compiler, folder / f"driver{SUFFIX}")
+        yield "driver"
+        for name in levels():
+            build_level(name, compiler, folder)
+            ctypes.CDLL(str(folder / f"{name}{SUFFIX}"), mode=os.RTLD_NOW)  # everything that it calls is there
+            yield name
+        shutil.rmtree(into, ignore_errors=True)
+        folder.rename(into)
 
 
 def main() -> None:

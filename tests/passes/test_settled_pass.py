@@ -146,8 +146,8 @@ def test_random_lattices_along_a_path(seed: int, n: int, C: int, D: int, side: i
     weights = random.choice([0.0, 0.1, 0.7, 1.0], size=n) if random.random() < 0.5 else None
     matrix = sparse.csr_matrix(rows) if random.random() < 0.3 else rows
     path = [random.integers(-2 * side, 2 * side + 1, size=(C, D)) / 2]
-    for _ in range(5):
-        step = random.integers(-1, 2, size=(C, D)) * random.choice([0.0, 1e-6, 0.25, 1.0])
+    for _ in range(5):  # by powers of two, so that distances are exact and ties are ties
+        step = random.integers(-1, 2, size=(C, D)) * random.choice([0.0, 2.0**-20, 0.25, 1.0])
         path.append(path[-1] + np.where(random.random((C, 1)) < 0.5, step, 0.0))
     walk(matrix, path, weights=weights, wants=("sums", "sums", "labels", "moves") if seed % 3 == 0 else ("sums",))
 

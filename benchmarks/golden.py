@@ -86,11 +86,11 @@ def kmeans_cases() -> Iterator[Case]:
     yield from grid("KMeans", n_clusters=[8, 300], D=10, forms=ALL)
     yield from grid("KMeans", n_clusters=2100, n=5000, D=10, forms=ALL)
     yield from grid("KMeans", n_clusters=[12, 600], D=24, quality=["fast", "best"], forms=("float32", "csr"))
-    yield from grid("KMeans", n_clusters=60, algorithm=["lloyd", "yinyang", "probing"], D=2, forms=ALL)
-    yield from grid("KMeans", n_clusters=60, algorithm=["lloyd", "yinyang", "probing"], D=17, how="weighted", forms=ALL)
+    yield from grid("KMeans", n_clusters=60, algorithm=["lloyd", "probing"], D=2, forms=ALL)
+    yield from grid("KMeans", n_clusters=60, algorithm=["lloyd", "probing"], D=17, how="weighted", forms=ALL)
     yield from grid("KMeans", n_clusters=[12, 300], metric="cosine", D=10, forms=ALL)
-    yield from grid("KMeans", n_clusters=12, metric="cosine", algorithm="yinyang", how="weighted", forms=ALL)
-    yield from grid("KMeans", n_clusters=1300, algorithm=["lloyd", "yinyang"], max_iter=4, init="random", n=3000)
+    yield from grid("KMeans", n_clusters=12, metric="cosine", algorithm="lloyd", how="weighted", forms=ALL)
+    yield from grid("KMeans", n_clusters=1300, algorithm="lloyd", max_iter=4, init="random", n=3000)
     yield from grid("KMeans", n_clusters=24, algorithm="probing", n=16_000, D=6, forms=("float32", "csr"))
     inits = ["random", "plain k-means++", "k-means++", "afk-mc2", "k-means||", "hierarchical", "given"]
     yield from grid("KMeans", n_clusters=70, init=inits, max_iter=4, forms=ALL)
@@ -99,7 +99,7 @@ def kmeans_cases() -> Iterator[Case]:
     yield from grid("KMeans", n_clusters=[12, 600], warm_start=True, max_iter=4, how="twice", forms=ONE)
     yield from grid("KMeans", n_clusters=40, D=3, algorithm=["lloyd", "probing"], forms=("uint8", "float16", "fortran"))
     yield from grid("KMeans", n_clusters=[20, 600], algorithm=["lloyd", "probing"], D=6, forms=OUT_OF_CORE)
-    yield from grid("KMeans", n_clusters=20, algorithm=["yinyang", "probing"], how="weighted", forms=OUT_OF_CORE)
+    yield from grid("KMeans", n_clusters=20, algorithm=["lloyd", "probing"], how="weighted", forms=OUT_OF_CORE)
     yield from grid("KMeans", n_clusters=20, metric="cosine", forms=OUT_OF_CORE)
 
 

@@ -19,7 +19,7 @@ import globular
 from globular import KMeans, NestedMiniBatchKMeans, io
 from globular.algorithms.kmeans import nested_choices as choices
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
-from globular.algorithms.kmeans.nested import RHO_TOGETHER, NestedOptions, Plateau, nested_kmeans
+from globular.algorithms.kmeans.nested import RHO_TOGETHER, NestedOptions, Plateau, default_groups, nested_kmeans
 from globular.backends.cpu import CpuShard
 from globular.backends.many import batches
 from globular.backends.many.stream import StreamShard
@@ -382,6 +382,11 @@ def test_many_clusters_search_cells() -> None:
     assert visits < 0.2 * 1000  # distances per row and visit, against k
     exact = NestedMiniBatchKMeans(1000, search="exact", random_state=0, max_iter=10).fit(X)
     assert exact.search_ == "exact" and model.inertia_ < 1.03 * exact.inertia_
+
+
+def test_default_number_of_groups() -> None:
+    sizes = (5, 100), (1000, 4000), (1000, 40), (1000, 2)
+    assert [default_groups(*size) for size in sizes] == [1, 100, 10, 1]
 
 
 def test_auto_chooses_bounds_by_their_memory(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:

@@ -31,7 +31,7 @@ FITS: dict[str, list[tuple[str, Case, dict[str, Any]]]] = {
     "centers": [  # in eight iterations a fit has been on every path
         ("KMeans", THIN, {"max_iter": 8}),
         ("KMeans", WIDE, {"algorithm": "probing", "max_iter": 8}),
-        ("KMeans", SPARSE, {"algorithm": "yinyang", "max_iter": 8}),
+        ("KMeans", SPARSE, {"algorithm": "lloyd", "max_iter": 8}),
     ],
     "few": [("KMeans", THIN, {}), ("KMeans", WIDE, {}), ("KMeans", WIDE, {"metric": "cosine"})],
     "seeds": [

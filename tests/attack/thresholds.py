@@ -76,8 +76,6 @@ _CENTERS: Mapping[str, Values] = {
     "backends.cpu.center_scores.ROWS_AT_ONCE": (16, 1 << 14),
     "backends.cpu.center_scores.BYTES_AT_ONCE": (1, NEVER),
     "backends.cpu.assign.all.CANCELLED": (1e-6, 1.0),
-    "backends.cpu.assign.bounded.BLOCK_SCORES": (16, 1 << 20),
-    "backends.cpu.assign.bounded.BLOCK_ROWS": (16, 1 << 12),
     "backends.cpu.grouped._ROWS_PER_COPY": (1, NEVER),
     "backends.cpu.settled.FADED": (0.0, 1.0),
     "model.subspace.LEADING": (2, 1 << 10),

@@ -31,7 +31,7 @@ from globular.model.statistics import ColumnMoments, PairStatistics
 from globular.model.subspace import Subspace
 from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
-from globular.seam.among import Bounded, Down, Neighbors, Probe, Remembered
+from globular.seam.among import Down, Neighbors, Probe, Remembered
 from globular.seam.answers import NEAREST, Answer, Blurred, Centers, LowRank, Nearest, Own, Truncated
 from reference import assign as hard
 from reference import chunks, linear
@@ -460,9 +460,6 @@ CASES = [
     Case("assign, labels alone", lambda p: Assign(p.centers, want="labels"),
          leaves("labels", lambda p, b: hard.closest_centers(p.rows, p.centers))),
     Case("assign, moves", lambda p: Assign(p.centers, want="moves"), moves),
-    Case("assign bounded", lambda p: Assign(p.centers, Bounded(p.groups, p.shifts)),
-         assigned(lambda p, b: hard.closest_centers(p.rows, p.centers)),
-         lambda p: [Assign(p.former, Bounded(p.groups, None))]),
     Case("assign neighbors", lambda p: Assign(p.centers, Neighbors(p.graph, Search(1, 1, 3, True))), neighbors),
     Case("assign candidates", lambda p: Assign(p.centers, Neighbors(p.graph, Search(3, 1, 3, True))), candidates),
     Case("assign probe", lambda p: Assign(p.centers, Probe(p.cells, 2)),

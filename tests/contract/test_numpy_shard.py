@@ -34,7 +34,6 @@ EXACT = {
     "lloyd": lambda: KMeans(8, algorithm="lloyd", random_state=0),
     "k-means||": lambda: KMeans(8, algorithm="lloyd", init="k-means||", random_state=0),
     "afk-mc2, cosine": lambda: KMeans(8, algorithm="lloyd", init="afk-mc2", metric="cosine", random_state=0),
-    "yinyang": lambda: KMeans(24, algorithm="yinyang", random_state=0),
     "nested": lambda: NestedMiniBatchKMeans(8, batch_size=100, random_state=0),
     "em": lambda: GaussianMixture(6, random_state=0),
     "em, diag": lambda: GaussianMixture(6, covariance_type="diag", random_state=0),

@@ -27,7 +27,7 @@ from globular.seam.tree_passes import Opening
 
 CUTS = [0, 50, 100, 150, N]
 FORMS = {"float64": False, "float32 weighted": True, "csr64 weighted": True}
-ARRAYS = {"yinyang": "bounds", "nested_upper": "batch bounds", "nested_lower": "batch bounds"}
+ARRAYS = {"nested_upper": "bounds", "nested_lower": "bounds"}
 """Per-row state whose array has another name than passes call it by."""
 
 

@@ -22,7 +22,7 @@ from globular.model.columns import ColumnMeans
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.nested import NestedStatistics
-from globular.seam.among import Bounded, Down, HardAmong, Need, Remembered, SoftAmong
+from globular.seam.among import Down, HardAmong, Need, Remembered, SoftAmong
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import AddSeeds, Assign, Change, Moments, Project, Relabel, SumByLabel
 from globular.seam.shard import Shard
@@ -159,9 +159,8 @@ def test_gains_under_the_same_mixture_are_one_story() -> None:
     assert changes(log) == ["Plant", "Gains", "OpenGaining", "Gains", "OpenGaining"]
 
 
-def test_a_fresh_start_of_bounds_or_a_tree_overwrites_what_was_there() -> None:
-    assert Assign(np.eye(2), Bounded(None, None)).effect.afresh  # type: ignore[arg-type]
-    assert not Assign(np.eye(2), Bounded(None, np.ones(2))).effect.afresh  # type: ignore[arg-type]
+def test_rows_that_stay_in_their_cells_need_what_was_there() -> None:
+    assert Assign(np.eye(2), Down(None, "top")).effect.afresh  # type: ignore[arg-type]
     assert not Assign(np.eye(2), Down(None, "stay")).effect.afresh  # type: ignore[arg-type]
 
 

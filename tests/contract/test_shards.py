@@ -12,7 +12,6 @@ import pytest
 from scipy import sparse
 
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
-from globular.algorithms.kmeans.yinyang import yinyang
 from globular.backends.cpu import CpuShard, products, sums
 from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
@@ -51,17 +50,16 @@ LAYOUTS: dict[str, Callable[..., Shard]] = {"split": split, "stream": stream}
 FORMS = ["float64", "float32", "uint8", "fortran", "csr64", "csr32"]
 
 
-@pytest.mark.parametrize("algorithm", [lloyd, yinyang])
 @pytest.mark.parametrize("unit_rows", [False, True], ids=["euclidean", "cosine"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_iteration_equals_that_of_one_shard(layout: str, form: str, unit_rows: bool, algorithm: Any) -> None:
+def test_every_iteration_equals_that_of_one_shard(layout: str, form: str, unit_rows: bool) -> None:
     matrix, weights = in_form(blobs(n=300, D=4), form), weights_for(300)
     whole = CpuShard(matrix, weights, unit_rows=unit_rows)
     parts = LAYOUTS[layout](matrix, weights, unit_rows=unit_rows)
     start = whole.take(np.arange(3, 300, 13))
     options = KMeansOptions(max_iter=30, unit_centers=unit_rows)
-    runs = algorithm(whole, start, options), algorithm(parts, start, options)
+    runs = lloyd(whole, start, options), lloyd(parts, start, options)
     for expected, found in zip(*runs, strict=True):
         np.testing.assert_array_equal(parts.labels, whole.labels)
         scale = np.abs(expected.model).max()
@@ -151,16 +149,15 @@ def test_threads_do_not_change_a_bit(dtype: type, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sums, "ROWS_PER_RUN", 500)
     rows, weights = blobs(n=9000, D=6).astype(dtype), weights_for(9000)
     options = KMeansOptions(max_iter=6)
-    for algorithm in (lloyd, yinyang):
-        shards = [CpuShard(rows, weights, n_threads=n) for n in (1, 2, 5)]
-        runs = [algorithm(shard, rows[:40].astype(np.float64), options) for shard in shards]
-        for one, two, five in zip(*runs, strict=True):
-            assert one.model.tobytes() == two.model.tobytes() == five.model.tobytes()
-            assert one.objective == two.objective == five.objective
-            np.testing.assert_array_equal(shards[0].labels, shards[1].labels)
-            np.testing.assert_array_equal(shards[0].labels, shards[2].labels)
-        moments = [shard.column_moments() for shard in shards]
-        assert len({moment[0].tobytes() + moment[1].tobytes() for moment in moments}) == 1
+    shards = [CpuShard(rows, weights, n_threads=n) for n in (1, 2, 5)]
+    runs = [lloyd(shard, rows[:40].astype(np.float64), options) for shard in shards]
+    for one, two, five in zip(*runs, strict=True):
+        assert one.model.tobytes() == two.model.tobytes() == five.model.tobytes()
+        assert one.objective == two.objective == five.objective
+        np.testing.assert_array_equal(shards[0].labels, shards[1].labels)
+        np.testing.assert_array_equal(shards[0].labels, shards[2].labels)
+    moments = [shard.column_moments() for shard in shards]
+    assert len({moment[0].tobytes() + moment[1].tobytes() for moment in moments}) == 1
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.uint8])

@@ -125,7 +125,7 @@ def fit_locally(model: Any, rows: Any, weights: Rows | None, monkeypatch: pytest
 
 MODELS = {
     "lloyd": lambda: KMeans(12, algorithm="lloyd", random_state=0, max_iter=8, tol=0),
-    "yinyang": lambda: KMeans(24, algorithm="yinyang", init="k-means||", random_state=1, max_iter=8, tol=0),
+    "k-means||": lambda: KMeans(24, algorithm="lloyd", init="k-means||", random_state=1, max_iter=8, tol=0),
     "probing": lambda: KMeans(40, algorithm="probing", init="hierarchical", random_state=2, max_iter=6),
     "cosine": lambda: KMeans(16, metric="cosine", init="afk-mc2", random_state=3, max_iter=6),
     "variational": lambda: VariationalKMeans(30, init="hierarchical", random_state=4, max_iter=13),
@@ -722,7 +722,7 @@ def test_a_killed_worker_changes_nothing(fragile: Client) -> None:
     client = fragile
     rows = blobs(N, C=20, D=D)
     with client.as_current():
-        for name in ("variational", "yinyang"):
+        for name in ("variational", "nested"):
             expected = MODELS[name]().fit(as_dask(rows))
             model = MODELS[name]()
             for record in model.fit_iter(as_dask(rows)):

@@ -58,10 +58,9 @@ def test_attributes() -> None:
     assert model.n_distances_ >= sum(record.n_distances for record in model.history_)
 
 
-@pytest.mark.parametrize("algorithm", ["lloyd", "yinyang"])
-def test_history(algorithm: str) -> None:
+def test_history() -> None:
     X, weights = blobs(n=400, C=8), weights_for(400)
-    model = KMeans(20, algorithm=algorithm, random_state=1, tol=0).fit(X, sample_weight=weights)
+    model = KMeans(20, algorithm="lloyd", random_state=1, tol=0).fit(X, sample_weight=weights)
     records = list(model.history_.iterations)
     assert [record.iteration for record in records] == list(range(1, model.n_iter_ + 1))
     assert (np.diff(model.history_.column("objective")) <= 1e-9).all()  # seeds included: they are of all rows here
@@ -76,7 +75,7 @@ def test_history(algorithm: str) -> None:
 
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("options", [{}, {"max_iter": 2}, {"tol": 0.1}, {"algorithm": "yinyang"}, {"n_init": 3}])
+@pytest.mark.parametrize("options", [{}, {"max_iter": 2}, {"tol": 0.1}, {"algorithm": "lloyd"}, {"n_init": 3}])
 def test_labels_inertia_and_centers_belong_together(metric: str, dtype: type, options: dict[str, Any]) -> None:
     X, weights = blobs(n=300, C=8).astype(dtype), weights_for(300)
     model = KMeans(12, metric=metric, random_state=0, **options).fit(X, sample_weight=weights)
@@ -205,13 +204,12 @@ def test_every_seeding_on_little_data(init: str, metric: str) -> None:
         assert model.init_ == (init if init != "auto" else "k-means++")
 
 
-@pytest.mark.parametrize("algorithm", ["lloyd", "yinyang"])
 @pytest.mark.parametrize("X", [[[5.0]], [[0.0]], [[1.0, 2.0, 3.0]]])
-def test_one_row(X: list[list[float]], algorithm: str) -> None:
-    model = KMeans(1, algorithm=algorithm).fit(X)
+def test_one_row(X: list[list[float]]) -> None:
+    model = KMeans(1, algorithm="lloyd").fit(X)
     np.testing.assert_array_equal(model.cluster_centers_, X)
     assert model.labels_.tolist() == [0] and model.inertia_ == 0.0
-    assert KMeans(1, metric="cosine", algorithm=algorithm).fit(X).labels_.tolist() == [0]
+    assert KMeans(1, metric="cosine", algorithm="lloyd").fit(X).labels_.tolist() == [0]
 
 
 def test_one_column_and_constant_columns() -> None:
@@ -223,11 +221,10 @@ def test_one_column_and_constant_columns() -> None:
     np.testing.assert_array_equal(model.cluster_centers_[:, 1:], 7e8)
 
 
-@pytest.mark.parametrize("algorithm", ["lloyd", "yinyang"])
-def test_fewer_distinct_rows_than_clusters(algorithm: str) -> None:
+def test_fewer_distinct_rows_than_clusters() -> None:
     X = np.repeat([[0.0, 0.0], [1.0, 1.0], [0.0, 1.0]], 10, axis=0)
     with pytest.warns(ConvergenceWarning, match=r"distinct clusters \(3\).*n_clusters \(5\)"):
-        model = KMeans(5, algorithm=algorithm, random_state=0).fit(X)
+        model = KMeans(5, algorithm="lloyd", random_state=0).fit(X)
     assert model.inertia_ == pytest.approx(0.0, abs=1e-25) and np.isfinite(model.cluster_centers_).all()
     assert model.cluster_centers_.shape == (5, 2)
     np.testing.assert_array_equal(model.predict(X), model.labels_)
@@ -259,7 +256,6 @@ def test_fewer_rows_of_positive_weight_than_clusters() -> None:
     assert model.inertia_ == pytest.approx(0.0, abs=1e-20) and np.isfinite(model.cluster_centers_).all()
 
 
-@pytest.mark.parametrize("algorithm", ["lloyd", "yinyang"])
 @pytest.mark.parametrize(
     ("dtype", "scale", "offset"),
     [
@@ -267,12 +263,12 @@ def test_fewer_rows_of_positive_weight_than_clusters() -> None:
         (np.float32, 1e-30, 0), (np.float32, 1e-42, 0), (np.float64, 1e-135, 0), (np.float64, 1e150, 0),
     ],
 )  # fmt: skip
-def test_scales_and_offsets(dtype: type, scale: float, offset: float, algorithm: str) -> None:
+def test_scales_and_offsets(dtype: type, scale: float, offset: float) -> None:
     X = blobs(n=200, C=6, D=3, spread=0.3)
     moved = (scale * X + offset).astype(dtype)
     exact = moved.astype(np.float64)
     start = exact[:6] if dtype is np.float64 else moved[:6].astype(np.float64)
-    model = KMeans(6, init=start, algorithm=algorithm, tol=0).fit(moved)
+    model = KMeans(6, init=start, algorithm="lloyd", tol=0).fit(moved)
     plain = KMeans(6, init=(exact[:6] - offset) / scale, tol=0).fit((exact - offset) / scale)
     np.testing.assert_array_equal(model.labels_, plain.labels_)
     assert model.inertia_ == pytest.approx(scale**2 * plain.inertia_, rel=1e-5)
@@ -309,7 +305,7 @@ def test_differences_whose_squares_underflow_are_refused(estimator: type) -> Non
 
 
 SPARSE = [
-    KMeans(8, algorithm="lloyd"), KMeans(8, algorithm="yinyang"), KMeans(8, algorithm="probing"), VariationalKMeans(8),
+    KMeans(8, algorithm="lloyd"), KMeans(8, algorithm="probing"), VariationalKMeans(8),
     NestedMiniBatchKMeans(8), NestedMiniBatchKMeans(8, search="elkan"), NestedMiniBatchKMeans(8, search="cells"),
 ]  # fmt: skip
 
@@ -585,12 +581,11 @@ def interrupt_at(iteration: int) -> Any:
     return callback
 
 
-@pytest.mark.parametrize("algorithm", ["lloyd", "yinyang"])
-def test_ctrl_c_ends_with_the_state_so_far_and_a_warning(algorithm: str) -> None:
-    model = KMeans(12, algorithm=algorithm, callbacks=interrupt_at(3), tol=0, random_state=0)
+def test_ctrl_c_ends_with_the_state_so_far_and_a_warning() -> None:
+    model = KMeans(12, algorithm="lloyd", callbacks=interrupt_at(3), tol=0, random_state=0)
     with pytest.warns(FitInterruptedWarning, match="interrupted"):
         model.fit(X_SMALL)
-    cut = KMeans(12, algorithm=algorithm, max_iter=3, tol=0, random_state=0).fit(X_SMALL)
+    cut = KMeans(12, algorithm="lloyd", max_iter=3, tol=0, random_state=0).fit(X_SMALL)
     assert model.stopped_ == "interrupted"
     assert_same_model(model, cut)
     np.testing.assert_array_equal(model.predict(X_SMALL), model.labels_)
@@ -651,7 +646,7 @@ def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_clone_and_parameters() -> None:
-    model = KMeans(7, algorithm="yinyang", metric="cosine", n_threads=1, random_state=3)
+    model = KMeans(7, algorithm="lloyd", metric="cosine", n_threads=1, random_state=3)
     copy = clone(model)
     assert copy.get_params() == model.get_params()
     before = model.get_params()
@@ -740,19 +735,18 @@ def test_scaled_rows_have_scaled_centers(n_columns: int, scale: float) -> None:
     np.testing.assert_array_equal(other.labels_, one.labels_)
 
 
-# --- names that scikit-learn's users bring
+# --- names that users bring from elsewhere
 
 
-def test_algorithms_by_the_names_of_scikit_learn() -> None:
-    X = blobs(n=2000, C=20, D=3)
-    exact = KMeans(20, algorithm="exact", random_state=0).fit(X)
-    elkan = KMeans(20, algorithm="elkan", random_state=0).fit(X)
-    assert elkan.algorithm_ == "exact"
-    np.testing.assert_array_equal(elkan.cluster_centers_, exact.cluster_centers_)
-    given = KMeans(20, algorithm="elkan", init=X[:20]).fit(X)
-    lloyd = KMeans(20, algorithm="full", init=X[:20]).fit(X)
-    assert (given.algorithm_, lloyd.algorithm_) == ("yinyang", "lloyd")
-    np.testing.assert_array_equal(given.labels_, lloyd.labels_)
+@pytest.mark.parametrize("name", ["yinyang", "elkan", "full"])
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_other_names_of_exact_iterations_mean_lloyd(name: str, metric: str) -> None:
+    X = blobs(n=500, C=20, D=5)
+    for init in ("auto", X[:30]):
+        lloyd, other = (KMeans(30, algorithm=one, init=init, metric=metric, random_state=3) for one in ("lloyd", name))
+        assert_same_model(other.fit(X), lloyd.fit(X))
+        assert other.algorithm_ == lloyd.algorithm_ == "lloyd" and other.get_params()["algorithm"] == name
+        assert lloyd.n_distances_ < (lloyd.n_iter_ + 1) * 500 * 30
 
 
 def test_one_start_is_tried_where_it_is_given() -> None:

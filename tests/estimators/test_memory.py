@@ -27,7 +27,7 @@ from globular import (
 SHORT = {"random_state": 0, "max_iter": 2}
 MODELS = [
     KMeans(60, **SHORT),
-    KMeans(60, algorithm="yinyang", **SHORT),
+    KMeans(60, algorithm="lloyd", **SHORT),
     KMeans(600, **SHORT),
     VariationalKMeans(200, **SHORT),
     NestedMiniBatchKMeans(60, **SHORT),

@@ -65,7 +65,7 @@ def test_no_keyword_of_the_peers_is_forgotten() -> None:
 
 
 def test_values_of_keywords_exist() -> None:
-    for values, keyword in ((("lloyd", "yinyang", "probing"), "algorithm"), (("afk-mc2", "k-means||"), "init")):
+    for values, keyword in ((("exact", "lloyd", "probing"), "algorithm"), (("afk-mc2", "k-means||"), "init")):
         for value in values:
             globular.KMeans(2, **{keyword: value}, random_state=0).fit([[0.0], [1.0], [5.0], [6.0]])
 

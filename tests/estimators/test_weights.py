@@ -29,7 +29,7 @@ from globular.estimators import inputs
 
 CENTROIDS = [
     KMeans(5),
-    KMeans(5, algorithm="yinyang"),
+    KMeans(5, algorithm="lloyd"),
     KMeans(5, algorithm="probing"),
     KMeans(5, algorithm="probing", metric="cosine"),
     KMeans(40, init="random"),

@@ -50,7 +50,7 @@ def test_every_seeding_runs_on_a_card(init: str) -> None:
     assert ours.init_ == init and ours.inertia_ < 1.02 * theirs.inertia_
 
 
-@pytest.mark.parametrize("algorithm", ["lloyd", "yinyang", "probing"])
+@pytest.mark.parametrize("algorithm", ["lloyd", "probing"])
 def test_every_algorithm_runs_on_a_card(algorithm: str) -> None:
     ours, theirs = (KMeans(30, algorithm=algorithm, random_state=0, device=d).fit(ROWS) for d in (on_torch(), "cpu"))
     assert ours.inertia_ < 1.01 * theirs.inertia_

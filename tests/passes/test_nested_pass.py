@@ -34,6 +34,20 @@ def groups_of(kind: str, centers: Rows) -> CenterGroups:
     return CenterGroups.by_proximity(centers, 4)
 
 
+@given(st.integers(0, 2**32 - 1), st.integers(1, 50), st.integers(1, 60))
+@settings(max_examples=40, deadline=None)
+def test_groups_partition_the_centers(seed: int, C: int, n_groups: int) -> None:
+    random = np.random.default_rng(seed)
+    groups = CenterGroups.by_proximity(random.integers(3, size=(C, 2)).astype(np.float64), n_groups)
+    assert sorted(groups.order.tolist()) == list(range(C))
+    assert groups.starts[0] == 0 and groups.starts[-1] == C
+    assert 1 <= groups.n_groups <= min(C, n_groups) and (np.diff(groups.starts) > 0).all()
+    shifts = random.uniform(size=C)
+    members = [groups.order[a:b] for a, b in itertools.pairwise(groups.starts)]
+    assert all((np.diff(part) > 0).all() for part in members)
+    np.testing.assert_array_equal(groups.largest_shift(shifts), [shifts[part].max() for part in members])
+
+
 def check_bounds(shard: CpuShard, rows: Rows, batch: Batch, centers: Rows, bounds: Bounds) -> None:
     """l(i, j) ≤ the true distance to every centre but the own one, and that one's is at most the upper bound."""
     chosen = batch.rows(shard.n_rows)

@@ -1,4 +1,4 @@
-"""The passes of k-means, equation by equation: the oracle of `hard_pass`, `bounded_pass`, `column_moments`, `farthest`.
+"""The passes of k-means, equation by equation: the oracle of `hard_pass`, `column_moments`, `farthest`.
 
 Rows are dense float64 as the passes see them (`as_seen`), weights have one entry per row. N×C×D numbers are held at
 once, so that is what limits the size of a test.

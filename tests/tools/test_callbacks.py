@@ -408,7 +408,7 @@ def _press_ctrl_c(estimator: Any, record: Any) -> None:
 X_CTRL_C = np.random.default_rng(1).normal(size=(600, 3))
 CENTROIDS = [
     globular.KMeans(9, tol=0, random_state=0),
-    globular.KMeans(9, algorithm="yinyang", n_init=2, random_state=0),
+    globular.KMeans(9, algorithm="lloyd", n_init=2, random_state=0),
     globular.KMeans(40, algorithm="probing", random_state=0),
     globular.VariationalKMeans(9, random_state=0),
     globular.VariationalKMeans(9, n_candidates=1, random_state=0),

@@ -144,7 +144,6 @@ _ADAPTERS = (
     ),
     _ours("globular-afkmc2", "Lloyd from AFK-MC² seeds", "lloyd", "afk-mc2", "AFK-MC² seeds, chain 200"),
     _ours("globular-lloyd", "Lloyd from random rows", "lloyd", "random"),
-    _ours("globular-yinyang", "yinyang from random rows", "yinyang", "random"),
     _defaults("scikit-learn", "sklearn"),
     _lloyd("sklearn-lloyd", "scikit-learn, Lloyd", "sklearn", "lloyd"),
     _lloyd("sklearn-elkan", "scikit-learn, Elkan", "sklearn", "elkan"),

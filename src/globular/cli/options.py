@@ -63,7 +63,7 @@ AlgorithmOption = Annotated[
     str | None,
     typer.Option(
         "--algorithm",
-        help="auto (default); lloyd, yinyang or probing for kmeans, em, nested, variational or chunky for gmm.",
+        help="auto (default); exact, lloyd or probing for kmeans, em, nested, variational or chunky for gmm.",
     ),
 ]
 InitOption = Annotated[

@@ -25,8 +25,8 @@ from globular.seam.shard import Shard
 
 logger = logging.getLogger("globular")
 
-NAMES_ELSEWHERE = ("elkan", "full")
-"""Algorithms as scikit-learn calls them."""
+SAME_AS_LLOYD = ("yinyang", "elkan", "full")
+"""Other names of exact iterations: those of "lloyd" keep bounds, too."""
 CARD_BYTES_PER_PROBE = 96
 """For orders and nominees of the cells that a row searches on a card, two for each that it searches elsewhere."""
 
@@ -50,9 +50,8 @@ class KMeans(CentroidEstimator):
         gain most, and end with accelerated iterations over all rows. With "exact" every row compares itself with every
         centre; with "probing" only with those of a few cells, redrawn in every iteration, at a cost that grows with
         the square root of the clusters. Centres that you give are not swapped, and all rows begin with them. "lloyd"
-        is the textbook's: iterations from one start, nothing else; "yinyang" gives the same labels with more bounds.
-        Names of scikit-learn: "elkan", by bounds, is "exact" here ("yinyang" if you give the centres), and the old
-        "full" is "lloyd".
+        is the textbook's: iterations from one start, nothing else; bounds skip distances that change no label.
+        "yinyang", and scikit-learn's "elkan" and "full", mean "lloyd".
     quality : {"fast", "balanced", "best"}, default="balanced"
         For "exact" and "probing": how widely to search and how long to go on.
     {init, n_init}
@@ -104,7 +103,7 @@ class KMeans(CentroidEstimator):
     _hurries = True
     _parameter_constraints: ClassVar[Constraints] = {
         **CentroidEstimator._parameter_constraints,
-        "algorithm": [one_of("auto", *ALGORITHMS, *NAMES_ELSEWHERE)],
+        "algorithm": [one_of("auto", *ALGORITHMS, *SAME_AS_LLOYD)],
         "quality": [one_of(*QUALITIES)],
         "exact_labels": ["boolean"],
         "device": [DEVICE],
@@ -153,8 +152,7 @@ class KMeans(CentroidEstimator):
     def _options(self, tol: float = 0.0) -> PipelineOptions:
         """The parameters as the pipeline takes them."""
         named, anew = isinstance(self.init, str), not continues(self, "cluster_centers_")
-        elsewhere = {"elkan": "exact" if named else "yinyang", "full": "lloyd"}
-        algorithm = elsewhere.get(self.algorithm, self.algorithm)
+        algorithm = "lloyd" if self.algorithm in SAME_AS_LLOYD else self.algorithm
         return PipelineOptions(
             self.n_clusters, algorithm, self.quality, self.max_iter, tol,
             unit_centers=self.metric == "cosine", may_narrow=named and anew, has_start=not named and anew,

@@ -270,20 +270,3 @@ def own_distances(
     for i in range(labels.shape[0]):
         scale = scales[i] if scales.shape[0] else 1.0
         out[i] = squared_distance(rows, i, scale, centers, labels[i], norms)
-
-
-@kernel
-def settle_block(
-    best: Any,  # IN  (n,) squared distances
-    found: Any,  # IN  (n,) new labels
-    weights: Any,  # IN  (n,) or empty
-    labels: Any,  # IN/OUT (n,)
-) -> tuple[float, int]:
-    """Write the new labels; return Σ w d² and the number of labels that changed. O(n)."""
-    objective, n_changed = 0.0, 0
-    for i in range(best.shape[0]):
-        objective += best[i] * (weights[i] if weights.shape[0] else 1.0)
-        if found[i] != labels[i]:
-            n_changed += 1
-            labels[i] = found[i]
-    return objective, n_changed

@@ -75,14 +75,14 @@ class CenterGroups:
         return cls(order, np.concatenate([[0], np.cumsum(sizes[sizes > 0])]).astype(np.intp))
 
     @classmethod
-    def by_proximity(cls, centers: F64, n_groups: int, n_steps: int = 5) -> CenterGroups:
+    def by_proximity(cls, centers: F64, n_groups: int) -> CenterGroups:
         """Neighbouring centres share a group: a few Lloyd steps over the centres themselves. O(C · n_groups · D)."""
         n_groups = min(n_groups, len(centers))
         middles = centers[np.linspace(0, len(centers) - 1, n_groups).astype(np.intp)]
         offset = centers.mean(axis=0)
         shifted = centers - offset
         group_of = np.zeros(len(centers), dtype=np.intp)
-        for _ in range(n_steps):
+        for _ in range(5):
             local = middles - offset
             group_of = ((local**2).sum(axis=1) - 2.0 * shifted @ local.T).argmin(axis=1)
             member = (np.arange(n_groups)[:, None] == group_of).astype(np.float64)

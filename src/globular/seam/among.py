@@ -11,9 +11,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from globular.model.cells import CellTree, CenterCells
 from globular.model.graph import Graph
-from globular.model.groups import CenterGroups
 from globular.model.search import Search
-from globular.model.statistics import F64
 
 Route = Literal["top", "down", "stay"]
 Need = Literal[
@@ -31,16 +29,6 @@ class All:
 
 
 ALL = All()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Bounded:
-    """Every centre that yinyang bounds do not rule out: the same result as `ALL`."""
-
-    needs: ClassVar[Needs] = frozenset()
-    groups: CenterGroups
-    shifts: F64 | None
-    """How far the centres have moved since the last pass; None starts the bounds afresh."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,5 +81,5 @@ class Remembered:
     renew: bool
 
 
-HardAmong: TypeAlias = All | Bounded | Neighbors | Probe | Down
+HardAmong: TypeAlias = All | Neighbors | Probe | Down
 SoftAmong: TypeAlias = All | Neighbors | Probe | Remembered

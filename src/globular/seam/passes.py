@@ -24,7 +24,7 @@ from globular.model.columns import ColumnMeans
 from globular.model.nested import Batch, NestedSearch, NestedStatistics
 from globular.model.statistics import F64, ColumnMoments, FarRows, HardStatistics, PotentialStatistics, SpareCenters
 from globular.model.subspace import Subspace
-from globular.seam.among import ALL, Bounded, Down, HardAmong, Need, Needs, Neighbors, Probe
+from globular.seam.among import ALL, Down, HardAmong, Need, Needs, Neighbors, Probe
 
 Result = TypeVar("Result")
 Index: TypeAlias = NDArray[np.intp]
@@ -100,8 +100,6 @@ class Assign(Pass[HardStatistics]):
     @property
     def effect(self) -> Effect:
         match self.among:
-            case Bounded(shifts=shifts):
-                return Effect({"labels", "bounds"}, afresh=shifts is None)
             case Neighbors():
                 return Effect({"labels", "members"})
             case Probe():
@@ -130,7 +128,7 @@ class AssignBatch(Pass[NestedStatistics]):
 
     @property
     def effect(self) -> Effect:
-        return Effect({"labels", "batch bounds"}, afresh=self.search.restart)
+        return Effect({"labels", "bounds"}, afresh=self.search.restart)
 
     def for_rows(self, n: int) -> AssignBatch:
         """The same pass for a shard of n rows that are all in the batch, and whose state is known."""

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
 from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.steps import Step
-from globular.model.statistics import F64, HardStatistics
+from globular.model.statistics import F64
 from globular.seam.passes import Assign
 from globular.seam.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)
 class KMeansOptions:
-    """What the exact k-means algorithms have in common."""
+    """When to stop, and whether centres are kept at unit length."""
 
     max_iter: int = 300
     tol: float = 0.0
@@ -25,28 +25,19 @@ class KMeansOptions:
 
 
 def lloyd(shard: Shard, centers: F64, options: KMeansOptions) -> Iterator[Step[F64]]:
-    """Assign every row to its closest centre, move every centre to the mean of its rows, repeat."""
-    return exact_kmeans(shard, centers, options, lambda centers, _: shard.run(Assign(centers)))
-
-
-def exact_kmeans(
-    shard: Shard, centers: F64, options: KMeansOptions, assign: Callable[[F64, F64 | None], HardStatistics]
-) -> Iterator[Step[F64]]:
-    """The iterations; `assign` takes centres, and how far each has moved since the last time.
+    """Assign every row to its closest centre, move every centre to the mean of its rows, repeat.
 
     The objective Σ w ‖x − μ‖² of a step belongs to the centres before the step's update; it never rises.
     """
-    shifts: F64 | None = None
     for iteration in count(1):
-        statistics = assign(centers, shifts)
+        statistics = shard.run(Assign(centers))
         update = update_centers(shard, statistics, centers, unit=options.unit_centers)
-        shifts = update.shifts(centers)
         # labels that a seeding or another run left behind say nothing about this one
         n_changed = statistics.n_changed if iteration > 1 else shard.n_rows
         stopped = ""
         if n_changed + update.n_relocated == 0:
             stopped = "no label changed"
-        elif float((shifts**2).sum()) <= max(options.tol, update.rounding):
+        elif float((update.shifts(centers) ** 2).sum()) <= max(options.tol, update.rounding):
             stopped = "centres moved less than tol"
         elif iteration >= options.max_iter:
             stopped = "max_iter"

@@ -33,7 +33,6 @@ import numpy as np
 from globular.algorithms.kmeans.cells import draw_cells
 from globular.algorithms.kmeans.centers import place_empty
 from globular.algorithms.kmeans.halves import count_halves, cut_in_halves, swap_halves
-from globular.algorithms.kmeans.yinyang import default_groups
 from globular.algorithms.steps import Step
 from globular.model.columns import ColumnMeans
 from globular.model.groups import CenterGroups
@@ -188,6 +187,11 @@ def _no_votes(shard: Shard, centers: F64, options: NestedOptions) -> AnyVotes:
     if by_column and ColumnVotes.suit(centers):
         return ColumnVotes.none(centers, shard.n_threads)
     return Votes.none(centers)
+
+
+def default_groups(n_clusters: int, n_columns: int) -> int:
+    """A tenth of the clusters, as in Ding et al. (2015), but bounds of at most a quarter of float32 rows."""
+    return max(1, min(n_clusters // 10, n_columns // 4))
 
 
 def _first_bounds(centers: F64, options: NestedOptions) -> Bounds | None:

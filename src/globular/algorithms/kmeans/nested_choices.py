@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from globular.algorithms.kmeans.nested import BoundKind
+from globular.algorithms.kmeans.nested import BoundKind, default_groups
 from globular.algorithms.kmeans.probing import ProbingOptions
 from globular.algorithms.kmeans.swaps import swapped_start
-from globular.algorithms.kmeans.yinyang import default_groups
 from globular.algorithms.seeding.common import TAKEN_NUMBERS
 from globular.algorithms.seeding.named import Starting
 from globular.seam.passes import Assign

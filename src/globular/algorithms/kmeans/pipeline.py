@@ -12,7 +12,7 @@ less:
 7. labels for the centres as they are handed out (`label_rows`)               `probing`
 
 With few clusters ("exact") every row looks at all centres, and swaps are tried out on parts of growing size; with many
-("probing") a row looks at a few cells of centres. "lloyd" and "yinyang" have stages 3, 5 and 7 alone, as in textbooks.
+("probing") a row looks at a few cells of centres. "lloyd" has stages 3, 5 and 7 alone, as in textbooks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from globular.algorithms.kmeans.trials import (
     search_by_trials,
     swap_and_search,
 )
-from globular.algorithms.kmeans.yinyang import yinyang
 from globular.algorithms.seeding.common import few_rows_of, one_center
 from globular.algorithms.seeding.named import Starting
 from globular.algorithms.steps import Step, numbered_from, result_of
@@ -49,8 +48,7 @@ from globular.seam.shard import Shard, lies_on_a_card
 
 logger = logging.getLogger("globular")
 
-PLAIN: dict[str, Callable[[Shard, F64, KMeansOptions], Iterator[Step[F64]]]] = {"lloyd": lloyd, "yinyang": yinyang}
-ALGORITHMS = (*PLAIN, "exact", "probing")
+ALGORITHMS = ("lloyd", "exact", "probing")
 PROBING_FROM = 500
 """Number of clusters from which "auto" probes; with fewer, looking at all centres costs as little and gives more."""
 STEPS_PER_START = 8
@@ -160,10 +158,9 @@ def kmeans(
     shard: Shard, seed: Seeding, options: PipelineOptions, random_state: np.random.RandomState
 ) -> Iterator[Step[F64]]:
     """Cluster the rows of a shard. Every step has all of its centres; those in the whole space are `lifted`."""
-    if options.chosen in PLAIN:
+    if options.chosen == "lloyd":
         start = yield from seed(shard)
-        exact = KMeansOptions(options.max_iter, options.tol, options.unit_centers)
-        yield from PLAIN[options.chosen](shard, start.centers, exact)
+        yield from lloyd(shard, start.centers, KMeansOptions(options.max_iter, options.tol, options.unit_centers))
         return
     rng = np.random.default_rng(random_state.randint(2**31, size=4).astype(np.uint32))
     inside = None

@@ -4,7 +4,8 @@ Rows are handled in groups by their cluster, so that the rows of a group share c
 cache. Candidates are compared in the rows' own precision; a row changes its cluster only if float64 agrees that this
 is an improvement, so rounding never raises the objective.
 
-What Eq. 8 needs comes out as triples, which a table per group collects (`group_tables`).
+What Eq. 8 needs comes out as triples (c, c̃, Σ w d, Σ w): sums over rows closest to c, of their distances to c̃. The
+rows of a group share the candidates, so a G × G table collects them; random candidates are written one by one.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import numpy as np
 
 from globular.jit import Queue, Scratch, inline, kernel, take_number
 from globular.jit.prefetch import prefetch_row
-from globular.kernels.group_tables import HORIZON, flush_table, write_pair
 from globular.kernels.random import random_cluster, random_outside
 from globular.kernels.rows import fetch, quick_distance, quick_distances, squared_distance
 
 AHEAD = 4  # how many rows ahead memory is asked for
+HORIZON = 2.25
+"""Squared: a random candidate half as far again as the farthest neighbour is none, and its pair is not listed."""
 
 
 @kernel
@@ -125,3 +127,29 @@ def closest_neighbor(
         else:
             winner = 0
     return winner, closest, np.float64(farthest)
+
+
+@inline
+def write_pair(
+    label: int, other: int, wins: bool, weight: float, distance: float, pairs: Any, pair_sums: Any, n: int
+) -> None:
+    """The triple (closest, random); or, when the random cluster wins, (winner, former closest)."""
+    pairs[0, n] = other if wins else label
+    pairs[1, n] = label if wins else other
+    pair_sums[0, n] = weight * distance
+    pair_sums[1, n] = weight
+
+
+@inline
+def flush_table(p: int, graph: Any, table: Any, pairs: Any, pair_sums: Any, n_pairs: int) -> int:
+    """Write the table of group p as triples; returns their new number. O(G²)."""
+    G = graph.shape[1]
+    for a in range(G):
+        if table[a, G] <= 0:
+            continue
+        for b in range(G):
+            if b != a:
+                pairs[0, n_pairs], pairs[1, n_pairs] = graph[p, a], graph[p, b]
+                pair_sums[0, n_pairs], pair_sums[1, n_pairs] = table[a, b], table[a, G]
+                n_pairs += 1
+    return n_pairs

@@ -34,8 +34,8 @@ from reference import neighbors as reference
 FORMS = ("float64", "float32", "uint8", "fortran", "csr64", "csr32")
 DENSE = FORMS[:4]
 TYPES = ("tied_spherical", "spherical", "diag")
-FEW, MANY = 4, 20
-"""Numbers of columns: less than a vector holds, and more."""
+FEW, MANY = 3, 20
+"""Numbers of columns: fewer than most vectors hold, and more than any holds."""
 
 
 def exact(form: str) -> bool:

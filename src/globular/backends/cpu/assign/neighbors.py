@@ -20,6 +20,7 @@ from globular.backends.cpu.sums import cluster_sums, moved_sums
 from globular.backends.host import RUN, runs_of, threads_for_runs
 from globular.backends.limits import HASH_SIZE
 from globular.jit import new_queue, share_kernel
+from globular.jit.tiles import line_tile
 from globular.kernels import neighbors as kernels
 from globular.kernels.grouped import pack
 from globular.kernels.members import settle_hard
@@ -74,10 +75,12 @@ def _search_neighborhoods(
 
     Returns the objective, the number of distances, what Eq. 8 needs, and the rows that moved with what they left.
     """
-    C, G = graph.shape
+    (C, D), G = centers.shape, graph.shape[1]
     grouping, dtype = group_rows(shard, C), shard.rows.dtype
     starts, order = grouping.starts, grouping.order
     norms, _, quick = prepared(centers, 1.0, dtype, shard.n_threads)
+    lanes = line_tile(dtype.itemsize).lanes
+    tile = D if lanes > D else 0, G + -G % lanes  # where columns fill no vector, vectors run along the neighbours
     indexed = grouping.copied is not None or can_be_indexed(shard.rows)
     tasks = grouping.tasks(ROWS_PER_SEARCH if indexed else GATHERED_ROWS)
     begins = starts[tasks]
@@ -92,8 +95,8 @@ def _search_neighborhoods(
         search_neighborhoods(
             queue, tasks[part.start : part.stop + 1], room[part], rows, places, order, shard.weights, shard.scales,
             starts, graph, quick, centers, norms, search.n_random, np.uint64(search.seed), shard.first_row,
-            shard.labels, grouping.labels, moved, pairs, sums, objectives[part], numbers[part], np.empty(G, dtype),
-            np.empty((G, G + 1)),
+            shard.labels, grouping.labels, moved, pairs, sums, objectives[part], numbers[part], np.empty(tile, dtype),
+            np.empty(tile[1], dtype), np.empty((G, G + 1)),
         )  # fmt: skip
 
     if indexed:

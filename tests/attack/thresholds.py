@@ -159,7 +159,6 @@ _BATCHES: Mapping[str, Values] = {
     "algorithms.kmeans.nested_choices.RUNS_PER_BATCH": (1, NEVER),
 }
 _NEIGHBORS: Mapping[str, Values] = {
-    "backends.cpu.assign.neighbors.FEW_COLUMNS": (0, 100),
     "backends.cpu.assign.neighbors.TABLES_AT_ONCE": (1, 64),
     "backends.cpu.assign.neighbors.ROWS_PER_SEARCH": (1, NEVER),
     "backends.cpu.assign.neighbors.GATHERED_ROWS": (1, NEVER),

@@ -17,7 +17,6 @@ from globular.backends.many.split import SplitShard
 from globular.backends.many.stream import StreamShard
 from globular.data.open import as_source
 from globular.errors import UnsupportedPassError
-from globular.kernels import few_columns
 from globular.model import centers
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph, random_graph
@@ -35,8 +34,8 @@ from reference import neighbors as reference
 FORMS = ("float64", "float32", "uint8", "fortran", "csr64", "csr32")
 DENSE = FORMS[:4]
 TYPES = ("tied_spherical", "spherical", "diag")
-FEW, MANY = 4, 20
-"""Numbers of columns on either side of `truncated.FEW_COLUMNS`."""
+FEW, MANY = 3, 20
+"""Numbers of columns: fewer than most vectors hold, and more than any holds."""
 
 
 def exact(form: str) -> bool:
@@ -99,7 +98,6 @@ def check_soft(found: SoftStatistics, expected: reference.SoftStep) -> None:
 @pytest.mark.parametrize("D", [FEW, MANY], ids=["few columns", "many columns"])
 @pytest.mark.parametrize("form", FORMS)
 def test_one_candidate_equals_the_reference(form: str, D: int, unit_rows: bool, n_random: int) -> None:
-    assert FEW <= truncated.FEW_COLUMNS < MANY
     matrix, centers, graph, labels = problem(form, D, unit_rows=unit_rows)
     rows = hard_reference.as_seen(matrix, unit_rows=unit_rows)
     for weights in (None, weights_for(200)):
@@ -333,7 +331,6 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several tasks and threads, hash tables that run full, and no room for many of them, also on little data."""
     monkeypatch.setattr(truncated, "ROWS_PER_TASK", 16)
     monkeypatch.setattr(grouped, "ROWS_PER_TASK", 16)
-    monkeypatch.setattr(few_columns, "ROWS_AT_ONCE", few_columns.LANES)
     monkeypatch.setattr(truncated, "HASH_SIZE", 64)
     monkeypatch.setattr(truncated, "TABLES_AT_ONCE", 1)
     monkeypatch.setattr(truncated, "ROWS_PER_SEARCH", 16)
@@ -395,7 +392,7 @@ def test_what_moved_is_the_difference_of_two_sums(form: str, D: int, n_candidate
 @pytest.mark.parametrize("form", ["float32", "uint8", "csr64"])
 @pytest.mark.usefixtures("small_tasks")
 def test_groups_kept_between_passes_are_those_made_anew(form: str, D: int) -> None:
-    # groups of 1 to 150 rows: some in several batches, others many to a batch
+    # groups of 1 to 150 rows: some larger than a task, others many to a task
     matrix, centers, graph, labels = problem(form, D, C=12, G=3, n=500)
     labels = np.minimum(labels, 2 * (labels % 3)).astype(np.int32)
     random = np.random.default_rng(0)

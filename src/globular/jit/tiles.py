@@ -256,6 +256,28 @@ class _Rows:
 
 
 @instruction
+def distances_to_tile(typing_context: Any, x: Any, row: Any, scale: Any, tile: Any, distances: Any) -> Any:
+    """distances[c] = ‖scale·x[row] − tile[:, c]‖²; the tile is as wide as some tiles of `line_tile`. O(D · width)."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        x, row, scale, tile, distances = unpack(context, builder, signature, values)
+        n_columns, width = tile.shape
+        vectors = Vectors(builder, x.scalar, line_tile(signature.args[0].dtype.bitwidth // 8).lanes)
+        begin = builder.mul(row, n_columns)
+        with loop(builder, 0, width, vectors.lanes) as center:
+            total = variable(builder, vectors.zero)
+            with loop(builder, 0, n_columns, 1) as column:
+                value = builder.fmul(scale, builder.load(x.at(builder.add(begin, column))))
+                some = vectors.load(tile.at(builder.add(builder.mul(column, width), center)), vectors.lanes)
+                difference = builder.fsub(vectors.splat(value), some)
+                builder.store(vectors.multiply_add(difference, difference, builder.load(total)), total)
+            vectors.store(builder.load(total), distances.at(center))
+        return context.get_dummy_value()
+
+    return types.void(x, types.intp, x.dtype, tile, distances), generate
+
+
+@instruction
 def lowest_of_rows(
     typing_context: Any, x: Any, places: Any, at: Any, squares: Any, factors: Any, norms: Any, first: Any, stop: Any,
     mask: Any, nobody: Any, scores: Any, low: Any, next_low: Any, found: Any,

@@ -1,10 +1,12 @@
 """Truncated E-steps with one cluster per row: the closest of its cluster's neighbourhood (var-k-means).
 
 Rows are handled in groups by their cluster, so that the rows of a group share candidates, which stay in the first-level
-cache. Candidates are compared in the rows' own precision; a row changes its cluster only if float64 agrees that this
-is an improvement, so rounding never raises the objective.
+cache. Where the columns of a row fill no vector, the candidates are copied columns first, and vectors run along them.
+Candidates are compared in the rows' own precision; a row changes its cluster only if float64 agrees that this is an
+improvement, so rounding never raises the objective.
 
-What Eq. 8 needs comes out as triples, which a table per group collects (`group_tables`).
+What Eq. 8 needs comes out as triples (c, c̃, Σ w d, Σ w): sums over rows closest to c, of their distances to c̃. The
+rows of a group share the candidates, so a G × G table collects them; random candidates are written one by one.
 """
 
 from __future__ import annotations
@@ -13,13 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from globular.jit import Queue, Scratch, inline, kernel, take_number
+from globular.jit import Queue, Scratch, inline, kernel, take_number, twin
 from globular.jit.prefetch import prefetch_row
-from globular.kernels.group_tables import HORIZON, flush_table, write_pair
+from globular.jit.tiles import distances_to_tile
 from globular.kernels.random import random_cluster, random_outside
 from globular.kernels.rows import fetch, quick_distance, quick_distances, squared_distance
 
 AHEAD = 4  # how many rows ahead memory is asked for
+HORIZON = 2.25
+"""Squared: a random candidate half as far again as the farthest neighbour is none, and its pair is not listed."""
 
 
 @kernel
@@ -48,7 +52,8 @@ def search_neighborhoods(
     pair_sums: Any,  # OUT (2, ·) float32: Σ w d and Σ w
     objectives: Any,  # OUT (T,) Σ w d²
     numbers: Any,  # OUT (T, 3) distances, triples, and rows that have moved
-    d: Scratch,  # scratch (G,) rows' dtype
+    tile: Scratch,  # scratch (D, ≥ G) rows' dtype, whole vectors wide; (0, ≥ G) unless columns are few
+    d: Scratch,  # scratch (≥ G,) rows' dtype, as wide as the tile
     table: Scratch,  # scratch (G, G + 1) float64: Σ w d by winner and candidate, Σ w by winner
 ) -> None:
     """C′ = 1: the closest of the group's neighbours and of `n_random` others. O(rows · (G + n_random) · D)."""
@@ -60,6 +65,7 @@ def search_neighborhoods(
         objective, n_distances, n_pairs, n_moved = 0.0, 0, room[task], base
         for p in range(tasks[task], tasks[task + 1]):
             table[:, :] = 0
+            fill_tile(graph, p, quick, tile)
             for k in range(starts[p], starts[p + 1]):
                 i, r = order[k], places[k]
                 if k + AHEAD < end:
@@ -68,7 +74,7 @@ def search_neighborhoods(
                         prefetch_row(quick, random_cluster(seed, first_row + order[k + AHEAD], 0, n_clusters))
                 scale = scales[i] if scales.shape[0] else 1.0
                 weight = weights[i] if weights.shape[0] else 1.0
-                winner, closest, farthest = closest_neighbor(rows, r, scale, graph, p, quick, centers, norms, d)
+                winner, closest, farthest = closest_neighbor(rows, r, scale, graph, p, quick, centers, norms, tile, d)
                 label, horizon = graph[p, winner], HORIZON * farthest
                 n_distances += G
                 for t in range(n_random):
@@ -104,19 +110,19 @@ def search_neighborhoods(
 
 @inline
 def closest_neighbor(
-    rows: Any, r: int, scale: float, graph: Any, p: int, quick: Any, centers: Any, norms: Any, d: Any
+    rows: Any, r: int, scale: float, graph: Any, p: int, quick: Any, centers: Any, norms: Any, tile: Any, d: Any
 ) -> tuple[int, float, float]:
     """Which neighbour of cluster p is closest, its squared distance, and that of the farthest. O(G · D).
 
     d has all of them, in the rows' dtype but for the cluster's own; another one wins only if float64 agrees.
     """
     closest = squared_distance(rows, r, scale, centers, p, norms)
+    neighbor_distances(rows, r, scale, quick, graph, p, norms, tile, d)
     d[0] = closest
-    quick_distances(rows, r, scale, quick, graph, p, norms, d)
-    winner, farthest = 0, d[0]
+    winner, lowest, farthest = 0, d[0], d[0]
     for g in range(1, graph.shape[1]):
-        if d[g] < d[winner]:
-            winner = g
+        winner = g if d[g] < lowest else winner
+        lowest = min(lowest, d[g])
         farthest = max(farthest, d[g])
     if winner != 0:
         distance = squared_distance(rows, r, scale, centers, graph[p, winner], norms)
@@ -125,3 +131,56 @@ def closest_neighbor(
         else:
             winner = 0
     return winner, closest, np.float64(farthest)
+
+
+@inline
+def fill_tile(graph: Any, p: int, quick: Any, tile: Any) -> None:
+    """The neighbours of cluster p, columns first; the last one is repeated. O(G · D)."""
+    G = graph.shape[1]
+    for j in range(tile.shape[0]):
+        for g in range(tile.shape[1]):
+            tile[j, g] = quick[graph[p, min(g, G - 1)], j]
+
+
+@twin
+def neighbor_distances(
+    rows: Any, r: int, scale: float, quick: Any, graph: Any, p: int, norms: Any, tile: Any, d: Any
+) -> None:
+    """d[g] = `quick_distance` to the neighbour graph[p, g], for g ≥ 1. O(G · D) or O(G · nnz)."""
+    if tile.shape[0]:
+        distances_to_tile(rows[0], r, rows[0].dtype.type(scale), tile, d)
+    else:
+        quick_distances(rows, r, scale, quick, graph, p, norms, d)
+
+
+@neighbor_distances.for_csr
+def _neighbor_distances(
+    rows: Any, r: int, scale: float, quick: Any, graph: Any, p: int, norms: Any, tile: Any, d: Any
+) -> None:
+    quick_distances(rows, r, scale, quick, graph, p, norms, d)
+
+
+@inline
+def write_pair(
+    label: int, other: int, wins: bool, weight: float, distance: float, pairs: Any, pair_sums: Any, n: int
+) -> None:
+    """The triple (closest, random); or, when the random cluster wins, (winner, former closest)."""
+    pairs[0, n] = other if wins else label
+    pairs[1, n] = label if wins else other
+    pair_sums[0, n] = weight * distance
+    pair_sums[1, n] = weight
+
+
+@inline
+def flush_table(p: int, graph: Any, table: Any, pairs: Any, pair_sums: Any, n_pairs: int) -> int:
+    """Write the table of group p as triples; returns their new number. O(G²)."""
+    G = graph.shape[1]
+    for a in range(G):
+        if table[a, G] <= 0:
+            continue
+        for b in range(G):
+            if b != a:
+                pairs[0, n_pairs], pairs[1, n_pairs] = graph[p, a], graph[p, b]
+                pair_sums[0, n_pairs], pair_sums[1, n_pairs] = table[a, b], table[a, G]
+                n_pairs += 1
+    return n_pairs

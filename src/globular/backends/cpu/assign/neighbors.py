@@ -14,16 +14,17 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.grouped import ROWS_PER_TASK, Grouping, group_rows, move_rows, packed, sort_when_it_pays
 from globular.backends.cpu.products import prepared
-from globular.backends.cpu.rows import DenseRows, KernelRows, can_be_indexed, gather_rows, on_rows
+from globular.backends.cpu.rows import KernelRows, can_be_indexed, gather_rows, on_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import cluster_sums, moved_sums
 from globular.backends.host import RUN, runs_of, threads_for_runs
 from globular.backends.limits import HASH_SIZE
 from globular.jit import new_queue, share_kernel
-from globular.kernels import few_columns, neighborhoods
+from globular.jit.tiles import line_tile
 from globular.kernels import neighbors as kernels
 from globular.kernels.grouped import pack
 from globular.kernels.members import settle_hard
+from globular.kernels.neighborhoods import search_neighborhoods
 from globular.model.graph import Graph
 from globular.model.groups import group_by
 from globular.model.search import Search
@@ -32,8 +33,6 @@ from globular.seam.among import Neighbors
 from globular.seam.passes import Assign
 from globular.threads import on_all_threads, run_all
 
-FEW_COLUMNS = 12
-"""Columns up to which the search is vectorised over rows."""
 ROWS_PER_SEARCH, GATHERED_ROWS = 1024, 16384
 """Least rows of a task, and of one whose rows have to be brought together, which is a call of its own."""
 TABLES_AT_ONCE = 8
@@ -79,8 +78,9 @@ def _search_neighborhoods(
     (C, D), G = centers.shape, graph.shape[1]
     grouping, dtype = group_rows(shard, C), shard.rows.dtype
     starts, order = grouping.starts, grouping.order
-    few = isinstance(shard.rows, DenseRows) and D <= FEW_COLUMNS
     norms, _, quick = prepared(centers, 1.0, dtype, shard.n_threads)
+    lanes = line_tile(dtype.itemsize).lanes
+    tile = D if lanes > D else 0, G + -G % lanes  # where columns fill no vector, vectors run along the neighbours
     indexed = grouping.copied is not None or can_be_indexed(shard.rows)
     tasks = grouping.tasks(ROWS_PER_SEARCH if indexed else GATHERED_ROWS)
     begins = starts[tasks]
@@ -92,17 +92,12 @@ def _search_neighborhoods(
     objectives = np.empty(len(tasks) - 1)
 
     def search_groups(queue: NDArray[np.int64], part: slice, rows: KernelRows, places: NDArray[np.integer]) -> None:
-        given = (
+        search_neighborhoods(
             queue, tasks[part.start : part.stop + 1], room[part], rows, places, order, shard.weights, shard.scales,
-            starts, graph, quick, centers,
+            starts, graph, quick, centers, norms, search.n_random, np.uint64(search.seed), shard.first_row,
+            shard.labels, grouping.labels, moved, pairs, sums, objectives[part], numbers[part], np.empty(tile, dtype),
+            np.empty(tile[1], dtype), np.empty((G, G + 1)),
         )  # fmt: skip
-        drawn = search.n_random, np.uint64(search.seed), shard.first_row
-        found = shard.labels, grouping.labels, moved, pairs, sums, objectives[part], numbers[part]
-        table = np.empty((G, G + 1))
-        if few:
-            few_columns.search_few_columns(*given, *drawn, *found, few_columns.Batch.make(D, G, dtype), table)
-        else:
-            neighborhoods.search_neighborhoods(*given, norms, *drawn, *found, np.empty(G, dtype), table)
 
     if indexed:
         queue, everything = new_queue(), slice(0, len(objectives))

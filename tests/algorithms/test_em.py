@@ -17,7 +17,8 @@ from scipy.special import logsumexp
 from sklearn.mixture import GaussianMixture as SklearnMixture
 from threadpoolctl import threadpool_limits
 
-from globular.algorithms.mixtures.em import EMOptions, e_step, em, start_at_random, start_from_means
+from globular.algorithms.mixtures import em as em_module
+from globular.algorithms.mixtures.em import EMOptions, e_step, em, start_at_random, start_from_means, variance_within
 from globular.backends.cpu.expect import blocks as chunk_blocks
 from globular.backends.cpu.shard import CpuShard
 from globular.errors import UnsupportedPassError
@@ -355,3 +356,17 @@ def test_warm_start_continues_from_the_bound_it_is_given() -> None:
     bound = steps[-1].objective / len(rows)
     again = list(em(CpuShard(rows), steps[-1].model, EMOptions(tol=1e-6, previous_bound=bound)))
     assert len(again) == 1
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e8])
+def test_variance_within_is_that_of_all_rows_where_these_are_few(
+    monkeypatch: pytest.MonkeyPatch, offset: float
+) -> None:
+    X = blobs(400) + offset
+    weights = np.random.default_rng(0).integers(1, 4, 400).astype(np.float64)
+    d2 = np.square(X[:, None] - X[:9]).sum(axis=2).min(axis=1)
+    assert variance_within(CpuShard(X), X[:9]) == pytest.approx(d2.mean() / 3, rel=1e-12)
+    weighted = variance_within(CpuShard(X, weights), X[:9])
+    assert weighted == pytest.approx(weights @ d2 / (3 * weights.sum()), rel=0.1)
+    monkeypatch.setattr(em_module, "MOST_SAMPLED", 200)
+    assert variance_within(CpuShard(X), X[:9]) == pytest.approx(d2.mean() / 3, rel=0.2)

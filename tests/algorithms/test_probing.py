@@ -13,14 +13,7 @@ from scipy import sparse
 
 from globular import KMeans
 from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, label_by_cells
-from globular.algorithms.kmeans.probing import (
-    CANCELLED,
-    ProbingOptions,
-    find_labels,
-    label_recall,
-    label_rows,
-    probing_kmeans,
-)
+from globular.algorithms.kmeans.probing import ProbingOptions, find_labels, label_recall, label_rows, probing_kmeans
 from globular.backends.cpu import CpuShard
 from globular.backends.many.split import SplitShard
 from globular.model.cells import CenterCells
@@ -134,6 +127,31 @@ def test_a_cell_may_hold_more_centers_than_a_chunk() -> None:
     np.testing.assert_array_equal(shard.labels, exact.labels)
 
 
+@pytest.mark.parametrize(("offset", "unit"), [(1e8, 1.0), (0.0, 1e-100), (0.0, 1e100)])
+def test_cells_do_not_depend_on_where_centers_lie_nor_on_their_unit(offset: float, unit: float) -> None:
+    X = blobs(700, seed=3)
+    here, there = (draw_cells(CpuShard(X), centers, np.random.default_rng(0)) for centers in (X, unit * (X + offset)))
+    np.testing.assert_array_equal(here.order, there.order)
+    np.testing.assert_array_equal(here.starts, there.starts)
+    np.testing.assert_allclose(there.middles / unit - offset, here.middles, atol=1e-5)
+
+
+def test_a_remote_center_does_not_hide_the_others() -> None:
+    X = np.concatenate([blobs(700), [[1e7, *[0.0] * (blobs(1).shape[1] - 1)]]])
+    cells = draw_cells(CpuShard(X), X, np.random.default_rng(0))
+    cell_of = np.empty(len(X), dtype=np.intp)
+    cell_of[cells.order] = np.repeat(np.arange(len(cells.starts) - 1), np.diff(cells.starts))
+    own = np.square(X - cells.middles[cell_of]).sum(axis=1)
+    closest = np.square(X[:, None] - cells.middles).sum(axis=2).min(axis=1)
+    assert np.mean(own <= closest * (1 + 1e-6)) > 0.9  # cells that are too large are halved
+
+
+def test_equal_centers_are_in_small_cells_too() -> None:
+    cells = draw_cells(CpuShard(np.ones((5, 2))), np.ones((400, 2)), np.random.default_rng(0))
+    assert sorted(cells.order) == list(range(400)) and np.diff(cells.starts).max() <= 80
+    np.testing.assert_array_equal(cells.middles, 1.0)
+
+
 def test_recall_counts_rows_with_a_wrong_label() -> None:
     X = blobs(500)
     shard = CpuShard(X)
@@ -142,15 +160,15 @@ def test_recall_counts_rows_with_a_wrong_label() -> None:
     assert label_recall(shard, X[:20], np.random.default_rng(0)) == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("times", [0.5, 2.0])
-def test_recall_is_exact_beside_a_remote_row(times: float) -> None:
-    """On either side of the distance, as a share of the range, below which products would not tell."""
+@pytest.mark.parametrize("share", [1e-4, 1e-9])
+def test_recall_is_exact_beside_a_remote_row(share: float) -> None:
+    """The smallest distance is this share of the range: products in single, or in double, precision would not tell."""
     X = np.concatenate([blobs(500), np.zeros((1, blobs(1).shape[1]))])
     centers = X[:20].copy()
     shard = CpuShard(X[:500])
     shard.run(Assign(centers, want="labels"))
     distances = np.linalg.norm(X[:500] - centers[shard.labels], axis=1)
-    X[500, 0] = distances[distances > 0].min() / (times * CANCELLED)
+    X[500, 0] = distances[distances > 0].min() / share
     shard = CpuShard(X)
     shard.run(Assign(centers, want="labels"))
     assert label_recall(shard, centers, np.random.default_rng(0)) == 1.0

@@ -81,7 +81,6 @@ _REASONS = {
     """,
     "a size of memory that is filled as often as it takes, tried by tests of their own": """
         algorithms.kmeans.balance: ROWS_AT_ONCE
-        algorithms.kmeans.rough: SCORES_AT_ONCE
         algorithms.mixtures.missing: NUMBERS_PER_BLOCK
         algorithms.ward: NUMBERS_AT_ONCE
         backends.cpu.nearest: SPARE WIDER
@@ -120,7 +119,6 @@ _REASONS = {
         algorithms.kmeans.pipeline: STEPS_PER_START MOST_STARTS STARTS_PER_CLUSTER FADING PART_GAIN PART_STEPS
             ON_ALL_ROWS MORE_PROBES_ON_A_CARD LESS_GAIN_ON_A_CARD
         algorithms.kmeans.probing: LEAST_STAKE LABEL_PROBES MOST_LOOKS
-        algorithms.kmeans.rough: FAR NOTHING_LEFT MOST_SAMPLED SAMPLED_NUMBERS
         algorithms.kmeans.subspace: FEWEST_DIRECTIONS DIRECTIONS_PER_CLUSTER POWER_STEPS
         algorithms.kmeans.swaps: MAX_ROUNDS SAFETY DRAWN FIRST_TRUST WORTH_ANOTHER_ROUND SETTLED_GAIN
         algorithms.kmeans.trials: LOSS_KEPT LEAST_RATIO CUTS ROUGH_GAIN STEPS_PER_TRIAL FAILURES_PER_DRAW
@@ -130,7 +128,7 @@ _REASONS = {
         algorithms.mixtures.chunky: _LAST _AHEAD _FEW_DIMENSIONS _WORTH_GOING
         algorithms.calibration: ROWS_PER_GROUP ROWS_PER_VALUE FEWEST_PER_VALUE MOST_GROUPS STEPS LEAST
         algorithms.mixtures.coreset: ROWS_PER_GROUP MOST_GROUPS ROWS_PER_SEED
-        algorithms.mixtures.em: _COLD
+        algorithms.mixtures.em: _COLD MOST_SAMPLED SAMPLED_NUMBERS
         algorithms.mixtures.exponential: KMEANS_STEPS KMEANS_TOLERANCE STEPS_ON_PART STEPS_OF_A_SWAP
         algorithms.mixtures.exponential_swaps: MOST_SWAPS MOST_FAILURES LEAST_RATIO
         algorithms.mixtures.greedy: N_TRIED PARTIAL_STEPS SETTLING_STEPS N_DIRECTIONS
@@ -143,7 +141,7 @@ _REASONS = {
         algorithms.mixtures.path: COMPARED STEPS_AHEAD PATIENCE N_SEARCHED
         algorithms.mixtures.pipeline: ROWS_PER_COMPONENT ROWS_PER_PARAMETER KMEANS_STEPS KMEANS_TOLERANCE
             LEAST_FAILURES MOST_FAILURES MOST_TRIALS STEPS_OVER_ALL_ROWS STEPS_PER_STEP STEPS_OF_MOVES
-            STEPS_PER_COMPONENT ROUGH_STEPS PLAIN_RUNS PLAIN_STEPS
+            STEPS_PER_COMPONENT ROUGH_STEPS
         algorithms.mixtures.probing: N_PROBES SETTLED_GAIN FINDING_ROUNDS FINDING_PROBES
         algorithms.mixtures.stepwise: KAPPA
         algorithms.seeding.hierarchical: UPPER_STEPS LAST_STEPS

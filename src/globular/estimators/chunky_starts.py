@@ -13,7 +13,7 @@ from globular.algorithms.mixtures.greedy import grow_mixture
 from globular.algorithms.steps import result_of
 from globular.estimators.inputs import Input
 from globular.estimators.memory import check_allocation, chunky_bytes
-from globular.estimators.mixture_starts import MEANS_METHODS, STARTS, GivenStart, kmeans_of_cells
+from globular.estimators.mixture_starts import MEANS_METHODS, STARTS, GivenStart
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
@@ -91,8 +91,8 @@ def starting_chunky(
     rng = np.random.default_rng(random_state.randint(2**31, size=4))
     cells = shard.run(TakeCells())
     counted = cells.weights > 0
-    means, weights = cells.means[counted], cells.weights[counted]
-    local = shard.local(means, weights) if len(means) >= n_components else shard
+    few = np.count_nonzero(counted) < n_components
+    local = shard if few else shard.local(cells.means[counted], cells.weights[counted])
     covariance_type, learned = given.covariance_type, options.learned_weights
     if given.means is not None:
         found = start_from_cells(shard, given.means, covariance_type, limits, learned_weights=learned)
@@ -104,8 +104,6 @@ def starting_chunky(
     else:
 
         def draw() -> F64:
-            if init == "kmeans" and local is not shard:
-                return kmeans_of_cells(local, means, weights, n_components, rng)
             return result_of(MEANS_METHODS[init](local, n_components, rng))
 
         n_starts = DENSITIES_PER_ROW * shard.n_rows // (TRIAL_STEPS * local.n_rows * n_components)

@@ -14,16 +14,14 @@ from sklearn.utils import check_array
 from globular.algorithms import seeding
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.kmeans.probing import find_labels
-from globular.algorithms.kmeans.rough import rough_lloyd, rough_seeds
 from globular.algorithms.kmeans.variational import VariationalOptions, start_rows, variational_kmeans
 from globular.algorithms.mixtures.em import EMOptions, start_at_random, start_from_means
 from globular.algorithms.mixtures.pipeline import search_start
 from globular.algorithms.mixtures.probing import settle_seeds
 from globular.algorithms.seeding.common import Seeds
 from globular.algorithms.seeding.named import SEEDINGS, Start, Starting, automatic, draw_seeds
-from globular.algorithms.steps import Step, mapped, result_of, to_the_last
+from globular.algorithms.steps import Step, mapped, to_the_last
 from globular.model.covariances import FAMILIES
-from globular.model.few_rows import SEED_DISTANCES
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
 from globular.seam.shard import Shard
@@ -48,17 +46,6 @@ def _kmeans_means(shard: Shard, n_components: int, rng: np.random.Generator) -> 
     variance = float(shard.column_moments()[1].mean())
     options = KMeansOptions(_KMEANS_ITERATIONS, _KMEANS_TOLERANCE * variance)
     return (yield from to_the_last(lloyd(shard, start.centers, options))).model
-
-
-def kmeans_of_cells(shard: Shard, means: F64, weights: F64, n_components: int, rng: np.random.Generator) -> F64:
-    """The same for some cells, whose means are the rows of a shard of their own."""
-    if len(means) * n_components <= SEED_DISTANCES:  # in plain NumPy: nothing has to be compiled
-        seeds = rough_seeds(means, weights, n_components, rng)
-    else:
-        seeds = result_of(_seeds(shard, n_components, rng)).centers
-    variances = np.average(np.square(means - np.average(means, axis=0, weights=weights)), axis=0, weights=weights)
-    tol = _KMEANS_TOLERANCE * float(variances.mean())
-    return rough_lloyd(means, seeds, _KMEANS_ITERATIONS, weights=weights, tol=tol, n_threads=shard.n_threads).centers
 
 
 MEANS_METHODS: dict[str, Callable[[Shard, int, np.random.Generator], Seeds]] = {

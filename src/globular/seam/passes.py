@@ -355,7 +355,7 @@ class RoughCells(Pass[CenterCells]):
     """The rows in cells: a few Lloyd steps from these middles, up to rounding, and then the closest middle of each row.
 
     Middles without rows stay where they are, and at the end are left out. It saves a card the many small steps in
-    between; elsewhere `algorithms.kmeans.rough` does the same.
+    between; elsewhere `lloyd` takes them.
     """
 
     needs = HERE | {"dense rows", "rows on a card"}

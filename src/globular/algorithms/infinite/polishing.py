@@ -140,7 +140,7 @@ def searched_mixture(
     n_rows = min(shard.n_rows, rows_of_part(shard, n_components, covariance_type))
     if n_components < 2 or shard.n_rows < FEWEST_ROWS or n_rows * n_components > _MOST_DENSITIES:
         return
-    search = search_start(shard, n_components, covariance_type, EMOptions(tol=tol), rng, plain=True)
+    search = search_start(shard, n_components, covariance_type, EMOptions(tol=tol), rng)
     n_distances = 0
     while True:
         try:

@@ -11,20 +11,18 @@ from numpy.typing import NDArray
 from globular.algorithms.graphs import neighbor_graph
 from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
-from globular.algorithms.kmeans.rough import RoughClusters, grouped, rough_lloyd
 from globular.algorithms.seeding.common import evenly_spread_masses
 from globular.algorithms.steps import last_step
 from globular.model.cells import CenterCells
 from globular.model.graph import Graph
-from globular.model.statistics import F64, Floats, HardStatistics
+from globular.model.groups import group_by
+from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Down, Probe
 from globular.seam.passes import AddSeeds, Assign, LabelBySeeds, Relabel, RoughCells, SumByLabel
 from globular.seam.shard import Shard
 from globular.threads import single_threaded_blas
 
 STEPS = 3
-ROUGH_UP_TO = 3000
-"""Number of centres up to which NumPy is as fast as a pass, for which kernels would have to be compiled first."""
 CELLS_OF_CELLS_FROM = 200_000
 """Number of centres from which √C cells cost more than two levels of C^(1/3) each."""
 SMALL_CELLS_FROM = 4096
@@ -53,12 +51,7 @@ def _draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterC
     n_cells = max(1, round(np.sqrt(C)))
     local = shard.local(centers)
     first = centers[np.sort(rng.choice(C, n_cells, replace=False))]
-    if local.why_not(RoughCells):
-        middles, labels = _group_centers(shard, centers, first)
-        order, sizes = grouped(labels, n_cells), np.bincount(labels, minlength=n_cells)
-        cells = CenterCells(middles[sizes > 0], order, np.concatenate([[0], np.cumsum(sizes[sizes > 0])]))
-    else:
-        cells = local.run(RoughCells(first, STEPS))
+    cells = _group_centers(shard, centers, first) if local.why_not(RoughCells) else local.run(RoughCells(first, STEPS))
     most = LARGEST_CELL * C // n_cells
     if np.diff(cells.starts).max() <= most:
         return cells
@@ -66,22 +59,17 @@ def _draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterC
     return _without_giants(np.asarray(centers), members, most, rng)
 
 
-def _group_centers(shard: Shard, centers: F64, first: F64) -> RoughClusters:
-    """The middles of cells after some steps, and the cell of every centre."""
-    if len(centers) <= ROUGH_UP_TO:
-        return rough_lloyd(centers, first, STEPS, n_threads=shard.n_threads, single=True)
-    local = shard.local(_as_precise_as_rows(shard, centers))
-    middles = last_step(lloyd(local, first, KMeansOptions(max_iter=STEPS))).model
+def _group_centers(shard: Shard, centers: F64, first: F64) -> CenterCells:
+    """Cells after some steps from these middles; float32, about the mean and in units of the range, is exact enough."""
+    mean = centers.mean(axis=0)
+    about = centers - mean
+    unit = float(np.abs(about).max()) or 1.0
+    local = shard.local((about / unit).astype(np.float32))
+    middles = last_step(lloyd(local, (first - mean) / unit, KMeansOptions(max_iter=STEPS))).model
     local.run(Assign(middles, want="labels"))
-    return RoughClusters(middles, local.labels.astype(np.intp))
-
-
-def _as_precise_as_rows(shard: Shard, centers: F64) -> Floats:
-    """Centres of rows in float32 in float32, which is as good for cells: kernels for float64 need not be compiled."""
-    some = shard.take(np.arange(min(shard.n_rows, 8)))
-    with np.errstate(over="ignore"):
-        are_single = np.array_equal(some, some.astype(np.float32))
-    return centers.astype(np.float32) if are_single else centers
+    starts, order = group_by(local.labels, len(first), shard.n_threads)
+    filled = np.diff(starts) > 0
+    return CenterCells(mean + unit * middles[filled], order.astype(np.intp), np.append(0, starts[1:][filled]))
 
 
 @single_threaded_blas  # the same bits for any number of threads

@@ -25,17 +25,11 @@ import numpy as np
 from globular.algorithms.kmeans.cells import draw_cells, draw_small_cells, label_by_cells, search_widely
 from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.kmeans.momentum import Momentum
-from globular.algorithms.kmeans.rough import distances_to_closest
 from globular.algorithms.steps import Step
 from globular.model.statistics import F64
 from globular.seam.among import Probe
-from globular.seam.passes import Assign, RoughCells
+from globular.seam.passes import Assign
 from globular.seam.shard import Shard
-
-CANCELLED = 1e-5
-"""Share of the range of rows that distances have, at least, if products in double precision tell the closest centre."""
-FEW_NUMBERS = 1 << 22
-"""Of a sample and all centres: up to so many the closest ones are found by products, without a pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +179,7 @@ def label_recall(shard: Shard, centers: F64, rng: np.random.Generator, n_rows: i
     rows = shard.take(chosen)
     labels, sample = shard.labels[chosen], shard.local(rows)
     own = np.linalg.norm(rows - centers[labels], axis=1)
-    scale = np.linalg.norm(rows - rows.mean(axis=0), axis=1).max()
-    cancels = bool(((own > 0) & (own < CANCELLED * scale)).any())
-    if sample.why_not(RoughCells) and rows.size + np.size(centers) <= FEW_NUMBERS and not cancels:
-        closest = np.sqrt(distances_to_closest(rows, centers, shard.n_threads))
-    else:  # many centres; or a card, which is the faster one; or products would lose the digits that matter
-        sample.run(Assign(centers, want="labels"))
-        closest = np.linalg.norm(rows - centers[sample.labels], axis=1)
+    sample.run(Assign(centers, want="labels"))
+    closest = np.linalg.norm(rows - centers[sample.labels], axis=1)
     rounding = 8.0 * np.finfo(np.float64).eps * (np.linalg.norm(rows, axis=1) + np.linalg.norm(centers[labels], axis=1))
     return float(np.mean(own <= closest + rounding))

@@ -34,7 +34,6 @@ from typing import Literal
 import numpy as np
 
 from globular.algorithms.graphs import nearest_graph
-from globular.algorithms.kmeans.rough import distances_to_closest
 from globular.algorithms.mixtures.ahead import LookAhead
 from globular.algorithms.mixtures.em import cold_mixture
 from globular.algorithms.steps import Step
@@ -46,6 +45,7 @@ from globular.model.search import Search
 from globular.model.statistics import F64, SoftStatistics
 from globular.seam.among import Neighbors
 from globular.seam.mixture_passes import Expect
+from globular.seam.passes import Assign
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import ExpectCells, Gains, Gap, OpenGaining, OpenRows, TakeCells
 
@@ -297,7 +297,7 @@ def start_from_cells(
     """Every cell to its closest mean, then an M-step: what `em.start_from_means` does with rows."""
     cells = shard.run(TakeCells())
     D = means.shape[1]
-    apart = float(cells.weights @ distances_to_closest(cells.means, means, shard.n_threads))
+    apart = shard.local(cells.means, cells.weights).run(Assign(means, want="labels")).objective
     inside = float(cells.kind.coarsen(cells.scatter, NORM, D).sum())
     cold = cold_mixture(means, (apart + inside) / (shard.total_weight * D), covariance_type, limits)
     return m_step(cold, shard.run(ExpectCells(cold)), limits, learned_weights=learned_weights)

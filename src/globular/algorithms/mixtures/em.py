@@ -15,12 +15,13 @@ from functools import partial
 
 import numpy as np
 
-from globular.algorithms.kmeans.rough import variance_within
+from globular.algorithms.seeding.common import evenly_spread_masses
 from globular.algorithms.steps import Step
 from globular.model.covariances import RELATIVE_FLOOR, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, about_the_mean, isotropic_mixture, m_step
 from globular.model.statistics import F64, SoftStatistics
 from globular.seam.mixture_passes import Expect, ExpectTied
+from globular.seam.passes import Assign
 from globular.seam.shard import Shard
 
 CONVERGED = "the log-likelihood changed by less than tol"
@@ -29,6 +30,8 @@ _FALL = 1e-9
 """A fall of the log-likelihood per row, relative to one more than its size, that is more than the rounding of sums."""
 _COLD = 1e-3
 """Variance, relative to that within clusters, at which responsibilities are all but hard assignments."""
+MOST_SAMPLED, SAMPLED_NUMBERS = 4096, 1 << 20
+"""Rows that stand for all of a shard, or as many as have so many numbers if that is less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,14 @@ def start_from_means(shard: Shard, means: F64, covariance_type: str, options: EM
     limits, means = covariance_limits(shard, options), np.asarray(means)
     cold = cold_mixture(means, variance_within(shard, means), covariance_type, limits)
     return m_step(cold, e_step(shard, cold), limits, learned_weights=options.learned_weights)
+
+
+def variance_within(shard: Shard, means: F64) -> float:
+    """Variance of a column within the clusters of these means, from a sample of the rows."""
+    n = min(shard.n_rows, MOST_SAMPLED, max(64, SAMPLED_NUMBERS // shard.n_columns))
+    masses = evenly_spread_masses(shard.total_weight, n, np.random.default_rng(0))
+    sample = shard.local(shard.take(shard.locate(masses)))
+    return sample.run(Assign(means, want="labels")).objective / (n * shard.n_columns)
 
 
 def cold_mixture(means: F64, within: float, covariance_type: str, limits: CovarianceLimits) -> GaussianParameters:

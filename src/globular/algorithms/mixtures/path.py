@@ -28,8 +28,7 @@ from math import log
 
 import numpy as np
 
-from globular.algorithms.kmeans.rough import variance_within
-from globular.algorithms.mixtures.em import EMOptions, cold_mixture, covariance_limits, e_step
+from globular.algorithms.mixtures.em import EMOptions, cold_mixture, covariance_limits, e_step, variance_within
 from globular.algorithms.mixtures.moves import (
     ROUGH_TOL,
     STEPS_PER_DRAW,

@@ -25,18 +25,10 @@ from globular.algorithms.kmeans.coreset import draw_rows
 from globular.algorithms.kmeans.few_rows import search_few_rows
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.kmeans.probing import ProbingOptions
-from globular.algorithms.kmeans.rough import best_of_rough
 from globular.algorithms.kmeans.trials import TrialOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits, em, start_from_means
 from globular.algorithms.mixtures.moves import ROUGH_TOL, STEPS_PER_DRAW, STEPS_PER_TRIAL, search_by_moves
-from globular.algorithms.seeding.common import (
-    TAKEN_NUMBERS,
-    DrawnRows,
-    Seeds,
-    evenly_spread_masses,
-    evenly_spread_rows,
-    few_rows_of,
-)
+from globular.algorithms.seeding.common import TAKEN_NUMBERS, DrawnRows, Seeds, evenly_spread_masses, few_rows_of
 from globular.algorithms.seeding.named import automatic, draw_seeds
 from globular.algorithms.steps import Step
 from globular.model.covariances import FAMILIES
@@ -60,8 +52,6 @@ FEW_ROWS_PER_COMPONENT, FEW_NUMBERS = 32, 1 << 17
 numbers in all of these rows."""
 LEAST_FAILURES, MOST_FAILURES, MOST_TRIALS = 4, 12, 200
 """Swaps of k-means that may fail one after the other, one more for every two components; and how many are tried."""
-PLAIN_RUNS, PLAIN_STEPS = 3, 8
-"""Runs and steps of k-means in plain NumPy."""
 SEARCH = ProbingOptions(n_probes=0, max_iter=200, min_gain=1e-3)
 """Steps of that search."""
 STEPS_OVER_ALL_ROWS = 30
@@ -88,12 +78,10 @@ def search_start(
     rng: np.random.Generator,
     *,
     rough: bool = False,
-    plain: bool = False,
 ) -> Generator[Step[Any], None, GaussianParameters]:
     """A mixture to begin EM over all rows with; steps hold the centres or, later, the mixture found so far.
 
-    A `rough` start is one for EM on parts of the rows first. `plain` is for whom the search is a second opinion: few
-    means are then the best of some runs of k-means in plain NumPy, for which nothing has to be compiled.
+    A `rough` start is one for EM on parts of the rows first.
     """
     options = replace(options, limits=covariance_limits(shard, options))
     if n_components == 1:
@@ -105,7 +93,7 @@ def search_start(
     max_steps = min(max_steps, ROUGH_STEPS) if rough else max_steps
     if n_components <= (SETTLED_ON_ALL_ROWS if whole else SETTLED):
         max_steps = 0
-    centers = yield from _kmeans(part, n_components, variance, rng, plain=plain)
+    centers = yield from _kmeans(part, n_components, variance, rng)
     if options.max_iter == 0 or (whole and max_steps < STEPS_PER_DRAW + STEPS_PER_TRIAL):
         return start_from_means(shard, centers, covariance_type, options)
     before = replace(options, tol=max(options.tol, ROUGH_TOL))
@@ -122,12 +110,10 @@ def search_start(
     return (yield from _shown(part, em(part, found.model, options))).model
 
 
-def _kmeans(part: Shard, n_components: int, variance: float, rng: np.random.Generator, *, plain: bool = False) -> Seeds:
+def _kmeans(part: Shard, n_components: int, variance: float, rng: np.random.Generator) -> Seeds:
     """Means of a search on few rows; of many components seeds and some steps, while these move the means by much."""
     few = min(part.n_rows, most_few_rows(part.n_columns, n_components), FEW_NUMBERS // part.n_columns)
     if few >= min(part.n_rows, FEW_ROWS_PER_COMPONENT * n_components):
-        if plain:
-            return (yield from _plain_means(part, few, n_components, rng))
         return (yield from _search_few(part, few, n_components, rng))
     seeds = yield from draw_seeds(part, automatic(n_components, part.n_rows), n_components, rng)
     for step in lloyd(part, seeds.centers, KMeansOptions(KMEANS_STEPS, KMEANS_TOLERANCE * variance)):
@@ -145,15 +131,6 @@ def _search_few(part: Shard, n: int, n_components: int, rng: np.random.Generator
     for step in search_few_rows(rows, seeds.centers, SEARCH, trials, rng):
         yield replace(step, stage=KMEANS, next_rows=part.n_rows)
     return step.model
-
-
-def _plain_means(part: Shard, n: int, n_components: int, rng: np.random.Generator) -> Seeds:
-    """The same in plain NumPy, without a search: the best of some runs."""
-    some = evenly_spread_rows(part.n_rows, n, rng)
-    rows, weights = (np.asarray(values, dtype=np.float64) for values in (part.take(some), part.take(some, "weights")))
-    best = best_of_rough(rows, weights, n_components, PLAIN_RUNS, PLAIN_STEPS, rng, part.n_threads)
-    yield Step(0, best.error, best.n_distances, None, best.centers, stage=KMEANS, next_rows=part.n_rows)
-    return best.centers
 
 
 def _shown(

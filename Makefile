@@ -103,7 +103,7 @@ test-dist: dist
 	cd build/empty && bin/python -m pytest -m "not slow" $(SHARED)
 
 bench: $(VENV)/.bench
-	$(BIN)/globular bench --quick
+	$(BIN)/python benchmarks/full.py --quick
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("globular needs Python >= 3.11; set PYTHON=python3.x" if sys.version_info < (3, 11) else 0)'

@@ -33,7 +33,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 
 from globular import KMeans
 from globular.algorithms.kmeans.cells import EXACT_UP_TO
@@ -47,11 +46,14 @@ from globular.algorithms.kmeans.coreset import (
 from globular.algorithms.kmeans.pipeline import CLUSTERS_STARTED, PROBING_FROM
 from globular.algorithms.kmeans.trials import SWAPPED_FROM
 from globular.algorithms.seeding.named import GREEDY_UP_TO
-from globular.benchmarking.results import describe_machine
-from globular.benchmarking.sets import Rows, find_set
+from globular.errors import DataError
 from globular.io.files import write_whole
 from globular.model.few_rows import are_few, are_few_to_seed
-from globular.plotting.axes import HUES, pyplot, tidy
+from globular.plotting.axes import HUES, tidy
+from harness.data import SETS as KNOWN
+from harness.fits import Rows
+from harness.machine import describe_machine
+from harness.plots import new_panels, save
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "continuity.png"
 SETS = ("covtype", "glove50", "geonames", "uber_nyc")
@@ -195,7 +197,7 @@ def sample(rows: Rows, n_rows: int) -> Rows:
 
 def draw(points: Sequence[Point], path: Path, source: str, unit: str) -> None:
     """Seconds and errors against k, a line per data set; errors against those of the first k."""
-    figure, panels = pyplot().subplots(1, 2, figsize=(10, 4), layout="constrained")
+    figure, panels = new_panels(2, 5, 4)
     for index, name in enumerate(dict.fromkeys(point.data_set for point in points)):
         there = [point for point in points if point.data_set == name]
         k, first = [point.n_clusters for point in there], there[0].error or 1.0
@@ -206,14 +208,13 @@ def draw(points: Sequence[Point], path: Path, source: str, unit: str) -> None:
         tidy(panel).set(xscale="log", yscale="log", xlabel="clusters k", title=title)
         panel.axvline(500, color="#9aa3ad", linewidth=0.8, linestyle=":")
     panels[0].legend(frameon=False)
-    write_whole(path, lambda file: figure.savefig(file, format="png", dpi=110, metadata={"Source": source}))
-    pyplot().close(figure)
+    save(figure, path, source)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse the command line, measure, say the jumps, draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sets", nargs="+", default=list(SETS), metavar="NAME")
+    parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(KNOWN), metavar="NAME")
     parser.add_argument("--k", nargs="+", type=int, help="in place of the grid and the turns", metavar="K")
     parser.add_argument("--max-rows", type=int, help="of every set; 100,000 of covtype and 50,000 of glove50 at most")
     parser.add_argument("--rounds", type=int, default=3, help="fits of each k, each from a seed of its own")
@@ -224,20 +225,20 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     threads = options.threads or (1 if options.cpu else 2)
     clock, unit = (time.process_time, "CPU seconds") if options.cpu else (time.perf_counter, "seconds")
-    console, machine, points = Console(), describe_machine(), list[Point]()
-    say: Callable[[str], None] = lambda line: console.print(line, highlight=False, soft_wrap=True)  # noqa: E731
+    machine, points = describe_machine(), list[Point]()
     grid = options.k or numbers_of_clusters()
     for name in options.sets:
-        data = find_set(name)
-        if (missing := data.missing_file()) is not None:
-            say(f"{name}: {missing} not found; set GLOBULAR_DATA")
+        try:
+            every = KNOWN[name]()
+        except DataError as error:
+            print(f"{name}: {error}")
             continue
-        rows = sample(data.load(), min(options.max_rows or 10**9, MOST_ROWS.get(name, 10**9)))
+        rows = sample(every, min(options.max_rows or 10**9, MOST_ROWS.get(name, 10**9)))
         pairs = [k + more for k in turns(*rows.X.shape) for more in (0, 1)]
         numbers = sorted(set(options.k or [*grid, *pairs]))
         there = measure(name, rows, numbers, options.rounds, threads, clock)
         for point in there:
-            say(f"{name}, k = {point.n_clusters}: {point.seconds:.3g} {unit}, error {point.error:.6g}")
+            print(f"{name}, k = {point.n_clusters}: {point.seconds:.3g} {unit}, error {point.error:.6g}")
         points += there
         options.output.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"machine": asdict(machine), "points": [asdict(point) for point in points]}, indent=0)
@@ -246,11 +247,9 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit("none of the data sets was found")
     draw(points, options.picture, f"{machine.machine}; {threads} threads; {machine.commit[:7]}", unit)
     by_set = [[point for point in points if point.data_set == name] for name in options.sets]
-    for line in (line for there in by_set if there for line in largest(there)):
-        say(line)
-    found = [line for there in by_set if there for line in jumps(there, grid)]
-    for line in found or ["no jump in seconds or error"]:
-        say(line)
+    by_set = [there for there in by_set if there]
+    print(*(line for there in by_set for line in largest(there)), sep="\n")
+    print(*([line for there in by_set for line in jumps(there, grid)] or ["no jump in seconds or error"]), sep="\n")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 `words`: directions of word vectors, a tenth of them held out.
 `news`: counts of words in newsgroups, sparse; how far components are groups. `digits`: digits made binary.
-Each line has the seconds of the fit, its iterations, and what it found. Real sets are read from where `globular bench`
-finds them.
+Each line has the seconds of the fit, its iterations, and what it found. Real sets are read from the folder
+named by GLOBULAR_DATA; those that are not found are said and left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from globular import BernoulliMixture, PoissonMixture, VonMisesFisherMixture
-from globular.benchmarking.problems import data_folder
+from globular.errors import DataError
+from harness.data import real_array, real_file
 
 
 def timed(model: Any, X: Any) -> tuple[Any, str]:
@@ -32,8 +33,7 @@ def timed(model: Any, X: Any) -> tuple[Any, str]:
 
 def words() -> Iterator[str]:
     """200,000 word vectors of 50 columns: a tenth is held out."""
-    with np.load(data_folder() / "glove50/glove50_200k.npz") as arrays:
-        X = arrays["X"]
+    X = real_array("glove50/glove50_200k.npz")
     order = np.random.default_rng(0).permutation(len(X))
     test, train = order[:20_000], order[20_000:]
     for C in (20, 100):
@@ -48,7 +48,7 @@ def words() -> Iterator[str]:
 def counts(smallest_frequency: int, largest: int) -> tuple[Any, Any]:
     """How often words occur in messages, `largest` at most, from weights by tf-idf: (1 + log count) · idf, scaled by
     rows; of words in so many messages, and which words these are."""
-    X = sparse.csr_array(sparse.load_npz(data_folder() / "newsgroups20/newsgroups20_tfidf.npz")).astype(np.float64)
+    X = sparse.csr_array(sparse.load_npz(real_file("newsgroups20/newsgroups20_tfidf.npz"))).astype(np.float64)
     documents = np.bincount(X.indices, minlength=X.shape[1])
     idf = np.log((1 + X.shape[0]) / (1 + documents)) + 1
     X.data /= idf[X.indices]
@@ -63,7 +63,7 @@ def counts(smallest_frequency: int, largest: int) -> tuple[Any, Any]:
 def news() -> Iterator[str]:
     """18,846 messages, the 9,188 words that occur in 20 or more of them."""
     X, kept = counts(20, 5)
-    with np.load(data_folder() / "newsgroups20/labels.npz", allow_pickle=True) as arrays:
+    with np.load(real_file("newsgroups20/labels.npz"), allow_pickle=True) as arrays:
         y, vocabulary = arrays["y"], arrays["vocab"][kept]
     for smoothing in (1e-3, 1e-1):
         model, seconds = timed(PoissonMixture(20, smoothing=smoothing, random_state=0), X)
@@ -81,8 +81,7 @@ def news() -> Iterator[str]:
 
 def digits() -> Iterator[str]:
     """60,000 digits of 784 pixels, a pixel above one half being one; 10,000 more are held out."""
-    with np.load(data_folder() / "mnist/mnist.npz") as arrays:
-        X, y = arrays["X"] > 127, arrays["y"]
+    X, y = real_array("mnist/mnist.npz") > 127, real_array("mnist/mnist.npz", "y")
     train, test = slice(0, 60_000), slice(60_000, None)
     for C in (10, 100):
         model, seconds = timed(BernoulliMixture(C, random_state=0), X[train])
@@ -106,8 +105,8 @@ def main() -> None:
         try:
             for line in BY_NAME[name]():
                 print(line, flush=True)
-        except FileNotFoundError as error:
-            print(f"{name}: {error.filename} not found; set GLOBULAR_DATA")
+        except DataError as error:
+            print(f"{name}: {error}")
 
 
 if __name__ == "__main__":

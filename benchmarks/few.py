@@ -19,32 +19,26 @@ from __future__ import annotations
 import argparse
 import math
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean, median
 
 from rich.console import Console
 from rich.table import Table
 
-from globular.benchmarking.adapters import Adapter, find_adapter
-from globular.benchmarking.few import (
-    OURS,
-    THEIRS,
-    FewRun,
-    Problem,
-    RunFile,
-    Verdict,
-    known_errors,
-    read_runs,
-    summary,
-    verdicts,
-)
-from globular.benchmarking.measure import quantization_error
-from globular.benchmarking.results import describe_machine
-from globular.benchmarking.session import Session
-from globular.benchmarking.sets import SETS, Rows, find_set
+from globular.errors import DataError
+from harness.adapters import ADAPTERS, Adapter
+from harness.data import SETS
+from harness.fits import Rows
+from harness.machine import describe_machine
+from harness.quantization import quantization_error
+from harness.results import RunFile, read_runs
+from harness.session import Session
 
+OURS = "globular-balanced"
+THEIRS = "sklearn-defaults"
 NUMBERS = (2, 8, 16, 64, 100, 256, 400)
 OWN = ("globular-fast", OURS, "globular-best", "globular-nested")
 PEERS = (THEIRS, "faiss-kmeans", "superkmeans-flat", "sklearnex-defaults", "lance")
@@ -53,6 +47,43 @@ REPEATS = 3
 WIDTH = 140  # of the table, also in a file
 PATIENCE = 3600.0
 """Seconds after which a run is ended, whatever was expected of it."""
+ROUNDING = 1e-6
+"""Errors that differ by less than this share are the same."""
+AS_GOOD = 1e-3
+"""How far above the best of scikit-learn's runs still counts as reaching it."""
+
+Problem = tuple[str, int]
+"""Data set and number of clusters."""
+
+
+@dataclass(frozen=True)
+class FewRun:
+    """One fit; `error` is the mean squared distance, and a `message` says why there is none."""
+
+    data_set: str
+    n_samples: int
+    n_features: int
+    n_clusters: int
+    adapter: str
+    version: str
+    commit: str
+    date: str
+    threads: int
+    seed: int
+    repeat: int
+    seconds: float | None = None
+    error: float | None = None
+    message: str = ""
+
+    @property
+    def problem(self) -> Problem:
+        """What was clustered into how many."""
+        return self.data_set, self.n_clusters
+
+    @property
+    def key(self) -> tuple[str, int, str, int, int, int]:
+        """What makes it another run."""
+        return self.data_set, self.n_clusters, self.adapter, self.threads, self.seed, self.repeat
 
 
 @dataclass(frozen=True)
@@ -84,26 +115,23 @@ def expected_seconds(runs: Iterable[FewRun], problem: Problem, adapter: str) -> 
     return seconds * max(1.0, problem[1] / nearest)
 
 
-def measure(plan: Plan, file: RunFile, console: Console) -> None:
+def measure(plan: Plan, file: RunFile) -> None:
     """All runs that the file does not have yet."""
     for name in plan.sets:
-        data = find_set(name)
-        missing = data.missing_file()
-        if missing is not None:
-            console.print(f"{name}: {missing} not found; set GLOBULAR_DATA", highlight=False, soft_wrap=True)
+        try:
+            rows = SETS[name]()
+        except DataError as error:
+            print(f"{name}: {error}", flush=True)
             continue
-        rows = data.load()
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="globular-bench-")))
             rows.write(folder)
             sessions = {a.name: stack.enter_context(Session(a, folder, plan.threads)) for a in plan.adapters}
             for n_clusters in plan.numbers:
-                _measure_problem((name, n_clusters), rows, plan, file, sessions, console)
+                _measure_problem((name, n_clusters), rows, plan, file, sessions)
 
 
-def _measure_problem(
-    problem: Problem, rows: Rows, plan: Plan, file: RunFile, sessions: dict[str, Session], console: Console
-) -> None:
+def _measure_problem(problem: Problem, rows: Rows, plan: Plan, file: RunFile, sessions: dict[str, Session]) -> None:
     errors: dict[bytes, float] = {}  # a program that repeats itself to the bit is judged once
     said = set[str]()
     for adapter, seed, repeat in plan.turns():
@@ -117,7 +145,7 @@ def _measure_problem(
             reason = f"would take about {expected:.0f} s"
         if reason is not None:
             if adapter.name not in said:
-                console.print(f"{label}: left out, {reason}", highlight=False, soft_wrap=True)
+                print(f"{label}: left out, {reason}", flush=True)
             said.add(adapter.name)
             continue
         if file.has(blank):
@@ -131,7 +159,7 @@ def _measure_problem(
             run = replace(run, seconds=answer.seconds, error=errors[bits])
         file.add(run)
         outcome = run.message or f"{run.seconds:.3g} s, error {run.error:.6g}"
-        console.print(f"{label}, seed {seed}: {outcome}", highlight=False, soft_wrap=True)
+        print(f"{label}, seed {seed}: {outcome}", flush=True)
 
 
 def _blank_run(problem: Problem, rows: Rows, adapter: Adapter, threads: int, seed: int, repeat: int) -> FewRun:
@@ -141,6 +169,109 @@ def _blank_run(problem: Problem, rows: Rows, adapter: Adapter, threads: int, see
         problem[0], n_samples, n_features, problem[1], adapter.name, adapter.version(),
         machine.commit if adapter.ours else "", machine.date, threads, seed, repeat,
     )  # fmt: skip
+
+
+def known_errors(runs: Iterable[FewRun]) -> dict[Problem, list[float]]:
+    """Errors of scikit-learn's runs by problem."""
+    found: dict[Problem, list[float]] = {}
+    for run in runs:
+        if run.adapter == THEIRS and not run.message:
+            found.setdefault(run.problem, []).append(run.error)
+    return found
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One problem: our default against scikit-learn's runs, and who is both faster and better than our default."""
+
+    problem: Problem
+    seconds: float
+    error: float
+    their_seconds: float
+    their_best: float
+    their_mean: float
+    beaten_by: tuple[str, ...]
+
+    @property
+    def ratio(self) -> float:
+        """How many times our seconds one of their runs takes."""
+        return self.their_seconds / self.seconds
+
+    @property
+    def above_best(self) -> float:
+        """Share by which our error lies above the lowest of theirs."""
+        return _excess(self.error, self.their_best)
+
+    @property
+    def above_mean(self) -> float:
+        """Share by which our error lies above the mean of theirs."""
+        return _excess(self.error, self.their_mean)
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """What this problem should not show."""
+        found = [f"{name} is faster and better" for name in self.beaten_by]
+        if self.ratio < 1.0:
+            found.append(f"slower than one run ({self.ratio:.2f}×)")
+        if self.above_mean > ROUNDING:
+            found.append(f"above their mean ({self.above_mean:+.2%})")
+        elif self.above_best > AS_GOOD:
+            found.append(f"above their best ({self.above_best:+.2%})")
+        return tuple(found)
+
+
+def _excess(error: float, reference: float) -> float:
+    if reference == 0.0:
+        return 0.0 if error == 0.0 else math.inf
+    return error / reference - 1.0
+
+
+def verdicts(runs: Iterable[FewRun], errors: Mapping[Problem, list[float]] | None = None) -> list[Verdict]:
+    """Of every problem that has our default and scikit-learn's seconds; `errors` take the place of scikit-learn's own.
+
+    Each adapter counts with the fastest of its runs and that run's error, scikit-learn with the median and the mean.
+    """
+    good = [run for run in runs if not run.message]
+    errors = known_errors(good) if errors is None else errors
+    found = []
+    for problem in dict.fromkeys(run.problem for run in good):
+        by_adapter: dict[str, list[FewRun]] = {}
+        for run in good:
+            if run.problem == problem:
+                by_adapter.setdefault(run.adapter, []).append(run)
+        if not {OURS, THEIRS} <= by_adapter.keys() or not errors.get(problem):
+            continue
+        fastest = {name: min(some, key=lambda run: run.seconds) for name, some in by_adapter.items()}
+        ours, mean = fastest.pop(OURS), fmean(errors[problem])
+        their_seconds = median(run.seconds for run in by_adapter[THEIRS])
+        figures = {name: (run.seconds, run.error) for name, run in fastest.items()} | {THEIRS: (their_seconds, mean)}
+        beaten_by = tuple(
+            name
+            for name, (seconds, error) in figures.items()
+            if seconds < ours.seconds and error < (1.0 - ROUNDING) * ours.error
+        )
+        best = min(errors[problem])
+        found.append(Verdict(problem, ours.seconds, ours.error, their_seconds, best, mean, beaten_by))
+    return found
+
+
+def summary(found: list[Verdict]) -> list[str]:
+    """What all problems come to, in lines of text."""
+    if not found:
+        return ["no problem has runs of both our default and scikit-learn"]
+    n = len(found)
+    ratio = math.exp(fmean(math.log(each.ratio) for each in found))
+    as_good = sum(each.above_best <= AS_GOOD for each in found)
+    lines = [
+        f"{n} problems",
+        f"scikit-learn's seconds ÷ ours, geometric mean: {ratio:.2f}",
+        f"within {AS_GOOD:+.1%} of the best of its runs: {as_good} of {n} ({as_good / n:.0%})",
+        f"above the mean of its runs: {sum(each.above_mean > ROUNDING for each in found)}",
+        f"slower than one of its runs: {sum(each.ratio < 1.0 for each in found)}",
+        f"another program is both faster and better: {sum(bool(each.beaten_by) for each in found)}",
+    ]
+    losses = [f"  {each.problem[0]} k = {each.problem[1]}: {'; '.join(each.losses)}" for each in found if each.losses]
+    return [*lines, "losses:" if losses else "no losses", *losses]
 
 
 def results_table(found: Iterable[Verdict], title: str) -> Table:
@@ -163,21 +294,20 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS), metavar="NAME")
     parser.add_argument("--k", nargs="+", type=int, default=list(NUMBERS), metavar="K")
-    parser.add_argument("--peers", nargs="*", default=list(PEERS), metavar="ADAPTER", help="beside our own")
+    parser.add_argument(
+        "--peers", nargs="*", default=list(PEERS), choices=list(ADAPTERS), metavar="NAME", help="beside ours"
+    )
     parser.add_argument("--runs", type=int, default=10, help="seeds of scikit-learn")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--errors-from", type=Path, metavar="FILE", help="take scikit-learn's errors from these runs")
     parser.add_argument("--max-seconds", type=float, default=math.inf, help="leave longer runs of peers out")
     parser.add_argument("--output", type=Path, default=Path("bench-results/few.json"))
     options = parser.parse_args(arguments)
-    console = Console(width=max(WIDTH, Console().width))
-    errors = None if options.errors_from is None else known_errors(read_runs(options.errors_from)[1])
-    adapters = [find_adapter(name) for name in dict.fromkeys([*OWN, *options.peers])]
+    errors = None if options.errors_from is None else known_errors(read_runs(options.errors_from, FewRun)[1])
+    adapters = [ADAPTERS[name] for name in dict.fromkeys([*OWN, *options.peers])]
     for adapter in adapters:
         if not adapter.is_installed():
-            console.print(
-                f"{adapter.name}: not installed; pip install {adapter.distribution}", highlight=False, soft_wrap=True
-            )
+            print(f"{adapter.name}: not installed; pip install {adapter.distribution}", flush=True)
     plan = Plan(
         tuple(options.sets),
         tuple(options.k),
@@ -186,16 +316,16 @@ def main(arguments: list[str] | None = None) -> None:
         options.threads,
         options.max_seconds,
     )
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    file = RunFile.open(options.output, describe_machine().machine)
-    measure(plan, file, console)
+    file = RunFile(options.output, FewRun)
+    measure(plan, file)
     runs = [run for run in file.runs.values() if run.threads == plan.threads]
     chosen = [run for run in runs if run.data_set in plan.sets and run.n_clusters in plan.numbers]
     found = verdicts(chosen, errors)
     commits = sorted({run.commit[:7] for run in chosen if run.commit})
+    console = Console(width=max(WIDTH, Console().width))
     console.print(results_table(found, f"{file.machine}; {plan.threads} threads; globular {', '.join(commits)}"))
     for line in summary(found):
-        console.print(line, highlight=False, soft_wrap=True)
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

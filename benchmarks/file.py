@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from globular import NestedMiniBatchKMeans
-from globular.benchmarking.worker import peak_memory_mib
+from harness.machine import peak_memory_mib
 
 
 def make_file(path: Path, n_rows: int, n_columns: int, n_runs: int, run: int) -> None:

@@ -19,7 +19,7 @@ from sklearn.mixture import GaussianMixture as Theirs
 from threadpoolctl import threadpool_limits
 
 from globular import GaussianMixture
-from globular.benchmarking.problems import data_folder
+from harness.data import real_array
 
 F64 = NDArray[np.float64]
 TYPES = ("full", "tied", "diag", "spherical")
@@ -104,8 +104,7 @@ def real(turns: int) -> Iterator[str]:
     """A line for every real set and type: 20,000 standardised rows, ten components."""
     yield "| set | type | scikit-learn | ours | ours − theirs | standard error |\n|---|---|---|---|---|---|"
     for name, (file, columns) in REAL.items():
-        with np.load(data_folder() / file) as arrays:
-            X = arrays["X"] if columns is None else arrays["X"][:, columns]
+        X = real_array(file) if columns is None else real_array(file)[:, columns]
         X = X[np.random.default_rng(0).permutation(len(X))[:20_000]].astype(np.float64)
         X = (X - X.mean(axis=0)) / np.maximum(X.std(axis=0), 1e-12)
         for kind in ("full", "tied"):

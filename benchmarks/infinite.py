@@ -2,7 +2,7 @@
 
 `densities`: held-out log-likelihood of a row beside that of EM (`GaussianMixture(algorithm="em")`, own start) with as
 many components. `clusters`: how many clusters are found of how many. `seconds`: 1,000,000 overlapping rows.
-Real sets are read from where `globular bench` finds them.
+Real sets are read from the folder named by GLOBULAR_DATA.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 
 from globular import GaussianMixture, InfiniteGaussianMixture
-from globular.benchmarking.problems import data_folder
+from harness.data import real_array
 
 F64 = NDArray[np.float64]
 HELD_OUT = 0.2
@@ -27,8 +27,7 @@ HELD_OUT = 0.2
 
 def real(file: str, n_rows: int, n_components: int | None = None, columns: slice | None = None, key: str = "X") -> F64:
     """Some rows of a real set, projected to principal components if these are fewer."""
-    with np.load(data_folder() / file) as arrays:
-        X = arrays[key]
+    X = real_array(file, key)
     X = X[np.random.default_rng(0).permutation(len(X))[:n_rows]].astype(np.float64)
     X = X if columns is None else X[:, columns]
     return X if n_components is None else PCA(n_components, random_state=0).fit_transform(X)

@@ -23,8 +23,9 @@ from scipy.linalg import solve_triangular
 from sklearn.datasets import load_sample_images
 
 from globular import GaussianMixture, KMeans, LowRankGaussianMixture, VariationalGaussianMixture
-from globular.benchmarking.sets import find_set
 from globular.datasets import image_patches
+from globular.errors import DataError
+from harness.data import real_array
 
 Rows = NDArray[Any]
 SIGMA = 25.0
@@ -84,11 +85,11 @@ def hard_full(train: Rows, test: Rows, C: int, reg_covars: tuple[float, ...]) ->
 
 
 def digits(n_rows: int, C: int) -> None:
-    data = find_set("mnist")
-    if data.missing_file():
-        print(f"mnist: {data.missing_file()} is not there")
+    try:
+        X = real_array("mnist/mnist.npz") / np.float32(255)
+    except DataError as error:
+        print(f"mnist: {error}")
         return
-    X = data.load().X / np.float32(255)
     train, test = X[: min(n_rows, 60_000)], X[60_000 : 60_000 + SCORED]
     reg_covars = (1e-3, 1e-4)
     print(f"mnist: {len(train)} x 784, scored on {len(test)}", flush=True)

@@ -30,12 +30,13 @@ from globular.algorithms.kmeans.variational import VariationalOptions, variation
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu.products import CenterProduct
 from globular.backends.cpu.rows import gather_rows
-from globular.benchmarking.problems import find_problem
+from globular.errors import DataError
 from globular.kernels.cells import check_cell
 from globular.kernels.nearest import TILE
 from globular.seam.among import Probe
 from globular.seam.passes import Assign, CellNeighbors
 from globular.threads import even_ranges, run_all
+from harness.data import PROBLEMS
 
 THREADS = 2
 ITERATIONS = 3
@@ -103,11 +104,11 @@ def peers(X: NDArray[np.float32], centers: NDArray[np.float64]) -> dict[str, Cal
 
 def measure(name: str, rounds: int) -> None:
     """All the figures of one problem."""
-    problem = find_problem(name)
-    if problem.missing_file() is not None:
-        print(f"{name}: {problem.missing_file()} not found")
+    try:
+        X, C = PROBLEMS[name].load(), PROBLEMS[name].n_clusters
+    except DataError as error:
+        print(f"{name}: {error}")
         return
-    X, C = problem.load(), problem.n_clusters
     N, D = X.shape
     print(f"{name}: {N:,} × {D}, {C:,} clusters")
     random = np.random.default_rng(0)
@@ -213,7 +214,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
-        "--problems", nargs="*", default=["mnist-1000", "kddbio-2000", "sift-4096", "glove50-10000", "birch-4096"]
+        "--problems",
+        nargs="*",
+        choices=list(PROBLEMS),
+        metavar="NAME",
+        default=["mnist-1000", "kddbio-2000", "sift-4096", "glove50-10000", "birch-4096"],
     )
     options = parser.parse_args()
     warnings.simplefilter("ignore")

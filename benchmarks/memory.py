@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 from globular import VariationalKMeans
-from globular.benchmarking.worker import peak_memory_mib
+from harness.machine import peak_memory_mib
 
 
 class Announcement(logging.Handler):
@@ -42,10 +42,10 @@ def main() -> None:
     model.set_params(n_clusters=options.clusters)
     logging.getLogger("globular").addHandler(Announcement())
     logging.getLogger("globular").setLevel(logging.INFO)
-    before = peak_memory_mib() or 0.0
+    before = peak_memory_mib()
     began = time.perf_counter()
     model.fit(X)
-    grown = (peak_memory_mib() or 0.0) - before
+    grown = peak_memory_mib() - before
     print(f"grown by {grown:,.1f} MiB; {time.perf_counter() - began:.0f} s, {model.n_iter_} iterations")
 
 

@@ -15,16 +15,17 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from globular import KMeans, VariationalGaussianMixture
-from globular.benchmarking.problems import find_problem
+from harness.data import PROBLEMS
 
 FROM_KMEANS = "neighbors from k-means"
 SEARCHES = ("neighbors", FROM_KMEANS, "probing")
+USUAL = ("birch-4096", "glove50-2000", "glove50-10000", "sift-4096")
 HELD_OUT = 5000
 
 
 def row_of_table(problem: str, covariance_type: str, search: str, n_threads: int) -> str:
     """One fit."""
-    found = find_problem(problem)
+    found = PROBLEMS[problem]
     X = found.load()
     order = np.random.default_rng(7).permutation(len(X))
     held_out, rows = X[np.sort(order[:HELD_OUT])], X[np.sort(order[HELD_OUT:])]
@@ -51,14 +52,14 @@ def row_of_table(problem: str, covariance_type: str, search: str, n_threads: int
 def main() -> None:
     """Parse the command line and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("problems", nargs="*", default=["birch-4096", "glove50-2000", "glove50-10000", "sift-4096"])
+    parser.add_argument("problems", nargs="*", choices=[*PROBLEMS, []], metavar="problem")
     parser.add_argument("--covariance-type", default="tied_spherical")
     parser.add_argument("--searches", nargs="+", default=SEARCHES, choices=SEARCHES)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     print("| problem | covariances | search | seconds | iterations | F | held out |\n|---|---|---|---|---|---|---|")
-    for problem in options.problems:
+    for problem in options.problems or USUAL:
         for search in options.searches:
             print(row_of_table(problem, options.covariance_type, search, options.threads), flush=True)
 

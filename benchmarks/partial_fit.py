@@ -22,8 +22,9 @@ from sklearn.metrics import pairwise_distances_argmin_min
 from threadpoolctl import threadpool_limits
 
 from globular import NestedMiniBatchKMeans
-from globular.benchmarking.problems import data_folder
 from globular.datasets import many_blobs
+from globular.errors import DataError
+from harness.data import real_array
 
 Rows = NDArray[np.float32]
 JUDGED_BATCHES = 4
@@ -64,8 +65,7 @@ def one_group(n: int, D: int, seed: int) -> Rows:
 
 
 def real(file: str, n: int, seed: int) -> Rows:
-    with np.load(data_folder() / file) as arrays:
-        X = arrays["X"]
+    X = real_array(file)
     return X[np.random.default_rng(seed).permutation(len(X))[:n]].astype(np.float32)
 
 
@@ -138,6 +138,6 @@ if __name__ == "__main__":
             if any(part in name for part in given.names):
                 try:
                     every += compare(name, stream, given.seeds)
-                except FileNotFoundError as error:
-                    print(f"{name}: {error.filename} not found; set GLOBULAR_DATA")
+                except DataError as error:
+                    print(f"{name}: {error}")
     print(f"mean {np.mean(every):.3f}, highest {max(every):.4f}")

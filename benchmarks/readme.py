@@ -15,12 +15,11 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from globular.benchmarking.adapters import ADAPTERS, title
-from globular.benchmarking.plots import plot_curve
-from globular.benchmarking.problems import PROBLEMS
-from globular.benchmarking.results import Row, read_rows, write_rows
-from globular.benchmarking.table import best_runs, excess_percent, yardstick
 from globular.io.files import write_whole
+from harness.adapters import ADAPTERS, title
+from harness.data import PROBLEMS
+from harness.plots import plot_curve
+from harness.results import Row, best_runs, excess_percent, read_rows, write_rows, yardstick
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"

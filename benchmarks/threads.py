@@ -8,7 +8,7 @@
 
 Every problem, program and number of threads has a process of its own, whose thread variables are set and which may run
 on that many cores only, physical cores before the second threads of them. What is timed is in
-`globular.benchmarking.threaded`. Results go to a JSON file after every run; runs that it has are not repeated.
+`harness/threaded.py`. Results go to a JSON file after every run; runs that it has are not repeated.
 
 With `--minutes`, kernels are compiled first, in processes side by side; then the machine itself (products, memory,
 gathering: what tasks that share nothing gain is what anything can gain), fits, other estimators, predict and Lloyd;
@@ -26,7 +26,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -34,13 +34,13 @@ from statistics import fmean
 from rich.console import Console
 from rich.table import Table
 
-from globular.benchmarking.adapters import ADAPTERS, title
-from globular.benchmarking.measure import process_environment
-from globular.benchmarking.results import describe_machine
-from globular.benchmarking.threaded import PROBLEMS, ThreadProblem
 from globular.cores import allowed_cores
-from globular.io.files import write_whole
 from globular.plotting.axes import GREY, HUES, pyplot, tidy
+from harness.adapters import ADAPTERS, title
+from harness.machine import describe_machine, process_environment
+from harness.plots import new_panels, save
+from harness.results import RunFile
+from harness.threaded import PROBLEMS, ThreadProblem
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "threads.png"
 THREADS = (1, 2, 4, 8, 16)
@@ -93,7 +93,7 @@ def run_one(run: ThreadRun, rounds: int, timeout: float) -> ThreadRun:
     cores = cores_in_order()[: run.threads]
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "globular.benchmarking.threaded", *what],
+            [sys.executable, "-m", "harness.threaded", *what],
             env=process_environment(run.threads, tune_openblas="faiss" in run.program),
             preexec_fn=lambda: os.sched_setaffinity(0, cores),
             capture_output=True,
@@ -143,17 +143,6 @@ def most_important(
         for program in sorted(problem.programs, key=lambda name: name not in OURS)
         for n in (few if program in OURS else few[-1:])
     ]
-
-
-def read_runs(path: Path) -> list[ThreadRun]:
-    """The runs of a file, none if there is no file."""
-    return [ThreadRun(**run) for run in json.loads(path.read_text())["runs"]] if path.exists() else []
-
-
-def write_runs(path: Path, runs: Iterable[ThreadRun]) -> None:
-    """Write the file whole or not at all."""
-    text = json.dumps({"machine": describe_machine().machine, "runs": [asdict(run) for run in runs]}, indent=0)
-    write_whole(path, lambda file: file.write(text.encode()))
 
 
 def good_seconds(runs: Iterable[ThreadRun]) -> dict[tuple[str, str], dict[int, float]]:
@@ -214,12 +203,8 @@ def draw(runs: Sequence[ThreadRun], path: Path, source: str) -> None:
     if not seconds:
         return
     families = list(dict.fromkeys(PROBLEMS[problem].family for problem, _ in seconds))
-    n_columns = min(3, len(families))
-    n_rows = -(-len(families) // n_columns)
-    figure, panels = pyplot().subplots(
-        n_rows, n_columns, figsize=(4 * n_columns, 3.4 * n_rows), layout="constrained", squeeze=False
-    )
-    for panel, family in zip(panels.ravel(), families, strict=False):
+    figure, panels = new_panels(len(families), 4, 3.4)
+    for panel, family in zip(panels, families, strict=True):
         lines: dict[str, list[dict[int, float]]] = {}
         for (problem, program), there in seconds.items():
             if PROBLEMS[problem].family == family:
@@ -239,10 +224,7 @@ def draw(runs: Sequence[ThreadRun], path: Path, source: str) -> None:
             axis.set_major_formatter(pyplot().ScalarFormatter())
             axis.set_minor_locator(pyplot().NullLocator())
         panel.legend(frameon=False, fontsize=7)
-    for panel in panels.ravel()[len(families) :]:
-        panel.set_visible(False)
-    write_whole(path, lambda file: figure.savefig(file, format="png", dpi=110, metadata={"Source": source}))
-    pyplot().close(figure)
+    save(figure, path, source)
 
 
 def is_there(program: str) -> bool:
@@ -265,35 +247,32 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, help="what matters most, until this time has passed")
     options = parser.parse_args(arguments)
     deadline = math.inf if options.minutes is None else time.monotonic() + 60.0 * options.minutes
-    console = Console(width=max(140, Console().width))
-    commit, runs = describe_machine().commit, {run.key: run for run in read_runs(options.output)}
-    options.output.parent.mkdir(parents=True, exist_ok=True)
+    commit, file = describe_machine().commit, RunFile(options.output, ThreadRun)
     problems = [problem for problem in PROBLEMS.values() if options.only in problem.name]
     threads = sorted(n for n in options.threads if n <= allowed_cores())
     choose = everything if options.minutes is None else most_important
     wanted = [run for run in choose(threads, options.scale, commit, problems) if is_there(run.program)]
     wanted = [run for run in wanted if options.programs in run.program]
-    missing = [run for run in wanted if run.key not in runs or runs[run.key].message]
+    missing = [run for run in wanted if not file.has(run)]
     if options.minutes is not None:
         ours = dict.fromkeys((run.problem, run.program) for run in missing if run.program in OURS)
         compile_kernels(ours, deadline)
     for at, run in enumerate(missing):
         left = deadline - time.monotonic()
         if left <= 0.0:
-            console.print(f"no time was left for {len(missing) - at} of {len(wanted)} runs", highlight=False)
+            print(f"no time was left for {len(missing) - at} of {len(wanted)} runs")
             break
-        runs[run.key] = done = run_one(run, options.rounds, min(options.timeout, left))
-        write_runs(options.output, runs.values())
+        done = run_one(run, options.rounds, min(options.timeout, left))
+        file.add(done)
         outcome = done.message if done.seconds is None else in_words(done.seconds)
-        console.print(f"{run.problem}, {run.program}, threads {run.threads}: {outcome}", highlight=False)
+        print(f"{run.problem}, {run.program}, threads {run.threads}: {outcome}", flush=True)
     names = {problem.name for problem in problems}
-    found = [run for run in runs.values() if run.problem in names and options.programs in run.program]
+    found = [run for run in file.runs.values() if run.problem in names and options.programs in run.program]
     found = [run for run in found if run.scale == options.scale]
-    console.print(results_table(found))
-    for line in remarks(found):
-        console.print(line, highlight=False, soft_wrap=True)
+    Console(width=max(140, Console().width)).print(results_table(found))
+    print("\n".join(remarks(found)))
     if found:
-        draw(found, options.picture, f"{json.loads(options.output.read_text())['machine']}; {found[-1].commit[:7]}")
+        draw(found, options.picture, f"{file.machine}; {found[-1].commit[:7]}")
 
 
 if __name__ == "__main__":

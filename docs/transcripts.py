@@ -34,7 +34,7 @@ from globular.datasets import many_blobs, separated_mixture
 DOCS = Path(__file__).resolve().parent
 PAGES = ("tutorial.md", "command.md")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-KEPT = ("python3", "pip", "globular bench")
+KEPT = ("python3", "pip")
 """Commands that are not run: their transcripts stay."""
 SLOW = ("globular demo", "globular fit big.npy")
 """Commands that only this script runs."""

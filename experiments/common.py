@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
+from benchmarks.harness.data import real_array
+from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.quantization import TREE_FEATURES, quantization_error
 from globular import KMeans
 from globular.backends.cpu import CpuShard
-from globular.benchmarking.measure import quantization_error
-from globular.benchmarking.problems import data_folder
-from globular.benchmarking.results import describe_machine
 from globular.errors import DataError
 from globular.seam.passes import Assign
 from globular.threads import resolve_threads
@@ -34,27 +34,17 @@ if TYPE_CHECKING:
 Rows = NDArray[np.float32]
 Centers = NDArray[np.float64]
 
-FEW_COLUMNS = 8
-"""Up to so many columns a k-d tree over the centres finds the closest one faster than products do."""
-
 
 # ---------------------------------------------------------------------------------------------------- data
 
 
 def real_rows(file: str) -> Rows:
     """The array X of a real data set as float32; `file` is relative to the data folder."""
-    path = data_folder() / file
-    if not path.is_file():
-        raise DataError(f"no {file} in the data folder; set GLOBULAR_DATA to the folder that holds it")
-    with np.load(path) as arrays:
-        return np.ascontiguousarray(arrays["X"], dtype=np.float32)
+    return np.ascontiguousarray(real_array(file), dtype=np.float32)
 
 
 def exact_error(X: Rows, centers: NDArray[Any]) -> float:
-    """Mean over all rows of the squared distance to the closest of all centres; in few columns by a k-d tree."""
-    if X.shape[1] <= FEW_COLUMNS:
-        tree = cKDTree(np.asarray(centers, dtype=np.float64))
-        return float(np.mean(tree.query(X.astype(np.float64), workers=resolve_threads(None))[0] ** 2))
+    """Mean over all rows of the squared distance to the closest of all centres."""
     return quantization_error(X, centers, threads=resolve_threads(None))
 
 
@@ -83,7 +73,7 @@ def lloyd_run(X: Rows, seeds: NDArray[Any], max_iter: int) -> LloydRun:
     With many columns it is `KMeans(algorithm="lloyd")`. With few the same exact iterations find closest centres in a
     k-d tree, several times sooner; a test holds the two to each other.
     """
-    if X.shape[1] <= FEW_COLUMNS:
+    if X.shape[1] <= TREE_FEATURES:
         return _lloyd_by_tree(X, seeds, max_iter)
     model = KMeans(len(seeds), algorithm="lloyd", init=seeds, max_iter=max_iter, tol=0.0, random_state=0).fit(X)
     centers = model.cluster_centers_.astype(np.float64)

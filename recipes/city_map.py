@@ -10,14 +10,15 @@ GLOBULAR_DATA where there is one, and generated places otherwise.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from globular import KMeans
-from globular.benchmarking.problems import data_folder
 
 Floats = NDArray[np.float64]
 EARTH_RADIUS_KM = 6371.0
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> Depots:
 
 def places() -> tuple[Floats, Floats]:
     """Longitude, latitude and inhabitants of real places, if they are to be had."""
-    path = data_folder() / "geonames500" / "geonames500.npz"
+    path = Path(os.environ.get("GLOBULAR_DATA", "")) / "geonames500" / "geonames500.npz"
     if not path.is_file():
         print("no geonames500 in GLOBULAR_DATA: places are generated")
         return generated()

@@ -11,15 +11,16 @@ mostly of their gate. The fit does not see the gates.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
 from globular import InfiniteGaussianMixture
-from globular.benchmarking.problems import data_folder
 from globular.io import write_array
 
 SCATTER = ("Time", "FSC", "SSC")
@@ -72,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> Populations:
 
 def measured() -> Cells:
     """Real cells, if they are to be had; their columns of time and scattered light are left out."""
-    path = data_folder() / "flowsom_ff" / "flowsom_ff.npz"
+    path = Path(os.environ.get("GLOBULAR_DATA", "")) / "flowsom_ff" / "flowsom_ff.npz"
     if not path.is_file():
         print("no flowsom_ff in GLOBULAR_DATA: cells are generated")
         return generated(20_000)

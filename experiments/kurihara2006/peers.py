@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import BayesianGaussianMixture
 
+from benchmarks.harness.data import real_array
 from experiments.common import (
     Band,
     markdown_table,
@@ -36,8 +37,6 @@ from experiments.kurihara2006 import HEADING, REPORT
 from experiments.kurihara2006.figure3 import Projection
 from experiments.kurihara2006.fits import timed, warm_up
 from globular import InfiniteGaussianMixture
-from globular.benchmarking.problems import data_folder
-from globular.errors import DataError
 
 FASTER = Band(low=10.0)
 AS_GOOD = Band(low=0.0)
@@ -134,11 +133,7 @@ def fit_peer(rival: Rival, rows: NDArray[Any], limit: float) -> TimedPeer:
 
 def measure_franti(name: str) -> dict[str, Any]:
     """Clusters found in a synthetic set with known ones."""
-    path = data_folder() / "franti" / f"{name}.npz"
-    if not path.is_file():
-        raise DataError(f"no franti/{name}.npz in the data folder; set GLOBULAR_DATA to the folder that holds it")
-    with np.load(path) as arrays:
-        rows, truth = arrays["X"], arrays["y"]
+    rows, truth = (real_array(f"franti/{name}.npz", key) for key in ("X", "y"))
     found: dict[str, Any] = {"true": len(np.unique(truth))}
     for label, accelerate in (("Fast-VIM", True), ("VIM", False)):
         model, seconds = timed(lambda a=accelerate: InfiniteGaussianMixture(accelerate=a, random_state=0).fit(rows))

@@ -23,6 +23,7 @@ from sklearn.decomposition import NMF, LatentDirichletAllocation
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import normalized_mutual_info_score
 
+from benchmarks.harness.data import real_file
 from experiments.common import (
     Band,
     markdown_table,
@@ -48,8 +49,6 @@ from experiments.kurihara2006.fits import (
 )
 from experiments.verdicts import Claim, claims_table, in_band, tally
 from globular import InfiniteMultinomialMixture
-from globular.benchmarking.problems import data_folder
-from globular.errors import DataError
 
 CLOSE = Band(high=1.06)
 GAUSSIAN = ("VIM", "Fast-VIM", CELLS)
@@ -98,11 +97,8 @@ def word_counts(matrix: sparse.csr_matrix, n_documents: int) -> sparse.csr_matri
 
 def load(config: Config, factorisation: str) -> Corpus:
     """Documents that have any topic."""
-    folder = data_folder() / "newsgroups20"
-    if not (folder / "newsgroups20_tfidf.npz").is_file():
-        raise DataError("no newsgroups20/newsgroups20_tfidf.npz in the data folder; set GLOBULAR_DATA to the folder")
-    matrix = sparse.csr_matrix(sparse.load_npz(folder / "newsgroups20_tfidf.npz"), dtype=np.float64)
-    with np.load(folder / "labels.npz", allow_pickle=True) as arrays:
+    matrix = sparse.csr_matrix(sparse.load_npz(real_file("newsgroups20/newsgroups20_tfidf.npz")), dtype=np.float64)
+    with np.load(real_file("newsgroups20/labels.npz"), allow_pickle=True) as arrays:
         groups, vocabulary = arrays["y"], arrays["vocab"]
     if factorisation == "LDA":
         matrix = word_counts(matrix, matrix.shape[0])

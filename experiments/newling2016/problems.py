@@ -16,10 +16,9 @@ import numpy as np
 from scipy import sparse
 from sklearn.datasets import load_sample_images
 
+from benchmarks.harness.data import real_file
 from experiments.common import real_rows
 from globular import datasets
-from globular.benchmarking.problems import data_folder
-from globular.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +85,7 @@ def _forest(n: int) -> Any:
 
 
 def _newsgroups(n: int) -> Any:
-    path = data_folder() / "newsgroups20" / "newsgroups20_tfidf.npz"
-    if not path.is_file():
-        raise DataError(f"no {path}; set GLOBULAR_DATA to the folder that holds newsgroups20/{path.name}")
-    X = sparse.csr_matrix(sparse.load_npz(path), dtype=np.float32)
+    X = sparse.csr_matrix(sparse.load_npz(real_file("newsgroups20/newsgroups20_tfidf.npz")), dtype=np.float32)
     X.sort_indices()
     return X[np.random.default_rng(0).permutation(X.shape[0])[:n]]
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture as PeerMixture
 
+from benchmarks.harness.data import real_array
 from experiments.common import (
     Band,
     markdown_table,
@@ -41,8 +42,6 @@ from globular.algorithms.mixtures.chunky import POLISHED
 from globular.algorithms.mixtures.em import EMOptions, start_from_means
 from globular.backends.cpu import CpuShard
 from globular.backends.tree.partition import PartitionTree
-from globular.benchmarking.problems import data_folder
-from globular.errors import DataError
 from globular.estimators.chunky_starts import LEAF_SIZE
 from globular.estimators.inputs import Input
 from globular.estimators.memory import chunky_bytes
@@ -105,11 +104,8 @@ def hipparcos() -> Data:
 
 def geonames() -> Data:
     """Places by longitude and latitude, each counting as its population."""
-    path = data_folder() / "geonames500" / "geonames500.npz"
-    if not path.is_file():
-        raise DataError("no geonames500/geonames500.npz in the data folder; set GLOBULAR_DATA to the folder with it")
-    with np.load(path) as arrays:
-        return Data(arrays["X"].astype(np.float32), arrays["population"].astype(np.float64))
+    X, population = (real_array("geonames500/geonames500.npz", key) for key in ("X", "population"))
+    return Data(X.astype(np.float32), population.astype(np.float64))
 
 
 def drawn_places() -> Data:

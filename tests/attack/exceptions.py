@@ -15,7 +15,7 @@ _REASONS = {
         backends.torch.*
     """,
     "what people look at and run": """
-        cli.* report.* plotting.* benchmarking.* datasets.* export.* callbacks.* data.columns.*
+        cli.* report.* plotting.* datasets.* export.* callbacks.* data.columns.*
         model.history: _REPR_EDGE
         model.selection: FAINT CLOSE_SILHOUETTES CLOSE_CRITERIA FACTOR_APART
         selection: REFERENCE_ROWS ROWS_PER_CLUSTER REFERENCE_WORK

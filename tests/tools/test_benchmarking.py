@@ -13,28 +13,26 @@ import numpy as np
 import pytest
 
 import globular
-from benchmarks import golden, readme
-from globular.benchmarking import adapters, measure, problems, run
-from globular.benchmarking.adapters import ADAPTERS, title
-from globular.benchmarking.fits import Task
-from globular.benchmarking.plots import plot_curve
-from globular.benchmarking.problems import Problem
-from globular.benchmarking.results import COLUMNS, Row, commit_id, read_rows, write_rows
-from globular.benchmarking.table import best_runs, excess_percent, markdown_table, yardstick
+from benchmarks import full, golden, readme
 from globular.errors import DataError
-
-
-def _tiny_problem(name: str = "tiny") -> Problem:
-    rng = np.random.default_rng(0)
-    return Problem(name, 5, lambda: rng.normal(size=(400, 3)).astype(np.float32))
+from harness import quantization
+from harness.adapters import ADAPTERS, title
+from harness.data import PROBLEMS, Problem
+from harness.fits import Rows, Task
+from harness.machine import THREAD_VARIABLES, describe_machine, process_environment
+from harness.plots import plot_curve
+from harness.quantization import quantization_error
+from harness.results import COLUMNS, Row, best_runs, excess_percent, markdown_table, read_rows, write_rows, yardstick
+from harness.session import Session
 
 
 @pytest.fixture
 def tiny(monkeypatch):
     """A problem small enough for a test, known by name."""
-    problem = _tiny_problem()
-    monkeypatch.setattr(problems, "PROBLEMS", {problem.name: problem})
-    return problem.name
+    X = np.random.default_rng(0).normal(size=(400, 3)).astype(np.float32)
+    problem = Problem("tiny", 5, lambda: Rows(X))
+    monkeypatch.setattr(full, "PROBLEMS", {problem.name: problem})
+    return problem
 
 
 def _example_row(**changes) -> Row:
@@ -48,13 +46,13 @@ def _example_row(**changes) -> Row:
 @pytest.mark.parametrize("n_features", [2, 8, 9, 33])
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 def test_quantization_error_equals_brute_force(n_features, offset, monkeypatch):
-    monkeypatch.setattr(measure, "_ROWS_AT_ONCE", 50)  # several blocks of rows
+    monkeypatch.setattr(quantization, "_ROWS_AT_ONCE", 50)  # several blocks of rows
     rng = np.random.default_rng(n_features)
     X = (rng.normal(size=(157, n_features)) + offset).astype(np.float32)
     centers = X[rng.choice(157, 20, replace=False)] + rng.normal(size=(20, n_features)) * 0.1
     differences = X.astype(np.float64)[:, None] - centers[None]
     expected = np.square(differences).sum(axis=2).min(axis=1).mean()
-    assert measure.quantization_error(X, centers) == pytest.approx(expected, rel=1e-12)
+    assert quantization_error(X, centers) == pytest.approx(expected, rel=1e-12)
 
 
 def test_quantization_error_of_thousands_of_centres():
@@ -62,90 +60,79 @@ def test_quantization_error_of_thousands_of_centres():
     X = rng.normal(size=(30, 12)).astype(np.float32)
     centers = rng.normal(size=(5_000, 12))
     expected = np.square(X.astype(np.float64)[:, None] - centers[None]).sum(axis=2).min(axis=1).mean()
-    assert measure.quantization_error(X, centers) == pytest.approx(expected, rel=1e-12)
+    assert quantization_error(X, centers) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("centers", [np.full((2, 3), np.nan), np.zeros((2, 4)), np.zeros(3)])
 def test_unusable_centres_are_refused(centers):
     with pytest.raises(ValueError, match="centers"):
-        measure.quantization_error(np.zeros((5, 3), np.float32), centers)
+        quantization_error(np.zeros((5, 3), np.float32), centers)
+
+
+def _run(folder, *options: str) -> list[Row]:
+    full.main([*options, "--threads", "1", "--output", str(folder)])
+    return read_rows(folder / "results.csv")
 
 
 def test_a_small_run_writes_all_three_files(tiny, tmp_path):
-    lines: list[str] = []
-    results = run.run_benchmark(
-        [tiny], ["sklearn-lloyd"], threads=1, n_iter=4, output=tmp_path / "new", progress=lines.append
-    )
-    with results.open(newline="") as stream:
+    command = ["--problems", "tiny", "--adapters", "sklearn-lloyd", "--iterations", "4", "--repeats", "1"]
+    (row,) = _run(tmp_path / "new", *command)
+    with (tmp_path / "new" / "results.csv").open(newline="") as stream:
         assert tuple(csv.DictReader(stream).fieldnames) == COLUMNS
-    (row,) = read_rows(results)
     assert row.status == "ok" and row.seconds > 0.0 and row.version and row.date and row.machine
-    X = problems.find_problem(tiny).load()
-    assert 0.0 < row.error < X.var(axis=0).sum()
+    assert 0.0 < row.error < tiny.load().var(axis=0).sum()
     assert row.peak_mib > row.data_mib
     assert "sklearn-lloyd" in (tmp_path / "new" / "table.md").read_text()
     assert (tmp_path / "new" / "curve.png").read_bytes().startswith(b"\x89PNG")
-    assert not list(tmp_path.rglob("*.part")) and len(lines) == 1
+    assert not list(tmp_path.rglob("*.part"))
 
 
 def test_a_given_start_decides_the_result(tmp_path):
     X = np.random.default_rng(1).normal(size=(300, 4)).astype(np.float32)
-    data, start = tmp_path / "X.npy", tmp_path / "start.npy"
-    np.save(data, X)
-    np.save(start, X[:6])
+    Rows(X).write(tmp_path)
+    np.save(tmp_path / "start.npy", X[:6])
     adapter = ADAPTERS["sklearn-lloyd"]
-    found = measure.run_once(adapter, data, X, 6, n_iter=2, threads=1, seed=1, timeout=60, start=start)
-    assert found.status == "ok"
+    with Session(adapter, tmp_path, 1) as session:
+        found = session.fit(6, 1, 2, 60.0, tmp_path / "start.npy")
     here = adapter.fit(Task(X, 6, 2, 1, 0, X[:6].copy()))  # another seed
-    assert found.error == pytest.approx(measure.quantization_error(X, here), rel=1e-6)
+    np.testing.assert_allclose(found.centers, here, rtol=1e-5, atol=1e-6)
 
 
 def test_a_missing_rival_is_reported_and_the_rest_runs(tiny, tmp_path, monkeypatch):
     absent = dataclasses.replace(ADAPTERS["lance"], name="absent", module="no_such_library_here")
-    monkeypatch.setattr(adapters, "ADAPTERS", {"absent": absent, "sklearn-minibatch": ADAPTERS["sklearn-minibatch"]})
-    lines: list[str] = []
-    results = run.run_benchmark(
-        [tiny], ["absent", "sklearn-minibatch"], threads=1, n_iter=2, output=tmp_path, progress=lines.append
-    )
-    assert [row.status for row in read_rows(results)] == ["not installed", "ok"]
-    assert "not installed" in lines[0] and "no_such_library_here" in lines[0]
-    assert "absent: not installed" in (tmp_path / "table.md").read_text()
+    monkeypatch.setattr(full, "ADAPTERS", {"absent": absent, "sklearn-minibatch": ADAPTERS["sklearn-minibatch"]})
+    rows = _run(tmp_path, "--problems", "tiny", "--iterations", "2", "3", "--repeats", "1")
+    assert [row.status for row in rows] == ["left out", "ok", "ok"]  # said once
+    assert "absent: not installed; pip install no_such_library_here" in (tmp_path / "table.md").read_text()
 
 
-def test_missing_data_is_reported(tmp_path, monkeypatch):
+def test_missing_data_is_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("GLOBULAR_DATA", str(tmp_path))
-    results = run.run_benchmark(["mnist-1000"], ["sklearn-lloyd"], output=tmp_path / "out", progress=lambda line: None)
-    (row,) = read_rows(results)
-    assert row.status == "missing data" and "GLOBULAR_DATA" in row.message
-    assert not (tmp_path / "out" / "curve.png").exists()
+    with pytest.raises(SystemExit, match="no data"):
+        full.main(["--problems", "mnist-1000", "--output", str(tmp_path / "out")])
+    assert "mnist/mnist.npz not found; set GLOBULAR_DATA" in capsys.readouterr().out
 
 
-def test_a_crashing_and_a_slow_rival_are_statuses(tmp_path, monkeypatch):
-    X = np.zeros((50, 2), np.float32)
-    data = tmp_path / "X.npy"
-    np.save(data, X)
+def test_a_crashing_and_a_slow_rival_are_left_with_a_message(tiny, tmp_path, monkeypatch):
     unknown = dataclasses.replace(ADAPTERS["sklearn-lloyd"], name="unknown to the process")
-    crashed = measure.run_once(unknown, data, X, 3, n_iter=1, threads=1, seed=0, timeout=60)
-    assert crashed.status == "failed" and "unknown adapter" in crashed.message
-    slow = measure.run_once(unknown, data, X, 3, n_iter=1, threads=1, seed=0, timeout=0.01)
-    assert slow.status == "timeout"
-
-
-def test_quick_stops_starting_runs_when_its_time_is_spent(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "QUICK_SECONDS", -1.0)
-    results = run.run_benchmark([tiny], ["sklearn-lloyd"], quick=True, output=tmp_path, progress=lambda _: None)
-    assert [row.status for row in read_rows(results)] == ["skipped"]
+    monkeypatch.setattr(full, "ADAPTERS", {"unknown": unknown})
+    (crashed,) = _run(tmp_path, "--quick", "--problems", "tiny", "--adapters", "unknown")
+    assert crashed.status == "failed" and "unknown to the process" in crashed.message
+    (slow,) = _run(tmp_path, "--quick", "--problems", "tiny", "--adapters", "unknown", "--timeout", "0.01")
+    assert slow.status == "failed" and "not done within" in slow.message
+    (late,) = _run(tmp_path, "--quick", "--problems", "tiny", "--adapters", "unknown", "--seconds", "-1")
+    assert late.status == "left out" and "no time" in late.message
 
 
 def test_every_thread_variable_is_set_before_the_process_starts():
-    environment = measure.process_environment(3, tune_openblas=False)
-    assert {environment[name] for name in measure.THREAD_VARIABLES} == {"3"}
+    environment = process_environment(3, tune_openblas=False)
+    assert {environment[name] for name in THREAD_VARIABLES} == {"3"}
     assert {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"} <= set(environment)
 
 
 def test_openblas_core_of_the_user_is_kept(monkeypatch):
     monkeypatch.setenv("OPENBLAS_CORETYPE", "ZEN")
-    assert measure.process_environment(1, tune_openblas=True)["OPENBLAS_CORETYPE"] == "ZEN"
+    assert process_environment(1, tune_openblas=True)["OPENBLAS_CORETYPE"] == "ZEN"
 
 
 def test_rows_survive_the_file(tmp_path):
@@ -171,7 +158,7 @@ def test_table_keeps_the_fastest_repeat_and_measures_against_exact_runs():
         _example_row(adapter="exact", exact=True, seconds=8.0, error=4.0, n_iter=25, repeat=1),
         _example_row(adapter="mine", ours=True, seconds=2.0, error=4.02, n_iter=25),
         _example_row(adapter="lucky", seconds=1.0, error=3.0, n_iter=25),
-        _example_row(adapter="gone", status="not installed"),
+        _example_row(adapter="gone", status="left out", message="not installed"),
     ]
     best = best_runs(rows)
     assert [row.seconds for row in best if row.adapter == "exact"] == [8.0]
@@ -183,32 +170,10 @@ def test_table_keeps_the_fastest_repeat_and_measures_against_exact_runs():
     assert "fastest peer lucky" in text and "0.50×" in text
 
 
-def test_commit_is_read_from_the_repository_files(tmp_path):
-    assert commit_id(tmp_path) == ""
-    git = tmp_path / ".git"
-    (git / "refs" / "heads").mkdir(parents=True)
-    (git / "HEAD").write_text("ref: refs/heads/main\n")
-    (git / "packed-refs").write_text("# packed\n" + "b" * 40 + " refs/heads/main\n")
-    assert commit_id(tmp_path) == "b" * 40
-    (git / "refs" / "heads" / "main").write_text("a" * 40 + "\n")
-    assert commit_id(tmp_path) == "a" * 40
-
-
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [({"threads": 0}, "threads"), ({"repeats": 0}, "repeats"), ({"n_iter": []}, "n_iter"), ({"timeout": 0}, "timeout")],
-)
-def test_bad_options_are_named(options, name, tmp_path):
-    with pytest.raises(ValueError, match=name):
-        run.run_benchmark(["birch-4096"], ["lance"], output=tmp_path / "o", progress=print, **options)
-    assert not (tmp_path / "o").exists()
-
-
-def test_unknown_names_list_the_known_ones(tmp_path):
-    with pytest.raises(ValueError, match="birch-4096"):
-        run.run_benchmark(["no such"], [], output=tmp_path / "o", progress=print)
-    with pytest.raises(ValueError, match="sklearn-lloyd"):
-        run.run_benchmark([], ["no such"], output=tmp_path / "o", progress=print)
+def test_the_machine_has_a_name():
+    machine = describe_machine()
+    assert "CPUs" in machine.machine and machine.globular_version == globular.__version__
+    assert len(machine.commit) in (0, 40)
 
 
 @pytest.mark.parametrize("name", ["sklearn-lloyd", "sklearn-elkan", "sklearn-minibatch"])
@@ -221,7 +186,7 @@ def test_adapters_keep_the_contract(name):
 
 
 def test_generated_problems_load_as_promised():
-    X = problems.find_problem("quick-birch-1024").load()
+    X = PROBLEMS["quick-birch-1024"].load()
     assert X.dtype == np.float32 and X.flags.c_contiguous and X.shape == (51_200, 2)
 
 

@@ -91,7 +91,7 @@ def test_fit_tells_compiling_apart(
 
 
 def test_help_names_no_types_of_python(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("", "fit", "select", "predict", "info", "report", "export", "coreset", "demo", "bench"):
+    for name in ("", "fit", "select", "predict", "info", "report", "export", "coreset", "demo"):
         assert command(*name.split(), "--help") == 0
         assert not re.search(r"<\w[\w ]*[>|]|list\[", capsys.readouterr().out), name
 
@@ -741,7 +741,7 @@ def test_fit_finds_the_number_of_clusters(tmp_path: Path, capsys: pytest.Capture
     assert globular.load(tmp_path / "g").n_init == 2
 
 
-# --- demo, bench, the command itself
+# --- demo, the command itself
 
 
 def test_demo_compares_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -756,30 +756,6 @@ def test_demo_compares_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert sorted(entry.name for entry in folder.iterdir()) == [
         "clusters.png", "history.png", "model", "report.html", "time-quality.png",
     ]  # fmt: skip
-
-
-def test_bench_passes_its_options_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    seen: dict[str, Any] = {}
-
-    def fake(problems: Any, adapters: Any, **options: Any) -> Path:
-        seen.update(options, problems=list(problems), adapters=list(adapters))
-        (tmp_path / "table.md").write_text("| library | seconds |\n|---|---|\n| globular | 1.5 |\n")
-        options["progress"]("one run")
-        return tmp_path / "results.csv"
-
-    monkeypatch.setattr("globular.benchmarking.run.run_benchmark", fake)
-    options = ["--adapters", "a, b", "--threads", 3, "--repeats", 2, "--iterations", "5,10"]
-    assert command("bench", "--quick", "-o", tmp_path, "birch", *options) == 0
-    seen.pop("progress")
-    assert seen == {
-        "problems": ["birch"], "adapters": ["a", "b"], "threads": 3, "repeats": 2, "n_iter": [5, 10],
-        "quick": True, "output": tmp_path,
-    }  # fmt: skip
-    printed = capsys.readouterr().out
-    assert "one run" in printed and "1.5" in printed and str(tmp_path / "table.md") in printed
-    assert_refused(capsys, "bench", "--iterations", "many", says="whole numbers")
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:

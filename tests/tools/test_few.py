@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 
 import numpy as np
@@ -11,35 +10,28 @@ import pytest
 from scipy import sparse
 
 from benchmarks import few
-from globular.benchmarking import measure, sets
-from globular.benchmarking.adapters import ADAPTERS
-from globular.benchmarking.few import OURS, THEIRS, FewRun, RunFile, read_runs, summary, verdicts
-from globular.benchmarking.fits import Task
-from globular.benchmarking.session import Session
-from globular.benchmarking.sets import DataSet, Rows
+from benchmarks.few import OURS, THEIRS, FewRun, summary, verdicts
 from globular.errors import DataError
+from harness import quantization, results
+from harness.adapters import ADAPTERS
+from harness.data import real_file
+from harness.fits import Rows, Task
+from harness.results import RunFile, read_runs
+from harness.session import Session
 
 
-def _run(adapter: str, seconds: float, error: float, *, k: int = 8, seed: int = 0, message: str = "") -> FewRun:
+def _run(
+    adapter: str, seconds: float | None, error: float | None, *, k: int = 8, seed: int = 0, message: str = ""
+) -> FewRun:
     return FewRun("set", 1000, 3, k, adapter, "1", "", "2026", 2, seed, 0, seconds, error, message)
 
 
-def _rows(n: int = 300) -> Rows:
-    return Rows(np.random.default_rng(0).normal(size=(n, 3)).astype(np.float32))
-
-
-@pytest.fixture
-def tiny_sets(monkeypatch):
-    """A dense set, one with weights, a sparse one, and one that is not there."""
-    X = _rows().X
-    found = (
-        DataSet("dense", lambda: Rows(X)),
-        DataSet("weighted", lambda: Rows(X, np.arange(1, 301, dtype=np.float32))),
-        DataSet("sparse", lambda: Rows(sparse.csr_matrix(np.where(X > 1, X, 0)))),
-        DataSet("absent", _rows, "no/such/file.npz"),
-    )
-    for module in (sets, few):
-        monkeypatch.setattr(module, "SETS", {one.name: one for one in found})
+X = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
+KINDS = {
+    "dense": Rows(X),
+    "weighted": Rows(X, np.arange(1, 301, dtype=np.float32)),
+    "sparse": Rows(sparse.csr_matrix(np.where(X > 1, X, 0))),
+}
 
 
 def test_sums_of_scikit_learns_runs_decide():
@@ -76,24 +68,23 @@ def test_failed_runs_do_not_count():
     assert found.beaten_by == () and found.above_mean == 0.0
 
 
-def test_runs_survive_their_file(tmp_path):
+def test_runs_survive_their_file(tmp_path, monkeypatch):
     path = tmp_path / "few.json"
-    file = RunFile.open(path, "here")
-    good, bad = _run(OURS, 2.0, 4.0), _run("lance", math.nan, math.nan, message="died")
+    file = RunFile(path, FewRun)
+    good, bad = _run(OURS, 2.0, 4.0), _run("lance", None, None, message="died")
     file.add(good)
     file.add(bad)
-    json.loads(path.read_text(), parse_constant=pytest.fail)  # no NaN, which other readers refuse
-    again = RunFile.open(path, "here")
+    again = RunFile(path, FewRun)
     assert again.has(good) and not again.has(bad) and not again.has(dataclasses.replace(good, seed=1))
-    assert str(list(again.runs.values())) == str([good, bad]) and [each.name for each in tmp_path.iterdir()] == [
-        "few.json"
-    ]
+    assert list(again.runs.values()) == [good, bad] and [each.name for each in tmp_path.iterdir()] == ["few.json"]
+    elsewhere = dataclasses.replace(results.describe_machine(), machine="there")
+    monkeypatch.setattr(results, "describe_machine", lambda: elsewhere)
     with pytest.raises(DataError, match="another machine"):
-        RunFile.open(path, "there")
+        RunFile(path, FewRun).add(good)
     for text in ("{}", "[1]", "no JSON", '{"machine": "m", "runs": [{"x": 1}]}'):
         path.write_text(text)
         with pytest.raises(DataError, match=r"few\.json"):
-            read_runs(path)
+            RunFile(path, FewRun)
 
 
 def test_longer_runs_are_foreseen():
@@ -112,23 +103,23 @@ def test_runs_take_turns():
     assert [turn for turn in turns if turn[0] == THEIRS] == [(THEIRS, seed, 0) for seed in range(5)]
 
 
-def test_a_small_measurement_ends_in_a_table_and_is_not_repeated(tiny_sets, tmp_path, monkeypatch, capsys):
+def test_a_small_measurement_ends_in_a_table_and_is_not_repeated(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(few, "SETS", {"dense": lambda: Rows(X), "absent": lambda: real_file("no/such/file.npz")})
     monkeypatch.setattr(few, "OWN", (OURS,))
     output = tmp_path / "new" / "few.json"
     command = ["--sets", "dense", "absent", "--k", "3", "--peers", THEIRS, "--runs", "2", "--threads", "1"]
     few.main([*command, "--output", str(output)])
     said = capsys.readouterr().out
     assert "absent: no/such/file.npz not found" in said and "1 problems" in said
-    assert [run.adapter for run in read_runs(output)[1]].count(OURS) == few.REPEATS
+    assert [run.adapter for run in read_runs(output, FewRun)[1]].count(OURS) == few.REPEATS
     before = output.read_bytes()
     monkeypatch.setattr(Session, "fit", lambda *_: pytest.fail("asked again"))
     few.main([*command, "--output", str(output), "--errors-from", str(output)])
     assert output.read_bytes() == before and "scikit-learn's seconds ÷ ours" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["dense", "weighted", "sparse"])
-def test_a_session_fits_as_often_as_it_is_asked(name, tiny_sets, tmp_path):
-    rows = sets.find_set(name).load()
+@pytest.mark.parametrize("rows", KINDS.values(), ids=KINDS)
+def test_a_session_fits_as_often_as_it_is_asked(rows, tmp_path):
     rows.write(tmp_path)
     adapter = ADAPTERS[THEIRS]
     assert adapter.refusal(3, 4, weighted=rows.weights is not None, sparse=rows.is_sparse) is None
@@ -143,10 +134,10 @@ def test_a_session_fits_as_often_as_it_is_asked(name, tiny_sets, tmp_path):
 
 
 def test_a_session_that_dies_or_takes_too_long_is_a_message(tmp_path):
-    _rows().write(tmp_path)
+    Rows(X).write(tmp_path)
     unknown = dataclasses.replace(ADAPTERS[THEIRS], name="unknown to the process")
     with Session(unknown, tmp_path, 1) as session:
-        assert "unknown adapter" in session.fit(3, 0, 1, 60.0).message
+        assert "unknown to the process" in session.fit(3, 0, 1, 60.0).message
         assert "not done within" in session.fit(3, 0, 1, 0.001).message
 
 
@@ -160,17 +151,12 @@ def test_what_an_adapter_does_not_take():
 @pytest.mark.parametrize("is_sparse", [False, True])
 @pytest.mark.parametrize("n_features", [3, 12])
 def test_weighted_and_sparse_errors_equal_brute_force(is_sparse, n_features, monkeypatch):
-    monkeypatch.setattr(measure, "_ROWS_AT_ONCE", 50)
+    monkeypatch.setattr(quantization, "_ROWS_AT_ONCE", 50)
     random = np.random.default_rng(0)
     X = random.normal(size=(120, n_features)).astype(np.float32) * (random.random((120, n_features)) < 0.4)
     centers, weights = random.normal(size=(9, n_features)), random.random(120).astype(np.float32)
     squares = np.square(X.astype(np.float64)[:, None] - centers).sum(axis=2).min(axis=1)
     given = sparse.csr_matrix(X) if is_sparse else X
-    assert measure.quantization_error(given, centers) == pytest.approx(squares.mean(), rel=1e-12)
-    weighted = measure.quantization_error(given, centers, weights=weights)
+    assert quantization.quantization_error(given, centers) == pytest.approx(squares.mean(), rel=1e-12)
+    weighted = quantization.quantization_error(given, centers, weights=weights)
     assert weighted == pytest.approx(squares @ weights.astype(np.float64) / weights.sum(dtype=np.float64), rel=1e-12)
-
-
-def test_unknown_sets_list_the_known_ones():
-    with pytest.raises(ValueError, match="covtype"):
-        sets.find_set("no such")

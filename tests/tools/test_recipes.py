@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sklearn.cluster import MiniBatchKMeans
 
+from harness.data import data_folder
 from recipes import city_map, cytometry, ivf_index, palette, plaid, semdedup, speech_units
 
 ROOT = Path(__file__).parents[2]
@@ -105,6 +106,7 @@ def test_cytometry_figures_leave_out_cells_without_a_gate() -> None:
 def test_cytometry_on_real_cells_keeps_gates_apart(
     real_data: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("GLOBULAR_DATA", str(data_folder()))
     real_data("flowsom_ff")
     cells = cytometry.measured()
     some = cytometry.Cells(cells.X[::4], cells.gate[::4], cells.names)

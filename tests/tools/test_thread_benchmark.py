@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks import threads
 from benchmarks.threads import ThreadRun, remarks
-from globular.benchmarking import threaded
-from globular.benchmarking.threaded import PROBLEMS, Setting, time_problem
+from harness import threaded
+from harness.threaded import PROBLEMS, Setting, time_problem
 
 TINY = Setting("globular", 1, 1e-9, 1)
 

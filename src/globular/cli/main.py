@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import typer
 
 from globular._version import __version__
-from globular.cli.bench import bench
 from globular.cli.coreset import coreset
 from globular.cli.demo import demo
 from globular.cli.export import export
@@ -27,7 +26,7 @@ from globular.cli.shared import FAILED, INTERRUPTED, as_options, log_level_resto
 from globular.errors import GlobularError
 
 app = typer.Typer(name="globular", epilog="New here? Run: globular demo", add_completion=False, rich_markup_mode="rich")
-for command in (fit, select, predict, info, report, export, coreset, demo, bench):
+for command in (fit, select, predict, info, report, export, coreset, demo):
     app.command()(command)
 
 # Typer carries its own copy of click in some versions and imports the package in others: ask it for the class.

@@ -15,8 +15,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from globular.benchmarking import fits
-from globular.benchmarking.fits import Task
+from . import fits
+from .fits import Task
 
 _DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
@@ -88,13 +88,6 @@ class Adapter:
         if weighted and not self.accepts_weights:
             return "takes no weights"
         return "takes no sparse rows" if sparse and not self.accepts_sparse else None
-
-
-def find_adapter(name: str) -> Adapter:
-    """The adapter of that name; an unknown one gets an error that lists the known ones."""
-    if name not in ADAPTERS:
-        raise ValueError(f"unknown adapter {name!r}; known adapters: {', '.join(ADAPTERS)}")
-    return ADAPTERS[name]
 
 
 def title(name: str) -> str:

@@ -21,12 +21,42 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 Matrix = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Float32 rows, dense and C-contiguous or CSR, and their weights."""
+
+    X: Any
+    weights: NDArray[np.float32] | None = None
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether X is CSR."""
+        return not isinstance(self.X, np.ndarray)
+
+    def write(self, folder: Path) -> None:
+        """Leave the rows where another process can `read` them."""
+        if self.is_sparse:
+            import_module("scipy.sparse").save_npz(folder / "rows.npz", self.X, compressed=False)
+        else:
+            np.save(folder / "rows.npy", self.X)
+        if self.weights is not None:
+            np.save(folder / "weights.npy", self.weights)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """What `write` wrote."""
+        dense, weights = folder / "rows.npy", folder / "weights.npy"
+        X = np.load(dense) if dense.is_file() else import_module("scipy.sparse").load_npz(folder / "rows.npz")
+        return cls(X, np.load(weights) if weights.is_file() else None)
 
 
 @dataclass(frozen=True)

@@ -1,47 +1,39 @@
 """A process that stays: one adapter, one data set loaded once, as many timed fits as are asked for.
 
 Runs of several adapters can take turns this way without loading and importing for each of them. The process is started
-with its thread variables set; it reads a request per line and answers with a line, centres go through a file. An answer
-that takes too long, or none, ends the process, and the next request starts another.
+with its thread variables set and imports no more than it needs, so that its peak memory is that of the library. It
+reads a request per line and answers with a line, centres go through a file. An answer that takes too long, or none,
+ends the process, and the next request starts another.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
-import select
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from globular.benchmarking.adapters import Adapter, find_adapter
-from globular.benchmarking.fits import Task
-from globular.benchmarking.measure import process_environment
-from globular.benchmarking.sets import Rows
-
-
-@dataclass(frozen=True)
-class Request:
-    """One fit."""
-
-    n_clusters: int
-    seed: int
-    n_iter: int
-    centers_out: str
+from .adapters import ADAPTERS, Adapter
+from .fits import Rows, Task
+from .machine import peak_memory_mib, process_environment
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Seconds and centres of a fit; or, without centres, what went wrong."""
+    """Seconds, memory and centres of a fit; or, without centres, what went wrong."""
 
-    seconds: float
+    seconds: float = math.nan
+    peak_mib: float = math.nan
     centers: Any = None
     message: str = ""
 
@@ -50,8 +42,7 @@ class Session:
     """The asking side; a context manager that ends its process. `folder` has the rows as `Rows.write` leaves them."""
 
     def __init__(self, adapter: Adapter, folder: Path, threads: int) -> None:
-        self.adapter = adapter
-        self._command = [sys.executable, "-m", "globular.benchmarking.session", adapter.name, str(folder), str(threads)]
+        self._command = [sys.executable, "-m", "harness.session", adapter.name, str(folder), str(threads)]
         self._environment = process_environment(threads, tune_openblas=adapter.module == "faiss")
         self._process: subprocess.Popen[bytes] | None = None
         self._scratch = tempfile.TemporaryDirectory(prefix="globular-bench-")
@@ -63,30 +54,33 @@ class Session:
         self._end()
         self._scratch.cleanup()
 
-    def fit(self, n_clusters: int, seed: int, n_iter: int, timeout: float) -> Answer:
-        """Ask for one fit; whatever goes wrong is a message."""
+    def fit(self, n_clusters: int, seed: int, n_iter: int, timeout: float, start: Path | None = None) -> Answer:
+        """Ask for one fit, from centres in a file if `start` names one; whatever goes wrong is a message."""
         centers, errors = Path(self._scratch.name, "centers.npy"), Path(self._scratch.name, "errors.txt")
-        request = Request(n_clusters, seed, n_iter, str(centers))
         if self._process is None:
             with errors.open("wb") as stream:
                 self._process = subprocess.Popen(
                     self._command, env=self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stream
                 )
-        assert self._process.stdin is not None and self._process.stdout is not None
+        process, began = self._process, time.monotonic()
+        assert process.stdin is not None and process.stdout is not None
+        request = [n_clusters, seed, n_iter, str(centers), None if start is None else str(start)]
+        patience = threading.Timer(timeout, process.kill)
+        patience.start()
         with contextlib.suppress(BrokenPipeError):  # it has died: there will be no answer
-            self._process.stdin.write(json.dumps(asdict(request)).encode() + b"\n")
-            self._process.stdin.flush()
-        ready = select.select([self._process.stdout], [], [], timeout)[0]
-        line = self._process.stdout.readline() if ready else b""
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+        line = process.stdout.readline()
+        patience.cancel()
         if not line:
             self._end()
+            if time.monotonic() - began >= timeout:
+                return Answer(message=f"not done within {timeout:.0f} s")
             lines = errors.read_text(errors="replace").split("\n")
             last = next((text.strip() for text in reversed(lines) if text.strip()), "the process ended")
-            return Answer(np.nan, message=last[:300] if ready else f"not done within {timeout:.0f} s")
+            return Answer(message=last[:300])
         reply = json.loads(line)
-        if reply["message"]:
-            return Answer(np.nan, message=reply["message"])
-        return Answer(reply["seconds"], np.load(centers))
+        return Answer(**reply) if "message" in reply else Answer(**reply, centers=np.load(centers))
 
     def _end(self) -> None:
         if self._process is not None:
@@ -102,20 +96,20 @@ def serve(adapter: Adapter, rows: Rows, threads: int) -> None:
     os.dup2(2, 1)
     warm = set[int]()
     for line in sys.stdin:
-        request = Request(**json.loads(line))
-        task = Task(rows.X, request.n_clusters, request.n_iter, threads, request.seed, weights=rows.weights)
+        n_clusters, seed, n_iter, centers_out, start = json.loads(line)
+        task = Task(rows.X, n_clusters, n_iter, threads, seed, start and np.load(start), rows.weights)
         try:
-            if request.n_clusters not in warm:
+            if n_clusters not in warm:
                 adapter.fit(task.small(adapter.warm_up_rows))
-                warm.add(request.n_clusters)
+                warm.add(n_clusters)
             began = time.perf_counter()
             centers = adapter.fit(task)
-            seconds, message = time.perf_counter() - began, ""
-            np.save(request.centers_out, centers)
+            answer = {"seconds": time.perf_counter() - began, "peak_mib": peak_memory_mib()}
+            np.save(centers_out, centers)
         except Exception as error:
-            seconds, message = 0.0, f"{type(error).__name__}: {error}"[:300]
-        print(json.dumps({"seconds": seconds, "message": message}), file=answers, flush=True)
+            answer = {"message": f"{type(error).__name__}: {error}"[:300]}
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    serve(find_adapter(sys.argv[1]), Rows.read(Path(sys.argv[2])), int(sys.argv[3]))
+    serve(ADAPTERS[sys.argv[1]], Rows.read(Path(sys.argv[2])), int(sys.argv[3]))

@@ -1,6 +1,6 @@
 """Problems of `benchmarks/threads.py`, each timed in a process of its own with a given number of threads and cores.
 
-    python -m globular.benchmarking.threaded PROBLEM PROGRAM THREADS SCALE ROUNDS
+    python -m harness.threaded PROBLEM PROGRAM THREADS SCALE ROUNDS
 
 prints seconds and error as a line of JSON. A program is the name of an adapter, or "globular", "sklearn" or "faiss"
 where a problem is more than a fit to centres. Everything is done once on a few rows before it is timed, so that
@@ -25,10 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular import datasets
-from globular.benchmarking.adapters import find_adapter
-from globular.benchmarking.fits import Task
-from globular.benchmarking.measure import quantization_error
 from globular.threads import even_ranges, run_all
+
+from .adapters import ADAPTERS
+from .fits import Task
+from .quantization import quantization_error
 
 F32 = NDArray[np.float32]
 FEW, MANY = 2, 12
@@ -109,14 +110,14 @@ def _along_a_curve(n: int) -> F32:
 
 def _lloyd(n_features: int, k: int, setting: Setting) -> Timed:
     n = setting.rows(_MILLION)
-    X, adapter = _groups(n, n_features, 1_000, 1.0), find_adapter(setting.program)
+    X, adapter = _groups(n, n_features, 1_000, 1.0), ADAPTERS[setting.program]
     task = Task(X, setting.clusters(k, _MILLION), MANY, setting.threads, 0)
     start = X[: task.n_clusters].copy()
     return Timed(setting.per_iteration(lambda n_iter: adapter.fit(replace(task, n_iter=n_iter, start=start))))
 
 
 def _fit(make: Callable[[int], F32], n: int, k: int, setting: Setting) -> Timed:
-    X, adapter = make(setting.rows(n)), find_adapter(setting.program)
+    X, adapter = make(setting.rows(n)), ADAPTERS[setting.program]
     task = Task(X, setting.clusters(k, n), 25, setting.threads, 0)
     seconds, centers = setting.best(lambda: adapter.fit(task))
     judged = X[np.sort(np.random.default_rng(0).choice(len(X), min(len(X), JUDGED_ROWS), replace=False))]

@@ -1,4 +1,4 @@
-"""The time–quality curve: one panel per problem, seconds against the error above E*."""
+"""Pictures: panels, files, and the time–quality curve: one panel per problem, seconds against the error above E*."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from globular.benchmarking.adapters import title
-from globular.benchmarking.results import Row
-from globular.benchmarking.table import best_runs, excess_percent, yardstick
-from globular.errors import import_extra
 from globular.io.files import write_whole
-from globular.plotting.axes import BLUE, HUES, INK, tidy
+from globular.plotting.axes import BLUE, HUES, INK, pyplot, tidy
+
+from .adapters import title
+from .results import Row, best_runs, excess_percent, yardstick
 
 _MARKERS = "s^vD<>pPXhd*"
 _PEER_HUES = HUES[1:]  # the first is too near to our blue
@@ -19,35 +18,46 @@ _QUALITIES = ("globular-fast", "globular-balanced", "globular-best")
 _TICKS = (-30, -10, -3, -1, 0, 1, 3, 10, 30, 100, 300)
 
 
+def new_panels(n: int, width: float, height: float) -> tuple[Any, list[Any]]:
+    """A figure with n panels, three in a row, each of so many inches."""
+    n_columns = min(3, n)
+    n_rows = -(-n // n_columns)
+    figure, panels = pyplot().subplots(
+        n_rows, n_columns, figsize=(width * n_columns, height * n_rows), layout="constrained", squeeze=False
+    )
+    for panel in panels.ravel()[n:]:
+        panel.set_visible(False)
+    return figure, list(panels.ravel()[:n])
+
+
+def save(figure: Any, path: Path, source: str) -> None:
+    """Write a PNG file whole and close the figure; `source`, where the data come from, is kept in its metadata."""
+    write_whole(path, lambda file: figure.savefig(file, format="png", dpi=120, metadata={"Source": source}))
+    pyplot().close(figure)
+
+
 def plot_curve(rows: Sequence[Row], path: Path, *, source: str = "") -> None:
-    """Write a PNG file; the settings of `quality`, and runs of one adapter with several numbers of iterations, are
-    joined by a line. `source`, kept in the file's metadata, says where the rows come from."""
-    Figure = import_extra("matplotlib.figure", "matplotlib", "plot", "drawing the time–quality curve").Figure
+    """Draw finished runs; the settings of `quality`, and numbers of iterations of one adapter, are joined by a line."""
     good = [row for row in best_runs(rows) if row.status == "ok"]
-    if not good:
-        raise ValueError("rows has no finished run to draw; see the reasons in the table")
     problems = list(dict.fromkeys(row.problem for row in good))
     styles = _styles(good)
-    n_columns = min(3, len(problems))
-    n_rows = -(-len(problems) // n_columns)
-    figure = Figure(figsize=(max(3.9 * n_columns, 7.0), 2.9 * n_rows + 0.9), layout="constrained")
+    figure, panels = new_panels(len(problems), 3.9, 2.9)
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(max(width, 8.0), height + 0.9)  # room for the legend
     figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)
-    panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
-    for panel, problem in zip(panels, problems, strict=False):
+    for panel, problem in zip(panels, problems, strict=True):
         _draw_panel(panel, [row for row in good if row.problem == problem], styles)
-    for panel in panels[len(problems) :]:
-        panel.set_visible(False)
-    for first in panels[: len(problems) : n_columns]:
+    for first in panels[::3]:
         first.set_ylabel("error against E*")
     handles: dict[str, Any] = {}
-    for panel in panels[: len(problems)]:
+    for panel in panels:
         lines, names = panel.get_legend_handles_labels()
         handles |= dict(zip(names, lines, strict=True))
     in_order = [name for name in styles if name in handles]
     figure.legend(
         [handles[name] for name in in_order], in_order, loc="outside lower center", ncols=3, frameon=False, fontsize=9
     )
-    write_whole(path, lambda file: figure.savefig(file, format="png", dpi=120, metadata={"Source": source}))
+    save(figure, path, source)
 
 
 def _series(row: Row) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +25,7 @@ from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 
 
+@dataclass(eq=False, repr=False)
 class ChunkyGaussianMixture(ConditionalMixture):
     """Gaussian mixture fitted on cells of the data: EM whose iterations do not cost the number of rows.
 
@@ -100,6 +102,26 @@ class ChunkyGaussianMixture(ConditionalMixture):
     True
     """
 
+    n_components: int = 1
+    _: KW_ONLY
+    covariance_type: str = "full"
+    refine_tol: float = 0.03
+    max_cells: int | None = None
+    polish: bool | str = "auto"
+    n_candidates: int | str | None = "auto"
+    weights: str = "learned"
+    tol: float = 1e-3
+    reg_covar: float | str = "auto"
+    max_iter: int = 1000
+    max_time: float | None = None
+    n_init: int = 1
+    init: Any = "kmeans"
+    random_state: Any = None
+    warm_start: bool = False
+    verbose: int = 0
+    callbacks: Any = None
+    n_threads: int | None = None
+
     _parameter_constraints: ClassVar[Constraints] = {
         **ConditionalMixture._parameter_constraints,
         "covariance_type": [one_of(*FAMILIES)],
@@ -110,47 +132,6 @@ class ChunkyGaussianMixture(ConditionalMixture):
         "n_candidates": [AUTO, None, FROM_ONE],
         "init": [one_of(*CHUNKY_STARTS), "array-like"],
     }
-
-    def __init__(
-        self,
-        n_components: int = 1,
-        *,
-        covariance_type: str = "full",
-        refine_tol: float = 0.03,
-        max_cells: int | None = None,
-        polish: bool | str = "auto",
-        n_candidates: int | str | None = "auto",
-        weights: str = "learned",
-        tol: float = 1e-3,
-        reg_covar: float | str = "auto",
-        max_iter: int = 1000,
-        max_time: float | None = None,
-        n_init: int = 1,
-        init: Any = "kmeans",
-        random_state: Any = None,
-        warm_start: bool = False,
-        verbose: int = 0,
-        callbacks: Any = None,
-        n_threads: int | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.refine_tol = refine_tol
-        self.max_cells = max_cells
-        self.polish = polish
-        self.n_candidates = n_candidates
-        self.weights = weights
-        self.tol = tol
-        self.reg_covar = reg_covar
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.n_init = n_init
-        self.init = init
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.callbacks = callbacks
-        self.n_threads = n_threads
 
     @property
     def _learns_weights(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,8 +34,25 @@ _STANDS_FOR = "tied_spherical"
 """The Gaussians that take as much memory: they have no second moments either."""
 
 
+@dataclass(eq=False, repr=False)
 class FamilyMixture(MixtureEstimator):
     """Base of mixtures with one linear E-step: a subclass names its family, and what users shall know of it."""
+
+    n_components: int = 1
+    _: KW_ONLY
+    smoothing: float = 1e-3
+    weights: str = "learned"
+    tol: float = 1e-3
+    max_iter: int = 100
+    max_time: float | None = None
+    n_init: int = 1
+    init_params: str = "kmeans"
+    means_init: Any = None
+    random_state: Any = None
+    warm_start: bool = False
+    verbose: int = 0
+    callbacks: Any = None
+    n_threads: int | None = None
 
     _parameter_constraints: ClassVar[Constraints] = {
         **{name: rules for name, rules in MixtureEstimator._parameter_constraints.items() if name != "reg_covar"},
@@ -45,39 +63,6 @@ class FamilyMixture(MixtureEstimator):
     }
     _family: ClassVar[type[ExponentialMixture]]
     covariance_type = _STANDS_FOR
-
-    def __init__(
-        self,
-        n_components: int = 1,
-        *,
-        smoothing: float = 1e-3,
-        weights: str = "learned",
-        tol: float = 1e-3,
-        max_iter: int = 100,
-        max_time: float | None = None,
-        n_init: int = 1,
-        init_params: str = "kmeans",
-        means_init: Any = None,
-        random_state: Any = None,
-        warm_start: bool = False,
-        verbose: int = 0,
-        callbacks: Any = None,
-        n_threads: int | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.smoothing = smoothing
-        self.weights = weights
-        self.tol = tol
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.n_init = n_init
-        self.init_params = init_params
-        self.means_init = means_init
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.callbacks = callbacks
-        self.n_threads = n_threads
 
     @property
     def _learns_weights(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Iterator
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,6 +31,7 @@ CARD_BYTES_PER_PROBE = 96
 """For orders and nominees of the cells that a row searches on a card, two for each that it searches elsewhere."""
 
 
+@dataclass(eq=False, repr=False)
 class KMeans(CentroidEstimator):
     """K-means clustering for any number of clusters.
 
@@ -101,6 +102,25 @@ class KMeans(CentroidEstimator):
     True
     """
 
+    n_clusters: int = 8
+    _: KW_ONLY
+    algorithm: str = "auto"
+    quality: str = "balanced"
+    init: Any = "auto"
+    n_init: int | str = "auto"
+    max_iter: int = 300
+    tol: float = 1e-4
+    max_time: float | None = None
+    metric: str = "euclidean"
+    exact_labels: bool = False
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int = 0
+    callbacks: Any = None
+    n_threads: int | None = None
+    device: str = "auto"
+    copy_x: bool = True
+
     _hurries = True
     _parameter_constraints: ClassVar[Constraints] = {
         **CentroidEstimator._parameter_constraints,
@@ -110,45 +130,6 @@ class KMeans(CentroidEstimator):
         "device": [DEVICE],
         "copy_x": ["boolean"],
     }
-
-    def __init__(
-        self,
-        n_clusters: int = 8,
-        *,
-        algorithm: str = "auto",
-        quality: str = "balanced",
-        init: Any = "auto",
-        n_init: int | str = "auto",
-        max_iter: int = 300,
-        tol: float = 1e-4,
-        max_time: float | None = None,
-        metric: str = "euclidean",
-        exact_labels: bool = False,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: int = 0,
-        callbacks: Any = None,
-        n_threads: int | None = None,
-        device: str = "auto",
-        copy_x: bool = True,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.algorithm = algorithm
-        self.quality = quality
-        self.init = init
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.max_time = max_time
-        self.metric = metric
-        self.exact_labels = exact_labels
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
-        self.callbacks = callbacks
-        self.n_threads = n_threads
-        self.device = device
-        self.copy_x = copy_x
 
     def _options(self, tol: float = 0.0) -> PipelineOptions:
         """The parameters as the pipeline takes them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from globular.model.statistics import F64
 from globular.threads import resolve_threads
 
 
+@dataclass(eq=False, repr=False)
 class LowRankGaussianMixture(LowRankAnswers):
     """Mixture of factor analysers: Gaussians with a few directions of their own beside the noise of the columns.
 
@@ -100,6 +102,24 @@ callable, default="auto"
     True
     """
 
+    n_components: int = 8
+    n_factors: int = 8
+    _: KW_ONLY
+    noise: str = "diag"
+    correlated_noise: bool = True
+    n_candidates: int = N_CANDIDATES
+    tol: float = 1e-3
+    reg_covar: float | str = "auto"
+    max_iter: int = 100
+    max_time: float | None = None
+    n_init: int = 1
+    init: Any = "auto"
+    random_state: Any = None
+    warm_start: bool = False
+    verbose: int = 0
+    callbacks: Any = None
+    n_threads: int | None = None
+
     _parameter_constraints: ClassVar[Constraints] = {
         **MixtureEstimator._parameter_constraints,
         "n_factors": [FROM_ONE],
@@ -108,43 +128,6 @@ callable, default="auto"
         "n_candidates": [FROM_ONE],
         "init": [one_of(*STARTS), "array-like", callable],
     }
-
-    def __init__(
-        self,
-        n_components: int = 8,
-        n_factors: int = 8,
-        *,
-        noise: str = "diag",
-        correlated_noise: bool = True,
-        n_candidates: int = N_CANDIDATES,
-        tol: float = 1e-3,
-        reg_covar: float | str = "auto",
-        max_iter: int = 100,
-        max_time: float | None = None,
-        n_init: int = 1,
-        init: Any = "auto",
-        random_state: Any = None,
-        warm_start: bool = False,
-        verbose: int = 0,
-        callbacks: Any = None,
-        n_threads: int | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.n_factors = n_factors
-        self.noise = noise
-        self.correlated_noise = correlated_noise
-        self.n_candidates = n_candidates
-        self.tol = tol
-        self.reg_covar = reg_covar
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.n_init = n_init
-        self.init = init
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.callbacks = callbacks
-        self.n_threads = n_threads
 
     def _q(self, n_columns: int) -> int:
         """Factors of a component; as many as columns can make any covariance."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -39,6 +39,7 @@ CHUNKY_FROM_ROWS, CHUNKY_FROM_COMPONENTS, CHUNKY_UP_TO_COLUMNS = 100_000, 5, 10
 """Fewest rows and components, and most columns, for which "auto" takes Chunky EM instead of exact EM."""
 
 
+@dataclass(eq=False, repr=False)
 class GaussianMixture(IncompleteMixture, NoisyMixture, StepwiseMixture):
     """Gaussian mixture model fitted by expectation maximisation.
 
@@ -141,6 +142,27 @@ class GaussianMixture(IncompleteMixture, NoisyMixture, StepwiseMixture):
     True
     """
 
+    n_components: int = 1
+    _: KW_ONLY
+    covariance_type: str = "full"
+    algorithm: str = "auto"
+    tol: float = 1e-3
+    reg_covar: float | str = "auto"
+    max_iter: int = 100
+    max_time: float | None = None
+    n_init: int = 1
+    init_params: str = "kmeans"
+    weights_init: Any = None
+    means_init: Any = None
+    precisions_init: Any = None
+    noise: bool = False
+    random_state: Any = None
+    warm_start: bool = False
+    verbose: int = 0
+    callbacks: Any = None
+    n_threads: int | None = None
+    device: str = "auto"
+
     _parameter_constraints: ClassVar[Constraints] = {
         **NoisyMixture._parameter_constraints,
         **StepwiseMixture._parameter_constraints,
@@ -152,49 +174,6 @@ class GaussianMixture(IncompleteMixture, NoisyMixture, StepwiseMixture):
         "precisions_init": ["array-like", POSITIVE, None],
         "device": [DEVICE],
     }
-
-    def __init__(
-        self,
-        n_components: int = 1,
-        *,
-        covariance_type: str = "full",
-        algorithm: str = "auto",
-        tol: float = 1e-3,
-        reg_covar: float | str = "auto",
-        max_iter: int = 100,
-        max_time: float | None = None,
-        n_init: int = 1,
-        init_params: str = "kmeans",
-        weights_init: Any = None,
-        means_init: Any = None,
-        precisions_init: Any = None,
-        noise: bool = False,
-        random_state: Any = None,
-        warm_start: bool = False,
-        verbose: int = 0,
-        callbacks: Any = None,
-        n_threads: int | None = None,
-        device: str = "auto",
-    ) -> None:
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.algorithm = algorithm
-        self.tol = tol
-        self.reg_covar = reg_covar
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.n_init = n_init
-        self.init_params = init_params
-        self.weights_init = weights_init
-        self.means_init = means_init
-        self.precisions_init = precisions_init
-        self.noise = noise
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.callbacks = callbacks
-        self.n_threads = n_threads
-        self.device = device
 
     @property
     def _learns_weights(self) -> bool:

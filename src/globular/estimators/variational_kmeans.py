@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -26,6 +27,7 @@ SWAPS_GAIN = 2e-3
 """Share of the objective that a round of swaps must gain before the iterations begin."""
 
 
+@dataclass(eq=False, repr=False)
 class VariationalKMeans(CentroidEstimator):
     """K-means by truncated variational EM: each row looks at the neighbourhoods of its own clusters only.
 
@@ -77,6 +79,26 @@ class VariationalKMeans(CentroidEstimator):
     True
     """
 
+    n_clusters: int = 8
+    _: KW_ONLY
+    n_candidates: int = 3
+    n_neighbors: int = 10
+    n_random: int = 1
+    neighborhoods: str = "estimated"
+    init: Any = "auto"
+    n_init: int | str = "auto"
+    max_iter: int = 200
+    tol: float = 1e-4
+    max_time: float | None = None
+    metric: str = "euclidean"
+    exact_labels: bool = False
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int = 0
+    callbacks: Any = None
+    n_threads: int | None = None
+    device: str = "auto"
+
     _parameter_constraints: ClassVar[Constraints] = {
         **CentroidEstimator._parameter_constraints,
         "n_candidates": [FROM_ONE],
@@ -86,47 +108,6 @@ class VariationalKMeans(CentroidEstimator):
         "exact_labels": ["boolean"],
         "device": [DEVICE],
     }
-
-    def __init__(
-        self,
-        n_clusters: int = 8,
-        *,
-        n_candidates: int = 3,
-        n_neighbors: int = 10,
-        n_random: int = 1,
-        neighborhoods: str = "estimated",
-        init: Any = "auto",
-        n_init: int | str = "auto",
-        max_iter: int = 200,
-        tol: float = 1e-4,
-        max_time: float | None = None,
-        metric: str = "euclidean",
-        exact_labels: bool = False,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: int = 0,
-        callbacks: Any = None,
-        n_threads: int | None = None,
-        device: str = "auto",
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.n_candidates = n_candidates
-        self.n_neighbors = n_neighbors
-        self.n_random = n_random
-        self.neighborhoods = neighborhoods
-        self.init = init
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.max_time = max_time
-        self.metric = metric
-        self.exact_labels = exact_labels
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
-        self.callbacks = callbacks
-        self.n_threads = n_threads
-        self.device = device
 
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[Any]]:
         mean_variance(data)  # for its check

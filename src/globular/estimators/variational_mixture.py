@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -44,6 +45,7 @@ NEIGHBORS_UP_TO = 25
 """Number of components up to which "auto" searches by neighbourhoods: those of K(n) hold most components then."""
 
 
+@dataclass(eq=False, repr=False)
 class VariationalGaussianMixture(TruncatedAnswers):
     """Gaussian mixture by truncated variational EM: each row looks at few components, whatever their number.
 
@@ -127,6 +129,26 @@ callable, default="auto"
     ('probing', 'neighbors')
     """
 
+    n_components: int = 8
+    _: KW_ONLY
+    n_candidates: int = N_CANDIDATES
+    search: str = "auto"
+    n_neighbors: int | None = None
+    covariance_type: str = "diag"
+    weights: str = "learned"
+    tol: float = 1e-3
+    reg_covar: float | str = "auto"
+    max_iter: int = 200
+    max_time: float | None = None
+    n_init: int = 1
+    init: Any = "auto"
+    random_state: Any = None
+    warm_start: bool = False
+    verbose: int = 0
+    callbacks: Any = None
+    n_threads: int | None = None
+    device: str = "auto"
+
     _parameter_constraints: ClassVar[Constraints] = {
         **TruncatedAnswers._parameter_constraints,
         "n_candidates": [FROM_ONE],
@@ -137,47 +159,6 @@ callable, default="auto"
         "init": [one_of(*STARTS), "array-like", callable],
         "device": [DEVICE],
     }
-
-    def __init__(
-        self,
-        n_components: int = 8,
-        *,
-        n_candidates: int = N_CANDIDATES,
-        search: str = "auto",
-        n_neighbors: int | None = None,
-        covariance_type: str = "diag",
-        weights: str = "learned",
-        tol: float = 1e-3,
-        reg_covar: float | str = "auto",
-        max_iter: int = 200,
-        max_time: float | None = None,
-        n_init: int = 1,
-        init: Any = "auto",
-        random_state: Any = None,
-        warm_start: bool = False,
-        verbose: int = 0,
-        callbacks: Any = None,
-        n_threads: int | None = None,
-        device: str = "auto",
-    ) -> None:
-        self.n_components = n_components
-        self.n_candidates = n_candidates
-        self.search = search
-        self.n_neighbors = n_neighbors
-        self.covariance_type = covariance_type
-        self.weights = weights
-        self.tol = tol
-        self.reg_covar = reg_covar
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.n_init = n_init
-        self.init = init
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.callbacks = callbacks
-        self.n_threads = n_threads
-        self.device = device
 
     @property
     def _learns_weights(self) -> bool:

@@ -15,7 +15,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +137,7 @@ class BegunMixture(ChunkyGaussianMixture):
     start: GaussianParameters
 
     def _given(self, data: Input) -> GivenStart:
-        return GivenStart.last_fit(self.start, -np.inf)
+        return replace(GivenStart.of(self.start), continues=True)
 
 
 def start_of(data: Data, n_components: int) -> GaussianParameters:

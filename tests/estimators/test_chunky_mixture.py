@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def test_same_start_as_em_ends_as_em(monkeypatch: pytest.MonkeyPatch) -> None:
         "weights_init": rough.weights_, "means_init": rough.means_, "precisions_init": rough.precisions_,
     }  # fmt: skip
     exact = GaussianMixture(6, tol=1e-5, max_iter=500, **given).fit(X)
-    start = GivenStart.last_fit(rough._mixture(), -np.inf)
+    start = replace(GivenStart.of(rough._mixture()), continues=True)
     monkeypatch.setattr(ChunkyGaussianMixture, "_given", lambda self, data: start)
     ours = ChunkyGaussianMixture(6, tol=1e-5, refine_tol=0.0).fit(X)
     assert ours.lower_bound_ == pytest.approx(exact.lower_bound_, abs=1e-3)

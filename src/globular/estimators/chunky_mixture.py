@@ -133,10 +133,6 @@ class ChunkyGaussianMixture(ConditionalMixture):
         "init": [one_of(*CHUNKY_STARTS), "array-like"],
     }
 
-    @property
-    def _learns_weights(self) -> bool:
-        return self.weights == "learned"
-
     def _check_fit(self, data: Input) -> None:
         if self.polish is True and data.matrix is None and self._C_prime is not None:
             raise ValueError("polish=True with n_candidates needs the rows in memory, X is streamed; set polish=False")

@@ -227,15 +227,13 @@ class InfiniteEstimator(MixtureEstimator):
         A row that is most likely of a component not seen yet gets the closest of those that were. Rows whose
         log-density (`score_samples`) is below `min_log_density` are noise, and get −1.
         """
-        check_is_fitted(self)
-        clusters: I64 = self._clusters_known()[self._answer(X, "components", self._seen())]
+        clusters: I64 = self._clusters_known()[self.predict_components(X)]
         return self._without_noise(X, clusters, min_log_density)
 
     @lazily
     def predict_components(self, X: Any) -> I64:
         """The most likely component of every row, (n_samples,); its cluster is what `predict` says."""
-        check_is_fitted(self)
-        return self._answer(X, "components", self._seen())
+        return self._answer(X, "components", lambda _: self._seen())
 
     @lazily
     def predict_proba(self, X: Any) -> F64:
@@ -250,8 +248,7 @@ class InfiniteEstimator(MixtureEstimator):
     @lazily
     def score_samples(self, X: Any) -> F64:
         """The log predictive density of every row (Eq. 10), (n_samples,)."""
-        check_is_fitted(self)
-        return self._answer(X, "log_densities", self._infinite())
+        return self._answer(X, "log_densities", lambda _: self._infinite())
 
     def _counts_drawn(self, n_samples: int, random: np.random.RandomState) -> I64:
         """How many of `n_samples` draws are of every component, those not seen yet last."""

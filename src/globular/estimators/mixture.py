@@ -23,8 +23,7 @@ from globular.estimators.nested_mixture import batch_bytes, first_batch, grows, 
 from globular.estimators.noisy_mixture import NoisyMixture
 from globular.estimators.parameters import DEVICE, POSITIVE, Constraints, one_of
 from globular.estimators.stepwise import StepwiseMixture
-from globular.estimators.truncated_answers import likely_components
-from globular.estimators.variational_mixture import VariationalGaussianMixture
+from globular.estimators.variational_mixture import VariationalGaussianMixture, likely_components
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters
 from globular.seam.passes import Labels

@@ -105,11 +105,6 @@ class GivenStart:
         return cls(covariance_type, weights, means, covariances)
 
     @classmethod
-    def last_fit(cls, mixture: GaussianParameters, bound: float) -> GivenStart:
-        """Where the last fit ended."""
-        return cls(mixture.covariance_type, mixture.weights, mixture.means, mixture.covariances, True, bound)
-
-    @classmethod
     def of(cls, mixture: GaussianParameters) -> GivenStart:
         """All parts of a mixture."""
         return cls(mixture.covariance_type, mixture.weights, mixture.means, mixture.covariances)

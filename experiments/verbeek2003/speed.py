@@ -43,7 +43,7 @@ from globular.backends.cpu import CpuShard
 from globular.backends.tree.partition import PartitionTree
 from globular.benchmarking.problems import data_folder
 from globular.errors import DataError
-from globular.estimators.chunky_starts import LEAF_SIZE
+from globular.estimators.chunky_mixture import LEAF_SIZE
 from globular.estimators.inputs import Input
 from globular.estimators.memory import chunky_bytes
 from globular.estimators.mixture_starts import GivenStart

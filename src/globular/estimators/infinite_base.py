@@ -15,6 +15,7 @@ from globular.algorithms.infinite.infinite import InfiniteOptions, Mixture, comp
 from globular.algorithms.infinite.part import draw_part, infinite_from_part
 from globular.algorithms.steps import Step, result_of
 from globular.estimators.arguments import rows_to_draw
+from globular.estimators.base import Estimator
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_indices, checked_floats
 from globular.estimators.infinite_priors import GivenPrior, stick_prior
@@ -22,15 +23,7 @@ from globular.estimators.inputs import Input
 from globular.estimators.memory import chunky_bytes, mixture_bytes
 from globular.estimators.mixture_starts import MEANS_METHODS, GivenStart, checked_shape
 from globular.estimators.mixtures import MixtureEstimator, Run, Starting
-from globular.estimators.parameters import (
-    FROM_ONE,
-    NOT_NEGATIVE,
-    POSITIVE,
-    Constraints,
-    Number,
-    SharedParameters,
-    one_of,
-)
+from globular.estimators.parameters import FROM_ONE, NOT_NEGATIVE, POSITIVE, Constraints, Number, one_of
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import History
@@ -54,7 +47,7 @@ class InfiniteEstimator(MixtureEstimator):
     """Base of the infinite mixtures: subclasses make the prior, publish a mixture and rebuild it from attributes."""
 
     _parameter_constraints: ClassVar[Constraints] = {
-        **SharedParameters._parameter_constraints,
+        **Estimator._parameter_constraints,
         "accelerate": ["boolean"],
         "truncation": [one_of("nested", "fixed")],
         "max_components": [None, FROM_ONE],

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from globular.algorithms.kmeans.pipeline import ALGORITHMS, QUALITIES, PipelineOptions, kmeans, most_bytes
-from globular.algorithms.kmeans.probing import label_rows
 from globular.algorithms.seeding.named import Start
 from globular.algorithms.steps import Step, mapped
 from globular.estimators.centroids import CentroidEstimator
@@ -173,17 +172,13 @@ class KMeans(CentroidEstimator):
         return self._options().last_probes
 
     def _finish(self, data: Input, seconds_left: float) -> int:
-        n_probes, centers = self._last_probes(), self._centers()
-        self.label_recall_, n_distances = 1.0, 0
-        if self.stopped_ != "no label changed" or data.dtype != np.float64:  # centres have moved, or were rounded
-            last = self.history_[-1]
-            # swaps that Ctrl-C has ended leave labels of no centre
-            labelled = last.stage == ITERATIONS or (last.labels_all_rows and self.stopped_ != INTERRUPTED)
-            found = label_rows(data.shard, centers, n_probes, labelled=labelled, seconds_left=seconds_left)
-            self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
-            n_distances = found.n_distances
-        self.labels_ = data.labels(centers, exact=n_probes == 0).copy()
-        return n_distances
+        n_probes, last = self._last_probes(), self.history_[-1]
+        if self.stopped_ == "no label changed" and data.dtype == np.float64:  # else centres have moved, or were rounded
+            self.labels_, self.label_recall_ = data.labels(self._centers(), exact=n_probes == 0).copy(), 1.0
+            return 0
+        # swaps that Ctrl-C has ended leave labels of no centre
+        labelled = last.stage == ITERATIONS or (last.labels_all_rows and self.stopped_ != INTERRUPTED)
+        return self._label(data, n_probes, seconds_left, labelled=labelled)
 
     def _take_found(self, centers: F64, data: Input) -> None:
         """Take over centres that were found elsewhere, and label all rows."""

@@ -20,7 +20,7 @@ from globular.algorithms.kmeans.nested import (
     one_batch,
 )
 from globular.algorithms.kmeans.nested_choices import BOUNDS, CELLS_GAIN, N_PROBES, SEARCHES, NestedSettings, best_start
-from globular.algorithms.kmeans.probing import label_probes, label_rows
+from globular.algorithms.kmeans.probing import label_probes
 from globular.algorithms.seeding.named import Starting
 from globular.algorithms.steps import Step, mapped, result_of
 from globular.data.memory import physical_memory
@@ -341,11 +341,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         return label_probes(self.n_clusters, exact=self.search_ != "cells") if self.compute_labels else None
 
     def _finish(self, data: Input, seconds_left: float = np.inf) -> int:
-        n_probes, centers = self._last_probes(), self._centers()
+        n_probes = self._last_probes()
         if n_probes is None:
             return 0
-        labelled = self.batch_size_ == data.n_rows
-        found = label_rows(data.shard, centers, n_probes, labelled=labelled, seconds_left=seconds_left)
-        self.labels_ = data.labels(centers, exact=n_probes == 0).copy()
-        self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
-        return found.n_distances
+        return self._label(data, n_probes, seconds_left, labelled=self.batch_size_ == data.n_rows)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from globular.algorithms.kmeans.probing import ProbingOptions, label_probes, label_rows
+from globular.algorithms.kmeans.probing import ProbingOptions, label_probes
 from globular.algorithms.kmeans.swaps import swapped_start
 from globular.algorithms.kmeans.variational import HardModel, VariationalOptions, start_rows, variational_kmeans
 from globular.algorithms.steps import Step
@@ -154,13 +154,9 @@ class VariationalKMeans(CentroidEstimator):
         return label_probes(self.n_clusters, exact=self.exact_labels)
 
     def _finish(self, data: Input, seconds_left: float) -> int:
-        n_probes, centers = self._last_probes(), self._centers()
         if not self.history_[-1].labels_all_rows:
-            graph = start_rows(data.shard, centers, None, self.n_neighbors, np.random.default_rng(0))
+            graph = start_rows(data.shard, self._centers(), None, self.n_neighbors, np.random.default_rng(0))
             assert graph is not None
             self.neighbors_ = np.asarray(graph)
         # a row that was labelled far from its cluster has no neighbourhood to find it by: cells are another way
-        found = label_rows(data.shard, centers, n_probes, seconds_left=seconds_left)
-        self.labels_ = data.labels(centers, exact=n_probes == 0).copy()
-        self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
-        return found.n_distances
+        return self._label(data, self._last_probes(), seconds_left)

@@ -112,8 +112,7 @@ class ConditionalMixture(MixtureEstimator):
 
     def aic(self, X: Any, *, missing: bool = False) -> float:
         """Akaike's information criterion on X, where NaN may be `missing` (see `score`); the lower the better."""
-        log_likelihood, _ = self._total(X, missing)
-        return 2 * self._n_parameters() - 2 * log_likelihood
+        return 2 * self._n_parameters() - 2 * self._total(X, missing)[0]
 
     def bic(self, X: Any, *, missing: bool = False) -> float:
         """The Bayesian information criterion on X, where NaN may be `missing` (see `score`); the lower the better."""
@@ -149,13 +148,11 @@ class ConditionalMixture(MixtureEstimator):
             entropy = entropy_of(mixture, self._open(X, None, reset=False).shard.run(Expect(mixture)))
         return self.bic(X, missing=missing) + 2 * entropy
 
-    def _total(self, X: Any, missing: bool) -> tuple[float, int]:
-        """The log-likelihood of all rows, and their number."""
-        if missing:
-            densities = self.score_samples(X, missing=True)
-            return float(densities.sum()), len(densities)
-        data = self._open(X, None, reset=False)
-        return self._log_likelihood(data), data.n_rows
+    def _total(self, X: Any, missing: bool = False) -> tuple[float, int]:
+        if not missing:
+            return super()._total(X)
+        densities = self.score_samples(X, missing=True)
+        return float(densities.sum()), len(densities)
 
     def impute(self, X: Any) -> F64:
         """The rows with their expected values in place of NaN, (n_samples, n_features), in their type; not with noise.

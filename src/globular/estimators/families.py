@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
@@ -16,15 +15,12 @@ from globular.algorithms.mixtures.exponential import (
     search_start,
     start_from_means,
 )
-from globular.algorithms.steps import Step
-from globular.estimators.fitted import check_common, check_components, check_indices, checked_floats
+from globular.estimators.fitted import checked_floats
 from globular.estimators.inputs import Input, open_input
 from globular.estimators.mixture_starts import GivenStart, checked_shape
 from globular.estimators.mixtures import MixtureEstimator, Run, Starting
 from globular.estimators.parameters import POSITIVE, Constraints, one_of
-from globular.model.covariances import CovarianceLimits
 from globular.model.exponential import Bernoulli, Directions, ExponentialMixture, Poisson
-from globular.model.history import History
 from globular.model.statistics import F64
 from globular.seam.mixture_passes import Survey
 
@@ -102,13 +98,6 @@ class FamilyMixture(MixtureEstimator):
             start = yield from search_start(shard, family, self.n_components, self.init_params, options, rng)
         return Run(em_exponential(shard, start, options), start)
 
-    def _preparing(self, data: Input, limits: Callable[[], CovarianceLimits], step: Step[Any]) -> Step[Any]:
-        return step
-
-    def _publish(self, data: Input, spare: Callable[[], F64], step: Step[Any], history: History) -> None:
-        self._publish_mixture(step.model, data.dtype)
-        self._publish_course(data, history, step.stopped)
-
     def _publish_mixture(self, mixture: Any, dtype: np.dtype[Any]) -> None:
         """The parameters in the type of the rows, or in float64 where that would make them what they may not be."""
         for name, values in mixture.arrays.items():
@@ -129,17 +118,11 @@ class FamilyMixture(MixtureEstimator):
         """The arrays of the family, checked."""
         return {"weights": checked_floats(self.weights_, "weights_", means.shape[:1]), "means": means}
 
-    def _check_state(self) -> None:
-        """Refuse fitted attributes that do not go together; what has been read from a file may be anything."""
-        check_common(self, "lower_bound_")
-        mixture = self._mixture()
-        check_components(self.n_components, mixture.weights)
+    def _check_mixture(self, mixture: Any) -> None:
         with np.errstate(all="ignore"):
             linear = mixture.linear
         if not (np.isfinite(linear.slopes).all() and np.isfinite(mixture.log_normalisers).all()):
             raise ValueError(f"means_ are not those of a {type(self).__name__}; fit again")
-        if hasattr(self, "labels_"):
-            check_indices(self.labels_, "labels_", (None,), self.n_components)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -224,7 +224,7 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
         super()._check_state()
         shape = FAMILIES[self.covariance_type].shape(*self.means_.shape)
         covariances = checked_floats(self.covariances_, "covariances_", shape)
-        self._check_covariances(GaussianParameters(self.weights_, self.means_, covariances, self.covariance_type))
+        self._check_mixture(GaussianParameters(self.weights_, self.means_, covariances, self.covariance_type))
 
     def sample(self, n_samples: int = 1) -> tuple[F64, I64]:
         """Draw rows from the predictive density, grouped by component.

@@ -180,9 +180,6 @@ callable, default="auto"
     def _isotropic(self, means: F64, variance: float) -> LowRankParameters:
         return isotropic_factors(means, variance, self._q(means.shape[1]))
 
-    def _take_over(self, model: Any) -> Any:
-        return model
-
     def _most_bytes(self, data: Input) -> int:
         return low_rank_bytes(
             data.n_rows, data.n_columns, self.n_components, self._q(data.n_columns), C_prime=self._C_prime,
@@ -200,7 +197,7 @@ callable, default="auto"
         if mixture.coordinates is not None:
             self.noise_regressions_ = mixture.coordinates.regressions
 
-    def _check_covariances(self, mixture: Any) -> None:
+    def _check_mixture(self, mixture: Any) -> None:
         if mixture.n_factors != self._q(mixture.n_features):
             raise ValueError(f"loadings_ holds {mixture.n_factors} factors, n_factors={self.n_factors}; fit again")
 

@@ -33,6 +33,7 @@ from globular.estimators.running import Fit, warn_user
 from globular.estimators.starts import continues, filled_up, spare_centers
 from globular.model.clock import Clock
 from globular.model.covariances import FAMILIES, CovarianceLimits
+from globular.model.exponential import ExponentialMixture
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.history import KMEANS, SEEDS, History, Record
 from globular.model.noise import Noise
@@ -115,7 +116,7 @@ class MixtureEstimator(DensityMixin, Estimator):
 
     def _take_over(self, model: Any) -> GaussianParameters:
         """The mixture of a step's model; may set attributes that are not part of it."""
-        return model if isinstance(model, GaussianParameters) else cast(GaussianParameters, model.mixture)
+        return cast(GaussianParameters, getattr(model, "mixture", model))
 
     def _isotropic(self, means: F64, variance: float) -> Any:
         """The mixture that a start stands for while it is found: equal weights and one variance."""
@@ -238,7 +239,7 @@ class MixtureEstimator(DensityMixin, Estimator):
         of squared distances: of each row's density the part of its own component,
         −W (log C + D/2 log 2πσ²) − E / 2σ².
         """
-        if isinstance(step.model, GaussianParameters):
+        if isinstance(step.model, GaussianParameters | ExponentialMixture):
             return step
         W, C, D, E = data.shard.total_weight, self.n_components, data.n_columns, step.objective
         variance = max(E / (W * D), float(np.mean(limits().reg_covar)), float(limits().smallest.mean()))
@@ -327,13 +328,12 @@ class MixtureEstimator(DensityMixin, Estimator):
 
     def aic(self, X: Any) -> float:
         """Akaike's information criterion on X; the lower the better."""
-        data = self._open(X, None, reset=False)
-        return 2 * self._n_parameters() - 2 * self._log_likelihood(data)
+        return 2 * self._n_parameters() - 2 * self._total(X)[0]
 
     def bic(self, X: Any) -> float:
         """The Bayesian information criterion on X; the lower the better."""
-        data = self._open(X, None, reset=False)
-        return self._n_parameters() * math.log(data.n_rows) - 2 * self._log_likelihood(data)
+        log_likelihood, n_rows = self._total(X)
+        return self._n_parameters() * math.log(n_rows) - 2 * log_likelihood
 
     def sample(self, n_samples: int = 1) -> tuple[F64, I64]:
         """Draw rows from the mixture, grouped by component.
@@ -394,12 +394,12 @@ class MixtureEstimator(DensityMixin, Estimator):
         mixture = self._mixture()
         noise = self._noise  # that of factor analysers has the name for variances
         check_components(self.n_components, mixture.weights, 0.0 if noise is None else noise.weight)
-        self._check_covariances(mixture)
+        self._check_mixture(mixture)
         if hasattr(self, "labels_"):
             least = 0 if noise is None else -1
             check_indices(self.labels_, "labels_", (None,), self.n_components, least=least)
 
-    def _check_covariances(self, mixture: GaussianParameters) -> None:
+    def _check_mixture(self, mixture: GaussianParameters) -> None:
         """Refuse covariances that are not positive (definite)."""
         with np.errstate(all="ignore"):
             positive = mixture.family.is_positive(mixture.covariances) and np.isfinite(mixture.factors).all()
@@ -419,6 +419,11 @@ class MixtureEstimator(DensityMixin, Estimator):
         found = answer(data.shard, self._mixture() if ask is None else ask(data.shard), want)
         keeps_type = want in ("components", "log_densities")
         return where_x_is(X, found if keeps_type else found.astype(data.dtype, copy=False))
+
+    def _total(self, X: Any) -> tuple[float, int]:
+        """The log-likelihood of all rows, and their number."""
+        data = self._open(X, None, reset=False)
+        return self._log_likelihood(data), data.n_rows
 
     def _log_likelihood(self, data: Input) -> float:
         totals = data.shard.run(Answer(self._mixture(), "total"))

@@ -220,8 +220,8 @@ class InfiniteEstimator(MixtureEstimator):
         A row that is most likely of a component not seen yet gets the closest of those that were. Rows whose
         log-density (`score_samples`) is below `min_log_density` are noise, and get −1.
         """
-        clusters: I64 = self._clusters_known()[self.predict_components(X)]
-        return self._without_noise(X, clusters, min_log_density)
+        components = self.predict_components(X)
+        return self._without_noise(X, self._clusters_known()[components], min_log_density)
 
     @lazily
     def predict_components(self, X: Any) -> I64:

@@ -30,6 +30,10 @@ class Estimator(BaseEstimator):
         "callbacks": "no_validation",
         "n_threads": [None, Integral],
     }
+    max_iter: int
+    max_time: float | None
+    random_state: Any
+    n_threads: int | None
     _on_cards: ClassVar[str] = "KMeans"
     """The estimator that runs on GPUs, to be named by those which do not."""
 

@@ -60,10 +60,6 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     metric: str
     n_init: int | str
     init: Any
-    max_iter: int
-    max_time: float | None
-    random_state: Any
-    n_threads: int | None
     cluster_centers_: NDArray[np.floating[Any]]
     labels_: Labels
     inertia_: float

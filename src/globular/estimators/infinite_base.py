@@ -8,6 +8,7 @@ from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite.data import CellData, CellOptions, RowData
@@ -27,6 +28,7 @@ from globular.estimators.parameters import FROM_ONE, NOT_NEGATIVE, POSITIVE, Con
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import History
+from globular.model.mixing import draw_by_component
 from globular.model.observations import Prior
 from globular.model.statistics import F64, I64
 from globular.model.sticks import StickPrior, Sticks
@@ -243,12 +245,11 @@ class InfiniteEstimator(MixtureEstimator):
         """The log predictive density of every row (Eq. 10), (n_samples,)."""
         return self._answer(X, "log_densities", lambda _: self._infinite())
 
-    def _counts_drawn(self, n_samples: int, random: np.random.RandomState) -> I64:
-        """How many of `n_samples` draws are of every component, those not seen yet last."""
-        n_rows = rows_to_draw(n_samples)
-        sticks = self._sticks()
+    def _drawn(self, n_samples: int, draw: Callable[[int, int, np.random.RandomState], F64]) -> tuple[F64, I64]:
+        """Rows by `draw(c, n, random)` for every component, those not seen yet last, and their components."""
+        random, sticks = check_random_state(self.random_state), self._sticks()
         shares = np.append(sticks.weights, sticks.remainder)
-        return random.multinomial(n_rows, shares / shares.sum())
+        return draw_by_component(shares, rows_to_draw(n_samples), random, lambda c, n: draw(c, n, random))
 
     def _check_state(self) -> None:
         D = check_common(self, "lower_bound_", "free_energy_", "n_components_", "remaining_weight_")

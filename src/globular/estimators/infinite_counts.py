@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite.infinite import Mixture
@@ -138,13 +137,13 @@ n_distances_
             The component of every row; T stands for one that was not seen yet.
         """
         check_is_fitted(self)
-        random = check_random_state(self.random_state)
-        counts = self._counts_drawn(n_samples, random)
         length = whole_number("n_counts", n_counts)
-        labels = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
         a = np.vstack([self.posterior_["counts"], self.prior_["counts"]])
-        rows = [random.multinomial(length, random.dirichlet(a[label])) for label in labels]
-        return np.asarray(rows, dtype=np.float64), labels
+
+        def draw(c: int, n: int, random: np.random.RandomState) -> F64:
+            return np.array([random.multinomial(length, random.dirichlet(a[c])) for _ in range(n)], dtype=np.float64)
+
+        return self._drawn(n_samples, draw)
 
     def _n_parameters(self) -> int:
         T, D = self.means_.shape

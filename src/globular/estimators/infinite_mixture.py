@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite.clusters import clusters_of
@@ -236,13 +235,10 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
             The component of every row; T stands for one that was not seen yet.
         """
         check_is_fitted(self)
-        random = check_random_state(self.random_state)
-        counts = self._counts_drawn(n_samples, random)
         mixture = self._infinite()
         everything = mixture.posterior.join(mixture.tail)
         assert isinstance(everything, GaussianPosterior)
-        rows = [everything.draw(c, n, random) for c, n in enumerate(counts) if n]
-        return np.vstack(rows), np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+        return self._drawn(n_samples, everything.draw)
 
     def _judged(self, X: Any, want: str) -> Any:
         whole, T = self._infinite(), len(self.weights_)

@@ -94,11 +94,7 @@ class MixtureEstimator(DensityMixin, Estimator):
     covariance_type: str
     reg_covar: float | str
     n_init: int
-    max_iter: int
-    max_time: float | None
-    random_state: Any
     warm_start: bool
-    n_threads: int | None
     means_: F64
     weights_: F64
     covariances_: F64

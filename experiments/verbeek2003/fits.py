@@ -15,7 +15,7 @@ from globular.algorithms.mixtures.chunky import ChunkyModel, ChunkyOptions, chun
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits, em, start_from_means
 from globular.algorithms.steps import Step
 from globular.backends.cpu import CpuShard
-from globular.estimators.chunky_starts import CELLS_PER_COMPONENT, LEAF_SIZE, resolved_max_cells
+from globular.estimators.chunky_mixture import CELLS_PER_COMPONENT, LEAF_SIZE, resolved_max_cells
 from globular.model.covariances import OUTER
 from globular.model.gaussian import GaussianParameters
 from globular.seam.mixture_passes import Expect

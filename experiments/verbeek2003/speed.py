@@ -15,7 +15,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ from globular.algorithms.mixtures.chunky import POLISHED
 from globular.algorithms.mixtures.em import EMOptions, start_from_means
 from globular.backends.cpu import CpuShard
 from globular.backends.tree.partition import PartitionTree
-from globular.estimators.chunky_starts import LEAF_SIZE
+from globular.estimators.chunky_mixture import LEAF_SIZE
 from globular.estimators.inputs import Input
 from globular.estimators.memory import chunky_bytes
 from globular.estimators.mixture_starts import GivenStart
@@ -133,7 +133,7 @@ class BegunMixture(ChunkyGaussianMixture):
     start: GaussianParameters
 
     def _given(self, data: Input) -> GivenStart:
-        return GivenStart.last_fit(self.start, -np.inf)
+        return replace(GivenStart.of(self.start), continues=True)
 
 
 def start_of(data: Data, n_components: int) -> GaussianParameters:

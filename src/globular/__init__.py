@@ -19,7 +19,7 @@ from globular._version import __version__
 if TYPE_CHECKING:
     from globular import callbacks, coresets, datasets, export, io, plotting, report, seeding
     from globular.estimators.chunky_mixture import ChunkyGaussianMixture
-    from globular.estimators.family_mixtures import BernoulliMixture, PoissonMixture, VonMisesFisherMixture
+    from globular.estimators.families import BernoulliMixture, PoissonMixture, VonMisesFisherMixture
     from globular.estimators.infinite_counts import InfiniteMultinomialMixture
     from globular.estimators.infinite_mixture import InfiniteGaussianMixture
     from globular.estimators.kmeans import KMeans, k_means
@@ -42,9 +42,9 @@ _HOMES = {
     "LowRankGaussianMixture": "globular.estimators.low_rank_mixture",
     "InfiniteGaussianMixture": "globular.estimators.infinite_mixture",
     "InfiniteMultinomialMixture": "globular.estimators.infinite_counts",
-    "VonMisesFisherMixture": "globular.estimators.family_mixtures",
-    "PoissonMixture": "globular.estimators.family_mixtures",
-    "BernoulliMixture": "globular.estimators.family_mixtures",
+    "VonMisesFisherMixture": "globular.estimators.families",
+    "PoissonMixture": "globular.estimators.families",
+    "BernoulliMixture": "globular.estimators.families",
     "balance": "globular.regrouping",
     "cluster_tree": "globular.regrouping",
     "k_means": "globular.estimators.kmeans",

@@ -89,8 +89,8 @@ _REASONS = {
     """,
     "what a parameter is where it is not given": """
         algorithms.kmeans.nested_choices: BATCH_ROWS BATCH_ROWS_PER_CLUSTER
-        estimators.chunky_starts: LEAF_SIZE CELLS_PER_COMPONENT GROWTH_CELLS_PER_COMPONENT ROWS_PER_CELL
-            MOST_CELLS_PER_COMPONENT MOST_STARTS TRIAL_STEPS DENSITIES_PER_ROW N_CANDIDATES
+        estimators.chunky_mixture: LEAF_SIZE CELLS_PER_COMPONENT GROWTH_CELLS_PER_COMPONENT ROWS_PER_CELL
+            MOST_CELLS_PER_COMPONENT MOST_STARTS TRIAL_STEPS DENSITIES_PER_ROW
         estimators.devices: _CUDA
         estimators.infinite_base: NESTED_COMPONENTS FIXED_COMPONENTS POLISHING_STEPS TIMES_SOWN SMALLEST_LEAF
             LARGEST_LEAF

@@ -101,7 +101,7 @@ _CENTERS: Mapping[str, Values] = {
     "algorithms.kmeans.trials.CLUSTERS_TRIED": (1, NEVER),
     "algorithms.kmeans.trials.SWAPPED_FROM": (3, NEVER),
     "estimators.weights.EXACT_BELOW": (1, NEVER),
-    "estimators.nearest.BLOCK_BYTES": (1, NEVER),
+    "estimators.centroids.BLOCK_BYTES": (1, NEVER),
 }
 _FEW: Mapping[str, Values] = {
     "model.few_rows.MOST_ROWS": (1, NEVER),
@@ -255,8 +255,8 @@ _TREES: Mapping[str, Values] = {
     "backends.tree.expect.SAMPLED_ROWS": (4, 1 << 16),
     "backends.tree.growth.DEEPEST": (1, 60),
     "backends.tree.growth._ROWS_AT_ONCE": (1, NEVER),
-    "estimators.chunky_starts.TRUNCATED_FROM": (2, NEVER),
-    "estimators.chunky_starts.FEWEST_CELLS": (1, NEVER),
+    "estimators.chunky_mixture.TRUNCATED_FROM": (2, NEVER),
+    "estimators.chunky_mixture.FEWEST_CELLS": (1, NEVER),
     "estimators.infinite_base.MOST_LEAVES": (1, NEVER),
     "model.wishart.SHAPED_FROM": (1, NEVER),
     "model.wishart.SHAPED_ROWS": (0, NEVER),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from globular.algorithms.mixtures.chunky import CONVERGED, ENOUGH, POLISHED
 from globular.data.open import as_source
 from globular.datasets import separated_mixture
 from globular.errors import MemoryBudgetError
-from globular.estimators import chunky_starts, inputs, mixture
-from globular.estimators.chunky_starts import CHUNKY_STARTS, resolved_candidates, resolved_max_cells
+from globular.estimators import chunky_mixture, inputs, mixture
+from globular.estimators.chunky_mixture import CHUNKY_STARTS, resolved_candidates, resolved_max_cells
 from globular.estimators.mixture_starts import GivenStart
 from globular.model.covariances import FAMILIES
 from globular.model.statistics import F64
@@ -71,7 +72,7 @@ def test_exact_em_finds_little_to_improve(init: str) -> None:
 
 
 def test_same_start_as_em_ends_as_em(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunky_starts, "LEAF_SIZE", 1)
+    monkeypatch.setattr(chunky_mixture, "LEAF_SIZE", 1)
     X = two_dimensional(4000, separation=1.0)
     rough = GaussianMixture(6, init_params="random_from_data", max_iter=1, random_state=3)
     with pytest.warns(ConvergenceWarning):
@@ -80,7 +81,7 @@ def test_same_start_as_em_ends_as_em(monkeypatch: pytest.MonkeyPatch) -> None:
         "weights_init": rough.weights_, "means_init": rough.means_, "precisions_init": rough.precisions_,
     }  # fmt: skip
     exact = GaussianMixture(6, tol=1e-5, max_iter=500, **given).fit(X)
-    start = GivenStart.last_fit(rough._mixture(), -np.inf)
+    start = replace(GivenStart.of(rough._mixture()), continues=True)
     monkeypatch.setattr(ChunkyGaussianMixture, "_given", lambda self, data: start)
     ours = ChunkyGaussianMixture(6, tol=1e-5, refine_tol=0.0).fit(X)
     assert ours.lower_bound_ == pytest.approx(exact.lower_bound_, abs=1e-3)
@@ -110,9 +111,9 @@ def test_polishes_where_cells_are_not_enough(monkeypatch: pytest.MonkeyPatch) ->
     X = two_dimensional(4000, separation=1.0)
     enough = ChunkyGaussianMixture(6, random_state=0).fit(X)
     assert enough.stopped_ == CONVERGED and enough.n_cells_ < 4000
-    monkeypatch.setattr(chunky_starts, "FEWEST_CELLS", 60)
-    monkeypatch.setattr(chunky_starts, "MOST_CELLS_PER_COMPONENT", 10)
-    monkeypatch.setattr(chunky_starts, "ROWS_PER_CELL", 100)
+    monkeypatch.setattr(chunky_mixture, "FEWEST_CELLS", 60)
+    monkeypatch.setattr(chunky_mixture, "MOST_CELLS_PER_COMPONENT", 10)
+    monkeypatch.setattr(chunky_mixture, "ROWS_PER_CELL", 100)
     too_few = ChunkyGaussianMixture(6, random_state=0).fit(X)
     assert too_few.stopped_ == POLISHED and too_few.n_cells_ == 4000 and too_few.converged_
     assert ChunkyGaussianMixture(6, max_cells=60, random_state=0).fit(X).stopped_ == ENOUGH
@@ -230,7 +231,7 @@ def test_predictions_are_those_of_the_mixture() -> None:
 def test_degenerate_data_give_finite_mixtures(
     rows: F64, init: str, n_candidates: int | None, covariance_type: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunky_starts, "LEAF_SIZE", 2)
+    monkeypatch.setattr(chunky_mixture, "LEAF_SIZE", 2)
     model = ChunkyGaussianMixture(
         3, covariance_type=covariance_type, init=init, n_candidates=n_candidates, max_iter=20, tol=1e-2, reg_covar=0.0,
         random_state=0,
@@ -252,7 +253,7 @@ def test_one_row_and_one_component() -> None:
 
 
 def test_rows_of_weight_zero_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunky_starts, "LEAF_SIZE", 1)
+    monkeypatch.setattr(chunky_mixture, "LEAF_SIZE", 1)
     X, weights = two_dimensional(1000), np.ones(1100)
     weights[1000:] = 0.0
     far = np.vstack([X, 1e6 * np.ones((100, 2))])
@@ -277,8 +278,8 @@ def test_an_offset_changes_nothing_but_the_means(covariance_type: str) -> None:
 
 
 def test_weights_equal_repetitions_where_cells_are_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunky_starts, "LEAF_SIZE", 1)
-    monkeypatch.setattr(chunky_starts, "CELLS_PER_COMPONENT", 1000)
+    monkeypatch.setattr(chunky_mixture, "LEAF_SIZE", 1)
+    monkeypatch.setattr(chunky_mixture, "CELLS_PER_COMPONENT", 1000)
     estimator = ChunkyGaussianMixture(3, init=np.random.RandomState(0).rand(3, 30), refine_tol=0.0)
     check_sample_weight_equivalence_on_dense_data("ChunkyGaussianMixture", estimator)
 

@@ -119,7 +119,7 @@ def test_rows_without_a_label_are_not_counted() -> None:
 
 
 def test_transform_writes_to_a_memory_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("globular.estimators.nearest.BLOCK_BYTES", 8 * 40 * 100)
+    monkeypatch.setattr("globular.estimators.centroids.BLOCK_BYTES", 8 * 40 * 100)
     model = MODELS["euclidean", "float32"]
     out = np.lib.format.open_memmap(tmp_path / "d.npy", "w+", np.float32, (700, 40))
     assert model.transform(X.astype("float32"), out=out) is out

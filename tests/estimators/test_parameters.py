@@ -12,10 +12,11 @@ from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
 
 import globular
-from globular.estimators.parameters import DESCRIPTIONS, Constraints, SharedParameters, filled
+from globular.estimators.base import Estimator
+from globular.estimators.parameters import DESCRIPTIONS, Constraints, filled
 
 PUBLIC = [getattr(globular, name) for name in globular.__all__]
-ESTIMATORS = [value for value in PUBLIC if inspect.isclass(value) and issubclass(value, SharedParameters)]
+ESTIMATORS = [value for value in PUBLIC if inspect.isclass(value) and issubclass(value, Estimator)]
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -86,10 +87,10 @@ def test_names_in_braces_are_filled_in_with_their_indentation() -> None:
 
 
 def test_a_class_without_a_docstring_or_with_other_braces_is_left_alone() -> None:
-    class Plain(SharedParameters):
+    class Plain(Estimator):
         pass
 
-    class Other(SharedParameters):
+    class Other(Estimator):
         """Has
         {a_name}
         of its own."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cache
+from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -12,19 +13,36 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.utils._param_validation import make_constraint
 
-from globular.estimators.parameters import SharedParameters
+from globular.estimators.parameters import FROM_ONE, NOT_NEGATIVE, POSITIVE, SEED, Constraints, filled
 from globular.estimators.running import exhaust
 from globular.model.history import Record
 
 
-class Estimator(SharedParameters, BaseEstimator):
+class Estimator(BaseEstimator):
     """Base of all estimators: a family checks its input and says how a fit runs (`_begin`)."""
 
+    _parameter_constraints: ClassVar[Constraints] = {
+        "max_iter": [FROM_ONE],
+        "tol": [NOT_NEGATIVE],
+        "max_time": [None, POSITIVE],
+        "random_state": [SEED, np.random.RandomState, None],
+        "verbose": ["verbose"],
+        "callbacks": "no_validation",
+        "n_threads": [None, Integral],
+    }
+    max_iter: int
+    max_time: float | None
+    random_state: Any
+    n_threads: int | None
     _on_cards: ClassVar[str] = "KMeans"
     """The estimator that runs on GPUs, to be named by those which do not."""
 
     _instead_of_setting: ClassVar[str] = "call fit"
     """The remedy for users who set attributes of a model that was never fitted."""
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        cls.__doc__ = filled(cls.__doc__) if cls.__doc__ else None
 
     def __sklearn_is_fitted__(self) -> bool:
         """Whether there was a fit; attributes alone, set by hand, are an error that names the remedy."""

@@ -13,35 +13,39 @@ from numpy.typing import NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.kmeans.cells import draw_cells, draw_small_cells, label_by_cells
-from globular.algorithms.kmeans.probing import LEAST_RECALL, WIDE_SEARCH, find_labels
+from globular.algorithms.kmeans.probing import LEAST_RECALL, WIDE_SEARCH, find_labels, label_rows
 from globular.algorithms.seeding.named import STARTS
 from globular.algorithms.steps import Step, in_units
+from globular.data.open import as_source
 from globular.estimators.arguments import checked_limit
 from globular.estimators.base import Estimator
+from globular.estimators.certificates import Certificate, of_centers
 from globular.estimators.devices import where_x_is
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_indices, checked_floats
 from globular.estimators.inputs import Input, open_input
 from globular.estimators.memory import check_allocation
-from globular.estimators.nearest import NearestCenters
 from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, one_of
 from globular.estimators.running import Fit, warn_user
 from globular.estimators.starts import filled_up, of_unit_length, spare_centers
 from globular.model.clock import Clock
 from globular.model.history import History, Record
-from globular.model.statistics import F64
+from globular.model.statistics import F64, I64
 from globular.seam.among import ALL, Probe
-from globular.seam.answers import Centers
+from globular.seam.answers import NEAREST, Centers, Nearest, Own
 from globular.seam.passes import Assign, Labels
 from globular.seam.shard import answer
 
 TIMED_ROWS = (1024, 16384)
 """Rows, and more of them, whose labelling is timed where a fit has a time limit."""
+BLOCK_BYTES = 1 << 27
+"""About what a block of distances takes that are written somewhere else."""
 
 
-class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Estimator):
+class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Estimator):
     """Base of the k-means family: subclasses say which steps to run (`_steps`) and take over a step (`_take_over`)."""
 
     _parameter_constraints: ClassVar[Constraints] = {
@@ -56,10 +60,6 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
     metric: str
     n_init: int | str
     init: Any
-    max_iter: int
-    max_time: float | None
-    random_state: Any
-    n_threads: int | None
     cluster_centers_: NDArray[np.floating[Any]]
     labels_: Labels
     inertia_: float
@@ -85,6 +85,14 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
     @abstractmethod
     def _finish(self, data: Input, seconds_left: float) -> int:
         """Set labels, inertia and recall for the centres as they are handed out; returns the distances it took."""
+
+    def _label(self, data: Input, n_probes: int, seconds_left: float, *, labelled: bool = True) -> int:
+        """Set labels, inertia and recall by a search of `n_probes` cells, 0 for all centres; returns the distances."""
+        centers = self._centers()
+        found = label_rows(data.shard, centers, n_probes, labelled=labelled, seconds_left=seconds_left)
+        self.labels_ = data.labels(centers, exact=n_probes == 0).copy()
+        self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
+        return found.n_distances
 
     def _begin(self, X: Any, sample_weight: Any, *, watched: bool) -> Iterator[Record]:
         self._validate_params()
@@ -251,6 +259,19 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
         find_labels(data.shard, self._centers(), np.random.default_rng(0))
         return np.asarray(data.shard.labels)
 
+    def _labels_and_distances(self, X: Any, exact: bool = True) -> tuple[Labels, F64]:
+        """The closest centre of every row, and the distance to it."""
+        data, centers = self._open(X, None, reset=False), self._centers()
+        if exact:
+            data.shard.run(Assign(centers, want="labels"))
+        else:
+            find_labels(data.shard, centers, np.random.default_rng(0))
+        return np.asarray(data.shard.labels), self._distance(answer(data.shard, Own(centers), "squares"))
+
+    def _distance(self, squares: F64) -> F64:
+        """Distances by ‖x − μ‖², which is twice the cosine distance of rows of unit length."""
+        return squares / 2.0 if self.metric == "cosine" else np.sqrt(squares)
+
     def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.floating[Any]]:
         """Fit, and return the distances of every row to all centres."""
         return self.fit(X, sample_weight=sample_weight).transform(X)
@@ -267,6 +288,95 @@ class CentroidEstimator(NearestCenters, ClassNamePrefixFeaturesOutMixin, Transfo
         n_bytes = 8 * data.shard.n_rows * len(self._centers())
         check_allocation(n_bytes, "the distances of all rows to all centres", "transform X in parts")
         return where_x_is(X, answer(data.shard, Centers(self.cluster_centers_, self.metric), "distances"))
+
+    def _transform_into(self, X: Any, out: Any) -> Any:
+        """Distances of every row to all centres, written to an array block by block."""
+        check_is_fitted(self)
+        source, C = as_source(X), len(self.cluster_centers_)
+        shape = tuple(getattr(out, "shape", ()))
+        if shape != (source.n_rows, C):
+            raise ValueError(
+                f"out must be an array of the shape {(source.n_rows, C)}, got {shape or type(out).__name__}"
+            )
+        for block in source.blocks(max(1, BLOCK_BYTES // (8 * C))):
+            data = open_input(self, as_source(block.rows), reset=False, n_threads=self.n_threads)
+            out[block.start : block.stop] = answer(data.shard, Centers(self.cluster_centers_, self.metric), "distances")
+        return out
+
+    def nearest_centers(self, X: Any, n_centers: int = 1) -> tuple[Labels, F64]:
+        """The closest centres of every row, the closest first, and how far they are.
+
+        All centres are looked at, and memory is needed for the answer alone.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, data frame, source or path
+        n_centers : int, default=1
+            How many for every row.
+
+        Returns
+        -------
+        labels : int32 array of shape (n_samples, n_centers)
+        distances : float64 array of shape (n_samples, n_centers)
+            Cosine distances if the metric is the cosine.
+
+        Examples
+        --------
+        >>> from globular import KMeans
+        >>> model = KMeans(3, init=[[0.0], [4.0], [9.0]]).fit([[0.0], [4.0], [9.0]])
+        >>> labels, distances = model.nearest_centers([[1.0], [8.0]], 2)
+        >>> labels.tolist(), distances.tolist()
+        ([[0, 1], [2, 1]], [[1.0, 3.0], [1.0, 4.0]])
+        """
+        check_is_fitted(self)
+        if not 1 <= n_centers <= len(self.cluster_centers_):
+            raise ValueError(f"n_centers must lie between 1 and {len(self.cluster_centers_)}, got {n_centers}")
+        data = self._open(X, None, reset=False)
+        n_bytes = 2 * NEAREST.itemsize * data.n_rows * n_centers
+        check_allocation(n_bytes, f"{n_centers} centres of every row", "pass X in parts")
+        found = answer(data.shard, Nearest(self._centers(), n_centers), "nearest")
+        return where_x_is(X, found["center"].copy()), where_x_is(X, self._distance(found["square"]))
+
+    def medoids(self, X: Any) -> I64:
+        """The number of the row of X that is closest to each centre, among the rows of that cluster.
+
+        Returns
+        -------
+        int64 array of shape (n_clusters,)
+            −1 for a cluster that has no row in X.
+
+        Examples
+        --------
+        >>> from globular import KMeans
+        >>> X = [[0.0], [1.1], [2.0], [9.0]]
+        >>> model = KMeans(2, init=[[1.0], [9.0]]).fit(X)
+        >>> model.medoids(X).tolist()
+        [1, 3]
+        """
+        labels, distances = self._labels_and_distances(X)
+        order = np.lexsort((distances, labels))
+        found, first = np.unique(labels[order], return_index=True)
+        medoids = np.full(len(self.cluster_centers_), -1, dtype=np.int64)
+        medoids[found] = order[first]
+        return medoids
+
+    def certificate(self, X: Any, n_samples: int = 1000) -> Certificate:
+        """What a search among few centres misses of X, such as that of ``predict(X, exact=False)`` or of "probing".
+
+        Parameters
+        ----------
+        X : array, CSR matrix, data frame, source or path
+        n_samples : int, default=1000
+            Rows drawn at random, each of which is held against all centres.
+
+        Returns
+        -------
+        certificate : Certificate
+            `missed`, the share of rows whose closest centre is not found; `loss`, the share by which the mean squared
+            distance is larger for it; and their standard errors.
+        """
+        check_is_fitted(self)
+        return of_centers(self._open(X, None, reset=False).shard, self._centers(), n_samples)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Minus the sum of squared distances of the rows to their closest centres (larger is better)."""

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.algorithms.kmeans.probing import find_labels
-from globular.algorithms.mixtures.probing import find_members
+from globular.algorithms.mixtures.probing import with_members
 from globular.estimators.arguments import whole_number
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
-from globular.seam.answers import Answer, Own, Truncated
+from globular.seam.answers import Answer, Own
 from globular.seam.passes import Assign
 from globular.seam.shard import Shard, answer
 
@@ -65,8 +65,7 @@ def of_mixture(shard: Shard, mixture: GaussianParameters, n_candidates: int, n_s
     sample = _sample(shard, n_samples)
     best = np.asarray(answer(sample, mixture, "components"))
     exact = answer(sample, mixture, "log_densities")
-    find_members(sample, mixture, n_candidates, np.random.default_rng(0))
-    kept = sample.run(Answer(Truncated(mixture, n_candidates), "posterior"))
+    kept = sample.run(Answer(with_members(sample, mixture, n_candidates), "posterior"))
     members = np.concatenate([one.members for one in kept])
     gaps = exact - np.concatenate([one.log_densities for one in kept])
     return _certificate((members != best[:, None]).all(axis=1), float(gaps.mean()), gaps, "nats a row")

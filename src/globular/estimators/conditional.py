@@ -15,7 +15,7 @@ from globular.backends.registry import shard_over
 from globular.estimators.distributed import lazily
 from globular.estimators.inputs import open_incomplete
 from globular.estimators.memory import check_allocation
-from globular.estimators.mixture_starts import checked_shape
+from globular.estimators.mixture_starts import checked_shape, checked_shares
 from globular.estimators.mixtures import MixtureEstimator
 from globular.estimators.validation import check_weights, naming
 from globular.model.conditional import Conditional, marginal
@@ -112,8 +112,7 @@ class ConditionalMixture(MixtureEstimator):
 
     def aic(self, X: Any, *, missing: bool = False) -> float:
         """Akaike's information criterion on X, where NaN may be `missing` (see `score`); the lower the better."""
-        log_likelihood, _ = self._total(X, missing)
-        return 2 * self._n_parameters() - 2 * log_likelihood
+        return 2 * self._n_parameters() - 2 * self._total(X, missing)[0]
 
     def bic(self, X: Any, *, missing: bool = False) -> float:
         """The Bayesian information criterion on X, where NaN may be `missing` (see `score`); the lower the better."""
@@ -149,13 +148,11 @@ class ConditionalMixture(MixtureEstimator):
             entropy = entropy_of(mixture, self._open(X, None, reset=False).shard.run(Expect(mixture)))
         return self.bic(X, missing=missing) + 2 * entropy
 
-    def _total(self, X: Any, missing: bool) -> tuple[float, int]:
-        """The log-likelihood of all rows, and their number."""
-        if missing:
-            densities = self.score_samples(X, missing=True)
-            return float(densities.sum()), len(densities)
-        data = self._open(X, None, reset=False)
-        return self._log_likelihood(data), data.n_rows
+    def _total(self, X: Any, missing: bool = False) -> tuple[float, int]:
+        if not missing:
+            return super()._total(X)
+        densities = self.score_samples(X, missing=True)
+        return float(densities.sum()), len(densities)
 
     def impute(self, X: Any) -> F64:
         """The rows with their expected values in place of NaN, (n_samples, n_features), in their type; not with noise.
@@ -336,13 +333,8 @@ def checked_parameters(weights: Any, means: Any, covariances: Any, covariance_ty
     if len(shape) != 2 or 0 in shape:
         raise ValueError(f"means has shape {shape}, expected (n_components, n_features)")
     means = checked_shape(means, shape, "means")
-    weights = checked_shape(weights, shape[:1], "weights")
-    if (weights < 0).any() or abs(weights.sum() - 1.0) > 1e-6:
-        raise ValueError(
-            "weights must be at least 0 and add up to 1, "
-            f"got a smallest of {weights.min():.6g} and a sum of {weights.sum():.6g}"
-        )
+    weights = checked_shares(weights, shape[0], "weights")
     covariances = checked_shape(covariances, family.shape(*shape), "covariances", f"{covariance_type} covariance")
     if not family.is_positive(covariances):
         raise ValueError(f"covariances must be {family.requirement} for covariance_type={covariance_type!r}")
-    return GaussianParameters(weights / weights.sum(), means, covariances, covariance_type)
+    return GaussianParameters(weights, means, covariances, covariance_type)

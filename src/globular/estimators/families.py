@@ -1,8 +1,8 @@
-"""What mixtures of directions, of counts, and of zeros and ones share: one course of a fit, and its answers."""
+"""Mixtures of directions (von Mises–Fisher), of counts (Poisson), and of zeros and ones (Bernoulli)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,26 +15,35 @@ from globular.algorithms.mixtures.exponential import (
     search_start,
     start_from_means,
 )
-from globular.algorithms.steps import Step
-from globular.estimators.fitted import check_common, check_components, check_indices, checked_floats
+from globular.estimators.fitted import checked_floats
 from globular.estimators.inputs import Input, open_input
-from globular.estimators.memory import mixture_bytes
 from globular.estimators.mixture_starts import GivenStart, checked_shape
 from globular.estimators.mixtures import MixtureEstimator, Run, Starting
 from globular.estimators.parameters import POSITIVE, Constraints, one_of
-from globular.model.covariances import CovarianceLimits
-from globular.model.exponential import ExponentialMixture
-from globular.model.history import History
+from globular.model.exponential import Bernoulli, Directions, ExponentialMixture, Poisson
 from globular.model.statistics import F64
 from globular.seam.mixture_passes import Survey
-from globular.threads import resolve_threads
-
-_STANDS_FOR = "tied_spherical"
-"""The Gaussians that take as much memory: they have no second moments either."""
 
 
+@dataclass(eq=False, repr=False)
 class FamilyMixture(MixtureEstimator):
     """Base of mixtures with one linear E-step: a subclass names its family, and what users shall know of it."""
+
+    n_components: int = 1
+    _: KW_ONLY
+    smoothing: float = 1e-3
+    weights: str = "learned"
+    tol: float = 1e-3
+    max_iter: int = 100
+    max_time: float | None = None
+    n_init: int = 1
+    init_params: str = "kmeans"
+    means_init: Any = None
+    random_state: Any = None
+    warm_start: bool = False
+    verbose: int = 0
+    callbacks: Any = None
+    n_threads: int | None = None
 
     _parameter_constraints: ClassVar[Constraints] = {
         **{name: rules for name, rules in MixtureEstimator._parameter_constraints.items() if name != "reg_covar"},
@@ -44,44 +53,8 @@ class FamilyMixture(MixtureEstimator):
         "means_init": ["array-like", None],
     }
     _family: ClassVar[type[ExponentialMixture]]
-    covariance_type = _STANDS_FOR
-
-    def __init__(
-        self,
-        n_components: int = 1,
-        *,
-        smoothing: float = 1e-3,
-        weights: str = "learned",
-        tol: float = 1e-3,
-        max_iter: int = 100,
-        max_time: float | None = None,
-        n_init: int = 1,
-        init_params: str = "kmeans",
-        means_init: Any = None,
-        random_state: Any = None,
-        warm_start: bool = False,
-        verbose: int = 0,
-        callbacks: Any = None,
-        n_threads: int | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.smoothing = smoothing
-        self.weights = weights
-        self.tol = tol
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.n_init = n_init
-        self.init_params = init_params
-        self.means_init = means_init
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.callbacks = callbacks
-        self.n_threads = n_threads
-
-    @property
-    def _learns_weights(self) -> bool:
-        return self.weights == "learned"
+    covariance_type = "tied_spherical"
+    """The Gaussians that take as much memory: they have no second moments either."""
 
     def _open(self, X: Any, sample_weight: Any, *, reset: bool) -> Input:
         data = open_input(
@@ -104,25 +77,11 @@ class FamilyMixture(MixtureEstimator):
     def _check_fit(self, data: Input) -> None:
         self._log_base = self._check_values(data)
 
-    def _most_bytes(self, data: Input) -> int | None:
-        return mixture_bytes(
-            data.n_rows, data.n_columns, self.n_components, _STANDS_FOR, n_threads=resolve_threads(self.n_threads)
-        )
-
     def _given(self, data: Input) -> GivenStart:
         if self.means_init is None:
-            return GivenStart(_STANDS_FOR)
+            return super()._given(data)
         shape = self.n_components, data.n_columns
-        return GivenStart(_STANDS_FOR, means=checked_shape(self.means_init, shape, "means_init", "means"))
-
-    def _last_fit(self, data: Input) -> GivenStart:
-        found = self._mixture()
-        if found.means.shape != (self.n_components, data.n_columns):
-            raise ValueError(
-                f"warm_start: the last fit had means of shape {found.means.shape}, this one needs "
-                f"{(self.n_components, data.n_columns)}; set warm_start=False to begin anew"
-            )
-        return GivenStart(_STANDS_FOR, found.weights, found.means, continues=True, bound=self.lower_bound_)
+        return GivenStart(self.covariance_type, means=checked_shape(self.means_init, shape, "means_init", "means"))
 
     def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:
         shard, family = data.shard, self._family
@@ -138,13 +97,6 @@ class FamilyMixture(MixtureEstimator):
             rng = np.random.default_rng(random_state.randint(2**31, size=4))
             start = yield from search_start(shard, family, self.n_components, self.init_params, options, rng)
         return Run(em_exponential(shard, start, options), start)
-
-    def _preparing(self, data: Input, limits: Callable[[], CovarianceLimits], step: Step[Any]) -> Step[Any]:
-        return step
-
-    def _publish(self, data: Input, spare: Callable[[], F64], step: Step[Any], history: History) -> None:
-        self._publish_mixture(step.model, data.dtype)
-        self._publish_course(data, history, step.stopped)
 
     def _publish_mixture(self, mixture: Any, dtype: np.dtype[Any]) -> None:
         """The parameters in the type of the rows, or in float64 where that would make them what they may not be."""
@@ -166,17 +118,11 @@ class FamilyMixture(MixtureEstimator):
         """The arrays of the family, checked."""
         return {"weights": checked_floats(self.weights_, "weights_", means.shape[:1]), "means": means}
 
-    def _check_state(self) -> None:
-        """Refuse fitted attributes that do not go together; what has been read from a file may be anything."""
-        check_common(self, "lower_bound_")
-        mixture = self._mixture()
-        check_components(self.n_components, mixture.weights)
+    def _check_mixture(self, mixture: Any) -> None:
         with np.errstate(all="ignore"):
             linear = mixture.linear
         if not (np.isfinite(linear.slopes).all() and np.isfinite(mixture.log_normalisers).all()):
             raise ValueError(f"means_ are not those of a {type(self).__name__}; fit again")
-        if hasattr(self, "labels_"):
-            check_indices(self.labels_, "labels_", (None,), self.n_components)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -190,3 +136,149 @@ def _in_type(values: F64, dtype: np.dtype[Any]) -> F64:
     edges = (0.0, 1.0)
     changed = any(((found == edge) != (values == edge)).any() for edge in edges)
     return values if changed and dtype != values.dtype else found
+
+
+class VonMisesFisherMixture(FamilyMixture):
+    """Mixture of von Mises–Fisher distributions: clusters of directions, such as those of embeddings.
+
+    The density for what k-means with the cosine does: a row counts by its direction alone, and every component has a
+    mean direction and a concentration κ, which is large where its rows point the same way. Rows need not have unit
+    length; rows of zeros have no direction and are refused.
+
+    Parameters
+    ----------
+    n_components : int, default=1
+    smoothing : float, default=1e-3
+        Every component counts some rows at the mean of all rows beside its own, this share of the rows that a
+        component has on average: the conjugate prior, which keeps components from shrinking to a point.
+    weights : {"learned", "equal"}, default="learned"
+        Whether components have mixing weights of their own.
+    tol : float, default=1e-3
+        Stop when the mean log-likelihood of a row changes by less.
+    max_iter : int, default=100
+        Most iterations of one run; 0 leaves the mixture where it starts.
+    n_init : int, default=1
+        Number of runs from different starts, of which the best is kept.
+    init_params : {"kmeans", "k-means++", "random_from_data"}, default="kmeans"
+        How to find a start, on a part of the rows where these are many: the best of a few runs of k-means with the
+        cosine; seeds; or random rows.
+    means_init : array of shape (n_components, n_features) or None, default=None
+        Mean directions to start from.
+    {max_time, random_state, warm_start, verbose, callbacks, n_threads}
+
+    Attributes
+    ----------
+    weights_ : array of shape (n_components,)
+    means_ : array of shape (n_components, n_features)
+        Mean directions, of unit length.
+    concentrations_ : array of shape (n_components,)
+        κ; at most 1e8.
+    labels_, converged_, n_iter_, history_, n_distances_, stopped_
+        As in :class:`GaussianMixture`.
+    lower_bound_, lower_bounds_
+        As in :class:`GaussianMixture`, with the log density of the prior: what no iteration lowers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from globular import VonMisesFisherMixture
+    >>> angles = np.random.default_rng(0).normal([0.0, 2.0], 0.1, size=(100, 2)).T.ravel()
+    >>> X = np.column_stack([np.cos(angles), np.sin(angles)])
+    >>> model = VonMisesFisherMixture(2, random_state=0).fit(X)
+    >>> sorted(np.degrees(np.arctan2(model.means_[:, 1], model.means_[:, 0])).round().astype(int).tolist())
+    [0, 115]
+    """
+
+    _family: ClassVar[type[ExponentialMixture]] = Directions
+    concentrations_: F64
+
+    def _checked(self, means: F64) -> dict[str, F64]:
+        kappa = checked_floats(self.concentrations_, "concentrations_", means.shape[:1])
+        if kappa.min() < 0:
+            raise ValueError("concentrations_ must not be negative; fit again")
+        return {**super()._checked(means), "concentrations": kappa}
+
+
+class PoissonMixture(FamilyMixture):
+    """Mixture of Poisson distributions: clusters of rows of counts, such as words, events, reads or clicks.
+
+    Every component has a rate for every column, and columns are independent in it. Unlike in
+    :class:`InfiniteMultinomialMixture`, how much a row counts in all is part of the model. Rows may be sparse; counts
+    need not be whole numbers, but not negative.
+
+    Parameters
+    ----------
+    n_components : int, default=1
+    smoothing : float, default=1e-3
+        As in :class:`VonMisesFisherMixture`; the conjugate prior is a Gamma prior, by which no rate is zero. Few counts
+        in thousands of columns, such as texts have, want more: 0.1.
+    weights, tol, max_iter, n_init
+        As in :class:`VonMisesFisherMixture`.
+    init_params : {"kmeans", "k-means++", "random_from_data"}, default="kmeans"
+        As in :class:`VonMisesFisherMixture`, on the square roots of the counts, which vary alike in all columns.
+    means_init : array of shape (n_components, n_features) or None, default=None
+        Rates to start from.
+    {max_time, random_state, warm_start, verbose, callbacks, n_threads}
+
+    Attributes
+    ----------
+    weights_ : array of shape (n_components,)
+    means_ : array of shape (n_components, n_features)
+        Rates.
+    labels_, converged_, n_iter_, lower_bound_, lower_bounds_, history_, n_distances_, stopped_
+        As in :class:`VonMisesFisherMixture`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from globular import PoissonMixture
+    >>> X = np.random.default_rng(0).poisson([[[9, 1]], [[1, 9]]], size=(2, 200, 2)).reshape(-1, 2)
+    >>> sorted(PoissonMixture(2, random_state=0).fit(X).means_.round().tolist())
+    [[1.0, 9.0], [9.0, 1.0]]
+    """
+
+    _family: ClassVar[type[ExponentialMixture]] = Poisson
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = True
+        return tags
+
+
+class BernoulliMixture(FamilyMixture):
+    """Mixture of Bernoulli distributions: clusters of rows of zeros and ones, also known as latent class analysis.
+
+    Every component has a probability of a one for every column, and columns are independent in it. Rows may be sparse,
+    and of any type, bool included; anything but zeros and ones is refused.
+
+    Parameters
+    ----------
+    n_components : int, default=1
+    smoothing : float, default=1e-3
+        As in :class:`VonMisesFisherMixture`; the conjugate prior is a Beta prior, by which no probability is zero or
+        one.
+    weights, tol, max_iter, n_init, init_params
+        As in :class:`VonMisesFisherMixture`; k-means is that of the rows as they are.
+    means_init : array of shape (n_components, n_features) or None, default=None
+        Probabilities to start from.
+    {max_time, random_state, warm_start, verbose, callbacks, n_threads}
+
+    Attributes
+    ----------
+    weights_ : array of shape (n_components,)
+    means_ : array of shape (n_components, n_features)
+        Probabilities of a one.
+    labels_, converged_, n_iter_, lower_bound_, lower_bounds_, history_, n_distances_, stopped_
+        As in :class:`VonMisesFisherMixture`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from globular import BernoulliMixture
+    >>> X = np.random.default_rng(0).random((2, 3000, 4)) < [[[0.9, 0.9, 0.1, 0.1]], [[0.1, 0.1, 0.9, 0.9]]]
+    >>> model = BernoulliMixture(2, random_state=0).fit(X.reshape(-1, 4))
+    >>> sorted((10 * model.means_).round().astype(int).tolist())
+    [[1, 1, 9, 9], [9, 9, 1, 1]]
+    """
+
+    _family: ClassVar[type[ExponentialMixture]] = Bernoulli

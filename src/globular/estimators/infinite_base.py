@@ -8,6 +8,7 @@ from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite.data import CellData, CellOptions, RowData
@@ -15,6 +16,7 @@ from globular.algorithms.infinite.infinite import InfiniteOptions, Mixture, comp
 from globular.algorithms.infinite.part import draw_part, infinite_from_part
 from globular.algorithms.steps import Step, result_of
 from globular.estimators.arguments import rows_to_draw
+from globular.estimators.base import Estimator
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_indices, checked_floats
 from globular.estimators.infinite_priors import GivenPrior, stick_prior
@@ -22,18 +24,11 @@ from globular.estimators.inputs import Input
 from globular.estimators.memory import chunky_bytes, mixture_bytes
 from globular.estimators.mixture_starts import MEANS_METHODS, GivenStart, checked_shape
 from globular.estimators.mixtures import MixtureEstimator, Run, Starting
-from globular.estimators.parameters import (
-    FROM_ONE,
-    NOT_NEGATIVE,
-    POSITIVE,
-    Constraints,
-    Number,
-    SharedParameters,
-    one_of,
-)
+from globular.estimators.parameters import FROM_ONE, NOT_NEGATIVE, POSITIVE, Constraints, Number, one_of
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import History
+from globular.model.mixing import draw_by_component
 from globular.model.observations import Prior
 from globular.model.statistics import F64, I64
 from globular.model.sticks import StickPrior, Sticks
@@ -54,7 +49,7 @@ class InfiniteEstimator(MixtureEstimator):
     """Base of the infinite mixtures: subclasses make the prior, publish a mixture and rebuild it from attributes."""
 
     _parameter_constraints: ClassVar[Constraints] = {
-        **SharedParameters._parameter_constraints,
+        **Estimator._parameter_constraints,
         "accelerate": ["boolean"],
         "truncation": [one_of("nested", "fixed")],
         "max_components": [None, FROM_ONE],
@@ -227,15 +222,13 @@ class InfiniteEstimator(MixtureEstimator):
         A row that is most likely of a component not seen yet gets the closest of those that were. Rows whose
         log-density (`score_samples`) is below `min_log_density` are noise, and get −1.
         """
-        check_is_fitted(self)
-        clusters: I64 = self._clusters_known()[self._answer(X, "components", self._seen())]
-        return self._without_noise(X, clusters, min_log_density)
+        components = self.predict_components(X)
+        return self._without_noise(X, self._clusters_known()[components], min_log_density)
 
     @lazily
     def predict_components(self, X: Any) -> I64:
         """The most likely component of every row, (n_samples,); its cluster is what `predict` says."""
-        check_is_fitted(self)
-        return self._answer(X, "components", self._seen())
+        return self._answer(X, "components", lambda _: self._seen())
 
     @lazily
     def predict_proba(self, X: Any) -> F64:
@@ -250,15 +243,13 @@ class InfiniteEstimator(MixtureEstimator):
     @lazily
     def score_samples(self, X: Any) -> F64:
         """The log predictive density of every row (Eq. 10), (n_samples,)."""
-        check_is_fitted(self)
-        return self._answer(X, "log_densities", self._infinite())
+        return self._answer(X, "log_densities", lambda _: self._infinite())
 
-    def _counts_drawn(self, n_samples: int, random: np.random.RandomState) -> I64:
-        """How many of `n_samples` draws are of every component, those not seen yet last."""
-        n_rows = rows_to_draw(n_samples)
-        sticks = self._sticks()
+    def _drawn(self, n_samples: int, draw: Callable[[int, int, np.random.RandomState], F64]) -> tuple[F64, I64]:
+        """Rows by `draw(c, n, random)` for every component, those not seen yet last, and their components."""
+        random, sticks = check_random_state(self.random_state), self._sticks()
         shares = np.append(sticks.weights, sticks.remainder)
-        return random.multinomial(n_rows, shares / shares.sum())
+        return draw_by_component(shares, rows_to_draw(n_samples), random, lambda c, n: draw(c, n, random))
 
     def _check_state(self) -> None:
         D = check_common(self, "lower_bound_", "free_energy_", "n_components_", "remaining_weight_")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite.infinite import Mixture
@@ -21,6 +21,7 @@ from globular.model.statistics import F64, I64
 from globular.seam.passes import Extremes
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class InfiniteMultinomialMixture(InfiniteEstimator):
     """Mixture of multinomials with a Dirichlet process prior: clusters of documents, baskets, histograms.
 
@@ -67,52 +68,30 @@ n_distances_
     2
     """
 
+    smoothing: Any = 1.0
+    accelerate: bool = True
+    truncation: str = "nested"
+    max_components: int | None = None
+    n_candidates: int | None = None
+    min_split_gain: float = 0.02
+    min_component_weight: float = 10.0
+    concentration: Any = 1.0
+    discount: float = 0.0
+    tol: float = 1e-3
+    max_iter: int = 1000
+    max_time: float | None = None
+    n_init: int = 1
+    init_params: Any = "kmeans"
+    random_state: Any = None
+    verbose: int = 0
+    callbacks: Any = None
+    n_threads: int | None = None
+
     _parameter_constraints: ClassVar[Constraints] = {
         **InfiniteEstimator._parameter_constraints,
         "smoothing": [POSITIVE, "array-like"],
     }
     covariance_type = "tied_spherical"
-
-    def __init__(
-        self,
-        *,
-        smoothing: Any = 1.0,
-        accelerate: bool = True,
-        truncation: str = "nested",
-        max_components: int | None = None,
-        n_candidates: int | None = None,
-        min_split_gain: float = 0.02,
-        min_component_weight: float = 10.0,
-        concentration: Any = 1.0,
-        discount: float = 0.0,
-        tol: float = 1e-3,
-        max_iter: int = 1000,
-        max_time: float | None = None,
-        n_init: int = 1,
-        init_params: Any = "kmeans",
-        random_state: Any = None,
-        verbose: int = 0,
-        callbacks: Any = None,
-        n_threads: int | None = None,
-    ) -> None:
-        self.smoothing = smoothing
-        self.accelerate = accelerate
-        self.truncation = truncation
-        self.max_components = max_components
-        self.n_candidates = n_candidates
-        self.min_split_gain = min_split_gain
-        self.min_component_weight = min_component_weight
-        self.concentration = concentration
-        self.discount = discount
-        self.tol = tol
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.n_init = n_init
-        self.init_params = init_params
-        self.random_state = random_state
-        self.verbose = verbose
-        self.callbacks = callbacks
-        self.n_threads = n_threads
 
     def _open(self, X: Any, sample_weight: Any, *, reset: bool) -> Input:
         data = super()._open(X, sample_weight, reset=reset)
@@ -158,13 +137,13 @@ n_distances_
             The component of every row; T stands for one that was not seen yet.
         """
         check_is_fitted(self)
-        random = check_random_state(self.random_state)
-        counts = self._counts_drawn(n_samples, random)
         length = whole_number("n_counts", n_counts)
-        labels = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
         a = np.vstack([self.posterior_["counts"], self.prior_["counts"]])
-        rows = [random.multinomial(length, random.dirichlet(a[label])) for label in labels]
-        return np.asarray(rows, dtype=np.float64), labels
+
+        def draw(c: int, n: int, random: np.random.RandomState) -> F64:
+            return np.array([random.multinomial(length, random.dirichlet(a[c])) for _ in range(n)], dtype=np.float64)
+
+        return self._drawn(n_samples, draw)
 
     def _n_parameters(self) -> int:
         T, D = self.means_.shape

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite.clusters import clusters_of
@@ -36,6 +36,7 @@ class _Parts(NamedTuple):
     S: F64
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
     """Gaussian mixture with a Dirichlet process prior: as many components as the data speak for.
 
@@ -144,6 +145,26 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
     (True, 1)
     """
 
+    accelerate: bool = True
+    truncation: str = "nested"
+    max_components: int | None = None
+    covariance_type: str = "full"
+    n_candidates: int | None = None
+    min_split_gain: float = 0.02
+    min_component_weight: float = 10.0
+    concentration: Any = 1.0
+    discount: float = 0.0
+    prior: dict[str, Any] | None = None
+    tol: float = 1e-3
+    max_iter: int = 1000
+    max_time: float | None = None
+    n_init: int = 1
+    init_params: Any = "kmeans"
+    random_state: Any = None
+    verbose: int = 0
+    callbacks: Any = None
+    n_threads: int | None = None
+
     _parameter_constraints: ClassVar[Constraints] = {
         **InfiniteEstimator._parameter_constraints,
         "covariance_type": [one_of(*KINDS)],
@@ -151,49 +172,6 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
     }
     _derived = InfiniteEstimator._derived
     _polishes = True
-
-    def __init__(
-        self,
-        *,
-        accelerate: bool = True,
-        truncation: str = "nested",
-        max_components: int | None = None,
-        covariance_type: str = "full",
-        n_candidates: int | None = None,
-        min_split_gain: float = 0.02,
-        min_component_weight: float = 10.0,
-        concentration: Any = 1.0,
-        discount: float = 0.0,
-        prior: dict[str, Any] | None = None,
-        tol: float = 1e-3,
-        max_iter: int = 1000,
-        max_time: float | None = None,
-        n_init: int = 1,
-        init_params: Any = "kmeans",
-        random_state: Any = None,
-        verbose: int = 0,
-        callbacks: Any = None,
-        n_threads: int | None = None,
-    ) -> None:
-        self.accelerate = accelerate
-        self.truncation = truncation
-        self.max_components = max_components
-        self.covariance_type = covariance_type
-        self.n_candidates = n_candidates
-        self.min_split_gain = min_split_gain
-        self.min_component_weight = min_component_weight
-        self.concentration = concentration
-        self.discount = discount
-        self.prior = prior
-        self.tol = tol
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.n_init = n_init
-        self.init_params = init_params
-        self.random_state = random_state
-        self.verbose = verbose
-        self.callbacks = callbacks
-        self.n_threads = n_threads
 
     def _prior(self, data: Input) -> GaussianPrior:
         return gaussian_prior(data.shard, self.covariance_type, self._given_prior().parts)
@@ -245,7 +223,7 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
         super()._check_state()
         shape = FAMILIES[self.covariance_type].shape(*self.means_.shape)
         covariances = checked_floats(self.covariances_, "covariances_", shape)
-        self._check_covariances(GaussianParameters(self.weights_, self.means_, covariances, self.covariance_type))
+        self._check_mixture(GaussianParameters(self.weights_, self.means_, covariances, self.covariance_type))
 
     def sample(self, n_samples: int = 1) -> tuple[F64, I64]:
         """Draw rows from the predictive density, grouped by component.
@@ -257,13 +235,10 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
             The component of every row; T stands for one that was not seen yet.
         """
         check_is_fitted(self)
-        random = check_random_state(self.random_state)
-        counts = self._counts_drawn(n_samples, random)
         mixture = self._infinite()
         everything = mixture.posterior.join(mixture.tail)
         assert isinstance(everything, GaussianPosterior)
-        rows = [everything.draw(c, n, random) for c, n in enumerate(counts) if n]
-        return np.vstack(rows), np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+        return self._drawn(n_samples, everything.draw)
 
     def _judged(self, X: Any, want: str) -> Any:
         whole, T = self._infinite(), len(self.weights_)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Iterator
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from globular.algorithms.kmeans.pipeline import ALGORITHMS, QUALITIES, PipelineOptions, kmeans, most_bytes
-from globular.algorithms.kmeans.probing import label_rows
 from globular.algorithms.seeding.named import Start
 from globular.algorithms.steps import Step, mapped
 from globular.estimators.centroids import CentroidEstimator
@@ -31,6 +30,7 @@ CARD_BYTES_PER_PROBE = 96
 """For orders and nominees of the cells that a row searches on a card, two for each that it searches elsewhere."""
 
 
+@dataclass(eq=False, repr=False)
 class KMeans(CentroidEstimator):
     """K-means clustering for any number of clusters.
 
@@ -100,6 +100,25 @@ class KMeans(CentroidEstimator):
     True
     """
 
+    n_clusters: int = 8
+    _: KW_ONLY
+    algorithm: str = "auto"
+    quality: str = "balanced"
+    init: Any = "auto"
+    n_init: int | str = "auto"
+    max_iter: int = 300
+    tol: float = 1e-4
+    max_time: float | None = None
+    metric: str = "euclidean"
+    exact_labels: bool = False
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int = 0
+    callbacks: Any = None
+    n_threads: int | None = None
+    device: str = "auto"
+    copy_x: bool = True
+
     _hurries = True
     _parameter_constraints: ClassVar[Constraints] = {
         **CentroidEstimator._parameter_constraints,
@@ -109,45 +128,6 @@ class KMeans(CentroidEstimator):
         "device": [DEVICE],
         "copy_x": ["boolean"],
     }
-
-    def __init__(
-        self,
-        n_clusters: int = 8,
-        *,
-        algorithm: str = "auto",
-        quality: str = "balanced",
-        init: Any = "auto",
-        n_init: int | str = "auto",
-        max_iter: int = 300,
-        tol: float = 1e-4,
-        max_time: float | None = None,
-        metric: str = "euclidean",
-        exact_labels: bool = False,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: int = 0,
-        callbacks: Any = None,
-        n_threads: int | None = None,
-        device: str = "auto",
-        copy_x: bool = True,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.algorithm = algorithm
-        self.quality = quality
-        self.init = init
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.max_time = max_time
-        self.metric = metric
-        self.exact_labels = exact_labels
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
-        self.callbacks = callbacks
-        self.n_threads = n_threads
-        self.device = device
-        self.copy_x = copy_x
 
     def _options(self, tol: float = 0.0) -> PipelineOptions:
         """The parameters as the pipeline takes them."""
@@ -190,17 +170,13 @@ class KMeans(CentroidEstimator):
         return self._options().last_probes
 
     def _finish(self, data: Input, seconds_left: float) -> int:
-        n_probes, centers = self._last_probes(), self._centers()
-        self.label_recall_, n_distances = 1.0, 0
-        if self.stopped_ != "no label changed" or data.dtype != np.float64:  # centres have moved, or were rounded
-            last = self.history_[-1]
-            # swaps that Ctrl-C has ended leave labels of no centre
-            labelled = last.stage == ITERATIONS or (last.labels_all_rows and self.stopped_ != INTERRUPTED)
-            found = label_rows(data.shard, centers, n_probes, labelled=labelled, seconds_left=seconds_left)
-            self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
-            n_distances = found.n_distances
-        self.labels_ = data.labels(centers, exact=n_probes == 0).copy()
-        return n_distances
+        n_probes, last = self._last_probes(), self.history_[-1]
+        if self.stopped_ == "no label changed" and data.dtype == np.float64:  # else centres have moved, or were rounded
+            self.labels_, self.label_recall_ = data.labels(self._centers(), exact=n_probes == 0).copy(), 1.0
+            return 0
+        # swaps that Ctrl-C has ended leave labels of no centre
+        labelled = last.stage == ITERATIONS or (last.labels_all_rows and self.stopped_ != INTERRUPTED)
+        return self._label(data, n_probes, seconds_left, labelled=labelled)
 
     def _take_found(self, centers: F64, data: Input) -> None:
         """Take over centres that were found elsewhere, and label all rows."""

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.mixtures.low_rank import find_low_rank_members, low_rank_em, start_low_rank
 from globular.algorithms.seeding.named import STARTS
+from globular.estimators.distributed import lazily
+from globular.estimators.fitted import checked_floats
 from globular.estimators.inputs import Input
-from globular.estimators.low_rank_answers import LowRankAnswers
-from globular.estimators.memory import low_rank_bytes
+from globular.estimators.memory import check_allocation, low_rank_bytes
+from globular.estimators.mixture import GaussianMixture
 from globular.estimators.mixture_starts import GivenStart, settled
 from globular.estimators.mixtures import N_CANDIDATES, MixtureEstimator, Run, Starting
 from globular.estimators.parameters import FROM_ONE, Constraints, one_of
 from globular.estimators.starts import choose_centers
+from globular.estimators.weights import EXACT_BELOW
+from globular.model.cholesky import with_factors
+from globular.model.gaussian import GaussianParameters
 from globular.model.low_rank import NOISES, LowRankParameters, isotropic_factors
-from globular.model.statistics import F64
+from globular.model.statistics import F64, I64
+from globular.seam.answers import Blurred, LowRank
+from globular.seam.passes import Labels
+from globular.seam.shard import Shard, answer
 from globular.threads import resolve_threads
 
 
-class LowRankGaussianMixture(LowRankAnswers):
+@dataclass(eq=False, repr=False)
+class LowRankGaussianMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MixtureEstimator):
     """Mixture of factor analysers: Gaussians with a few directions of their own beside the noise of the columns.
 
     The covariance of a component is ``loadings.T @ loadings`` and that of the noise, of `n_factors` times as many
@@ -100,6 +113,24 @@ callable, default="auto"
     True
     """
 
+    n_components: int = 8
+    n_factors: int = 8
+    _: KW_ONLY
+    noise: str = "diag"
+    correlated_noise: bool = True
+    n_candidates: int = N_CANDIDATES
+    tol: float = 1e-3
+    reg_covar: float | str = "auto"
+    max_iter: int = 100
+    max_time: float | None = None
+    n_init: int = 1
+    init: Any = "auto"
+    random_state: Any = None
+    warm_start: bool = False
+    verbose: int = 0
+    callbacks: Any = None
+    n_threads: int | None = None
+
     _parameter_constraints: ClassVar[Constraints] = {
         **MixtureEstimator._parameter_constraints,
         "n_factors": [FROM_ONE],
@@ -108,43 +139,6 @@ callable, default="auto"
         "n_candidates": [FROM_ONE],
         "init": [one_of(*STARTS), "array-like", callable],
     }
-
-    def __init__(
-        self,
-        n_components: int = 8,
-        n_factors: int = 8,
-        *,
-        noise: str = "diag",
-        correlated_noise: bool = True,
-        n_candidates: int = N_CANDIDATES,
-        tol: float = 1e-3,
-        reg_covar: float | str = "auto",
-        max_iter: int = 100,
-        max_time: float | None = None,
-        n_init: int = 1,
-        init: Any = "auto",
-        random_state: Any = None,
-        warm_start: bool = False,
-        verbose: int = 0,
-        callbacks: Any = None,
-        n_threads: int | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.n_factors = n_factors
-        self.noise = noise
-        self.correlated_noise = correlated_noise
-        self.n_candidates = n_candidates
-        self.tol = tol
-        self.reg_covar = reg_covar
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.n_init = n_init
-        self.init = init
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.callbacks = callbacks
-        self.n_threads = n_threads
 
     def _q(self, n_columns: int) -> int:
         """Factors of a component; as many as columns can make any covariance."""
@@ -186,9 +180,6 @@ callable, default="auto"
     def _isotropic(self, means: F64, variance: float) -> LowRankParameters:
         return isotropic_factors(means, variance, self._q(means.shape[1]))
 
-    def _take_over(self, model: Any) -> Any:
-        return model
-
     def _most_bytes(self, data: Input) -> int:
         return low_rank_bytes(
             data.n_rows, data.n_columns, self.n_components, self._q(data.n_columns), C_prime=self._C_prime,
@@ -206,7 +197,7 @@ callable, default="auto"
         if mixture.coordinates is not None:
             self.noise_regressions_ = mixture.coordinates.regressions
 
-    def _check_covariances(self, mixture: Any) -> None:
+    def _check_mixture(self, mixture: Any) -> None:
         if mixture.n_factors != self._q(mixture.n_features):
             raise ValueError(f"loadings_ holds {mixture.n_factors} factors, n_factors={self.n_factors}; fit again")
 
@@ -221,3 +212,163 @@ callable, default="auto"
 
     def _n_parameters(self) -> int:
         return int(self._mixture().n_parameters(self.noise))
+
+    @property
+    def _C_prime(self) -> int:
+        return min(self.n_candidates, self.n_components)
+
+    def _label(self, shard: Shard) -> Labels:
+        asked = self._asked(shard, exact=self.n_components < EXACT_BELOW)
+        return np.asarray(answer(shard, asked, "components"), dtype=np.int32)
+
+    def _asked(
+        self, shard: Shard, mixture: LowRankParameters | None = None, noise: F64 | None = None, *, exact: bool
+    ) -> LowRank:
+        """A mixture, by default the fitted one, to be asked with all components or with the K(n) that cells lead to."""
+        mixture = self._mixture() if mixture is None else mixture
+        if exact or self._C_prime >= mixture.n_components:
+            return LowRank(mixture, noise=noise)
+        find_low_rank_members(shard, mixture, self._C_prime, np.random.default_rng(0))
+        return LowRank(mixture, self._C_prime, noise)
+
+    @lazily
+    def predict(self, X: Any, exact: bool = True, *, min_log_density: float | None = None) -> I64:
+        """The most likely component of every row, (n_samples,).
+
+        Parameters
+        ----------
+        X : array, data frame, source or path
+        exact : bool, default=True
+            False looks only at the components of a few of about √C cells of means.
+        min_log_density : float, optional
+            Rows whose log-density (`score_samples`) is below are noise, and get −1.
+        """
+        found = self._answer(X, "components", partial(self._asked, exact=exact))
+        return self._without_noise(X, found, min_log_density, exact=exact)
+
+    @lazily
+    def score_samples(self, X: Any, exact: bool = True) -> F64:
+        """The log-likelihood of every row, (n_samples,).
+
+        Parameters
+        ----------
+        X : array, data frame, source or path
+        exact : bool, default=True
+            False gives a lower bound from the `n_candidates` components that are found by way of cells.
+        """
+        return self._answer(X, "log_densities", partial(self._asked, exact=exact))
+
+    @lazily
+    def transform(self, X: Any, exact: bool = True) -> F64:
+        """The factors of every row under its most likely component, (n_samples, n_factors).
+
+        They are the expectation of the factors given the row. Those of different components have nothing to do with
+        each other: `predict` says whose they are.
+
+        Parameters
+        ----------
+        X : array, data frame, source or path
+        exact : bool, default=True
+            See `predict`.
+        """
+        check_is_fitted(self)
+        return self._answer(X, "factors", partial(self._asked, exact=exact), self.loadings_.shape[1])
+
+    @lazily
+    def reconstruct(self, X: Any, noise_std: Any = None, *, exact: bool = True) -> F64:
+        """The expected rows without their noise, (n_samples, n_features).
+
+        Parameters
+        ----------
+        X : array, data frame, source or path
+        noise_std : float or array of shape (n_features,), optional
+            Standard deviation of noise that has been added to rows like those of the fit, the same for all columns or
+            of each; what is expected is the row before. By default the noise of the model itself is taken off: what
+            factors say of the row remains.
+        exact : bool, default=True
+            False takes the mean over the `n_candidates` components that are found by way of cells.
+        """
+        check_is_fitted(self)
+        mixture = self._mixture()
+        D = self.n_features_in_
+        if noise_std is None:
+            ask = partial(self._asked, mixture=mixture, noise=mixture.noise, exact=exact)
+            return self._answer(X, "reconstruction", ask, D)
+        std = np.atleast_1d(np.asarray(noise_std, dtype=np.float64))
+        if std.shape not in ((1,), (D,)) or not (np.isfinite(std) & (std > 0)).all():
+            raise ValueError(
+                f"noise_std must be a positive number, or {D} of them, got {noise_std!r}; leave it out for the noise "
+                "of the model"
+            )
+        noisier, added = mixture.noisier(std**2), np.broadcast_to(std**2, (D,))
+        if mixture.coordinates is None:
+            ask = partial(self._asked, mixture=noisier, noise=added[None, :], exact=exact)
+            return self._answer(X, "reconstruction", ask, D)
+        return self._reconstruct_by_matrices(X, mixture, noisier, added, exact=exact)
+
+    def _reconstruct_by_matrices(
+        self, X: Any, mixture: LowRankParameters, noisier: LowRankParameters, added: F64, *, exact: bool
+    ) -> F64:
+        """Rows before noise was added: where that of the model is correlated, both together are D × D."""
+        (C, D), data = mixture.means.shape, self._open(X, None, reset=False)
+        check_allocation(
+            8 * (4 * C * D * D + data.n_rows * D), f"{C} matrices of {D} columns, and the rows",
+            "fit with correlated_noise=False, whose noise and what was added are sums of variances",
+        )  # fmt: skip
+        blurred = GaussianParameters(mixture.weights, mixture.in_columns().means, mixture.covariances(added), "full")
+        asked = self._asked(data.shard, noisier, exact=exact)  # leaves the components to look at with the rows
+        found = answer(data.shard, Blurred(blurred, added, asked.n_candidates), "reconstruction")
+        return found.astype(data.dtype, copy=False)
+
+    def to_full(self) -> GaussianMixture:
+        """The same mixture with its covariance matrices written out: for marginals, conditions, plots and exports.
+
+        Returns
+        -------
+        GaussianMixture
+            Its covariances are n_components matrices of n_features² numbers.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from globular import LowRankGaussianMixture
+        >>> X = np.random.default_rng(0).normal(size=(200, 5))
+        >>> LowRankGaussianMixture(2, 1, random_state=0).fit(X).to_full().marginal([3, 0]).means_.shape
+        (2, 2)
+        """
+        check_is_fitted(self)
+        mixture = self._mixture()
+        C, D = mixture.means.shape
+        check_allocation(4 * 8 * C * D * D, f"{C} matrices of {D} columns", "ask this mixture itself")
+        covariances, _ = with_factors(mixture.covariances(), np.zeros(D))  # lifted where rounding leaves no factor
+        made = GaussianMixture.from_parameters(mixture.weights, mixture.in_columns().means, covariances)
+        made.set_params(random_state=self.random_state, n_threads=self.n_threads)
+        if "feature_names_in_" in vars(self):
+            made.feature_names_in_ = self.feature_names_in_
+        return made
+
+    def _mixture(self) -> Any:
+        """The fitted mixture; the last one as long as nobody has changed an attribute."""
+        regressions: Any = self.__dict__.get("noise_regressions_")
+        given = self.weights_, self.means_, self.loadings_, self.noise_variances_
+        last = self.__dict__.get("_last_mixture")
+        if last is None or not (last[0].holds(*given) and np.array_equal(last[1], regressions)):
+            last = self._last_mixture = self._checked(regressions)
+        return last[2]
+
+    def _checked(self, regressions: Any) -> tuple[LowRankParameters, F64 | None, LowRankParameters]:
+        """Copies of the attributes, and the mixture that they make."""
+        means = checked_floats(self.means_, "means_", (None, self.n_features_in_))
+        C, D = means.shape
+        columns = LowRankParameters(
+            checked_floats(self.weights_, "weights_", (C,)).copy(),
+            means.copy(),
+            checked_floats(self.loadings_, "loadings_", (C, None, D)).copy(),
+            checked_floats(self.noise_variances_, "noise_variances_", (C, D), positive=True).copy(),
+        )
+        if regressions is None:
+            return columns, None, columns
+        T = checked_floats(regressions, "noise_regressions_", (D, D)).copy()
+        if not (np.array_equal(T, np.tril(T)) and (np.diag(T) == 1).all()):
+            raise ValueError("noise_regressions_ must be lower triangular with ones on its diagonal; fit again")
+        return columns, T, columns.to_coordinates(T, resolve_threads(self.n_threads))

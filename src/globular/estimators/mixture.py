@@ -3,35 +3,51 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from collections.abc import Callable, Generator
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
 
-from globular.algorithms.mixtures.em import CONVERGED, EMOptions, em
+from globular.algorithms.mixtures.em import CONVERGED, EMOptions, covariance_limits, em, em_by
+from globular.algorithms.mixtures.missing import TOL_SHARE, IncompleteRows, search_start
 from globular.algorithms.mixtures.nested import nested_em
+from globular.algorithms.mixtures.noise import LEAST_SHARE, start_with_noise, with_noise
 from globular.algorithms.mixtures.pipeline import search_is_short
+from globular.algorithms.mixtures.stepwise import Candidates, Learned, one_batch
+from globular.algorithms.steps import Step
+from globular.data.some_rows import choose_rows
 from globular.errors import DeviceError
-from globular.estimators.chunky_mixture import ChunkyGaussianMixture
-from globular.estimators.chunky_starts import resolved_candidates
-from globular.estimators.conditional import checked_parameters
-from globular.estimators.incomplete_mixture import IncompleteMixture
-from globular.estimators.inputs import Input
+from globular.estimators.chunky_mixture import ChunkyGaussianMixture, resolved_candidates
+from globular.estimators.conditional import ConditionalMixture, checked_parameters
+from globular.estimators.fitted import checked_floats
+from globular.estimators.inputs import Input, mean_variance, open_incomplete
 from globular.estimators.mixture_starts import STARTS, GivenStart, starting_mixture, variational_means
-from globular.estimators.mixtures import Run, Starting
+from globular.estimators.mixtures import N_CANDIDATES, Run, Starting
 from globular.estimators.nested_mixture import batch_bytes, first_batch, grows, truncated_start
-from globular.estimators.noisy_mixture import NoisyMixture
 from globular.estimators.parameters import DEVICE, POSITIVE, Constraints, one_of
-from globular.estimators.stepwise import StepwiseMixture
-from globular.estimators.truncated_answers import likely_components
-from globular.estimators.variational_mixture import VariationalGaussianMixture
+from globular.estimators.running import exhaust
+from globular.estimators.validation import check_weights
+from globular.estimators.variational_mixture import VariationalGaussianMixture, likely_components
+from globular.estimators.weights import Weights
+from globular.model.clock import Clock
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters
-from globular.seam.passes import Labels
+from globular.model.noise import Noise
+from globular.model.statistics import F64, I64
+from globular.seam.passes import Extremes, Labels
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import Plant
+from globular.threads import resolve_threads
 
 logger = logging.getLogger("globular")
+
+Start = Generator[Step[Any], None, GaussianParameters]
+Begin = Callable[..., Start]
+"""Finds a start on the rows of a shard, by `init_params` and what is given."""
 
 VARIATIONAL_FROM = 500
 """Number of components from which "auto" takes the variational algorithm, where it knows the covariance type."""
@@ -39,7 +55,8 @@ CHUNKY_FROM_ROWS, CHUNKY_FROM_COMPONENTS, CHUNKY_UP_TO_COLUMNS = 100_000, 5, 10
 """Fewest rows and components, and most columns, for which "auto" takes Chunky EM instead of exact EM."""
 
 
-class GaussianMixture(IncompleteMixture, NoisyMixture, StepwiseMixture):
+@dataclass(eq=False, repr=False)
+class GaussianMixture(ConditionalMixture):
     """Gaussian mixture model fitted by expectation maximisation.
 
     A drop-in for :class:`sklearn.mixture.GaussianMixture` that takes sample weights, never holds a table of rows by
@@ -141,9 +158,30 @@ class GaussianMixture(IncompleteMixture, NoisyMixture, StepwiseMixture):
     True
     """
 
+    n_components: int = 1
+    _: KW_ONLY
+    covariance_type: str = "full"
+    algorithm: str = "auto"
+    tol: float = 1e-3
+    reg_covar: float | str = "auto"
+    max_iter: int = 100
+    max_time: float | None = None
+    n_init: int = 1
+    init_params: str = "kmeans"
+    weights_init: Any = None
+    means_init: Any = None
+    precisions_init: Any = None
+    noise: bool = False
+    random_state: Any = None
+    warm_start: bool = False
+    verbose: int = 0
+    callbacks: Any = None
+    n_threads: int | None = None
+    device: str = "auto"
+
     _parameter_constraints: ClassVar[Constraints] = {
-        **NoisyMixture._parameter_constraints,
-        **StepwiseMixture._parameter_constraints,
+        **ConditionalMixture._parameter_constraints,
+        "noise": ["boolean"],
         "covariance_type": [one_of(*FAMILIES)],
         "algorithm": [one_of("auto", "em", "nested", "variational", "chunky")],
         "init_params": [one_of(*STARTS)],
@@ -152,49 +190,6 @@ class GaussianMixture(IncompleteMixture, NoisyMixture, StepwiseMixture):
         "precisions_init": ["array-like", POSITIVE, None],
         "device": [DEVICE],
     }
-
-    def __init__(
-        self,
-        n_components: int = 1,
-        *,
-        covariance_type: str = "full",
-        algorithm: str = "auto",
-        tol: float = 1e-3,
-        reg_covar: float | str = "auto",
-        max_iter: int = 100,
-        max_time: float | None = None,
-        n_init: int = 1,
-        init_params: str = "kmeans",
-        weights_init: Any = None,
-        means_init: Any = None,
-        precisions_init: Any = None,
-        noise: bool = False,
-        random_state: Any = None,
-        warm_start: bool = False,
-        verbose: int = 0,
-        callbacks: Any = None,
-        n_threads: int | None = None,
-        device: str = "auto",
-    ) -> None:
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.algorithm = algorithm
-        self.tol = tol
-        self.reg_covar = reg_covar
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.n_init = n_init
-        self.init_params = init_params
-        self.weights_init = weights_init
-        self.means_init = means_init
-        self.precisions_init = precisions_init
-        self.noise = noise
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.callbacks = callbacks
-        self.n_threads = n_threads
-        self.device = device
 
     @property
     def _learns_weights(self) -> bool:
@@ -219,6 +214,76 @@ class GaussianMixture(IncompleteMixture, NoisyMixture, StepwiseMixture):
         """
         mixture = checked_parameters(weights, means, covariances, covariance_type)
         return cls(n_components=mixture.n_components, covariance_type=covariance_type)._set(mixture)
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, missing: bool = False) -> Self:
+        """Find the components.
+
+        Parameters
+        ----------
+        X : array, data frame, source (see :mod:`globular.io`) or path, of shape (n_samples, n_features)
+            Rows of any real type. A path or source may be larger than memory.
+        y : ignored
+        sample_weight : array of shape (n_samples,), default=None
+            Weight of every row; a row of weight 2 counts as two rows, one of weight 0 as none.
+        missing : bool, default=False
+            Whether NaN is a value that is not known. Rows, which lie in memory then, count with the columns that are
+            known of them, by exact EM to a tenth of `tol`. Otherwise NaN is an error.
+
+        Returns
+        -------
+        self
+        """
+        rows = open_incomplete(self, X, reset=True) if missing else None
+        if rows is None or not np.isnan(rows).any():
+            return super().fit(X, y, sample_weight)
+        self._validate_params()
+        exhaust(self._begin_with(self._open_incomplete(rows, sample_weight), Clock(), False))
+        self.labels_ = self.predict(X, missing=True).astype(np.int32)
+        return self
+
+    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None, *, missing: bool = False) -> I64:
+        """Fit, and return the most likely component of every row; `missing` as in `fit`."""
+        return self.fit(X, sample_weight=sample_weight, missing=missing).predict(X, missing=missing)
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """One batch of rows that are not kept: a density of rows that arrive one after the other, in one reading.
+
+        The first call is a fit to its rows, so they should be many: a hundred for each component, and several for each
+        of its parameters. Each further call makes one E-step on its rows, and an M-step from these and all rows before,
+        which count for less as time goes by (stepwise EM). Components do not appear or move across gaps after the
+        first call. From 500 components without correlations on a row looks at five of them, unless `algorithm` is "em".
+        After `fit` it goes on from there; after :meth:`from_parameters` that mixture is a start without
+        weight. There are no `labels_`; `lower_bound_` is the mean log-likelihood of the rows of the last call under the
+        mixture before it, so that it tells of rows that are new to the mixture.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in `fit`; at least `n_components` rows in the first call, of any number afterwards.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from globular import GaussianMixture
+        >>> random = np.random.default_rng(0)
+        >>> model = GaussianMixture(n_components=2, random_state=0)
+        >>> for _ in range(20):
+        ...     rows = np.concatenate([random.normal(0, 1, (500, 1)), random.normal(9, 2, (500, 1))])
+        ...     model = model.partial_fit(rows)
+        >>> sorted(model.means_.ravel().round().tolist()), float(model.counts_.sum().round())
+        ([0.0, 9.0], 20000.0)
+        """
+        self._validate_params()
+        if self.noise:
+            raise ValueError("partial_fit does not go with noise=True; set noise=False, or call fit with all rows")
+        first = not hasattr(self, "means_")
+        data = self._open(X, sample_weight, reset=first)
+        if first:
+            exhaust(self._begin_with(data, Clock(), False))
+        else:
+            self._add(data)
+        self.__dict__.pop("labels_", None)  # of other rows than those seen
+        return self
 
     def _take_found(self, mixture: GaussianParameters, bound: float, data: Input) -> None:
         """Take over a mixture that EM has found elsewhere, and label all rows."""
@@ -261,15 +326,21 @@ class GaussianMixture(IncompleteMixture, NoisyMixture, StepwiseMixture):
         return GivenStart.check(*given, self.n_components, data.n_columns, self.covariance_type)
 
     def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:
-        learned = self._learns_weights
         options = EMOptions(
-            self.max_iter, self.tol, self.reg_covar, learned_weights=learned, previous_bound=given.bound
+            self.max_iter, self.tol, self.reg_covar, learned_weights=self._learns_weights, previous_bound=given.bound
         )
         size = data.shard, self.n_components
+
+        def begin(shard: Shard, options: EMOptions = options, *, rough: bool = False) -> Start:
+            return starting_mixture(
+                shard, self.n_components, self.init_params, given, options, random_state, rough=rough
+            )
+
         if self.algorithm_ == "chunky":
+            found = given
             if self.init_params == "kmeans" and given.is_empty and search_is_short(*size, self.covariance_type):
-                given = GivenStart.of((yield from starting_mixture(*size, "kmeans", given, options, random_state)))
-            return (yield from self._chunky(data)._start(data, given, random_state))
+                found = GivenStart.of((yield from begin(data.shard)))
+            return (yield from self._chunky(data)._start(data, found, random_state))
         if self.algorithm_ == "variational":
             model, rng = self._variational(), np.random.default_rng(random_state.randint(2**31, size=4))
             means = yield from variational_means(
@@ -277,17 +348,17 @@ class GaussianMixture(IncompleteMixture, NoisyMixture, StepwiseMixture):
             )
             return model._start_at(means, data, given, rng)
         if self.algorithm_ == "nested":
-            return (yield from self._start_nested(data, given, options, random_state))
+            return (yield from self._start_nested(data, given, options, begin, random_state))
         if data.incomplete is not None:
-            return (yield from self._start_incomplete(data, data.incomplete, given, options, random_state))
+            return (yield from self._start_incomplete(data, data.incomplete, given, options, begin, random_state))
         if self.noise:
-            start = yield from self._start_with_noise(data, given, options, random_state)
+            start = yield from self._start_with_noise(data, given, options, begin, random_state)
         else:
-            start = yield from starting_mixture(*size, self.init_params, given, options, random_state)
+            start = yield from begin(data.shard)
         return Run(em(data.shard, start, options), start)
 
     def _start_nested(
-        self, data: Input, given: GivenStart, options: EMOptions, random_state: np.random.RandomState
+        self, data: Input, given: GivenStart, options: EMOptions, begin: Begin, random_state: np.random.RandomState
     ) -> Starting:
         batches = first_batch(data, self.n_components, self.covariance_type, truncates=self._truncates)
         if given.continues:  # batches would lead away from where all rows have led
@@ -297,10 +368,40 @@ class GaussianMixture(IncompleteMixture, NoisyMixture, StepwiseMixture):
             rng = np.random.default_rng(random_state.randint(2**31, size=4))
             start = yield from truncated_start(*size, self.init_params, given, options, batches, rng)
         else:
-            rough = grows(*size, self.covariance_type, batches, options)
-            start = yield from starting_mixture(*size, self.init_params, given, options, random_state, rough=rough)
+            start = yield from begin(data.shard, rough=grows(*size, self.covariance_type, batches, options))
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         return Run(nested_em(data.shard, start, options, batches, rng), start)
+
+    def _start_incomplete(
+        self,
+        data: Input,
+        rows: IncompleteRows,
+        given: GivenStart,
+        options: EMOptions,
+        begin: Begin,
+        random_state: np.random.RandomState,
+    ) -> Starting:
+        limits = rows.limits(self.reg_covar)
+        within = partial(begin, options=replace(options, limits=limits))
+        if self.init_params == "kmeans" and given.is_empty and self.n_components > 1 and self.max_iter > 0:
+            start = yield from search_start(rows, data.shard, self.n_components, within, options, limits, random_state)
+        else:
+            start = yield from within(data.shard)
+        return Run(em_by(rows.expect, start, replace(options, tol=TOL_SHARE * options.tol), limits), start)
+
+    def _start_with_noise(
+        self, data: Input, given: GivenStart, options: EMOptions, begin: Begin, random_state: np.random.RandomState
+    ) -> Start:
+        limits = covariance_limits(data.shard, options)
+        noise = Noise.around(data.shard.run(Extremes()), limits, LEAST_SHARE)
+        within = partial(begin, options=replace(options, limits=limits))
+        if given.continues and "noise_weight_" in vars(self):
+            return with_noise((yield from within(data.shard)), noise.of_weight(float(self.noise_weight_)))
+        if given.means is not None or self.init_params == "random":
+            return with_noise((yield from within(data.shard)), noise)
+        rng = np.random.default_rng(random_state.randint(2**31, size=4))
+        size = self.n_components, self.covariance_type
+        return (yield from start_with_noise(data.shard, noise, *size, within, rng))
 
     @property
     def _truncates(self) -> bool:
@@ -308,7 +409,7 @@ class GaussianMixture(IncompleteMixture, NoisyMixture, StepwiseMixture):
         return many and self.algorithm != "em"
 
     def _finish(self, data: Input) -> None:
-        self._count(data)
+        self.counts_ = self.weights_.astype(np.float64) * (data.shard.total_weight * data.unit)
         if data.incomplete is None:  # else rows have their labels by what is known of them
             super()._finish(data)
 
@@ -346,3 +447,79 @@ class GaussianMixture(IncompleteMixture, NoisyMixture, StepwiseMixture):
             chosen = "chunky"
         logger.info("algorithm='auto' chose %s", chosen)
         return chosen
+
+    def _open_incomplete(self, rows: NDArray[Any], sample_weight: Any) -> Input:
+        """Rows that count with what is known of them, and filled ones, drawn from one Gaussian, to find a start on."""
+        names = vars(self).get("feature_names_in_")
+        weights = Weights.of(check_weights(sample_weight, len(rows)), self.n_components)
+        counted = choose_rows(rows, weights.rows)
+        unknown = np.isnan(counted).all(axis=0)
+        if unknown.any():
+            those = "" if weights.rows is None else " in the rows of positive weight"
+            column = unknown.argmax() if names is None else repr(names[unknown.argmax()])
+            raise ValueError(f"X: of column {column} no value is known{those}; leave the column out")
+        incomplete = IncompleteRows.of(counted, weights.values, resolve_threads(self.n_threads))
+        one = incomplete.one_gaussian()
+        drawn = IncompleteRows.of(rows).drawn(one, check_random_state(self.random_state)).astype(rows.dtype, copy=False)
+        data = self._open(drawn, sample_weight, reset=True)
+        if names is not None:
+            self.feature_names_in_ = names
+        return replace(data, incomplete=incomplete)
+
+    def _add(self, data: Input) -> None:
+        mixture = self._mixture()
+        if mixture.n_components != self.n_components:
+            raise ValueError(
+                f"n_components={self.n_components}: partial_fit goes on with {mixture.n_components} components; "
+                "fit again for another number"
+            )
+        mean_variance(data)  # for its check
+        learned = Learned(mixture, self._checked_counts() / data.unit)
+        options = EMOptions(reg_covar=self.reg_covar, learned_weights=self._learns_weights)
+        found = one_batch(data.shard, learned, options, self._among() if self._truncates else None)
+        self._publish_mixture(found.learned.mixture, self.means_.dtype)
+        self.counts_ = found.learned.counts * data.unit
+        self.lower_bound_ = found.log_likelihood
+        self.lower_bounds_ = [*getattr(self, "lower_bounds_", []), self.lower_bound_]
+        self.n_iter_ = getattr(self, "n_iter_", 0) + 1
+        self.n_distances_ = getattr(self, "n_distances_", 0) + found.n_distances
+        self.converged_ = False
+        self._check_finite()
+
+    def _among(self) -> Candidates:
+        """Candidates of a batch, drawn anew for each: by its number, which is kept with the model, and by the seed."""
+        seed = check_random_state(self.random_state).randint(2**31, size=4)
+        rng = np.random.default_rng([*seed, getattr(self, "n_iter_", 0)])
+        return Candidates(min(N_CANDIDATES, self.n_components), rng)
+
+    def _checked_counts(self) -> F64:
+        """What rows have left behind; nothing of a mixture that was made from parameters."""
+        if not hasattr(self, "counts_"):
+            return np.zeros(len(self.means_))
+        counts = checked_floats(self.counts_, "counts_", (len(self.means_),))
+        if counts.min() < 0:
+            raise ValueError("counts_ must be at least 0; fit again")
+        return counts
+
+    def _check_state(self) -> None:
+        super()._check_state()
+        self._checked_counts()
+
+    def _publish_mixture(self, mixture: GaussianParameters, dtype: np.dtype[Any]) -> None:
+        super()._publish_mixture(mixture, dtype)
+        for name in ("noise_weight_", "noise_bounds_"):
+            self.__dict__.pop(name, None)  # those of the last fit
+        if mixture.noise is not None:
+            self.noise_weight_ = mixture.noise.weight
+            self.noise_bounds_ = np.stack([mixture.noise.low, mixture.noise.high])
+
+    @property
+    def _noise(self) -> Noise | None:
+        if "noise_weight_" not in vars(self):
+            return None
+        bounds = checked_floats(self.noise_bounds_, "noise_bounds_", (2, self.n_features_in_))
+        if not (bounds[0] < bounds[1]).all():
+            raise ValueError("noise_bounds_ must have smaller values in its first row; fit again")
+        if not 0.0 <= self.noise_weight_ <= 1.0:
+            raise ValueError(f"noise_weight_ must be between 0 and 1, got {self.noise_weight_!r}; fit again")
+        return Noise(float(self.noise_weight_), *bounds)

@@ -80,21 +80,10 @@ class GivenStart:
                 raise ValueError(f"precisions_init: '{covariance_type} precision' should be {family.requirement}")
             covariances = np.asarray(family.inverse(given))
         if weights is not None:
-            weights = checked_shape(weights, (C,), "weights_init", "weights")
-            if (weights < 0).any() or abs(weights.sum() - 1) > 1e-6:
-                raise ValueError(
-                    "weights_init must be at least 0 and add up to 1, "
-                    f"got a smallest of {weights.min():.6g} and a sum of {weights.sum():.6g}"
-                )
-            weights = weights / weights.sum()
+            weights = checked_shares(weights, C, "weights_init", "weights")
         if means is not None:
             means = checked_shape(means, (C, D), "means_init", "means")
         return cls(covariance_type, weights, means, covariances)
-
-    @classmethod
-    def last_fit(cls, mixture: GaussianParameters, bound: float) -> GivenStart:
-        """Where the last fit ended."""
-        return cls(mixture.covariance_type, mixture.weights, mixture.means, mixture.covariances, True, bound)
 
     @classmethod
     def of(cls, mixture: GaussianParameters) -> GivenStart:
@@ -217,3 +206,14 @@ def checked_shape(values: Any, shape: tuple[int, ...], name: str, what: str = ""
         raise ValueError(f"{name} has shape {array.shape}{wanted if what else f', expected {shape}'}")
     flat: F64 = check_array(array.reshape(1, -1), dtype=np.float64, input_name=name, copy=True)
     return flat.reshape(shape)
+
+
+def checked_shares(values: Any, n: int, name: str, what: str = "") -> F64:
+    """The same for n numbers that add up to 1, but for what the user has rounded."""
+    shares = checked_shape(values, (n,), name, what)
+    if (shares < 0).any() or abs(shares.sum() - 1.0) > 1e-6:
+        raise ValueError(
+            f"{name} must be at least 0 and add up to 1, "
+            f"got a smallest of {shares.min():.6g} and a sum of {shares.sum():.6g}"
+        )
+    return np.asarray(shares / shares.sum())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from numbers import Real
 from typing import Any, ClassVar, Self
@@ -20,7 +20,7 @@ from globular.algorithms.kmeans.nested import (
     one_batch,
 )
 from globular.algorithms.kmeans.nested_choices import BOUNDS, CELLS_GAIN, N_PROBES, SEARCHES, NestedSettings, best_start
-from globular.algorithms.kmeans.probing import label_probes, label_rows
+from globular.algorithms.kmeans.probing import label_probes
 from globular.algorithms.seeding.named import Starting
 from globular.algorithms.steps import Step, mapped, result_of
 from globular.data.memory import physical_memory
@@ -38,6 +38,7 @@ from globular.model.votes import AnyVotes, Votes
 from globular.seam.passes import Labels
 
 
+@dataclass(eq=False, repr=False)
 class NestedMiniBatchKMeans(CentroidEstimator):
     """Mini-batch k-means with nested batches (Newling & Fleuret 2016), and the algorithms around it.
 
@@ -122,7 +123,26 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     True
     """
 
-    n_steps_: int
+    n_clusters: int = 8
+    _: KW_ONLY
+    batch_size: int | str = "auto"
+    search: str = "auto"
+    init: Any = "auto"
+    init_size: int | None = None
+    n_init: int | str = "auto"
+    max_iter: int = 100
+    tol: float = 0.0
+    max_no_improvement: int | None = 10
+    reassignment_ratio: float = 0.0
+    compute_labels: bool = True
+    max_time: float | None = None
+    metric: str = "euclidean"
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int = 0
+    callbacks: Any = None
+    n_threads: int | None = None
+
     _least_label = -1  # of a row that was in no batch yet
     _parameter_constraints: ClassVar[Constraints] = {
         **CentroidEstimator._parameter_constraints,
@@ -133,47 +153,6 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         "reassignment_ratio": [Number(Real, 0, 1, closed="both")],
         "compute_labels": ["boolean"],
     }
-
-    def __init__(
-        self,
-        n_clusters: int = 8,
-        *,
-        batch_size: int | str = "auto",
-        search: str = "auto",
-        init: Any = "auto",
-        init_size: int | None = None,
-        n_init: int | str = "auto",
-        max_iter: int = 100,
-        tol: float = 0.0,
-        max_no_improvement: int | None = 10,
-        reassignment_ratio: float = 0.0,
-        compute_labels: bool = True,
-        max_time: float | None = None,
-        metric: str = "euclidean",
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: int = 0,
-        callbacks: Any = None,
-        n_threads: int | None = None,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.batch_size = batch_size
-        self.search = search
-        self.init = init
-        self.init_size = init_size
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.max_no_improvement = max_no_improvement
-        self.reassignment_ratio = reassignment_ratio
-        self.compute_labels = compute_labels
-        self.max_time = max_time
-        self.metric = metric
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
-        self.callbacks = callbacks
-        self.n_threads = n_threads
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Labels:
         """Fit, and return the label of every row."""
@@ -214,7 +193,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         counted = halves if swaps else None
         update = one_batch(data.shard, votes, counted, options, step, rng)
         self._take_votes(votes, data, counted)
-        self.n_steps_ = step + 1
+        self.n_steps_: int = step + 1
         self.batch_size_ = data.n_rows
         self.inertia_ = update.energy * data.shard.total_weight * data.unit
         self.__dict__.pop("labels_", None)
@@ -362,11 +341,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         return label_probes(self.n_clusters, exact=self.search_ != "cells") if self.compute_labels else None
 
     def _finish(self, data: Input, seconds_left: float = np.inf) -> int:
-        n_probes, centers = self._last_probes(), self._centers()
+        n_probes = self._last_probes()
         if n_probes is None:
             return 0
-        labelled = self.batch_size_ == data.n_rows
-        found = label_rows(data.shard, centers, n_probes, labelled=labelled, seconds_left=seconds_left)
-        self.labels_ = data.labels(centers, exact=n_probes == 0).copy()
-        self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
-        return found.n_distances
+        return self._label(data, n_probes, seconds_left, labelled=self.batch_size_ == data.n_rows)

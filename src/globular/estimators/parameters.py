@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
 Constraints = dict[str, Any]
@@ -82,24 +81,6 @@ device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
 DESCRIPTIONS = {entry.split()[0]: entry for entry in re.split(r"\n(?=\w)", _TEXT.strip())}
 """The description of a parameter by its name, for estimators that have it with this type and default."""
 _NAMES_IN_BRACES = re.compile(r"^( *)\{(\w+(?:, \w+)*)\}$", re.MULTILINE)
-
-
-class SharedParameters:
-    """Base of all estimators: constraints of the parameters that each of them has, and docstrings filled in."""
-
-    _parameter_constraints: ClassVar[Constraints] = {
-        "max_iter": [FROM_ONE],
-        "tol": [NOT_NEGATIVE],
-        "max_time": [None, POSITIVE],
-        "random_state": [SEED, np.random.RandomState, None],
-        "verbose": ["verbose"],
-        "callbacks": "no_validation",
-        "n_threads": [None, Integral],
-    }
-
-    def __init_subclass__(cls, **settings: Any) -> None:
-        super().__init_subclass__(**settings)
-        cls.__doc__ = filled(cls.__doc__) if cls.__doc__ else None
 
 
 def filled(docstring: str) -> str:

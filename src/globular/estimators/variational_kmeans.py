@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
 
-from globular.algorithms.kmeans.probing import ProbingOptions, label_probes, label_rows
+from globular.algorithms.kmeans.probing import ProbingOptions, label_probes
 from globular.algorithms.kmeans.swaps import swapped_start
 from globular.algorithms.kmeans.variational import HardModel, VariationalOptions, start_rows, variational_kmeans
 from globular.algorithms.steps import Step
@@ -26,6 +27,7 @@ SWAPS_GAIN = 2e-3
 """Share of the objective that a round of swaps must gain before the iterations begin."""
 
 
+@dataclass(eq=False, repr=False)
 class VariationalKMeans(CentroidEstimator):
     """K-means by truncated variational EM: each row looks at the neighbourhoods of its own clusters only.
 
@@ -77,6 +79,26 @@ class VariationalKMeans(CentroidEstimator):
     True
     """
 
+    n_clusters: int = 8
+    _: KW_ONLY
+    n_candidates: int = 3
+    n_neighbors: int = 10
+    n_random: int = 1
+    neighborhoods: str = "estimated"
+    init: Any = "auto"
+    n_init: int | str = "auto"
+    max_iter: int = 200
+    tol: float = 1e-4
+    max_time: float | None = None
+    metric: str = "euclidean"
+    exact_labels: bool = False
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int = 0
+    callbacks: Any = None
+    n_threads: int | None = None
+    device: str = "auto"
+
     _parameter_constraints: ClassVar[Constraints] = {
         **CentroidEstimator._parameter_constraints,
         "n_candidates": [FROM_ONE],
@@ -86,47 +108,6 @@ class VariationalKMeans(CentroidEstimator):
         "exact_labels": ["boolean"],
         "device": [DEVICE],
     }
-
-    def __init__(
-        self,
-        n_clusters: int = 8,
-        *,
-        n_candidates: int = 3,
-        n_neighbors: int = 10,
-        n_random: int = 1,
-        neighborhoods: str = "estimated",
-        init: Any = "auto",
-        n_init: int | str = "auto",
-        max_iter: int = 200,
-        tol: float = 1e-4,
-        max_time: float | None = None,
-        metric: str = "euclidean",
-        exact_labels: bool = False,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: int = 0,
-        callbacks: Any = None,
-        n_threads: int | None = None,
-        device: str = "auto",
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.n_candidates = n_candidates
-        self.n_neighbors = n_neighbors
-        self.n_random = n_random
-        self.neighborhoods = neighborhoods
-        self.init = init
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.max_time = max_time
-        self.metric = metric
-        self.exact_labels = exact_labels
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
-        self.callbacks = callbacks
-        self.n_threads = n_threads
-        self.device = device
 
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[Any]]:
         mean_variance(data)  # for its check
@@ -173,13 +154,9 @@ class VariationalKMeans(CentroidEstimator):
         return label_probes(self.n_clusters, exact=self.exact_labels)
 
     def _finish(self, data: Input, seconds_left: float) -> int:
-        n_probes, centers = self._last_probes(), self._centers()
         if not self.history_[-1].labels_all_rows:
-            graph = start_rows(data.shard, centers, None, self.n_neighbors, np.random.default_rng(0))
+            graph = start_rows(data.shard, self._centers(), None, self.n_neighbors, np.random.default_rng(0))
             assert graph is not None
             self.neighbors_ = np.asarray(graph)
         # a row that was labelled far from its cluster has no neighbourhood to find it by: cells are another way
-        found = label_rows(data.shard, centers, n_probes, seconds_left=seconds_left)
-        self.labels_ = data.labels(centers, exact=n_probes == 0).copy()
-        self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
-        return found.n_distances
+        return self._label(data, self._last_probes(), seconds_left)

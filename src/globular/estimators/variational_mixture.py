@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy import sparse as scipy_sparse
+from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.kmeans.variational import VariationalOptions, start_rows
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
-from globular.algorithms.mixtures.probing import SearchByProbing, start_probing
+from globular.algorithms.mixtures.probing import SearchByProbing, start_probing, with_members
 from globular.algorithms.mixtures.variational import (
     CandidateSearch,
     SearchByNeighborhoods,
@@ -20,6 +23,10 @@ from globular.algorithms.mixtures.variational import (
 from globular.algorithms.seeding.named import STARTS, Start
 from globular.algorithms.steps import Step
 from globular.errors import DeviceError
+from globular.estimators.certificates import Certificate, of_mixture
+from globular.estimators.conditional import ConditionalMixture
+from globular.estimators.devices import where_x_is
+from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_indices
 from globular.estimators.inputs import Input
 from globular.estimators.memory import mixture_bytes, variational_bytes
@@ -27,14 +34,15 @@ from globular.estimators.mixture_starts import GivenStart, settled
 from globular.estimators.mixtures import N_CANDIDATES, Run, Starting
 from globular.estimators.parameters import DEVICE, FROM_ONE, Constraints, one_of
 from globular.estimators.starts import choose_centers
-from globular.estimators.truncated_answers import TruncatedAnswers, likely_components
+from globular.estimators.weights import EXACT_BELOW
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import Graph
 from globular.model.history import History
-from globular.model.statistics import F64
+from globular.model.statistics import F64, I64, TruncatedPosterior
+from globular.seam.answers import Answer, Truncated
 from globular.seam.passes import Labels
-from globular.seam.shard import Shard
+from globular.seam.shard import Shard, answer
 from globular.threads import resolve_threads
 
 EXHAUSTIVE = "exhaustive neighbors"
@@ -44,7 +52,8 @@ NEIGHBORS_UP_TO = 25
 """Number of components up to which "auto" searches by neighbourhoods: those of K(n) hold most components then."""
 
 
-class VariationalGaussianMixture(TruncatedAnswers):
+@dataclass(eq=False, repr=False)
+class VariationalGaussianMixture(ConditionalMixture):
     """Gaussian mixture by truncated variational EM: each row looks at few components, whatever their number.
 
     Every row keeps `n_candidates` components. Posteriors are exact on the components a row keeps and zero elsewhere,
@@ -127,8 +136,28 @@ callable, default="auto"
     ('probing', 'neighbors')
     """
 
+    n_components: int = 8
+    _: KW_ONLY
+    n_candidates: int = N_CANDIDATES
+    search: str = "auto"
+    n_neighbors: int | None = None
+    covariance_type: str = "diag"
+    weights: str = "learned"
+    tol: float = 1e-3
+    reg_covar: float | str = "auto"
+    max_iter: int = 200
+    max_time: float | None = None
+    n_init: int = 1
+    init: Any = "auto"
+    random_state: Any = None
+    warm_start: bool = False
+    verbose: int = 0
+    callbacks: Any = None
+    n_threads: int | None = None
+    device: str = "auto"
+
     _parameter_constraints: ClassVar[Constraints] = {
-        **TruncatedAnswers._parameter_constraints,
+        **ConditionalMixture._parameter_constraints,
         "n_candidates": [FROM_ONE],
         "search": [one_of("auto", "probing", "neighbors", EXHAUSTIVE)],
         "n_neighbors": [None, FROM_ONE],
@@ -137,51 +166,6 @@ callable, default="auto"
         "init": [one_of(*STARTS), "array-like", callable],
         "device": [DEVICE],
     }
-
-    def __init__(
-        self,
-        n_components: int = 8,
-        *,
-        n_candidates: int = N_CANDIDATES,
-        search: str = "auto",
-        n_neighbors: int | None = None,
-        covariance_type: str = "diag",
-        weights: str = "learned",
-        tol: float = 1e-3,
-        reg_covar: float | str = "auto",
-        max_iter: int = 200,
-        max_time: float | None = None,
-        n_init: int = 1,
-        init: Any = "auto",
-        random_state: Any = None,
-        warm_start: bool = False,
-        verbose: int = 0,
-        callbacks: Any = None,
-        n_threads: int | None = None,
-        device: str = "auto",
-    ) -> None:
-        self.n_components = n_components
-        self.n_candidates = n_candidates
-        self.search = search
-        self.n_neighbors = n_neighbors
-        self.covariance_type = covariance_type
-        self.weights = weights
-        self.tol = tol
-        self.reg_covar = reg_covar
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.n_init = n_init
-        self.init = init
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.callbacks = callbacks
-        self.n_threads = n_threads
-        self.device = device
-
-    @property
-    def _learns_weights(self) -> bool:
-        return self.weights == "learned"
 
     def _check_fit(self, data: Input) -> None:
         if self.covariance_type in SEPARABLE:
@@ -276,3 +260,112 @@ callable, default="auto"
         super()._check_state()
         if hasattr(self, "neighbors_"):  # a fit that has ended before its first iteration has none
             check_indices(self.neighbors_, "neighbors_", (self.n_components, None), self.n_components)
+
+    @lazily
+    def predict(
+        self, X: Any, exact: bool = True, *, min_log_density: float | None = None, missing: bool = False
+    ) -> I64:
+        """The most likely component of every row, (n_samples,).
+
+        Parameters
+        ----------
+        X : array, data frame, source or path
+        exact : bool, default=True
+            False looks only at the components of a few of about √C cells of means: far fewer densities, and now and
+            then the second most likely component. Cells are drawn with a fixed seed, whatever `random_state`: the same
+            rows get the same answer.
+        min_log_density : float, optional
+            Rows whose log-density (`score_samples`) is below are noise, and get −1.
+        missing : bool, default=False
+            With `exact`, whether NaN is a value that is not known; see :class:`GaussianMixture`.
+        """
+        if exact:
+            return super().predict(X, min_log_density=min_log_density, missing=missing)
+        labels = _most_likely(self._posteriors(X)).astype(np.int64)
+        return self._without_noise(X, where_x_is(X, labels), min_log_density)
+
+    @lazily
+    def predict_proba(self, X: Any, truncated: bool = False, sparse: bool = False, *, missing: bool = False) -> Any:
+        """The probability of every component given the row, (n_samples, n_components).
+
+        Parameters
+        ----------
+        X : array, data frame, source or path
+        truncated : bool, default=False
+            Only the `n_candidates` most likely components that are found by way of cells of means have a probability,
+            renormalised to a sum of one; the others have zero.
+        sparse : bool, default=False
+            With `truncated`, a CSR matrix of at most `n_candidates` entries per row instead of an array.
+        missing : bool, default=False
+            Unless `truncated`, whether NaN is a value that is not known; see :class:`GaussianMixture`.
+        """
+        if not truncated:
+            if sparse:
+                raise ValueError("sparse=True needs truncated=True: exact probabilities are nowhere zero")
+            return super().predict_proba(X, missing=missing)
+        parts = [_as_csr(posterior, len(self.means_)) for posterior in self._posteriors(X)]
+        matrix = parts[0] if len(parts) == 1 else scipy_sparse.vstack(parts, format="csr")
+        return matrix if sparse else where_x_is(X, matrix.toarray())
+
+    @lazily
+    def score_samples(self, X: Any, exact: bool = True, *, missing: bool = False) -> F64:
+        """The log-likelihood of every row, (n_samples,).
+
+        Parameters
+        ----------
+        X : array, data frame, source or path
+        exact : bool, default=True
+            False gives the lower bound of Eq. 10 from the `n_candidates` components that are found by way of cells.
+        missing : bool, default=False
+            With `exact`, whether NaN is a value that is not known; see :class:`GaussianMixture`.
+        """
+        if exact:
+            return super().score_samples(X, missing=missing)
+        return self._answer(X, "log_densities", self._asked)
+
+    def certificate(self, X: Any, n_samples: int = 1000) -> Certificate:
+        """How much the truncation to `n_candidates` components hides, by a random sample of the rows of X.
+
+        Parameters
+        ----------
+        X : array, data frame, source or path
+        n_samples : int, default=1000
+            Rows drawn at random, each of which is held against all components.
+
+        Returns
+        -------
+        certificate : Certificate
+            `missed`, the share of rows whose most likely component is not among those that are found; `loss`, the mean
+            of log-likelihood minus bound in nats a row; and their standard errors.
+        """
+        check_is_fitted(self)
+        mixture, shard = self._mixture(), self._open(X, None, reset=False).shard
+        return of_mixture(shard, mixture, self.n_candidates, n_samples)
+
+    def _posteriors(self, X: Any) -> list[TruncatedPosterior]:
+        """What the components that are found by way of cells say of all rows."""
+        shard = self._open(X, None, reset=False).shard
+        return shard.run(Answer(self._asked(shard), "posterior"))
+
+    def _asked(self, shard: Shard) -> Truncated:
+        return with_members(shard, self._mixture(), self.n_candidates)
+
+
+def likely_components(shard: Shard, mixture: GaussianParameters, n_candidates: int) -> Labels:
+    """The most likely component of every row, of many components by way of cells."""
+    if mixture.n_components < EXACT_BELOW:
+        return np.asarray(answer(shard, mixture, "components"), dtype=np.int32)
+    return _most_likely(shard.run(Answer(with_members(shard, mixture, n_candidates), "posterior")))
+
+
+def _most_likely(posteriors: list[TruncatedPosterior]) -> Labels:
+    return np.concatenate([posterior.members[:, 0] for posterior in posteriors])
+
+
+def _as_csr(posterior: TruncatedPosterior, n_components: int) -> scipy_sparse.csr_matrix:
+    """Entries sorted by component; components whose probability underflows are left out."""
+    rows, places = np.nonzero(posterior.probabilities > 0)
+    entries = posterior.probabilities[rows, places], (rows, posterior.members[rows, places])
+    matrix = scipy_sparse.csr_matrix(entries, shape=(len(posterior.members), n_components))
+    matrix.sort_indices()
+    return matrix

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from globular.model.covariances import FAMILIES, CentralMoments, CovarianceFamily, CovarianceLimits
-from globular.model.mixing import draw_by_component
+from globular.model.mixing import Components, draw_by_component
 from globular.model.noise import Noise
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.threads import cached_property
@@ -19,7 +19,7 @@ _WEIGHT_FLOOR = 10 * float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, eq=False)
-class GaussianParameters:
+class GaussianParameters(Components):
     """p(x) = Σ_c π_c N(x; μ_c, Σ_c), and a constant where there is noise. Arrays are float64, not to be written to."""
 
     weights: F64
@@ -44,14 +44,6 @@ class GaussianParameters:
     @property
     def family(self) -> CovarianceFamily:
         return FAMILIES[self.covariance_type]
-
-    @property
-    def n_components(self) -> int:
-        return int(self.means.shape[0])
-
-    @property
-    def n_features(self) -> int:
-        return int(self.means.shape[1])
 
     @cached_property
     def factors(self) -> F64:

@@ -31,7 +31,7 @@ import numpy as np
 from globular.model.coordinates import Coordinates
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters, mixing_weights
-from globular.model.mixing import draw_by_component
+from globular.model.mixing import Components, draw_by_component
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.threads import cached_property, single_threaded_blas
 
@@ -56,7 +56,7 @@ class LowRankStatistics(SoftStatistics):
 
 
 @dataclass(frozen=True, eq=False)
-class LowRankParameters:
+class LowRankParameters(Components):
     """p(x) = Σ_c π_c N(x; μ_c, Λ_cᵀ Λ_c + diag ψ_c), or this of the `coordinates` of x, times their determinant.
 
     Arrays are float64 and not to be written to.
@@ -72,14 +72,6 @@ class LowRankParameters:
     """ψ, (C, D); positive."""
     coordinates: Coordinates | None = None
     """Those that means, loadings and noise are in; None for the columns themselves."""
-
-    @property
-    def n_components(self) -> int:
-        return int(self.means.shape[0])
-
-    @property
-    def n_features(self) -> int:
-        return int(self.means.shape[1])
 
     @property
     def n_factors(self) -> int:

@@ -1,4 +1,4 @@
-"""Drawing rows of a mixture, whatever its components are."""
+"""What mixtures have in common, whatever their components are: a size, and how rows are drawn."""
 
 from __future__ import annotations
 
@@ -7,6 +7,20 @@ from collections.abc import Callable
 import numpy as np
 
 from globular.model.statistics import F64, I64
+
+
+class Components:
+    """Base of mixtures, whose components have means, (C, D)."""
+
+    means: F64
+
+    @property
+    def n_components(self) -> int:
+        return int(self.means.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        return int(self.means.shape[1])
 
 
 def draw_by_component(

@@ -33,6 +33,7 @@ from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph
 from globular.model.statistics import F64, SoftStatistics
 from globular.seam.among import Probe
+from globular.seam.answers import Truncated
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import Assign
 from globular.seam.shard import Shard
@@ -134,3 +135,10 @@ def find_members(shard: Shard, mixture: GaussianParameters, n_candidates: int, r
         cells = draw_cells(shard, mixture.means, rng)
         n_distances += shard.run(Expect(mixture, Probe(cells, FINDING_PROBES, n_candidates))).n_distances
     return n_distances
+
+
+def with_members(shard: Shard, mixture: GaussianParameters, n_candidates: int) -> Truncated:
+    """The mixture to be asked with the K(n) of a shard, found by way of cells that a fixed seed draws."""
+    n_candidates = min(n_candidates, mixture.n_components)
+    find_members(shard, mixture, n_candidates, np.random.default_rng(0))
+    return Truncated(mixture, n_candidates)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.model.gaussian import mixing_weights
-from globular.model.mixing import draw_by_component
+from globular.model.mixing import Components, draw_by_component
 from globular.model.statistics import F64, I64, Additive
 
 LEAST = 1e-3
@@ -68,7 +68,7 @@ class Surveyed:
 
 
 @dataclass(frozen=True, eq=False)
-class ExponentialMixture(ABC):
+class ExponentialMixture(Components, ABC):
     """p(x) = Σ_c π_c p(x | c). Arrays are float64 and not to be written to."""
 
     weights: F64
@@ -121,14 +121,6 @@ class ExponentialMixture(ABC):
     def arrays(self) -> dict[str, F64]:
         """The parameters by the names that users know them by, without the underscore."""
         return {"weights": self.weights, "means": self.means}
-
-    @property
-    def n_components(self) -> int:
-        return int(self.means.shape[0])
-
-    @property
-    def n_features(self) -> int:
-        return int(self.means.shape[1])
 
     @property
     def linear(self) -> LinearMixture:

@@ -32,9 +32,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ablation_parts import PARTS, Part, switched_off
+from harness.data import data_folder
 
 FOLDER = Path(__file__).resolve().parent / "results"
-DATA = Path(os.environ.get("GLOBULAR_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+DATA = data_folder()
 COLUMNS = ("problem", "part", "seed", "seconds", "distances", "error", "full_seconds", "full_distances", "full_error")
 SAMPLED = 50_000
 """Rows that tell the error where all would take longer than a fit."""

@@ -160,8 +160,6 @@ PARTS = (
          {"backends.cpu.settled.Settled.aim_at": _forgets_bounds}, is_few),
     Part("kernels of thin rows", "up to 8 columns: scores in registers, no BLAS", HARD,
          {"backends.cpu.products.THIN": 0}, lambda problem: 0 < problem.columns <= 8),
-    Part("search in few columns", "up to 12 columns: neighbours in batches", ("VariationalKMeans",),
-         {"backends.cpu.assign.neighbors.FEW_COLUMNS": 0}, lambda problem: 0 < problem.columns <= 12),
     Part("rows in cluster order", "a copy of the rows is kept sorted", (*HARD, "VariationalGaussianMixture"),
          {"backends.cpu.grouped.STALE": 1, "backends.cpu.grouped.SETTLED": 1}),
     Part("sums of moved rows", "sums change by what moved", ("VariationalKMeans",),

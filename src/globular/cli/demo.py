@@ -97,6 +97,7 @@ def _methods(n_clusters: int) -> dict[str, Any]:
 
 def _measure(name: str, model: Any, X: Array) -> Result:
     """Seconds of the whole fit with its seeding, but not of compiling; the error exactly, over all rows, alike."""
+    import numpy as np
     from scipy.spatial import cKDTree
 
     from globular.model.clock import Clock
@@ -107,8 +108,8 @@ def _measure(name: str, model: Any, X: Array) -> Result:
         warnings.simplefilter("ignore", UserWarning)  # that so few iterations do not converge is no news
         model.fit(X)
     seconds = clock.wall_seconds - clock.compile_seconds
-    distances = cKDTree(model.cluster_centers_).query(X, workers=default_threads())[0]
-    return Result(name, model, seconds, float((distances**2).mean()))
+    distances, _ = cKDTree(model.cluster_centers_).query(X, workers=default_threads())
+    return Result(name, model, seconds, float(np.square(distances).mean()))
 
 
 def _print_results(console: Console, results: list[Result]) -> None:

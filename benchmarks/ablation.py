@@ -104,6 +104,7 @@ def _kmeans(name: str, k: int, columns: int, make: Callable[[], Any], **more: An
 KDD, GLOVE, SIFT = "kddbio/kddbio.npz", "glove50/glove50_200k.npz", "sift_photos/sift_photos.npz"
 COVTYPE, MNIST, GEO = "covtype/covtype.npz", "mnist/mnist.npz", "geonames500/geonames500.npz"
 SKIN, UBER, FLOW = "skin/skin.npz", "uber_nyc/uber_nyc.npz", "flowsom_ff/flowsom_ff.npz"
+WORDS = "wordllama256/wordllama256.npz"
 HIPPARCOS, TEXTS = "hipparcos/hipparcos.npz", "newsgroups20/newsgroups20_tfidf.npz"
 NESTED, TRUNCATED = {"estimator": "NestedMiniBatchKMeans"}, {"estimator": "VariationalKMeans"}
 
@@ -119,6 +120,7 @@ PANEL = (
     _kmeans("sorted file k=300", 300, 32, lambda: filed(groups(300_000, 32, 300, in_order=True))),
     _kmeans("texts k=100, sparse", 100, 0, texts, file=TEXTS),
     _kmeans("glove k=800, cosine", 800, 50, real(GLOVE), options={"metric": "cosine"}, file=GLOVE),
+    _kmeans("words k=1,000, 256 columns", 1000, 256, real(WORDS), file=WORDS),
     _kmeans("kddbio k=2,000", 2000, 74, real(KDD), file=KDD),
     _kmeans("glove k=2,000", 2000, 50, real(GLOVE), file=GLOVE),
     _kmeans("sift k=4,096", 4096, 128, real(SIFT), file=SIFT),

@@ -140,7 +140,7 @@ PARTS = (
         {"model.few_rows.MOST_CLUSTERS": 0, "model.few_rows.SEED_DISTANCES": 0},
     ),
     Part("redrawn cells", "cells of centres are drawn anew for each iteration", KMEANS,
-         {"algorithms.kmeans.probing.draw_cells": _same_cells, "algorithms.kmeans.swaps.draw_cells": _same_cells},
+         {"algorithms.kmeans.probing.draw_cells": _same_cells},
          is_probing),
     Part("cells of bounded size", "cells with many centres are halved", KMEANS,
          {"algorithms.kmeans.cells.LARGEST_CELL": 1 << 20}, is_probing),
@@ -212,7 +212,7 @@ def switched_off(part: Part | None) -> Iterator[None]:
                 setattr(place, attribute, after)
         yield
     finally:
-        for place, attribute, before in undo:
+        for place, attribute, before in reversed(undo):
             setattr(place, attribute, before)
 
 

@@ -24,8 +24,8 @@ from globular.seam.shard import Shard
 
 logger = logging.getLogger("globular")
 
-SAME_AS_LLOYD = ("yinyang", "elkan", "full")
-"""Other names of exact iterations: those of "lloyd" keep bounds, too."""
+NAMES_ELSEWHERE = ("yinyang", "elkan", "full")
+"""Exact algorithms as others call them."""
 CARD_BYTES_PER_PROBE = 96
 """For orders and nominees of the cells that a row searches on a card, two for each that it searches elsewhere."""
 
@@ -51,7 +51,8 @@ class KMeans(CentroidEstimator):
         centre; with "probing" only with those of a few cells, redrawn in every iteration, at a cost that grows with
         the square root of the clusters. Centres that you give are not swapped, and all rows begin with them. "lloyd"
         is the textbook's: iterations from one start, nothing else; bounds skip distances that change no label.
-        "yinyang", and scikit-learn's "elkan" and "full", mean "lloyd".
+        "yinyang", and scikit-learn's old "full", mean "lloyd"; its "elkan" means "exact", or "lloyd" if you give the
+        centres.
     quality : {"fast", "balanced", "best"}, default="balanced"
         For "exact" and "probing": how widely to search and how long to go on.
     {init, n_init}
@@ -122,7 +123,7 @@ class KMeans(CentroidEstimator):
     _hurries = True
     _parameter_constraints: ClassVar[Constraints] = {
         **CentroidEstimator._parameter_constraints,
-        "algorithm": [one_of("auto", *ALGORITHMS, *SAME_AS_LLOYD)],
+        "algorithm": [one_of("auto", *ALGORITHMS, *NAMES_ELSEWHERE)],
         "quality": [one_of(*QUALITIES)],
         "exact_labels": ["boolean"],
         "device": [DEVICE],
@@ -132,7 +133,8 @@ class KMeans(CentroidEstimator):
     def _options(self, tol: float = 0.0) -> PipelineOptions:
         """The parameters as the pipeline takes them."""
         named, anew = isinstance(self.init, str), not continues(self, "cluster_centers_")
-        algorithm = "lloyd" if self.algorithm in SAME_AS_LLOYD else self.algorithm
+        elsewhere = {"yinyang": "lloyd", "elkan": "exact" if named else "lloyd", "full": "lloyd"}
+        algorithm = elsewhere.get(self.algorithm, self.algorithm)
         return PipelineOptions(
             self.n_clusters, algorithm, self.quality, self.max_iter, tol,
             unit_centers=self.metric == "cosine", may_narrow=named and anew, has_start=not named and anew,

@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from globular.algorithms.kmeans.cells import (
-    LARGEST_CELL,
-    _as_precise_as_rows,
-    _halved,
-    draw_cells,
-    graph_by_cells,
-    label_by_cells,
-)
+from globular.algorithms.kmeans.cells import LARGEST_CELL, _halved, draw_cells, graph_by_cells, label_by_cells
 from globular.backends.cpu import CpuShard
 from globular.backends.cpu.assign import down as routed
 from globular.model.graph import Graph, estimated_graph, introduce, random_graph
@@ -174,13 +167,3 @@ def test_a_cell_of_the_largest_size_stays_whole() -> None:
     assert [len(cell) for cell in _halved(centers, members, 40, rng)] == [40]
     assert sorted(len(cell) for cell in _halved(centers, members, 39, rng)) == [20, 20]
     assert sorted(len(cell) for cell in _halved(np.zeros((40, 3)), members, 10, rng)) == [10] * 4
-
-
-def test_cells_of_rows_in_single_precision_are_drawn_in_it() -> None:
-    """Centres are means, in float64; the map of them needs no kernels but those that the rows have."""
-    rows = np.random.default_rng(0).normal(size=(50, 3))
-    centers = rows[:20] / 3
-    single = _as_precise_as_rows(CpuShard(rows.astype(np.float32)), centers)
-    assert single.dtype == np.float32 and np.array_equal(single, centers.astype(np.float32))
-    assert _as_precise_as_rows(CpuShard(rows), centers) is centers
-    assert _as_precise_as_rows(CpuShard(rows * 1e300), centers) is centers

@@ -112,7 +112,8 @@ class ConditionalMixture(MixtureEstimator):
 
     def aic(self, X: Any, *, missing: bool = False) -> float:
         """Akaike's information criterion on X, where NaN may be `missing` (see `score`); the lower the better."""
-        return 2 * self._n_parameters() - 2 * self._total(X, missing)[0]
+        log_likelihood, _ = self._total(X, missing)
+        return 2 * self._n_parameters() - 2 * log_likelihood
 
     def bic(self, X: Any, *, missing: bool = False) -> float:
         """The Bayesian information criterion on X, where NaN may be `missing` (see `score`); the lower the better."""

@@ -324,7 +324,8 @@ class MixtureEstimator(DensityMixin, Estimator):
 
     def aic(self, X: Any) -> float:
         """Akaike's information criterion on X; the lower the better."""
-        return 2 * self._n_parameters() - 2 * self._total(X)[0]
+        log_likelihood, _ = self._total(X)
+        return 2 * self._n_parameters() - 2 * log_likelihood
 
     def bic(self, X: Any) -> float:
         """The Bayesian information criterion on X; the lower the better."""

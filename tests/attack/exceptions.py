@@ -45,7 +45,7 @@ _REASONS = {
         data.hdf5_files: _MOST_SLABS _MOST_LINKS
         data.streamed: _MOST_ROWS
         data.text_lines: _LONGEST_LINE
-        data.vecs_files: _MAX_COLUMNS
+        data.binary_files: _MAX_COLUMNS
         estimators.infinite_base: MOST_ROWS
         estimators.inputs: SMALLEST_VARIANCE ROWS_LOOKED_AT
         estimators.weights: TOTALS
@@ -65,7 +65,7 @@ _REASONS = {
         estimators.weights: ORDINARY
         model.covariances.family: REG_COVAR RELATIVE_FLOOR LEAST_VARIANCE _ROUNDED
         model.covariances.matrices: _MOST_LIFTS
-        model.exponential.bernoulli: SMALLEST_PROBABILITY LARGEST_PROBABILITY
+        model.exponential.independent: SMALLEST_PROBABILITY LARGEST_PROBABILITY
         model.exponential.bessel: _TERMS _UNDERFLOW _NEWTON_STEPS _NEWTON_TOLERANCE
         model.exponential.directions: LARGEST_CONCENTRATION UNIFORM_UP_TO
         model.exponential.family: LEAST
@@ -152,7 +152,7 @@ _REASONS = {
         estimators.nested_mixture: PARTS
         estimators.variational_kmeans: SWAPS_GAIN
         model.cells: VISITS_ABOVE SMALL_CELLS
-        model.low_rank_start: FAINT INDEPENDENT_ROWS
+        model.low_rank: FAINT INDEPENDENT_ROWS
         model.subspace: MARGIN FEWEST_LEADING LEADING_PER_CLUSTER
         model.wishart: BETA_RANGE
     """,

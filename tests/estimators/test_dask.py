@@ -473,7 +473,7 @@ def test_few_changed_sums_travel_as_few_rows(client: Client) -> None:
     centers = rows[:C].copy()
     shard.run(Assign(centers))
     graph = np.arange(C, dtype=np.int32)[:, None]
-    search = globular.model.search.Search(1, n_random=0, seed=0, estimate=False)
+    search = globular.model.graph.Search(1, n_random=0, seed=0, estimate=False)
     centers[7] += 0.3
     found = shard.run(Assign(centers, Neighbors(graph, search), "moves"))
     assert found.n_changed == 0
@@ -680,9 +680,7 @@ def search_cells(shard: Any, rows: Rows) -> None:
         mixture = isotropic_mixture(rows[5 * step : 5 * step + 12], 2.0, "diag")
         graph = np.arange(12, dtype=np.int32)[:, None]
         shard.run(
-            ExpectCells(
-                mixture, Neighbors(graph, globular.model.search.Search(3, n_random=2, seed=step, estimate=True))
-            )
+            ExpectCells(mixture, Neighbors(graph, globular.model.graph.Search(3, n_random=2, seed=step, estimate=True)))
         )
         for _ in range(2):  # the second keeps what the first has found
             gains = shard.run(Gains(mixture, 4, truncated=True))
@@ -708,7 +706,7 @@ def test_cells_of_a_tree_are_made_again_from_few_changes(fragile: Client, monkey
     mixture = isotropic_mixture(rows[65:77], 2.0, "diag")
     for each in (shard, split):
         each.run(OpenGaining(float(each.run(Gains(mixture, 5, truncated=True)).gains[-1])))
-    search = globular.model.search.Search(3, n_random=2, seed=99, estimate=True)
+    search = globular.model.graph.Search(3, n_random=2, seed=99, estimate=True)
     graph = np.arange(12, dtype=np.int32)[:, None]
     one, two = (each.run(ExpectCells(mixture, Neighbors(graph, search))) for each in (shard, split))
     assert one.sums.tobytes() == two.sums.tobytes() and one.log_likelihood == two.log_likelihood
@@ -824,7 +822,7 @@ def test_a_cut_log_is_made_up_for_by_one_exact_pass(fragile: Client) -> None:
     shard = DaskShard(client, collection_partitions(as_dask(rows)))
     shard.crew.log._max_bytes = 3000  # the centres of one or two passes
     graph = np.arange(40, dtype=np.int32)[:, None]
-    search = globular.model.search.Search(1, n_random=2, seed=0, estimate=False)
+    search = globular.model.graph.Search(1, n_random=2, seed=0, estimate=False)
     shard.run(ScatterLabels(40, 0))
     before = np.inf
     for iteration in range(6):

@@ -24,9 +24,9 @@ import pytest
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 
+from globular.data.arrow_files import ParquetSource
 from globular.data.blocks import Source
 from globular.data.formats import described
-from globular.data.parquet_files import ParquetSource
 from globular.errors import DataError, MemoryBudgetError, MissingExtraError
 from globular.io import open_source, supported_formats, write_array
 

@@ -35,8 +35,7 @@ from globular.seam.passes import (
     Take,
     Total,
 )
-from globular.seam.shard import Shard
-from globular.seam.state import PointState
+from globular.seam.shard import PointState, Shard
 from globular.threads import cached_property, even_ranges, run_all, worth_waking
 
 Handler = Callable[[Any, Any], Any]

@@ -126,7 +126,7 @@ def _check_target(target: str, wanted: Wanted, data: Sequence[str], *, force: bo
 
 def _columns_beside(paths: list[str], target: str, wanted: Wanted) -> Any:
     """The columns of the files, to be written before the answers."""
-    from globular.io.beside import open_beside
+    from globular.io.tables import open_beside
 
     beside = open_beside(paths)
     suffix = ".csv" if target == _STANDARD_OUTPUT else Path(target).suffix.lower()

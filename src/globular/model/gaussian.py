@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from globular.model.covariances import FAMILIES, CentralMoments, CovarianceFamily, CovarianceLimits
-from globular.model.mixing import Components, draw_by_component
 from globular.model.noise import Noise
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.threads import cached_property
 
 _LOG_2PI = math.log(2 * math.pi)
 _WEIGHT_FLOOR = 10 * float(np.finfo(np.float64).eps)
+
+
+class Components:
+    """Base of all mixtures: their components have means, (C, D)."""
+
+    means: F64
+
+    @property
+    def n_components(self) -> int:
+        return int(self.means.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        return int(self.means.shape[1])
+
+
+def draw_by_component(
+    shares: F64, n_samples: int, random: np.random.RandomState, draw: Callable[[int, int], F64]
+) -> tuple[F64, I64]:
+    """Rows grouped by component, `draw(c, n)` of each, and their components.
+
+    Shares may be off one by what float32 rounds.
+    """
+    counts = random.multinomial(n_samples, shares / shares.sum())
+    rows = [draw(c, count) for c, count in enumerate(counts) if count]
+    return np.vstack(rows), np.repeat(np.arange(len(counts), dtype=np.int64), counts)
 
 
 @dataclass(frozen=True, eq=False)

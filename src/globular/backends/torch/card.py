@@ -32,7 +32,7 @@ from globular.seam.passes import (
     RowValue,
     ScatterLabels,
 )
-from globular.seam.state import PointState
+from globular.seam.shard import PointState
 from globular.threads import cached_property
 
 DENSE = "the rows are dense"

@@ -18,7 +18,7 @@ from globular.backends.torch.plain import blocks
 from globular.backends.torch.shard import TorchShard
 from globular.backends.torch.truncated import Costs, members_of, statistics, weighted_total
 from globular.kernels.neighborhoods import HORIZON
-from globular.model.search import Search
+from globular.model.graph import Search
 from globular.model.statistics import NO_PAIRS, HardStatistics, PairStatistics, SoftStatistics
 from globular.seam.among import Neighbors
 from globular.seam.mixture_passes import Expect

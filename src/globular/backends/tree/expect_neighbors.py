@@ -18,9 +18,8 @@ from globular.backends.tree.frontier import Children, Frontier
 from globular.kernels import chunks as kernels
 from globular.model.chunks import BoundGap, ChunkGains, Chunks
 from globular.model.gaussian import GaussianParameters
-from globular.model.graph import Graph
+from globular.model.graph import Graph, Search
 from globular.model.groups import group_by
-from globular.model.search import Search
 from globular.model.statistics import F64, I64, PairStatistics, SoftStatistics
 from globular.seam.among import Neighbors
 from globular.seam.tree_passes import ExpectCells, Gains, Gap

@@ -40,12 +40,11 @@ from globular.backends.tree import cells as tree_cells
 from globular.backends.tree import expect as tree_expect
 from globular.model.chunks import Chunks, Claims, Within
 from globular.model.covariances import COLUMNS, OUTER
-from globular.model.dirichlet import InfiniteMixture
+from globular.model.dirichlet import InfiniteMixture, StickPrior
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import Search
 from globular.model.observations import Moments
 from globular.model.statistics import SoftStatistics
-from globular.model.sticks import StickPrior
 from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
 from globular.seam.among import Neighbors, Remembered

@@ -64,18 +64,17 @@ _REASONS = {
         backends.cpu.expect.rows_of: SMALLEST_SHARE
         estimators.weights: ORDINARY
         model.covariances.family: REG_COVAR RELATIVE_FLOOR LEAST_VARIANCE _ROUNDED
-        model.covariances.matrices: _MOST_LIFTS
-        model.exponential.independent: SMALLEST_PROBABILITY LARGEST_PROBABILITY
-        model.exponential.bessel: _TERMS _UNDERFLOW _NEWTON_STEPS _NEWTON_TOLERANCE
-        model.exponential.directions: LARGEST_CONCENTRATION UNIFORM_UP_TO
+        model.covariances.families: _MOST_LIFTS
+        model.exponential.independent: SMALLEST_PROBABILITY LARGEST_PROBABILITY SMALLEST_RATE
+        model.exponential.directions: LARGEST_CONCENTRATION UNIFORM_UP_TO _TERMS _UNDERFLOW _NEWTON_STEPS
+            _NEWTON_TOLERANCE
         model.exponential.family: LEAST
-        model.exponential.poisson: SMALLEST_RATE
         model.few_rows: NOBODY
         model.gaussian: _WEIGHT_FLOOR
         model.coordinates: _LARGEST_SINGLE
         model.low_rank: ABSENT
         model.noise: _VARIANCES_OF_WIDTH _NARROW
-        model.sticks: _TAIL_TERMS _GAMMA_TURNS _GAMMA_TOLERANCE
+        model.dirichlet: _TAIL_TERMS _GAMMA_TURNS _GAMMA_TOLERANCE
         model.subspace: INDEPENDENT
         model.cholesky: _MOST_LIFTS
     """,

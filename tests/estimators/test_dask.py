@@ -54,10 +54,11 @@ pytest.importorskip("distributed", reason='needs Dask: pip install "globular[das
 import dask.array as da
 from distributed import Client, LocalCluster, wait
 
-from globular.backends.dask import DaskShard, opening
+from globular.backends.dask import DaskShard
 from globular.backends.dask import cluster as cluster_module
 from globular.backends.dask import crew as crew_module
 from globular.backends.dask import log as log_module
+from globular.backends.dask import shard as dask_shard
 from globular.backends.dask.messages import pack, unpack
 from globular.backends.dask.partitions import collection_partitions
 
@@ -382,7 +383,7 @@ def test_files_are_read_by_the_workers(
     if suffix == ".parquet":
         pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
     if not keep:
-        monkeypatch.setattr(opening, "WORKER_SHARE", 0.0)
+        monkeypatch.setattr(dask_shard, "WORKER_SHARE", 0.0)
     rows = blobs(N, C=6, D=D)
     paths = write_parts(tmp_path / "parts", rows, suffix)
     options = {"init": rows[:6], "algorithm": "lloyd", "max_iter": 5}
@@ -410,7 +411,7 @@ def test_bounds_of_rows_that_workers_stream_have_a_budget_of_their_own(
     monkeypatch.setattr("globular.algorithms.kmeans.nested_choices.STREAMED_BOUNDS", 0)
     model = NestedMiniBatchKMeans(6, max_iter=1, random_state=0)
     assert model.fit(tmp_path / "parts").search_ == "elkan"  # kept in the workers' memory
-    monkeypatch.setattr(opening, "WORKER_SHARE", 0.0)
+    monkeypatch.setattr(dask_shard, "WORKER_SHARE", 0.0)
     assert model.fit(tmp_path / "parts").search_ == "exact"
 
 

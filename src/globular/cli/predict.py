@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from globular.cli import options
-from globular.cli.cluster import SchedulerOption, WorkersOption, dask_workers, on_workers
-from globular.cli.inputs import load_model, open_for, with_standard_input
+from globular.cli.inputs import (
+    SchedulerOption,
+    WorkersOption,
+    dask_workers,
+    load_model,
+    on_workers,
+    open_for,
+    with_standard_input,
+)
 from globular.cli.shared import bar_of_rows, check_output, output, rows_per_block
 
 if TYPE_CHECKING:

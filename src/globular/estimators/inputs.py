@@ -20,7 +20,7 @@ from sklearn.base import ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.mixtures.missing import IncompleteRows
-from globular.backends.dask.opening import are_on_workers, open_on_workers
+from globular.backends.dask.shard import are_on_workers, open_on_workers
 from globular.backends.registry import check_card_memory, rows_on_card, shard_on_card, shard_over
 from globular.data import memory
 from globular.data.blocks import Source, working_dtype

@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.dask.cluster import Cluster, client_ids
-from globular.backends.dask.loading import load_rows
+from globular.backends.dask.cluster import Cluster, client_ids, load_rows
 from globular.backends.dask.log import SNAPSHOT_BYTES, Log
 from globular.backends.dask.messages import Nothing, Post, Reply, Request, Work, halves
 from globular.backends.dask.partitions import Partition

@@ -2,7 +2,7 @@
 
 A cost is −2 log p(c, x) of a mixture with diagonal covariances, Σ_j precision_cj (x_j − μ_cj)² + bias_c; lower is
 better. Products in tf32 about the middle of a cell *nominate* its best components; float64 costs decide, and K(n) only
-ever exchanges a component for a better one. The same in plain torch, the oracle, is in `plain_mixtures`.
+ever exchanges a component for a better one. The same in plain torch, the oracle, is in `plain`.
 """
 
 from __future__ import annotations

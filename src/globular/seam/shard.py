@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from globular.errors import UnsupportedPassError
-from globular.model.gaussian import about_the_mean
+from globular.model.gaussian import Spread, about_the_mean
 from globular.model.statistics import F64, Floats
-from globular.model.tied import Spread
 from globular.seam.among import Need
 from globular.seam.answers import Answer
 from globular.seam.mixture_passes import Expect

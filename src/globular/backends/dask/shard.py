@@ -4,8 +4,8 @@ A `DaskShard` is a shard like any other: its parts are partitions of the data, e
 the memory of a worker, with the per-point state beside the rows. Parameters go out, additive statistics come back;
 rows and state stay where they are. Algorithms do not notice.
 
-Sums are added in a fixed tree over the parts (`seam.tree_sum`), the same as in a `SplitShard`, so results do not
-depend on the number of workers and equal those of a split into the same parts bit for bit.
+Sums are added in a fixed tree over the parts (`TreeSum`), the same as in a `SplitShard`, so results do not depend on
+the number of workers and equal those of a split into the same parts bit for bit.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from globular.backends.torch import plain
-from globular.backends.torch.device import has_kernels
+from globular.backends.torch.card import has_kernels
 from globular.backends.torch.grouping import group
 from globular.backends.torch.products import Aim
 from globular.backends.torch.shard import TorchShard

@@ -13,7 +13,7 @@ import torch
 
 from globular.backends.torch import plain
 from globular.backends.torch.assign import closest_neighbor, hard_statistics, label_sums
-from globular.backends.torch.device import has_kernels
+from globular.backends.torch.card import has_kernels
 from globular.backends.torch.plain import blocks
 from globular.backends.torch.shard import TorchShard
 from globular.backends.torch.truncated import Costs, members_of, statistics, weighted_total

@@ -126,19 +126,9 @@ def _keys_of_tile(
 
 @triton.jit
 def _cost(
-    x,
-    row,
-    seen,
-    means,
-    precisions,
-    biases,
-    number,
-    counts,
-    n_columns,
-    BY_COLUMN: tl.constexpr,
-    CHUNK: tl.constexpr,
+    x, row, seen, means, precisions, biases, number, counts, n_columns, BY_COLUMN: tl.constexpr, CHUNK: tl.constexpr,
     N_CHUNKS: tl.constexpr,
-):
+):  # fmt: skip
     """The cost of a component for every row in float64; infinity where it does not count."""
     columns = tl.arange(0, CHUNK)
     place = number.to(tl.int64)

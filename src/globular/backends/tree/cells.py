@@ -24,20 +24,7 @@ from globular.model.chunks import Chunks, Claims, NodeValue
 from globular.model.gaussian import GaussianParameters
 from globular.model.groups import starts_of
 from globular.model.statistics import F64, I64
-from globular.seam.tree_passes import (
-    BestCut,
-    CellsOf,
-    ForgetMembers,
-    FrontierState,
-    OpenCut,
-    OpenGaining,
-    OpenHeld,
-    OpenRows,
-    Plant,
-    PutFrontier,
-    ReadFrontier,
-    TakeCells,
-)
+from globular.seam import tree_passes as passes
 from globular.threads import even_ranges, map_all, worth_waking
 
 _ENTRIES_AT_ONCE = 2**17
@@ -57,8 +44,8 @@ def frontier_of(shard: HostShard) -> Frontier:
     return cast(Frontier, shard.frontier)
 
 
-@HostShard.implements(Plant)
-def plant(shard: HostShard, work: Plant) -> int:
+@HostShard.implements(passes.Plant)
+def plant(shard: HostShard, work: passes.Plant) -> int:
     known = cast(Frontier | None, shard.frontier)
     if known is None or (known.tree.kind, known.leaf_size) != (work.scatter, work.leaf_size):
         trees = [_tree_of(shard, work, begin, rows) for begin, rows in shard.row_blocks()]
@@ -73,18 +60,18 @@ def plant(shard: HostShard, work: Plant) -> int:
     return len(frontier)
 
 
-def _tree_of(shard: HostShard, work: Plant, begin: int, rows: NDArray[Any]) -> PartitionTree:
+def _tree_of(shard: HostShard, work: passes.Plant, begin: int, rows: NDArray[Any]) -> PartitionTree:
     weights, first = shard.weights[begin : begin + len(rows)], shard.first_row + begin
     return PartitionTree.build(rows, weights, work.scatter, work.leaf_size, first_row=first, n_threads=shard.n_threads)
 
 
-@HostShard.implements(TakeCells)
-def take_cells(shard: HostShard, work: TakeCells) -> Chunks:
+@HostShard.implements(passes.TakeCells)
+def take_cells(shard: HostShard, work: passes.TakeCells) -> Chunks:
     return frontier_of(shard).chunks
 
 
-@HostShard.implements(OpenGaining)
-def open_gaining(shard: HostShard, work: OpenGaining) -> int:
+@HostShard.implements(passes.OpenGaining)
+def open_gaining(shard: HostShard, work: passes.OpenGaining) -> int:
     frontier = frontier_of(shard)
     if frontier.gains is None:
         raise RuntimeError("OpenGaining opens what Gains has found; run that first")
@@ -92,8 +79,8 @@ def open_gaining(shard: HostShard, work: OpenGaining) -> int:
     return len(frontier)
 
 
-@HostShard.implements(OpenRows)
-def open_rows(shard: HostShard, work: OpenRows) -> int:
+@HostShard.implements(passes.OpenRows)
+def open_rows(shard: HostShard, work: passes.OpenRows) -> int:
     frontier = frontier_of(shard)
     while len(frontier.nodes):
         frontier.open(np.arange(len(frontier.nodes)))
@@ -123,39 +110,39 @@ def parts_below(tree: PartitionTree, parted: NDArray[np.bool_]) -> I64:
     return np.concatenate(found)
 
 
-@HostShard.implements(BestCut)
-def best_cut(shard: HostShard, work: BestCut) -> Chunks:
+@HostShard.implements(passes.BestCut)
+def best_cut(shard: HostShard, work: passes.BestCut) -> Chunks:
     frontier = frontier_of(shard)
     frontier.parted = best_parts(frontier.tree, work.value, work.gain, shard.n_threads)
     return frontier.tree.chunks(parts_below(frontier.tree, frontier.parted))
 
 
-@HostShard.implements(OpenCut)
-def open_cut(shard: HostShard, work: OpenCut) -> int:
+@HostShard.implements(passes.OpenCut)
+def open_cut(shard: HostShard, work: passes.OpenCut) -> int:
     frontier = frontier_of(shard)
     while len(places := np.flatnonzero(frontier.parted[frontier.nodes])):
         frontier.open(places)
     return len(frontier)
 
 
-@HostShard.implements(ForgetMembers)
-def forget_members(shard: HostShard, work: ForgetMembers) -> None:
+@HostShard.implements(passes.ForgetMembers)
+def forget_members(shard: HostShard, work: passes.ForgetMembers) -> None:
     frontier_of(shard).members = None
 
 
-@HostShard.implements(ReadFrontier)
-def read_frontier(shard: HostShard, work: ReadFrontier) -> list[FrontierState | None]:
+@HostShard.implements(passes.ReadFrontier)
+def read_frontier(shard: HostShard, work: passes.ReadFrontier) -> list[passes.FrontierState | None]:
     state = frontier_of(shard).state
     return [state if state.n_bytes <= work.most_bytes else None]
 
 
-@HostShard.implements(PutFrontier)
-def put_frontier(shard: HostShard, work: PutFrontier) -> None:
+@HostShard.implements(passes.PutFrontier)
+def put_frontier(shard: HostShard, work: passes.PutFrontier) -> None:
     frontier_of(shard).restore(work.state, work.gains)
 
 
-@HostShard.implements(CellsOf)
-def cells_of(shard: HostShard, work: CellsOf) -> Claims:
+@HostShard.implements(passes.CellsOf)
+def cells_of(shard: HostShard, work: passes.CellsOf) -> Claims:
     frontier, mixture = frontier_of(shard), work.mixture
     blocks, at_once = ChunkBlocks(mixture, frontier.offset), max(1, TABLE_NUMBERS // mixture.n_components)
     return Claims.join([
@@ -188,8 +175,8 @@ def _claimed(blocks: ChunkBlocks, cells: Chunks, components: NDArray[np.integer]
     return Claims(find(int(starts[-1])), starts[::n_spans].copy())
 
 
-@HostShard.implements(OpenHeld)
-def open_held(shard: HostShard, work: OpenHeld) -> int:
+@HostShard.implements(passes.OpenHeld)
+def open_held(shard: HostShard, work: passes.OpenHeld) -> int:
     frontier, mixture, components, least = frontier_of(shard), work.mixture, work.components, work.least
     holders = _holders(frontier, mixture, shard.n_threads)
     n_cells = np.bincount(holders, minlength=mixture.n_components)

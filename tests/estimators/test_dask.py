@@ -817,11 +817,11 @@ def test_a_worker_killed_in_the_middle_of_a_pass(fragile: Client) -> None:
     assert one.sums.tobytes() == two.sums.tobytes() and one.n_changed == two.n_changed
 
 
-def test_a_cut_log_is_made_up_for_by_one_exact_pass(fragile: Client) -> None:
+def test_a_cut_log_is_made_up_for_by_one_exact_pass(fragile: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     client = fragile
     rows = blobs(N, C=20, D=D)
     shard = DaskShard(client, collection_partitions(as_dask(rows)))
-    shard.crew.log._max_bytes = 3000  # the centres of one or two passes
+    monkeypatch.setattr(log_module, "LOG_BYTES", 3000)  # the centres of one or two passes
     graph = np.arange(40, dtype=np.int32)[:, None]
     search = globular.model.graph.Search(1, n_random=2, seed=0, estimate=False)
     shard.run(ScatterLabels(40, 0))

@@ -432,7 +432,7 @@ def test_auto_leaves_out_bounds_that_cost_more_than_they_save(monkeypatch: pytes
 
 def test_impossible_bounds_are_refused_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
     X = blobs(n=5000, C=10, D=2)
-    monkeypatch.setattr("globular.data.memory.physical_memory", lambda: 600_000)
+    monkeypatch.setattr("globular.machine.physical_memory", lambda: 600_000)
     with pytest.raises(MemoryBudgetError, match=r"search='elkan'.*search='exact'"):
         NestedMiniBatchKMeans(50, search="elkan").fit(X)
 

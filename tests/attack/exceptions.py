@@ -76,7 +76,6 @@ _REASONS = {
         model.noise: _VARIANCES_OF_WIDTH _NARROW
         model.dirichlet: _TAIL_TERMS _GAMMA_TURNS _GAMMA_TOLERANCE
         model.subspace: INDEPENDENT
-        model.cholesky: _MOST_LIFTS
     """,
     "a size of memory that is filled as often as it takes, tried by tests of their own": """
         algorithms.kmeans.balance: ROWS_AT_ONCE

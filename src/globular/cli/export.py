@@ -7,21 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
+from globular.cli import options
 from globular.cli.inputs import load_model, open_for, with_standard_input
-from globular.cli.options import (
-    CENTER_SUFFIXES,
-    ColumnsOption,
-    ForceOption,
-    ModelArgument,
-    QuietOption,
-    RowsOption,
-    ThreadsOption,
-)
 from globular.cli.shared import bar_of_rows, check_output, print_written
 
 
 def export(
-    model_folder: ModelArgument,
+    model_folder: options.ModelArgument,
     target: Annotated[
         Path,
         typer.Option(
@@ -32,8 +24,8 @@ def export(
             show_default=False,
         ),
     ],
-    data: RowsOption = None,
-    columns: ColumnsOption = None,
+    data: options.RowsOption = None,
+    columns: options.ColumnsOption = None,
     probes: Annotated[
         int, typer.Option("--probes", metavar="N", min=1, help="For .faiss: lists that a search looks at.")
     ] = 1,
@@ -43,14 +35,14 @@ def export(
     code_size: Annotated[
         int | None, typer.Option("--code-size", metavar="BYTES", help="For .faiss: rows as product codes (IVF-PQ).")
     ] = None,
-    force: ForceOption = False,
-    quiet: QuietOption = False,
+    force: options.ForceOption = False,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Write a model as an ONNX file, as a faiss index, or its centres as a table."""
     from globular.export import to_faiss_ivf, to_npy, to_onnx, write_faiss
     from globular.export.faiss import FAISS_SUFFIXES
 
-    suffixes = (*CENTER_SUFFIXES, ".onnx", *FAISS_SUFFIXES)
+    suffixes = (*options.CENTER_SUFFIXES, ".onnx", *FAISS_SUFFIXES)
     check_output(target, suffixes, "an exported model", data or (), force=force)
     suffix = target.suffix.lower()
     if data and suffix not in FAISS_SUFFIXES:
@@ -69,17 +61,17 @@ def export(
 
 
 def report(
-    model_folder: ModelArgument,
+    model_folder: options.ModelArgument,
     page: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page.")] = Path("report.html"),
-    data: RowsOption = None,
-    columns: ColumnsOption = None,
+    data: options.RowsOption = None,
+    columns: options.ColumnsOption = None,
     title: Annotated[str | None, typer.Option("--title", metavar="TEXT", help="Headline of the page.")] = None,
     images: Annotated[
         str, typer.Option("--images", metavar="HxW", help="Rows as images: auto, none, or the size as 28x28.")
     ] = "auto",
-    threads: ThreadsOption = None,
-    force: ForceOption = False,
-    quiet: QuietOption = False,
+    threads: options.ThreadsOption = None,
+    force: options.ForceOption = False,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Write one self-contained HTML page about a model: convergence, sizes, a map of the clusters, their rows.
 

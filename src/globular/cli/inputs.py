@@ -10,9 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from globular.errors import import_extra
 
@@ -27,14 +25,6 @@ _BEGINNINGS = {
     b"\x1f\x8b": ".csv.gz", b"{": ".jsonl", b"[": ".jsonl",
 }  # fmt: skip
 """How files begin, for what comes without a name."""
-
-SchedulerOption = Annotated[
-    str | None,
-    typer.Option("--scheduler", metavar="ADDRESS", help="Work on the Dask cluster there; its workers read DATA."),
-]
-WorkersOption = Annotated[
-    int | None, typer.Option("--workers", metavar="N", min=1, help="Start N Dask worker processes and work on them.")
-]
 
 
 def split_columns(text: str | None) -> list[str] | None:

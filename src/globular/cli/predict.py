@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from globular.cli import options
-from globular.cli.inputs import (
-    SchedulerOption,
-    WorkersOption,
-    dask_workers,
-    load_model,
-    on_workers,
-    open_for,
-    with_standard_input,
-)
+from globular.cli.inputs import dask_workers, load_model, on_workers, open_for, with_standard_input
 from globular.cli.shared import bar_of_rows, check_output, output, rows_per_block
 
 if TYPE_CHECKING:
@@ -89,8 +81,8 @@ def predict(
     ] = False,
     columns: options.ColumnsOption = None,
     threads: options.ThreadsOption = None,
-    scheduler: SchedulerOption = None,
-    workers: WorkersOption = None,
+    scheduler: options.SchedulerOption = None,
+    workers: options.WorkersOption = None,
     force: options.ForceOption = False,
     quiet: options.QuietOption = False,
 ) -> None:

@@ -15,8 +15,8 @@ import numpy as np
 from scipy.special import digamma, gammaln
 
 from globular.kernels.wishart import wishart_scales, wishart_terms
-from globular.model.cholesky import least_pivot, with_factors
 from globular.model.covariances import FAMILIES
+from globular.model.covariances.families import least_pivot, with_factors
 from globular.model.gaussian import GaussianParameters
 from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior, Students
 from globular.model.statistics import F64

@@ -23,9 +23,9 @@ from globular.backends.dask.cluster import Cluster
 from globular.backends.dask.crew import Crew
 from globular.backends.dask.partitions import Partition, collection_partitions, file_partitions
 from globular.backends.many.split import SideBySide
-from globular.data.memory import physical_memory
 from globular.data.open import Given
 from globular.errors import MissingExtraError
+from globular.machine import physical_memory
 from globular.model.statistics import F64
 from globular.seam.among import Need
 from globular.seam.passes import AllLabels, Labels, Pass, Result

@@ -49,7 +49,7 @@ from globular.algorithms.seeding.named import GREEDY_UP_TO
 from globular.errors import DataError
 from globular.io.files import write_whole
 from globular.model.few_rows import are_few, are_few_to_seed
-from globular.plotting.axes import HUES, tidy
+from globular.plotting.history import HUES, tidy
 from harness.data import SETS as KNOWN
 from harness.fits import Rows
 from harness.machine import describe_machine

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from globular import KMeans
 from globular.io.files import write_whole
-from globular.plotting.axes import BLUE, GREY, pyplot, tidy
+from globular.plotting.history import BLUE, GREY, pyplot, tidy
 
 HEAD = ("clusters", "rows", "seconds", "microseconds per row", "iterations", "error per row")
 N_COLUMNS = 50

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 import globular
-from globular.cores import usable_cores
 from globular.io.files import write_whole
 from globular.jit import functions, library, signatures
 from globular.jit.build import MANIFEST, lines
+from globular.machine import usable_cores
 
 FITS: dict[str, list[tuple[dict[str, Any], int]]] = {
     # options and rows

@@ -34,8 +34,8 @@ from statistics import fmean
 from rich.console import Console
 from rich.table import Table
 
-from globular.cores import allowed_cores
-from globular.plotting.axes import GREY, HUES, pyplot, tidy
+from globular.machine import allowed_cores
+from globular.plotting.history import GREY, HUES, pyplot, tidy
 from harness.adapters import ADAPTERS, title
 from harness.machine import describe_machine, process_environment
 from harness.plots import new_panels, save

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from globular.io.files import write_whole
-from globular.plotting.axes import BLUE, HUES, INK, pyplot, tidy
+from globular.plotting.history import BLUE, HUES, INK, pyplot, tidy
 
 from .adapters import title
 from .results import Row, best_runs, excess_percent, yardstick

@@ -36,16 +36,15 @@ from globular.backends.cpu.expect import rows_of
 from globular.backends.cpu.expect.blocks import ChunkBlocks
 from globular.backends.cpu.expect.remembered import MARGIN, Kept
 from globular.backends.many.split import SplitShard
-from globular.backends.tree import component_cells
+from globular.backends.tree import cells as tree_cells
 from globular.backends.tree import expect as tree_expect
 from globular.model.chunks import Chunks, Claims, Within
 from globular.model.covariances import COLUMNS, OUTER
-from globular.model.dirichlet import InfiniteMixture
+from globular.model.dirichlet import InfiniteMixture, StickPrior
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
+from globular.model.graph import Search
 from globular.model.observations import Moments
-from globular.model.search import Search
 from globular.model.statistics import SoftStatistics
-from globular.model.sticks import StickPrior
 from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
 from globular.seam.among import Neighbors, Remembered
@@ -525,7 +524,7 @@ def test_what_components_hold_of_cells_depends_neither_on_spans_nor_on_threads(
     blocks = ChunkBlocks(mixture, np.zeros(3))
     q = blocks.posterior(blocks.observed(cells))[0]
     for name, value in sizes.items():
-        monkeypatch.setattr(component_cells, name, value)
+        monkeypatch.setattr(tree_cells, name, value)
     monkeypatch.setattr(how_many, "WAKING", 1e-12)
     one, other = (shard.run(CellsOf(mixture, wanted)) for shard in shards)
     for claim, same, component in zip(one, other, wanted.tolist(), strict=True):

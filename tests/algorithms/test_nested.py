@@ -21,7 +21,7 @@ from globular.algorithms.kmeans import nested_choices as choices
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.kmeans.nested import RHO_TOGETHER, NestedOptions, Plateau, default_groups, nested_kmeans
 from globular.backends.cpu import CpuShard
-from globular.backends.many import batches
+from globular.backends.many import stream
 from globular.backends.many.stream import StreamShard
 from globular.data.sources import ArraySource
 from globular.errors import DataError, MemoryBudgetError
@@ -238,7 +238,7 @@ def test_streamed_batches_are_held_and_read_alike(monkeypatch: pytest.MonkeyPatc
     X = blobs(n=900, C=9, D=4).astype(np.float32)
     runs = []
     for held in (0, 3000, 10**9):
-        monkeypatch.setattr(batches, "HELD_BYTES", held)
+        monkeypatch.setattr(stream, "HELD_BYTES", held)
         shard = StreamShard(ArraySource(X), weights_for(900), rows_per_part=64)
         run = nested_kmeans(shard, X[:15].astype(float), NestedOptions(100, run=7), np.random.default_rng(0))
         runs.append([(step.model.centers.tobytes(), step.n_distances, shard.labels.tobytes()) for step in run])
@@ -432,7 +432,7 @@ def test_auto_leaves_out_bounds_that_cost_more_than_they_save(monkeypatch: pytes
 
 def test_impossible_bounds_are_refused_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
     X = blobs(n=5000, C=10, D=2)
-    monkeypatch.setattr("globular.data.memory.physical_memory", lambda: 600_000)
+    monkeypatch.setattr("globular.machine.physical_memory", lambda: 600_000)
     with pytest.raises(MemoryBudgetError, match=r"search='elkan'.*search='exact'"):
         NestedMiniBatchKMeans(50, search="elkan").fit(X)
 

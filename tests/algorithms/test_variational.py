@@ -27,8 +27,7 @@ from globular.backends.many.stream import StreamShard
 from globular.data.open import as_source
 from globular.datasets import birch_grid
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
-from globular.model.graph import random_graph
-from globular.model.search import Search
+from globular.model.graph import Search, random_graph
 from globular.seam.among import Neighbors
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import Assign, ScatterLabels

@@ -45,7 +45,7 @@ _REASONS = {
         data.hdf5_files: _MOST_SLABS _MOST_LINKS
         data.streamed: _MOST_ROWS
         data.text_lines: _LONGEST_LINE
-        data.vecs_files: _MAX_COLUMNS
+        data.binary_files: _MAX_COLUMNS
         estimators.infinite_base: MOST_ROWS
         estimators.inputs: SMALLEST_VARIANCE ROWS_LOOKED_AT
         estimators.weights: TOTALS
@@ -64,20 +64,18 @@ _REASONS = {
         backends.cpu.expect.rows_of: SMALLEST_SHARE
         estimators.weights: ORDINARY
         model.covariances.family: REG_COVAR RELATIVE_FLOOR LEAST_VARIANCE _ROUNDED
-        model.covariances.matrices: _MOST_LIFTS
-        model.exponential.bernoulli: SMALLEST_PROBABILITY LARGEST_PROBABILITY
-        model.exponential.bessel: _TERMS _UNDERFLOW _NEWTON_STEPS _NEWTON_TOLERANCE
-        model.exponential.directions: LARGEST_CONCENTRATION UNIFORM_UP_TO
+        model.covariances.families: _MOST_LIFTS
+        model.exponential.independent: SMALLEST_PROBABILITY LARGEST_PROBABILITY SMALLEST_RATE
+        model.exponential.directions: LARGEST_CONCENTRATION UNIFORM_UP_TO _TERMS _UNDERFLOW _NEWTON_STEPS
+            _NEWTON_TOLERANCE
         model.exponential.family: LEAST
-        model.exponential.poisson: SMALLEST_RATE
         model.few_rows: NOBODY
         model.gaussian: _WEIGHT_FLOOR
         model.coordinates: _LARGEST_SINGLE
         model.low_rank: ABSENT
         model.noise: _VARIANCES_OF_WIDTH _NARROW
-        model.sticks: _TAIL_TERMS _GAMMA_TURNS _GAMMA_TOLERANCE
+        model.dirichlet: _TAIL_TERMS _GAMMA_TURNS _GAMMA_TOLERANCE
         model.subspace: INDEPENDENT
-        model.cholesky: _MOST_LIFTS
     """,
     "a size of memory that is filled as often as it takes, tried by tests of their own": """
         algorithms.kmeans.balance: ROWS_AT_ONCE
@@ -152,7 +150,7 @@ _REASONS = {
         estimators.nested_mixture: PARTS
         estimators.variational_kmeans: SWAPS_GAIN
         model.cells: VISITS_ABOVE SMALL_CELLS
-        model.low_rank_start: FAINT INDEPENDENT_ROWS
+        model.low_rank: FAINT INDEPENDENT_ROWS
         model.subspace: MARGIN FEWEST_LEADING LEADING_PER_CLUSTER
         model.wishart: BETA_RANGE
     """,

@@ -20,13 +20,12 @@ from globular.model.covariances import COLUMNS
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.exponential import Bernoulli, Directions, LinearMixture, Poisson, Surveyed
 from globular.model.gaussian import GaussianParameters
-from globular.model.graph import random_graph
+from globular.model.graph import Search, random_graph
 from globular.model.groups import CenterGroups, group_by
 from globular.model.low_rank import LowRankParameters
 from globular.model.nested import Batch, Bounds, NestedSearch
 from globular.model.noise import Noise
 from globular.model.observations import Moments as Observed
-from globular.model.search import Search
 from globular.model.statistics import ColumnMoments, PairStatistics
 from globular.model.subspace import Subspace
 from globular.model.wishart import KINDS as WISHART

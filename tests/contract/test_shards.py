@@ -21,8 +21,7 @@ from globular.model.gaussian import isotropic_mixture
 from globular.seam.among import Remembered
 from globular.seam.mixture_passes import Expect, RowsOf
 from globular.seam.passes import Assign, Farthest, Pass
-from globular.seam.shard import Shard
-from globular.seam.state import PointState
+from globular.seam.shard import PointState, Shard
 from makers import Rows, blobs, in_form, lattice, weights_for
 from reference import assign as reference
 

@@ -312,7 +312,7 @@ def test_an_error_has_no_strange_cause() -> None:
 def test_what_cannot_fit_into_memory_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     X = np.random.default_rng(0).normal(size=(200, 3))
     kmeans, mixture = KMeans(20, random_state=0).fit(X), GaussianMixture(3, random_state=0).fit(X)
-    monkeypatch.setattr("globular.data.memory.physical_memory", lambda: 1000)
+    monkeypatch.setattr("globular.machine.physical_memory", lambda: 1000)
     for call in (lambda: KMeans(20).fit(X), lambda: kmeans.transform(X), lambda: mixture.predict_proba(X)):
         with pytest.raises(MemoryBudgetError, match="GiB"):
             call()

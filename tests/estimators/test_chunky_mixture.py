@@ -353,6 +353,6 @@ def test_bad_input_is_named() -> None:
 
 
 def test_memory_is_known_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("globular.data.memory.physical_memory", lambda: 10_000)
+    monkeypatch.setattr("globular.machine.physical_memory", lambda: 10_000)
     with pytest.raises(MemoryBudgetError, match="covariance_type='diag'"):
         ChunkyGaussianMixture(2).fit(two_dimensional(1000))

@@ -54,10 +54,11 @@ pytest.importorskip("distributed", reason='needs Dask: pip install "globular[das
 import dask.array as da
 from distributed import Client, LocalCluster, wait
 
-from globular.backends.dask import DaskShard, opening
+from globular.backends.dask import DaskShard
 from globular.backends.dask import cluster as cluster_module
 from globular.backends.dask import crew as crew_module
 from globular.backends.dask import log as log_module
+from globular.backends.dask import shard as dask_shard
 from globular.backends.dask.messages import pack, unpack
 from globular.backends.dask.partitions import collection_partitions
 
@@ -382,7 +383,7 @@ def test_files_are_read_by_the_workers(
     if suffix == ".parquet":
         pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
     if not keep:
-        monkeypatch.setattr(opening, "WORKER_SHARE", 0.0)
+        monkeypatch.setattr(dask_shard, "WORKER_SHARE", 0.0)
     rows = blobs(N, C=6, D=D)
     paths = write_parts(tmp_path / "parts", rows, suffix)
     options = {"init": rows[:6], "algorithm": "lloyd", "max_iter": 5}
@@ -410,7 +411,7 @@ def test_bounds_of_rows_that_workers_stream_have_a_budget_of_their_own(
     monkeypatch.setattr("globular.algorithms.kmeans.nested_choices.STREAMED_BOUNDS", 0)
     model = NestedMiniBatchKMeans(6, max_iter=1, random_state=0)
     assert model.fit(tmp_path / "parts").search_ == "elkan"  # kept in the workers' memory
-    monkeypatch.setattr(opening, "WORKER_SHARE", 0.0)
+    monkeypatch.setattr(dask_shard, "WORKER_SHARE", 0.0)
     assert model.fit(tmp_path / "parts").search_ == "exact"
 
 
@@ -473,7 +474,7 @@ def test_few_changed_sums_travel_as_few_rows(client: Client) -> None:
     centers = rows[:C].copy()
     shard.run(Assign(centers))
     graph = np.arange(C, dtype=np.int32)[:, None]
-    search = globular.model.search.Search(1, n_random=0, seed=0, estimate=False)
+    search = globular.model.graph.Search(1, n_random=0, seed=0, estimate=False)
     centers[7] += 0.3
     found = shard.run(Assign(centers, Neighbors(graph, search), "moves"))
     assert found.n_changed == 0
@@ -680,9 +681,7 @@ def search_cells(shard: Any, rows: Rows) -> None:
         mixture = isotropic_mixture(rows[5 * step : 5 * step + 12], 2.0, "diag")
         graph = np.arange(12, dtype=np.int32)[:, None]
         shard.run(
-            ExpectCells(
-                mixture, Neighbors(graph, globular.model.search.Search(3, n_random=2, seed=step, estimate=True))
-            )
+            ExpectCells(mixture, Neighbors(graph, globular.model.graph.Search(3, n_random=2, seed=step, estimate=True)))
         )
         for _ in range(2):  # the second keeps what the first has found
             gains = shard.run(Gains(mixture, 4, truncated=True))
@@ -708,7 +707,7 @@ def test_cells_of_a_tree_are_made_again_from_few_changes(fragile: Client, monkey
     mixture = isotropic_mixture(rows[65:77], 2.0, "diag")
     for each in (shard, split):
         each.run(OpenGaining(float(each.run(Gains(mixture, 5, truncated=True)).gains[-1])))
-    search = globular.model.search.Search(3, n_random=2, seed=99, estimate=True)
+    search = globular.model.graph.Search(3, n_random=2, seed=99, estimate=True)
     graph = np.arange(12, dtype=np.int32)[:, None]
     one, two = (each.run(ExpectCells(mixture, Neighbors(graph, search))) for each in (shard, split))
     assert one.sums.tobytes() == two.sums.tobytes() and one.log_likelihood == two.log_likelihood
@@ -818,13 +817,13 @@ def test_a_worker_killed_in_the_middle_of_a_pass(fragile: Client) -> None:
     assert one.sums.tobytes() == two.sums.tobytes() and one.n_changed == two.n_changed
 
 
-def test_a_cut_log_is_made_up_for_by_one_exact_pass(fragile: Client) -> None:
+def test_a_cut_log_is_made_up_for_by_one_exact_pass(fragile: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     client = fragile
     rows = blobs(N, C=20, D=D)
     shard = DaskShard(client, collection_partitions(as_dask(rows)))
-    shard.crew.log._max_bytes = 3000  # the centres of one or two passes
+    monkeypatch.setattr(log_module, "LOG_BYTES", 3000)  # the centres of one or two passes
     graph = np.arange(40, dtype=np.int32)[:, None]
-    search = globular.model.search.Search(1, n_random=2, seed=0, estimate=False)
+    search = globular.model.graph.Search(1, n_random=2, seed=0, estimate=False)
     shard.run(ScatterLabels(40, 0))
     before = np.inf
     for iteration in range(6):

@@ -156,7 +156,7 @@ def test_transform_of_rows_larger_than_memory(
         np.save(tmp_path / "rows.npy", X)
         with pytest.raises(DataError, match="NaN or infinity in row 211"):
             model.transform(tmp_path / "rows.npy")
-    monkeypatch.setattr("globular.data.memory.physical_memory", lambda: 2000)
+    monkeypatch.setattr("globular.machine.physical_memory", lambda: 2000)
     with pytest.raises(MemoryBudgetError, match="distances of all rows to all centres would take"):
         model.transform(tmp_path / "rows.npy")
 

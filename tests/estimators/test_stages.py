@@ -23,8 +23,7 @@ from globular.callbacks import Checkpoint
 from globular.estimators import running
 from globular.estimators.running import Fit
 from globular.jit import kernel
-from globular.model.clock import Clock
-from globular.model.history import Record
+from globular.model.history import Clock, Record
 from reference import assign as hard
 
 C = 20

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason='needs torch: pip install "globular[
 pytest.importorskip("triton", reason='needs triton: pip install "globular[gpu]"')
 
 from globular.backends.torch import TorchShard, launch, plain  # noqa: E402
-from globular.backends.torch.device import kernels_are_interpreted  # noqa: E402
+from globular.backends.torch.card import kernels_are_interpreted  # noqa: E402
 from globular.backends.torch.grouping import group  # noqa: E402
 from globular.backends.torch.products import Aim  # noqa: E402
 from globular.model.cells import CenterCells  # noqa: E402

@@ -19,7 +19,7 @@ from makers import blobs, weights_for
 from reference import expect as oracle
 
 torch = pytest.importorskip("torch", reason='needs torch: pip install "globular[gpu]"')
-from globular.backends.torch import TorchShard, densities, within  # noqa: E402
+from globular.backends.torch import TorchShard, expect  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ON_TORCH = "cuda" if torch.cuda.is_available() else "torch-cpu"
@@ -78,14 +78,14 @@ def test_blocks_of_rows_make_no_difference_but_by_rounding(monkeypatch: pytest.M
     rows = rows_of(7)
     mixture, shard = mixture_of(rows, "full"), on_card(rows)
     whole = shard.run(Expect(mixture))
-    monkeypatch.setattr(densities, "NUMBERS_AT_ONCE", 1 << 14)
+    monkeypatch.setattr(expect, "NUMBERS_AT_ONCE", 1 << 14)
     check(shard.run(Expect(mixture)), whole, 1e-12)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
 @pytest.mark.parametrize("at_once", [1, 1 << 26])
 def test_components_from_inside(kind: str, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(within, "NUMBERS_AT_ONCE", at_once)
+    monkeypatch.setattr(expect, "NUMBERS_AT_ONCE", at_once)
     rows, w = rows_of(5), weights_for(N)
     mixture, shard = mixture_of(rows, kind), on_card(rows, w)
     shard.run(Assign(rows[[0, 0, 3]]))  # of label 1 there are none

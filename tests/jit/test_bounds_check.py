@@ -75,7 +75,7 @@ from globular.backends.cpu import CpuShard
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import isotropic_mixture
 from globular.model.graph import random_graph
-from globular.model.search import Search
+from globular.model.graph import Search
 from globular.seam.among import Neighbors
 from globular.seam.tree_passes import ExpectCells, Gains, OpenGaining, Plant
 random = np.random.default_rng(0)

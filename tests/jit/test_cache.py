@@ -49,7 +49,8 @@ def package(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.
     home, source = tmp_path / "globular", Path(globular.__file__).parent
     for name in ("jit", "threads"):
         shutil.copytree(source / name, home / name, ignore=shutil.ignore_patterns("lib", "__pycache__"))
-    shutil.copy(source / "cores.py", home)
+    for name in ("machine.py", "errors.py"):
+        shutil.copy(source / name, home)
     (home / "kernels").mkdir()
     for name, code in {"helper": HELPER.format(1), "caller": CALLER, "other": OTHER, "__init__": ""}.items():
         (home / "kernels" / f"{name}.py").write_text(code)

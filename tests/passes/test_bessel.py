@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 from scipy.special import gammaln, ive
 
-from globular.model.exponential.bessel import bessel_ratio, concentrations_of, log_scaled_bessel
-from globular.model.exponential.directions import LARGEST_CONCENTRATION, UNIFORM_UP_TO, log_normalisers
+from globular.model.exponential.directions import (
+    LARGEST_CONCENTRATION,
+    UNIFORM_UP_TO,
+    bessel_ratio,
+    concentrations_of,
+    log_normalisers,
+    log_scaled_bessel,
+)
 from reference import linear
 
 SIZES = [1e-6, 0.1, 1.0, 7.0, 60.0, 300.0, 1500.0, 20_000.0]

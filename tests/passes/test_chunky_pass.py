@@ -19,8 +19,7 @@ from globular.errors import UnsupportedPassError
 from globular.model.chunks import Within
 from globular.model.covariances import COLUMNS, FAMILIES, NORM, OUTER, CovarianceLimits, scatter
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
-from globular.model.graph import random_graph
-from globular.model.search import Search
+from globular.model.graph import Search, random_graph
 from globular.model.statistics import F64, SoftStatistics
 from globular.seam.among import Neighbors
 from globular.seam.mixture_passes import Expect

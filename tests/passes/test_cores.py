@@ -11,8 +11,7 @@ from pathlib import Path
 import joblib
 import pytest
 
-from globular import cores
-from globular.data import memory
+from globular import machine
 from globular.threads import default_threads
 
 
@@ -67,7 +66,7 @@ CASES = {
 
 @pytest.mark.parametrize(("files", "expected"), CASES.values(), ids=CASES)
 def test_quota_of_control_groups(files, expected, tmp_path):
-    assert cores.cgroup_quota(_fake(tmp_path, files)) == expected
+    assert machine.cgroup_quota(_fake(tmp_path, files)) == expected
 
 
 MEMORY = {
@@ -91,17 +90,17 @@ MEMORY = {
 @pytest.mark.parametrize(("files", "expected"), MEMORY.values(), ids=MEMORY)
 def test_memory_stays_within_the_limits_of_control_groups(files, expected, tmp_path, monkeypatch):
     root = _fake(tmp_path, files)
-    machine = memory.physical_memory.__wrapped__()
-    assert set(memory.memory_limits(root)) - {machine} == expected
-    monkeypatch.setattr(cores, "ROOT", root)
-    assert memory.physical_memory.__wrapped__() == min({machine, *expected})
+    whole = machine.physical_memory.__wrapped__()
+    assert set(machine.memory_limits(root)) - {whole} == expected
+    monkeypatch.setattr(machine, "ROOT", root)
+    assert machine.physical_memory.__wrapped__() == min({whole, *expected})
 
 
-@pytest.mark.skipif(memory.resource is None, reason="this system has no limits of processes")
+@pytest.mark.skipif(machine.resource is None, reason="this system has no limits of processes")
 def test_memory_stays_within_the_address_space():
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**31, -1));"
-        "from globular.data.memory import physical_memory; print(physical_memory())"
+        "from globular.machine import physical_memory; print(physical_memory())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) <= 2**31
@@ -112,25 +111,25 @@ def eight_cores(monkeypatch):
     """A machine of eight cores on which nothing is asked for."""
     for name in ("OMP_NUM_THREADS", "GLOBULAR_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(cores, "allowed_cores", lambda: 8)
+    monkeypatch.setattr(machine, "allowed_cores", lambda: 8)
 
 
 @pytest.mark.parametrize(("quota", "expected"), [("max", 8), ("50000", 1), ("250000", 3), ("9900000", 8)])
 def test_threads_stay_within_the_quota(quota, expected, eight_cores, tmp_path, monkeypatch):
     files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": f"{quota} 100000\n"}
-    monkeypatch.setattr(cores, "ROOT", _fake(tmp_path, files))
-    cores.granted_cores.cache_clear()
+    monkeypatch.setattr(machine, "ROOT", _fake(tmp_path, files))
+    machine.granted_cores.cache_clear()
     try:
         assert default_threads() == expected
     finally:
-        cores.granted_cores.cache_clear()
+        machine.granted_cores.cache_clear()
 
 
 @pytest.mark.parametrize(
     ("given", "expected"), [("3", 3), (" 2 ,1", 2), ("16", 16), ("", 8), ("0", 8), ("-2", 8), ("many", 8)]
 )
 def test_the_share_that_a_parent_left(given, expected, eight_cores, monkeypatch):
-    monkeypatch.setattr(cores, "granted_cores", lambda: math.inf)
+    monkeypatch.setattr(machine, "granted_cores", lambda: math.inf)
     monkeypatch.setenv("OMP_NUM_THREADS", given)
     assert default_threads() == expected
     monkeypatch.setenv("GLOBULAR_NUM_THREADS", "5")

@@ -17,10 +17,9 @@ from globular.backends.cpu import CpuShard
 from globular.kernels.wishart import wishart_scales, wishart_terms
 from globular.model.counts import CountsPrior
 from globular.model.covariances import FAMILIES
-from globular.model.dirichlet import InfiniteMixture
+from globular.model.dirichlet import InfiniteMixture, Sticks
 from globular.model.gaussian import isotropic_mixture
 from globular.model.observations import Moments, Posterior, Prior
-from globular.model.sticks import Sticks
 from globular.model.wishart import KINDS, GaussianPrior
 from globular.seam.mixture_passes import Expect
 from reference import infinite as reference

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import betaln, digamma, gammaln, logsumexp
 
-from globular.model.sticks import StickPrior, Sticks, sticks_of_groups
+from globular.model.dirichlet import StickPrior, Sticks, sticks_of_groups
 from reference import infinite as reference
 
 COUNTS = np.array([40.0, 11.0, 7.0, 0.5])

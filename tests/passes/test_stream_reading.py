@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from globular.backends.many.split import TreeSum, tree_total
 from globular.backends.many.stream import StreamShard
 from globular.data.open import as_source
 from globular.data.some_rows import ChosenRows, RowRange
 from globular.errors import DataError
 from globular.model.nested import Batch, NestedSearch
 from globular.seam.passes import Assign, AssignBatch, ScatterLabels
-from globular.seam.tree_sum import TreeSum, tree_total
 from makers import blobs
 
 

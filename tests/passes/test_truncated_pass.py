@@ -19,8 +19,7 @@ from globular.data.open import as_source
 from globular.errors import UnsupportedPassError
 from globular.model import centers
 from globular.model.gaussian import GaussianParameters
-from globular.model.graph import Graph, random_graph
-from globular.model.search import Search
+from globular.model.graph import Graph, Search, random_graph
 from globular.model.statistics import PairStatistics, SoftStatistics
 from globular.seam.among import Neighbors
 from globular.seam.answers import Answer, Truncated

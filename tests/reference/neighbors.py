@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.model.gaussian import GaussianParameters
-from globular.model.graph import Graph
-from globular.model.search import Search
+from globular.model.graph import Graph, Search
 from globular.model.statistics import F64, HardStatistics, SoftStatistics
 from reference.assign import squared_distances
 from reference.expect import log_joint, scatter_of

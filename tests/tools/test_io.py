@@ -24,9 +24,9 @@ import pytest
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 
+from globular.data.arrow_files import ParquetSource
 from globular.data.blocks import Source
 from globular.data.formats import described
-from globular.data.parquet_files import ParquetSource
 from globular.errors import DataError, MemoryBudgetError, MissingExtraError
 from globular.io import open_source, supported_formats, write_array
 
@@ -457,7 +457,7 @@ def test_addresses_are_refused() -> None:
 def test_what_gzip_unpacks_to_must_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.csv.gz"
     path.write_bytes(gzip.compress(b"1,2\n" * 100_000))
-    monkeypatch.setattr("globular.data.memory.physical_memory", lambda: 50_000)
+    monkeypatch.setattr("globular.machine.physical_memory", lambda: 50_000)
     with pytest.raises(MemoryBudgetError, match=r"x\.csv\.gz: its text, unpacked.*unpack it"):
         open_source(path)
 
@@ -814,7 +814,7 @@ def test_npz_is_refused_by_its_header(tmp_path: Path, monkeypatch: pytest.Monkey
             open_source(path)
     np.savez_compressed(path, X=np.zeros((1000, 4)))
     sparse.save_npz(tmp_path / "s.npz", sparse.csr_matrix(np.ones((1000, 4))))
-    monkeypatch.setattr("globular.data.memory.physical_memory", lambda: 10_000)
+    monkeypatch.setattr("globular.machine.physical_memory", lambda: 10_000)
     for name in ("x.npz", "s.npz"):
         with pytest.raises(MemoryBudgetError, match=rf"{name}: its .* would take .* GiB, this process may use"):
             open_source(tmp_path / name)
@@ -831,12 +831,12 @@ def test_sparse_npz_that_would_grow_in_csr_is_refused(tmp_path: Path) -> None:
 def test_whole_rows_and_single_rows_must_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [write_case(name, False, tmp_path) for name in ("npy", "h5", "parquet", "fvecs")]
     sources = [open_source(path) for path in paths]
-    monkeypatch.setattr("globular.data.memory.physical_memory", lambda: 500)
+    monkeypatch.setattr("globular.machine.physical_memory", lambda: 500)
     for source in sources:
         with pytest.raises(MemoryBudgetError, match=r"all 53 rows together would take .*; read it in blocks"):
             source.whole()
         assert len(next(source.blocks(5)).rows) == 5
-    monkeypatch.setattr("globular.data.memory.physical_memory", lambda: 8)
+    monkeypatch.setattr("globular.machine.physical_memory", lambda: 8)
     for path in paths:
         with pytest.raises(MemoryBudgetError, match=r"would take .* GiB, this process may use"):
             open_source(path)

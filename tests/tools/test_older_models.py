@@ -7,7 +7,7 @@ import pytest
 
 import globular
 from globular.persistence import read_info
-from globular.persistence.older import renewed
+from globular.persistence.values import renewed
 from models.make import FOLDER, MODELS, rows, rows_for
 
 SAVED = sorted(path.parent for path in FOLDER.glob("*/*/labels.npy"))

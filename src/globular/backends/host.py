@@ -20,23 +20,9 @@ from globular.jit import new_queue, share_kernel
 from globular.kernels.random import random_labels
 from globular.kernels.state import locate_in_runs, settle_runs, sum_by_key
 from globular.model.statistics import F64
-from globular.seam.passes import (
-    AllLabels,
-    BlendErrors,
-    Index,
-    LabelBySeeds,
-    Labels,
-    Locate,
-    Pass,
-    Relabel,
-    Result,
-    RowValue,
-    ScatterLabels,
-    Take,
-    Total,
-)
-from globular.seam.shard import Shard
-from globular.seam.state import PointState
+from globular.seam import passes
+from globular.seam.passes import Index, Labels, Pass, Result, RowValue
+from globular.seam.shard import PointState, Shard
 from globular.threads import cached_property, even_ranges, run_all, worth_waking
 
 Handler = Callable[[Any, Any], Any]
@@ -250,49 +236,49 @@ def _locate_inside(shard: HostShard, masses: F64, *, errors: bool) -> Index:
     return np.minimum(ends.searchsorted(masses, side="right"), last)
 
 
-@HostShard.implements(Take)
-def take(shard: HostShard, work: Take) -> NDArray[Any]:
+@HostShard.implements(passes.Take)
+def take(shard: HostShard, work: passes.Take) -> NDArray[Any]:
     return shard.take(work.indices, work.what)
 
 
-@HostShard.implements(Locate)
-def locate(shard: HostShard, work: Locate) -> Index:
+@HostShard.implements(passes.Locate)
+def locate(shard: HostShard, work: passes.Locate) -> Index:
     return shard.locate(work.masses, work.by)
 
 
-@HostShard.implements(Total)
-def total(shard: HostShard, work: Total) -> F64:
+@HostShard.implements(passes.Total)
+def total(shard: HostShard, work: passes.Total) -> F64:
     return shard.totals(work.of, work.by, work.n)
 
 
-@HostShard.implements(AllLabels)
-def all_labels(shard: HostShard, work: AllLabels) -> list[Labels]:
+@HostShard.implements(passes.AllLabels)
+def all_labels(shard: HostShard, work: passes.AllLabels) -> list[Labels]:
     return [shard.labels]
 
 
-BY_METHODS = (Take, Locate, Total, AllLabels)
+BY_METHODS = (passes.Take, passes.Locate, passes.Total, passes.AllLabels)
 """Passes that shards answer by methods of their own, wherever weights and state lie."""
 
 
-@HostShard.implements(ScatterLabels)
-def scatter_labels(shard: HostShard, work: ScatterLabels) -> None:
+@HostShard.implements(passes.ScatterLabels)
+def scatter_labels(shard: HostShard, work: passes.ScatterLabels) -> None:
     random_labels(np.uint64(work.seed), shard.first_row, work.n_clusters, shard.labels)
 
 
-@HostShard.implements(LabelBySeeds)
-def label_by_seeds(shard: HostShard, work: LabelBySeeds) -> None:
+@HostShard.implements(passes.LabelBySeeds)
+def label_by_seeds(shard: HostShard, work: passes.LabelBySeeds) -> None:
     shard.labels[:] = shard.closest_seeds
 
 
-@HostShard.implements(BlendErrors)
-def blend_errors(shard: HostShard, work: BlendErrors) -> None:
+@HostShard.implements(passes.BlendErrors)
+def blend_errors(shard: HostShard, work: passes.BlendErrors) -> None:
     d2 = shard.squared_distances
     d2 *= work.share
     d2 += np.asarray(work.of_seeds)[shard.closest_seeds]
 
 
-@HostShard.implements(Relabel)
-def relabel(shard: HostShard, work: Relabel) -> None:
+@HostShard.implements(passes.Relabel)
+def relabel(shard: HostShard, work: passes.Relabel) -> None:
     names, labels = np.asarray(work.names, dtype=np.int32), shard.labels
 
     def rename(span: tuple[int, int]) -> None:

@@ -100,7 +100,7 @@ def _measure(name: str, model: Any, X: Array) -> Result:
     import numpy as np
     from scipy.spatial import cKDTree
 
-    from globular.model.clock import Clock
+    from globular.model.history import Clock
     from globular.threads import default_threads
 
     clock = Clock()

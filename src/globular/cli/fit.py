@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from globular.cli import options
-from globular.cli.cluster import SchedulerOption, WorkersOption, dask_workers, on_workers
-from globular.cli.inputs import open_weighted, split_columns, with_standard_input
+from globular.cli.inputs import dask_workers, on_workers, open_weighted, split_columns, with_standard_input
 from globular.cli.models import Model, check_found, model_there, new_model, set_given, size_of
 from globular.cli.select import find_size
 from globular.cli.shared import INTERRUPTED, check_output, output, print_next, print_table, refuse_input, say
@@ -42,8 +41,8 @@ def fit(
     checkpoint_every: options.CheckpointOption = None,
     resume: options.ResumeOption = False,
     force: options.ForceOption = False,
-    scheduler: SchedulerOption = None,
-    workers: WorkersOption = None,
+    scheduler: options.SchedulerOption = None,
+    workers: options.WorkersOption = None,
     quiet: options.QuietOption = False,
 ) -> int:
     """Cluster DATA and save the model.

@@ -1,4 +1,4 @@
-"""Tables, weights and models as the arguments of a command name them."""
+"""Tables, weights, models and Dask workers as the arguments of a command name them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from globular.errors import import_extra
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -163,3 +166,47 @@ def _columns_but(data: Sequence[str], weight_column: str) -> list[str]:
     if weight_column not in names:
         raise ValueError(f"--weights {weight_column}: neither a file nor a column of {data[0]}")
     return [name for name in names if name != weight_column]
+
+
+@contextmanager
+def dask_workers(scheduler: str | None, n_workers: int | None) -> Iterator[bool]:
+    """Make a client the current one if either option was given; says whether there is one."""
+    if scheduler is None and n_workers is None:
+        yield False
+        return
+    if scheduler is not None and n_workers is not None:
+        raise ValueError("--scheduler and --workers exclude each other; leave one of them out")
+    Client = import_extra("distributed", "distributed", "dask", "working on Dask workers").Client
+    with ExitStack() as stack:
+        target = stack.enter_context(_local_cluster(n_workers)) if scheduler is None else scheduler
+        try:
+            client = stack.enter_context(Client(target, set_as_default=False, timeout="30s"))
+        except OSError as error:
+            raise ValueError(f"--scheduler {scheduler}: no Dask scheduler answers there ({error})") from error
+        stack.enter_context(client.as_current())
+        yield True
+
+
+def _local_cluster(n_workers: int | None) -> Any:
+    """Worker processes that share this machine's cores."""
+    import logging
+
+    from distributed import LocalCluster
+
+    from globular.threads import default_threads
+
+    return LocalCluster(
+        n_workers=n_workers,
+        threads_per_worker=max(1, default_threads() // (n_workers or 1)),
+        processes=True,
+        dashboard_address=":0",
+        silence_logs=logging.ERROR,
+    )
+
+
+def on_workers(data: Sequence[str], source: Source, columns: Sequence[str] | None) -> Any:
+    """DATA as files that the workers read, with the columns of `source` where those were chosen."""
+    from globular.data.open import Files
+
+    chosen = None if columns is None else (getattr(source, "column_names", None) or columns)
+    return Files(tuple(data), None if chosen is None else tuple(chosen))

@@ -16,11 +16,10 @@ import typer
 from globular._version import __version__
 from globular.cli.coreset import coreset
 from globular.cli.demo import demo
-from globular.cli.export import export
+from globular.cli.export import export, report
 from globular.cli.fit import fit
 from globular.cli.info import info
 from globular.cli.predict import predict
-from globular.cli.report import report
 from globular.cli.select import select
 from globular.cli.shared import FAILED, INTERRUPTED, as_options, log_level_restored, say, warnings_as_lines
 from globular.errors import GlobularError

@@ -124,3 +124,10 @@ RowsOption = Annotated[
     list[str] | None, typer.Option("--data", metavar="DATA", help="A table of rows; repeatable.", show_default=False)
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", callback=_hush, help="No progress bar, no summary.")]
+SchedulerOption = Annotated[
+    str | None,
+    typer.Option("--scheduler", metavar="ADDRESS", help="Work on the Dask cluster there; its workers read DATA."),
+]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", metavar="N", min=1, help="Start N Dask worker processes and work on them.")
+]

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from globular.cli import options
-from globular.cli.cluster import SchedulerOption, WorkersOption, dask_workers, on_workers
-from globular.cli.inputs import load_model, open_for, with_standard_input
+from globular.cli.inputs import dask_workers, load_model, on_workers, open_for, with_standard_input
 from globular.cli.shared import bar_of_rows, check_output, output, rows_per_block
 
 if TYPE_CHECKING:
@@ -82,8 +81,8 @@ def predict(
     ] = False,
     columns: options.ColumnsOption = None,
     threads: options.ThreadsOption = None,
-    scheduler: SchedulerOption = None,
-    workers: WorkersOption = None,
+    scheduler: options.SchedulerOption = None,
+    workers: options.WorkersOption = None,
     force: options.ForceOption = False,
     quiet: options.QuietOption = False,
 ) -> None:
@@ -126,7 +125,7 @@ def _check_target(target: str, wanted: Wanted, data: Sequence[str], *, force: bo
 
 def _columns_beside(paths: list[str], target: str, wanted: Wanted) -> Any:
     """The columns of the files, to be written before the answers."""
-    from globular.io.beside import open_beside
+    from globular.io.tables import open_beside
 
     beside = open_beside(paths)
     suffix = ".csv" if target == _STANDARD_OUTPUT else Path(target).suffix.lower()

@@ -10,19 +10,18 @@ from glob import glob
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from globular.data.arrow_files import FeatherSource, ParquetSource, describe_feather, describe_parquet
+from globular.data.binary_files import VecsSource
 from globular.data.blocks import Source, check_not_empty
 from globular.data.columns import Column
-from globular.data.feather_files import FeatherSource, describe_feather
 from globular.data.hdf5_files import HDF5Source, arrays_in_hdf5
 from globular.data.json_files import JSONLinesSource, describe_json
-from globular.data.memory import check_fits
 from globular.data.numpy_files import arrays_in_npz, open_npy, open_npz
-from globular.data.parquet_files import ParquetSource, describe_parquet
 from globular.data.sources import CSRSource, concatenate
 from globular.data.text_files import TextSource, describe_text
-from globular.data.vecs_files import VecsSource
 from globular.data.versions import FileVersion
 from globular.errors import DataError, MemoryBudgetError
+from globular.machine import check_fits
 
 Columns: TypeAlias = Sequence[str] | None
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from globular.data.arrow_rows import ArrowRows
+from globular.data.arrow_files import ArrowRows
 from globular.data.columns import Column, choose_columns, choose_numbers
 from globular.data.sources import ArraySource
 from globular.errors import DataError

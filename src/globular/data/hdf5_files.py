@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.data.blocks import check_table
-from globular.data.memory import check_fits
 from globular.data.streamed import PIECE_BYTES, StreamedSource
 from globular.data.versions import FileVersion
 from globular.errors import DataError, MissingExtraError
+from globular.machine import check_fits
 
 _MOST_SLABS = 1 << 20  # a file may declare any number of rows without holding them
 _MOST_LINKS = 16

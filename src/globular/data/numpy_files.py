@@ -14,10 +14,10 @@ from scipy import sparse
 
 from globular.data.binary_files import BinarySource, Places
 from globular.data.blocks import Source
-from globular.data.memory import check_fits
 from globular.data.sources import ArraySource, CSRSource
 from globular.data.versions import FileVersion
 from globular.errors import DataError
+from globular.machine import check_fits
 
 # what NumPy and zipfile raise on headers and archives that are truncated, corrupt or of another kind
 _BAD_HEADER = (ValueError, TypeError, SyntaxError, TokenError, OverflowError)

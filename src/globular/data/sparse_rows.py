@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from globular.data.blocks import check_table
-from globular.data.memory import check_fits
 from globular.errors import DataError
+from globular.machine import check_fits
 
 
 def checked_csr(matrix: Any, name: str = "X") -> Any:

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from globular.data.blocks import Block, Matrix, Source, check_indices, check_span, regroup
-from globular.data.memory import check_fits
 from globular.data.versions import FileVersion
 from globular.errors import DataError
+from globular.machine import check_fits
 
 PIECE_BYTES = 1 << 22  # what one read from disk aims at: large enough to be efficient, small beside a block
 _MOST_ROWS = 1 << 53  # what a file declares beyond it is damage, and would overflow sums of rows

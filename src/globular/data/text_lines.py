@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from globular.data.memory import check_fits
 from globular.data.streamed import PIECE_BYTES
 from globular.errors import DataError
+from globular.machine import check_fits
 
 _LONGEST_LINE = 1 << 26  # fields take more room than their text, and a line is the least that can be parsed
 

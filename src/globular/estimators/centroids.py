@@ -31,8 +31,7 @@ from globular.estimators.memory import check_allocation
 from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, one_of
 from globular.estimators.running import Fit, warn_user
 from globular.estimators.starts import filled_up, of_unit_length, spare_centers
-from globular.model.clock import Clock
-from globular.model.history import History, Record
+from globular.model.history import Clock, History, Record
 from globular.model.statistics import F64, I64
 from globular.seam.among import ALL, Probe
 from globular.seam.answers import NEAREST, Centers, Nearest, Own

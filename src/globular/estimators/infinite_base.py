@@ -26,12 +26,11 @@ from globular.estimators.mixture_starts import MEANS_METHODS, GivenStart, checke
 from globular.estimators.mixtures import MixtureEstimator, Run, Starting
 from globular.estimators.parameters import FROM_ONE, NOT_NEGATIVE, POSITIVE, Constraints, Number, one_of
 from globular.model.covariances import FAMILIES
-from globular.model.gaussian import GaussianParameters
+from globular.model.dirichlet import StickPrior, Sticks
+from globular.model.gaussian import GaussianParameters, draw_by_component
 from globular.model.history import History
-from globular.model.mixing import draw_by_component
 from globular.model.observations import Prior
 from globular.model.statistics import F64, I64
-from globular.model.sticks import StickPrior, Sticks
 from globular.seam.answers import Answer
 from globular.seam.passes import Labels
 from globular.seam.shard import Shard, answer

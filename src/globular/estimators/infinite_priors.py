@@ -12,7 +12,7 @@ from globular.estimators.arguments import whole_number
 from globular.estimators.mixture_starts import checked_shape
 from globular.model.counts import CountsPrior
 from globular.model.covariances import FAMILIES, CovarianceLimits
-from globular.model.sticks import StickPrior
+from globular.model.dirichlet import StickPrior
 from globular.model.wishart import KINDS, GaussianPrior
 from globular.seam.shard import Shard
 

@@ -19,10 +19,10 @@ from scipy import sparse
 from sklearn.base import ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
+from globular import machine
 from globular.algorithms.mixtures.missing import IncompleteRows
-from globular.backends.dask.opening import are_on_workers, open_on_workers
+from globular.backends.dask.shard import are_on_workers, open_on_workers
 from globular.backends.registry import check_card_memory, rows_on_card, shard_on_card, shard_over
-from globular.data import memory
 from globular.data.blocks import Source, working_dtype
 from globular.data.columns import reading
 from globular.data.frames import counting_column
@@ -208,7 +208,7 @@ def _open_on_card(
 
 def _fits(source: Source) -> bool:
     size = source.n_rows * source.n_columns * source.dtype.itemsize
-    return source.in_memory or source.is_sparse or size <= MEMORY_SHARE * memory.physical_memory()
+    return source.in_memory or source.is_sparse or size <= MEMORY_SHARE * machine.physical_memory()
 
 
 def _open_on_workers(estimator: Any, given: Given, sample_weight: Any, unit_rows: bool, n_threads: int | None) -> Input:

@@ -24,7 +24,7 @@ from globular.estimators.mixtures import N_CANDIDATES, MixtureEstimator, Run, St
 from globular.estimators.parameters import FROM_ONE, Constraints, one_of
 from globular.estimators.starts import choose_centers
 from globular.estimators.weights import EXACT_BELOW
-from globular.model.cholesky import with_factors
+from globular.model.covariances.families import with_factors
 from globular.model.gaussian import GaussianParameters
 from globular.model.low_rank import NOISES, LowRankParameters, isotropic_factors
 from globular.model.statistics import F64, I64

@@ -10,7 +10,7 @@ import logging
 import math
 
 from globular.backends.limits import COSTS_AT_ONCE, HASH_SIZE, NOMINEES, SORT_UP_TO, tree_bytes
-from globular.data.memory import check_fits
+from globular.machine import check_fits
 from globular.model.covariances import FAMILIES, ScatterKind
 
 logger = logging.getLogger("globular")

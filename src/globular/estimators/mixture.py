@@ -33,9 +33,9 @@ from globular.estimators.running import exhaust
 from globular.estimators.validation import check_weights
 from globular.estimators.variational_mixture import VariationalGaussianMixture, likely_components
 from globular.estimators.weights import Weights
-from globular.model.clock import Clock
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters
+from globular.model.history import Clock
 from globular.model.noise import Noise
 from globular.model.statistics import F64, I64
 from globular.seam.passes import Extremes, Labels

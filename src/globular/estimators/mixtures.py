@@ -31,11 +31,10 @@ from globular.estimators.mixture_starts import GivenStart
 from globular.estimators.parameters import AUTO, FROM_ONE, FROM_ZERO, NOT_NEGATIVE, Constraints
 from globular.estimators.running import Fit, warn_user
 from globular.estimators.starts import continues, filled_up, spare_centers
-from globular.model.clock import Clock
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.exponential import ExponentialMixture
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
-from globular.model.history import KMEANS, SEEDS, History, Record
+from globular.model.history import KMEANS, SEEDS, Clock, History, Record
 from globular.model.noise import Noise
 from globular.model.statistics import F64, I64
 from globular.seam.answers import Answer

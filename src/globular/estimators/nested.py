@@ -23,7 +23,6 @@ from globular.algorithms.kmeans.nested_choices import BOUNDS, CELLS_GAIN, N_PROB
 from globular.algorithms.kmeans.probing import label_probes
 from globular.algorithms.seeding.named import Starting
 from globular.algorithms.steps import Step, mapped, result_of
-from globular.data.memory import physical_memory
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.fitted import check_common, checked_floats
 from globular.estimators.inputs import MEMORY_SHARE, Input, mean_variance
@@ -31,6 +30,7 @@ from globular.estimators.memory import check_allocation
 from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, Number, one_of
 from globular.estimators.running import warn_user
 from globular.estimators.starts import starting_centers
+from globular.machine import physical_memory
 from globular.model.history import PART, SEEDS, History
 from globular.model.nested import Batch
 from globular.model.statistics import F64

@@ -19,8 +19,7 @@ import numpy as np
 from globular.algorithms.steps import Step
 from globular.callbacks import as_callbacks
 from globular.errors import FitInterruptedWarning
-from globular.model.clock import Clock
-from globular.model.history import PART, History, Record
+from globular.model.history import PART, Clock, History, Record
 
 Model = TypeVar("Model")
 Result = TypeVar("Result")

@@ -11,8 +11,7 @@
 True
 """
 
-from globular.export.faiss import to_faiss_ivf, write_faiss
-from globular.export.faiss_kmeans import Kmeans
+from globular.export.faiss import Kmeans, to_faiss_ivf, write_faiss
 from globular.export.onnx import to_onnx
 from globular.export.tables import centers_from, to_npy
 

@@ -15,9 +15,8 @@ from numpy.typing import ArrayLike
 from globular.data.blocks import Source
 from globular.data.formats import SUFFIXES, open_path
 from globular.errors import DataError
-from globular.io.beside import Batches, Lines
 from globular.io.files import check_file, write_whole
-from globular.io.tables import TABLE_WRITERS, Blocks, text_lines, write_npy_blocks, write_parquet_blocks
+from globular.io.tables import TABLE_WRITERS, Batches, Blocks, Lines, text_lines, write_npy_blocks, write_parquet_blocks
 
 __all__ = ["open_source", "supported_formats", "write_array"]
 

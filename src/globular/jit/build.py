@@ -23,12 +23,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from globular.cores import usable_cores
 from globular.jit import addresses
 from globular.jit.library import FOLDER, INDEX, SUFFIX, Entry
 from globular.jit.signatures import PACKAGE, read
 from globular.jit.sources import closure_digest
 from globular.jit.target import levels
+from globular.machine import usable_cores
 
 MANIFEST = Path(__file__).parent / "manifest.txt"
 _LETTERS = {"float64": "d", "int64": "l", "bool": "b", "none": ""}

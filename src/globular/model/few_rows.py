@@ -1,4 +1,4 @@
-"""Few rows beside the algorithm, which are clustered without a pass: see `kernels.few_rows`."""
+"""Few rows beside the algorithm: clustered without a pass (see `kernels.few_rows`), or drawn among themselves."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from numpy.typing import NDArray
 
 from globular.jit.tiles import ROWS, tile_for
 from globular.kernels import few_rows as kernels
+from globular.kernels.draws import accept_proposals, match_swaps, run_chains
 from globular.kernels.few_rows import Desk, StepLimits, TrialLimits
 from globular.model.statistics import F64
 
-__all__ = ["FewRows", "Found", "SeedRows", "StepLimits", "TrialLimits", "are_few", "are_few_to_seed", "most_few_rows"]
+__all__ = [
+    "FewRows", "Found", "SeedRows", "StepLimits", "TrialLimits", "accepted_proposals", "are_few", "are_few_to_seed",
+    "ends_of_chains", "matched_swaps", "most_few_rows",
+]  # fmt: skip
 
 MOST_ROWS, MOST_NUMBERS, MOST_DISTANCES = 1 << 15, 1 << 18, 1 << 18
 """Rows, their numbers, and distances of a step, up to which rows are few; beyond, passes over parts of them take less
@@ -120,3 +124,38 @@ class FewRows:
             np.zeros((K // tile.width, D, tile.width)), np.full(K, NOBODY), np.array([-1 << (K - 1).bit_length()]),
             NOBODY_BITS, np.empty((0, K)),
         )  # fmt: skip
+
+
+def accepted_proposals(proposals: F64, before: F64, tests: F64) -> NDArray[np.bool_]:
+    """Which proposals of D² sampling stay by rejection, each given those before it; the first one always does.
+
+    `before` are their squared distances to the seeds that they were drawn with. O(n² D).
+    """
+    accepted = np.empty(len(proposals), dtype=np.bool_)
+    proposals, before = np.asarray(proposals), np.asarray(before)
+    accept_proposals(proposals, tests, before, before.copy(), accepted)
+    return accepted
+
+
+def ends_of_chains(proposals: F64, q: F64, tests: F64, squared: F64) -> NDArray[np.intp]:
+    """Where Metropolis chains end that go over their proposals one after the other, π/q = d²/q.
+
+    There are as many chains as rows of `tests`, and each lowers d² for those behind it. The first chain that ends on a
+    seed is the last one.
+    """
+    last = np.empty(len(tests), dtype=np.intp)
+    proposals, q, squared = map(np.asarray, (proposals, q, squared))
+    return last[: run_chains(proposals, q, tests, squared.copy(), last)]
+
+
+def matched_swaps(
+    losses: F64, nearest: NDArray[np.int32], gains: F64, owners: NDArray[np.int32], safety: float
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The best splits get the centres that are least missed: new names of the clusters, and for each split the centre
+    it gets or −1."""
+    names, seats = np.arange(len(losses), dtype=np.int32), np.full(len(owners), -1, dtype=np.int32)
+    spares, best = np.argsort(losses, kind="stable"), np.argsort(-gains, kind="stable")
+    losses, nearest, gains, owners, spares, best = map(np.asarray, (losses, nearest, gains, owners, spares, best))
+    settled = np.zeros(len(losses), dtype=np.bool_)
+    match_swaps(losses, np.ascontiguousarray(nearest), spares, gains, best, owners, safety, settled, names, seats)
+    return names, seats

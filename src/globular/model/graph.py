@@ -8,6 +8,7 @@ pairs (c, c̃), the mean distance to c̃ of the rows closest to c; `PairStatisti
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -25,6 +26,20 @@ _CLUSTERS_PER_BLOCK = 64
 """Clusters whose neighbourhoods are estimated in one go."""
 _MANY_REPETITIONS = 8
 """Where G² is more than this multiple of the clusters, a random row without a repetition would not come for ages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How a truncated E-step searches (Forster & Lücke 2018); G is the width of the graph that goes with it."""
+
+    n_candidates: int
+    """C′, the clusters that each row keeps."""
+    n_random: int
+    """Clusters drawn at random per row, beside the neighbourhoods: the "+1" of the paper's tables."""
+    seed: int
+    """Seed of the random clusters, below 2⁶³; a new one for every E-step."""
+    estimate: bool
+    """Whether to collect the pair statistics of Eq. 8."""
 
 
 def random_graph(n_clusters: int, n_neighbors: int, rng: np.random.Generator) -> Graph:

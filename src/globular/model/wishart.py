@@ -9,14 +9,14 @@ what S is, and in how often the digamma of ν occurs.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 from scipy.special import digamma, gammaln
 
 from globular.kernels.wishart import wishart_scales, wishart_terms
-from globular.model.cholesky import least_pivot, with_factors
 from globular.model.covariances import FAMILIES
+from globular.model.covariances.families import least_pivot, with_factors
 from globular.model.gaussian import GaussianParameters
 from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior, Students
 from globular.model.statistics import F64
@@ -26,6 +26,21 @@ BETA_RANGE = 1e-8, 1.0
 """What a fitted β₀ may be."""
 SHAPED_FROM, SHAPED_ROWS = 8, 4
 """S₀ has correlations fitted from this many components on, if they hold this many rows a column in the mean."""
+
+
+class Terms(NamedTuple):
+    """What free energies need of posteriors, (C,) each."""
+
+    digammas: F64
+    """E[log |Λ|] − log |2 W|."""
+    traces: F64
+    """tr S₀ W."""
+    mahalanobis: F64
+    """(m − m₀)ᵀ W (m − m₀)."""
+    log_gammas: F64
+    """log Γ of the normaliser, up to a constant."""
+    log_determinants: F64
+    """log |S|."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +88,7 @@ class GaussianPosterior(Posterior):
     def expected_mixture(self, log_weights: F64) -> ExpectedMixture:
         """Eq. 16: precision ν W, and what E[log |Λ|] and E[μ] lack to that Gaussian's own constant."""
         D = self.m.shape[1]
-        lacking = 0.5 * (self._digammas() - D * np.log(0.5 * self.nu)) - 0.5 * D / self.beta
+        lacking = 0.5 * (self.terms.digammas - D * np.log(0.5 * self.nu)) - 0.5 * D / self.beta
         if self.prior.own is not None:
             lacking -= 0.5 * self._expected_precisions() @ self.prior.own
         return ExpectedMixture.build(
@@ -95,13 +110,13 @@ class GaussianPosterior(Posterior):
         D = self.m.shape[1]
         prior = self.prior
         ratio = prior.beta / self.beta
-        of_means = D * (ratio - 1.0 - np.log(ratio)) + prior.beta * self.nu * self._mahalanobis()
-        log_determinants = self._log_determinants()  # of S
-        expected = self._digammas() + D * np.log(2.0) - log_determinants  # E[log |Λ|]
+        of_means = D * (ratio - 1.0 - np.log(ratio)) + prior.beta * self.nu * self.terms.mahalanobis
+        log_determinants = self.terms.log_determinants  # of S
+        expected = self.terms.digammas + D * np.log(2.0) - log_determinants  # E[log |Λ|]
         of_precisions = (
             (self.nu - prior.nu) * expected
-            + self.nu * (self._traces() - D)
-            - 2.0 * (self._log_gammas() - prior.log_gamma)
+            + self.nu * (self.terms.traces - D)
+            - 2.0 * (self.terms.log_gammas - prior.log_gamma)
             - D * np.log(2.0) * (self.nu - prior.nu)
             + self.nu * log_determinants
             - prior.nu * prior.log_determinant
@@ -111,8 +126,8 @@ class GaussianPosterior(Posterior):
     def log_evidences(self) -> F64:
         """Ratio of the normalisers of posterior and prior."""
         D, prior = self.m.shape[1], self.prior
-        gammas = self._log_gammas() - prior.log_gamma
-        determinants = prior.nu * prior.log_determinant - self.nu * self._log_determinants()
+        gammas = self.terms.log_gammas - prior.log_gamma
+        determinants = prior.nu * prior.log_determinant - self.nu * self.terms.log_determinants
         of_means = D * np.log(prior.beta / self.beta)
         return gammas + 0.5 * (determinants + of_means - D * np.log(np.pi) * (self.nu - prior.nu))
 
@@ -124,29 +139,16 @@ class GaussianPosterior(Posterior):
         """The diagonals of ν W, (C, D)."""
         return self.nu[:, None] / self.S
 
-    def _digammas(self) -> F64:
-        """E[log |Λ|] − log |2 W|, (C,)."""
-        return self.m.shape[1] * digamma(0.5 * self.nu)
-
-    def _log_gammas(self) -> F64:
-        """log Γ of the normaliser, up to a constant, (C,)."""
-        return self.m.shape[1] * gammaln(0.5 * self.nu)
-
-    def _log_determinants(self) -> F64:
-        """log |S|, (C,)."""
-        return np.log(self.S).sum(axis=1)
-
-    def _mahalanobis(self) -> F64:
-        """(m − m₀)ᵀ W (m − m₀), (C,)."""
-        return ((self.m - self.prior.m) ** 2 / self.S).sum(axis=1)
+    @cached_property
+    def terms(self) -> Terms:
+        D, half, prior = self.m.shape[1], 0.5 * self.nu, self.prior
+        mahalanobis = ((self.m - prior.m) ** 2 / self.S).sum(axis=1)
+        traces, log_determinants = (prior.S / self.S).sum(axis=1), np.log(self.S).sum(axis=1)
+        return Terms(D * digamma(half), traces, mahalanobis, D * gammaln(half), log_determinants)
 
     def fitted_scale(self, nu: float, floor: F64) -> F64:
         """S₀ that expects the precisions which these expect in the mean, ν₀ S₀⁻¹ = ⟨ν W⟩, and not below the floor."""
         return np.asarray(np.maximum(nu / self._expected_precisions().mean(axis=0), floor))
-
-    def _traces(self) -> F64:
-        """tr S₀ W, (C,)."""
-        return (self.prior.S / self.S).sum(axis=1)
 
     def log_predictive(self, rows: F64) -> F64:
         """A product of Student-t densities with ν degrees of freedom, one a column."""
@@ -206,20 +208,9 @@ class MatrixPosterior(GaussianPosterior):
         )
         return joined
 
-    def _log_gammas(self) -> F64:
-        return self._solved[1][3]
-
-    def _log_determinants(self) -> F64:
-        return self._solved[1][4]
-
-    def _digammas(self) -> F64:
-        return self._solved[1][0]
-
-    def _traces(self) -> F64:
-        return self._solved[1][1]
-
-    def _mahalanobis(self) -> F64:
-        return self._solved[1][2]
+    @property
+    def terms(self) -> Terms:
+        return Terms(*self._solved[1])
 
     def fitted_scale(self, nu: float, floor: F64) -> F64:
         D, rows = len(floor), float(self.nu.mean())
@@ -243,7 +234,7 @@ class MatrixPosterior(GaussianPosterior):
         """Student-t densities with ν + 1 − D degrees of freedom."""
         D, ratio, powers = self.m.shape[1], 1.0 + 1.0 / self.beta, 0.5 * (self.nu + 1)
         constants = gammaln(powers) - gammaln(powers - 0.5 * D)
-        constants -= 0.5 * (D * np.log(np.pi * ratio) + self._log_determinants())
+        constants -= 0.5 * (D * np.log(np.pi * ratio) + self.terms.log_determinants)
         return Students(self.expected_mixture(np.zeros(len(self))), constants, powers, 1.0 / (self.nu * ratio))
 
     def log_predictive(self, rows: F64) -> F64:
@@ -305,7 +296,7 @@ class GaussianPrior(Prior):
     @cached_property
     def log_gamma(self) -> float:
         """log Γ of the normaliser, up to a constant."""
-        return float(self.itself()._log_gammas()[0])
+        return float(self.itself().terms.log_gammas[0])
 
     @cached_property
     def factor(self) -> F64:
@@ -326,7 +317,7 @@ class GaussianPrior(Prior):
         if not self.fits_beta:
             return prior
         D = len(self.m)
-        away = float((D / posterior.beta + posterior.nu * posterior._mahalanobis()).mean())
+        away = float((D / posterior.beta + posterior.nu * posterior.terms.mahalanobis).mean())
         return replace(prior, beta=float(np.clip(D / away, *BETA_RANGE)))
 
     def expected_covariance(self) -> F64:

@@ -32,8 +32,7 @@ from globular.persistence.folder import (
     read_model,
     write_folder,
 )
-from globular.persistence.older import renewed
-from globular.persistence.values import decode_value, encode_fitted, encode_parameter, omitted_name
+from globular.persistence.values import decode_value, encode_fitted, encode_parameter, omitted_name, renewed
 
 __all__ = ["ModelInfo", "check_destination", "is_model", "load", "read_info", "save"]
 

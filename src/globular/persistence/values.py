@@ -32,6 +32,16 @@ class ArrayShape:
 
 DEEPEST = 100
 """Levels of lists in lists that a value may have: a fitted attribute has a few."""
+_SAID: dict[tuple[str, str], dict[Any, dict[str, Any]]] = {
+    ("GaussianMixture", "weights"): {"equal": {"weights_init": "equal"}},
+    ("VariationalGaussianMixture", "neighborhoods"): {
+        "estimated": {"search": "neighbors"},
+        "exhaustive": {"search": "exhaustive neighbors"},
+    },
+    ("VariationalKMeans", "patience"): {},
+}
+"""For a class and a parameter that is gone: what its values, stored by older versions, are called today; all others are
+the default."""
 
 
 def encode_fitted(name: str, value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
@@ -154,3 +164,12 @@ def _take(arrays: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
     if name not in arrays:
         raise ValueError(f"array {name} is missing")
     return arrays[name]
+
+
+def renewed(class_name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a saved model as its class takes them today."""
+    gone = {name: value for name, value in parameters.items() if (class_name, name) in _SAID}
+    found = {name: value for name, value in parameters.items() if name not in gone}
+    for name, value in gone.items():
+        found |= _SAID[class_name, name].get(value, {})
+    return found

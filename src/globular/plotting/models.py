@@ -10,7 +10,7 @@ from scipy.cluster import hierarchy
 
 from globular.algorithms.seeding.common import evenly_spread_rows
 from globular.model.covariances import FAMILIES
-from globular.plotting.axes import BLUE, GREY, HUES, INK, new_axes, tidy
+from globular.plotting.history import BLUE, GREY, HUES, INK, new_axes, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

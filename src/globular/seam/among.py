@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 from globular.model.cells import CellTree, CenterCells
-from globular.model.graph import Graph
-from globular.model.search import Search
+from globular.model.graph import Graph, Search
 
 Route = Literal["top", "down", "stay"]
 Need = Literal[

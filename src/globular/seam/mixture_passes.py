@@ -40,7 +40,7 @@ class Expect(Pass[SoftStatistics]):
 
 @dataclass(frozen=True, eq=False)
 class ExpectTied(Pass[SoftStatistics]):
-    """E-step of components that share a covariance Σ, without what they share: see `model.tied`.
+    """E-step of components that share a covariance Σ, without what they share: see `model.gaussian.Spread`.
 
     Log-likelihoods lack −½ yᵀΣ⁻¹y, y a row less the offset, and of second moments there are none, (0, …). It takes no
     quadratic form, and N·C distances.

@@ -6,8 +6,12 @@ on the number of threads and their results are combined in block order, so 1 thr
 (numba's `parallel=True` is not used: its work-queue layer fails when two Python threads enter it.)
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, Self, TypeVar, overload
+
 from globular.threads.blas import single_threaded_blas
-from globular.threads.cached import cached_property
 from globular.threads.how_many import default_threads, even_ranges, resolve_threads, worth_waking
 from globular.threads.pool import map_all, on_all_threads, ordered_map, read_ahead, run_all, to_the_end
 
@@ -25,3 +29,29 @@ __all__ = [
     "to_the_end",
     "worth_waking",
 ]
+
+Result = TypeVar("Result")
+
+
+class cached_property(Generic[Result]):  # noqa: N801
+    """`functools.cached_property` without the lock that it has before Python 3.12.
+
+    One thread that computes the property of any object holds that lock, and a child forked meanwhile waits for ever.
+    """
+
+    def __init__(self, function: Callable[[Any], Result]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Result: ...
+    def __get__(self, instance: object | None, owner: type) -> Self | Result:
+        if instance is None:
+            return self
+        value = instance.__dict__[self._name] = self._function(instance)
+        return value

@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 
-from globular.cores import usable_cores
+from globular.machine import usable_cores
 
 WAKING = 1e-5
 """Seconds that another thread costs a pass. (Fits on 16 cores took as long with a third of it, and longer with four
@@ -17,7 +17,7 @@ WAITING = 5e-5
 
 
 def default_threads() -> int:
-    """GLOBULAR_NUM_THREADS if set, else the cores this process may use (see `cores`)."""
+    """GLOBULAR_NUM_THREADS if set, else the cores this process may use (see `machine`)."""
     asked = os.environ.get("GLOBULAR_NUM_THREADS", "").strip()
     if asked:
         if not asked.isdecimal() or int(asked) < 1:

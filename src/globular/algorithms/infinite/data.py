@@ -14,8 +14,7 @@ from globular.algorithms.graphs import nearest_graph
 from globular.model.chunks import Chunks, Claims, NodeValue
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
-from globular.model.graph import Graph, estimated_graph
-from globular.model.search import Search
+from globular.model.graph import Graph, Search, estimated_graph
 from globular.model.statistics import F64, I64, SoftStatistics, WithinStatistics
 from globular.seam.among import Neighbors, Remembered
 from globular.seam.mixture_passes import Expect, ExpectShares, RowsOf

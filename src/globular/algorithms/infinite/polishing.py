@@ -19,11 +19,10 @@ from globular.algorithms.mixtures.em import EMOptions
 from globular.algorithms.mixtures.pipeline import rows_of_part, search_start
 from globular.algorithms.seeding.common import evenly_spread_rows
 from globular.algorithms.steps import Step
-from globular.model.dirichlet import InfiniteMixture
+from globular.model.dirichlet import InfiniteMixture, StickPrior
 from globular.model.gaussian import GaussianParameters
 from globular.model.observations import Moments, Prior
 from globular.model.statistics import SoftStatistics
-from globular.model.sticks import StickPrior
 from globular.seam.answers import Answer
 from globular.seam.mixture_passes import Expect
 from globular.seam.shard import Shard

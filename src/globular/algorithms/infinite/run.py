@@ -21,10 +21,9 @@ from globular.algorithms.infinite.sowing import sow
 from globular.algorithms.infinite.splits import SplitRules, Trial, try_splits
 from globular.algorithms.infinite.tree_partition import best_partition, hard_free_energy
 from globular.algorithms.steps import Step
-from globular.model.dirichlet import InfiniteMixture
+from globular.model.dirichlet import ONE_EACH, InfiniteMixture, StickPrior
 from globular.model.observations import Moments, Posterior, Prior
 from globular.model.statistics import F64, I64
-from globular.model.sticks import ONE_EACH, StickPrior
 from globular.threads import single_threaded_blas
 
 Mixture = InfiniteMixture[Posterior]

@@ -17,10 +17,10 @@ import numpy as np
 from globular.algorithms.infinite.data import Shares
 from globular.algorithms.infinite.energies import COLD, Energies, Groups
 from globular.model.covariances import FAMILIES, one_for_all
+from globular.model.dirichlet import StickPrior
 from globular.model.gaussian import GaussianParameters
 from globular.model.observations import Moments, Prior
 from globular.model.statistics import F64, I64
-from globular.model.sticks import StickPrior
 
 _STEADY = 1e-3
 """Children have converged when F changes by less than this per unit of weight."""

@@ -16,9 +16,9 @@ import numpy as np
 from globular.algorithms.infinite.data import RowData
 from globular.model.chunks import Chunks
 from globular.model.covariances import FAMILIES
+from globular.model.dirichlet import StickPrior, Sticks
 from globular.model.observations import Moments, Prior
 from globular.model.statistics import F64
-from globular.model.sticks import StickPrior, Sticks
 
 _PRIOR_UPDATES = 5
 _FITTED = 256

@@ -18,7 +18,7 @@ from globular.algorithms.graphs import nearest_others
 from globular.algorithms.kmeans.cells import graph_by_cells
 from globular.algorithms.kmeans.swaps import cost_of_joining
 from globular.model.cells import CenterCells
-from globular.model.draws import matched_swaps
+from globular.model.few_rows import matched_swaps
 from globular.model.nested import NestedStatistics
 from globular.model.statistics import F64
 from globular.model.votes import Votes

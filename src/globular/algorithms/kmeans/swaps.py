@@ -36,7 +36,7 @@ from globular.algorithms.seeding.common import distinct, effective_dimension
 from globular.algorithms.seeding.named import Start, Starting
 from globular.algorithms.steps import Step, after, mapped, numbered_from
 from globular.model.cells import CenterCells
-from globular.model.draws import matched_swaps
+from globular.model.few_rows import matched_swaps
 from globular.model.history import SWAPS
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Probe

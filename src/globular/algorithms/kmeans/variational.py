@@ -23,8 +23,7 @@ from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, label_b
 from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.steps import Step
 from globular.model.centers import add_up
-from globular.model.graph import Graph, estimated_graph, introduce, random_graph
-from globular.model.search import Search
+from globular.model.graph import Graph, Search, estimated_graph, introduce, random_graph
 from globular.model.statistics import F64, HardStatistics, PairStatistics
 from globular.seam.among import Neighbors
 from globular.seam.passes import Assign, ScatterLabels

@@ -40,8 +40,7 @@ from globular.algorithms.steps import Step
 from globular.model.chunks import ChunkGains, ShareRule
 from globular.model.covariances import NORM, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
-from globular.model.graph import Graph, estimated_graph
-from globular.model.search import Search
+from globular.model.graph import Graph, Search, estimated_graph
 from globular.model.statistics import F64, SoftStatistics
 from globular.seam.among import Neighbors
 from globular.seam.mixture_passes import Expect

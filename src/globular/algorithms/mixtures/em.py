@@ -91,7 +91,7 @@ def em_by(
 
 
 def e_step(shard: Shard, mixture: GaussianParameters) -> SoftStatistics:
-    """What an M-step needs; of components with one covariance the second moments come together (`model.tied`)."""
+    """What an M-step needs; of components with one covariance the second moments come together (`Spread`)."""
     if mixture.family.tied and mixture.n_components > 1 and mixture.noise is None:
         spread = shard.spread(mixture.covariance_type)
         if spread.is_exact_for(mixture):

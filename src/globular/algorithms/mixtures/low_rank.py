@@ -29,8 +29,11 @@ from globular.algorithms.mixtures.probing import FINDING_PROBES, FINDING_ROUNDS,
 from globular.algorithms.steps import Step
 from globular.model.coordinates import Coordinates
 from globular.model.covariances import CovarianceLimits
-from globular.model.low_rank import LowRankParameters, LowRankStatistics, isotropic_factors, low_rank_m_step
-from globular.model.low_rank_start import (
+from globular.model.low_rank import (
+    LowRankParameters,
+    LowRankStatistics,
+    isotropic_factors,
+    low_rank_m_step,
     power_step,
     principal_start,
     probing_directions,

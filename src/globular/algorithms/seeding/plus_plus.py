@@ -19,8 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from globular.algorithms.seeding.common import Seeds, first_seed, repeat_rows, seeds_so_far, take_squared_distances
-from globular.model.draws import accepted_proposals
-from globular.model.few_rows import FewRows
+from globular.model.few_rows import FewRows, accepted_proposals
 from globular.model.statistics import F64
 from globular.seam.passes import AddSeeds, TrySeeds
 from globular.seam.shard import Shard

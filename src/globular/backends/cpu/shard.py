@@ -16,7 +16,7 @@ from globular.kernels.nearest import row_lengths
 from globular.model.statistics import F64, Floats
 from globular.seam.among import Need
 from globular.seam.passes import Index, Pass, Result
-from globular.seam.state import PointState
+from globular.seam.shard import PointState
 from globular.threads import cached_property, even_ranges, map_all, run_all
 
 TAKEN_AT_ONCE = 1 << 13

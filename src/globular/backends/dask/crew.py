@@ -23,22 +23,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.backends.dask.cluster import Cluster, client_ids
-from globular.backends.dask.loading import load_rows
+from globular.backends.dask import workers
+from globular.backends.dask.cluster import Cluster, client_ids, load_rows
 from globular.backends.dask.log import SNAPSHOT_BYTES, Log
 from globular.backends.dask.messages import Nothing, Post, Reply, Request, Work, halves
 from globular.backends.dask.partitions import Partition
-from globular.backends.dask.workers import (
-    PartInfo,
-    PartOptions,
-    RowsInfo,
-    drop_orphans,
-    drop_parts,
-    make_parts,
-    pass_on,
-    rows_held,
-    serve,
-)
+from globular.backends.dask.workers import PartInfo, PartOptions, RowsInfo
 from globular.errors import DataError, GlobularError
 from globular.model.statistics import F64
 from globular.seam.passes import Assign, Pass, Result
@@ -79,7 +69,7 @@ class Crew:
         threads = self.cluster.wait_for_workers()
         clients = self.cluster.sync(self.cluster.of_scheduler, client_ids)
         if clients is not None:  # what clients that are gone have left behind is forgotten
-            self.cluster.run(drop_orphans, clients)
+            self.cluster.run(workers.drop_orphans, clients)
         self._direct = self.cluster.sync(self._reaches, min(threads))
         self.owners = share_out([part.n_rows for part in self.partitions], threads)
         weakref.finalize(self, _release, client, self.key)
@@ -143,9 +133,9 @@ class Crew:
 
     async def _call(self, request: Request) -> Reply:
         if self._direct:
-            return await pass_on(self.client.rpc, request)
+            return await workers.pass_on(self.client.rpc, request)
         address = request.route[0].address
-        reply = await self.cluster.run_async(serve, (request,), [address])
+        reply = await self.cluster.run_async(workers.serve, (request,), [address])
         found = reply.get(address, Reply(lost=[address]))
         return Reply(error=found) if isinstance(found, BaseException) else found
 
@@ -216,7 +206,7 @@ class Crew:
             tasks = [(self.partitions[number], self.owners[number]) for number in missing]
             load_rows(self.cluster, self.key, tasks)
             # asked again of all: who had loaded its rows may be gone by now
-            found = self._ask_owners(rows_held, {number: self.partitions[number].number for number in wanted})
+            found = self._ask_owners(workers.rows_held, {number: self.partitions[number].number for number in wanted})
             missing = [number for number in wanted if number not in found]
             if not missing:
                 return found
@@ -237,7 +227,7 @@ class Crew:
         infos: dict[int, PartInfo] = {}
         missing = set(numbers)
         for _ in range(MAX_ATTEMPTS):
-            infos |= self._ask_owners(make_parts, {number: self._options(number) for number in missing})
+            infos |= self._ask_owners(workers.make_parts, {number: self._options(number) for number in missing})
             missing -= infos.keys()
             if not missing:
                 return infos
@@ -289,6 +279,6 @@ def _release(client: Any, key: str) -> None:
     async def release() -> None:
         # the cluster may be closing down at this moment, and then there is nothing left to forget
         with contextlib.suppress(OSError, asyncio.CancelledError):
-            await client.run(drop_parts, key, on_error="ignore")
+            await client.run(workers.drop_parts, key, on_error="ignore")
 
     client.loop.add_callback(release)

@@ -50,14 +50,13 @@ class Change:
 class Log:
     """The changes that a fresh part needs to catch up, oldest first."""
 
-    def __init__(self, max_bytes: int = LOG_BYTES) -> None:
+    def __init__(self) -> None:
         self.n_changes = 0
         self.is_cut = False
         """Whether changes that mattered had to go."""
         self.changes: list[Change] = []
         self.gains: Gains | None = None
         """The pass whose gains parts remember."""
-        self._max_bytes = max_bytes
         self._most_openings = SNAPSHOT_EVERY
 
     def append(self, work: Work) -> None:
@@ -77,7 +76,7 @@ class Log:
         self.changes = [*still_needed(self.changes), change]
         size = sum(len(change.work.payload) for change in self.changes)
         for old in self.changes[:-1]:
-            if size > self._max_bytes and not old.effect.writes & _LASTING:
+            if size > LOG_BYTES and not old.effect.writes & _LASTING:
                 self.changes.remove(old)
                 size -= len(old.work.payload)
                 self.is_cut = True

@@ -17,10 +17,10 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.backends.many.split import Node, TreeSum
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import PairStatistics
 from globular.seam.passes import Change, Pass
-from globular.seam.tree_sum import Node, TreeSum
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import numpy as np
 from globular.backends.dask.messages import Nothing, Reply, Request
 from globular.backends.dask.partitions import FileRows, rows_from_chunk, weights_from_chunk
 from globular.backends.host import HostShard
+from globular.backends.many.split import TreeSum
 from globular.backends.registry import shard_over
 from globular.data.blocks import Matrix, check_finite
 from globular.data.some_rows import RowRange, choose_rows
@@ -26,7 +27,6 @@ from globular.errors import DataError
 from globular.model.statistics import F64
 from globular.seam.among import Need
 from globular.seam.shard import Shard
-from globular.seam.tree_sum import TreeSum
 
 
 @dataclass(frozen=True, slots=True)

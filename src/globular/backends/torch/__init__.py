@@ -4,10 +4,7 @@ from globular.backends.torch.shard import TorchShard
 from globular.backends.torch.streaming import StreamedShard
 
 from globular.backends.torch import (  # isort: skip  # they register
-    assign, columns, expect, neighbors, seeds, sums, swaps, truncated, within,
+    assign, columns, expect, neighbors, seeds, truncated,
 )  # fmt: skip
 
-__all__ = [
-    "StreamedShard", "TorchShard", "assign", "columns", "expect", "neighbors", "seeds", "sums", "swaps", "truncated",
-    "within",
-]  # fmt: skip
+__all__ = ["StreamedShard", "TorchShard", "assign", "columns", "expect", "neighbors", "seeds", "truncated"]

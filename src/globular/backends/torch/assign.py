@@ -8,14 +8,48 @@ from typing import Any
 import numpy as np
 import torch
 
+from globular.backends.torch import plain
+from globular.backends.torch.card import has_kernels
 from globular.backends.torch.grouping import group
 from globular.backends.torch.products import Aim
 from globular.backends.torch.shard import TorchShard
-from globular.backends.torch.sums import moved_sums, sums_by
 from globular.model.cells import VISITS_ABOVE, CellLevel, CenterCells
 from globular.model.statistics import FarRows, HardStatistics
 from globular.seam.among import Down, Neighbors, Probe
-from globular.seam.passes import Assign, Farthest, RoughCells
+from globular.seam.passes import Assign, Farthest, RoughCells, SumByLabel
+
+
+def sums_by(shard: TorchShard, labels: Any, n_clusters: int, *, errors: bool, rows: Any = None) -> Any:
+    """(C, D + 2): Σ w x, Σ w and, if asked, Σ w d² of the rows of each label, or of these rows, float64. O(N · D).
+
+    Long clusters are cut, and the pieces added in order.
+    """
+    if n_clusters == 0:
+        return torch.empty((0, shard.n_columns + 2), dtype=torch.float64, device=shard.device)
+    grouping = group(labels, n_clusters)
+    if rows is not None:
+        grouping.order = rows[grouping.order]
+    d2 = shard.d2_tensor if errors else None
+    if has_kernels(shard.device) and shard.exact == torch.float32:
+        from globular.backends.torch import launch
+
+        return launch.sum_clusters(shard.x, shard.factors, shard.unit_weights, d2, grouping)
+    return plain.sum_clusters(shard.x, shard.factors, shard.w, d2, grouping.order, grouping.starts)
+
+
+def moved_sums(shard: TorchShard, n_clusters: int, former: Any) -> Any:
+    """What rows with another label than before add to their new clusters and take from their old ones."""
+    changed = torch.nonzero(former != shard.label_tensor)[:, 0]
+    came = sums_by(shard, shard.label_tensor[changed], n_clusters, errors=False, rows=changed)
+    left = changed[former[changed] >= 0]  # rows without a label before have nothing to leave
+    return came - sums_by(shard, former[left], n_clusters, errors=False, rows=left)
+
+
+@TorchShard.implements(SumByLabel)
+def sum_by_label(shard: TorchShard, work: SumByLabel) -> HardStatistics:
+    sums = sums_by(shard, shard.label_tensor, work.n_clusters, errors=False)
+    return HardStatistics(shard.give(sums[:, :-2]), shard.give(sums[:, -2]), 0.0, 0, 0)
+
 
 NOMINEES = 2
 """Centres of a cell that a row measures by differences, if products cannot tell which is closer."""

@@ -6,6 +6,7 @@ C-sized values stay on the card too (`arrays`): only numbers cross the bus, and 
 
 from __future__ import annotations
 
+import os
 from typing import Any, cast
 
 import numpy as np
@@ -15,29 +16,29 @@ from numpy.typing import NDArray
 from globular.backends.host import BY_METHODS, Handler, HostShard
 from globular.backends.torch import plain
 from globular.backends.torch.arrays import DeviceArray
-from globular.backends.torch.device import has_kernels
 from globular.backends.torch.grouping import group
 from globular.backends.torch.recording import Recordings
 from globular.errors import MemoryBudgetError
 from globular.kernels.random import random_labels
 from globular.model.statistics import F64
-from globular.seam.passes import (
-    BlendErrors,
-    Index,
-    LabelBySeeds,
-    Labels,
-    Pass,
-    Relabel,
-    Result,
-    RowValue,
-    ScatterLabels,
-)
-from globular.seam.state import PointState
+from globular.seam import passes
+from globular.seam.passes import Index, Labels, Pass, Result, RowValue
+from globular.seam.shard import PointState
 from globular.threads import cached_property
 
 DENSE = "the rows are dense"
 RUN = 4096
 """Rows whose running sums are taken together."""
+
+
+def has_kernels(device: Any) -> bool:
+    """Whether triton's kernels run on this device; elsewhere plain torch does the same."""
+    return bool(device.type == "cuda") or kernels_are_interpreted()
+
+
+def kernels_are_interpreted() -> bool:
+    """Whether triton runs kernels on the CPU, for tests (TRITON_INTERPRET=1)."""
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
 class DeviceState(PointState):
@@ -213,25 +214,25 @@ def totals_by(values: Any, keys: Any, n: int) -> Any:
     return plain.sum_clusters(values[:, None], None, None, None, grouping.order, grouping.starts)[:, 0]
 
 
-@CardShard.implements(ScatterLabels)
-def scatter_labels(shard: CardShard, work: ScatterLabels) -> None:
+@CardShard.implements(passes.ScatterLabels)
+def scatter_labels(shard: CardShard, work: passes.ScatterLabels) -> None:
     labels = np.empty(shard.n_rows, dtype=np.int32)
     random_labels(np.uint64(work.seed), shard.first_row, work.n_clusters, labels)
     shard.label_tensor.copy_(torch.from_numpy(labels))
 
 
-@CardShard.implements(LabelBySeeds)
-def label_by_seeds(shard: CardShard, work: LabelBySeeds) -> None:
+@CardShard.implements(passes.LabelBySeeds)
+def label_by_seeds(shard: CardShard, work: passes.LabelBySeeds) -> None:
     shard.label_tensor.copy_(shard.seed_tensor)
 
 
-@CardShard.implements(BlendErrors)
-def blend_errors(shard: CardShard, work: BlendErrors) -> None:
+@CardShard.implements(passes.BlendErrors)
+def blend_errors(shard: CardShard, work: passes.BlendErrors) -> None:
     of_seeds = shard.tensor(work.of_seeds)[shard.seed_tensor.long()]
     shard.d2_tensor.copy_(of_seeds + work.share * shard.d2_tensor.to(torch.float64))
 
 
-@CardShard.implements(Relabel)
-def relabel(shard: CardShard, work: Relabel) -> None:
+@CardShard.implements(passes.Relabel)
+def relabel(shard: CardShard, work: passes.Relabel) -> None:
     names = shard.tensor(work.names, torch.int32)
     shard.label_tensor.copy_(names[shard.label_tensor.long()])

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from globular.backends.torch import deciding, nominating, summing
+from globular.backends.torch import deciding, entries, nominating, summing, weighing
 
 SHAPES = {"half": (128, 4, 2), "parts": (64, 4, 3), "three": (64, 4, 1), "single": (64, 4, 2)}
 """Rows of a program, warps and stages for products of one half-precision number, of one or two, of three, for several
@@ -18,6 +18,14 @@ BLOCK = 512
 """Rows that one program sums where a cluster has many: long clusters are cut."""
 SUMMED = {"blocks": (16, 4), "clusters": (16, 2)}
 """Rows that the threads of a program add side by side, and warps: for blocks of long clusters, and for clusters."""
+ITEMS, WARPS = 128, 4
+"""Rows and warps of a program that nominates."""
+NUMBERS = 1024
+"""Numbers of rows in the hands of a program that weighs."""
+ENTRIES_READ = 16
+"""Entries of a component that a program reads at once where it sums them."""
+FEWER = 64
+"""Columns at a time of kernels of mixtures."""
 PRODUCT = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 
 
@@ -116,5 +124,79 @@ def sum_clusters(x: Any, factors: Any, weights: Any, d2: Any, grouping: Any) -> 
     size, n_warps = SUMMED["clusters"]
     summing.sum_clusters[(n_clusters, -(-D // chunk))](
         *rows, grouping.starts, blocks, out, D, **flags, ROWS=size, num_warps=n_warps
+    )
+    return out
+
+
+def nominate_components(
+    x: Any, means: Any, precisions: Any, biases: Any, middles: Any, kept: int, grouping: Any, starts: Any, members: Any,
+    per_row: int,
+) -> tuple[Any, Any]:  # fmt: skip
+    """See the kernel and `plain.nominate_components`; items come grouped by their cells."""
+    n_items, D = len(grouping.order), x.shape[1]
+    width = max(16, _power(D)) if D <= FEWER else -(-D // FEWER) * FEWER
+    own_cells = torch.repeat_interleave(
+        torch.arange(len(middles), device=x.device), starts.diff(), output_size=len(members)
+    )
+    away, listed = means[members] - middles[own_cells], precisions[members]
+    pulls = torch.nn.functional.pad((-2.0 * listed * away).to(torch.float32), (0, width - D)).contiguous()
+    by_column = listed.shape[1] > 1
+    curves = torch.nn.functional.pad(listed.to(torch.float32), (0, width - D if by_column else 0)).contiguous()
+    norms = ((listed * away * away).sum(dim=1) + biases[members]).clamp_max(1e37).to(torch.float32)
+    scores = torch.empty((n_items, kept), dtype=torch.float32, device=x.device)
+    found = torch.empty((n_items, kept), dtype=torch.int32, device=x.device)
+    weighing.nominate_components[(-(-n_items // ITEMS),)](
+        x, middles, pulls, curves, norms, members, grouping.order, grouping.keys, starts, scores, found,
+        n_items, D, per_row, BY_COLUMN=by_column, KEPT=kept, SLOTS=_power(kept), ROWS=ITEMS, WIDTH=width,
+        CHUNK=min(width, FEWER), num_warps=WARPS, num_stages=2,
+    )  # fmt: skip
+    return scores, found
+
+
+def cost_candidates(x: Any, means: Any, precisions: Any, biases: Any, candidates: Any) -> Any:
+    """See the kernel and `plain.costs_of`."""
+    n, D = x.shape
+    chunk = min(FEWER, max(16, _power(D)))
+    size = max(8, NUMBERS // chunk)
+    costs = torch.empty(candidates.shape, dtype=torch.float64, device=x.device)
+    weighing.cost_candidates[(-(-n // size),)](
+        x, means, precisions, biases, candidates.contiguous(), costs, n, D, candidates.shape[1],
+        BY_COLUMN=precisions.shape[1] > 1, ROWS=size, CHUNK=chunk, N_CHUNKS=-(-D // chunk), num_warps=4,
+    )  # fmt: skip
+    return costs
+
+
+def weigh(
+    x: Any, means: Any, precisions: Any, biases: Any, labels: Any, members: Any, candidates: Any, scores: Any
+) -> tuple[Any, Any, Any]:
+    """See the kernel."""
+    (n, D), kept = x.shape, members.shape[1]
+    chunk = min(FEWER, max(16, _power(D)))
+    size = max(8, NUMBERS // chunk)
+    shares = torch.empty((n, kept), dtype=torch.float64, device=x.device)
+    bounds, before = torch.empty((2, n), dtype=torch.float64, device=x.device)
+    n_more = 0 if candidates is None else candidates.shape[1]
+    weighing.weigh[(-(-n // size),)](
+        x, means, precisions, biases, labels, members, members if candidates is None else candidates.contiguous(),
+        bounds if scores is None else scores.contiguous(), shares, bounds, before, n, D, n_more,
+        BY_COLUMN=precisions.shape[1] > 1, KEPT=kept, SLOTS=_power(kept), ROWS=size, CHUNK=chunk,
+        N_CHUNKS=-(-D // chunk), num_warps=4,
+    )  # fmt: skip
+    return shares, bounds, before
+
+
+def sum_entries(x: Any, shares: Any, means: Any, grouping: Any, kept: int) -> Any:
+    """See the kernel and `plain.sum_entries`; entries come grouped by component, nobody's last."""
+    (C, D), n, device = means.shape, len(grouping.order), x.device
+    chunk = min(FEWER, max(16, _power(D)))
+    blocks = torch.empty((max(1, n // BLOCK), 2 * D + 1), dtype=torch.float64, device=device)
+    out = torch.empty((C, 2 * D + 1), dtype=torch.float64, device=device)
+    sizes = {"KEPT": kept, "BLOCK": BLOCK, "ROWS": ENTRIES_READ, "CHUNK": chunk}
+    if n >= BLOCK:
+        entries.sum_entry_blocks[(n // BLOCK, -(-D // chunk))](
+            x, shares, means, grouping.order, grouping.keys, blocks, C, D, **sizes, num_warps=4
+        )
+    entries.sum_entries[(C, -(-D // chunk))](
+        x, shares, means, grouping.order, grouping.starts, blocks, out, D, **sizes, num_warps=2
     )
     return out

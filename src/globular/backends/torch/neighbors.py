@@ -11,14 +11,14 @@ from typing import Any, TypeAlias
 
 import torch
 
-from globular.backends.torch import plain_mixtures as plain
+from globular.backends.torch import plain
 from globular.backends.torch.assign import closest_neighbor, hard_statistics, label_sums
-from globular.backends.torch.device import has_kernels
+from globular.backends.torch.card import has_kernels
 from globular.backends.torch.plain import blocks
 from globular.backends.torch.shard import TorchShard
 from globular.backends.torch.truncated import Costs, members_of, statistics, weighted_total
 from globular.kernels.neighborhoods import HORIZON
-from globular.model.search import Search
+from globular.model.graph import Search
 from globular.model.statistics import NO_PAIRS, HardStatistics, PairStatistics, SoftStatistics
 from globular.seam.among import Neighbors
 from globular.seam.mixture_passes import Expect
@@ -71,7 +71,7 @@ class _Space:
 
 def _evaluated(shard: TorchShard, parameters: Parameters, candidates: Any, block: slice) -> _Space:
     if has_kernels(shard.device) and shard.scales is None:
-        from globular.backends.torch import launch_mixtures as launch
+        from globular.backends.torch import launch
 
         return _Space(shard, block, candidates, launch.cost_candidates(shard.x[block], *parameters, candidates))
     scales = None if shard.scales is None else shard.scales[block]
@@ -153,7 +153,7 @@ def _search(
         lowest = torch.sort(space.costs, dim=1, stable=True)
         best = torch.gather(space.candidates, 1, lowest.indices[:, : members.shape[1]])
         kept[block] = lowest.values[:, : members.shape[1]]
-        members[block] = torch.where(kept[block] < plain.NOBODY, best, -1)
+        members[block] = torch.where(kept[block] < plain.FAR, best, -1)
         is_one = space.candidates >= 0
         n_distances = n_distances + is_one.sum()
         weights = None if space.weights is None else space.weights[:, None]

@@ -26,18 +26,9 @@ def _two_lowest(low, next_low, other, next_other):
 
 @triton.jit
 def _plus_products(
-    products,
-    seen,
-    parts,
-    centers,
-    is_center,
-    chunk,
-    n_centers,
-    N_PARTS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    CHUNK: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    products, seen, parts, centers, is_center, chunk, n_centers, N_PARTS: tl.constexpr, WIDTH: tl.constexpr,
+    CHUNK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Add the products of some columns of rows and centres."""
     columns = tl.arange(0, CHUNK)
     for part in tl.static_range(N_PARTS):

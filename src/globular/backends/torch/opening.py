@@ -11,12 +11,11 @@ import torch
 from globular.backends.torch import streaming
 from globular.backends.torch.arrays import DeviceArray, tensor_dtype
 from globular.backends.torch.card import CardShard
-from globular.backends.torch.device import find_device
 from globular.backends.torch.shard import TorchShard
 from globular.backends.torch.streaming import StreamedShard
 from globular.data.blocks import Source
 from globular.data.some_rows import check_rows
-from globular.errors import DataError, MemoryBudgetError
+from globular.errors import DataError, DeviceError, MemoryBudgetError
 from globular.model.statistics import F64
 
 logger = logging.getLogger("globular")
@@ -25,6 +24,18 @@ ROWS_PER_COPY = 1 << 16
 COPIES_OF_CENTERS = 160
 """Bytes for every number of the centres: parameters, sums, velocities and products of several precisions."""
 SPARE_BYTES = 1 << 30
+
+
+def find_device(name: str) -> Any:
+    """The torch device of this name: "cuda", "cuda:1", or "torch-cpu", which is for tests."""
+    if name == "torch-cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise DeviceError(f"device={name!r}: torch sees no CUDA card here; use device='cpu'")
+    number = int(name[5:]) if ":" in name else torch.cuda.current_device()
+    if number >= torch.cuda.device_count():
+        raise DeviceError(f"device={name!r}: there are {torch.cuda.device_count()} cards, numbered from 0")
+    return torch.device("cuda", number)
 
 
 def tensor_of(X: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from globular.backends.torch import plain
-from globular.backends.torch.device import has_kernels
+from globular.backends.torch.card import has_kernels
 from globular.backends.torch.grouping import Grouping, group
 from globular.backends.torch.shard import TorchShard
 

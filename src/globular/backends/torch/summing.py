@@ -12,22 +12,9 @@ import triton.language as tl
 
 @triton.jit
 def _add_rows(
-    x,
-    factors,
-    weights,
-    d2,
-    order,
-    begin,
-    end,
-    columns,
-    n_columns,
-    sums,
-    count,
-    errors,
-    WEIGHTED: tl.constexpr,
-    WITH_ERRORS: tl.constexpr,
-    ROWS: tl.constexpr,
-):
+    x, factors, weights, d2, order, begin, end, columns, n_columns, sums, count, errors, WEIGHTED: tl.constexpr,
+    WITH_ERRORS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
     """Add the rows order[begin:end] to sums (ROWS, columns), and what they weigh and miss to (ROWS,) numbers each.
 
     Every ROWS-th row goes to the same place: the threads of a program add side by side, and only once to each other.

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from globular.backends.torch import plain_mixtures as plain
+from globular.backends.torch import plain
 from globular.backends.torch.assign import closest_small_cells
-from globular.backends.torch.device import has_kernels
+from globular.backends.torch.card import has_kernels
 from globular.backends.torch.grouping import group
 from globular.backends.torch.products import Aim
 from globular.backends.torch.shard import NOT_WRITTEN, TorchShard
@@ -60,7 +60,7 @@ class Costs:
         members, starts = shard.tensor(cells.order, torch.int64), shard.tensor(cells.starts, torch.int64)
         flat = visits.reshape(-1)
         if self.by_kernels:
-            from globular.backends.torch import launch_mixtures as launch
+            from globular.backends.torch import launch
 
             grouping, middles = group(flat, len(starts) - 1, starts=False), shard.tensor(cells.middles).contiguous()
             scores, found = launch.nominate_components(
@@ -73,7 +73,7 @@ class Costs:
     def weigh(self, labels: Any, members: Any, candidates: Any = None, scores: Any = None) -> tuple[Any, Any, Any]:
         """K(n) becomes the best of itself and the candidates: shares, bounds, and bounds before, of every row."""
         if self.by_kernels:
-            from globular.backends.torch import launch_mixtures as launch
+            from globular.backends.torch import launch
 
             return launch.weigh(self.shard.x, *self.parameters, labels, members, candidates, scores)
         return plain.weigh(self.shard.x, *self.parameters, labels, members, candidates)
@@ -82,7 +82,7 @@ class Costs:
         """(C, 2 D + 1): Σ q, Σ q (x − μ), Σ q (x − μ)² over the rows that keep a component."""
         if not self.by_kernels:
             return plain.sum_entries(self.shard.x, shares, self.means, members)
-        from globular.backends.torch import launch_mixtures as launch
+        from globular.backends.torch import launch
 
         keys = torch.where(members >= 0, members, self.C).reshape(-1)
         return launch.sum_entries(self.shard.x, shares, self.means, group(keys, self.C + 1), members.shape[1])

@@ -2,7 +2,7 @@
 
 A cost is −2 log p(c, x) of a mixture with diagonal covariances, Σ_j precision_cj (x_j − μ_cj)² + bias_c; lower is
 better. Products in tf32 about the middle of a cell *nominate* its best components; float64 costs decide, and K(n) only
-ever exchanges a component for a better one. The same in plain torch, the oracle, is in `plain_mixtures`.
+ever exchanges a component for a better one. The same in plain torch, the oracle, is in `plain`.
 """
 
 from __future__ import annotations
@@ -126,19 +126,9 @@ def _keys_of_tile(
 
 @triton.jit
 def _cost(
-    x,
-    row,
-    seen,
-    means,
-    precisions,
-    biases,
-    number,
-    counts,
-    n_columns,
-    BY_COLUMN: tl.constexpr,
-    CHUNK: tl.constexpr,
+    x, row, seen, means, precisions, biases, number, counts, n_columns, BY_COLUMN: tl.constexpr, CHUNK: tl.constexpr,
     N_CHUNKS: tl.constexpr,
-):
+):  # fmt: skip
     """The cost of a component for every row in float64; infinity where it does not count."""
     columns = tl.arange(0, CHUNK)
     place = number.to(tl.int64)

@@ -1,5 +1,5 @@
 """A partition tree of cached statistics over the rows of a shard, its frontiers, and the passes over their cells."""
 
-from globular.backends.tree import component_cells, expect, expect_neighbors  # they register their passes
+from globular.backends.tree import expect, expect_neighbors  # they register their passes
 
-__all__ = ["component_cells", "expect", "expect_neighbors"]
+__all__ = ["expect", "expect_neighbors"]

@@ -14,7 +14,7 @@ from globular.backends.cpu.expect.blocks import ChunkBlocks
 from globular.backends.host import HostShard
 from globular.backends.tree.cells import frontier_of
 from globular.backends.tree.frontier import Children, Frontier
-from globular.model.chunks import BoundGap, ChunkGains, Within
+from globular.model.chunks import BoundGap, ChunkGains, Chunks, Within
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.seam.among import All
@@ -28,8 +28,8 @@ CELLS_AT_ONCE = 2**23
 KEPT_FEATURES = 2**24
 """Numbers in the features of a frontier's nodes up to which they are kept from pass to pass: 128 MB."""
 
-GainOfSome = Callable[[I64], tuple[F64, int]]
-"""From places of nodes to their gains, and the cells that were looked at."""
+BoundsOf = Callable[[Chunks, I64], F64]
+"""From chunks, and the place of the node that each one is of, to their parts of F per unit weight."""
 
 
 @HostShard.implements(ExpectCells, All)
@@ -92,19 +92,10 @@ def gains_of_all(shard: HostShard, work: Gains) -> ChunkGains:
     frontier, n_threads = frontier_of(shard), shard.n_threads
     blocks = ChunkBlocks(work.mixture, frontier.offset)
 
-    def of_some(places: I64) -> tuple[F64, int]:
-        nodes = frontier.some_chunks(places)
-        # the children's parts of F minus their parents'
-        gains = -nodes.weights * blocks.densities(blocks.observed(nodes), n_threads)
-        n_cells = len(places)
-        for children in frontier.children(places, n_threads):
-            bounds = blocks.densities(blocks.observed(children.chunks), n_threads)
-            gains += per_parent(children, children.chunks.weights * bounds, len(places))
-            n_cells += len(children.chunks)
-        return gains, n_cells
+    def bounds_of(chunks: Chunks, owners: I64) -> F64:
+        return blocks.densities(blocks.observed(chunks), n_threads)
 
-    D, S = work.mixture.n_features, frontier.tree.scatter.shape[1]
-    return collect_gains(shard, work, of_some, work.mixture.n_components, max(1, CELLS_AT_ONCE // (D + S)))
+    return collect_gains(shard, work, bounds_of, work.mixture.n_components)
 
 
 def per_parent(children: Children, values: F64, n_parents: int) -> F64:
@@ -158,10 +149,8 @@ def sampled_gap(frontier: Frontier, of_sample: Callable[[I64, Children], F64], p
     return BoundGap(total, (len(chosen) + len(rows.chunks)) * per_cell)
 
 
-def collect_gains(shard: HostShard, work: Gains, of_some: GainOfSome, per_cell: int, n_children: int) -> ChunkGains:
+def collect_gains(shard: HostShard, work: Gains, bounds_of: BoundsOf, per_cell: int) -> ChunkGains:
     """Gains of all nodes, per cell added, to the frontier; the n largest of them as the answer.
-
-    Nodes with about `n_children` children are looked at together, on all threads.
 
     Nodes without scatter are exact already: their gain is zero without looking. Those known from an earlier pass under
     the same mixture stay: only what was opened since is looked at.
@@ -175,10 +164,17 @@ def collect_gains(shard: HostShard, work: Gains, of_some: GainOfSome, per_cell: 
     unknown = np.flatnonzero(np.isnan(gains))
     gains[unknown] = 0.0
     spread = unknown[frontier.spread[unknown]]
-    for places in _by_children(frontier, spread, n_children):
-        found, looked_at = of_some(places)
+    D, width = frontier.tree.means.shape[1], frontier.tree.scatter.shape[1]
+    for places in _by_children(frontier, spread, max(1, CELLS_AT_ONCE // (D + width))):
+        nodes = frontier.some_chunks(places)
+        # the children's parts of F minus their parents'
+        found = -nodes.weights * bounds_of(nodes, places)
+        n_cells += len(places)
+        for children in frontier.children(places, shard.n_threads):
+            bounds = bounds_of(children.chunks, places[children.parents])
+            found += per_parent(children, children.chunks.weights * bounds, len(places))
+            n_cells += len(children.chunks)
         gains[places] = np.maximum(found, 0.0)  # negative by rounding only
-        n_cells += looked_at
     frontier.gains = gains / added
     best = largest_first(frontier.gains, work.n)
     return ChunkGains(frontier.gains[best], added[best], float(gains.sum()), len(frontier), n_cells * per_cell)

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from globular.backends.cpu.expect.blocks import ABSENT, ChunkBlocks
 from globular.backends.host import HostShard
 from globular.backends.tree.cells import frontier_of
-from globular.backends.tree.expect import CELLS_AT_ONCE, collect_gains, per_parent, sampled_gap
+from globular.backends.tree.expect import collect_gains, sampled_gap
 from globular.backends.tree.frontier import Children, Frontier
 from globular.kernels import chunks as kernels
 from globular.model.chunks import BoundGap, ChunkGains, Chunks
 from globular.model.gaussian import GaussianParameters
-from globular.model.graph import Graph
+from globular.model.graph import Graph, Search
 from globular.model.groups import group_by
-from globular.model.search import Search
 from globular.model.statistics import F64, I64, PairStatistics, SoftStatistics
 from globular.seam.among import Neighbors
 from globular.seam.tree_passes import ExpectCells, Gains, Gap
@@ -104,22 +103,10 @@ def gains_of_members(shard: HostShard, work: Gains) -> ChunkGains:
     frontier = frontier_of(shard)
     members, costs = _members(frontier), _Costs(work.mixture)
 
-    def of_some(places: I64) -> tuple[F64, int]:
-        held = members[places]
-        nodes = frontier.some_chunks(places)
-        gains = -nodes.weights * bounds_of(nodes, held, np.arange(len(places)))
-        n_cells = len(places)
-        for children in frontier.children(places, shard.n_threads):
-            bounds = bounds_of(children.chunks, held, children.parents)
-            gains += per_parent(children, children.chunks.weights * bounds, len(places))
-            n_cells += len(children.chunks)
-        return gains, n_cells
+    def bounds_of(chunks: Chunks, owners: I64) -> F64:
+        return costs.bounds(chunks, members, owners, shard.n_threads)
 
-    def bounds_of(chunks: Chunks, held: Members, owners: I64) -> F64:
-        return costs.bounds(chunks, held, owners, shard.n_threads)
-
-    D, S = work.mixture.n_features, frontier.tree.scatter.shape[1]
-    return collect_gains(shard, work, of_some, members.shape[1], max(1, CELLS_AT_ONCE // (D + S)))
+    return collect_gains(shard, work, bounds_of, members.shape[1])
 
 
 @HostShard.implements(Gap, Neighbors)

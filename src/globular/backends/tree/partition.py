@@ -31,7 +31,7 @@ over streamed data comes about.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -114,18 +114,18 @@ class PartitionTree(Nodes):
         if len(rows) == 0:
             raise ValueError("a tree needs at least one row")
         grown = grow(rows, weights, kind.width(rows.shape[1]), leaf_size, n_threads)
-        order = grown.order if first_row == 0 else grown.order.astype(np.int64) + first_row
-        return cls(
-            order, grown.starts, grown.ends, grown.children, grown.weights, grown.means, grown.scatter, kind
-        )  # fmt: skip
+        if first_row:
+            grown = replace(grown, order=grown.order.astype(np.int64) + first_row)
+        return cls._of(grown, kind)
+
+    @classmethod
+    def _of(cls, nodes: Nodes, kind: ScatterKind) -> PartitionTree:
+        arrays: dict[str, Any] = {field.name: getattr(nodes, field.name) for field in fields(Nodes)}
+        return cls(**arrays, kind=kind)
 
     @classmethod
     def join(cls, trees: Sequence[PartitionTree], n_threads: int = 1) -> PartitionTree:
         """One tree over the rows of all; each of them is a subtree of it."""
         if len(trees) == 1:
             return trees[0]
-        joined = join(trees, halving(len(trees)), n_threads, np.dtype(np.float64))
-        return cls(
-            joined.order, joined.starts, joined.ends, joined.children, joined.weights, joined.means, joined.scatter,
-            trees[0].kind,
-        )  # fmt: skip
+        return cls._of(join(trees, halving(len(trees)), n_threads, np.dtype(np.float64)), trees[0].kind)

@@ -8,10 +8,9 @@ folder and its place in `FAMILIES`.
 
 from __future__ import annotations
 
+from globular.model.covariances.families import Diagonal, Full, Spherical, Tied, TiedSpherical
 from globular.model.covariances.family import RELATIVE_FLOOR, CentralMoments, CovarianceFamily, CovarianceLimits
-from globular.model.covariances.matrices import Full, Tied
 from globular.model.covariances.scatter import COLUMNS, NORM, OUTER, ScatterKind
-from globular.model.covariances.variances import Diagonal, Spherical, TiedSpherical
 
 __all__ = [
     "COLUMNS",

@@ -1,9 +1,8 @@
 """Families of mixtures with one linear E-step: directions, counts, zeros and ones."""
 
-from globular.model.exponential.bernoulli import Bernoulli
 from globular.model.exponential.directions import Directions
 from globular.model.exponential.family import ExponentialMixture, LinearMixture, LinearStatistics, PseudoRows, Surveyed
-from globular.model.exponential.poisson import Poisson
+from globular.model.exponential.independent import Bernoulli, Poisson
 
 __all__ = [
     "Bernoulli",

@@ -19,8 +19,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.model.gaussian import mixing_weights
-from globular.model.mixing import Components, draw_by_component
+from globular.model.gaussian import Components, draw_by_component, mixing_weights
 from globular.model.statistics import F64, I64, Additive
 
 LEAST = 1e-3

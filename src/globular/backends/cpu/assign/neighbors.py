@@ -25,9 +25,8 @@ from globular.kernels import neighbors as kernels
 from globular.kernels.grouped import pack
 from globular.kernels.members import settle_hard
 from globular.kernels.neighborhoods import search_neighborhoods
-from globular.model.graph import Graph
+from globular.model.graph import Graph, Search
 from globular.model.groups import group_by
-from globular.model.search import Search
 from globular.model.statistics import F64, Floats, HardStatistics, PairStatistics
 from globular.seam.among import Neighbors
 from globular.seam.passes import Assign

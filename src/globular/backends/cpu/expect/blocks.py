@@ -27,9 +27,8 @@ from globular.kernels.expect import Answers, Stretches, Tally, add_parts, expect
 from globular.kernels.joint import Block, Form, Observed
 from globular.model.chunks import Chunks, ShareRule
 from globular.model.covariances.scatter import CANCELLATION_LIMIT
-from globular.model.gaussian import GaussianParameters
+from globular.model.gaussian import GaussianParameters, linear_coefficients
 from globular.model.statistics import F64, I64, Floats, SoftStatistics
-from globular.model.tied import linear_coefficients
 from globular.threads import cached_property, worth_waking
 
 _BLOCK_ENTRIES = 2**15
@@ -122,7 +121,7 @@ class ChunkBlocks:
     """A mixture ready to be evaluated on chunks about an offset.
 
     `packed` takes products of features in any number of columns: where these are made once, they are the least work.
-    `by_differences` takes none of them, and `linear` those with the rows alone, without quadratic forms (`model.tied`).
+    `by_differences` takes none of them, and `linear` those with the rows alone, without quadratic forms (`Spread`).
     """
 
     def __init__(

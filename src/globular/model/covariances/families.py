@@ -1,19 +1,68 @@
-"""Families with whole covariance matrices."""
+"""The families: variances alone, or whole covariance matrices."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 
 from globular.kernels.cholesky import invert_factors
 from globular.model.covariances.family import CentralMoments, CovarianceFamily, CovarianceLimits
-from globular.model.covariances.scatter import OUTER, ScatterKind
+from globular.model.covariances.scatter import COLUMNS, NORM, OUTER, ScatterKind
 from globular.model.statistics import F64
 from globular.threads import single_threaded_blas
 
 _EPS = float(np.finfo(np.float64).eps)
-_MOST_LIFTS = 30  # tries of a Cholesky factor, each with ten times the smallest eigenvalue
+_MOST_LIFTS = 30  # tries of a Cholesky factor, each with ten times the lift
+
+
+class Spherical(CovarianceFamily):
+    """σ_c² I: one variance per component."""
+
+    name = "spherical"
+    scatter: ClassVar[ScatterKind] = NORM
+
+    def estimate(self, moments: CentralMoments, previous: F64, limits: CovarianceLimits) -> F64:
+        moved = np.einsum("cd,cd->c", moments.shifts, moments.shifts)
+        variances = (moments.scatter[:, 0] / moments.safe_counts - moved) / moments.shifts.shape[1]
+        return np.where(
+            moments.filled, _limited_variances(variances, np.mean(limits.reg_covar), limits.smallest.mean()), previous
+        )
+
+
+class TiedSpherical(CovarianceFamily):
+    """σ² I: one variance for all components, the model behind k-means."""
+
+    name = "tied_spherical"
+    scatter: ClassVar[ScatterKind] = NORM
+    tied = True
+    euclidean = True
+
+    def estimate(self, moments: CentralMoments, previous: F64, limits: CovarianceLimits) -> F64:
+        if not moments.filled.any():  # noise has all rows
+            return previous
+        moved = NORM.outer_sum(moments.counts, moments.shifts)
+        mean = (moments.scatter.sum() - moved.sum()) / (moments.counts.sum() * moments.shifts.shape[1])
+        return np.asarray(_limited_variances(mean, np.mean(limits.reg_covar), limits.smallest.mean()))
+
+
+class Diagonal(CovarianceFamily):
+    """One variance per component and column."""
+
+    name = "diag"
+    scatter: ClassVar[ScatterKind] = COLUMNS
+
+    def estimate(self, moments: CentralMoments, previous: F64, limits: CovarianceLimits) -> F64:
+        variances = moments.scatter / moments.safe_counts[:, None] - moments.shifts**2
+        return np.where(
+            moments.filled[:, None], _limited_variances(variances, limits.reg_covar, limits.smallest), previous
+        )
+
+
+def _limited_variances(variances: F64, reg_covar: Any, smallest: F64) -> F64:
+    """Variances within the limits; a difference of sums may be a rounding error below zero, and means zero."""
+    return np.maximum(np.maximum(variances, 0.0) + reg_covar, smallest)
 
 
 class _Matrices(CovarianceFamily):
@@ -114,3 +163,50 @@ def _factored(matrices: F64, factors: F64) -> bool:
     lower, inverse = np.empty((2, D, D))
     some = np.array(matrices, dtype=np.float64).reshape(-1, D, D)  # a copy, as kernels take it
     return invert_factors(some, lower, inverse, factors)
+
+
+def least_pivot(D: int) -> float:
+    """Share of a diagonal that pivots are at least, or they are rounding."""
+    return _EPS * D
+
+
+def with_factors(matrices: F64, least: F64) -> tuple[F64, F64]:
+    """The matrices, their diagonals lifted by units of rounding where a Cholesky factor needs it; and the factors.
+
+    `least` is what a diagonal is at least, but for rounding, (D,). Multiples of these matrices have factors, too.
+    """
+    try:
+        # on matrices this small threads only wait for each other
+        lower: F64 = single_threaded_blas.run(partial(np.linalg.cholesky, matrices))
+        if (_pivots(lower) >= least_pivot(matrices.shape[1]) * _diagonals(matrices)).all():
+            return matrices, lower
+    except np.linalg.LinAlgError:
+        pass
+    both = [_lifted_alone(each, least) for each in matrices]
+    return np.stack([lifted for lifted, _ in both]), np.stack([factor for _, factor in both])
+
+
+def _lifted_alone(matrix: F64, least: F64) -> tuple[F64, F64]:
+    """The same of one matrix: what is lifted depends on no other."""
+    rounding = least_pivot(len(matrix))
+    diagonal = np.maximum(np.diagonal(matrix), least)
+    lifted, share = matrix, 10.0 * rounding
+    for _ in range(_MOST_LIFTS):
+        try:
+            lower = np.asarray(np.linalg.cholesky(lifted), dtype=np.float64)
+            if np.all(_pivots(lower) >= rounding * np.diagonal(lifted)):
+                return lifted, lower
+        except np.linalg.LinAlgError:
+            pass
+        lifted = matrix + share * np.diag(diagonal)
+        share *= 10.0
+    raise np.linalg.LinAlgError("a scatter matrix is not finite")
+
+
+def _pivots(lower: F64) -> F64:
+    """What is left of the diagonal of a matrix, or of several, when the rows above are taken away."""
+    return _diagonals(lower) ** 2
+
+
+def _diagonals(matrices: F64) -> F64:
+    return np.einsum("...dd->...d", matrices)

@@ -1,19 +1,31 @@
-"""How many cores this process may use: what it may run on, what its container grants, what its parent left it.
+"""How many cores and how much memory this process may use: what the machine has, what its container grants, what its
+parent left it.
 
 A container or a batch system limits processors in two ways: by affinity (these cores and no others) and by a quota of
 the control group (so many microseconds of processor time in each period, on whichever cores). `os.cpu_count` sees
 neither, and a process with more threads than its quota is stopped for the rest of every period. Those who start
 several workers on one machine leave each its share in OMP_NUM_THREADS: joblib writes cores ÷ workers there, Dask's
 nanny 1 for each thread of a worker, batch systems the cores of a task.
+
+What would take more memory at once than the process may use is refused by its number, before anything of that size is
+asked for: files say how large they are before they are read, in a header, a footer, or by their own length.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
+
+from globular.errors import MemoryBudgetError
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 ROOT = Path("/")
 """Where the files of control groups are."""
@@ -79,3 +91,34 @@ def _quota(folder: Path) -> float:
         return int(quota) / int(period) if int(quota) > 0 else math.inf
     except (OSError, ValueError, ZeroDivisionError):  # no such files, or "max"
         return math.inf
+
+
+@cache
+def physical_memory() -> int:
+    """Bytes of memory that this process may use: the machine's, or less where a container or `ulimit -v` says so.
+
+    8 GiB where the system does not tell.
+    """
+    if not hasattr(os, "sysconf"):
+        return 8 * 2**30
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([machine, *memory_limits(ROOT)])
+
+
+def memory_limits(root: Path) -> Iterator[int]:
+    """Bytes that this process's address space and its control groups are limited to."""
+    if resource is not None and (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
+        yield limit
+    for folder in cgroup_folders(root, "memory"):
+        for name in ("memory.max", "memory.limit_in_bytes"):  # of version 2 and 1
+            with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+                yield int((folder / name).read_text())
+
+
+def check_fits(n_bytes: int, what: str, remedy: str) -> None:
+    """Refuse what is larger than the memory that there is; of a file, `what` begins with its name."""
+    memory = physical_memory()
+    if n_bytes > memory:
+        raise MemoryBudgetError(
+            f"{what} would take {n_bytes / 2**30:,.1f} GiB, this process may use {memory / 2**30:,.1f}; {remedy}"
+        )

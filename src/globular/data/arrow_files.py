@@ -1,0 +1,244 @@
+"""Parquet and feather files: numeric columns, or one column of equally long lists.
+
+Row groups, or record batches, are read one at a time. Tables in memory come by Arrow's columns as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.data.columns import Column, choose_numbers
+from globular.data.streamed import StreamedSource
+from globular.data.versions import FileVersion
+from globular.errors import DataError, MissingExtraError
+
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # how pandas stores the index of a frame
+
+
+def describe_schema(schema: Any) -> list[Column]:
+    """What every column of a schema holds."""
+    return [Column(field.name, _type_in_words(field.type), _kind(field.type)) for field in schema]
+
+
+def _type_in_words(kind: Any) -> str:
+    if _kind(kind) != "lists":
+        return str(kind)
+    length = f"of {kind.list_size} " if hasattr(kind, "list_size") else "of "
+    return f"list {length}{kind.value_type}"
+
+
+class ArrowRows:
+    """Numeric columns, or one column of equally long lists, as rows of one array.
+
+    `first_list` gives the first list of a column, where the type does not say how long its lists are.
+    """
+
+    def __init__(
+        self, file: str, schema: Any, columns: Sequence[str] | None, first_list: Callable[[str], Any | None]
+    ) -> None:
+        self.file = file
+        chosen = choose_numbers(file, describe_schema(schema), columns)
+        self.names = tuple(column.name for column in chosen)
+        self.are_lists = len(chosen) == 1 and chosen[0].kind == "lists"
+        types = [schema.field(name).type for name in self.names]
+        self.n_columns = self._list_length(types[0], first_list) if self.are_lists else len(types)
+        types = [types[0].value_type] if self.are_lists else types
+        self.dtype = np.result_type(*(kind.to_pandas_dtype() for kind in types)) if types else np.dtype(np.float64)
+
+    def _list_length(self, kind: Any, first_list: Callable[[str], Any | None]) -> int:
+        """Length of the lists: part of the type, or that of the first row."""
+        from pyarrow import types
+
+        if types.is_fixed_size_list(kind):
+            return int(kind.list_size)
+        first = first_list(self.names[0])
+        if first is None:
+            raise DataError(f"{self.file}: has no rows, so the length of its lists is unknown; remove the file")
+        if not first.is_valid or len(first) == 0:
+            raise DataError(f"{self.file}: the list in the first row is missing or empty; drop such rows")
+        return len(first)
+
+    def to_array(self, batch: Any) -> NDArray[Any]:
+        """One array from the columns of a record batch."""
+        if self.are_lists:
+            return self._lists_to_array(batch.column(self.names[0]))
+        rows = np.empty((batch.num_rows, self.n_columns), self.dtype)
+        for position, name in enumerate(self.names):
+            column = batch.column(name)
+            self._refuse_missing(column, name)
+            rows[:, position] = column.to_numpy(zero_copy_only=False)
+        return rows
+
+    def _lists_to_array(self, lists: Any) -> NDArray[Any]:
+        """One array from a column of lists, which must all be equally long."""
+        name = self.names[0]
+        self._refuse_missing(lists, name)
+        values = lists.flatten()
+        self._refuse_missing(values, name)
+        # without nulls a column of fixed-size lists can only be right; the others say each list's length
+        if hasattr(lists, "offsets"):
+            lengths = np.diff(lists.offsets.to_numpy())
+            if (lengths != self.n_columns).any():
+                other = int(lengths[lengths != self.n_columns][0])
+                raise DataError(
+                    f"{self.file}: column {name!r} has lists of length {self.n_columns} and {other}; "
+                    "all rows need the same length"
+                )
+        return values.to_numpy(zero_copy_only=False).reshape(len(lists), self.n_columns)
+
+    def _refuse_missing(self, column: Any, name: str) -> None:
+        if column.null_count:
+            raise DataError(f"{self.file}: column {name!r} has missing values; fill them in or drop these rows")
+
+
+def _kind(kind: Any) -> Any:
+    from pyarrow import types
+
+    if _is_number(kind):
+        return "numbers"
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return "lists" if is_list and _is_number(kind.value_type) else "other"
+
+
+def _is_number(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+class ParquetSource(StreamedSource):
+    """A .parquet file; one segment per row group, of which at most one is held in memory."""
+
+    def __init__(self, path: Path, columns: Sequence[str] | None = None) -> None:
+        self._path = path
+        version = FileVersion.of(path)
+        with version.reading(), open_parquet(path) as file:
+            metadata = file.metadata
+            self._rows = ArrowRows(
+                str(path), without_index(file.schema_arrow), columns, lambda name: _first_value(file, path, name)
+            )
+            segment_rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        self.column_names = self._rows.names
+        super().__init__(str(path), segment_rows, self._rows.n_columns, self._rows.dtype, version)
+
+    def _pieces(self, segment: int, first: int, last: int, max_rows: int) -> Iterator[NDArray[Any]]:
+        with open_parquet(self._path) as file:
+            batches = file.iter_batches(batch_size=max_rows, row_groups=[segment], columns=list(self.column_names))
+            seen = 0  # rows of this row group so far
+            while seen < last:
+                batch = _next_batch(batches, self._path)
+                low, high = max(first - seen, 0), min(last - seen, batch.num_rows)
+                if low < high:
+                    yield self._rows.to_array(batch.slice(low, high - low))
+                seen += batch.num_rows
+
+
+def describe_parquet(path: Path) -> tuple[int, list[Column]]:
+    """The number of rows and the columns, whatever they hold."""
+    with open_parquet(path) as file:
+        return file.metadata.num_rows, describe_schema(without_index(file.schema_arrow))
+
+
+def open_parquet(path: Path) -> Any:
+    """Open a parquet file; one that cannot be is named."""
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise MissingExtraError("pyarrow", "io", f"reading {path}") from error
+    try:
+        return ParquetFile(path, page_checksum_verification=True)
+    except (ArrowException, OSError) as error:
+        if isinstance(error, FileNotFoundError | PermissionError):
+            raise
+        raise DataError(
+            f"{path}: is truncated, corrupt or not a parquet file ({first_line(error)}); copy or write it again"
+        ) from error
+
+
+def without_index(schema: Any) -> Any:
+    """The columns of a table without those in which pandas keeps the index of a frame."""
+    from pyarrow import schema as new_schema
+
+    return new_schema([field for field in schema if not _PANDAS_INDEX.fullmatch(field.name)])
+
+
+def _next_batch(batches: Iterator[Any], path: Path) -> Any:
+    """The next record batch; damage inside the file shows only here."""
+    from pyarrow import ArrowException
+
+    try:
+        return next(batches)
+    except (ArrowException, OSError) as error:
+        raise DataError(
+            f"{path}: is corrupt or uses an unknown encoding ({first_line(error)}); copy or write it again"
+        ) from error
+    except StopIteration as error:
+        raise DataError(f"{path}: has fewer rows than its footer declares; copy or write it again") from error
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of Arrow says first."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _first_value(file: Any, path: Path, name: str) -> Any | None:
+    if file.metadata.num_rows == 0:
+        return None
+    return _next_batch(file.iter_batches(batch_size=1, columns=[name]), path).column(name)[0]
+
+
+class FeatherSource(StreamedSource):
+    """A .feather file of version 2, or .arrow; one segment per record batch, of which one is held in memory."""
+
+    def __init__(self, path: Path, columns: Sequence[str] | None = None) -> None:
+        self._path = path
+        version = FileVersion.of(path)
+        with version.reading(), open_feather(path) as file:
+            segment_rows = [file.get_batch(batch).num_rows for batch in range(file.num_record_batches)]
+            filled = next((batch for batch, n_rows in enumerate(segment_rows) if n_rows), None)
+            self._rows = ArrowRows(
+                str(path),
+                without_index(file.schema),
+                columns,
+                lambda name: None if filled is None else file.get_batch(filled).column(name)[0],
+            )
+        self.column_names = self._rows.names
+        super().__init__(str(path), segment_rows, self._rows.n_columns, self._rows.dtype, version)
+
+    def _pieces(self, segment: int, first: int, last: int, max_rows: int) -> Iterator[NDArray[Any]]:
+        with open_feather(self._path) as file:
+            yield self._rows.to_array(file.get_batch(segment).slice(first, last - first))
+
+
+def describe_feather(path: Path) -> tuple[int, list[Column]]:
+    """The number of rows and the columns, whatever they hold."""
+    with open_feather(path) as file:
+        n_rows = sum(file.get_batch(batch).num_rows for batch in range(file.num_record_batches))
+        return n_rows, describe_schema(without_index(file.schema))
+
+
+@contextmanager
+def open_feather(path: Path) -> Iterator[Any]:
+    """Open a file of record batches; one that cannot be read is named, at the head or further down."""
+    try:
+        from pyarrow import ArrowException, OSFile, ipc
+    except ImportError as error:
+        raise MissingExtraError("pyarrow", "io", f"reading {path}") from error
+    try:
+        with OSFile(str(path), "rb") as file, ipc.open_file(file) as reader:
+            yield reader
+    except (ArrowException, OSError) as error:
+        if isinstance(error, FileNotFoundError | PermissionError):
+            raise
+        raise DataError(
+            f"{path}: is truncated, corrupt or not a feather file of version 2 ({first_line(error)}); copy or write "
+            "it again"
+        ) from error

@@ -21,8 +21,7 @@ _REASONS = {
         selection: REFERENCE_ROWS ROWS_PER_CLUSTER REFERENCE_WORK
     """,
     "about the seconds of something: how many threads are woken, which `threads.how_many.WAKING`, `WAITING` try": """
-        *.SECONDS_PER_* *._SECONDS_PER_*
-        backends.cpu.expect.probe: EXPONENTIAL
+        *.SECONDS_PER_*
     """,
     "how many bytes something takes, for a message": """
         estimators.memory.*

@@ -161,8 +161,6 @@ _NEIGHBORS: Mapping[str, Values] = {
     "backends.limits.HASH_SIZE": (1, 1 << 20),
     "model.graph._MANY_REPETITIONS": (0, NEVER),
     "algorithms.kmeans.variational.MULTIPLICATIONS_PER_PAIR": (0, NEVER),
-    "algorithms.kmeans.variational.SETTLED_SHARE": (0.0, 1.0),
-    "algorithms.kmeans.variational.LONGEST_REST": (1, NEVER),
     "algorithms.kmeans.variational.FULL_SUMS_EVERY": (2, NEVER),
 }
 _MIXTURES: Mapping[str, Values] = {
@@ -229,7 +227,6 @@ _TREES: Mapping[str, Values] = {
     "backends.tree.growth.SUBTREES": (1, 1 << 10),
     "backends.tree.best_cut._ENTRIES_AT_ONCE": (16, NEVER),
     "backends.tree.expect.CELLS_AT_ONCE": (64, 1 << 26),
-    "backends.tree.expect.KEPT_FEATURES": (1, NEVER),
     "algorithms.mixtures.ahead.FEWEST_ROWS": (64, NEVER),
     "backends.cpu.expect.shares.CHUNKS_AT_ONCE": (16, NEVER),
     "algorithms.infinite.data._MANY_ROWS": (64, NEVER),

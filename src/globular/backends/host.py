@@ -37,7 +37,7 @@ from globular.seam.passes import (
 )
 from globular.seam.shard import Shard
 from globular.seam.state import PointState
-from globular.threads import cached_property, even_ranges, run_all, worth_waking
+from globular.threads import SECONDS_PER_NUMBER, cached_property, even_ranges, run_all, worth_waking
 
 Handler = Callable[[Any, Any], Any]
 Function = TypeVar("Function", bound=Handler)
@@ -48,8 +48,6 @@ PART_BYTES = 128 * 2**20
 """Bytes of a part, where rows that are not here come in parts."""
 RUN = 4096
 """Rows whose sum of w d² is kept as one number."""
-SECONDS_PER_NUMBER = 1e-9
-"""Of a pass at memory speed, about."""
 ROWS_PER_SPAN = 16 * RUN
 """Least rows of a span whose sums by key are taken."""
 SPANS = 16

@@ -8,10 +8,21 @@ on the number of threads and their results are combined in block order, so 1 thr
 
 from globular.threads.blas import single_threaded_blas
 from globular.threads.cached import cached_property
-from globular.threads.how_many import default_threads, even_ranges, resolve_threads, worth_waking
+from globular.threads.how_many import (
+    SECONDS_PER_LOOK,
+    SECONDS_PER_NUMBER,
+    SECONDS_PER_PAIR,
+    default_threads,
+    even_ranges,
+    resolve_threads,
+    worth_waking,
+)
 from globular.threads.pool import map_all, on_all_threads, ordered_map, read_ahead, run_all, to_the_end
 
 __all__ = [
+    "SECONDS_PER_LOOK",
+    "SECONDS_PER_NUMBER",
+    "SECONDS_PER_PAIR",
     "cached_property",
     "default_threads",
     "even_ranges",

@@ -24,7 +24,7 @@ from globular.kernels import grouped as kernels
 from globular.kernels.state import settle_runs
 from globular.model.groups import group_by, order_by
 from globular.model.statistics import Floats
-from globular.threads import even_ranges, run_all, worth_waking
+from globular.threads import SECONDS_PER_NUMBER, even_ranges, run_all, worth_waking
 
 SETTLED = 8
 """Rows are sorted by cluster once at most one in 8 of them changes its cluster in a pass."""
@@ -33,8 +33,6 @@ STALE = 4
 ROWS_PER_TASK = 4096
 """Least rows of a task: handing one out costs as much as a thousand rows."""
 _ROWS_PER_COPY = 8192
-_SECONDS_PER_MEMBER = 1e-9
-"""Of members that are moved from front to back, about."""
 
 
 @dataclass(slots=True)
@@ -111,7 +109,7 @@ def _equal(one: NDArray[np.int32], other: NDArray[np.int32], n_threads: int) -> 
     nothing, changes = np.empty(n_runs), np.empty(n_runs, dtype=np.int64)
     share_kernel(
         lambda: settle_runs(queue, RUN, one, other, NONE, NONE, nothing, changes), queue,
-        worth_waking(n_threads, _SECONDS_PER_MEMBER * len(one)), calls_blas=False,
+        worth_waking(n_threads, SECONDS_PER_NUMBER * len(one)), calls_blas=False,
     )  # fmt: skip
     return not changes.any()
 
@@ -135,7 +133,7 @@ def move_rows(shard: CpuShard, held: Grouping, moved: NDArray[np.integer]) -> ND
         lambda: kernels.join_groups(
             queue, tasks, starts, members, left, old, arrivals, new, new_starts, new_members
         ),
-        queue, worth_waking(shard.n_threads, _SECONDS_PER_MEMBER * 3 * members.size), calls_blas=False,
+        queue, worth_waking(shard.n_threads, SECONDS_PER_NUMBER * 3 * members.size), calls_blas=False,
     )  # fmt: skip
     held.starts, held.members, held.spare = new_starts, new_members, members
     return numbers
@@ -174,7 +172,7 @@ def packed(
     """Stretches of an array (m, ·), one after the other: what the tasks of a pass have found. O(members)."""
     to, queue = np.cumsum(sizes) - sizes, new_queue()
     found = np.empty((len(scattered), int(sizes.sum())), dtype=scattered.dtype)
-    threads = worth_waking(n_threads, _SECONDS_PER_MEMBER * found.shape[1])
+    threads = worth_waking(n_threads, SECONDS_PER_NUMBER * found.shape[1])
     share_kernel(
         lambda: kernels.pack(queue, begins, sizes, to, scattered, found), queue, threads, calls_blas=False
     )  # fmt: skip

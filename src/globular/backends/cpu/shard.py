@@ -17,12 +17,10 @@ from globular.model.statistics import F64, Floats
 from globular.seam.among import Need
 from globular.seam.passes import Index, Pass, Result
 from globular.seam.state import PointState
-from globular.threads import cached_property, even_ranges, map_all, run_all
+from globular.threads import SECONDS_PER_LOOK, cached_property, even_ranges, map_all, run_all
 
 TAKEN_AT_ONCE = 1 << 13
 """Rows that one thread takes out of all."""
-SECONDS_PER_NUMBER = 5e-9
-"""Of a number of a row that is taken, about."""
 SURE_OF = 64
 """Rows that are converted before all are."""
 OFFSET_ROWS = 256
@@ -145,7 +143,7 @@ class CpuShard(HostShard):
         def take(span: tuple[int, int]) -> None:
             found[slice(*span)] = self.take_rows(indices[slice(*span)])
 
-        seconds = SECONDS_PER_NUMBER * found.size
+        seconds = SECONDS_PER_LOOK * found.size
         run_all(take, even_ranges(len(indices), TAKEN_AT_ONCE), self.n_threads, seconds=seconds, calls_blas=False)
         return found
 

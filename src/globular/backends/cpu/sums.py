@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 from globular.backends.cpu.grouped import ROWS_PER_TASK, Grouping
 from globular.backends.cpu.rows import DenseRows, KernelRows, can_be_indexed, gather_rows, on_spans
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.host import SECONDS_PER_NUMBER
 from globular.jit import new_queue, share_kernel
 from globular.kernels import sums as kernels
 from globular.model.groups import group_by, order_by
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.passes import Assign, Labels, SumByLabel
-from globular.threads import run_all, worth_waking
+from globular.threads import SECONDS_PER_NUMBER, SECONDS_PER_PAIR, run_all, worth_waking
 
 FEW_SUMS = 1 << 16
 """Numbers (clusters × columns) up to which sums stay in the second-level cache."""
@@ -27,8 +26,6 @@ SPANS = 64
 """Most spans of rows that have sums of their own."""
 MOVES_PER_TASK = 512
 """Rows that have moved of a task, about: clusters stay whole."""
-SECONDS_PER_MOVE = 2e-8
-"""Of a row that has moved, wherever it lies, about; besides those of its numbers."""
 
 
 def former_labels(shard: CpuShard, work: Assign) -> Labels | None:
@@ -164,7 +161,7 @@ def add_moved(shard: CpuShard, moved: NDArray[np.integer], sums: F64, counts: F6
 
     if indexed:
         queue, rows = new_queue(), shard.rows.kernel_rows(0, shard.n_rows)
-        threads = worth_waking(shard.n_threads, len(order) * (SECONDS_PER_MOVE + shard.n_columns * SECONDS_PER_NUMBER))
+        threads = worth_waking(shard.n_threads, len(order) * (SECONDS_PER_PAIR + shard.n_columns * SECONDS_PER_NUMBER))
         share_kernel(lambda: add(queue, bounds, order, rows), queue, threads, calls_blas=False)
     else:
         run_all(gather_and_add, range(len(bounds) - 1), shard.n_threads, calls_blas=False)

@@ -17,14 +17,12 @@ from globular.model.chunks import Chunks, Claims
 from globular.model.gaussian import GaussianParameters
 from globular.model.groups import starts_of
 from globular.seam.tree_passes import CellsOf, OpenHeld
-from globular.threads import even_ranges, worth_waking
+from globular.threads import SECONDS_PER_NUMBER, even_ranges, worth_waking
 
 CELLS_AT_ONCE = 1024
 """Cells that one thread looks through."""
 TABLE_NUMBERS = 2**23
 """Responsibilities that are held at once: 64 MB."""
-SECONDS_PER_PAIR = 1e-9
-"""Of a cell and component that are looked at, about."""
 
 
 @HostShard.implements(CellsOf)
@@ -44,7 +42,7 @@ def _claimed(blocks: ChunkBlocks, cells: Chunks, components: NDArray[np.integer]
     n_spans, wanted = -(-len(cells) // CELLS_AT_ONCE), components.astype(np.int64)
     places = np.zeros((n_spans, len(components)), dtype=np.int64)
     held = [read_only(np.ascontiguousarray(each)) for each in (cells.weights, cells.means, cells.scatter)]
-    n_threads = worth_waking(min(n_threads, n_spans), SECONDS_PER_PAIR * q.size)
+    n_threads = worth_waking(min(n_threads, n_spans), SECONDS_PER_NUMBER * q.size)
 
     def find(n: int) -> Chunks:
         weights, means, scatter = (np.empty((n, *each.shape[1:])) for each in held)

@@ -25,8 +25,6 @@ SAMPLED_ROWS = 2**12
 pixels is 0.007 nats a row."""
 CELLS_AT_ONCE = 2**23
 """Numbers in the means and scatters of children that are looked at together: 64 MB."""
-KEPT_FEATURES = 2**24
-"""Numbers in the features of a frontier's nodes up to which they are kept from pass to pass: 128 MB."""
 
 GainOfSome = Callable[[I64], tuple[F64, int]]
 """From places of nodes to their gains, and the cells that were looked at."""
@@ -36,35 +34,17 @@ GainOfSome = Callable[[I64], tuple[F64, int]]
 def expect_all(shard: HostShard, work: ExpectCells) -> SoftStatistics:
     """Every cell against all components."""
     frontier, n_threads = frontier_of(shard), shard.n_threads
-    blocks = frontier_blocks(frontier, work.mixture)
-    features = node_features(frontier, blocks, n_threads), None
+    blocks = ChunkBlocks(work.mixture, frontier.offset)
     counted = [part.weights for part in frontier.parts()]
     if work.within is not None:
         counted = _held_weights(frontier, work.within, n_threads)
     found = [
-        blocks.moments(blocks.observed(part, kept), weights, n_threads, work.rule)
-        for part, kept, weights in zip(frontier.parts(), features, counted, strict=True)
+        blocks.moments(blocks.observed(part), weights, n_threads, work.rule)
+        for part, weights in zip(frontier.parts(), counted, strict=True)
         if len(part)  # mostly no cell is a single row
     ]
     total = found[0] if len(found) == 1 else found[0] + found[1]
     return blocks.statistics(total, len(frontier))
-
-
-def frontier_blocks(frontier: Frontier, mixture: GaussianParameters) -> ChunkBlocks:
-    """The mixture for passes over the whole frontier, packed where features may be kept."""
-    D = mixture.n_features
-    width = D + mixture.family.scatter.width(D) + 1
-    return ChunkBlocks(mixture, frontier.offset, packed=len(frontier) * width <= KEPT_FEATURES)
-
-
-def node_features(frontier: Frontier, blocks: ChunkBlocks, n_threads: int) -> F64 | None:
-    """Features of all nodes, made when first asked for; None if they would take too much memory."""
-    n, width = len(frontier.nodes), blocks.coefficients.shape[1]
-    if n * width > KEPT_FEATURES:
-        return None
-    if width not in frontier.features:
-        frontier.features[width] = blocks.features(frontier.node_chunks, n_threads)
-    return frontier.features[width]
 
 
 def _held_weights(frontier: Frontier, within: Within, n_threads: int) -> list[F64]:

@@ -41,12 +41,10 @@ from globular.backends.tree.growth import Nodes, grow, halving, join
 from globular.model.chunks import Chunks
 from globular.model.covariances import ScatterKind
 from globular.model.statistics import F64, I64
-from globular.threads import even_ranges, run_all
+from globular.threads import SECONDS_PER_NUMBER, even_ranges, run_all
 
 NODES_AT_ONCE = 1 << 11
 """Nodes that one thread copies."""
-SECONDS_PER_NUMBER = 1e-9
-"""Of their statistics, about."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

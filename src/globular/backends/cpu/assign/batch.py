@@ -35,7 +35,7 @@ from globular.model.nested import Batch, Bounds, Candidates, NestedStatistics
 from globular.model.statistics import F64, I64
 from globular.seam.among import Down, Probe
 from globular.seam.passes import Assign, AssignBatch, Labels
-from globular.threads import single_threaded_blas, worth_waking
+from globular.threads import SECONDS_PER_NUMBER, single_threaded_blas, worth_waking
 
 DIRECT_SHARE = 1 / 6
 """Dense rows with at most this share of the centres as candidates compute those distances alone, others all: a
@@ -45,8 +45,6 @@ that four of fifty take as long as all, and all make better bounds."""
 
 ROWS_PER_BLOCK = 1024
 """Rows whose labels or bounds a thread looks at in one go."""
-SECONDS_PER_ROW = 2e-9
-"""Of a pass over labels, about."""
 
 
 class _Found(NamedTuple):
@@ -107,7 +105,7 @@ def _rows_of_batch(shard: CpuShard, batch: Batch) -> I64:
 def _labels_of(shard: CpuShard, batch: I64) -> tuple[Labels, Labels]:
     """The labels of the batch, and a copy that a search may change."""
     former, new, queue = np.empty(len(batch), dtype=np.int32), np.empty(len(batch), dtype=np.int32), new_queue()
-    labels, threads = shard.labels, worth_waking(shard.n_threads, SECONDS_PER_ROW * len(batch))
+    labels, threads = shard.labels, worth_waking(shard.n_threads, SECONDS_PER_NUMBER * len(batch))
     share_kernel(
         lambda: kernels.copy_labels(queue, ROWS_PER_BLOCK, batch, labels, former, new), queue, threads, calls_blas=False
     )
@@ -120,7 +118,7 @@ def _write_labels(shard: CpuShard, batch: I64, former: Labels, new: Labels) -> I
     moved, n_moved = np.empty((1, len(batch)), dtype=np.int64), np.empty(len(begins), dtype=np.int64)
     share_kernel(
         lambda: kernels.write_labels(queue, ROWS_PER_BLOCK, batch, former, new, labels, moved, n_moved), queue,
-        worth_waking(shard.n_threads, SECONDS_PER_ROW * len(batch)), calls_blas=False,
+        worth_waking(shard.n_threads, SECONDS_PER_NUMBER * len(batch)), calls_blas=False,
     )  # fmt: skip
     return packed(moved, begins, n_moved, shard.n_threads)[0]
 

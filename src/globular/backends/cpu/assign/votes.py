@@ -19,13 +19,11 @@ from globular.model.groups import group_by
 from globular.model.nested import NestedStatistics
 from globular.model.statistics import F64, I64
 from globular.seam.passes import Labels
-from globular.threads import even_ranges, run_all
+from globular.threads import SECONDS_PER_LOOK, even_ranges, run_all
 
 ROWS_PER_SUM = 1024
 PICKED_AT_ONCE = 1 << 14
 """Moves that a thread brings into the order of clusters at once."""
-SECONDS_PER_MOVE = 1e-8
-"""Of such a move, about."""
 
 
 class Moves(NamedTuple):
@@ -53,7 +51,7 @@ def add_votes(shard: CpuShard, moves: Moves, origin: F64, statistics: NestedStat
         if len(shard.weights):
             weights[some] *= shard.weights[rows[some]]
 
-    run_all(pick, even_ranges(n, PICKED_AT_ONCE), shard.n_threads, seconds=SECONDS_PER_MOVE * n, calls_blas=False)
+    run_all(pick, even_ranges(n, PICKED_AT_ONCE), shard.n_threads, seconds=SECONDS_PER_LOOK * n, calls_blas=False)
     scales = shard.scales[rows] if len(shard.scales) else shard.scales
     about, about_norm = origin[None, :].copy(), np.array([origin @ origin])
     runs, pieces = cut_clusters(starts, ROWS_PER_SUM)

@@ -21,14 +21,12 @@ from globular.model.gaussian import GaussianParameters
 from globular.model.groups import starts_of
 from globular.model.observations import ExpectedMixture
 from globular.model.statistics import F64, I64
-from globular.threads import run_all, worth_waking
+from globular.threads import SECONDS_PER_NUMBER, run_all, worth_waking
 
 LEADING = 0.4
 """Share of the columns that a look at all components begins with, where these are many."""
 ROUNDING = 0.1
 """Nats, many more than rounding makes bounds wrong by."""
-SECONDS_PER_PAIR = 2e-9
-"""Of a pair that is counted or copied, about."""
 _NO_VALUES = np.empty(0)
 
 
@@ -60,7 +58,7 @@ class Pairs:
 
     def threads(self, n_threads: int) -> int:
         """How many are worth waking for a kernel that looks at every pair once."""
-        return worth_waking(n_threads, SECONDS_PER_PAIR * (len(self) + len(self.rows)))
+        return worth_waking(n_threads, SECONDS_PER_NUMBER * (len(self) + len(self.rows)))
 
     def e_step(self, shard: CpuShard, mixture: GaussianParameters, q: F64 = _NO_VALUES) -> Moments:
         """Moments about the means of the mixture; `q` becomes the responsibilities of the pairs. O(P·S)."""

@@ -23,12 +23,10 @@ from globular.model.chunks import Chunks, Claims
 from globular.model.groups import starts_of
 from globular.model.statistics import F64, I64
 from globular.seam.mixture_passes import RowsOf
-from globular.threads import even_ranges, map_all, run_all
+from globular.threads import SECONDS_PER_LOOK, even_ranges, map_all, run_all
 
 ROWS_AT_ONCE, DRAWN_AT_ONCE, PAIRED_AT_ONCE = 4096, 1 << 14, 4096
 """Rows that are evaluated at once, that numbers are drawn for, and whose pairs are looked through."""
-SECONDS_PER_NUMBER = 4e-9
-"""Of a number that is drawn, about."""
 SMALLEST_SHARE = 1e-4
 """Rows with a smaller responsibility are left out; together they weigh nothing."""
 
@@ -98,7 +96,7 @@ def _drawn(shard: CpuShard, work: RowsOf) -> F64:
     def draw(span: Span) -> None:
         drawn[slice(*span)] = _draw(work.seed, shard.first_row + span[0], span[1] - span[0])
 
-    spans, seconds = even_ranges(shard.n_rows, DRAWN_AT_ONCE), SECONDS_PER_NUMBER * shard.n_rows
+    spans, seconds = even_ranges(shard.n_rows, DRAWN_AT_ONCE), SECONDS_PER_LOOK * shard.n_rows
     run_all(draw, spans, shard.n_threads, seconds=seconds, calls_blas=False)
     return drawn
 

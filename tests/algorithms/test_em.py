@@ -138,7 +138,7 @@ def test_many_blocks_in_few_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = blobs(n=2_000)
     mixture = mixture_for(rows, "spherical")
     whole = CpuShard(rows).run(Expect(mixture))
-    monkeypatch.setattr(chunk_blocks, "_BLOCK_ENTRIES", 1)  # blocks of 32 rows
+    monkeypatch.setattr(chunk_blocks, "BLOCK_ENTRIES", 1)  # blocks of 32 rows
     monkeypatch.setattr(chunk_blocks, "SPANS", 3)
     monkeypatch.setattr(chunk_blocks, "SPAN_WORK", 1)
     monkeypatch.setattr(chunk_blocks, "LEAST_ROWS", 1)

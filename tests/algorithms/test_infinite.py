@@ -291,7 +291,7 @@ def test_what_components_draw_depends_neither_on_spans_nor_on_threads(
 
     wanted = claims(1)
     assert min(len(claim) for claim in wanted) > 30
-    for name in ("PAIRED_AT_ONCE", "DRAWN_AT_ONCE"):
+    for name in ("RUN", "ROWS_AT_ONCE"):
         monkeypatch.setattr(rows_of, name, 64)
     monkeypatch.setattr(how_many, "WAKING", 1e-12)
     for one, other in zip(wanted, claims(3), strict=True):
@@ -497,7 +497,7 @@ def test_a_part_of_the_claims_weighs_as_much_as_all() -> None:
     np.testing.assert_array_equal(part.means, again.means)
 
 
-@pytest.mark.parametrize("sizes", [{}, {"CELLS_AT_ONCE": 7}, {"TABLE_NUMBERS": 100}])
+@pytest.mark.parametrize("sizes", [{}, {"SEARCHED_AT_ONCE": 7}, {"NUMBERS_AT_ONCE": 100}])
 def test_what_components_hold_of_cells_depends_neither_on_spans_nor_on_threads(
     sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import CSRRows, KernelRows, can_be_indexed, gather_rows
 from globular.backends.cpu.shard import CpuShard
+from globular.backends.host import GATHERED_AT_ONCE, ROWS_PER_PRODUCT
 from globular.jit import new_queue, share_kernel
 from globular.kernels import batch_products as kernels
 from globular.kernels import columns as column_kernels
@@ -24,12 +25,12 @@ from globular.model.statistics import F64, I64, Floats
 from globular.seam.passes import Labels
 from globular.threads import cached_property, even_ranges, run_all
 
-ROWS_PER_BLOCK, SCORES_PER_BLOCK = 512, 2**17
-"""Most rows, and about how many scores, of one product: they stay in the second-level cache."""
+SCORES_PER_BLOCK = 2**17
+"""About how many scores a product of a batch has: they stay in the second-level cache; larger = fewer blocks."""
 BLOCKS = 32
 """Blocks that even a small batch is cut into, if they have enough rows."""
-ROWS_AT_ONCE, BYTES_AT_ONCE = 2048, 2**24
-"""Most rows that are brought together, and their bytes, where rows have to be converted."""
+BYTES_AT_ONCE = 2**24
+"""Most bytes of rows that are brought together, where rows have to be converted; larger = more memory."""
 ROWS_PER_SEARCH = 64
 """Rows that a thread searches in one go; rows are brought together in a multiple of it."""
 LEAST_ROWS = 256
@@ -63,7 +64,7 @@ def on_positions(
         work(new_queue(), BatchRows(positions[part], rows, np.arange(span[1] - span[0])), part)
 
     fitting = BYTES_AT_ONCE // (shard.rows.dtype.itemsize * max(1, shard.n_columns))
-    size = min(ROWS_AT_ONCE, max(1, fitting // ROWS_PER_SEARCH) * ROWS_PER_SEARCH)
+    size = min(GATHERED_AT_ONCE, max(1, fitting // ROWS_PER_SEARCH) * ROWS_PER_SEARCH)
     run_all(gathered, even_ranges(n, size), shard.n_threads)
 
 
@@ -195,4 +196,4 @@ class ColumnScores:
 
 def _rows_per_block(n_rows: int, width: int) -> int:
     """Fewer for a small batch, so that there is a block for every thread; threads play no part."""
-    return min(ROWS_PER_BLOCK, max(16, SCORES_PER_BLOCK // width), max(LEAST_ROWS // 2, n_rows // BLOCKS))
+    return min(ROWS_PER_PRODUCT, max(16, SCORES_PER_BLOCK // width), max(LEAST_ROWS // 2, n_rows // BLOCKS))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import CSRRows, KernelRows, load_rows, read_only
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.host import NONE, RUN
+from globular.backends.host import NONE, ROWS_AT_ONCE, RUN
 from globular.backends.limits import SORT_UP_TO
 from globular.jit import new_queue, share_kernel
 from globular.kernels import grouped as kernels
@@ -32,7 +32,6 @@ STALE = 4
 """Sorted rows are sorted again when one in 4 of them has changed its cluster since."""
 ROWS_PER_TASK = 4096
 """Least rows of a task: handing one out costs as much as a thousand rows."""
-_ROWS_PER_COPY = 8192
 
 
 @dataclass(slots=True)
@@ -161,7 +160,7 @@ def sort_when_it_pays(shard: CpuShard, held: Grouping, n_moved: int) -> None:
     def copy(span: tuple[int, int]) -> None:
         np.take(rows.array, order[slice(*span)], axis=0, out=array[slice(*span)], mode="clip")
 
-    run_all(copy, even_ranges(shard.n_rows, _ROWS_PER_COPY), shard.n_threads)
+    run_all(copy, even_ranges(shard.n_rows, ROWS_AT_ONCE), shard.n_threads)
     held.members = np.stack([order, np.arange(shard.n_rows, dtype=order.dtype)])
     held.copied, held.spare = SortedRows(array), None
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import KernelRows, gather_rows
 from globular.backends.cpu.shard import CpuShard
+from globular.backends.host import ROWS_AT_ONCE
 from globular.kernels.nearest import own_distances
 from globular.model.centers import median_center
 from globular.model.statistics import F64
@@ -33,7 +34,6 @@ ROUNDINGS = 16
 """Roundings of a score beside those of its D products."""
 NUMBERS_AT_ONCE = 1 << 20
 """Scores, or coordinates of rows, that a thread holds."""
-ROWS_AT_ONCE = 8192
 
 
 @CpuShard.implements(Answer, Own)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from globular.backends.cpu.grouped import ROWS_PER_TASK, Grouping
 from globular.backends.cpu.rows import DenseRows, KernelRows, can_be_indexed, gather_rows, on_spans
 from globular.backends.cpu.shard import CpuShard
+from globular.backends.host import CACHED_NUMBERS
 from globular.jit import new_queue, share_kernel
 from globular.kernels import sums as kernels
 from globular.model.groups import group_by, order_by
@@ -18,8 +19,6 @@ from globular.model.statistics import F64, HardStatistics
 from globular.seam.passes import Assign, Labels, SumByLabel
 from globular.threads import SECONDS_PER_NUMBER, SECONDS_PER_PAIR, run_all, worth_waking
 
-FEW_SUMS = 1 << 16
-"""Numbers (clusters × columns) up to which sums stay in the second-level cache."""
 ROWS_PER_RUN = 16384
 """Longest run of rows that one task sums; longer clusters are cut, and the pieces added in order."""
 SPANS = 64
@@ -69,7 +68,7 @@ def sums_about_offset(shard: CpuShard, n_clusters: int, grouping: Grouping | Non
 
 def is_few(shard: CpuShard, n_clusters: int) -> bool:
     """Whether each span of rows may have all sums of its own; over the columns of sparse rows they would be large."""
-    return n_clusters * shard.n_columns <= FEW_SUMS and isinstance(shard.rows, DenseRows)
+    return n_clusters * shard.n_columns <= CACHED_NUMBERS and isinstance(shard.rows, DenseRows)
 
 
 def span_length(n_rows: int, n_clusters: int) -> int:

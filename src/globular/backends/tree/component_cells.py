@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from globular.backends.cpu.expect.blocks import ChunkBlocks
 from globular.backends.cpu.expect.rows_of import SMALLEST_SHARE
 from globular.backends.cpu.rows import read_only
-from globular.backends.host import HostShard
+from globular.backends.host import SEARCHED_AT_ONCE, HostShard
 from globular.backends.tree.cells import frontier_of
+from globular.backends.tree.expect import NUMBERS_AT_ONCE
 from globular.backends.tree.frontier import Frontier
 from globular.jit import new_queue, share_kernel
 from globular.kernels.claims import find_cells
@@ -19,16 +20,11 @@ from globular.model.groups import starts_of
 from globular.seam.tree_passes import CellsOf, OpenHeld
 from globular.threads import SECONDS_PER_NUMBER, even_ranges, worth_waking
 
-CELLS_AT_ONCE = 1024
-"""Cells that one thread looks through."""
-TABLE_NUMBERS = 2**23
-"""Responsibilities that are held at once: 64 MB."""
-
 
 @HostShard.implements(CellsOf)
 def cells_of(shard: HostShard, work: CellsOf) -> Claims:
     frontier, mixture = frontier_of(shard), work.mixture
-    blocks, at_once = ChunkBlocks(mixture, frontier.offset), max(1, TABLE_NUMBERS // mixture.n_components)
+    blocks, at_once = ChunkBlocks(mixture, frontier.offset), max(1, NUMBERS_AT_ONCE // mixture.n_components)
     return Claims.join([
         _claimed(blocks, chunks.pick(slice(*span)), work.components, shard.n_threads)
         for chunks in frontier.parts()
@@ -39,7 +35,7 @@ def cells_of(shard: HostShard, work: CellsOf) -> Claims:
 def _claimed(blocks: ChunkBlocks, cells: Chunks, components: NDArray[np.integer], n_threads: int) -> Claims:
     """What components hold of some cells: counted first, then copied."""
     q, _ = blocks.posterior(blocks.observed(cells), n_threads)
-    n_spans, wanted = -(-len(cells) // CELLS_AT_ONCE), components.astype(np.int64)
+    n_spans, wanted = -(-len(cells) // SEARCHED_AT_ONCE), components.astype(np.int64)
     places = np.zeros((n_spans, len(components)), dtype=np.int64)
     held = [read_only(np.ascontiguousarray(each)) for each in (cells.weights, cells.means, cells.scatter)]
     n_threads = worth_waking(min(n_threads, n_spans), SECONDS_PER_NUMBER * q.size)
@@ -48,7 +44,7 @@ def _claimed(blocks: ChunkBlocks, cells: Chunks, components: NDArray[np.integer]
         weights, means, scatter = (np.empty((n, *each.shape[1:])) for each in held)
         queue, given = new_queue(), (*held, places, weights, means, scatter)
         share_kernel(
-            lambda: find_cells(queue, CELLS_AT_ONCE, q, wanted, SMALLEST_SHARE, *given), queue, n_threads,
+            lambda: find_cells(queue, SEARCHED_AT_ONCE, q, wanted, SMALLEST_SHARE, *given), queue, n_threads,
             calls_blas=False,
         )  # fmt: skip
         return Chunks(weights, means, scatter, cells.kind)

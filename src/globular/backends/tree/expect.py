@@ -23,8 +23,8 @@ from globular.seam.tree_passes import ExpectCells, Gains, Gap
 SAMPLED_ROWS = 2**12
 """Rows that tell how far the bound is below the log-likelihood; larger = a closer estimate, whose standard error on
 pixels is 0.007 nats a row."""
-CELLS_AT_ONCE = 2**23
-"""Numbers in the means and scatters of children that are looked at together: 64 MB."""
+NUMBERS_AT_ONCE = 2**23
+"""Numbers in the means and scatters of children, or in responsibilities, that are held together: 64 MB."""
 
 GainOfSome = Callable[[I64], tuple[F64, int]]
 """From places of nodes to their gains, and the cells that were looked at."""
@@ -84,7 +84,7 @@ def gains_of_all(shard: HostShard, work: Gains) -> ChunkGains:
         return gains, n_cells
 
     D, S = work.mixture.n_features, frontier.tree.scatter.shape[1]
-    return collect_gains(shard, work, of_some, work.mixture.n_components, max(1, CELLS_AT_ONCE // (D + S)))
+    return collect_gains(shard, work, of_some, work.mixture.n_components, max(1, NUMBERS_AT_ONCE // (D + S)))
 
 
 def per_parent(children: Children, values: F64, n_parents: int) -> F64:

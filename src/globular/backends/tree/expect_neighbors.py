@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.expect.blocks import ABSENT, ChunkBlocks
-from globular.backends.host import HostShard
+from globular.backends.host import SEARCHED_AT_ONCE, HostShard
 from globular.backends.tree.cells import frontier_of
-from globular.backends.tree.expect import CELLS_AT_ONCE, collect_gains, per_parent, sampled_gap
+from globular.backends.tree.expect import NUMBERS_AT_ONCE, collect_gains, per_parent, sampled_gap
 from globular.backends.tree.frontier import Children, Frontier
 from globular.kernels import chunks as kernels
 from globular.model.chunks import BoundGap, ChunkGains, Chunks
@@ -26,7 +26,6 @@ from globular.seam.among import Neighbors
 from globular.seam.tree_passes import ExpectCells, Gains, Gap
 from globular.threads import even_ranges, map_all, run_all
 
-CELLS_PER_TASK = 1024
 _COMPONENTS_PER_TASK = 64
 
 Members = NDArray[np.int32]
@@ -64,7 +63,7 @@ class _Costs:
         def of_span(span: Span) -> F64:
             return self.share(chunks.pick(slice(*span)), members, owners[slice(*span)])[1]
 
-        parts = map_all(of_span, even_ranges(len(chunks), CELLS_PER_TASK), n_threads)
+        parts = map_all(of_span, even_ranges(len(chunks), SEARCHED_AT_ONCE), n_threads)
         return np.concatenate([np.empty(0), *parts])
 
 
@@ -119,7 +118,7 @@ def gains_of_members(shard: HostShard, work: Gains) -> ChunkGains:
         return costs.bounds(chunks, held, owners, shard.n_threads)
 
     D, S = work.mixture.n_features, frontier.tree.scatter.shape[1]
-    return collect_gains(shard, work, of_some, members.shape[1], max(1, CELLS_AT_ONCE // (D + S)))
+    return collect_gains(shard, work, of_some, members.shape[1], max(1, NUMBERS_AT_ONCE // (D + S)))
 
 
 @HostShard.implements(Gap, Neighbors)
@@ -148,7 +147,7 @@ def _tasks(frontier: Frontier) -> list[tuple[Chunks, Span, int]]:
     return [
         (part, span, first)
         for part, first in ((nodes, 0), (rows, len(nodes)))
-        for span in even_ranges(len(part), CELLS_PER_TASK)
+        for span in even_ranges(len(part), SEARCHED_AT_ONCE)
     ]
 
 

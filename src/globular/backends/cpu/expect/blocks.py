@@ -32,7 +32,7 @@ from globular.model.statistics import F64, I64, Floats, SoftStatistics
 from globular.model.tied import linear_coefficients
 from globular.threads import SECONDS_PER_NUMBER, cached_property, worth_waking
 
-_BLOCK_ENTRIES = 2**15
+BLOCK_ENTRIES = 2**15
 """Numbers in the widest array of a block: a quarter of a megabyte, which the cache of a core holds."""
 SPANS, FEWEST_SPANS = 128, 16
 """Most spans, and those that there may be however large their sums are."""
@@ -58,7 +58,7 @@ ABSENT = -1e300
 
 def block_size(width: int) -> int:
     """Chunks or rows that go together, `width` numbers each; nothing but the mixture decides it."""
-    return min(max(_BLOCK_ENTRIES // width, 32), 4096)
+    return min(max(BLOCK_ENTRIES // width, 32), 4096)
 
 
 def _fixed(values: NDArray[np.generic]) -> NDArray[np.generic]:

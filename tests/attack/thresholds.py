@@ -184,7 +184,6 @@ _FAMILIES: Mapping[str, Values] = {
     "backends.cpu.expect.linear.NONZEROS_PER_SUM": (1, NEVER),
     "algorithms.mixtures.exponential.FEWEST_ROWS": (64, NEVER),
     "algorithms.mixtures.exponential.ROWS_PER_COMPONENT": (1, NEVER),
-    "algorithms.mixtures.exponential.TIMES_MORE_ROWS": (1, NEVER),
     "algorithms.mixtures.exponential.SWAPS_FROM": (3, NEVER),
     "algorithms.mixtures.exponential.SWAPS_UP_TO": (1, NEVER),
     "algorithms.mixtures.exponential_swaps.FEWEST_ROWS": (1, NEVER),

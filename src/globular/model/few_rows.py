@@ -9,10 +9,13 @@ from numpy.typing import NDArray
 
 from globular.jit.tiles import ROWS, tile_for
 from globular.kernels import few_rows as kernels
-from globular.kernels.few_rows import Desk, StepLimits, TrialLimits
+from globular.kernels.few_rows import DECAY, LEAD, LEAST_STAKE, REACH, Desk, StepLimits, TrialLimits
 from globular.model.statistics import F64
 
-__all__ = ["FewRows", "Found", "SeedRows", "StepLimits", "TrialLimits", "are_few", "are_few_to_seed", "most_few_rows"]
+__all__ = [
+    "DECAY", "LEAD", "LEAST_STAKE", "REACH", "FewRows", "Found", "SeedRows", "StepLimits", "TrialLimits", "are_few",
+    "are_few_to_seed", "most_few_rows",
+]  # fmt: skip
 
 MOST_ROWS, MOST_NUMBERS, MOST_DISTANCES = 1 << 15, 1 << 18, 1 << 18
 """Rows, their numbers, and distances of a step, up to which rows are few; beyond, passes over parts of them take less

@@ -19,11 +19,10 @@ import numpy as np
 
 from globular.jit import Queue, Scratch, inline, kernel, take_number
 from globular.kernels.rows import fetch, quick_distance, quick_distances, squared_distance
+from globular.kernels.sums import AHEAD
 
 SAFETY = 2.0**-22
 TINY, LARGEST = 2.0**-126, 2.0**127  # within these, float32 rounds with a relative error below the safety
-AHEAD = 4
-"""How many rows before its turn one is asked for: most need no more than their own distance, which is soon done."""
 LEAST_SCALE = 2.0**-100  # scales between this and its inverse keep their precision in float32
 
 

@@ -11,8 +11,6 @@ from globular.jit.bits import bits_float, float_bits
 
 SAMPLE, LEAST_SAMPLE = 256, 64
 """Most and least rows of a node from which its first principal component is found, an eighth of them in between."""
-ITERATIONS = 10  # steps of the power iteration: the direction needs to be good, not exact
-SETTLED = 1e-4  # the iteration ends when the direction turns by less
 LOPSIDED = 32  # a side with less than this fraction of the rows is too small: split at the median instead
 
 
@@ -90,7 +88,7 @@ def principal_direction(
     counted = _sample_mean(rows, weights, begin, step, n, center)
     if not _farthest_direction(rows, begin, step, n, center, direction):
         return False
-    for _ in range(ITERATIONS):
+    for _ in range(10):  # the direction needs to be good, not exact
         turned[:] = 0.0
         for k in range(n):
             i = begin + k * step
@@ -114,7 +112,7 @@ def principal_direction(
             difference = turned[d] / np.sqrt(squared) - direction[d]
             change += difference * difference
             direction[d] = turned[d] / np.sqrt(squared)
-        if change < SETTLED * SETTLED:
+        if change < 1e-4 * 1e-4:
             return True
     return True
 

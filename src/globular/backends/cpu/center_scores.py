@@ -18,7 +18,6 @@ from globular.backends.cpu.shard import CpuShard
 from globular.backends.host import GATHERED_AT_ONCE, ROWS_PER_PRODUCT
 from globular.jit import new_queue, share_kernel
 from globular.kernels import batch_products as kernels
-from globular.kernels import columns as column_kernels
 from globular.kernels.batch import SAFETY
 from globular.model.columns import ColumnMeans
 from globular.model.statistics import F64, I64, Floats
@@ -174,7 +173,7 @@ class ColumnScores:
     def __init__(self, shard: CpuShard, means: ColumnMeans, kept: RowProducts | None = None) -> None:
         self.shard, self.scales, self.means, self.kept = shard, shard.scales, means, kept
         self.score_norms: F64 = means.norms
-        self.unit, self.tiny = column_kernels.UNIT, column_kernels.TINY
+        self.unit, self.tiny = 2.0**-53, 2.0**-1022
         self.longest = float(np.sqrt(self.score_norms.max()))
         self.slack = means.norm_share * float(self.score_norms.max())
 

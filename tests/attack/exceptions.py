@@ -52,10 +52,7 @@ _REASONS = {
     "rounding, overflow and underflow, which tests of tiny, huge and far rows and weights try": """
         algorithms.calibration: ROUNDED
         backends.cpu.expect.blocks: ABSENT
-        backends.cpu.expect.nominated: NEGLIGIBLE
-        backends.cpu.expect.pairs: ROUNDING
         backends.cpu.expect.remembered: MARGIN
-        backends.cpu.nearest: ROUNDINGS
         backends.cpu.expect.rows_of: SMALLEST_SHARE
         estimators.weights: ORDINARY
         model.covariances.family: REG_COVAR RELATIVE_FLOOR LEAST_VARIANCE _ROUNDED
@@ -78,9 +75,8 @@ _REASONS = {
         algorithms.kmeans.balance: ROWS_AT_ONCE
         algorithms.mixtures.missing: NUMBERS_PER_BLOCK
         algorithms.ward: NUMBERS_AT_ONCE
-        backends.cpu.nearest: SPARE WIDER
+        backends.cpu.nearest: SPARE
         model.centers: SAMPLED
-        estimators.conditional: NUMBERS_PER_BLOCK
     """,
     "what a parameter is where it is not given": """
         algorithms.kmeans.nested_choices: BATCH_ROWS BATCH_ROWS_PER_CLUSTER
@@ -128,10 +124,10 @@ _REASONS = {
         algorithms.mixtures.moves: LEAST_RATIO CUTS N_POWERS N_CLOSE ROUGH_TOL STEPS_PER_TRIAL STEPS_PER_DRAW
             MAX_FAILURES FAILURES_PER_DRAW ROWS_OF_A_MEAN WORTH_KEEPING
         algorithms.mixtures.nested: GROWTH AT_REST
-        algorithms.mixtures.noise: N_NEIGHBORS LEAST_SHARE MOST_SHARE
+        algorithms.mixtures.noise: N_NEIGHBORS SHARES
         algorithms.mixtures.path: STEPS_AHEAD PATIENCE N_SEARCHED
         algorithms.mixtures.pipeline: ROWS_PER_COMPONENT ROWS_PER_PARAMETER KMEANS_STEPS KMEANS_TOLERANCE
-            LEAST_FAILURES MOST_FAILURES MOST_TRIALS STEPS_OVER_ALL_ROWS STEPS_PER_STEP STEPS_OF_MOVES
+            FAILURES MOST_TRIALS STEPS_OVER_ALL_ROWS STEPS_PER_STEP STEPS_OF_MOVES
             STEPS_PER_COMPONENT ROUGH_STEPS
         algorithms.mixtures.probing: FINDING_ROUNDS FINDING_PROBES
         algorithms.mixtures.stepwise: KAPPA

@@ -18,7 +18,6 @@ _CENTERS: Mapping[str, Values] = {
     "backends.limits.SORT_UP_TO": (1, NEVER),
     "backends.host.PART_BYTES": (1 << 10, NEVER),
     "backends.cpu.sums.ROWS_PER_RUN": (64, NEVER),
-    "backends.cpu.sums.MOVES_PER_TASK": (1, NEVER),
     "backends.cpu.products.SCORES_PER_BLOCK": (64, 1 << 24),
     "backends.cpu.products.THIN": (1, 64),
     "backends.cpu.shard.SURE_OF": (1, NEVER),
@@ -184,8 +183,7 @@ _FAMILIES: Mapping[str, Values] = {
     "backends.cpu.expect.linear.NONZEROS_PER_SUM": (1, NEVER),
     "algorithms.mixtures.exponential.FEWEST_ROWS": (64, NEVER),
     "algorithms.mixtures.exponential.ROWS_PER_COMPONENT": (1, NEVER),
-    "algorithms.mixtures.exponential.SWAPS_FROM": (3, NEVER),
-    "algorithms.mixtures.exponential.SWAPS_UP_TO": (1, NEVER),
+    "algorithms.mixtures.exponential.SWAPPED": ((3, 1), (3, NEVER)),
     "algorithms.mixtures.exponential_swaps.FEWEST_ROWS": (1, NEVER),
 }
 _CORRELATED: Mapping[str, Values] = {

@@ -44,6 +44,10 @@ Function = TypeVar("Function", bound=Handler)
 
 NONE: F64 = np.empty(0)
 """Stands for absent weights or scales in kernel calls: kernels look at its length."""
+NO_NUMBERS: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+"""The same for places and names."""
+NO_TABLE: F64 = np.empty((0, 0))
+"""The same for what has a line for each row."""
 PART_BYTES = 128 * 2**20
 """Bytes of a part, where rows that are not here come in parts."""
 RUN = 4096

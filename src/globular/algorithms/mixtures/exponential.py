@@ -38,7 +38,7 @@ KMEANS_STEPS = 100
 """Most steps of k-means for a start."""
 STEPS_OF_A_SWAP = 10
 """Steps of EM after which a swap is judged; larger = fewer good swaps are missed, for more time each."""
-SWAPS_FROM, SWAPS_UP_TO = 3, 64
+SWAPPED = (3, 64)
 """Numbers of components between which swaps are tried: fewer leave nothing to swap, and of many each start lacks as
 many as swaps one by one would mend."""
 SEEDINGS = {"kmeans": "auto", "k-means++": "k-means++", "random_from_data": "random"}
@@ -94,7 +94,7 @@ def search_start(
     prior = replace(options.prior, weight=options.prior.weight * part.total_weight / shard.total_weight)
     options = replace(options, prior=prior, previous_bound=-np.inf, log_base=0.0)
     start = start_from_seeds(part, family, n_components, method, options, rng)
-    swaps = method == "kmeans" and SWAPS_FROM <= n_components <= SWAPS_UP_TO and options.max_iter > 0
+    swaps = method == "kmeans" and SWAPPED[0] <= n_components <= SWAPPED[1] and options.max_iter > 0
     if options.max_iter == 0 or (part is shard and not swaps):
         return start
     best: Step[ExponentialMixture] | None = None

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import CSRRows, KernelRows, can_be_indexed, gather_rows
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.host import GATHERED_AT_ONCE, ROWS_PER_PRODUCT
+from globular.backends.host import GATHERED_AT_ONCE, NO_NUMBERS, ROWS_PER_PRODUCT
 from globular.jit import new_queue, share_kernel
 from globular.kernels import batch_products as kernels
 from globular.kernels.batch import SAFETY
@@ -34,7 +34,6 @@ ROWS_PER_SEARCH = 64
 """Rows that a thread searches in one go; rows are brought together in a multiple of it."""
 LEAST_ROWS = 256
 """Rows to look at for which another thread is worth waking."""
-NO_PLACES = np.empty(0, dtype=np.int64)
 
 
 class BatchRows(NamedTuple):
@@ -53,7 +52,7 @@ def on_positions(
     """Call a kernel that takes blocks of some rows of the batch from a queue, once per thread; see `rows.on_rows`."""
     n = len(positions)
     if can_be_indexed(shard.rows):
-        queue, some = new_queue(), BatchRows(positions, shard.rows.kernel_rows(0, shard.n_rows), NO_PLACES)
+        queue, some = new_queue(), BatchRows(positions, shard.rows.kernel_rows(0, shard.n_rows), NO_NUMBERS)
         share_kernel(lambda: work(queue, some, slice(0, n)), queue, min(shard.n_threads, 1 + n // LEAST_ROWS))
         return
 

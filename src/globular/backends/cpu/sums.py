@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from globular.backends.cpu.grouped import ROWS_PER_TASK, Grouping
 from globular.backends.cpu.rows import DenseRows, KernelRows, can_be_indexed, gather_rows, on_spans
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.host import CACHED_NUMBERS
+from globular.backends.host import CACHED_NUMBERS, SEARCHED_AT_ONCE
 from globular.jit import new_queue, share_kernel
 from globular.kernels import sums as kernels
 from globular.model.groups import group_by, order_by
@@ -23,8 +23,6 @@ ROWS_PER_RUN = 16384
 """Longest run of rows that one task sums; longer clusters are cut, and the pieces added in order."""
 SPANS = 64
 """Most spans of rows that have sums of their own."""
-MOVES_PER_TASK = 512
-"""Rows that have moved of a task, about: clusters stay whole."""
 
 
 def former_labels(shard: CpuShard, work: Assign) -> Labels | None:
@@ -146,7 +144,7 @@ def add_moved(shard: CpuShard, moved: NDArray[np.integer], sums: F64, counts: F6
     clusters = np.concatenate([shard.labels.take(joining), old], dtype=np.int32, casting="same_kind")
     order = order_by(clusters, len(sums), shard.n_threads).astype(np.int64, copy=False)
     indexed, origin = can_be_indexed(shard.rows), np.zeros(shard.n_columns) if offset is None else offset
-    bounds = _cut_moves(order, clusters, MOVES_PER_TASK if indexed else ROWS_PER_TASK)
+    bounds = _cut_moves(order, clusters, SEARCHED_AT_ONCE if indexed else ROWS_PER_TASK)
 
     def add(queue: NDArray[np.int64], bounds: NDArray[np.int64], order: NDArray[np.int64], rows: KernelRows) -> None:
         kernels.sum_moved(

@@ -18,8 +18,6 @@ from globular.model.statistics import F64, HardStatistics, SpareCenters
 from globular.seam.passes import Halve, Spare
 from globular.threads import even_ranges, map_all
 
-NO_NAMES = np.empty(0, dtype=np.int32)
-
 
 @CpuShard.implements(Spare)
 def spare(shard: CpuShard, work: Spare) -> SpareCenters:
@@ -47,7 +45,7 @@ def spare(shard: CpuShard, work: Spare) -> SpareCenters:
 def halve(shard: CpuShard, work: Halve) -> HardStatistics:
     n, (C, D) = shard.n_rows, work.firsts.shape
     norms = [np.einsum("ij,ij->i", centers, centers) for centers in (work.firsts, work.seconds)]
-    names = NO_NAMES if work.names is None else np.ascontiguousarray(work.names, dtype=np.int32)
+    names = np.ascontiguousarray([] if work.names is None else work.names, dtype=np.int32)
     # few sums are taken span by span; for many the rows that are won are listed, and added cluster by cluster
     few = is_few(shard, C)
     length = span_length(n, C) if few else RUN

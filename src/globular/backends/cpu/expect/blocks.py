@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import read_only
+from globular.backends.host import NO_NUMBERS, NO_TABLE, NONE
 from globular.jit import new_queue, share_kernel
 from globular.kernels.differences import FEW_COLUMNS, TILE, new_differences
 from globular.kernels.expect import Answers, Stretches, Tally, add_parts, expect_or_answer
@@ -49,9 +50,7 @@ TINY = 2**18
 SUMMED_AT_ONCE = 2**9
 """Numbers of a sum that one thread adds up: few enough for the sums of some components to go to all threads."""
 _NONE = read_only(np.empty(0))
-_NO_VALUES, _NO_TABLE = np.empty(0), np.empty((0, 0))
-_NO_NUMBERS = np.empty(0, dtype=np.int64)
-NO_ANSWERS, _NO_TALLY = Answers(_NO_NUMBERS, _NO_VALUES, _NO_TABLE), Tally(*[_NO_TABLE] * 4)
+NO_ANSWERS, _NO_TALLY = Answers(NO_NUMBERS, NONE, NO_TABLE), Tally(NO_TABLE, NO_TABLE, NO_TABLE, NO_TABLE)
 ABSENT = -1e300
 """Stands for the log-weight of a component of weight zero: −∞ would make NaN in a matrix product."""
 
@@ -134,7 +133,7 @@ class ChunkBlocks:
             some = mixture.each(mixture.precisions) if self.kind.separable else np.empty((C, 0))
             self.precisions, self.coefficients, self.tight = some, np.zeros((C, D + 1)), np.arange(C)
         elif linear:
-            self.precisions, self.tight = np.empty((len(self.means), 0)), _NO_NUMBERS
+            self.precisions, self.tight = np.empty((len(self.means), 0)), NO_NUMBERS
             self.coefficients = np.maximum(linear_coefficients(mixture, offset), ABSENT)
         else:
             self.precisions, self.coefficients, sizes = self.kind.linear(
@@ -240,8 +239,8 @@ class ChunkBlocks:
         return found
 
     def answer(
-        self, observed: Observed, n_threads: int, *, components: I64 = _NO_NUMBERS, densities: F64 = _NO_VALUES,
-        table: F64 = _NO_TABLE,
+        self, observed: Observed, n_threads: int, *, components: I64 = NO_NUMBERS, densities: F64 = NONE,
+        table: F64 = NO_TABLE,
     ) -> None:  # fmt: skip
         """Write what the mixture says of rows or chunks; see `kernels.expect.Answers`."""
         form = self.form_for_cells if observed.scatter.shape[1] else self.form

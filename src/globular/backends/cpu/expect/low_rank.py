@@ -19,7 +19,7 @@ from globular.backends.cpu.grouped import cut_groups
 from globular.backends.cpu.project import project_as
 from globular.backends.cpu.rows import DenseRows
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.host import GATHERED_AT_ONCE, NONE, RUN, SEARCHED_AT_ONCE, SPANS
+from globular.backends.host import GATHERED_AT_ONCE, NO_TABLE, NONE, RUN, SEARCHED_AT_ONCE, SPANS
 from globular.backends.limits import COSTS_AT_ONCE
 from globular.jit import new_queue
 from globular.kernels import low_rank as kernels
@@ -34,7 +34,6 @@ from globular.threads import even_ranges, map_all, on_all_threads, run_all
 
 MOST_ROUNDING = 1e-4
 """Of the typical noise: what a copy of the rows in other coordinates may be rounded by."""
-_NO_INNER = np.empty((0, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ class Sorted:
 
         run_all(gather, spans, self._n_threads)
 
-    def costs(self, inner: F64 = _NO_INNER) -> F64:
+    def costs(self, inner: F64 = NO_TABLE) -> F64:
         """−2 log p(c, x) of all pairs, (N, W), inf where there is none; `inner` becomes their u, (N·W, q)."""
         found = np.full(self.size, np.inf)
         self._call(kernels.pair_costs, found.ravel(), inner)
